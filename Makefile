@@ -1,0 +1,59 @@
+# Thin front of CMake: every target is a preset or a script. See `make help`.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+COMMAND  = build/release/bin/oarsong
+
+.PHONY: all release dev packages demo test check asan tsan nightly \
+        install clean help
+.NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
+
+all: release
+
+help:
+	@echo 'make            build/release/bin/oarsong and build/release/examples/*'
+	@echo 'make demo       install what is missing, build, train on two ranks'
+	@echo 'make test       install what is missing, build, run the tests'
+	@echo 'make check      layers, headers, exports, ABI, format, lint'
+	@echo 'make asan       the tests with the address and undefined sanitizers'
+	@echo 'make tsan       the tests with the thread sanitizer'
+	@echo 'make dev        an unoptimised build in build/dev'
+	@echo 'make nightly    what takes too long for CI; logs in build/nightly/'
+	@echo 'make install    PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
+	@echo 'make clean      removes build/'
+
+packages:
+	@scripts/install-packages
+
+# Ninja runs CMake again by itself when a CMake file changes.
+build/%/build.ninja:
+	cmake --preset $*
+
+release dev: %: build/%/build.ninja
+	cmake --build build/$*
+
+demo: packages release
+	$(COMMAND) run -n 2 build/release/examples/ddp_mlp
+
+test: packages release
+	scripts/run-tests release
+
+asan tsan: %: packages build/%/build.ninja
+	cmake --build build/$*
+	scripts/run-tests $*
+
+check:
+	@scripts/install-packages --check
+	@$(MAKE) --no-print-directory release
+	scripts/run-checks
+
+nightly:
+	@scripts/install-packages --check
+	scripts/nightly
+
+install: release
+	DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
+	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || true
+
+clean:
+	rm -rf build

@@ -1,0 +1,21 @@
+# Compiler flags for our own code; consumers see none of them.
+find_package(Threads REQUIRED)
+add_library(oarsong_flags INTERFACE)
+target_compile_options(oarsong_flags INTERFACE
+    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+    -Wpointer-arith -Wcast-qual -Wvla -Wno-unused-parameter)
+# Results must not depend on whether a compiler fuses a multiply and an add.
+target_compile_options(oarsong_flags INTERFACE -ffp-contract=off)
+target_compile_definitions(oarsong_flags INTERFACE _GNU_SOURCE)
+target_link_libraries(oarsong_flags INTERFACE
+    Threads::Threads ${CMAKE_DL_LIBS} m)
+if(OARSONG_WERROR)
+    target_compile_options(oarsong_flags INTERFACE -Werror)
+endif()
+if(OARSONG_SANITIZE)
+    target_compile_options(oarsong_flags INTERFACE
+        -fsanitize=${OARSONG_SANITIZE} -fno-omit-frame-pointer
+        -fno-sanitize-recover=all)
+    target_link_options(oarsong_flags INTERFACE
+        -fsanitize=${OARSONG_SANITIZE})
+endif()

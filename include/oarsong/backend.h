@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backend.h: the whole of what a backend is: one const table.
+ *
+ * A backend moves messages between ranks (send and recv; the core then plans
+ * every collective over it), or runs collectives of its own (post), or both.
+ * What it lacks is filled in from the core's planners. One driver at a time
+ * calls these functions, except `abort` and `wake`, which any thread may call
+ * at any time between open and close. None of them may block.
+ *
+ * A backend outside this library is a shared object that exports one function,
+ * oar_backend_plugin, and is named by its path:
+ *
+ *     OARSONG_BACKEND=./libcarrier.so oarsong run -n 2 ./train
+ */
+#ifndef OARSONG_BACKEND_H
+#define OARSONG_BACKEND_H
+
+#include <oarsong/span.h>
+#include <oarsong/store.h>
+
+OAR_BEGIN_DECLS
+
+/* Grows when a table made for an older library no longer works. Appending to a
+ * struct that begins with its size does not count. */
+#define OAR_BACKEND_ABI 1
+
+/* name, value, text. Values are part of the ABI. */
+#define OAR_COLL_LIST(X)                            \
+    X(OAR_COLL_BARRIER, 0, "barrier")               \
+    X(OAR_COLL_BROADCAST, 1, "broadcast")           \
+    X(OAR_COLL_ALL_REDUCE, 2, "all_reduce")         \
+    X(OAR_COLL_REDUCE, 3, "reduce")                 \
+    X(OAR_COLL_GATHER, 4, "gather")                 \
+    X(OAR_COLL_SCATTER, 5, "scatter")               \
+    X(OAR_COLL_ALL_GATHER, 6, "all_gather")         \
+    X(OAR_COLL_REDUCE_SCATTER, 7, "reduce_scatter") \
+    X(OAR_COLL_ALL_TO_ALL, 8, "all_to_all")         \
+    X(OAR_COLL_SEND, 9, "send")                     \
+    X(OAR_COLL_RECV, 10, "recv")
+
+typedef enum oar_coll {
+#define X(name, value, text) name = value,
+    OAR_COLL_LIST(X)
+#undef X
+        OAR_COLL_COUNT
+} oar_coll;
+
+/* "all_reduce"; "?" for a kind that does not exist. Any thread. */
+OAR_API const char *oar_coll_name(oar_coll kind);
+
+/* What a backend can do here. */
+typedef struct oar_backend_caps {
+    size_t size;
+    uint32_t dtypes;  /* bit 1u << OAR_F32 and so on; 0: all */
+    uint32_t devices; /* bit 1u << OAR_CPU and so on; 0: host memory only */
+    const char *note; /* one line for `oarsong info`; a literal, or NULL */
+} oar_backend_caps;
+OAR_OPTS_INIT(oar_backend_caps);
+
+struct oari_open;
+
+/* What a backend is opened with; borrowed for the call, except context. */
+typedef struct oar_backend_env {
+    size_t size;
+    int rank;
+    int ranks;
+    oar_store *store; /* for finding the others; NULL in a group of one */
+    const char *name; /* the group's, unique in the store */
+    int64_t timeout_ms;
+    const struct oari_open *core; /* in-tree only */
+} oar_backend_env;
+
+/* One message under way. The core owns the struct and leaves it where it is
+ * until done is set. The backend sets status (and done, last) during send,
+ * recv, progress or close, and touches neither afterwards.
+ * A receive matches a send of that peer with the same tag; in the order sent.
+ * If the sizes differ the message is dropped and the receive is OAR_E_SIZE. */
+typedef struct oar_transfer {
+    size_t size;
+    int peer;
+    uint64_t tag;
+    void *data;
+    size_t bytes;
+    int done;
+    oar_status status;
+    void *scratch[4]; /* the backend's, while it is under way */
+} oar_transfer;
+
+/* A collective, for backends with engines of their own. */
+typedef struct oar_collective {
+    size_t size;
+    oar_coll kind;
+    oar_span in;
+    oar_span out;
+    oar_op op;
+    int root;
+    double weight;
+} oar_collective;
+
+/* Starts it; `done` is completed like a message (its data is not used). */
+typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
+                                  oar_transfer *done);
+
+struct oari_board; /* in-tree only: memory that all ranks of the group map */
+
+typedef struct oar_backend_ops {
+    size_t size;  /* sizeof, for the ABI */
+    uint32_t abi; /* OAR_BACKEND_ABI */
+    const char *name;
+    size_t self_size; /* the core allocates it, zeroed */
+
+    /* Can this work here? If not, OAR_E_UNAVAILABLE with the reason (through
+     * oar_backend_fail). Fills in what it can do. (optional: yes) */
+    oar_status (*probe)(oar_backend_caps *caps);
+
+    /* Joins the group; may block up to env->timeout_ms. */
+    oar_status (*open)(void *self, const oar_backend_env *env);
+
+    /* Leaves it. Needs no living peer; copes with a half-built self. */
+    void (*close)(void *self);
+
+    /* Start a message; done may be set on return. (optional, both or none) */
+    oar_status (*send)(void *self, oar_transfer *transfer);
+    oar_status (*recv)(void *self, oar_transfer *transfer);
+
+    /* Moves things on. A failure here ends the group. (optional) */
+    oar_status (*progress)(void *self);
+
+    /* For a driver that wants to sleep. arm returns 1 if progress would find
+     * work now; 0 if not, and then the descriptor wait_fd gives turns readable
+     * when it would. (optional, both or none: the core then sleeps briefly) */
+    int (*wait_fd)(void *self);
+    int (*arm)(void *self);
+
+    /* Makes wait_fd readable. (optional) */
+    void (*wake)(void *self);
+
+    /* From now on every transfer fails: at the latest at the next progress all
+     * that are under way are done with status `why`. Idempotent. */
+    void (*abort)(void *self, oar_status why);
+
+    /* (in-tree only, NULL otherwise) */
+    struct oari_board *(*board)(void *self);
+
+    size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
+    oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */
+} oar_backend_ops;
+
+/* What a plugin exports. Returns its table, which lives as long as the process.
+ */
+typedef const oar_backend_ops *(*oar_backend_plugin_fn)(void);
+#define OAR_BACKEND_PLUGIN_SYMBOL "oar_backend_plugin"
+
+/* For backends: writes the thread's last error and returns status. */
+OAR_API oar_status oar_backend_fail(oar_status status, const char *format, ...)
+    OAR_PRINTF(2, 3);
+
+/* Loads a plugin and checks its table; from then on its name (borrowed, in
+ * *name if that is not NULL) works wherever a backend is named. Loading it
+ * again gives the same. OAR_E_UNAVAILABLE with the reason if it cannot be
+ * loaded or was made for another ABI. Any thread. */
+OAR_API oar_status oar_backend_load(const char *path, const char **name);
+
+/* OAR_OK if the backend of that name (or path) works here; OAR_E_UNAVAILABLE
+ * with the reason if not; OAR_E_NOT_FOUND if there is none of that name. */
+OAR_API oar_status oar_backend_available(const char *name,
+                                         oar_backend_caps *caps);
+
+/* The name of the index-th backend known here; NULL past the last. */
+OAR_API const char *oar_backend_name(int index);
+
+OAR_END_DECLS
+
+#endif

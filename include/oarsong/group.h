@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group.h: ranks 0 .. size-1 that run collectives together.
+ *
+ * Threads: any thread may post operations on a group. The order in which
+ * operations are posted must be the same on all ranks; if several threads post
+ * on one group, that order is theirs to keep.
+ *
+ * Faults: the first failure that leaves ranks out of step (a peer that died or
+ * did not come in time, ranks that disagree, an abort) ends the group: every
+ * pending and every later call on it returns that same record. Buffers of an
+ * operation that failed are undefined, but after its call has returned no peer
+ * writes to them any more, even one that was stopped and wakes up later. A bad
+ * argument is not a fault: the call returns OAR_E_ARG and the group goes on.
+ *
+ * Fork: a child made by fork has no groups; every call there on one it
+ * inherited is OAR_E_STATE, and the parent and its peers are not disturbed.
+ *
+ * Exit: a process that exits without destroying a group is, to its peers, a
+ * rank that left; they are told, and nothing is left behind on the system.
+ */
+#ifndef OARSONG_GROUP_H
+#define OARSONG_GROUP_H
+
+#include <oarsong/store.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_group oar_group;
+
+typedef struct oar_group_opts {
+    size_t size;
+    const char *backend; /* NULL: OARSONG_BACKEND, else "native" */
+    const char *name;    /* NULL: "world"; for messages, and to keep groups
+                            made from the same store apart */
+    int64_t timeout_ms;  /* of an operation; 0: 300 s, below 0: none */
+    int64_t spin_us;     /* 0: by itself (spin while cores are free); below 0:
+                            never spin */
+    size_t small_bytes;  /* up to here data travels in the exchange line
+                            itself; 0: 4096 */
+    size_t stage_bytes;  /* chunk for memory that is not shared; 0: 256 KiB */
+} oar_group_opts;
+OAR_OPTS_INIT(oar_group_opts);
+
+/* A group of `size` ranks that all call this with the same store, size and
+ * options, each with its own rank. Waits for the others up to the timeout.
+ * Borrows the store until it returns. A group of one needs no store. */
+OAR_API oar_status oar_group_create(oar_store *store, int rank, int size,
+                                    const oar_group_opts *opts,
+                                    oar_group **group);
+
+/* The same with rank, size and store from the environment: OARSONG_RANK,
+ * OARSONG_SIZE and OARSONG_STORE, as `oarsong run` sets them. With none of them
+ * set, and no other launcher's names either, a group of one. */
+OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
+                                      oar_group **group);
+
+/* Frees it. Pending operations are aborted first. Never needs a living peer.
+ * NULL is fine. No other thread may be using it. */
+OAR_API void oar_group_destroy(oar_group *group);
+
+OAR_API int oar_group_rank(const oar_group *group); /* -1 for NULL */
+OAR_API int oar_group_size(const oar_group *group); /* 0 for NULL */
+OAR_API const char *oar_group_backend(const oar_group *group);
+OAR_API const char *oar_group_name(const oar_group *group);
+
+/* Ends the group here and now: pending and later calls return OAR_E_ABORTED
+ * with this reason (NULL: none given); the peers are told. Idempotent, bounded,
+ * any thread. The first fault stays the one that is reported. */
+OAR_API oar_status oar_group_abort(oar_group *group, const char *reason);
+
+/* OAR_OK while the group is whole; else its fault, also in *record if that is
+ * not NULL (and as this thread's last error). Any thread. */
+OAR_API oar_status oar_group_fault(const oar_group *group, oar_error *record);
+
+/* ---- ranks as threads ---------------------------------------------------- */
+
+/* What one rank does. A failure is returned; the group is the library's. */
+typedef oar_status (*oar_rank_fn)(oar_group *group, void *arg);
+
+/* Runs fn on `ranks` threads of this process, each with its own rank of one
+ * group over the backend "sim", and returns when all have returned: OAR_OK, or
+ * the first failure of the lowest rank, as this thread's last error. A rank
+ * that returns a failure aborts the group, so that the others end too. */
+OAR_API oar_status oar_sim_run(int ranks, oar_rank_fn fn, void *arg);
+
+/* The same with options for the group. */
+OAR_API oar_status oar_sim_run_with(int ranks, const oar_group_opts *opts,
+                                    oar_rank_fn fn, void *arg);
+
+OAR_END_DECLS
+
+#endif

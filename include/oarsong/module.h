@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* module.h: parts of a model: ordered, named parameters and a forward.
+ *
+ * A module is counted like a tensor. A container takes the references of the
+ * children it is given. Parameters are found by dotted names ("0.weight") in
+ * the order they were registered, depth first; the same tensors every time, so
+ * that handles held by optimizers and wrappers stay valid.
+ *
+ * Threads: one module by one thread at a time.
+ */
+#ifndef OARSONG_MODULE_H
+#define OARSONG_MODULE_H
+
+#include <oarsong/tensor.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_module oar_module;
+
+/* What a kind of module does. The library keeps the pointer: make it const and
+ * static. */
+typedef struct oar_module_class {
+    size_t size; /* sizeof, for the ABI */
+    const char *name;
+    size_t self_size; /* of the private data, which the library allocates */
+    oar_tensor *(*forward)(oar_tape *tape, oar_module *module, oar_tensor *x);
+    void (*destroy)(void *self); /* (optional) not for parameters or children */
+    void (*train)(void *self, int on); /* (optional) the mode has changed */
+} oar_module_class;
+
+/* A module without parameters or children yet; gives one reference. */
+OAR_API oar_status oar_module_create(const oar_module_class *kind,
+                                     oar_module **module);
+OAR_API oar_module *oar_module_retain(oar_module *module);
+OAR_API void oar_module_release(oar_module *module); /* NULL is fine */
+OAR_API void *oar_module_self(oar_module *module);   /* the private data */
+OAR_API const char *oar_module_name(const oar_module *module); /* its class's */
+
+/* Register under a name without dots, unique in its module. Take the reference
+ * they are given, also on failure. A parameter is made to require a gradient;
+ * a buffer is state that is saved and broadcast, but not trained. */
+OAR_API oar_status oar_module_add_param(oar_module *module, const char *name,
+                                        oar_tensor *param);
+OAR_API oar_status oar_module_add_buffer(oar_module *module, const char *name,
+                                         oar_tensor *buffer);
+OAR_API oar_status oar_module_add_child(oar_module *module, const char *name,
+                                        oar_module *child);
+
+OAR_API int oar_module_children(const oar_module *module); /* direct ones */
+OAR_API oar_module *oar_module_child(const oar_module *module, int index);
+
+/* All parameters below this module, in order; borrowed. NULL out of range. */
+OAR_API int oar_module_params(const oar_module *module);
+OAR_API oar_tensor *oar_module_param(const oar_module *module, int index);
+OAR_API int oar_module_buffers(const oar_module *module);
+OAR_API oar_tensor *oar_module_buffer(const oar_module *module, int index);
+
+/* Writes the dotted name of a parameter into name, cut to fit. */
+OAR_API oar_status oar_module_param_name(const oar_module *module, int index,
+                                         char *name, size_t bytes);
+
+/* Runs the module: hooks before, its forward, hooks after. */
+OAR_API oar_tensor *oar_forward(oar_tape *tape, oar_module *module,
+                                oar_tensor *x);
+
+OAR_API void oar_module_train(oar_module *module, int on); /* and all below */
+OAR_API int oar_module_training(const oar_module *module);
+
+/* Hooks around a module, run in the order added; a failure ends the pass with
+ * that status. Backward hooks run when backward reaches the module's output
+ * (before) and when the gradient of its input is complete (after); a module
+ * that nothing was recorded for has none. */
+typedef enum oar_module_moment {
+    OAR_BEFORE_FORWARD = 0,
+    OAR_AFTER_FORWARD = 1,
+    OAR_BEFORE_BACKWARD = 2,
+    OAR_AFTER_BACKWARD = 3
+} oar_module_moment;
+typedef struct oar_hook oar_hook;
+typedef oar_status (*oar_module_fn)(oar_tape *tape, oar_module *module,
+                                    void *arg);
+OAR_API oar_status oar_module_on(oar_module *module, oar_module_moment moment,
+                                 oar_module_fn fn, void *arg, oar_hook **hook);
+
+OAR_END_DECLS
+
+#endif

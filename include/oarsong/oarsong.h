@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oarsong.h: all of Oarsong. Each of these compiles alone, too. */
+#ifndef OARSONG_OARSONG_H
+#define OARSONG_OARSONG_H
+
+/* what everything stands on */
+#include <oarsong/export.h>
+#include <oarsong/version.h>
+#include <oarsong/status.h>
+#include <oarsong/log.h>
+#include <oarsong/memory.h>
+#include <oarsong/span.h>
+#include <oarsong/shared.h>
+
+/* ranks: knows spans, not tensors */
+#include <oarsong/store.h>
+#include <oarsong/group.h>
+#include <oarsong/work.h>
+#include <oarsong/collective.h>
+#include <oarsong/p2p.h>
+#include <oarsong/backend.h>
+#include <oarsong/recorder.h>
+#include <oarsong/launch.h>
+
+/* tensors: know no ranks */
+#include <oarsong/tensor.h>
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+#include <oarsong/module.h>
+#include <oarsong/layers.h>
+#include <oarsong/optim.h>
+
+/* both */
+#include <oarsong/ddp.h>
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shared.h: memory that peers on the same host can reach.
+ *
+ * Collectives over such memory act on the peers' buffers in place: no copy, no
+ * kernel. It is ordinary memory to the program that owns it. Each process owns
+ * its segments and is the only one that allocates in them; nothing has a name
+ * in a file system, so nothing is left behind. A child made by fork does not
+ * have this memory: touching it there is a fault.
+ */
+#ifndef OARSONG_SHARED_H
+#define OARSONG_SHARED_H
+
+#include <oarsong/status.h>
+
+OAR_BEGIN_DECLS
+
+/* Gives zeroed memory that begins on a page of its own. Any thread. May be
+ * called before any group exists. */
+OAR_API oar_status oar_shared_alloc(size_t bytes, void **memory);
+
+/* Gives it back; NULL is fine. Any thread. No operation may be using it. */
+OAR_API void oar_shared_free(void *memory);
+
+/* Whether peers can reach all these bytes. Not every byte of a segment can be
+ * reached for ever: what an aborted operation might still have touched is made
+ * private (docs/shared-memory.md). */
+OAR_API int oar_shared_reachable(const void *memory, size_t bytes);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* span.h: the only thing collectives and backends see: memory with a count, a
+ * dtype and a device. A span owns nothing. */
+#ifndef OARSONG_SPAN_H
+#define OARSONG_SPAN_H
+
+#include <oarsong/status.h>
+
+OAR_BEGIN_DECLS
+
+/* name, value, bytes, short text. Values are part of the ABI. */
+#define OAR_DTYPE_LIST(X)     \
+    X(OAR_F32, 0, 4, "f32")   \
+    X(OAR_F64, 1, 8, "f64")   \
+    X(OAR_F16, 2, 2, "f16")   \
+    X(OAR_BF16, 3, 2, "bf16") \
+    X(OAR_I8, 4, 1, "i8")     \
+    X(OAR_U8, 5, 1, "u8")     \
+    X(OAR_I16, 6, 2, "i16")   \
+    X(OAR_U16, 7, 2, "u16")   \
+    X(OAR_I32, 8, 4, "i32")   \
+    X(OAR_U32, 9, 4, "u32")   \
+    X(OAR_I64, 10, 8, "i64")  \
+    X(OAR_U64, 11, 8, "u64")  \
+    X(OAR_BOOL, 12, 1, "bool")
+
+typedef enum oar_dtype {
+#define X(name, value, bytes, text) name = value,
+    OAR_DTYPE_LIST(X)
+#undef X
+        OAR_DTYPE_COUNT
+} oar_dtype;
+
+typedef enum oar_device_kind { OAR_CPU = 0, OAR_CUDA = 1 } oar_device_kind;
+
+typedef struct oar_device {
+    oar_device_kind kind;
+    int index; /* which one of its kind; 0 for the cpu */
+} oar_device;
+
+typedef struct oar_span {
+    void *data;   /* may be NULL when count is 0 */
+    size_t count; /* elements, not bytes */
+    oar_dtype dtype;
+    oar_device device;
+} oar_span;
+
+/* A span over host memory. Borrows data. */
+static inline oar_span oar_span_of(void *data, size_t count, oar_dtype dtype)
+{
+    oar_span span;
+    span.data = data;
+    span.count = count;
+    span.dtype = dtype;
+    span.device.kind = OAR_CPU;
+    span.device.index = 0;
+    return span;
+}
+
+/* Bytes of one element; 0 for a dtype that does not exist. Any thread. */
+OAR_API size_t oar_dtype_size(oar_dtype dtype);
+
+/* "f32"; "?" for a dtype that does not exist. Any thread. */
+OAR_API const char *oar_dtype_name(oar_dtype dtype);
+
+/* Finds a dtype by its short name. OAR_E_ARG if there is none. */
+OAR_API oar_status oar_dtype_parse(const char *name, oar_dtype *dtype);
+
+/* How a reduction combines two elements. Integers wrap; an integer average
+ * truncates toward zero; half types are summed in f32 and rounded once.
+ * Booleans know sum (or), prod (and), min, max and the bitwise operators.
+ * NaN: sum, prod and avg propagate it; min and max give NaN if either is NaN.
+ * Zeros: min of -0 and +0 is -0, max is +0. */
+#define OAR_OP_LIST(X)                    \
+    X(OAR_OP_SUM, 0, "sum")               \
+    X(OAR_OP_AVG, 1, "avg")               \
+    X(OAR_OP_PROD, 2, "prod")             \
+    X(OAR_OP_MIN, 3, "min")               \
+    X(OAR_OP_MAX, 4, "max")               \
+    X(OAR_OP_BAND, 5, "band")             \
+    X(OAR_OP_BOR, 6, "bor")               \
+    X(OAR_OP_BXOR, 7, "bxor")             \
+    X(OAR_OP_PREMUL_SUM, 8, "premul_sum") \
+    X(OAR_OP_WEIGHTED_MEAN, 9, "weighted_mean")
+
+typedef enum oar_op_kind {
+#define X(name, value, text) name = value,
+    OAR_OP_LIST(X)
+#undef X
+        OAR_OP_COUNT
+} oar_op_kind;
+
+/* An operator. scalar is the factor each rank multiplies its own contribution
+ * with under OAR_PREMUL_SUM; the others ignore it. OAR_WEIGHTED_MEAN takes this
+ * rank's weight from oar_call_opts. */
+typedef struct oar_op {
+    oar_op_kind kind;
+    double scalar;
+} oar_op;
+
+#ifdef __cplusplus
+#define OAR_OP(kind, scalar) (oar_op{ (kind), (scalar) })
+#else
+#define OAR_OP(kind, scalar) ((oar_op){ (kind), (scalar) })
+#endif
+#define OAR_SUM                OAR_OP(OAR_OP_SUM, 0)
+#define OAR_AVG                OAR_OP(OAR_OP_AVG, 0)
+#define OAR_PROD               OAR_OP(OAR_OP_PROD, 0)
+#define OAR_MIN                OAR_OP(OAR_OP_MIN, 0)
+#define OAR_MAX                OAR_OP(OAR_OP_MAX, 0)
+#define OAR_BAND               OAR_OP(OAR_OP_BAND, 0)
+#define OAR_BOR                OAR_OP(OAR_OP_BOR, 0)
+#define OAR_BXOR               OAR_OP(OAR_OP_BXOR, 0)
+#define OAR_PREMUL_SUM(factor) OAR_OP(OAR_OP_PREMUL_SUM, (factor))
+#define OAR_WEIGHTED_MEAN      OAR_OP(OAR_OP_WEIGHTED_MEAN, 0)
+
+/* "sum"; "?" for an operator that does not exist. Any thread. */
+OAR_API const char *oar_op_name(oar_op_kind kind);
+
+/* Whether the operator makes sense on the dtype. If not, OAR_E_UNSUPPORTED with
+ * a sentence that says why. */
+OAR_API oar_status oar_op_check(oar_op op, oar_dtype dtype);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tape.h: records operations and runs them backward.
+ *
+ * The tape owns what is computed on it. An operation given a tape records
+ * itself if one of its inputs needs a gradient, and its result lives until
+ * oar_tape_reset. Given a NULL tape it records nothing and the caller owns the
+ * result. Several tapes may be alive at once (one per micro-batch in a
+ * pipeline); they may share parameters. One thread at a time uses a tape.
+ *
+ * In the steady state a step allocates nothing: reset keeps tensors, nodes and
+ * storage for the next step, but never recycles storage that somebody else
+ * still refers to.
+ */
+#ifndef OARSONG_TAPE_H
+#define OARSONG_TAPE_H
+
+#include <oarsong/tensor.h>
+
+OAR_BEGIN_DECLS
+
+OAR_API oar_status oar_tape_create(oar_tape **tape);
+OAR_API void oar_tape_destroy(oar_tape *tape); /* NULL is fine */
+
+/* Forgets everything recorded and gives up every tensor the tape owns. */
+OAR_API void oar_tape_reset(oar_tape *tape);
+
+/* While off, operations on the tape are not recorded, but the tape still owns
+ * their results. Returns what it was before. */
+OAR_API int oar_tape_record(oar_tape *tape, int on);
+
+/* Fills the gradients of everything that `loss`, a single number, was computed
+ * from: leaves that require one, added to what they hold. What was saved for
+ * backward is given back as it is used, so a second call is OAR_E_STATE.
+ * Gradient hooks run during it, deferred functions at its end. */
+OAR_API oar_status oar_backward(oar_tape *tape, oar_tensor *loss);
+
+/* The same from several roots at once, each with the gradient to start from:
+ * same shape as its root, or NULL for ones. */
+OAR_API oar_status oar_backward_from(oar_tape *tape, int roots,
+                                     oar_tensor *const *root,
+                                     oar_tensor *const *seed);
+
+/* Backward in two halves, for zero-bubble pipelines. The first computes the
+ * gradients of activations and of leaf inputs only (leaves marked as inputs,
+ * see oar_tape_input); the second then those of all other leaves. Together
+ * they leave exactly what oar_backward_from leaves. */
+OAR_API oar_status oar_backward_inputs(oar_tape *tape, int roots,
+                                       oar_tensor *const *root,
+                                       oar_tensor *const *seed);
+OAR_API oar_status oar_backward_weights(oar_tape *tape);
+
+/* A leaf on this tape with the numbers of `value` (same storage), whose
+ * gradient can be read after backward: what a pipeline stage receives. Owned
+ * by the tape. */
+OAR_API oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value);
+
+/* Runs fn once, at the end of the next backward pass on this tape (of the
+ * weights half when it is split), before the call returns; its failure becomes
+ * the call's. Dropped unrun by oar_tape_reset. */
+typedef oar_status (*oar_defer_fn)(void *arg);
+OAR_API oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor.h: strided tensors over counted storage.
+ *
+ * A tensor is a view: shape, strides and an offset into a storage that it
+ * shares with other tensors. Tensors and storages are counted; `retain` adds a
+ * reference, `release` gives one up, and the last one frees. A tensor that a
+ * tape made belongs to that tape (see tape.h): retain it to keep it longer.
+ *
+ * Functions that make a tensor return it, or NULL with the thread's last error
+ * set. Every function that takes a tensor accepts NULL and then returns NULL
+ * (or OAR_E_ARG) without touching the last error if one is already set by the
+ * call that made the NULL: so a chain of calls is checked once, at its end.
+ *
+ * Threads: different tensors may be used by different threads at once; one
+ * tensor by one thread at a time, except for retain and release.
+ */
+#ifndef OARSONG_TENSOR_H
+#define OARSONG_TENSOR_H
+
+#include <oarsong/span.h>
+
+OAR_BEGIN_DECLS
+
+enum { OAR_MAX_DIMS = 8 };
+
+typedef struct oar_tape oar_tape;
+typedef struct oar_tensor oar_tensor;
+typedef struct oar_storage oar_storage;
+
+typedef struct oar_shape {
+    int ndim; /* 0 to OAR_MAX_DIMS; 0 is a single number */
+    int64_t dim[OAR_MAX_DIMS];
+} oar_shape;
+
+/* OAR_SHAPE(3, 4) is a matrix, OAR_SCALAR a single number. */
+#define OAR_SCALAR (oar_shape_of(0, NULL))
+#ifdef __cplusplus
+} /* templates cannot have C linkage */
+template <class... T> static inline oar_shape OAR_SHAPE(T... dims)
+{
+    return oar_shape{ (int)sizeof...(dims), { (int64_t)dims... } };
+}
+extern "C" {
+#else
+#define OAR_SHAPE(...)                                                         \
+    (oar_shape_of((int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
+                  (const int64_t[]){ __VA_ARGS__ }))
+#endif
+
+static inline oar_shape oar_shape_of(int ndim, const int64_t *dim)
+{
+    oar_shape shape;
+    shape.ndim = ndim;
+    for (int i = 0; i < OAR_MAX_DIMS; i++)
+        shape.dim[i] = i < ndim ? dim[i] : 0;
+    return shape;
+}
+
+/* ---- making --------------------------------------------------------------
+ * tape: the owner of the new tensor; NULL: the caller owns one reference. */
+
+/* Contents undefined. */
+OAR_API oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape);
+OAR_API oar_tensor *oar_zeros(oar_tape *tape, oar_dtype dtype, oar_shape shape);
+OAR_API oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                             double value);
+
+/* Copies the numbers at data, row by row, which are of that dtype already. */
+OAR_API oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype,
+                                  oar_shape shape, const void *data);
+
+/* Uniform in [low, high), or normal. The numbers depend only on seed and
+ * position: the same whatever the number of ranks, threads or calls. */
+OAR_API oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype,
+                                oar_shape shape, uint64_t seed, double low,
+                                double high);
+OAR_API oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                               uint64_t seed, double mean, double deviation);
+
+/* A view of storage from element `offset` on, row-major. Takes a reference of
+ * its own to the storage. OAR_E_ARG if it does not fit. */
+OAR_API oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage,
+                                int64_t offset, oar_dtype dtype,
+                                oar_shape shape);
+
+OAR_API oar_tensor *oar_tensor_retain(oar_tensor *tensor);
+OAR_API void oar_tensor_release(oar_tensor *tensor); /* NULL is fine */
+
+/* ---- asking --------------------------------------------------------------
+ * For NULL: an empty shape, OAR_F32, NULL, 0. */
+
+OAR_API oar_shape oar_tensor_shape(const oar_tensor *tensor);
+OAR_API oar_dtype oar_tensor_dtype(const oar_tensor *tensor);
+OAR_API int64_t oar_tensor_count(const oar_tensor *tensor); /* elements */
+OAR_API int64_t oar_tensor_stride(const oar_tensor *tensor, int dim);
+OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
+OAR_API oar_storage *oar_tensor_storage(const oar_tensor *tensor); /* borrowed*/
+
+/* The first element; borrowed. NULL while the storage is detached. */
+OAR_API void *oar_tensor_data(const oar_tensor *tensor);
+
+/* The span of a contiguous tensor, for collectives. Otherwise OAR_E_ARG. */
+OAR_API oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span);
+
+/* The only element of a tensor of one element, as a double. */
+OAR_API oar_status oar_tensor_item(const oar_tensor *tensor, double *value);
+
+/* Copies the numbers out, row by row, converted to dtype; data has room for
+ * all of them. And the other way round. Any strides. */
+OAR_API oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
+                                   void *data);
+OAR_API oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
+                                    const void *data);
+
+/* to = from, element by element, converting; same shape. Never recorded. */
+OAR_API oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from);
+OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
+
+/* ---- storage -------------------------------------------------------------
+ * Data can be released and attached again while views and saved tensors stay
+ * valid: that is what sharded training and bucketed gradients stand on. */
+
+/* Fresh memory, 64-byte aligned; in a shared segment when `shared` (shared.h),
+ * so that peers on the host can reach it. Gives one reference. */
+OAR_API oar_status oar_storage_create(size_t bytes, int shared,
+                                      oar_storage **storage);
+OAR_API oar_storage *oar_storage_retain(oar_storage *storage);
+OAR_API void oar_storage_release(oar_storage *storage);
+OAR_API size_t oar_storage_bytes(const oar_storage *storage);
+OAR_API void *oar_storage_data(const oar_storage *storage);
+
+/* Gives the memory back; views stay, their data is NULL. An operation on such
+ * a tensor is OAR_E_STATE. Detaching twice is fine. */
+OAR_API oar_status oar_storage_detach(oar_storage *storage);
+
+/* Gives a detached storage memory again: `data` of at least its bytes, on which
+ * `drop(arg)` is called when it is no longer needed (drop may be NULL); or, if
+ * data is NULL, fresh memory as oar_storage_create gave. OAR_E_STATE if it is
+ * attached. */
+OAR_API oar_status oar_storage_attach(oar_storage *storage, void *data,
+                                      void (*drop)(void *arg), void *arg);
+
+/* ---- gradients -----------------------------------------------------------
+ * A leaf that requires a gradient has one gradient slot: the same for modules,
+ * optimizers and wrappers. */
+
+/* Marks a leaf (a tensor no operation made). Only floating dtypes. */
+OAR_API oar_status oar_tensor_require_grad(oar_tensor *tensor, int on);
+OAR_API int oar_tensor_requires_grad(const oar_tensor *tensor);
+
+/* The gradient, borrowed; NULL while backward has not written one. */
+OAR_API oar_tensor *oar_tensor_grad(const oar_tensor *tensor);
+
+/* From now on the gradient lives in `home` (same shape and dtype, contiguous),
+ * of which the slot takes a reference: backward writes there, and zeroing keeps
+ * it. A gradient that was there already is moved over. NULL: back to memory of
+ * its own. */
+OAR_API oar_status oar_tensor_bind_grad(oar_tensor *tensor, oar_tensor *home);
+
+/* Marks the gradient as unwritten; the next backward stores instead of adding.
+ * NULL is fine. */
+OAR_API void oar_tensor_clear_grad(oar_tensor *tensor);
+
+/* Declares the bound gradient written, after something other than backward
+ * (a collective, say) has filled it. OAR_E_STATE if none is bound. */
+OAR_API oar_status oar_tensor_mark_grad(oar_tensor *tensor);
+
+/* Called during backward as soon as the leaf's gradient is complete for this
+ * pass. May post collectives; must not wait for them. A failure ends backward
+ * with that status. */
+typedef oar_status (*oar_grad_fn)(oar_tensor *leaf, void *arg);
+typedef struct oar_hook oar_hook;
+
+/* Hooks run in the order they were added. Gives a handle that removes it. */
+OAR_API oar_status oar_tensor_on_grad(oar_tensor *leaf, oar_grad_fn fn,
+                                      void *arg, oar_hook **hook);
+/* Removes and frees. Must be called before the leaf itself is freed; NULL is
+ * fine. Serves the hooks of modules too. */
+OAR_API void oar_hook_remove(oar_hook *hook);
+
+OAR_END_DECLS
+
+#endif

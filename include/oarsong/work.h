@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work.h: one operation in flight.
+ *
+ * A call given a `work` pointer returns at once with a handle. The buffers
+ * belong to the operation until it is done. It goes on by itself; whoever waits
+ * for it drives it. Every handle is released exactly once, before or after the
+ * operation is done, and before its group is destroyed.
+ */
+#ifndef OARSONG_WORK_H
+#define OARSONG_WORK_H
+
+#include <oarsong/status.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_work oar_work;
+
+/* Returns when the operation is done, with its status. May be called again.
+ * Any thread; several may wait for one operation. OAR_E_ARG for NULL. */
+OAR_API oar_status oar_work_wait(oar_work *work);
+
+/* Says in *done whether it is done, without waiting; if so, returns its
+ * status. Drives it a little. Any thread. */
+OAR_API oar_status oar_work_test(oar_work *work, int *done);
+
+/* Waits for all, and returns the first failure in the order given. NULL
+ * handles are skipped. */
+OAR_API oar_status oar_work_wait_all(int count, oar_work *const *work);
+
+/* Runs fn(arg, status) once when the operation is done, or now if it is. It
+ * runs on whatever thread drives; it may post operations and release handles,
+ * but must not wait. OAR_E_STATE if the work has one already. */
+typedef void (*oar_work_fn)(void *arg, oar_status status);
+OAR_API oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg);
+
+/* Gives up the caller's handle. Legal before completion: the operation goes
+ * on. NULL is fine. */
+OAR_API void oar_work_release(oar_work *work);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backward: one walk over the nodes, from the last to the first.
+ *
+ * Before it, the nodes that the roots reach are marked and each leaf is told
+ * how many contributions it will get, so its hooks run at the last one, while
+ * the rest of the walk is still to come. A gradient is written where it will
+ * stay: the first contribution stores, the others add. A whole pass and the two
+ * halves make the same contributions in the same order to the same memory, so
+ * they leave the same bits. */
+#include "autograd/tape.h"
+#include "base/status.h"
+#include "tensor/kernels.h"
+
+/* Which gradients a pass computes. */
+typedef enum pass { WHOLE, INPUTS, WEIGHTS } pass;
+
+static int wants(pass which, const oari_edge *edge)
+{
+    switch (edge->kind) {
+    case OARI_EDGE_NODE:
+    case OARI_EDGE_INPUT: return which != WEIGHTS;
+    case OARI_EDGE_LEAF: return which != INPUTS;
+    case OARI_EDGE_NONE: break;
+    }
+    return 0;
+}
+
+static int wants_any(pass which, const oari_node *node)
+{
+    for (int i = 0; i < node->inputs; i++)
+        if (wants(which, &node->input[i]))
+            return 1;
+    return 0;
+}
+
+/* ---- before the walk: what will be reached ------------------------------ */
+
+static void forget_reached(oar_tape *tape)
+{
+    for (int64_t i = 0; i < tape->nodes; i++)
+        tape->node[i]->reached = 0;
+    for (int64_t i = 0; i < tape->leaves.count; i++)
+        tape->leaves.leaf[i].pending = 0;
+}
+
+/* Marks what node was computed from, and counts what it will give to leaves. */
+static void reach_inputs(oar_tape *tape, const oari_node *node, pass which)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        const oari_edge *edge = &node->input[i];
+
+        if (!wants(which, edge))
+            continue;
+        if (edge->kind == OARI_EDGE_NODE)
+            edge->node->reached = 1;
+        else
+            tape->leaves.leaf[edge->leaf].pending++;
+    }
+}
+
+/* Follows the edges down from the nodes marked so far. A module's marks are
+ * reached if the count of reached nodes grew between its end and its begin. */
+static oar_status reach(oar_tape *tape, pass which)
+{
+    int64_t reached = 0;
+
+    for (int64_t i = tape->nodes - 1; i >= 0; i--) {
+        oari_node *node = tape->node[i];
+
+        if (node->op == NULL && node->mark.is_end) {
+            node->mark.above = reached;
+        } else if (node->op == NULL && node->mark.end != 0) {
+            oari_node *end = tape->node[node->mark.end];
+
+            node->reached = end->reached = reached > end->mark.above;
+        } else if (node->reached) {
+            if (node->state != OARI_RECORDED)
+                return oari_fail(OAR_E_STATE,
+                                 "backward through %s a second time: what it "
+                                 "had saved was given back by the first",
+                                 node->op->name);
+            reach_inputs(tape, node, which);
+            reached++;
+        }
+    }
+    return OAR_OK;
+}
+
+/* ---- the walk ----------------------------------------------------------- */
+
+static oar_status check_saved(const oari_node *node)
+{
+    for (int i = 0; i < OARI_MAX_SAVED; i++)
+        if (node->saved[i] != NULL && !oari_tensor_attached(node->saved[i]))
+            return oari_fail(OAR_E_STATE,
+                             "backward of %s needs a tensor %s whose storage "
+                             "is detached",
+                             node->op->name,
+                             oari_shape_text(node->saved[i]->at.shape).text);
+    return OAR_OK;
+}
+
+/* Whether the gradient of input i can take over the memory of node's own: this
+ * is the last use of that one, and the first contribution to the other. */
+static int can_take_over(const oari_node *node, int i, pass which)
+{
+    const oari_node *from = node->input[i].node;
+
+    if (!node->op->in_place || from->grad != NULL ||
+        from->out->count != node->out->count)
+        return 0;
+    if (which == INPUTS && wants_any(WEIGHTS, node))
+        return 0;
+    for (int k = i + 1; k < node->inputs; k++)
+        if (wants(which, &node->input[k]))
+            return 0;
+    return 1;
+}
+
+/* Makes the gradient of the node that input i comes from. */
+static oar_status open_node(oari_node *node, int i, pass which)
+{
+    oari_node *from = node->input[i].node;
+    oari_pool *pool = &node->tape->pool;
+    oari_layout at = oari_layout_rows(from->out->at.shape);
+
+    if (from->grad != NULL)
+        return OAR_OK;
+    if (can_take_over(node, i, which))
+        from->grad =
+            oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
+    else
+        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
+    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
+}
+
+static oar_status give_to_node(oari_node *node, int i, pass which)
+{
+    int add = node->input[i].node->grad != NULL;
+    oari_array to;
+
+    OARI_TRY(open_node(node, i, which));
+    to = oari_array_of(node->input[i].node->grad);
+    return node->op->backward(node, i, &to, add);
+}
+
+static oar_status give_to_leaf(oari_node *node, int i)
+{
+    oari_leaf *leaf = &node->tape->leaves.leaf[node->input[i].leaf];
+    oar_tensor *tensor = leaf->tensor;
+    oari_array to;
+
+    OARI_TRY(oari_slot_open(&node->tape->pool, tensor));
+    to = oari_array_of(tensor->slot.home);
+    OARI_TRY(node->op->backward(node, i, &to, tensor->slot.written));
+    tensor->slot.written = 1;
+    return --leaf->pending == 0 ? oari_slot_ready(tensor) : OAR_OK;
+}
+
+static oar_status run_node(oari_node *node, pass which)
+{
+    OARI_TRY(check_saved(node));
+    for (int i = 0; i < node->inputs; i++) {
+        const oari_edge *edge = &node->input[i];
+
+        if (!wants(which, edge))
+            continue;
+        if (edge->kind == OARI_EDGE_NODE)
+            OARI_TRY(give_to_node(node, i, which));
+        else
+            OARI_TRY(give_to_leaf(node, i));
+    }
+    if (which == INPUTS && wants_any(WEIGHTS, node))
+        node->state = OARI_HELD;
+    else
+        oari_node_spend(node);
+    return OAR_OK;
+}
+
+static oar_status walk(oar_tape *tape, pass which)
+{
+    for (int64_t i = tape->nodes - 1; i >= 0; i--) {
+        oari_node *node = tape->node[i];
+
+        if (!node->reached)
+            continue;
+        if (node->op != NULL)
+            OARI_TRY(run_node(node, which));
+        else if (which != WEIGHTS)
+            OARI_TRY(node->mark.fn(tape, node->mark.arg, node->mark.is_end));
+    }
+    return OAR_OK;
+}
+
+/* ---- after the walk ----------------------------------------------------- */
+
+/* Runs them all, whatever becomes of each; the first failure counts. What they
+ * defer themselves is for the next pass. */
+static oar_status run_deferred(oar_tape *tape)
+{
+    int64_t count = tape->deferreds;
+    oar_error first = { .status = OAR_OK };
+
+    for (int64_t i = 0; i < count; i++) {
+        oari_deferred d = tape->deferred[i];
+        oar_status status = d.fn(d.arg);
+
+        if (status == OAR_OK || first.status != OAR_OK)
+            continue;
+        oari_hook_failed("deferred", status);
+        first = *oar_last_error();
+    }
+    for (int64_t i = count; i < tape->deferreds; i++)
+        tape->deferred[i - count] = tape->deferred[i];
+    tape->deferreds -= count;
+    return first.status != OAR_OK ? oari_fail_with(&first) : OAR_OK;
+}
+
+/* After a failure in the middle nothing of this pass can be run again. */
+static void give_up(oar_tape *tape)
+{
+    for (int64_t i = 0; i < tape->nodes; i++)
+        if (tape->node[i]->reached)
+            oari_node_spend(tape->node[i]);
+}
+
+static oar_status finish(oar_tape *tape, pass which)
+{
+    oar_status status;
+
+    tape->running = 1;
+    status = walk(tape, which);
+    if (status != OAR_OK)
+        give_up(tape);
+    else if (which != INPUTS)
+        status = run_deferred(tape);
+    tape->running = 0;
+    return status;
+}
+
+/* ---- the calls ---------------------------------------------------------- */
+
+static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
+                             const oar_tensor *seed)
+{
+    if (root == NULL)
+        return oari_null("backward");
+    if (root->node == NULL || root->node->tape != tape)
+        return oari_fail(OAR_E_STATE,
+                         "backward from a tensor %s that was not recorded on "
+                         "this tape",
+                         oari_shape_text(root->at.shape).text);
+    if (seed == NULL)
+        return OAR_OK;
+    if (!oari_shape_equal(root->at.shape, seed->at.shape))
+        return oari_fail(OAR_E_SHAPE,
+                         "backward from a tensor %s with a gradient %s: shapes "
+                         "differ",
+                         oari_shape_text(root->at.shape).text,
+                         oari_shape_text(seed->at.shape).text);
+    if (!oari_tensor_attached(seed))
+        return oari_fail(OAR_E_STATE,
+                         "backward from a gradient %s whose storage is "
+                         "detached",
+                         oari_shape_text(seed->at.shape).text);
+    return OAR_OK;
+}
+
+/* Starts the gradient of a root, or adds to it: a root may be given twice. The
+ * copy is the walk's own, to be overwritten. */
+static oar_status plant(oar_tensor *root, const oar_tensor *seed)
+{
+    oari_pool *pool = &root->node->tape->pool;
+    oar_tensor *grad = oari_tensor_make(pool, root->dtype, root->at.shape);
+    oari_array to, from;
+
+    if (grad == NULL)
+        return OAR_E_NOMEM;
+    to = oari_array_of(grad);
+    if (seed == NULL) {
+        oari_fill(&to, 1);
+    } else {
+        from = oari_array_of(seed);
+        oari_copy(&to, &from);
+    }
+    if (root->node->grad != NULL) {
+        from = oari_array_of(root->node->grad);
+        oari_scale(&to, 1, &from, 1);
+        oari_tensor_drop(pool, root->node->grad);
+    }
+    root->node->grad = grad;
+    return OAR_OK;
+}
+
+static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
+                        oar_tensor *const *seed, pass which)
+{
+    if (tape == NULL || roots < 1 || root == NULL)
+        return oari_fail(OAR_E_ARG, "backward without a tape or a root");
+    if (tape->running)
+        return oari_fail(OAR_E_STATE, "backward from inside a backward pass of "
+                                      "the same tape");
+    for (int i = 0; i < roots; i++)
+        OARI_TRY(check_root(tape, root[i], seed != NULL ? seed[i] : NULL));
+    forget_reached(tape);
+    for (int i = 0; i < roots; i++)
+        root[i]->node->reached = 1;
+    OARI_TRY(reach(tape, which));
+    for (int i = 0; i < roots; i++)
+        if (plant(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
+            give_up(tape);
+            return OAR_E_NOMEM;
+        }
+    return finish(tape, which);
+}
+
+oar_status oar_backward(oar_tape *tape, oar_tensor *loss)
+{
+    if (loss != NULL && loss->count != 1)
+        return oari_fail(OAR_E_SHAPE,
+                         "backward from a tensor %s: a loss is one number",
+                         oari_shape_text(loss->at.shape).text);
+    return start(tape, 1, &loss, NULL, WHOLE);
+}
+
+oar_status oar_backward_from(oar_tape *tape, int roots, oar_tensor *const *root,
+                             oar_tensor *const *seed)
+{
+    return start(tape, roots, root, seed, WHOLE);
+}
+
+oar_status oar_backward_inputs(oar_tape *tape, int roots,
+                               oar_tensor *const *root, oar_tensor *const *seed)
+{
+    return start(tape, roots, root, seed, INPUTS);
+}
+
+oar_status oar_backward_weights(oar_tape *tape)
+{
+    int64_t held = 0;
+
+    if (tape == NULL)
+        return oari_fail(OAR_E_ARG, "backward_weights without a tape");
+    if (tape->running)
+        return oari_fail(OAR_E_STATE, "backward from inside a backward pass of "
+                                      "the same tape");
+    forget_reached(tape);
+    for (int64_t i = 0; i < tape->nodes; i++) {
+        oari_node *node = tape->node[i];
+
+        node->reached = node->state == OARI_HELD;
+        held += node->reached;
+        if (node->reached)
+            reach_inputs(tape, node, WEIGHTS);
+    }
+    if (held == 0)
+        return oari_fail(OAR_E_STATE,
+                         "backward_weights without a backward_inputs before");
+    return finish(tape, WEIGHTS);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grad: the one gradient slot of a leaf.
+ *
+ * The slot's home is either memory of its own, kept from step to step, or a
+ * view somebody bound (of a bucket, say). Clearing only marks it unwritten. */
+#include "autograd/tape.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/kernels.h"
+
+oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
+{
+    if (tensor == NULL)
+        return oari_null("require_grad");
+    if (tensor->node != NULL)
+        return oari_fail(OAR_E_STATE,
+                         "require_grad of a tensor %s that an operation made",
+                         oari_shape_text(tensor->at.shape).text);
+    if (on && !oari_dtype_is_float(tensor->dtype))
+        return oari_fail(OAR_E_DTYPE,
+                         "require_grad of %s %s: only floats have gradients",
+                         oar_dtype_name(tensor->dtype),
+                         oari_shape_text(tensor->at.shape).text);
+    tensor->slot.required = on != 0;
+    if (!on) {
+        oar_tensor_release(tensor->slot.home);
+        tensor->slot.home = NULL;
+        tensor->slot.written = 0;
+        tensor->slot.bound = 0;
+    }
+    return OAR_OK;
+}
+
+int oar_tensor_requires_grad(const oar_tensor *tensor)
+{
+    return tensor != NULL && (tensor->slot.required || tensor->node != NULL);
+}
+
+oar_tensor *oar_tensor_grad(const oar_tensor *tensor)
+{
+    return tensor != NULL && tensor->slot.written ? tensor->slot.home : NULL;
+}
+
+static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
+{
+    if (!oari_shape_equal(tensor->at.shape, home->at.shape))
+        return oari_fail(OAR_E_SHAPE,
+                         "bind_grad of a tensor %s to %s: shapes differ",
+                         oari_shape_text(tensor->at.shape).text,
+                         oari_shape_text(home->at.shape).text);
+    if (tensor->dtype != home->dtype)
+        return oari_fail(
+            OAR_E_DTYPE, "bind_grad of %s %s to %s %s: dtypes differ",
+            oar_dtype_name(tensor->dtype),
+            oari_shape_text(tensor->at.shape).text, oar_dtype_name(home->dtype),
+            oari_shape_text(home->at.shape).text);
+    if (!oari_layout_is_rows(&home->at))
+        return oari_fail(OAR_E_ARG,
+                         "bind_grad to a tensor %s that is not contiguous",
+                         oari_shape_text(home->at.shape).text);
+    return OAR_OK;
+}
+
+/* Makes home, whose reference this takes, the slot's. */
+static oar_status move_home(oari_slot *slot, oar_tensor *home, int bound)
+{
+    oar_status status = OAR_OK;
+
+    if (slot->written && home != NULL)
+        status = oar_tensor_copy(home, slot->home);
+    if (status != OAR_OK) {
+        oar_tensor_release(home);
+        return status;
+    }
+    oar_tensor_release(slot->home);
+    slot->home = home;
+    slot->bound = bound;
+    return OAR_OK;
+}
+
+oar_status oar_tensor_bind_grad(oar_tensor *tensor, oar_tensor *home)
+{
+    oar_tensor *own = NULL;
+
+    if (tensor == NULL)
+        return oari_null("bind_grad");
+    if (!tensor->slot.required)
+        return oari_fail(OAR_E_STATE,
+                         "bind_grad of a tensor %s that is no leaf which "
+                         "requires a gradient",
+                         oari_shape_text(tensor->at.shape).text);
+    if (home != NULL) {
+        OARI_TRY(check_home(tensor, home));
+        return move_home(&tensor->slot, oar_tensor_retain(home), 1);
+    }
+    if (!tensor->slot.bound)
+        return OAR_OK;
+    if (tensor->slot.written) {
+        own = oari_tensor_make(NULL, tensor->dtype, tensor->at.shape);
+        if (own == NULL)
+            return OAR_E_NOMEM;
+    }
+    return move_home(&tensor->slot, own, 0);
+}
+
+void oar_tensor_clear_grad(oar_tensor *tensor)
+{
+    if (tensor != NULL)
+        tensor->slot.written = 0;
+}
+
+oar_status oar_tensor_mark_grad(oar_tensor *tensor)
+{
+    if (tensor == NULL)
+        return oari_null("mark_grad");
+    if (!tensor->slot.bound)
+        return oari_fail(OAR_E_STATE,
+                         "mark_grad of a tensor %s: no gradient is bound",
+                         oari_shape_text(tensor->at.shape).text);
+    tensor->slot.written = 1;
+    return OAR_OK;
+}
+
+oar_status oar_tensor_on_grad(oar_tensor *leaf, oar_grad_fn fn, void *arg,
+                              oar_hook **hook)
+{
+    if (leaf == NULL)
+        return oari_null("on_grad");
+    if (!leaf->slot.required)
+        return oari_fail(OAR_E_STATE,
+                         "on_grad of a tensor %s that is no leaf which "
+                         "requires a gradient",
+                         oari_shape_text(leaf->at.shape).text);
+    return oari_hook_add(&leaf->slot.hooks, (oari_hook_fn)fn, arg, hook);
+}
+
+oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
+{
+    oari_slot *slot = &leaf->slot;
+
+    if (slot->home == NULL)
+        slot->home = oari_tensor_make(slot->input ? pool : NULL, leaf->dtype,
+                                      leaf->at.shape);
+    if (slot->home == NULL)
+        return OAR_E_NOMEM;
+    if (oari_tensor_attached(slot->home))
+        return OAR_OK;
+    return oari_fail(OAR_E_STATE,
+                     "backward: the storage of the gradient of a tensor %s is "
+                     "detached",
+                     oari_shape_text(leaf->at.shape).text);
+}
+
+oar_status oari_slot_ready(oar_tensor *leaf)
+{
+    OARI_EACH_HOOK(hook, following, &leaf->slot.hooks)
+    {
+        oar_status status = ((oar_grad_fn)hook->fn)(leaf, hook->arg);
+
+        if (status != OAR_OK)
+            return oari_hook_failed("gradient", status);
+    }
+    return OAR_OK;
+}

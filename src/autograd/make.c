@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* make: new tensors, owned by a tape or by the caller. None is recorded. */
+#include "autograd/record.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/kernels.h"
+
+oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape)
+{
+    return oari_keep(tape,
+                     oari_tensor_make(oari_tape_pool(tape), dtype, shape));
+}
+
+oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                     double value)
+{
+    oar_tensor *made = oar_empty(tape, dtype, shape);
+    oari_array to;
+
+    if (made == NULL)
+        return NULL;
+    to = oari_array_of(made);
+    oari_fill(&to, value);
+    return made;
+}
+
+oar_tensor *oar_zeros(oar_tape *tape, oar_dtype dtype, oar_shape shape)
+{
+    return oar_full(tape, dtype, shape, 0);
+}
+
+oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                          const void *data)
+{
+    oar_tensor *made;
+
+    if (oari_shape_check(shape, dtype) != OAR_OK)
+        return NULL;
+    if (data == NULL && oari_shape_count(shape) > 0) {
+        oari_fail(OAR_E_ARG, "from_data of %s: no data",
+                  oari_shape_text(shape).text);
+        return NULL;
+    }
+    made = oar_empty(tape, dtype, shape);
+    if (made != NULL && made->count > 0)
+        oar_tensor_write(made, dtype, data);
+    return made;
+}
+
+oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                        uint64_t seed, double low, double high)
+{
+    oar_tensor *made;
+    oari_array to;
+
+    if (!(low <= high)) {
+        oari_fail(OAR_E_ARG, "uniform in [%g, %g): nothing is in there", low,
+                  high);
+        return NULL;
+    }
+    made = oar_empty(tape, dtype, shape);
+    if (made == NULL)
+        return NULL;
+    to = oari_array_of(made);
+    oari_fill_uniform(&to, seed, low, high);
+    return made;
+}
+
+oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                       uint64_t seed, double mean, double deviation)
+{
+    oar_tensor *made;
+    oari_array to;
+
+    if (!oari_dtype_is_float(dtype)) {
+        oari_fail(OAR_E_DTYPE, "normal numbers of %s: only floats",
+                  oar_dtype_name(dtype));
+        return NULL;
+    }
+    made = oar_empty(tape, dtype, shape);
+    if (made == NULL)
+        return NULL;
+    to = oari_array_of(made);
+    oari_fill_normal(&to, seed, mean, deviation);
+    return made;
+}
+
+oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage, int64_t offset,
+                        oar_dtype dtype, oar_shape shape)
+{
+    oari_layout at;
+    int64_t room;
+
+    if (storage == NULL) {
+        oari_null("view_of");
+        return NULL;
+    }
+    if (oari_shape_check(shape, dtype) != OAR_OK)
+        return NULL;
+    room = (int64_t)(storage->bytes / oar_dtype_size(dtype));
+    if (offset < 0 || offset > room ||
+        oari_shape_count(shape) > room - offset) {
+        oari_fail(OAR_E_ARG,
+                  "view_of %s from element %lld: the storage has room for "
+                  "%lld elements of %s",
+                  oari_shape_text(shape).text, (long long)offset,
+                  (long long)room, oar_dtype_name(dtype));
+        return NULL;
+    }
+    at = oari_layout_rows(shape);
+    at.offset = offset;
+    return oari_keep(
+        tape, oari_tensor_over(oari_tape_pool(tape), storage, dtype, &at));
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_linear: products of matrices. */
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "base/status.h"
+#include "tensor/kernels.h"
+
+static oari_array transposed(oari_array a)
+{
+    a.at = oari_layout_transpose(a.at, 0, 1);
+    return a;
+}
+
+/* ---- matmul ------------------------------------------------------------- */
+
+/* c = a b:  da = dc b',  db = a' dc. */
+static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
+                              int add)
+{
+    oari_pool *pool = &node->tape->pool;
+    oari_array grad = oari_array_of(node->grad);
+    oari_array other = transposed(oari_array_of(node->saved[1 - i]));
+
+    if (i == 0)
+        return oari_matmul(pool, to, add, &grad, &other);
+    return oari_matmul(pool, to, add, &other, &grad);
+}
+
+static const oari_op matmul_op = { .name = "matmul", .backward = matmul_back };
+
+static oar_status check_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    OARI_TRY(oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ a, b }));
+    OARI_TRY(oari_check_same_dtype("matmul", a, b));
+    OARI_TRY(oari_check_float("matmul", a));
+    if (a->at.shape.ndim != 2 || b->at.shape.ndim != 2)
+        return oari_fail(OAR_E_SHAPE, "matmul of %s and %s: both need two dims",
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(b->at.shape).text);
+    if (a->at.shape.dim[1] != b->at.shape.dim[0])
+        return oari_fail(OAR_E_SHAPE,
+                         "matmul of %s and %s: inner sizes %lld and %lld "
+                         "differ",
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(b->at.shape).text,
+                         (long long)a->at.shape.dim[1],
+                         (long long)b->at.shape.dim[0]);
+    return OAR_OK;
+}
+
+oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
+    oari_array to, x, y;
+
+    if (check_matmul(tape, a, b) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(pool, a->dtype,
+                           OAR_SHAPE(a->at.shape.dim[0], b->at.shape.dim[1]));
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    x = oari_array_of(a);
+    y = oari_array_of(b);
+    if (oari_matmul(pool, &to, 0, &x, &y) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        return NULL;
+    }
+    return oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = &matmul_op,
+                        .inputs = 2,
+                        .input = { a, b },
+                        .saved = { oari_wanted(tape, b) ? a : NULL,
+                                   oari_wanted(tape, a) ? b : NULL } });
+}
+
+/* ---- linear ------------------------------------------------------------- */
+
+enum { X, WEIGHT, BIAS };
+
+/* An array as a matrix of rows of its last dim. Row-major. */
+static oari_array as_matrix(oari_array a)
+{
+    int64_t width = a.at.shape.dim[a.at.shape.ndim - 1], offset = a.at.offset;
+    int64_t rows = 1;
+
+    for (int i = 0; i + 1 < a.at.shape.ndim; i++)
+        rows *= a.at.shape.dim[i];
+    a.at = oari_layout_rows(OAR_SHAPE(rows, width));
+    a.at.offset = offset;
+    return a;
+}
+
+/* y = x w' + b:  dx = dy w,  dw = dy' x,  db = the column sums of dy. */
+static oar_status linear_back(oari_node *node, int i, const oari_array *to,
+                              int add)
+{
+    oari_pool *pool = &node->tape->pool;
+    oari_array grad = as_matrix(oari_array_of(node->grad)), other, into;
+
+    if (i == BIAS)
+        return oari_sum_to(pool, to, add, &grad);
+    other = oari_array_of(node->saved[1 - i]);
+    if (i == WEIGHT) {
+        grad = transposed(grad);
+        return oari_matmul(pool, to, add, &grad, &other);
+    }
+    into = as_matrix(*to);
+    return oari_matmul(pool, &into, add, &grad, &other);
+}
+
+static const oari_op linear_op = { .name = "linear", .backward = linear_back };
+
+static oar_status linear_mismatch(const oar_tensor *x, const oar_tensor *weight,
+                                  const oar_tensor *bias, const char *why)
+{
+    return oari_fail(OAR_E_SHAPE, "linear of x %s, weight %s, bias %s: %s",
+                     oari_shape_text(x->at.shape).text,
+                     oari_shape_text(weight->at.shape).text,
+                     bias ? oari_shape_text(bias->at.shape).text : "none", why);
+}
+
+static oar_status check_linear(oar_tape *tape, oar_tensor *x,
+                               oar_tensor *weight, oar_tensor *bias)
+{
+    oar_tensor *in[] = { x, weight, bias };
+    oar_shape xs = oar_tensor_shape(x), ws = oar_tensor_shape(weight);
+
+    OARI_TRY(oari_check_inputs("linear", tape, bias != NULL ? 3 : 2, in));
+    OARI_TRY(oari_check_same_dtype("linear", x, weight));
+    if (bias != NULL)
+        OARI_TRY(oari_check_same_dtype("linear", x, bias));
+    OARI_TRY(oari_check_float("linear", x));
+    if (ws.ndim != 2)
+        return linear_mismatch(x, weight, bias, "weight needs two dims");
+    if (xs.ndim < 1 || xs.dim[xs.ndim - 1] != ws.dim[1])
+        return linear_mismatch(x, weight, bias,
+                               "the last dims of x and weight differ");
+    if (bias != NULL &&
+        (bias->at.shape.ndim != 1 || bias->at.shape.dim[0] != ws.dim[0]))
+        return linear_mismatch(
+            x, weight, bias, "bias needs as many elements as weight has rows");
+    return OAR_OK;
+}
+
+/* x as a matrix: a view of it where its strides allow, else a copy. Gives a
+ * reference. */
+static oar_tensor *make_rows(oari_pool *pool, oar_tensor *x)
+{
+    oari_array from = oari_array_of(x), to;
+    oar_shape shape = as_matrix(from).at.shape;
+    oari_layout at;
+    oar_tensor *copy;
+
+    if (x->at.shape.ndim == 2)
+        return oar_tensor_retain(x);
+    if (oari_layout_reshape(&x->at, shape, &at))
+        return oari_tensor_over(pool, x->storage, x->dtype, &at);
+    copy = oari_tensor_make(pool, x->dtype, shape);
+    if (copy == NULL)
+        return NULL;
+    to = oari_array_of(copy);
+    to.at = oari_layout_rows(x->at.shape);
+    oari_copy(&to, &from);
+    return copy;
+}
+
+/* The result, not yet recorded: the bias in every row, plus the product. */
+static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
+                                  const oar_tensor *rows,
+                                  const oar_tensor *weight,
+                                  const oar_tensor *bias)
+{
+    oar_shape shape = x->at.shape;
+    oar_tensor *out;
+    oari_array to, from, w, b;
+
+    shape.dim[shape.ndim - 1] = weight->at.shape.dim[0];
+    out = oari_tensor_make(pool, x->dtype, shape);
+    if (out == NULL)
+        return NULL;
+    to = as_matrix(oari_array_of(out));
+    from = oari_array_of(rows);
+    w = transposed(oari_array_of(weight));
+    if (bias != NULL) {
+        b = oari_array_of(bias);
+        oari_copy(&to, &b);
+    }
+    if (oari_matmul(pool, &to, bias != NULL, &from, &w) == OAR_OK)
+        return out;
+    oari_tensor_drop(pool, out);
+    return NULL;
+}
+
+oar_tensor *oar_linear(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                       oar_tensor *bias)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *rows, *out;
+
+    if (check_linear(tape, x, weight, bias) != OAR_OK)
+        return NULL;
+    rows = make_rows(pool, x);
+    if (rows == NULL)
+        return NULL;
+    out = compute_linear(pool, x, rows, weight, bias);
+    out = oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = &linear_op,
+                        .inputs = 3,
+                        .input = { x, weight, bias },
+                        .saved = { oari_wanted(tape, weight) ? rows : NULL,
+                                   oari_wanted(tape, x) ? weight : NULL } });
+    oari_tensor_drop(pool, rows);
+    return out;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record: the funnel that all operations go through. */
+#include "autograd/record.h"
+
+#include "base/dtype.h"
+#include "base/status.h"
+
+static oar_status check_input(const char *name, oar_tape *tape,
+                              const oar_tensor *a)
+{
+    if (!oari_tensor_attached(a))
+        return oari_fail(OAR_E_STATE,
+                         "%s of a tensor %s whose storage is detached", name,
+                         oari_shape_text(a->at.shape).text);
+    if (tape != NULL && tape->recording && a->node != NULL &&
+        a->node->tape != tape)
+        return oari_fail(OAR_E_STATE,
+                         "%s of a tensor %s that was computed on another tape: "
+                         "bring it over with oar_tape_input",
+                         name, oari_shape_text(a->at.shape).text);
+    return OAR_OK;
+}
+
+oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
+                             oar_tensor *const *input)
+{
+    for (int i = 0; i < inputs; i++)
+        if (input[i] == NULL)
+            return oari_null(name);
+    for (int i = 0; i < inputs; i++)
+        OARI_TRY(check_input(name, tape, input[i]));
+    return OAR_OK;
+}
+
+oar_status oari_check_number(const char *name, const oar_tensor *a)
+{
+    if (!oari_dtype_is_half(a->dtype) && a->dtype != OAR_BOOL)
+        return OAR_OK;
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "%s of %s %s: there is no arithmetic in %s; copy it to "
+                     "another dtype first",
+                     name, oar_dtype_name(a->dtype),
+                     oari_shape_text(a->at.shape).text,
+                     oar_dtype_name(a->dtype));
+}
+
+oar_status oari_check_float(const char *name, const oar_tensor *a)
+{
+    OARI_TRY(oari_check_number(name, a));
+    if (oari_dtype_is_float(a->dtype))
+        return OAR_OK;
+    return oari_fail(OAR_E_DTYPE, "%s of %s %s: only f32 and f64", name,
+                     oar_dtype_name(a->dtype),
+                     oari_shape_text(a->at.shape).text);
+}
+
+oar_status oari_check_same_dtype(const char *name, const oar_tensor *a,
+                                 const oar_tensor *b)
+{
+    if (a->dtype == b->dtype)
+        return OAR_OK;
+    return oari_fail(
+        OAR_E_DTYPE, "%s of %s %s and %s %s: dtypes differ", name,
+        oar_dtype_name(a->dtype), oari_shape_text(a->at.shape).text,
+        oar_dtype_name(b->dtype), oari_shape_text(b->at.shape).text);
+}
+
+int oari_wanted(const oar_tape *tape, const oar_tensor *a)
+{
+    return tape != NULL && tape->recording && a != NULL &&
+           (a->node != NULL || a->slot.required);
+}
+
+static oar_status make_edge(oar_tape *tape, oar_tensor *a, oari_edge *edge)
+{
+    if (!oari_wanted(tape, a))
+        return OAR_OK;
+    if (a->node != NULL) {
+        edge->kind = OARI_EDGE_NODE;
+        edge->node = a->node;
+        return OAR_OK;
+    }
+    edge->kind = a->slot.input ? OARI_EDGE_INPUT : OARI_EDGE_LEAF;
+    edge->leaf = oari_leaves_find(&tape->leaves, a);
+    return edge->leaf < 0 ? OAR_E_NOMEM : OAR_OK;
+}
+
+static oar_status record(oar_tape *tape, oar_tensor *out,
+                         const oari_recipe *recipe)
+{
+    oari_node *node = oari_tape_node(tape);
+
+    if (node == NULL)
+        return OAR_E_NOMEM;
+    node->op = recipe->op;
+    node->out = out;
+    node->inputs = recipe->inputs;
+    node->extra = recipe->extra;
+    for (int i = 0; i < recipe->inputs; i++)
+        OARI_TRY(make_edge(tape, recipe->input[i], &node->input[i]));
+    for (int i = 0; i < OARI_MAX_SAVED; i++)
+        node->saved[i] = oar_tensor_retain(recipe->saved[i]);
+    out->node = node;
+    oari_tape_push(tape);
+    return OAR_OK;
+}
+
+oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out)
+{
+    if (out == NULL || tape == NULL)
+        return out;
+    return oari_pool_own(&tape->pool, out) == OAR_OK ? out : NULL;
+}
+
+oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
+                      const oari_recipe *recipe)
+{
+    int wanted = 0;
+
+    if (oari_keep(tape, out) == NULL)
+        return NULL;
+    for (int i = 0; i < recipe->inputs; i++)
+        wanted |= oari_wanted(tape, recipe->input[i]);
+    if (wanted && record(tape, out, recipe) != OAR_OK)
+        return NULL; /* out stays the tape's until reset */
+    return out;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/record.h: what every operation goes through: the checks of its
+ * inputs before, and the hand-over of its result after. */
+#ifndef OARI_AUTOGRAD_RECORD_H
+#define OARI_AUTOGRAD_RECORD_H
+
+#include "autograd/tape.h"
+
+/* Checks that the inputs are there, that their data is attached, and that none
+ * was computed on another tape. Optional ones may be NULL: leave them out. */
+oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
+                             oar_tensor *const *input);
+
+/* Whether an operation called name computes in this dtype: any number, or
+ * floats only. */
+oar_status oari_check_number(const char *name, const oar_tensor *a);
+oar_status oari_check_float(const char *name, const oar_tensor *a);
+oar_status oari_check_same_dtype(const char *name, const oar_tensor *a,
+                                 const oar_tensor *b);
+
+/* Whether an operation on this tape will be asked for the gradient of a. */
+int oari_wanted(const oar_tape *tape, const oar_tensor *a);
+
+/* An operation that has been computed. */
+typedef struct oari_recipe {
+    const oari_op *op;
+    int inputs;
+    oar_tensor *input[OARI_MAX_INPUTS]; /* borrowed; NULL where absent */
+    oar_tensor *saved[OARI_MAX_SAVED];  /* borrowed; a reference is taken */
+    oari_extra extra;
+} oari_recipe;
+
+/* Takes the reference to out, records the recipe if an input wants a gradient,
+ * and returns out to be given to the caller; NULL on failure, or if out was
+ * NULL already. */
+oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
+                      const oari_recipe *recipe);
+
+/* The same for a tensor that no operation made. */
+oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tape: owns what is computed on it, and remembers how. Everything it needs is
+ * kept over a reset for the next step. One thread at a time. */
+#include "autograd/tape.h"
+
+#include <string.h>
+
+#include "autograd/record.h"
+#include "base/alloc.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+oar_status oar_tape_create(oar_tape **tape)
+{
+    oar_tape *made;
+
+    if (tape == NULL)
+        return oari_fail(OAR_E_ARG, "tape_create: nowhere to give it");
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    made->recording = 1;
+    *tape = made;
+    return OAR_OK;
+}
+
+void oari_node_spend(oari_node *node)
+{
+    oari_pool *pool = &node->tape->pool;
+
+    oari_tensor_drop(pool, node->grad);
+    node->grad = NULL;
+    for (int i = 0; i < OARI_MAX_SAVED; i++) {
+        oari_tensor_drop(pool, node->saved[i]);
+        node->saved[i] = NULL;
+    }
+    node->state = OARI_SPENT;
+}
+
+static void forget_node(oari_node *node)
+{
+    oari_node_spend(node);
+    if (node->mark.drop != NULL && !node->mark.is_end)
+        node->mark.drop(node->mark.arg);
+    memset(&node->mark, 0, sizeof node->mark);
+}
+
+void oar_tape_reset(oar_tape *tape)
+{
+    if (tape == NULL)
+        return;
+    while (tape->nodes > 0)
+        forget_node(tape->node[--tape->nodes]);
+    oari_leaves_reset(&tape->leaves, &tape->pool);
+    oari_pool_reset(&tape->pool);
+    tape->deferreds = 0;
+}
+
+void oar_tape_destroy(oar_tape *tape)
+{
+    if (tape == NULL)
+        return;
+    oar_tape_reset(tape);
+    for (int64_t i = 0; i < tape->nodes_made; i++)
+        oari_free(tape->node[i]);
+    oari_free(tape->node);
+    oari_leaves_close(&tape->leaves, &tape->pool);
+    oari_pool_close(&tape->pool);
+    oari_free(tape->deferred);
+    oari_free(tape);
+}
+
+int oar_tape_record(oar_tape *tape, int on)
+{
+    int before;
+
+    if (tape == NULL)
+        return 0;
+    before = tape->recording;
+    tape->recording = on != 0;
+    return before;
+}
+
+/* A larger copy of an array, whose old memory it frees; NULL if there is none,
+ * and then the old one is as it was. */
+static void *enlarge(void *array, int64_t count, int64_t *room, size_t size)
+{
+    int64_t more = *room > 0 ? 2 * *room : 64;
+    void *copy = oari_alloc((size_t)more, size);
+
+    if (copy == NULL)
+        return NULL;
+    if (count > 0)
+        memcpy(copy, array, (size_t)count * size);
+    oari_free(array);
+    *room = more;
+    return copy;
+}
+
+oari_node *oari_tape_node(oar_tape *tape)
+{
+    oari_node *node;
+
+    if (tape->nodes < tape->nodes_made) {
+        node = tape->node[tape->nodes];
+        memset(node, 0, sizeof *node);
+        node->tape = tape;
+        return node;
+    }
+    if (tape->nodes_made == tape->nodes_room) {
+        oari_node **more = enlarge(tape->node, tape->nodes_made,
+                                   &tape->nodes_room, sizeof(oari_node *));
+        if (more == NULL)
+            return NULL;
+        tape->node = more;
+    }
+    node = oari_alloc(1, sizeof *node);
+    if (node == NULL)
+        return NULL;
+    node->tape = tape;
+    tape->node[tape->nodes_made++] = node;
+    return node;
+}
+
+void oari_tape_push(oar_tape *tape)
+{
+    tape->nodes++;
+}
+
+oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
+                           void (*drop)(void *arg), void *arg, int64_t *index)
+{
+    oari_node *node;
+
+    node = oari_tape_node(tape);
+    if (node == NULL)
+        return OAR_E_NOMEM;
+    node->mark = (oari_mark){ .fn = fn, .drop = drop, .arg = arg };
+    *index = tape->nodes;
+    oari_tape_push(tape);
+    return OAR_OK;
+}
+
+oar_status oari_mark_end(oar_tape *tape, int64_t begin)
+{
+    oari_node *node = oari_tape_node(tape);
+
+    if (node == NULL)
+        return OAR_E_NOMEM;
+    node->mark = tape->node[begin]->mark;
+    node->mark.is_end = 1;
+    tape->node[begin]->mark.end = tape->nodes;
+    oari_tape_push(tape);
+    return OAR_OK;
+}
+
+oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value)
+{
+    oar_tensor *leaf;
+
+    if (tape == NULL || value == NULL) {
+        oari_null("tape_input");
+        return NULL;
+    }
+    if (!oari_dtype_is_float(value->dtype)) {
+        oari_fail(OAR_E_DTYPE,
+                  "tape_input of %s %s: only floats have gradients",
+                  oar_dtype_name(value->dtype),
+                  oari_shape_text(value->at.shape).text);
+        return NULL;
+    }
+    leaf =
+        oari_tensor_over(&tape->pool, value->storage, value->dtype, &value->at);
+    if (leaf == NULL)
+        return NULL;
+    leaf->slot.required = 1;
+    leaf->slot.input = 1;
+    return oari_keep(tape, leaf);
+}
+
+oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg)
+{
+    if (tape == NULL || fn == NULL)
+        return oari_fail(OAR_E_ARG, "tape_defer without a tape or a function");
+    if (tape->deferreds == tape->deferred_room) {
+        oari_deferred *more =
+            enlarge(tape->deferred, tape->deferreds, &tape->deferred_room,
+                    sizeof(oari_deferred));
+        if (more == NULL)
+            return OAR_E_NOMEM;
+        tape->deferred = more;
+    }
+    tape->deferred[tape->deferreds++] = (oari_deferred){ fn, arg };
+    return OAR_OK;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/tape.h: what a tape is made of.
+ *
+ * Nodes stand in the order they were recorded, so every node comes after what
+ * it was computed from, and backward is one walk from the last to the first. A
+ * node has one result. Its inputs are edges: to an earlier node, to a leaf, or
+ * to nothing that needs a gradient. */
+#ifndef OARI_AUTOGRAD_TAPE_H
+#define OARI_AUTOGRAD_TAPE_H
+
+#include <oarsong/tape.h>
+
+#include "tensor/pool.h"
+
+enum { OARI_MAX_INPUTS = 3, OARI_MAX_SAVED = 3 };
+
+typedef struct oari_node oari_node;
+
+/* A kind of operation, as backward sees it. */
+typedef struct oari_op {
+    const char *name;
+    /* to (+)= the gradient of input i, given that of the result, node->grad.
+     * `to` has the input's shape and is row-major. */
+    oar_status (*backward)(oari_node *node, int i, const oari_array *to,
+                           int add);
+    /* `to` may lie in the memory of node->grad if the counts are the same. */
+    int in_place;
+} oari_op;
+
+/* What an operation wants remembered besides tensors. */
+typedef union oari_extra {
+    double factor;
+    struct {
+        int d0, d1;
+    } dims;
+    struct {
+        int dim;
+        int64_t start, length;
+    } range;
+} oari_extra;
+
+typedef enum oari_node_state {
+    OARI_RECORDED = 0,
+    OARI_HELD, /* the inputs half has run, the weights half has not */
+    OARI_SPENT /* what was saved is gone */
+} oari_node_state;
+
+typedef enum oari_edge_kind {
+    OARI_EDGE_NONE = 0,
+    OARI_EDGE_NODE,
+    OARI_EDGE_INPUT, /* a leaf made by oar_tape_input */
+    OARI_EDGE_LEAF   /* any other leaf */
+} oari_edge_kind;
+
+typedef struct oari_edge {
+    oari_edge_kind kind;
+    oari_node *node; /* OARI_EDGE_NODE */
+    int64_t leaf;    /* the others: which of the tape's */
+} oari_edge;
+
+/* A place in the record that is no operation: the two ends of a module.
+ * Backward calls fn at `end` and then at `begin` if it went through anything
+ * between. */
+typedef oar_status (*oari_mark_fn)(oar_tape *tape, void *arg, int at_end);
+
+typedef struct oari_mark {
+    oari_mark_fn fn;
+    void (*drop)(void *arg); /* gives up arg, which the `begin` mark owns */
+    void *arg;
+    int is_end;
+    int64_t end;   /* of a begin: where its end is; 0: there is none yet */
+    int64_t above; /* of an end: how many nodes after it were reached */
+} oari_mark;
+
+struct oari_node {
+    const oari_op *op; /* NULL: a mark */
+    oar_tape *tape;
+    oar_tensor *out; /* borrowed: the tape owns it until reset */
+    int inputs;
+    oari_edge input[OARI_MAX_INPUTS];
+    oar_tensor *saved[OARI_MAX_SAVED]; /* references */
+    oari_extra extra;
+    oari_mark mark;
+    oari_node_state state;
+    int reached;      /* by the pass that runs */
+    oar_tensor *grad; /* of out, in the pass that runs; a reference */
+};
+
+/* A leaf that something on the tape was computed from. */
+typedef struct oari_leaf {
+    oar_tensor *tensor; /* a reference */
+    int64_t pending;    /* contributions that the running pass still owes it */
+} oari_leaf;
+
+typedef struct oari_leaves {
+    oari_leaf *leaf;
+    int64_t count, room;
+    int64_t *index; /* hash of the pointer -> place + 1; 0: free */
+    int64_t slots;  /* a power of two, twice the room */
+} oari_leaves;
+
+typedef struct oari_deferred {
+    oar_defer_fn fn;
+    void *arg;
+} oari_deferred;
+
+struct oar_tape {
+    oari_pool pool;
+    int recording;
+    int running; /* inside a backward pass */
+    oari_node **node;
+    int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */
+    oari_leaves leaves;
+    oari_deferred *deferred;
+    int64_t deferreds, deferred_room;
+};
+
+static inline oari_pool *oari_tape_pool(oar_tape *tape)
+{
+    return tape != NULL ? &tape->pool : NULL;
+}
+
+/* The next node, blank; NULL with the last error set. It is not on the tape
+ * before oari_tape_push. */
+oari_node *oari_tape_node(oar_tape *tape);
+void oari_tape_push(oar_tape *tape);
+
+/* Gives back what a node saved for backward. */
+void oari_node_spend(oari_node *node);
+
+/* The place of a leaf among the tape's, made if it is new; -1 on failure. */
+int64_t oari_leaves_find(oari_leaves *leaves, oar_tensor *leaf);
+void oari_leaves_reset(oari_leaves *leaves, oari_pool *pool);
+void oari_leaves_close(oari_leaves *leaves, oari_pool *pool);
+
+/* Marks where a module begins and ends. `begin` gives the mark's index, which
+ * `end` takes, and takes arg; on failure the caller keeps arg. A begin without
+ * an end is never called. */
+oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
+                           void (*drop)(void *arg), void *arg, int64_t *index);
+oar_status oari_mark_end(oar_tape *tape, int64_t begin);
+
+/* The gradient slot, for backward. Makes the home if there is none, from pool
+ * for leaves that belong to the tape. */
+oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf);
+oar_status oari_slot_ready(oar_tensor *leaf); /* runs the hooks */
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* native/native.h: what one rank holds of its peers on this host. */
+#ifndef OARI_NATIVE_NATIVE_H
+#define OARI_NATIVE_NATIVE_H
+
+#include "comm/boarded.h"
+#include "comm/group.h"
+#include "net/local.h"
+
+/* A segment of a peer's, mapped here. */
+typedef struct mapped {
+    unsigned char *base;
+    size_t bytes;
+} mapped;
+
+typedef struct native_peer {
+    int socket; /* only that peer holds the other end */
+    int pidfd;
+    mapped *segment; /* by number */
+    uint32_t segments, segment_room;
+} native_peer;
+
+typedef struct native {
+    oari_boarded base; /* first: the core's view */
+    native_peer *peer; /* by rank */
+    int control_fd, event_fd, epoll_fd;
+    uint32_t segments_sent; /* of mine, to all peers */
+} native;
+
+/* Finds the peers through the store and exchanges descriptors (meet.c). */
+oar_status native_meet(native *n, const oar_backend_env *env);
+
+/* Segments of mine and theirs (reach.c). */
+extern const oari_board_ops native_board_ops;
+
+#endif

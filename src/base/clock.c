@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* clock: the rate of the raw counter, and deadlines. */
+#include "base/clock.h"
+
+#include <limits.h>
+#include <pthread.h>
+
+static pthread_once_t rate_once = PTHREAD_ONCE_INIT;
+static double rate;
+
+static void measure_rate(void)
+{
+#if defined(__aarch64__)
+    uint64_t hertz;
+    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(hertz));
+    rate = (double)hertz;
+#else
+    int64_t start = oari_now_ns(), now;
+    uint64_t ticks = oari_ticks();
+
+    while ((now = oari_now_ns()) - start < 1000000)
+        ;
+    rate = (double)(oari_ticks() - ticks) * 1e9 / (double)(now - start);
+#endif
+}
+
+double oari_ticks_per_second(void)
+{
+    pthread_once(&rate_once, measure_rate);
+    return rate;
+}
+
+int64_t oari_deadline(int64_t timeout_ms)
+{
+    if (timeout_ms < 0 || timeout_ms > INT64_MAX / 2000000)
+        return OARI_NEVER;
+    return oari_now_ns() + timeout_ms * 1000000;
+}
+
+int oari_deadline_left_ms(int64_t deadline_ns)
+{
+    int64_t left;
+
+    if (deadline_ns == OARI_NEVER)
+        return -1;
+    left = (deadline_ns - oari_now_ns() + 999999) / 1000000;
+    if (left <= 0)
+        return 0;
+    return left > INT_MAX ? INT_MAX : (int)left;
+}

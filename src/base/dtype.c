@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dtype: names and sizes of dtypes and operators, which operator suits which
+ * dtype, and single half values. Bulk conversion is in convert.c. */
+#include "base/dtype.h"
+
+#include <string.h>
+
+#include "base/half.h"
+#include "base/status.h"
+
+size_t oar_dtype_size(oar_dtype dtype)
+{
+    static const unsigned char bytes[] = {
+#define X(name, value, size, text) [name] = size,
+        OAR_DTYPE_LIST(X)
+#undef X
+    };
+
+    return (unsigned)dtype < OAR_DTYPE_COUNT ? bytes[dtype] : 0;
+}
+
+const char *oar_dtype_name(oar_dtype dtype)
+{
+    static const char *const name_of[] = {
+#define X(name, value, size, text) [name] = text,
+        OAR_DTYPE_LIST(X)
+#undef X
+    };
+
+    return (unsigned)dtype < OAR_DTYPE_COUNT ? name_of[dtype] : "?";
+}
+
+oar_status oar_dtype_parse(const char *name, oar_dtype *dtype)
+{
+    if (name == NULL || dtype == NULL)
+        return oari_fail(OAR_E_ARG, "dtype_parse without a %s",
+                         name == NULL ? "name" : "place for the result");
+    for (int i = 0; i < OAR_DTYPE_COUNT; i++)
+        if (strcmp(name, oar_dtype_name((oar_dtype)i)) == 0) {
+            *dtype = (oar_dtype)i;
+            return OAR_OK;
+        }
+    return oari_fail(OAR_E_ARG, "there is no dtype \"%s\"", name);
+}
+
+const char *oar_op_name(oar_op_kind kind)
+{
+    static const char *const name_of[] = {
+#define X(name, value, text) [name] = text,
+        OAR_OP_LIST(X)
+#undef X
+    };
+
+    return (unsigned)kind < OAR_OP_COUNT ? name_of[kind] : "?";
+}
+
+static oar_status refuse(oar_op_kind kind, oar_dtype dtype, const char *why)
+{
+    return oari_fail(OAR_E_UNSUPPORTED, "%s on %s: %s", oar_op_name(kind),
+                     oar_dtype_name(dtype), why);
+}
+
+oar_status oar_op_check(oar_op op, oar_dtype dtype)
+{
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
+        return oari_fail(OAR_E_ARG, "there is no dtype %d", (int)dtype);
+    switch (op.kind) {
+    case OAR_OP_SUM:
+    case OAR_OP_PROD:
+    case OAR_OP_MIN:
+    case OAR_OP_MAX: return OAR_OK;
+    case OAR_OP_AVG:
+    case OAR_OP_PREMUL_SUM:
+    case OAR_OP_WEIGHTED_MEAN:
+        if (dtype == OAR_BOOL)
+            return refuse(op.kind, dtype, "truth values have no multiples");
+        return OAR_OK;
+    case OAR_OP_BAND:
+    case OAR_OP_BOR:
+    case OAR_OP_BXOR:
+        if (oari_dtype_is_float(dtype))
+            return refuse(op.kind, dtype, "only integers and bool have bits");
+        return OAR_OK;
+    case OAR_OP_COUNT: break;
+    }
+    return oari_fail(OAR_E_ARG, "there is no operator %d", (int)op.kind);
+}
+
+uint16_t oari_f16_from_f32(float value)
+{
+    return oari_half_from_f32(value);
+}
+
+float oari_f16_to_f32(uint16_t bits)
+{
+    return oari_half_to_f32(bits);
+}
+
+uint16_t oari_bf16_from_f32(float value)
+{
+    return oari_brain_from_f32(value);
+}
+
+float oari_bf16_to_f32(uint16_t bits)
+{
+    return oari_brain_to_f32(bits);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fork: a bitmap of descriptors that children close, and a count of
+ * generations. The bitmap is atomics only, because a child may not take locks
+ * that another thread of its parent held. */
+#include "base/fork.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <unistd.h>
+
+enum { WORDS = 1024 }; /* descriptors up to 65535; later ones stay open */
+
+static atomic_uint generation;
+static _Atomic uint64_t guarded[WORDS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void in_child(void)
+{
+    atomic_fetch_add(&generation, 1);
+    for (int i = 0; i < WORDS; i++) {
+        uint64_t word = atomic_exchange(&guarded[i], 0);
+        for (int bit = 0; word != 0; bit++, word >>= 1)
+            if (word & 1)
+                close(i * 64 + bit);
+    }
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
+unsigned oari_fork_generation(void)
+{
+    pthread_once(&once, watch_forks);
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+int oari_fork_guard(int fd)
+{
+    pthread_once(&once, watch_forks);
+    if (fd >= 0 && fd < WORDS * 64)
+        atomic_fetch_or(&guarded[fd / 64], UINT64_C(1) << fd % 64);
+    return fd;
+}
+
+void oari_fork_forget(int fd)
+{
+    if (fd >= 0 && fd < WORDS * 64)
+        atomic_fetch_and(&guarded[fd / 64], ~(UINT64_C(1) << fd % 64));
+}
+
+void oari_fork_close(int fd)
+{
+    if (fd < 0)
+        return;
+    oari_fork_forget(fd);
+    close(fd);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log: one line at a time to the user's function, or to standard error when
+ * OARSONG_LOG asks for it. The sink is set before threads start; the level from
+ * the environment is read once. */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+static struct {
+    oar_log_fn fn;
+    void *arg;
+    oar_log_level level;
+} sink;
+
+static pthread_once_t env_once = PTHREAD_ONCE_INIT;
+static oar_log_level env_level;
+
+static void read_env_level(void)
+{
+    static const char *const name[] = { "off", "error", "warn", "info",
+                                        "debug" };
+    const char *wanted = getenv("OARSONG_LOG");
+
+    for (int i = 0; wanted != NULL && i <= OAR_LOG_DEBUG; i++)
+        if (strcasecmp(wanted, name[i]) == 0)
+            env_level = (oar_log_level)i;
+}
+
+void oar_log_to(oar_log_fn fn, void *arg, oar_log_level level)
+{
+    sink.fn = fn;
+    sink.arg = arg;
+    sink.level = level;
+}
+
+void oari_log(oar_log_level level, const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+
+    pthread_once(&env_once, read_env_level);
+    if (level > (sink.fn != NULL ? sink.level : env_level))
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (sink.fn != NULL)
+        sink.fn(sink.arg, level, line);
+    else
+        dprintf(STDERR_FILENO, "oarsong: %s\n", line);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/reduce.h: the arithmetic of collectives: combine n sources element by
+ * element and store the result into m destinations, in one pass.
+ *
+ * The order is fixed: source 0, then 1, then 2, ... for every element, whatever
+ * the count, the alignment or the instruction set, so that results do not
+ * depend on how a buffer was cut. Half types are combined in f32 and rounded
+ * once. Rules for NaN, zeros, integers and booleans: oarsong/span.h.
+ */
+#ifndef OARI_BASE_REDUCE_H
+#define OARI_BASE_REDUCE_H
+
+#include <oarsong/span.h>
+
+enum { OARI_REDUCE_MAX = 1024 }; /* sources or destinations at once */
+
+typedef struct oari_reduction {
+    oar_op_kind kind; /* SUM for AVG, PREMUL_SUM and WEIGHTED_MEAN too: what
+                         makes them differ is factor and divisor */
+    oar_dtype dtype;
+    int sources;
+    const void *const *source;
+    /* NULL, or one factor per source (sums only), applied before adding: in
+     * f32 for f32 and halves, in f64 for f64; integers by f64, truncated. */
+    const double *factor;
+    /* 0 for none; else the sum is divided by it before it is stored (integers
+     * truncate toward zero). */
+    double divisor;
+    int destinations;
+    void *const *destination; /* each may be exactly a source, or apart */
+} oari_reduction;
+
+/* Combines count elements. One source without factor or divisor is a copy.
+ * The operator must suit the dtype (oar_op_check). Cannot fail. */
+void oari_reduce(const oari_reduction *r, size_t count);
+
+/* "neon", "avx512", ...: the instruction set in use. */
+const char *oari_reduce_isa(void);
+
+/* For tests and benchmarks: use this instruction set from now on ("scalar" is
+ * always there). OAR_E_UNAVAILABLE if this machine does not have it. */
+oar_status oari_reduce_use(const char *isa);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status: names and texts of the status codes, and one last error per thread.
+ * The record is thread-local, so nothing here takes a lock. */
+#include "base/status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <oarsong/version.h>
+
+static _Thread_local oar_error last_error = { .size = sizeof(oar_error),
+                                              .rank = -1,
+                                              .peer = -1 };
+
+int oar_version(void)
+{
+    return OAR_VERSION_CODE;
+}
+
+const char *oar_status_name(oar_status status)
+{
+    switch (status) {
+#define X(name, value, text) \
+    case name: return #name;
+        OAR_STATUS_LIST(X)
+#undef X
+    }
+    return "OAR_E_UNKNOWN";
+}
+
+const char *oar_status_text(oar_status status)
+{
+    switch (status) {
+#define X(name, value, text) \
+    case name: return text;
+        OAR_STATUS_LIST(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+const oar_error *oar_last_error(void)
+{
+    return &last_error;
+}
+
+const char *oar_last_error_text(void)
+{
+    return last_error.text;
+}
+
+static void error_clear(oar_error *record, oar_status status)
+{
+    memset(record, 0, sizeof *record);
+    record->size = sizeof *record;
+    record->status = status;
+    record->rank = -1;
+    record->peer = -1;
+}
+
+void oar_clear_error(void)
+{
+    error_clear(&last_error, OAR_OK);
+}
+
+void oari_error_set(oar_error *record, oar_status status, const char *format,
+                    ...)
+{
+    va_list args;
+
+    error_clear(record, status);
+    va_start(args, format);
+    vsnprintf(record->text, sizeof record->text, format, args);
+    va_end(args);
+}
+
+oar_status oari_fail(oar_status status, const char *format, ...)
+{
+    int saved = errno;
+    oar_error *e = &last_error;
+    size_t used;
+    va_list args;
+
+    error_clear(e, status);
+    va_start(args, format);
+    vsnprintf(e->text, sizeof e->text, format, args);
+    va_end(args);
+    if (status == OAR_E_SYSTEM && saved != 0) {
+        e->sys_errno = saved;
+        used = strlen(e->text);
+        snprintf(e->text + used, sizeof e->text - used, ": %s",
+                 strerror(saved));
+    }
+    return status;
+}
+
+oar_status oari_fail_with(const oar_error *record)
+{
+    last_error = *record;
+    return record->status;
+}
+
+oar_status oari_opts_read(void *into, size_t size, const void *from)
+{
+    size_t given;
+
+    memset(into, 0, size);
+    if (from == NULL)
+        return OAR_OK;
+    memcpy(&given, from, sizeof given);
+    if (given < sizeof given)
+        return oari_fail(OAR_E_ARG,
+                         "options of size %zu: make them with OAR_OPTS or "
+                         "with the ..._init function",
+                         given);
+    for (size_t i = size; i < given; i++)
+        if (((const unsigned char *)from)[i] != 0)
+            return oari_fail(OAR_E_ARG,
+                             "options of size %zu set byte %zu, but this "
+                             "library knows only %zu bytes of them",
+                             given, i, size);
+    memcpy(into, from, given < size ? given : size);
+    return OAR_OK;
+}
+
+oar_status oari_struct_give(void *into, const void *from, size_t size,
+                            const char *what)
+{
+    size_t room = 0;
+
+    if (into != NULL)
+        memcpy(&room, into, sizeof room);
+    if (room < sizeof room)
+        return oari_fail(OAR_E_ARG, "%s %s", what,
+                         into == NULL ? "is NULL" : "without its size set");
+    memcpy(into, from, room < size ? room : size);
+    memcpy(into, &room, sizeof room);
+    return OAR_OK;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* board: exchange lines, meetings, sleeping and waking. See board.h.
+ *
+ * The sleep handshake. A rank that is about to sleep stores `sleeping` and then
+ * looks at the stamps; a rank that arrives stores its stamp and then looks at
+ * `sleeping`. Both stores and both looks are seq_cst, so at least one of the
+ * two sees the other, on either architecture. The look at `sleeping` comes
+ * after the first look at the stamps: by then the store has drained, and the
+ * common case, where everyone is awake, does not wait for it.
+ */
+#include "comm/board.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50 };
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
+{
+    oari_layout l;
+    size_t line = round_up(sizeof(oari_line) + small_bytes, OARI_LINE_ALIGN);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    l.line[0] = round_up(sizeof(oari_control), OARI_LINE_ALIGN);
+    l.line[1] = l.line[0] + line;
+    l.taken = l.line[1] + line;
+    l.stage = round_up(l.taken + (size_t)ranks * OARI_LINE_ALIGN, page);
+    l.stage_room = 3 * round_up(stage_bytes, page);
+    l.mail = l.stage + l.stage_room;
+    l.bytes = round_up(l.mail + (size_t)ranks * OARI_MAIL_BYTES, page);
+    return l;
+}
+
+oar_status oari_board_init(oari_board *board)
+{
+    size_t n = (size_t)board->ranks;
+
+    board->wait_fd = -1;
+    board->control = oari_alloc(n, sizeof *board->control);
+    board->gone = oari_alloc(n, sizeof *board->gone);
+    board->recorder = oari_alloc(n, sizeof *board->recorder);
+    board->line = oari_alloc(n, sizeof *board->line);
+    board->event = oari_alloc(n, sizeof *board->event);
+    if (board->control == NULL || board->gone == NULL ||
+        board->recorder == NULL || board->line == NULL || board->event == NULL)
+        return OAR_E_NOMEM;
+    for (size_t i = 0; i < n; i++)
+        board->event[i] = -1;
+    return OAR_OK;
+}
+
+void oari_board_clear(oari_board *board)
+{
+    oari_free(board->control);
+    oari_free(board->gone);
+    oari_free(board->recorder);
+    oari_free(board->line);
+    oari_free(board->event);
+    memset(board, 0, sizeof *board);
+    board->wait_fd = -1;
+}
+
+void oari_control_init(oari_control *control, int rank, int ranks,
+                       size_t small_bytes, size_t stage_bytes)
+{
+    control->version = CONTROL_VERSION;
+    control->rank = rank;
+    control->ranks = ranks;
+    control->pid = getpid();
+    control->small_bytes = small_bytes;
+    control->stage_bytes = stage_bytes;
+    control->cpus = oari_cpus();
+}
+
+static void find_lines(oari_board *board, int rank)
+{
+    unsigned char *base = (unsigned char *)board->control[rank];
+
+    for (int i = 0; i < 2; i++)
+        board->line[rank][i] = (oari_line *)(base + board->layout.line[i]);
+}
+
+/* Spinning helps only while every rank has a core of its own. */
+static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
+{
+    int cpus = board->control[0]->cpus;
+
+    for (int r = 1; r < board->ranks; r++)
+        if (board->control[r]->cpus < cpus)
+            cpus = board->control[r]->cpus;
+    if (spin_us != 0)
+        return spin_us > 0 ? spin_us * 1000 : 0;
+    return board->ranks <= cpus ? DEFAULT_SPIN_US * 1000 : 0;
+}
+
+oar_status oari_board_ready(oari_board *board, int64_t spin_us)
+{
+    const oari_control *first = board->control[0];
+
+    for (int r = 0; r < board->ranks; r++) {
+        const oari_control *c = board->control[r];
+        if (c->version != CONTROL_VERSION || c->rank != r ||
+            c->ranks != board->ranks || c->small_bytes != first->small_bytes ||
+            c->stage_bytes != first->stage_bytes)
+            return oari_fail(OAR_E_MISMATCH,
+                             "rank %d calls itself rank %d of %d, with lines "
+                             "of %llu and stages of %llu bytes; rank 0 says "
+                             "%d ranks, %llu and %llu bytes",
+                             r, c->rank, c->ranks,
+                             (unsigned long long)c->small_bytes,
+                             (unsigned long long)c->stage_bytes, first->ranks,
+                             (unsigned long long)first->small_bytes,
+                             (unsigned long long)first->stage_bytes);
+        find_lines(board, r);
+    }
+    board->small_bytes = first->small_bytes;
+    board->stage_bytes = first->stage_bytes;
+    board->spin_ns = choose_spin_ns(board, spin_us);
+    return OAR_OK;
+}
+
+unsigned char *oari_board_stage(const oari_board *board, int rank)
+{
+    return (unsigned char *)board->control[rank] + board->layout.stage;
+}
+
+/* ---- meetings ------------------------------------------------------------ */
+
+oari_line *oari_board_line(oari_board *board)
+{
+    return board->line[board->rank][(board->meeting + 1) & 1];
+}
+
+void oari_meet_begin(oari_board *board)
+{
+    oari_line *mine = oari_board_line(board);
+
+    board->meeting++;
+    board->arrived = 0;
+    board->told = 0;
+    atomic_store_explicit(&mine->stamp, board->meeting, memory_order_seq_cst);
+}
+
+/* Looks without ordering first: an acquiring load would wait for the stamp that
+ * was just stored. */
+static int has_come(const oari_board *board, int rank)
+{
+    const _Atomic uint64_t *stamp =
+        &board->line[rank][board->meeting & 1]->stamp;
+
+    return atomic_load_explicit(stamp, memory_order_relaxed) ==
+               board->meeting &&
+           atomic_load_explicit(stamp, memory_order_acquire) == board->meeting;
+}
+
+static void wake_sleepers(oari_board *board)
+{
+    for (int r = 0; r < board->ranks; r++)
+        if (r != board->rank)
+            oari_board_notify(board, r);
+    board->told = 1;
+}
+
+int oari_meet_poll(oari_board *board)
+{
+    while (board->arrived < board->ranks) {
+        if (board->arrived != board->rank && !has_come(board, board->arrived))
+            break;
+        board->arrived++;
+    }
+    if (!board->told)
+        wake_sleepers(board);
+    return board->arrived == board->ranks;
+}
+
+int oari_meet_missing(const oari_board *board)
+{
+    for (int r = board->arrived; r < board->ranks; r++)
+        if (r != board->rank && !has_come(board, r))
+            return r;
+    return -1;
+}
+
+/* ---- waking and sleeping --------------------------------------------------
+ */
+
+static void ring(int event)
+{
+    uint64_t one = 1;
+
+    if (event >= 0 && write(event, &one, sizeof one) < 0)
+        return; /* full: it will wake anyway */
+}
+
+void oari_board_notify(oari_board *board, int rank)
+{
+    if (atomic_load_explicit(&board->control[rank]->sleeping,
+                             memory_order_seq_cst))
+        ring(board->event[rank]);
+}
+
+void oari_board_wake(oari_board *board)
+{
+    ring(board->event[board->rank]);
+}
+
+void oari_board_arm(oari_board *board)
+{
+    atomic_store_explicit(&board->control[board->rank]->sleeping, 1,
+                          memory_order_seq_cst);
+}
+
+void oari_board_awake(oari_board *board)
+{
+    atomic_store_explicit(&board->control[board->rank]->sleeping, 0,
+                          memory_order_relaxed);
+}
+
+void oari_board_sleep(oari_board *board, int64_t deadline_ns)
+{
+    struct pollfd wait = { board->wait_fd, POLLIN, 0 };
+    uint64_t drained;
+
+    poll(&wait, 1, oari_deadline_left_ms(deadline_ns));
+    oari_board_awake(board);
+    if (read(board->event[board->rank], &drained, sizeof drained) < 0)
+        drained = 0; /* nothing there: the deadline, or a peer's end */
+    board->ops->check(board->self);
+}
+
+/* ---- faults ---------------------------------------------------------------
+ */
+
+void oari_board_publish(oari_board *board, const oar_error *record)
+{
+    oari_control *mine = board->control[board->rank];
+    uint32_t none = OARI_FAULT_NONE;
+
+    if (!atomic_compare_exchange_strong(&mine->fault, &none,
+                                        OARI_FAULT_WRITING))
+        return;
+    mine->record = *record;
+    atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
+    for (int r = 0; r < board->ranks; r++)
+        ring(board->event[r]);
+}
+
+const oar_error *oari_board_published(const oari_board *board)
+{
+    for (int r = 0; r < board->ranks; r++)
+        if (atomic_load_explicit(&board->control[r]->fault,
+                                 memory_order_acquire) == OARI_FAULT_READY)
+            return &board->control[r]->record;
+    return NULL;
+}

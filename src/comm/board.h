@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/board.h: ranks that can all read each other's memory.
+ *
+ * Every rank owns one control block, which it alone writes and all others read:
+ * two exchange lines, a fault record, a sleep flag, its stage and its mail. A
+ * meeting is: write my line, then its stamp; wait until every other rank's line
+ * has that stamp. Meetings are numbered; meeting m uses line m % 2. A rank can
+ * be at most one meeting ahead of another, so a line is overwritten only when
+ * everyone has read it.
+ *
+ * The backends `sim` and `native` make boards (in one process, or out of memfds
+ * of several); what differs is in oari_board_ops. One driver at a time uses a
+ * board, except oari_board_wake and the fault calls.
+ */
+#ifndef OARI_COMM_BOARD_H
+#define OARI_COMM_BOARD_H
+
+#include <stdatomic.h>
+
+#include <oarsong/backend.h>
+
+#include "comm/recorder.h"
+
+enum {
+    OARI_LINE_ALIGN = 128, /* two cache lines: some machines fetch pairs */
+    OARI_MAIL_BYTES = 64 << 10,
+    OARI_MAX_RANKS = 1024
+};
+
+/* What a rank shows at a meeting. Payload, stamp and addresses share the first
+ * cache line when the payload is small. */
+typedef struct oari_line {
+    _Atomic uint64_t stamp; /* the meeting; written last */
+    uint64_t fingerprint;   /* of the operation, see call.h */
+    uint64_t sequence;      /* of the operation */
+    uint64_t in, out;       /* where the buffers are; 0: out of reach */
+    double factor;
+    unsigned char payload[];
+} oari_line;
+
+enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
+
+/* The head of a control block. What follows is found by oari_board_layout. */
+typedef struct oari_control {
+    uint32_t version;
+    int32_t rank, ranks;
+    int64_t pid;
+    uint64_t small_bytes, stage_bytes; /* rank 0's count for all */
+    int32_t cpus;                      /* it may run on */
+    _Atomic uint32_t closed;           /* it has left, in good order */
+    _Alignas(128) _Atomic uint32_t sleeping;
+    _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */
+    oar_error record;
+    /* sim only: threads cannot be kept off each other's pages, so a rank that
+     * gives up waits until nobody works on its buffers. */
+    _Alignas(128) _Atomic uint32_t shut;
+    _Atomic uint32_t visitors;
+} oari_control;
+
+/* Offsets in a control block. */
+typedef struct oari_layout {
+    size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
+    size_t taken; /* per source: bytes of its mail taken, an atomic u64 */
+    size_t mail;  /* per destination: a ring */
+    size_t bytes; /* of the whole */
+} oari_layout;
+
+oari_layout oari_board_layout(int ranks, size_t small_bytes,
+                              size_t stage_bytes);
+
+typedef struct oari_board oari_board;
+
+typedef struct oari_board_ops {
+    /* How peers name this memory of mine, or 0 if they cannot reach it. */
+    uint64_t (*place)(void *self, void *memory, size_t bytes);
+    /* Where that memory of a rank's is here. NULL for place 0; for any other
+     * place NULL is a failure, with the last error set. */
+    void *(*resolve)(void *self, int peer, uint64_t place, size_t bytes);
+    /* Takes memory of mine out of the peers' reach for good. */
+    oar_status (*detach)(void *self, void *memory, size_t bytes);
+    /* (optional) Around work on peers' buffers; 0: some rank has shut. */
+    int (*enter)(void *self);
+    void (*leave)(void *self);
+    /* Looks for peers that died; marks them in board->gone. */
+    void (*check)(void *self);
+} oari_board_ops;
+
+struct oari_board {
+    const oari_board_ops *ops;
+    void *self;
+    int rank, ranks;
+    oari_layout layout;
+    size_t small_bytes, stage_bytes;
+    int64_t spin_ns; /* 0: yield at once */
+    uint64_t meeting;
+    int arrived;            /* ranks below this one have come to the meeting */
+    int told;               /* sleepers have been woken for this meeting */
+    oari_control **control; /* by rank */
+    unsigned char *gone;    /* by rank: died or left */
+    const void **recorder;  /* by rank: its mapping, or NULL */
+    oari_line *(*line)[2];  /* by rank, then meeting % 2 */
+    int *event;             /* by rank: descriptor that wakes it */
+    int wait_fd;            /* readable when this rank is woken */
+    struct oari_world *world; /* of a board in one process */
+};
+
+/* Allocates the arrays of a board whose rank and ranks are set. */
+oar_status oari_board_init(oari_board *board);
+void oari_board_clear(oari_board *board);
+
+/* Fills in a fresh control block of mine. */
+void oari_control_init(oari_control *control, int rank, int ranks,
+                       size_t small_bytes, size_t stage_bytes);
+
+/* With all control blocks in place: takes rank 0's settings, finds the lines,
+ * and decides how to wait. OAR_E_MISMATCH if a block is not of this kind. */
+oar_status oari_board_ready(oari_board *board, int64_t spin_us);
+
+unsigned char *oari_board_stage(const oari_board *board, int rank);
+
+/* ---- meetings ------------------------------------------------------------ */
+
+/* My line for the next meeting: fill it in, then begin. */
+oari_line *oari_board_line(oari_board *board);
+void oari_meet_begin(oari_board *board);
+
+/* 1 when all have come, 0 if not yet. */
+int oari_meet_poll(oari_board *board);
+
+/* A rank's line of the last meeting. */
+static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
+{
+    return board->line[rank][board->meeting & 1];
+}
+
+/* ---- waking and sleeping --------------------------------------------------
+ */
+
+/* Tells a rank that there is something new for it, if it sleeps. */
+void oari_board_notify(oari_board *board, int rank);
+
+/* Wakes this rank's own driver. Any thread. */
+void oari_board_wake(oari_board *board);
+
+/* Announces that this rank is going to sleep; the caller must look once more
+ * for work after it. Then sleeps until woken or the deadline. awake is said
+ * when it did not sleep after all. */
+void oari_board_arm(oari_board *board);
+void oari_board_sleep(oari_board *board, int64_t deadline_ns);
+void oari_board_awake(oari_board *board);
+
+/* ---- faults ---------------------------------------------------------------
+ */
+
+/* Publishes a fault of mine, unless one is published; tells all. Any thread. */
+void oari_board_publish(oari_board *board, const oar_error *record);
+
+/* The first published fault of any rank, or NULL. */
+const oar_error *oari_board_published(const oari_board *board);
+
+/* The first rank that has not come to the meeting under way, or -1. */
+int oari_meet_missing(const oari_board *board);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/boarded.h: what all backends over a board have in common: messages go
+ * through its mail. Their self begins with this struct, and their table takes
+ * these functions; they add how the board is made. */
+#ifndef OARI_COMM_BOARDED_H
+#define OARI_COMM_BOARDED_H
+
+#include "comm/board.h"
+#include "comm/mail.h"
+
+typedef struct oari_boarded {
+    oari_board board;
+    oari_mail *mail;
+    _Atomic int aborted; /* an oar_status */
+} oari_boarded;
+
+/* Ends open: makes the mail of a board that is ready. And begins close. */
+oar_status oari_boarded_open(oari_boarded *b);
+void oari_boarded_close(oari_boarded *b);
+
+oar_status oari_boarded_send(void *self, oar_transfer *transfer);
+oar_status oari_boarded_recv(void *self, oar_transfer *transfer);
+oar_status oari_boarded_progress(void *self);
+void oari_boarded_abort(void *self, oar_status why);
+oari_board *oari_boarded_board(void *self);
+
+/* The common part of the table. */
+#define OARI_BOARDED_OPS                                            \
+    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,        \
+    .send = oari_boarded_send, .recv = oari_boarded_recv,           \
+    .progress = oari_boarded_progress, .abort = oari_boarded_abort, \
+    .board = oari_boarded_board, .post_count = OAR_COLL_COUNT
+
+#endif

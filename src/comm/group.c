@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group: making, breaking and ending a group. The first fault wins: `broken`
+ * goes from none to writing to ready once, and the record never changes after
+ * that. */
+#include "comm/group.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/registry.h"
+
+/* ---- faults
+ * --------------------------------------------------------------------*/
+
+static int claim_fault(oar_group *g)
+{
+    int none = OARI_FAULT_NONE;
+
+    return atomic_compare_exchange_strong(&g->broken, &none,
+                                          OARI_FAULT_WRITING);
+}
+
+static void settle_fault(oar_group *g)
+{
+    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
+    if (g->board != NULL)
+        oari_board_publish(g->board, &g->fault);
+    oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
+             oar_status_name(g->fault.status), g->fault.text);
+}
+
+static void sign(oar_group *g, const oar_work *work, int peer)
+{
+    oar_error *f = &g->fault;
+
+    f->rank = g->rank;
+    f->peer = peer;
+    f->pid = getpid();
+    if (gethostname(f->host, sizeof f->host - 1) != 0)
+        f->host[0] = 0;
+    if (work == NULL)
+        return;
+    f->sequence = work->sequence;
+    snprintf(f->operation, sizeof f->operation, "%s",
+             oar_coll_name(work->call.kind));
+    oari_site_text(work->call.file, work->call.line, f->site, sizeof f->site);
+    snprintf(f->label, sizeof f->label, "%s",
+             work->call.label != NULL ? work->call.label : "");
+}
+
+void oari_group_break(oar_group *group, const oar_work *work, int peer)
+{
+    if (!claim_fault(group))
+        return;
+    group->fault = *oar_last_error();
+    sign(group, work, peer);
+    settle_fault(group);
+}
+
+void oari_group_adopt(oar_group *group, const oar_error *record)
+{
+    if (!claim_fault(group))
+        return;
+    group->fault = *record;
+    settle_fault(group);
+}
+
+oar_status oari_group_check(const oar_group *group)
+{
+    if (group->generation != oari_fork_generation())
+        return oari_fail(OAR_E_STATE,
+                         "group \"%s\" belongs to the process that this one "
+                         "was forked from",
+                         group->name);
+    if (oari_group_broken(group))
+        return oari_fail_with(&group->fault);
+    return OAR_OK;
+}
+
+oar_status oar_group_fault(const oar_group *group, oar_error *record)
+{
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_fault of NULL");
+    if (!oari_group_broken(group))
+        return OAR_OK;
+    if (record != NULL)
+        *record = group->fault;
+    return oari_fail_with(&group->fault);
+}
+
+oar_status oar_group_abort(oar_group *group, const char *reason)
+{
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_abort of NULL");
+    if (group->generation != oari_fork_generation())
+        return oari_group_check(group);
+    if (claim_fault(group)) {
+        oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
+                       group->rank,
+                       reason != NULL ? reason : "no reason given");
+        sign(group, NULL, -1);
+        settle_fault(group);
+    }
+    oari_engine_wake(group);
+    return OAR_OK;
+}
+
+/* ---- asking
+ * --------------------------------------------------------------------*/
+
+int oar_group_rank(const oar_group *group)
+{
+    return group != NULL ? group->rank : -1;
+}
+
+int oar_group_size(const oar_group *group)
+{
+    return group != NULL ? group->ranks : 0;
+}
+
+const char *oar_group_backend(const oar_group *group)
+{
+    return group != NULL ? group->backend->name : "";
+}
+
+const char *oar_group_name(const oar_group *group)
+{
+    return group != NULL ? group->name : "";
+}
+
+oar_status oar_recorder_read(const oar_group *group, int rank, int index,
+                             oar_record *record)
+{
+    const void *base;
+    oar_record found;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "recorder_read of no group");
+    if (rank < 0 || rank >= group->ranks)
+        return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
+    base = rank == group->rank    ? oari_recorder_base(group->recorder)
+           : group->board != NULL ? group->board->recorder[rank]
+                                  : NULL;
+    if (base == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "the recorder of rank %d cannot be seen from rank %d",
+                         rank, group->rank);
+    OARI_TRY(oari_recorder_newest(base, index, &found));
+    return oari_struct_give(record, &found, sizeof found, "record");
+}
+
+/* ---- making
+ * --------------------------------------------------------------------*/
+
+oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
+{
+    int64_t small = 0, stage = 0;
+
+    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
+    OARI_TRY(oari_env_int("OARSONG_SMALL_BYTES", 8, 1 << 20, &small));
+    OARI_TRY(oari_env_int("OARSONG_STAGE_BYTES", 64, 64 << 20, &stage));
+    if (o->timeout_ms == 0)
+        OARI_TRY(oari_env_int("OARSONG_TIMEOUT_MS", -1, INT64_MAX / 2000000,
+                              &o->timeout_ms));
+    if (o->spin_us == 0)
+        OARI_TRY(oari_env_int("OARSONG_SPIN_US", -1, 1000000, &o->spin_us));
+    if (o->small_bytes == 0)
+        o->small_bytes = small != 0 ? (size_t)small : OARI_DEFAULT_SMALL;
+    if (o->stage_bytes == 0)
+        o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
+    if (o->timeout_ms == 0)
+        o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
+    if (o->small_bytes < 8 || o->small_bytes > 1 << 20 || o->stage_bytes < 64 ||
+        o->stage_bytes > 64 << 20)
+        return oari_fail(OAR_E_ARG,
+                         "small_bytes %zu (8 to 1 MiB), stage_bytes %zu (64 "
+                         "to 64 MiB)",
+                         o->small_bytes, o->stage_bytes);
+    return OAR_OK;
+}
+
+static oar_status open_backend(oar_group *g, const oar_backend_env *env,
+                               const oar_group_opts *o,
+                               struct oari_world *world)
+{
+    struct oari_open core = { o->small_bytes, o->stage_bytes, o->spin_us,
+                              g->recorder, world };
+    oar_backend_env full = *env;
+
+    full.timeout_ms = o->timeout_ms;
+    full.name = g->name;
+    full.core = &core;
+    g->self = oari_alloc(1, g->backend->self_size);
+    if (g->self == NULL)
+        return OAR_E_NOMEM;
+    g->opened = 1;
+    OARI_TRY(g->backend->open(g->self, &full));
+    if (g->backend->board != NULL)
+        g->board = g->backend->board(g->self);
+    return OAR_OK;
+}
+
+static oar_status make_exec(oar_group *g, const oar_group_opts *o)
+{
+    oari_exec *x = &g->exec;
+
+    x->rank = g->rank;
+    x->ranks = g->ranks;
+    x->algorithm = oari_env_text("OARSONG_ALGO");
+    x->board = g->board;
+    if (x->algorithm != NULL && oari_algorithm_over_messages(x->algorithm))
+        x->board = NULL;
+    x->backend = g->backend;
+    x->self = g->self;
+    x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
+    x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
+    return oari_exec_init(x);
+}
+
+static oar_status check_world(const oar_backend_env *env)
+{
+    if (env->ranks < 1 || env->ranks > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks",
+                         env->ranks, OARI_MAX_RANKS);
+    if (env->rank < 0 || env->rank >= env->ranks)
+        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", env->rank,
+                         env->ranks);
+    return OAR_OK;
+}
+
+static oar_status build(oar_group *g, const oar_backend_env *env,
+                        const oar_group_opts *o, struct oari_world *world)
+{
+    g->name = oari_strdup(o->name != NULL ? o->name : "world");
+    if (g->name == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(oari_engine_init(&g->engine));
+    OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
+    OARI_TRY(open_backend(g, env, o, world));
+    return make_exec(g, o);
+}
+
+oar_status oari_group_open(const oar_backend_ops *backend,
+                           const oar_backend_env *env,
+                           const oar_group_opts *settings,
+                           struct oari_world *world, oar_group **group)
+{
+    oar_group *g = oari_alloc(1, sizeof *g);
+
+    if (g == NULL)
+        return OAR_E_NOMEM;
+    g->rank = env->rank;
+    g->ranks = env->ranks;
+    g->generation = oari_fork_generation();
+    g->backend = backend;
+    g->timeout_ms = settings->timeout_ms;
+    if (build(g, env, settings, world) != OAR_OK) {
+        oar_error why = *oar_last_error();
+        oar_group_destroy(g);
+        return oari_fail_with(&why);
+    }
+    *group = g;
+    return OAR_OK;
+}
+
+oar_status oar_group_create(oar_store *store, int rank, int size,
+                            const oar_group_opts *opts, oar_group **group)
+{
+    oar_backend_env env = {
+        .size = sizeof env, .rank = rank, .ranks = size, .store = store
+    };
+    oar_group_opts o;
+    const oar_backend_ops *backend;
+    const char *name;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
+    OARI_TRY(check_world(&env));
+    OARI_TRY(oari_group_settings(opts, &o));
+    if (store == NULL && size > 1)
+        return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
+    name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
+    OARI_TRY(oari_backend_find(name, size, &backend));
+    return oari_group_open(backend, &env, &o, NULL, group);
+}
+
+void oar_group_destroy(oar_group *group)
+{
+    if (group == NULL)
+        return;
+    if (group->generation != oari_fork_generation())
+        return; /* a child: none of it is ours */
+    if (group->name != NULL) {
+        if (atomic_load(&group->engine.posted) != 0)
+            oar_group_abort(group, "the group was destroyed");
+        oari_engine_close(group);
+    }
+    if (group->opened)
+        group->backend->close(group->self);
+    oari_exec_clear(&group->exec);
+    oari_recorder_destroy(group->recorder);
+    oari_free(group->self);
+    oari_free(group->name);
+    oari_free(group);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/group.h: a group from the inside: its backend, its engine, its fault. */
+#ifndef OARI_COMM_GROUP_H
+#define OARI_COMM_GROUP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <oarsong/group.h>
+#include <oarsong/p2p.h>
+
+#include "comm/exec.h"
+#include "comm/recorder.h"
+
+enum {
+    OARI_DEFAULT_TIMEOUT_MS = 300000,
+    OARI_DEFAULT_SMALL = 4096,
+    OARI_DEFAULT_STAGE = 256 << 10
+};
+
+/* What the in-tree backends are opened with besides oar_backend_env. */
+struct oari_open {
+    size_t small_bytes, stage_bytes;
+    int64_t spin_us;
+    oari_recorder *recorder;
+    struct oari_world *world; /* sim's */
+};
+
+/* One operation in flight. Two hold it: the caller's handle and the engine. */
+struct oar_work {
+    oar_group *group;
+    oari_call call;
+    uint64_t sequence;
+    int64_t deadline_ns; /* 0: not looked at yet */
+    _Atomic int done;
+    _Atomic int holders;
+    oar_status status; /* once done */
+    int on_stack;      /* the caller waits; not touched once done */
+    oar_work_fn then;
+    void *then_arg;
+    oar_transfer transfer; /* of a message */
+    struct oar_work *next;
+};
+
+/* Who drives, and what is to be driven. See engine.c. */
+typedef struct oari_engine {
+    _Atomic int token;   /* 1: somebody drives */
+    _Atomic int waiters; /* users that want to */
+    _Atomic int posted;  /* operations queued or under way */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    oar_work *first, *last; /* collectives queued; under lock */
+    oar_work *fresh;        /* messages queued; under lock, newest first */
+    oar_work *current;      /* the driver's: the collective under way */
+    oar_work *message;      /* the driver's: messages under way */
+    pthread_t thread;
+    int has_thread, stop; /* under lock */
+} oari_engine;
+
+struct oar_group {
+    int rank, ranks;
+    unsigned generation; /* of fork */
+    char *name;
+    int64_t timeout_ms;
+    const oar_backend_ops *backend;
+    void *self;
+    int opened;
+    oari_board *board; /* NULL: none */
+    oari_recorder *recorder;
+    _Atomic uint64_t sequence;
+    _Atomic int broken; /* OARI_FAULT_* */
+    oar_error fault;
+    oari_exec exec;
+    oari_engine engine;
+};
+
+/* ---- engine.c --------------------------------------------------------------
+ */
+
+oar_status oari_engine_init(oari_engine *engine);
+/* Ends the thread and every operation left, with the group's fault. */
+void oari_engine_close(oar_group *group);
+
+/* Runs the operation to its end. The work may be on the caller's stack. */
+void oari_engine_run(oar_group *group, oar_work *work);
+/* Queues it; it goes on by itself. */
+oar_status oari_engine_post(oar_group *group, oar_work *work);
+void oari_engine_wait(oar_group *group, oar_work *work);
+/* Drives for a moment, if nobody does. */
+void oari_engine_nudge(oar_group *group);
+/* Makes whoever sleeps look again. Any thread. */
+void oari_engine_wake(oar_group *group);
+
+/* ---- group.c ---------------------------------------------------------------
+ */
+
+/* Options with every default filled in, from the environment and our own. */
+oar_status oari_group_settings(const oar_group_opts *opts,
+                               oar_group_opts *full);
+
+/* Makes a group over a backend, with settings as above. world: sim's, else
+ * NULL. */
+oar_status oari_group_open(const oar_backend_ops *backend,
+                           const oar_backend_env *env,
+                           const oar_group_opts *settings,
+                           struct oari_world *world, oar_group **group);
+
+/* OAR_OK, or why nothing can be done with it (as the last error). */
+oar_status oari_group_check(const oar_group *group);
+
+/* Ends the group with this thread's last error, unless it has ended; work, if
+ * any, says in which operation. */
+void oari_group_break(oar_group *group, const oar_work *work, int peer);
+/* The same with a record that came from a peer. */
+void oari_group_adopt(oar_group *group, const oar_error *record);
+
+static inline int oari_group_broken(const oar_group *group)
+{
+    return atomic_load_explicit(&group->broken, memory_order_acquire) ==
+           OARI_FAULT_READY;
+}
+
+/* ---- work.c ----------------------------------------------------------------
+ */
+
+/* Gives the call its number and runs or queues it. */
+oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work);
+void oari_work_finish(oar_work *work, oar_status status);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/local.h: a board whose ranks are all in this process: every rank can
+ * reach all memory, and none can die alone. */
+#ifndef OARI_COMM_LOCAL_H
+#define OARI_COMM_LOCAL_H
+
+#include "comm/board.h"
+
+/* One for all ranks; counted: each board holds it. */
+typedef struct oari_world oari_world;
+
+/* Control blocks for that many ranks. Gives one reference. */
+oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
+                             oari_world **world);
+void oari_world_release(oari_world *world); /* NULL is fine */
+
+/* The board of one rank, whose recorder the others will read. All ranks join
+ * before any of them communicates. */
+oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
+                           const oari_recorder *recorder, oari_board *board);
+
+/* Says that the rank has left, and clears its board. */
+void oari_world_leave(oari_board *board);
+
+#endif

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/registry.h: which backends there are. */
+#ifndef OARI_COMM_REGISTRY_H
+#define OARI_COMM_REGISTRY_H
+
+#include <oarsong/backend.h>
+
+/* Finds a backend by name, or loads it by path (a name with a slash or ending
+ * in .so), and checks that it works here. NULL: "native", or "self" for a group
+ * of one. */
+oar_status oari_backend_find(const char *name, int ranks,
+                             const oar_backend_ops **backend);
+
+/* Whether a planner of that name works over messages. */
+int oari_algorithm_over_messages(const char *name);
+
+#endif

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* segment: this process's shared memory, as a list of memfds that only grows.
+ *
+ * Each segment is a row of pages, each free, used or dead. Dead pages are those
+ * that were taken away from peers: they are never shared again, because a peer
+ * that was stopped may still hold the old ones. Pages that are given back are
+ * punched out of the memfd, so free pages read as zero and cost nothing.
+ *
+ * One lock guards the page tables. Lookups take it only when a segment has dead
+ * pages: the list itself is append-only, its length an atomic.
+ */
+#include "device/segment.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <oarsong/shared.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+enum { MAX_SEGMENTS = 1024, MIN_SEGMENT = 64 << 20, HUGE_PAGE = 2 << 20 };
+
+enum page_state { FREE = 0, USED = 1, DEAD = 2 };
+
+typedef struct segment {
+    unsigned char *base;
+    size_t bytes;
+    int fd;
+    unsigned char *state; /* per page */
+    uint32_t *run;        /* at the first page of an allocation: its pages */
+    atomic_size_t dead;   /* pages */
+} segment;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static segment segments[MAX_SEGMENTS];
+static atomic_uint segment_total;
+
+/* ---- fork: a child starts without segments ------------------------------- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void in_child(void)
+{
+    unsigned total = atomic_load(&segment_total);
+
+    for (unsigned i = 0; i < total; i++)
+        close(segments[i].fd);
+    atomic_store(&segment_total, 0);
+    pthread_mutex_unlock(&lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, in_parent, in_child);
+}
+
+static size_t page_size(void)
+{
+    static size_t size;
+
+    if (size == 0)
+        size = (size_t)sysconf(_SC_PAGESIZE);
+    return size;
+}
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* ---- one memfd ----------------------------------------------------------- */
+
+static oar_status make_memfd(const char *name, size_t bytes, int *fd)
+{
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (made < 0)
+        return oari_fail(OAR_E_SYSTEM, "memfd_create");
+    if (ftruncate(made, (off_t)bytes) != 0 ||
+        fcntl(made, F_ADD_SEALS, seals) != 0) {
+        oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes", bytes);
+        close(made);
+        return OAR_E_SYSTEM;
+    }
+    *fd = made;
+    return OAR_OK;
+}
+
+static oar_status map_memfd(int fd, size_t bytes, int protection, void **base)
+{
+    void *at = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
+
+    if (at == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map a segment of %zu bytes", bytes);
+    if (madvise(at, bytes, MADV_DONTFORK) != 0) {
+        oari_fail(OAR_E_SYSTEM, "keep a segment from children");
+        munmap(at, bytes);
+        return OAR_E_SYSTEM;
+    }
+    madvise(at, bytes, MADV_HUGEPAGE); /* where the system allows it */
+    *base = at;
+    return OAR_OK;
+}
+
+oar_status oari_segment_make(const char *name, size_t bytes, int *fd,
+                             void **base)
+{
+    int made;
+    oar_status status;
+
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    OARI_TRY(make_memfd(name, bytes, &made));
+    status = map_memfd(made, bytes, PROT_READ | PROT_WRITE, base);
+    if (status != OAR_OK)
+        close(made);
+    else
+        *fd = made;
+    return status;
+}
+
+oar_status oari_segment_map(int fd, size_t bytes, int writable, void **base)
+{
+    struct stat info;
+    int seals;
+
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    seals = fcntl(fd, F_GET_SEALS);
+    if (fstat(fd, &info) != 0 || seals < 0)
+        return oari_fail(OAR_E_SYSTEM, "look at a peer's segment");
+    if (info.st_size < 0 || (size_t)info.st_size != bytes ||
+        (seals & F_SEAL_SHRINK) == 0)
+        return oari_fail(OAR_E_DATA,
+                         "a peer's segment of %lld bytes was said to have %zu",
+                         (long long)info.st_size, bytes);
+    return map_memfd(fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                     base);
+}
+
+void oari_segment_unmap(void *base, size_t bytes)
+{
+    if (base != NULL)
+        munmap(base, bytes);
+}
+
+/* ---- the list ------------------------------------------------------------ */
+
+/* Appends a segment with room for `bytes`. Called with the lock held. */
+static oar_status grow(size_t bytes)
+{
+    unsigned at = atomic_load(&segment_total);
+    segment *s = &segments[at];
+    size_t size = round_up(bytes, HUGE_PAGE), pages;
+
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, watch_forks);
+    if (at == MAX_SEGMENTS)
+        return oari_fail(OAR_E_NOMEM, "more than %d shared segments",
+                         MAX_SEGMENTS);
+    if (size < MIN_SEGMENT)
+        size = MIN_SEGMENT;
+    pages = size / page_size();
+    s->state = oari_alloc(pages, sizeof *s->state);
+    s->run = oari_alloc(pages, sizeof *s->run);
+    if (s->state == NULL || s->run == NULL ||
+        oari_segment_make("oarsong", size, &s->fd, (void **)&s->base) !=
+            OAR_OK) {
+        oari_free(s->state);
+        oari_free(s->run);
+        return oar_last_error()->status;
+    }
+    s->bytes = size;
+    atomic_store(&s->dead, 0);
+    atomic_store_explicit(&segment_total, at + 1, memory_order_release);
+    return OAR_OK;
+}
+
+/* The first of `pages` free pages in a row, or -1. */
+static ptrdiff_t find_run(const segment *s, size_t pages)
+{
+    size_t total = s->bytes / page_size(), run = 0;
+
+    for (size_t i = 0; i < total; i++) {
+        run = s->state[i] == FREE ? run + 1 : 0;
+        if (run == pages)
+            return (ptrdiff_t)(i + 1 - pages);
+    }
+    return -1;
+}
+
+static void *take_run(size_t pages)
+{
+    unsigned total = atomic_load(&segment_total);
+    ptrdiff_t first;
+
+    for (unsigned i = 0; i < total; i++) {
+        segment *s = &segments[i];
+        if ((first = find_run(s, pages)) < 0)
+            continue;
+        memset(s->state + first, USED, pages);
+        s->run[first] = (uint32_t)pages;
+        return s->base + (size_t)first * page_size();
+    }
+    return NULL;
+}
+
+oar_status oari_segment_alloc(size_t bytes, void **memory)
+{
+    size_t pages = round_up(bytes ? bytes : 1, page_size()) / page_size();
+    oar_status status = OAR_OK;
+    void *taken;
+
+    if (bytes > SIZE_MAX / 4 || pages > UINT32_MAX)
+        return oari_fail(OAR_E_NOMEM, "%zu bytes of shared memory", bytes);
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    pthread_mutex_lock(&lock);
+    taken = take_run(pages);
+    if (taken == NULL && (status = grow(pages * page_size())) == OAR_OK)
+        taken = take_run(pages);
+    pthread_mutex_unlock(&lock);
+    if (status == OAR_OK)
+        *memory = taken;
+    return status;
+}
+
+/* The segment that holds a byte, or NULL. */
+static segment *segment_of(const void *memory)
+{
+    const unsigned char *byte = memory;
+    unsigned total = atomic_load_explicit(&segment_total, memory_order_acquire);
+
+    for (unsigned i = 0; i < total; i++)
+        if (byte >= segments[i].base &&
+            byte < segments[i].base + segments[i].bytes)
+            return &segments[i];
+    return NULL;
+}
+
+/* Gives pages first .. end-1 back: free ones read as zero again, dead ones lose
+ * their private copy and stay dead. */
+static void clear_pages(segment *s, size_t first, size_t end)
+{
+    size_t page = page_size(), stop;
+
+    for (size_t i = first; i < end; i = stop) {
+        int dead = s->state[i] == DEAD;
+        for (stop = i + 1; stop < end && (s->state[stop] == DEAD) == dead;)
+            stop++;
+        madvise(s->base + i * page, (stop - i) * page,
+                dead ? MADV_DONTNEED : MADV_REMOVE);
+        if (!dead)
+            memset(s->state + i, FREE, stop - i);
+    }
+}
+
+void oari_segment_free(void *memory)
+{
+    segment *s = memory != NULL ? segment_of(memory) : NULL;
+    size_t first;
+
+    if (s == NULL)
+        return;
+    first = (size_t)((unsigned char *)memory - s->base) / page_size();
+    pthread_mutex_lock(&lock);
+    clear_pages(s, first, first + s->run[first]);
+    s->run[first] = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+uint32_t oari_segment_count(void)
+{
+    return atomic_load_explicit(&segment_total, memory_order_acquire);
+}
+
+oar_status oari_segment_export(uint32_t number, int *fd, size_t *bytes)
+{
+    if (number >= oari_segment_count())
+        return oari_fail(OAR_E_INTERNAL, "segment %u does not exist", number);
+    *fd = segments[number].fd;
+    *bytes = segments[number].bytes;
+    return OAR_OK;
+}
+
+/* Whether any page of the range is dead. */
+static int touches_dead(segment *s, size_t offset, size_t bytes)
+{
+    size_t first = offset / page_size();
+    size_t last = (offset + bytes - 1) / page_size();
+    int found = 0;
+
+    pthread_mutex_lock(&lock);
+    for (size_t i = first; i <= last && !found; i++)
+        found = s->state[i] == DEAD;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int oari_segment_find(const void *memory, size_t bytes, oari_place *place)
+{
+    segment *s = segment_of(memory);
+    size_t offset;
+
+    if (s == NULL || bytes == 0)
+        return 0;
+    offset = (size_t)((const unsigned char *)memory - s->base);
+    if (bytes > s->bytes - offset)
+        return 0;
+    if (atomic_load_explicit(&s->dead, memory_order_relaxed) != 0 &&
+        touches_dead(s, offset, bytes))
+        return 0;
+    place->segment = (uint32_t)(s - segments);
+    place->offset = offset;
+    return 1;
+}
+
+/* ---- taking pages away from peers ---------------------------------------- */
+
+/* Replaces pages with private ones of the same content, in one step: other
+ * threads of this process see the old pages or the new, never a hole. */
+static oar_status swap_pages(unsigned char *at, size_t bytes)
+{
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (copy == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "copy %zu bytes from reach", bytes);
+    memcpy(copy, at, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
+        MAP_FAILED) {
+        oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
+        munmap(copy, bytes);
+        return OAR_E_SYSTEM;
+    }
+    return OAR_OK;
+}
+
+static oar_status detach_pages(segment *s, size_t first, size_t last)
+{
+    size_t page = page_size(), end;
+
+    for (size_t i = first; i <= last; i = end) {
+        end = i + 1;
+        if (s->state[i] == DEAD)
+            continue;
+        while (end <= last && s->state[end] != DEAD)
+            end++;
+        OARI_TRY(swap_pages(s->base + i * page, (end - i) * page));
+        memset(s->state + i, DEAD, end - i);
+        atomic_fetch_add(&s->dead, end - i);
+    }
+    return OAR_OK;
+}
+
+oar_status oari_segment_detach(void *memory, size_t bytes)
+{
+    segment *s = segment_of(memory);
+    size_t offset;
+    oar_status status;
+
+    if (s == NULL || bytes == 0)
+        return OAR_OK;
+    offset = (size_t)((unsigned char *)memory - s->base);
+    if (bytes > s->bytes - offset)
+        bytes = s->bytes - offset;
+    pthread_mutex_lock(&lock);
+    status = detach_pages(s, offset / page_size(),
+                          (offset + bytes - 1) / page_size());
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* ---- the public names ---------------------------------------------------- */
+
+oar_status oar_shared_alloc(size_t bytes, void **memory)
+{
+    if (memory == NULL)
+        return oari_fail(OAR_E_ARG, "shared_alloc with nowhere to put it");
+    return oari_segment_alloc(bytes, memory);
+}
+
+void oar_shared_free(void *memory)
+{
+    oari_segment_free(memory);
+}
+
+int oar_shared_reachable(const void *memory, size_t bytes)
+{
+    oari_place place;
+
+    return oari_segment_find(memory, bytes, &place);
+}

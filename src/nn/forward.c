@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* forward: runs a module, with the hooks around it. On a tape that records, the
+ * module's place is marked at both ends, and backward runs its hooks there. */
+#include "autograd/tape.h"
+#include "base/status.h"
+#include "nn/module.h"
+
+oar_status oar_module_on(oar_module *module, oar_module_moment moment,
+                         oar_module_fn fn, void *arg, oar_hook **hook)
+{
+    if (module == NULL)
+        return oari_null("module_on");
+    if ((int)moment < 0 || (int)moment >= OARI_MOMENTS)
+        return oari_fail(OAR_E_ARG, "module %s: there is no moment %d",
+                         module->kind.name, (int)moment);
+    return oari_hook_add(&module->hooks[moment], (oari_hook_fn)fn, arg, hook);
+}
+
+static oar_status run_hooks(oar_tape *tape, oar_module *module,
+                            oar_module_moment moment)
+{
+    OARI_EACH_HOOK(hook, following, &module->hooks[moment])
+    {
+        oar_status status = ((oar_module_fn)hook->fn)(tape, module, hook->arg);
+
+        if (status != OAR_OK)
+            return oari_hook_failed("module", status);
+    }
+    return OAR_OK;
+}
+
+static oar_status on_backward(oar_tape *tape, void *arg, int at_end)
+{
+    return run_hooks(tape, arg,
+                     at_end ? OAR_BEFORE_BACKWARD : OAR_AFTER_BACKWARD);
+}
+
+static void drop_module(void *arg)
+{
+    oar_module_release(arg);
+}
+
+static oar_status begin(oar_tape *tape, oar_module *module, int64_t *mark)
+{
+    oar_status status;
+
+    *mark = -1;
+    if (tape == NULL || !tape->recording)
+        return OAR_OK;
+    status = oari_mark_begin(tape, on_backward, drop_module,
+                             oar_module_retain(module), mark);
+    if (status != OAR_OK)
+        oar_module_release(module);
+    return status;
+}
+
+oar_tensor *oar_forward(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    int64_t mark;
+    oar_tensor *y;
+
+    if (module == NULL || x == NULL) {
+        oari_null("forward");
+        return NULL;
+    }
+    if (begin(tape, module, &mark) != OAR_OK ||
+        run_hooks(tape, module, OAR_BEFORE_FORWARD) != OAR_OK)
+        return NULL;
+    y = module->kind.forward(tape, module, x);
+    if (y == NULL || run_hooks(tape, module, OAR_AFTER_FORWARD) != OAR_OK)
+        return NULL;
+    if (mark >= 0 && oari_mark_end(tape, mark) != OAR_OK)
+        return NULL;
+    return y;
+}
+
+void oar_module_train(oar_module *module, int on)
+{
+    if (module == NULL)
+        return;
+    module->training = on != 0;
+    if (module->kind.train != NULL)
+        module->kind.train(module->self, module->training);
+    for (int i = 0; i < module->entries; i++)
+        oar_module_train(module->entry[i].child, on);
+}
+
+int oar_module_training(const oar_module *module)
+{
+    return module != NULL && module->training;
+}

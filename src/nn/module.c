@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* module: a counted, ordered register of named parameters, buffers and
+ * children. The order of registration, depth first, is the order everywhere. */
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+/* ---- life --------------------------------------------------------------- */
+
+oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
+{
+    oar_module *made;
+    oar_module_class known;
+
+    if (kind == NULL || module == NULL)
+        return oari_fail(OAR_E_ARG, "module_create without a class");
+    OARI_TRY(oari_opts_read(&known, sizeof known, kind));
+    if (known.name == NULL || known.forward == NULL)
+        return oari_fail(OAR_E_ARG, "module_create of a class without a name "
+                                    "or a forward");
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    atomic_init(&made->refs, 1);
+    made->kind = known;
+    made->training = 1;
+    made->self = oari_alloc(1, known.self_size);
+    if (made->self == NULL) {
+        oari_free(made);
+        return OAR_E_NOMEM;
+    }
+    *module = made;
+    return OAR_OK;
+}
+
+oar_module *oar_module_retain(oar_module *module)
+{
+    if (module != NULL)
+        atomic_fetch_add_explicit(&module->refs, 1, memory_order_relaxed);
+    return module;
+}
+
+void oar_module_release(oar_module *module)
+{
+    if (module == NULL ||
+        atomic_fetch_sub_explicit(&module->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    if (module->kind.destroy != NULL)
+        module->kind.destroy(module->self);
+    for (int i = 0; i < module->entries; i++) {
+        oari_free(module->entry[i].name);
+        oar_tensor_release(module->entry[i].tensor);
+        oar_module_release(module->entry[i].child);
+    }
+    for (int i = 0; i < OARI_MOMENTS; i++)
+        oari_hooks_clear(&module->hooks[i]);
+    oari_free(module->entry);
+    oari_free(module->self);
+    oari_free(module);
+}
+
+void *oar_module_self(oar_module *module)
+{
+    return module != NULL ? module->self : NULL;
+}
+
+const char *oar_module_name(const oar_module *module)
+{
+    return module != NULL ? module->kind.name : NULL;
+}
+
+/* ---- registering -------------------------------------------------------- */
+
+static oar_status check_name(const oar_module *module, const char *name)
+{
+    if (name == NULL || name[0] == '\0' || strchr(name, '.') != NULL)
+        return oari_fail(OAR_E_ARG,
+                         "module %s: \"%s\" is no name; it needs at least one "
+                         "letter and no dots",
+                         module->kind.name, name != NULL ? name : "");
+    for (int i = 0; i < module->entries; i++)
+        if (strcmp(module->entry[i].name, name) == 0)
+            return oari_fail(OAR_E_ARG, "module %s has a \"%s\" already",
+                             module->kind.name, name);
+    return OAR_OK;
+}
+
+static oar_status make_room(oar_module *module)
+{
+    int room = module->room > 0 ? 2 * module->room : 4;
+    oari_entry *more;
+
+    if (module->entries < module->room)
+        return OAR_OK;
+    more = oari_alloc((size_t)room, sizeof *more);
+    if (more == NULL)
+        return OAR_E_NOMEM;
+    if (module->entries > 0)
+        memcpy(more, module->entry, (size_t)module->entries * sizeof *more);
+    oari_free(module->entry);
+    module->entry = more;
+    module->room = room;
+    return OAR_OK;
+}
+
+/* Registers an entry without its name; what it holds is taken on success. */
+static oar_status append(oar_module *module, const char *name,
+                         const oari_entry *entry)
+{
+    char *copy;
+
+    OARI_TRY(check_name(module, name));
+    OARI_TRY(make_room(module));
+    copy = oari_strdup(name);
+    if (copy == NULL)
+        return OAR_E_NOMEM;
+    module->entry[module->entries] = *entry;
+    module->entry[module->entries++].name = copy;
+    return OAR_OK;
+}
+
+static oar_status add_tensor(oar_module *module, const char *name,
+                             oar_tensor *tensor, oari_entry_kind kind)
+{
+    oar_status status;
+
+    if (module == NULL || tensor == NULL)
+        status = oari_null("registration");
+    else if (kind == OARI_PARAM)
+        status = oar_tensor_require_grad(tensor, 1);
+    else
+        status = OAR_OK;
+    if (status == OAR_OK)
+        status = append(module, name,
+                        &(oari_entry){ .kind = kind, .tensor = tensor });
+    if (status != OAR_OK)
+        oar_tensor_release(tensor);
+    return status;
+}
+
+oar_status oar_module_add_param(oar_module *module, const char *name,
+                                oar_tensor *param)
+{
+    return add_tensor(module, name, param, OARI_PARAM);
+}
+
+oar_status oar_module_add_buffer(oar_module *module, const char *name,
+                                 oar_tensor *buffer)
+{
+    return add_tensor(module, name, buffer, OARI_BUFFER);
+}
+
+/* Whether module is `wanted` or holds it at any depth. */
+static int holds(const oar_module *module, const oar_module *wanted)
+{
+    if (module == wanted)
+        return 1;
+    for (int i = 0; i < module->entries; i++)
+        if (module->entry[i].child != NULL &&
+            holds(module->entry[i].child, wanted))
+            return 1;
+    return 0;
+}
+
+oar_status oar_module_add_child(oar_module *module, const char *name,
+                                oar_module *child)
+{
+    oar_status status;
+
+    if (module == NULL || child == NULL)
+        status = oari_null("registration");
+    else if (holds(child, module))
+        status = oari_fail(OAR_E_ARG, "module %s would be inside itself",
+                           module->kind.name);
+    else
+        status = append(module, name,
+                        &(oari_entry){ .kind = OARI_CHILD, .child = child });
+    if (status != OAR_OK)
+        oar_module_release(child);
+    return status;
+}
+
+/* ---- looking up --------------------------------------------------------- */
+
+int oar_module_children(const oar_module *module)
+{
+    int count = 0;
+
+    for (int i = 0; module != NULL && i < module->entries; i++)
+        count += module->entry[i].kind == OARI_CHILD;
+    return count;
+}
+
+oar_module *oar_module_child(const oar_module *module, int index)
+{
+    for (int i = 0; module != NULL && i < module->entries; i++)
+        if (module->entry[i].kind == OARI_CHILD && index-- == 0)
+            return module->entry[i].child;
+    return NULL;
+}
+
+static int count_kind(const oar_module *module, oari_entry_kind kind)
+{
+    int count = 0;
+
+    for (int i = 0; module != NULL && i < module->entries; i++) {
+        count += module->entry[i].kind == kind;
+        count += count_kind(module->entry[i].child, kind);
+    }
+    return count;
+}
+
+/* The entry that is *index of its kind below module; *index is counted down by
+ * those passed over. */
+static const oari_entry *find_kind(const oar_module *module,
+                                   oari_entry_kind kind, int *index)
+{
+    for (int i = 0; module != NULL && i < module->entries; i++) {
+        const oari_entry *entry = &module->entry[i];
+
+        if (entry->kind == kind && (*index)-- == 0)
+            return entry;
+        entry = find_kind(entry->child, kind, index);
+        if (entry != NULL)
+            return entry;
+    }
+    return NULL;
+}
+
+static oar_tensor *tensor_at(const oar_module *module, oari_entry_kind kind,
+                             int index)
+{
+    const oari_entry *entry =
+        index >= 0 ? find_kind(module, kind, &index) : NULL;
+
+    return entry != NULL ? entry->tensor : NULL;
+}
+
+int oar_module_params(const oar_module *module)
+{
+    return count_kind(module, OARI_PARAM);
+}
+
+oar_tensor *oar_module_param(const oar_module *module, int index)
+{
+    return tensor_at(module, OARI_PARAM, index);
+}
+
+int oar_module_buffers(const oar_module *module)
+{
+    return count_kind(module, OARI_BUFFER);
+}
+
+oar_tensor *oar_module_buffer(const oar_module *module, int index)
+{
+    return tensor_at(module, OARI_BUFFER, index);
+}
+
+/* Writes the names from module down to the parameter, with dots between. */
+static oar_status write_name(const oar_module *module, int index, char *name,
+                             size_t bytes)
+{
+    for (int i = 0; i < module->entries; i++) {
+        const oari_entry *entry = &module->entry[i];
+        int inside = entry->kind == OARI_PARAM
+                         ? 1
+                         : count_kind(entry->child, OARI_PARAM);
+        size_t used;
+
+        if (index >= inside) {
+            index -= inside;
+            continue;
+        }
+        snprintf(name, bytes, "%s%s", entry->name, entry->child ? "." : "");
+        used = strlen(name);
+        return entry->child == NULL
+                   ? OAR_OK
+                   : write_name(entry->child, index, name + used, bytes - used);
+    }
+    return oari_fail(OAR_E_ARG, "module %s has no such parameter",
+                     module->kind.name);
+}
+
+oar_status oar_module_param_name(const oar_module *module, int index,
+                                 char *name, size_t bytes)
+{
+    if (module == NULL || name == NULL || bytes == 0)
+        return oari_null("param_name");
+    if (index < 0 || index >= oar_module_params(module))
+        return oari_fail(OAR_E_ARG,
+                         "module %s has %d parameters, not number "
+                         "%d",
+                         module->kind.name, oar_module_params(module), index);
+    return write_name(module, index, name, bytes);
+}

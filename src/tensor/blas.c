@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* blas: each library has its own name for the same wish. The names are weak:
+ * whichever CBLAS is linked has one of them, or none. This file must not
+ * include cblas.h, whose prototypes would not be weak. */
+#include "tensor/blas.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "base/env.h"
+
+enum { MOST_THREADS = 4096 };
+
+#define WEAK __attribute__((weak))
+extern WEAK void bli_thread_set_num_threads(int64_t threads); /* BLIS */
+extern WEAK void openblas_set_num_threads(int threads);
+extern WEAK void MKL_Set_Num_Threads(int threads);
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void settle(void)
+{
+    int64_t threads = 1;
+
+    oari_env_int("OARSONG_BLAS_THREADS", 1, MOST_THREADS, &threads);
+    if (bli_thread_set_num_threads != NULL)
+        bli_thread_set_num_threads(threads);
+    if (openblas_set_num_threads != NULL)
+        openblas_set_num_threads((int)threads);
+    if (MKL_Set_Num_Threads != NULL)
+        MKL_Set_Num_Threads((int)threads);
+}
+
+void oari_blas_settle(void)
+{
+    pthread_once(&once, settle);
+}

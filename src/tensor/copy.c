@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* copy: numbers from one place to another, whatever the dtypes and strides.
+ * Conversion goes through blocks of a fixed size on the stack. */
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/kernels.h"
+#include "tensor/walk.h"
+
+enum { BLOCK = 256 }; /* elements converted at once */
+
+typedef struct dtypes {
+    oar_dtype to, from;
+} dtypes;
+
+#define COPY_AS(type)                                  \
+    do {                                               \
+        type *y = to;                                  \
+        const type *a = from, first = *a;              \
+        if (to_stride == 1 && from_stride == 0)        \
+            for (int64_t i = 0; i < count; i++)        \
+                y[i] = first;                          \
+        else                                           \
+            for (int64_t i = 0; i < count; i++)        \
+                y[i * to_stride] = a[i * from_stride]; \
+    } while (0)
+
+/* Copies elements that lie strides apart, without looking at them. */
+static void copy_strided(void *to, int64_t to_stride, const void *from,
+                         int64_t from_stride, int64_t count, size_t bytes)
+{
+    if (to_stride == 1 && from_stride == 1)
+        memcpy(to, from, (size_t)count * bytes);
+    else if (bytes == 1)
+        COPY_AS(uint8_t);
+    else if (bytes == 2)
+        COPY_AS(uint16_t);
+    else if (bytes == 4)
+        COPY_AS(uint32_t);
+    else
+        COPY_AS(uint64_t);
+}
+
+static void convert_block(const oari_row *row, const dtypes *d, int64_t first,
+                          int64_t count)
+{
+    uint64_t gathered[BLOCK], converted[BLOCK];
+    size_t to_bytes = oar_dtype_size(d->to);
+    size_t from_bytes = oar_dtype_size(d->from);
+
+    copy_strided(gathered, 1,
+                 (const char *)row->data[1] +
+                     first * row->stride[1] * (int64_t)from_bytes,
+                 row->stride[1], count, from_bytes);
+    oari_convert(converted, d->to, gathered, d->from, (size_t)count);
+    copy_strided((char *)row->data[0] +
+                     first * row->stride[0] * (int64_t)to_bytes,
+                 row->stride[0], converted, 1, count, to_bytes);
+}
+
+static void copy_row(const oari_row *row, void *arg)
+{
+    const dtypes *d = arg;
+
+    if (d->to == d->from)
+        copy_strided(row->data[0], row->stride[0], row->data[1], row->stride[1],
+                     row->count, oar_dtype_size(d->to));
+    else if (row->stride[0] == 1 && row->stride[1] == 1)
+        oari_convert(row->data[0], d->to, row->data[1], d->from,
+                     (size_t)row->count);
+    else
+        for (int64_t i = 0; i < row->count; i += BLOCK)
+            convert_block(row, d, i,
+                          row->count - i < BLOCK ? row->count - i : BLOCK);
+}
+
+void oari_copy(const oari_array *to, const oari_array *from)
+{
+    dtypes d = { to->dtype, from->dtype };
+
+    oari_walk(to->at.shape, 2, (const oari_array *[]){ to, from }, copy_row,
+              &d);
+}
+
+void oari_fill(const oari_array *to, double value)
+{
+    uint64_t element;
+    oari_array from = { &element, to->dtype, oari_layout_rows(OAR_SCALAR) };
+
+    oari_convert(&element, to->dtype, &value, OAR_F64, 1);
+    oari_copy(to, &from);
+}
+
+static oar_status check_here(const char *what, const oar_tensor *t)
+{
+    if (oari_tensor_attached(t))
+        return OAR_OK;
+    return oari_fail(OAR_E_STATE, "%s of a tensor %s whose storage is detached",
+                     what, oari_shape_text(t->at.shape).text);
+}
+
+static oar_status check_buffer(const char *what, const oar_tensor *tensor,
+                               oar_dtype dtype, const void *data)
+{
+    if (tensor == NULL)
+        return oari_null(what);
+    if (data == NULL && tensor->count > 0)
+        return oari_fail(OAR_E_ARG, "%s of a tensor %s: no data", what,
+                         oari_shape_text(tensor->at.shape).text);
+    if (oar_dtype_size(dtype) == 0)
+        return oari_fail(OAR_E_ARG, "%s: dtype %d does not exist", what,
+                         (int)dtype);
+    return check_here(what, tensor);
+}
+
+oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
+                           void *data)
+{
+    oari_array to, from;
+
+    OARI_TRY(check_buffer("read", tensor, dtype, data));
+    from = oari_array_of(tensor);
+    to = (oari_array){ data, dtype, oari_layout_rows(from.at.shape) };
+    oari_copy(&to, &from);
+    return OAR_OK;
+}
+
+oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
+                            const void *data)
+{
+    oari_array to, from;
+    union {
+        const void *given;
+        void *read_only; /* arrays have one kind of pointer */
+    } source = { data };
+
+    OARI_TRY(check_buffer("write", tensor, dtype, data));
+    to = oari_array_of(tensor);
+    from =
+        (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
+    oari_copy(&to, &from);
+    return OAR_OK;
+}
+
+oar_status oar_tensor_item(const oar_tensor *tensor, double *value)
+{
+    if (tensor == NULL || value == NULL)
+        return oari_null("item");
+    if (tensor->count != 1)
+        return oari_fail(OAR_E_SHAPE, "item of a tensor %s: not one element",
+                         oari_shape_text(tensor->at.shape).text);
+    return oar_tensor_read(tensor, OAR_F64, value);
+}
+
+oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
+{
+    oari_array a, b;
+
+    if (to == NULL || from == NULL)
+        return oari_null("copy");
+    if (!oari_shape_equal(to->at.shape, from->at.shape))
+        return oari_fail(OAR_E_SHAPE, "copy to %s from %s: shapes differ",
+                         oari_shape_text(to->at.shape).text,
+                         oari_shape_text(from->at.shape).text);
+    OARI_TRY(check_here("copy", to));
+    OARI_TRY(check_here("copy", from));
+    a = oari_array_of(to);
+    b = oari_array_of(from);
+    oari_copy(&a, &b);
+    return OAR_OK;
+}
+
+oar_status oar_tensor_fill(oar_tensor *tensor, double value)
+{
+    oari_array to;
+
+    if (tensor == NULL)
+        return oari_null("fill");
+    OARI_TRY(check_here("fill", tensor));
+    to = oari_array_of(tensor);
+    oari_fill(&to, value);
+    return OAR_OK;
+}

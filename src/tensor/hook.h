@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/hook.h: lists of functions that somebody wants called. Tensors and
+ * modules have them; each knows the true type of its functions and casts. */
+#ifndef OARI_TENSOR_HOOK_H
+#define OARI_TENSOR_HOOK_H
+
+#include <oarsong/tensor.h>
+
+typedef void (*oari_hook_fn)(void); /* cast back before it is called */
+
+typedef struct oari_hooks {
+    oar_hook *first, *last;
+} oari_hooks;
+
+struct oar_hook {
+    oari_hooks *list;
+    oar_hook *previous, *next;
+    oari_hook_fn fn;
+    void *arg;
+};
+
+/* Appends. The list must stay where it is as long as the hook lives. */
+oar_status oari_hook_add(oari_hooks *list, oari_hook_fn fn, void *arg,
+                         oar_hook **hook);
+
+/* Removes and frees all of them. */
+void oari_hooks_clear(oari_hooks *list);
+
+/* Returns the status a hook of this kind ended with; a hook that did not say
+ * why gets a sentence. */
+oar_status oari_hook_failed(const char *what, oar_status status);
+
+/* A hook may remove itself while the list is run: take next before the call. */
+#define OARI_EACH_HOOK(hook, following, list)                    \
+    for (oar_hook *hook = (list)->first,                         \
+                  *following = hook != NULL ? hook->next : NULL; \
+         hook != NULL;                                           \
+         hook = following, following = hook != NULL ? hook->next : NULL)
+
+#endif

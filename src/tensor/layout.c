@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* layout: shapes, strides and offsets. Pure functions of their arguments. */
+#include "tensor/layout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+oari_text oari_shape_text(oar_shape shape)
+{
+    oari_text out;
+    int used = snprintf(out.text, sizeof out.text, "[");
+
+    for (int i = 0; i < shape.ndim && i < OAR_MAX_DIMS; i++)
+        used += snprintf(out.text + used, sizeof out.text - (size_t)used,
+                         "%s%" PRId64, i > 0 ? ", " : "", shape.dim[i]);
+    snprintf(out.text + used, sizeof out.text - (size_t)used, "]");
+    return out;
+}
+
+oar_status oari_shape_check(oar_shape shape, oar_dtype dtype)
+{
+    int64_t most, count = 1;
+
+    if (oar_dtype_size(dtype) == 0)
+        return oari_fail(OAR_E_ARG, "dtype %d does not exist", (int)dtype);
+    if (shape.ndim < 0 || shape.ndim > OAR_MAX_DIMS)
+        return oari_fail(OAR_E_ARG, "a shape of %d dims: at most %d",
+                         shape.ndim, (int)OAR_MAX_DIMS);
+    most = INT64_MAX / 4 / (int64_t)oar_dtype_size(dtype);
+    for (int i = 0; i < shape.ndim; i++) {
+        if (shape.dim[i] < 0)
+            return oari_fail(OAR_E_ARG, "shape %s: dim %d is negative",
+                             oari_shape_text(shape).text, i);
+        if (shape.dim[i] > 0 && count > most / shape.dim[i])
+            return oari_fail(OAR_E_ARG, "shape %s: too many elements",
+                             oari_shape_text(shape).text);
+        if (shape.dim[i] > 0) /* a 0 must not hide an overflow of strides */
+            count *= shape.dim[i];
+    }
+    return OAR_OK;
+}
+
+int64_t oari_shape_count(oar_shape shape)
+{
+    int64_t count = 1;
+
+    for (int i = 0; i < shape.ndim; i++)
+        count *= shape.dim[i];
+    return count;
+}
+
+int oari_shape_equal(oar_shape a, oar_shape b)
+{
+    if (a.ndim != b.ndim)
+        return 0;
+    for (int i = 0; i < a.ndim; i++)
+        if (a.dim[i] != b.dim[i])
+            return 0;
+    return 1;
+}
+
+int oari_shape_broadcast(oar_shape a, oar_shape b, oar_shape *shape)
+{
+    oar_shape out = { .ndim = a.ndim > b.ndim ? a.ndim : b.ndim };
+
+    for (int i = 1; i <= out.ndim; i++) { /* aligned at the last dim */
+        int64_t x = i <= a.ndim ? a.dim[a.ndim - i] : 1;
+        int64_t y = i <= b.ndim ? b.dim[b.ndim - i] : 1;
+
+        if (x != y && x != 1 && y != 1)
+            return 0;
+        out.dim[out.ndim - i] = x == 1 ? y : x;
+    }
+    *shape = out;
+    return 1;
+}
+
+int oari_shape_dim(oar_shape shape, int *dim)
+{
+    int d = *dim < 0 ? *dim + shape.ndim : *dim;
+
+    if (d < 0 || d >= shape.ndim)
+        return 0;
+    *dim = d;
+    return 1;
+}
+
+oari_layout oari_layout_rows(oar_shape shape)
+{
+    oari_layout at = { .shape = shape };
+    int64_t step = 1;
+
+    for (int i = shape.ndim - 1; i >= 0; i--) {
+        at.stride[i] = step;
+        step *= shape.dim[i] > 0 ? shape.dim[i] : 1;
+    }
+    return at;
+}
+
+int oari_layout_is_rows(const oari_layout *at)
+{
+    int64_t step = 1;
+
+    if (oari_shape_count(at->shape) == 0)
+        return 1;
+    for (int i = at->shape.ndim - 1; i >= 0; i--) {
+        if (at->shape.dim[i] != 1 && at->stride[i] != step)
+            return 0;
+        step *= at->shape.dim[i];
+    }
+    return 1;
+}
+
+oari_layout oari_layout_transpose(oari_layout at, int d0, int d1)
+{
+    int64_t dim = at.shape.dim[d0], stride = at.stride[d0];
+
+    at.shape.dim[d0] = at.shape.dim[d1];
+    at.stride[d0] = at.stride[d1];
+    at.shape.dim[d1] = dim;
+    at.stride[d1] = stride;
+    return at;
+}
+
+oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,
+                               int64_t length)
+{
+    at.offset += start * at.stride[dim];
+    at.shape.dim[dim] = length;
+    return at;
+}
+
+/* The end of the run of dims from `first` on that lie like one dim. */
+static int run_end(const oari_layout *at, int first)
+{
+    int last = first;
+
+    while (last + 1 < at->shape.ndim &&
+           at->stride[last] == at->stride[last + 1] * at->shape.dim[last + 1])
+        last++;
+    return last + 1;
+}
+
+/* The same layout without its dims of size 1, which any stride suits. */
+static oari_layout squeeze(const oari_layout *at)
+{
+    oari_layout out = { .offset = at->offset };
+
+    for (int i = 0; i < at->shape.ndim; i++)
+        if (at->shape.dim[i] != 1) {
+            out.shape.dim[out.shape.ndim] = at->shape.dim[i];
+            out.stride[out.shape.ndim++] = at->stride[i];
+        }
+    return out;
+}
+
+/* Gives the dims of view from `first` on strides, as long as they divide a run
+ * of `count` elements that lie `stride` apart. Returns the dim after them, or
+ * -1 if they do not divide it. */
+static int split_run(oari_layout *view, int first, int64_t count,
+                     int64_t stride)
+{
+    int end = first;
+    int64_t product = 1;
+
+    while (product < count && end < view->shape.ndim)
+        product *= view->shape.dim[end++];
+    if (product != count)
+        return -1;
+    while (end < view->shape.ndim && view->shape.dim[end] == 1)
+        end++;
+    for (int i = end - 1; i >= first; i--) {
+        view->stride[i] = stride;
+        stride *= view->shape.dim[i];
+    }
+    return end;
+}
+
+int oari_layout_reshape(const oari_layout *at, oar_shape shape,
+                        oari_layout *view)
+{
+    oari_layout out = oari_layout_rows(shape), from = squeeze(at);
+    int next = 0;
+
+    out.offset = at->offset;
+    if (oari_shape_count(shape) > 0)
+        for (int first = 0; first < from.shape.ndim;) {
+            int end = run_end(&from, first);
+            int64_t count = 1;
+
+            for (int i = first; i < end; i++)
+                count *= from.shape.dim[i];
+            next = split_run(&out, next, count, from.stride[end - 1]);
+            if (next < 0)
+                return 0;
+            first = end;
+        }
+    *view = out;
+    return 1;
+}
+
+oari_layout oari_layout_expand(const oari_layout *at, oar_shape shape)
+{
+    oari_layout out = { .shape = shape, .offset = at->offset };
+    int shift = shape.ndim - at->shape.ndim;
+
+    for (int i = shift; i < shape.ndim; i++)
+        if (at->shape.dim[i - shift] == shape.dim[i])
+            out.stride[i] = at->stride[i - shift];
+    return out;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/layout.h: where the elements of a tensor lie in its storage: a shape,
+ * a stride per dim and an offset, all counted in elements. Views are made here,
+ * as pure arithmetic; nothing here touches memory. */
+#ifndef OARI_TENSOR_LAYOUT_H
+#define OARI_TENSOR_LAYOUT_H
+
+#include <oarsong/tensor.h>
+
+typedef struct oari_layout {
+    oar_shape shape;
+    int64_t stride[OAR_MAX_DIMS];
+    int64_t offset;
+} oari_layout;
+
+/* "[3, 4]", for error sentences: oari_shape_text(shape).text. */
+typedef struct oari_text {
+    char text[192];
+} oari_text;
+oari_text oari_shape_text(oar_shape shape);
+
+/* Whether a tensor of this shape can exist: 0 to OAR_MAX_DIMS dims, none of
+ * them negative, and a size in bytes that fits. Else OAR_E_ARG. */
+oar_status oari_shape_check(oar_shape shape, oar_dtype dtype);
+
+int64_t oari_shape_count(oar_shape shape);
+int oari_shape_equal(oar_shape a, oar_shape b);
+
+/* What a and b broadcast to, as in NumPy. Returns 0 if they do not. */
+int oari_shape_broadcast(oar_shape a, oar_shape b, oar_shape *shape);
+
+/* Makes a dim that counts from the end count from the start. Returns 0 if the
+ * shape has no such dim. */
+int oari_shape_dim(oar_shape shape, int *dim);
+
+/* Row by row from the start of the storage. */
+oari_layout oari_layout_rows(oar_shape shape);
+
+/* Whether the elements lie row by row without gaps. */
+int oari_layout_is_rows(const oari_layout *at);
+
+/* Views. Dims are in range; a reshape has the same count. */
+oari_layout oari_layout_transpose(oari_layout at, int d0, int d1);
+oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,
+                               int64_t length);
+
+/* The same elements in another shape, if strides can say that. Returns 0 if
+ * only a copy can. */
+int oari_layout_reshape(const oari_layout *at, oar_shape shape,
+                        oari_layout *view);
+
+/* The layout repeated to a shape that it broadcasts to: strides of 0. */
+oari_layout oari_layout_expand(const oari_layout *at, oar_shape shape);
+
+#endif

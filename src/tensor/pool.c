@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pool: what is free is linked through `next`; what is owned is in an array.
+ * A pool belongs to one tape, and so to one thread at a time. */
+#include "tensor/pool.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+
+enum { SMALLEST = 64 }; /* bytes */
+
+/* Rounds bytes up to the size of their class and returns the class. */
+static int size_class(size_t *bytes)
+{
+    size_t n = *bytes > SMALLEST ? *bytes : SMALLEST;
+    int shift = 63 - __builtin_clzll(n - 1) - 2; /* n - 1 has 3 bits above */
+    size_t quarters = (n + ((size_t)1 << shift) - 1) >> shift; /* 4 to 8 */
+
+    *bytes = quarters << shift;
+    return (shift * 4 + (int)quarters) % OARI_POOL_CLASSES;
+}
+
+oar_tensor *oari_pool_take_tensor(oari_pool *pool)
+{
+    oar_tensor *t = pool != NULL ? pool->free_tensors : NULL;
+
+    if (t == NULL)
+        return oari_alloc(1, sizeof *t);
+    pool->free_tensors = t->next;
+    memset(t, 0, sizeof *t);
+    return t;
+}
+
+oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
+                                  oar_storage **storage)
+{
+    size_t capacity = bytes;
+    oar_storage **list;
+
+    if (pool == NULL)
+        return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
+    list = &pool->free_storages[size_class(&capacity)];
+    if (*list == NULL) {
+        OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
+        (*storage)->recyclable = 1;
+        return OAR_OK;
+    }
+    *storage = *list;
+    *list = (*list)->next;
+    (*storage)->bytes = bytes;
+    return OAR_OK;
+}
+
+void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
+{
+    tensor->next = pool->free_tensors;
+    pool->free_tensors = tensor;
+}
+
+void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
+{
+    oar_storage **list;
+    size_t capacity = storage->capacity;
+
+    if (!storage->recyclable || !storage->attached || storage->foreign ||
+        !oari_storage_alone(storage)) {
+        oar_storage_release(storage);
+        return;
+    }
+    list = &pool->free_storages[size_class(&capacity)];
+    storage->next = *list;
+    *list = storage;
+}
+
+static oar_status grow(oari_pool *pool)
+{
+    int64_t room = pool->room > 0 ? 2 * pool->room : 64;
+    oar_tensor **more = oari_alloc((size_t)room, sizeof *more);
+
+    if (more == NULL)
+        return OAR_E_NOMEM;
+    if (pool->count > 0)
+        memcpy(more, pool->owned, (size_t)pool->count * sizeof *more);
+    oari_free(pool->owned);
+    pool->owned = more;
+    pool->room = room;
+    return OAR_OK;
+}
+
+oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
+{
+    if (pool->count == pool->room && grow(pool) != OAR_OK) {
+        oari_tensor_drop(pool, tensor);
+        return OAR_E_NOMEM;
+    }
+    pool->owned[pool->count++] = tensor;
+    return OAR_OK;
+}
+
+void oari_pool_reset(oari_pool *pool)
+{
+    while (pool->count > 0) {
+        oar_tensor *t = pool->owned[--pool->count];
+
+        t->node = NULL; /* whoever keeps it has a plain tensor from now on */
+        oari_tensor_drop(pool, t);
+    }
+}
+
+void oari_pool_close(oari_pool *pool)
+{
+    oari_pool_reset(pool);
+    while (pool->free_tensors != NULL) {
+        oar_tensor *t = pool->free_tensors;
+
+        pool->free_tensors = t->next;
+        oari_free(t);
+    }
+    for (int i = 0; i < OARI_POOL_CLASSES; i++)
+        while (pool->free_storages[i] != NULL) {
+            oar_storage *s = pool->free_storages[i];
+
+            pool->free_storages[i] = s->next;
+            oar_storage_release(s);
+        }
+    oari_free(pool->owned);
+    memset(pool, 0, sizeof *pool);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/pool.h: tensors and storage kept for reuse, so that a training step
+ * asks nothing of the system once the first has run.
+ *
+ * Free storages wait in one list per class of size, four classes per power of
+ * two. Only what the pool holds the last reference to is ever reused. */
+#ifndef OARI_TENSOR_POOL_H
+#define OARI_TENSOR_POOL_H
+
+#include "tensor/tensor.h"
+
+enum { OARI_POOL_CLASSES = 256 };
+
+struct oari_pool {
+    oar_tensor **owned; /* given up by oari_pool_reset */
+    int64_t count, room;
+    oar_tensor *free_tensors;
+    oar_storage *free_storages[OARI_POOL_CLASSES];
+};
+
+/* Takes the caller's reference: the tensor lives until the next reset. On
+ * failure the reference is dropped. */
+oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor);
+
+/* Gives up everything owned. */
+void oari_pool_reset(oari_pool *pool);
+
+/* Gives up everything owned and frees everything free; a zeroed pool is empty.
+ */
+void oari_pool_close(oari_pool *pool);
+
+/* The parts that oari_tensor_make and oari_tensor_over are made of. */
+oar_tensor *oari_pool_take_tensor(oari_pool *pool);
+oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
+                                  oar_storage **storage);
+void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor);
+void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage);
+
+#endif

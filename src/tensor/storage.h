@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/storage.h: counted memory that tensors are views of. */
+#ifndef OARI_TENSOR_STORAGE_H
+#define OARI_TENSOR_STORAGE_H
+
+#include <stdatomic.h>
+
+#include <oarsong/tensor.h>
+
+#include "device/device.h"
+
+struct oar_storage {
+    atomic_int refs;
+    int attached;    /* whether data is there; of 0 bytes it may be anything */
+    int foreign;     /* data came with attach, not from the device */
+    int recyclable;  /* made by a pool */
+    size_t bytes;    /* that views may use */
+    size_t capacity; /* bytes of fresh memory, at least as many */
+    oari_memory_kind kind;
+    oar_device device;
+    void *data;
+    void (*drop)(void *arg); /* (optional) of foreign data */
+    void *drop_arg;
+    oar_storage *next; /* in a pool's list of free ones */
+};
+
+/* One with fresh memory for capacity bytes, of which views may use `bytes`. */
+oar_status oari_storage_make(size_t bytes, size_t capacity,
+                             oari_memory_kind kind, oar_storage **storage);
+
+/* Whether the caller holds the only reference. */
+static inline int oari_storage_alone(const oar_storage *s)
+{
+    return atomic_load_explicit(&s->refs, memory_order_acquire) == 1;
+}
+
+#endif

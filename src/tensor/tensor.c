@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor: the life of a tensor, and what can be asked of it.
+ *
+ * A tensor holds one reference to its storage and, if it is a leaf with a
+ * gradient, one to the gradient's home. The count is atomic; everything else
+ * belongs to one thread at a time. */
+#include "tensor/tensor.h"
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "tensor/pool.h"
+
+oar_status oari_null(const char *what)
+{
+    if (oar_last_error()->status == OAR_OK)
+        oari_fail(OAR_E_ARG, "%s of NULL", what);
+    return OAR_E_ARG;
+}
+
+/* Takes the reference to storage. */
+static oar_tensor *assemble(oari_pool *pool, oar_storage *storage,
+                            oar_dtype dtype, const oari_layout *at)
+{
+    oar_tensor *t = oari_pool_take_tensor(pool);
+
+    if (t == NULL) {
+        if (pool != NULL)
+            oari_pool_keep_storage(pool, storage);
+        else
+            oar_storage_release(storage);
+        return NULL;
+    }
+    atomic_init(&t->refs, 1);
+    t->dtype = dtype;
+    t->count = oari_shape_count(at->shape);
+    t->at = *at;
+    t->storage = storage;
+    return t;
+}
+
+oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
+{
+    oari_layout at;
+    oar_storage *storage;
+    size_t bytes;
+
+    if (oari_shape_check(shape, dtype) != OAR_OK)
+        return NULL;
+    at = oari_layout_rows(shape);
+    bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);
+    if (oari_pool_take_storage(pool, bytes, &storage) != OAR_OK)
+        return NULL;
+    return assemble(pool, storage, dtype, &at);
+}
+
+oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
+                             oar_dtype dtype, const oari_layout *at)
+{
+    return assemble(pool, oar_storage_retain(storage), dtype, at);
+}
+
+oar_tensor *oar_tensor_retain(oar_tensor *tensor)
+{
+    if (tensor != NULL)
+        atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
+    return tensor;
+}
+
+void oar_tensor_release(oar_tensor *tensor)
+{
+    if (tensor == NULL ||
+        atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    oari_hooks_clear(&tensor->slot.hooks);
+    oar_tensor_release(tensor->slot.home);
+    oar_storage_release(tensor->storage);
+    oari_free(tensor);
+}
+
+void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor)
+{
+    if (pool == NULL || tensor == NULL ||
+        atomic_load_explicit(&tensor->refs, memory_order_acquire) != 1) {
+        oar_tensor_release(tensor);
+        return;
+    }
+    oari_hooks_clear(&tensor->slot.hooks);
+    oari_tensor_drop(pool, tensor->slot.home);
+    oari_pool_keep_storage(pool, tensor->storage);
+    oari_pool_keep_tensor(pool, tensor);
+}
+
+oar_shape oar_tensor_shape(const oar_tensor *tensor)
+{
+    return tensor != NULL ? tensor->at.shape : OAR_SCALAR;
+}
+
+oar_dtype oar_tensor_dtype(const oar_tensor *tensor)
+{
+    return tensor != NULL ? tensor->dtype : OAR_F32;
+}
+
+int64_t oar_tensor_count(const oar_tensor *tensor)
+{
+    return tensor != NULL ? tensor->count : 0;
+}
+
+int64_t oar_tensor_stride(const oar_tensor *tensor, int dim)
+{
+    if (tensor == NULL || !oari_shape_dim(tensor->at.shape, &dim))
+        return 0;
+    return tensor->at.stride[dim];
+}
+
+int oar_tensor_is_contiguous(const oar_tensor *tensor)
+{
+    return tensor != NULL && oari_layout_is_rows(&tensor->at);
+}
+
+oar_storage *oar_tensor_storage(const oar_tensor *tensor)
+{
+    return tensor != NULL ? tensor->storage : NULL;
+}
+
+void *oar_tensor_data(const oar_tensor *tensor)
+{
+    oari_array a;
+
+    if (tensor == NULL || !oari_tensor_attached(tensor))
+        return NULL;
+    a = oari_array_of(tensor);
+    return oari_array_data(&a);
+}
+
+oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
+{
+    if (tensor == NULL || span == NULL)
+        return oari_null("span");
+    if (!oari_layout_is_rows(&tensor->at))
+        return oari_fail(OAR_E_ARG,
+                         "span of a tensor %s whose elements are not "
+                         "contiguous",
+                         oari_shape_text(tensor->at.shape).text);
+    if (!oari_tensor_attached(tensor))
+        return oari_fail(OAR_E_STATE,
+                         "span of a tensor %s whose storage is detached",
+                         oari_shape_text(tensor->at.shape).text);
+    span->data = oar_tensor_data(tensor);
+    span->count = (size_t)tensor->count;
+    span->dtype = tensor->dtype;
+    span->device = tensor->storage->device;
+    return OAR_OK;
+}

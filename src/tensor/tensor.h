@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/tensor.h: what a tensor is inside the library, and how one is made
+ * without a tape: by functions that take a pool (NULL: from the system) and
+ * give one reference. */
+#ifndef OARI_TENSOR_TENSOR_H
+#define OARI_TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+
+#include "tensor/hook.h"
+#include "tensor/layout.h"
+#include "tensor/storage.h"
+
+typedef struct oari_pool oari_pool;
+struct oari_node;
+
+/* The one gradient of a leaf. home is its memory; while `written` is 0 the
+ * numbers there mean nothing, and backward stores instead of adding. */
+typedef struct oari_slot {
+    oar_tensor *home; /* contiguous, same shape; a reference; or NULL */
+    int required;
+    int written;
+    int bound; /* home was given by oar_tensor_bind_grad */
+    int input; /* made by oar_tape_input */
+    oari_hooks hooks;
+} oari_slot;
+
+struct oar_tensor {
+    atomic_int refs;
+    oar_dtype dtype;
+    int64_t count;
+    oari_layout at;
+    oar_storage *storage;   /* a reference */
+    struct oari_node *node; /* what made it, while its tape remembers */
+    oari_slot slot;
+    oar_tensor *next; /* in a pool's list of free ones */
+};
+
+/* What kernels work on: a tensor without its bookkeeping. Owns nothing. */
+typedef struct oari_array {
+    void *data; /* of the storage: the layout's offset counts from here */
+    oar_dtype dtype;
+    oari_layout at;
+} oari_array;
+
+static inline oari_array oari_array_of(const oar_tensor *t)
+{
+    return (oari_array){ t->storage->data, t->dtype, t->at };
+}
+
+static inline void *oari_array_data(const oari_array *a)
+{
+    return (char *)a->data + a->at.offset * (int64_t)oar_dtype_size(a->dtype);
+}
+
+/* A tensor with fresh storage, row by row; contents undefined. */
+oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape);
+
+/* A tensor over storage that exists already, of which it takes a reference. */
+oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
+                             oar_dtype dtype, const oari_layout *at);
+
+/* Gives up one reference; if it was the last, the pool keeps tensor and storage
+ * for the next one. NULL is fine. */
+void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor);
+
+/* Whether the data is there. */
+static inline int oari_tensor_attached(const oar_tensor *t)
+{
+    return t->storage->attached;
+}
+
+/* What a function says about a NULL it was given: nothing, if the call that
+ * made the NULL has said it; else OAR_E_ARG with a sentence. */
+oar_status oari_null(const char *what);
+
+#endif

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers, held against ten training steps that PyTorch took. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <oarsong/layers.h>
+#include <oarsong/memory.h>
+#include <oarsong/ops.h>
+#include <oarsong/optim.h>
+#include <oarsong/tape.h>
+
+#include "golden/golden.h"
+
+#define OK(call)                                              \
+    do {                                                      \
+        if ((call) != OAR_OK)                                 \
+            fail_msg("%s: %s", #call, oar_last_error_text()); \
+    } while (0)
+
+enum { STEPS = 10, BATCH = 16, IN = 20, HIDDEN = 16, CLASSES = 10 };
+
+/* ---- the same data as make_mlp.py --------------------------------------- */
+
+static oar_tensor *x_of(oar_tape *tape, int step, oar_dtype dtype)
+{
+    oar_tensor *x = oar_empty(tape, dtype, OAR_SHAPE(BATCH, IN));
+    double number[BATCH * IN];
+
+    for (int64_t i = 0; i < BATCH * IN; i++)
+        number[i] =
+            (double)(((i + step * BATCH * IN) * 7919 + 13) % 1009) / 504.5 - 1;
+    OK(oar_tensor_write(x, OAR_F64, number));
+    return x;
+}
+
+static oar_tensor *y_of(oar_tape *tape, int step)
+{
+    int64_t number[BATCH];
+
+    for (int64_t i = 0; i < BATCH; i++)
+        number[i] = ((i + step * BATCH) * 31 + 7) % 101 % CLASSES;
+    return oar_from_data(tape, OAR_I64, OAR_SHAPE(BATCH), number);
+}
+
+static oar_module *mlp(oar_dtype dtype)
+{
+    oar_module *part[5], *net;
+    const oar_linear_opts *opts = OAR_OPTS(oar_linear_opts, .dtype = dtype);
+
+    OK(oar_linear_create(IN, HIDDEN, 1, opts, &part[0]));
+    OK(oar_relu_create(&part[1]));
+    OK(oar_linear_create(HIDDEN, HIDDEN, 3, opts, &part[2]));
+    OK(oar_relu_create(&part[3]));
+    OK(oar_linear_create(HIDDEN, CLASSES, 5, opts, &part[4]));
+    OK(oar_sequential_create(5, part, &net));
+    return net;
+}
+
+/* Calls fn with each parameter and the golden record of its name. */
+static void each_param(oar_module *net, const char *kind,
+                       void (*fn)(const golden *g, oar_tensor *param))
+{
+    for (int i = 0; i < oar_module_params(net); i++) {
+        char name[32];
+
+        OK(oar_module_param_name(net, i, name, sizeof name));
+        fn(golden_get(kind, name), oar_module_param(net, i));
+    }
+}
+
+static void load(const golden *g, oar_tensor *param)
+{
+    OK(oar_tensor_write(param, OAR_F64, g->number));
+}
+
+static void compare(const golden *g, oar_tensor *param)
+{
+    golden_compare(g, param);
+}
+
+static double train_step(oar_tape *tape, oar_module *net, oar_optim *sgd,
+                         int step, oar_dtype dtype)
+{
+    oar_tensor *loss =
+        oar_cross_entropy(tape, oar_forward(tape, net, x_of(tape, step, dtype)),
+                          y_of(tape, step));
+    double value;
+
+    OK(oar_backward(tape, loss));
+    OK(oar_optim_step(sgd));
+    OK(oar_tensor_item(loss, &value));
+    oar_optim_zero_grad(sgd);
+    oar_tape_reset(tape);
+    return value;
+}
+
+static void train_like_torch(const char *kind, oar_dtype dtype,
+                             const oar_sgd_opts *opts)
+{
+    oar_module *net = mlp(dtype);
+    oar_optim *sgd;
+    oar_tape *tape;
+
+    each_param(net, "init", load);
+    OK(oar_sgd_create(net, opts, &sgd));
+    OK(oar_tape_create(&tape));
+    for (int step = 0; step < STEPS; step++) {
+        double want = golden_get(kind, "loss")->number[step];
+        double got = train_step(tape, net, sgd, step, dtype);
+
+        if (fabs(got - want) > golden_tolerance(dtype) * (1 + fabs(want)))
+            fail_msg("%s, step %d: loss %.17g, PyTorch has %.17g", kind, step,
+                     got, want);
+    }
+    each_param(net, kind, compare);
+    oar_tape_destroy(tape);
+    oar_optim_destroy(sgd);
+    oar_module_release(net);
+}
+
+static void ten_plain_steps_agree_with_pytorch(void **state)
+{
+    const oar_sgd_opts *opts = OAR_OPTS(oar_sgd_opts, .lr = 0.1);
+
+    train_like_torch("plain", OAR_F32, opts);
+    train_like_torch("plain", OAR_F64, opts);
+}
+
+static void ten_steps_with_momentum_agree_with_pytorch(void **state)
+{
+    const oar_sgd_opts *opts =
+        OAR_OPTS(oar_sgd_opts, .lr = 0.05, .momentum = 0.9);
+
+    train_like_torch("momentum", OAR_F32, opts);
+    train_like_torch("momentum", OAR_F64, opts);
+}
+
+static void ten_nesterov_steps_with_decay_agree_with_pytorch(void **state)
+{
+    const oar_sgd_opts *opts =
+        OAR_OPTS(oar_sgd_opts, .lr = 0.05, .momentum = 0.9,
+                 .weight_decay = 0.01, .nesterov = 1);
+
+    train_like_torch("nesterov", OAR_F32, opts);
+    train_like_torch("nesterov", OAR_F64, opts);
+}
+
+/* ---- the rest ----------------------------------------------------------- */
+
+static uint64_t allocations(void)
+{
+    oar_memory_stats stats = oar_memory_stats_init();
+
+    OK(oar_memory_read(&stats));
+    return stats.allocations;
+}
+
+static void a_training_step_allocates_nothing_after_the_second(void **state)
+{
+    oar_module *net = mlp(OAR_F32);
+    oar_optim *sgd;
+    oar_tape *tape;
+    uint64_t before = 0;
+
+    OK(oar_sgd_create(net, OAR_OPTS(oar_sgd_opts, .momentum = 0.9), &sgd));
+    OK(oar_tape_create(&tape));
+    for (int step = 1; step <= STEPS; step++) {
+        if (step == 3)
+            before = allocations();
+        train_step(tape, net, sgd, step, OAR_F32);
+    }
+    assert_int_equal(allocations(), before);
+    oar_tape_destroy(tape);
+    oar_optim_destroy(sgd);
+    oar_module_release(net);
+}
+
+static oar_tensor *leaf_of(double value)
+{
+    oar_tensor *leaf = oar_full(NULL, OAR_F64, OAR_SHAPE(3), value);
+
+    OK(oar_tensor_require_grad(leaf, 1));
+    return leaf;
+}
+
+/* One step along a gradient of ones. */
+static void step_by_ones(oar_optim *sgd, oar_tensor *leaf)
+{
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf)));
+    OK(oar_optim_step(sgd));
+    oar_tape_destroy(tape);
+}
+
+static double first_of(const oar_tensor *t)
+{
+    double value[3];
+
+    OK(oar_tensor_read(t, OAR_F64, value));
+    return value[0];
+}
+
+static void learning_rate_can_be_changed_and_defaults_to_a_hundredth(void **s)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(1, &leaf, NULL, &sgd));
+    assert_true(oar_optim_lr(sgd) == 0.01);
+    OK(oar_optim_set_lr(sgd, 0.5));
+    assert_true(oar_optim_lr(sgd) == 0.5);
+    step_by_ones(sgd, leaf);
+    assert_true(first_of(leaf) == 0.5);
+    assert_int_equal(oar_optim_set_lr(sgd, -1), OAR_E_ARG);
+    assert_true(oar_optim_lr(sgd) == 0.5);
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf);
+}
+
+static void a_parameter_without_a_gradient_is_skipped(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(2) };
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(2, leaf, OAR_OPTS(oar_sgd_opts, .weight_decay = 1),
+                           &sgd));
+    step_by_ones(sgd, leaf[0]);
+    assert_true(first_of(leaf[0]) != 1);
+    assert_true(first_of(leaf[1]) == 2);
+    oar_optim_zero_grad(sgd);
+    assert_null(oar_tensor_grad(leaf[0]));
+    OK(oar_optim_step(sgd));
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void a_parameter_given_twice_is_stepped_once(void **state)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(2, (oar_tensor *[]){ leaf, leaf },
+                           OAR_OPTS(oar_sgd_opts, .lr = 0.25), &sgd));
+    step_by_ones(sgd, leaf);
+    assert_true(first_of(leaf) == 0.75);
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf);
+}
+
+static void the_optimizer_keeps_its_parameters_alive(void **state)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(1, &leaf, NULL, &sgd));
+    oar_tensor_release(leaf);
+    OK(oar_optim_step(sgd));
+    oar_optim_destroy(sgd);
+    oar_optim_destroy(NULL);
+}
+
+static void bad_options_and_parameters_are_refused_with_a_sentence(void **state)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_tensor *plain = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3));
+    oar_optim *sgd = NULL;
+
+    assert_int_equal(oar_sgd_create_over(
+                         1, &leaf, OAR_OPTS(oar_sgd_opts, .nesterov = 1), &sgd),
+                     OAR_E_ARG);
+    assert_int_equal(oar_sgd_create_over(1, &leaf,
+                                         OAR_OPTS(oar_sgd_opts, .momentum = -1),
+                                         &sgd),
+                     OAR_E_ARG);
+    assert_int_equal(oar_sgd_create_over(1, &plain, NULL, &sgd), OAR_E_ARG);
+    assert_non_null(strstr(oar_last_error_text(), "[3]"));
+    assert_int_equal(oar_sgd_create(NULL, NULL, &sgd), OAR_E_ARG);
+    assert_null(sgd);
+    oar_tensor_release(plain);
+    oar_tensor_release(leaf);
+}
+
+static void a_step_on_a_detached_parameter_is_a_wrong_state(void **state)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_tape *tape;
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(1, &leaf, NULL, &sgd));
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, leaf)));
+    OK(oar_storage_detach(oar_tensor_storage(leaf)));
+    assert_int_equal(oar_optim_step(sgd), OAR_E_STATE);
+    oar_tape_destroy(tape);
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ten_plain_steps_agree_with_pytorch),
+        cmocka_unit_test(ten_steps_with_momentum_agree_with_pytorch),
+        cmocka_unit_test(ten_nesterov_steps_with_decay_agree_with_pytorch),
+        cmocka_unit_test(a_training_step_allocates_nothing_after_the_second),
+        cmocka_unit_test(
+            learning_rate_can_be_changed_and_defaults_to_a_hundredth),
+        cmocka_unit_test(a_parameter_without_a_gradient_is_skipped),
+        cmocka_unit_test(a_parameter_given_twice_is_stepped_once),
+        cmocka_unit_test(the_optimizer_keeps_its_parameters_alive),
+        cmocka_unit_test(
+            bad_options_and_parameters_are_refused_with_a_sentence),
+        cmocka_unit_test(a_step_on_a_detached_parameter_is_a_wrong_state),
+    };
+
+    return cmocka_run_group_tests(tests, golden_open, golden_close);
+}

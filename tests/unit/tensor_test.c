@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors: making, asking, reading and writing, for every dtype. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <oarsong/memory.h>
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+#include <oarsong/tensor.h>
+
+#define OK(call)                                              \
+    do {                                                      \
+        if ((call) != OAR_OK)                                 \
+            fail_msg("%s: %s", #call, oar_last_error_text()); \
+    } while (0)
+
+static uint64_t live(void)
+{
+    oar_memory_stats stats = oar_memory_stats_init();
+
+    OK(oar_memory_read(&stats));
+    return stats.live;
+}
+
+/* ---- making ------------------------------------------------------------- */
+
+static void every_dtype_is_made_filled_copied_and_read(void **state)
+{
+    for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
+        oar_tensor *a = oar_full(NULL, (oar_dtype)d, OAR_SHAPE(3, 5), 1);
+        oar_tensor *b = oar_zeros(NULL, (oar_dtype)d, OAR_SHAPE(3, 5));
+        oar_tensor *c = oar_empty(NULL, OAR_F64, OAR_SHAPE(3, 5));
+        double got[15];
+
+        assert_int_equal(oar_tensor_dtype(a), d);
+        OK(oar_tensor_copy(b, a));
+        OK(oar_tensor_copy(c, b));
+        OK(oar_tensor_read(c, OAR_F64, got));
+        for (int i = 0; i < 15; i++)
+            assert_true(got[i] == 1);
+        got[7] = 0;
+        OK(oar_tensor_write(b, OAR_F64, got));
+        OK(oar_tensor_fill(c, 9));
+        OK(oar_tensor_read(b, OAR_F64, got));
+        assert_true(got[6] == 1 && got[7] == 0);
+        oar_tensor_release(a);
+        oar_tensor_release(b);
+        oar_tensor_release(c);
+    }
+}
+
+static void shapes_of_every_rank_are_row_major(void **state)
+{
+    oar_shape shape = { .ndim = 0 };
+
+    for (int ndim = 0; ndim <= OAR_MAX_DIMS; ndim++) {
+        oar_tensor *a;
+
+        if (ndim > 0)
+            shape.dim[ndim - 1] = ndim % 3 + 1;
+        shape.ndim = ndim;
+        a = oar_zeros(NULL, OAR_F32, shape);
+        assert_true(oar_tensor_is_contiguous(a));
+        assert_int_equal(oar_tensor_shape(a).ndim, ndim);
+        if (ndim > 0)
+            assert_int_equal(oar_tensor_stride(a, -1), 1);
+        oar_tensor_release(a);
+    }
+}
+
+static void a_tensor_from_data_has_the_data(void **state)
+{
+    const int16_t data[6] = { 1, -2, 3, -4, 5, -6 };
+    oar_tensor *a = oar_from_data(NULL, OAR_I16, OAR_SHAPE(2, 3), data);
+    oar_tensor *none = oar_from_data(NULL, OAR_F32, OAR_SHAPE(0, 3), NULL);
+    float got[6];
+
+    assert_ptr_not_equal(oar_tensor_data(a), data);
+    OK(oar_tensor_read(a, OAR_F32, got));
+    for (int i = 0; i < 6; i++)
+        assert_true(got[i] == data[i]);
+    assert_int_equal(oar_tensor_count(none), 0);
+    assert_null(oar_from_data(NULL, OAR_F32, OAR_SHAPE(3), NULL));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    oar_tensor_release(a);
+    oar_tensor_release(none);
+}
+
+static void impossible_shapes_are_refused_with_a_sentence(void **state)
+{
+    oar_shape nine = { .ndim = 9 };
+
+    assert_null(oar_empty(NULL, OAR_F32, OAR_SHAPE(3, -4)));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    assert_non_null(strstr(oar_last_error_text(), "[3, -4]"));
+    assert_null(oar_empty(NULL, OAR_F32, nine));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    assert_null(oar_empty(NULL, (oar_dtype)99, OAR_SHAPE(3)));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    assert_null(oar_empty(NULL, OAR_F64, OAR_SHAPE(INT64_MAX, 3, 0)));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+}
+
+static void a_view_must_fit_its_storage(void **state)
+{
+    oar_storage *s;
+    oar_tensor *a;
+
+    OK(oar_storage_create(40, 0, &s));
+    a = oar_view_of(NULL, s, 4, OAR_F32, OAR_SHAPE(2, 3));
+    assert_ptr_equal(oar_tensor_data(a), (float *)oar_storage_data(s) + 4);
+    assert_ptr_equal(oar_tensor_storage(a), s);
+    assert_null(oar_view_of(NULL, s, 5, OAR_F32, OAR_SHAPE(2, 3)));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    assert_null(oar_view_of(NULL, s, -1, OAR_F32, OAR_SHAPE(1)));
+    assert_null(oar_view_of(NULL, s, 0, OAR_F64, OAR_SHAPE(6)));
+    assert_null(oar_view_of(NULL, NULL, 0, OAR_F64, OAR_SHAPE(6)));
+    oar_tensor_release(a);
+    a = oar_view_of(NULL, s, 10, OAR_F32, OAR_SHAPE(0));
+    assert_non_null(a);
+    oar_tensor_release(a);
+    oar_storage_release(s);
+}
+
+/* ---- random numbers ----------------------------------------------------- */
+
+static void random_numbers_depend_on_seed_and_position_only(void **state)
+{
+    oar_tensor *a = oar_uniform(NULL, OAR_F32, OAR_SHAPE(1000), 5, -2, 3);
+    oar_tensor *b = oar_uniform(NULL, OAR_F32, OAR_SHAPE(7, 11), 5, -2, 3);
+    oar_tensor *c = oar_uniform(NULL, OAR_F32, OAR_SHAPE(7, 11), 6, -2, 3);
+    const float *x = oar_tensor_data(a), *y = oar_tensor_data(b);
+
+    assert_memory_equal(x, y, 77 * sizeof(float));
+    assert_memory_not_equal(x, oar_tensor_data(c), 77 * sizeof(float));
+    for (int i = 0; i < 1000; i++)
+        assert_true(x[i] >= -2 && x[i] < 3);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(c);
+}
+
+static void normal_numbers_have_their_mean_and_deviation(void **state)
+{
+    oar_dtype dtypes[] = { OAR_F32, OAR_F64, OAR_BF16 };
+
+    for (int d = 0; d < 3; d++) {
+        oar_tensor *a = oar_normal(NULL, dtypes[d], OAR_SHAPE(40000), 1, 5, 2);
+        static double x[40000];
+        double sum = 0, squares = 0;
+
+        OK(oar_tensor_read(a, OAR_F64, x));
+        for (int i = 0; i < 40000; i++) {
+            sum += x[i];
+            squares += (x[i] - 5) * (x[i] - 5);
+        }
+        assert_true(fabs(sum / 40000 - 5) < 0.05);
+        assert_true(fabs(sqrt(squares / 40000) - 2) < 0.05);
+        oar_tensor_release(a);
+    }
+    assert_null(oar_normal(NULL, OAR_I32, OAR_SHAPE(3), 1, 0, 1));
+    assert_int_equal(oar_last_error()->status, OAR_E_DTYPE);
+}
+
+static void uniform_integers_stay_in_range(void **state)
+{
+    oar_tensor *a = oar_uniform(NULL, OAR_I64, OAR_SHAPE(500), 3, -3, 4);
+    const int64_t *x = oar_tensor_data(a);
+    int seen[7] = { 0 };
+
+    for (int i = 0; i < 500; i++) {
+        assert_in_range(x[i] + 3, 0, 6);
+        seen[x[i] + 3]++;
+    }
+    for (int i = 0; i < 7; i++)
+        assert_true(seen[i] > 30);
+    assert_null(oar_uniform(NULL, OAR_F32, OAR_SHAPE(3), 1, 2, 1));
+    oar_tensor_release(a);
+}
+
+/* ---- asking ------------------------------------------------------------- */
+
+static void strided_tensors_are_read_and_written_row_by_row(void **state)
+{
+    float data[12], got[12];
+    oar_tensor *a, *b, *t;
+
+    for (int i = 0; i < 12; i++)
+        data[i] = (float)i;
+    a = oar_from_data(NULL, OAR_F32, OAR_SHAPE(3, 4), data);
+    t = oar_transpose(NULL, a, 0, 1);
+    b = oar_empty(NULL, OAR_F16, OAR_SHAPE(4, 3));
+    assert_false(oar_tensor_is_contiguous(t));
+    assert_int_equal(oar_tensor_stride(t, 0), 1);
+    assert_int_equal(oar_tensor_stride(t, 1), 4);
+    assert_int_equal(oar_tensor_stride(t, 2), 0);
+    OK(oar_tensor_copy(b, t));
+    OK(oar_tensor_read(b, OAR_F32, got));
+    for (int i = 0; i < 12; i++)
+        assert_true(got[i] == (float)(i % 3 * 4 + i / 3));
+    OK(oar_tensor_write(t, OAR_F32, data));
+    OK(oar_tensor_read(a, OAR_F32, got));
+    for (int i = 0; i < 12; i++)
+        assert_true(got[i] == (float)(i % 4 * 3 + i / 4));
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(t);
+}
+
+/* More elements than one block of the conversion. */
+static void long_strided_rows_are_converted(void **state)
+{
+    enum { N = 700 };
+    oar_tensor *a = oar_uniform(NULL, OAR_I32, OAR_SHAPE(N, 3), 1, -99, 99);
+    oar_tensor *column = oar_narrow(NULL, a, 1, 1, 1);
+    const int32_t *x = oar_tensor_data(a);
+    double got[N];
+
+    OK(oar_tensor_read(column, OAR_F64, got));
+    for (int i = 0; i < N; i++)
+        assert_true(got[i] == x[3 * i + 1]);
+    oar_tensor_release(column);
+    oar_tensor_release(a);
+}
+
+static void a_span_needs_contiguous_memory(void **state)
+{
+    oar_tensor *a = oar_zeros(NULL, OAR_F64, OAR_SHAPE(3, 5));
+    oar_tensor *rows = oar_narrow(NULL, a, 0, 1, 2);
+    oar_tensor *columns = oar_narrow(NULL, a, 1, 1, 2);
+    oar_span span;
+
+    OK(oar_tensor_span(rows, &span));
+    assert_ptr_equal(span.data, (double *)oar_tensor_data(a) + 5);
+    assert_int_equal(span.count, 10);
+    assert_int_equal(span.dtype, OAR_F64);
+    assert_int_equal(span.device.kind, OAR_CPU);
+    assert_int_equal(oar_tensor_span(columns, &span), OAR_E_ARG);
+    assert_non_null(strstr(oar_last_error_text(), "[3, 2]"));
+    OK(oar_storage_detach(oar_tensor_storage(a)));
+    assert_int_equal(oar_tensor_span(rows, &span), OAR_E_STATE);
+    oar_tensor_release(columns);
+    oar_tensor_release(rows);
+    oar_tensor_release(a);
+}
+
+static void an_item_is_the_only_element(void **state)
+{
+    oar_tensor *a = oar_full(NULL, OAR_BF16, OAR_SHAPE(1, 1), 3);
+    oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(2));
+    double value = 8;
+
+    assert_int_equal(oar_tensor_item(b, &value), OAR_E_SHAPE);
+    assert_true(value == 8);
+    OK(oar_tensor_item(a, &value));
+    assert_true(value == 3);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+}
+
+static void null_is_answered_and_keeps_the_error_there_is(void **state)
+{
+    oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(2));
+    oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3));
+    double value;
+
+    assert_int_equal(oar_tensor_shape(NULL).ndim, 0);
+    assert_int_equal(oar_tensor_dtype(NULL), OAR_F32);
+    assert_int_equal(oar_tensor_count(NULL), 0);
+    assert_int_equal(oar_tensor_stride(NULL, 0), 0);
+    assert_int_equal(oar_tensor_is_contiguous(NULL), 0);
+    assert_null(oar_tensor_storage(NULL));
+    assert_null(oar_tensor_data(NULL));
+    assert_null(oar_tensor_retain(NULL));
+    assert_null(oar_tensor_grad(NULL));
+    assert_int_equal(oar_tensor_requires_grad(NULL), 0);
+    oar_tensor_release(NULL);
+    assert_int_equal(oar_tensor_copy(a, b), OAR_E_SHAPE);
+    assert_int_equal(oar_tensor_item(NULL, &value), OAR_E_ARG);
+    assert_int_equal(oar_tensor_fill(NULL, 0), OAR_E_ARG);
+    assert_int_equal(oar_tensor_read(NULL, OAR_F32, &value), OAR_E_ARG);
+    assert_int_equal(oar_tensor_write(NULL, OAR_F32, &value), OAR_E_ARG);
+    assert_non_null(strstr(oar_last_error_text(), "copy to [2] from [3]"));
+    oar_clear_error();
+    assert_int_equal(oar_tensor_span(NULL, NULL), OAR_E_ARG);
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+}
+
+static void a_released_tensor_gives_everything_back(void **state)
+{
+    uint64_t before = live();
+    oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 3));
+    oar_tensor *t = oar_transpose(NULL, a, 0, 1);
+
+    assert_ptr_equal(oar_tensor_retain(a), a);
+    oar_tensor_release(a);
+    oar_tensor_release(a);
+    OK(oar_tensor_fill(t, 1)); /* the view holds the storage */
+    oar_tensor_release(t);
+    assert_int_equal(live(), before);
+}
+
+static void a_failed_allocation_gives_null_and_leaks_nothing(void **state)
+{
+    uint64_t before = live();
+    oar_tensor *made = NULL;
+
+    for (int n = 1; made == NULL; n++) {
+        oar_clear_error();
+        oar_memory_fail_after((uint64_t)n);
+        made = oar_normal(NULL, OAR_F32, OAR_SHAPE(3, 3), 1, 0, 1);
+        oar_memory_fail_after(0);
+        if (made != NULL)
+            break;
+        assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
+        assert_int_equal(live(), before);
+        assert_true(n < 10);
+    }
+    oar_tensor_release(made);
+    assert_int_equal(live(), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_dtype_is_made_filled_copied_and_read),
+        cmocka_unit_test(shapes_of_every_rank_are_row_major),
+        cmocka_unit_test(a_tensor_from_data_has_the_data),
+        cmocka_unit_test(impossible_shapes_are_refused_with_a_sentence),
+        cmocka_unit_test(a_view_must_fit_its_storage),
+        cmocka_unit_test(random_numbers_depend_on_seed_and_position_only),
+        cmocka_unit_test(normal_numbers_have_their_mean_and_deviation),
+        cmocka_unit_test(uniform_integers_stay_in_range),
+        cmocka_unit_test(strided_tensors_are_read_and_written_row_by_row),
+        cmocka_unit_test(long_strided_rows_are_converted),
+        cmocka_unit_test(a_span_needs_contiguous_memory),
+        cmocka_unit_test(an_item_is_the_only_element),
+        cmocka_unit_test(null_is_answered_and_keeps_the_error_there_is),
+        cmocka_unit_test(a_released_tensor_gives_everything_back),
+        cmocka_unit_test(a_failed_allocation_gives_null_and_leaks_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
