@@ -1,1 +1,81 @@
-int main(void) { return 0; }
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oarsong: the command. */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oarsong/oarsong.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *usage, *text;
+} commands[] = {
+    { "run", tool_run, "-n N PROGRAM ARGS...",
+      "start N ranks on this machine" },
+    { "bench", tool_bench, "KIND [options]",
+      "time a collective (all_reduce, broadcast, barrier)" },
+    { "info", tool_info, "", "version, machine, and the backends that work" },
+};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+int tool_failed(const char *what)
+{
+    const oar_error *e = oar_last_error();
+
+    fprintf(stderr, "oarsong %s: %s (%s)\n", what, e->text,
+            oar_status_name(e->status));
+    return TOOL_FAILED;
+}
+
+int tool_number(const char *text, size_t low, size_t high, size_t *value)
+{
+    char *tail;
+    unsigned long long number, unit = 1;
+
+    errno = 0;
+    number = strtoull(text, &tail, 10);
+    if (*tail == 'K' || *tail == 'k')
+        unit = 1ull << 10;
+    if (*tail == 'M' || *tail == 'm')
+        unit = 1ull << 20;
+    if (*tail == 'G' || *tail == 'g')
+        unit = 1ull << 30;
+    if (unit != 1)
+        tail++;
+    if (errno != 0 || tail == text || *tail != 0 || *text == '-' ||
+        number > high / unit || number * unit < low)
+        return 0;
+    *value = (size_t)(number * unit);
+    return 1;
+}
+
+static int usage(FILE *to)
+{
+    fprintf(to, "Oarsong %s: distributed training in C\n\n", OAR_VERSION_TEXT);
+    for (int i = 0; i < COMMANDS; i++)
+        fprintf(to, "  oarsong %-5s %-22s %s\n", commands[i].name,
+                commands[i].usage, commands[i].text);
+    fprintf(to, "\n`oarsong COMMAND --help` says more.\n");
+    return to == stdout ? TOOL_OK : TOOL_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return usage(stderr);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return usage(stdout);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("oarsong %s\n", OAR_VERSION_TEXT);
+        return TOOL_OK;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "oarsong: there is no command \"%s\"\n\n", argv[1]);
+    return usage(stderr);
+}

@@ -25,7 +25,8 @@ OAR_OPTS_INIT(oar_ddp_opts);
  * From then on a backward pass through the wrapper leaves the mean over all
  * ranks in the gradients: each gradient is a view of a bucket in shared memory,
  * and the bucket is reduced as soon as its last gradient is there. oar_backward
- * returns when all are done.
+ * returns when all are done. A parameter that a pass did not reach on some rank
+ * counts as zero there.
  *
  * Takes inner's reference, also on failure. Borrows the group, which must live
  * as long as the module. */

@@ -36,7 +36,7 @@ typedef struct oar_group_opts {
     int64_t spin_us;     /* 0: by itself (spin while cores are free); below 0:
                             never spin */
     size_t small_bytes;  /* up to here data travels in the exchange line
-                            itself; 0: 4096 */
+                            itself; 0: 512 */
     size_t stage_bytes;  /* chunk for memory that is not shared; 0: 256 KiB */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);

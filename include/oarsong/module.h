@@ -49,7 +49,8 @@ OAR_API oar_status oar_module_add_child(oar_module *module, const char *name,
 OAR_API int oar_module_children(const oar_module *module); /* direct ones */
 OAR_API oar_module *oar_module_child(const oar_module *module, int index);
 
-/* All parameters below this module, in order; borrowed. NULL out of range. */
+/* All parameters below this module, in order; borrowed. NULL out of range. One
+ * that was registered in two places is there twice. */
 OAR_API int oar_module_params(const oar_module *module);
 OAR_API oar_tensor *oar_module_param(const oar_module *module, int index);
 OAR_API int oar_module_buffers(const oar_module *module);
@@ -68,8 +69,9 @@ OAR_API int oar_module_training(const oar_module *module);
 
 /* Hooks around a module, run in the order added; a failure ends the pass with
  * that status. Backward hooks run when backward reaches the module's output
- * (before) and when the gradient of its input is complete (after); a module
- * that nothing was recorded for has none. */
+ * (before) and when the gradient of its input is complete (after), whether or
+ * not that input needs one; when backward is split, in the inputs half. A
+ * module that nothing was recorded for has none. */
 typedef enum oar_module_moment {
     OAR_BEFORE_FORWARD = 0,
     OAR_AFTER_FORWARD = 1,

@@ -6,6 +6,10 @@
  * contains both shapes. A NULL input gives NULL and keeps the error that is
  * there, so that a chain is checked once at its end. Inputs may be strided
  * views. Results are contiguous unless said otherwise.
+ *
+ * Views are for every dtype. add, mul, relu and sum are for integers, which
+ * wrap, and f32 and f64; all others for f32 and f64 only. There is no
+ * arithmetic in f16, bf16 and bool yet: OAR_E_UNSUPPORTED.
  */
 #ifndef OARSONG_OPS_H
 #define OARSONG_OPS_H
@@ -32,7 +36,8 @@ OAR_API oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 OAR_API oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor);
 OAR_API oar_tensor *oar_relu(oar_tape *tape, oar_tensor *a);
 
-/* The sum, or mean, of all elements: a single number. */
+/* The sum, or mean, of all elements: a single number. The mean of none is NaN.
+ */
 OAR_API oar_tensor *oar_sum(oar_tape *tape, oar_tensor *a);
 OAR_API oar_tensor *oar_mean(oar_tape *tape, oar_tensor *a);
 

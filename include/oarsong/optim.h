@@ -19,7 +19,8 @@ typedef struct oar_sgd_opts {
 } oar_sgd_opts;
 OAR_OPTS_INIT(oar_sgd_opts);
 
-/* Over all parameters of a module, or over an array of them. */
+/* Over all parameters of a module, or over an array of them; one that is there
+ * twice is stepped once. They are contiguous, f32 or f64. */
 OAR_API oar_status oar_sgd_create(const oar_module *module,
                                   const oar_sgd_opts *opts, oar_optim **optim);
 OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,

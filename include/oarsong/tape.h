@@ -5,7 +5,8 @@
  * itself if one of its inputs needs a gradient, and its result lives until
  * oar_tape_reset. Given a NULL tape it records nothing and the caller owns the
  * result. Several tapes may be alive at once (one per micro-batch in a
- * pipeline); they may share parameters. One thread at a time uses a tape.
+ * pipeline); they may share parameters, but a result of one becomes an input
+ * of another only through oar_tape_input. One thread at a time uses a tape.
  *
  * In the steady state a step allocates nothing: reset keeps tensors, nodes and
  * storage for the next step, but never recycles storage that somebody else
@@ -21,7 +22,8 @@ OAR_BEGIN_DECLS
 OAR_API oar_status oar_tape_create(oar_tape **tape);
 OAR_API void oar_tape_destroy(oar_tape *tape); /* NULL is fine */
 
-/* Forgets everything recorded and gives up every tensor the tape owns. */
+/* Forgets everything recorded and gives up every tensor the tape owns. Not from
+ * inside a backward pass. */
 OAR_API void oar_tape_reset(oar_tape *tape);
 
 /* While off, operations on the tape are not recorded, but the tape still owns
@@ -30,8 +32,9 @@ OAR_API int oar_tape_record(oar_tape *tape, int on);
 
 /* Fills the gradients of everything that `loss`, a single number, was computed
  * from: leaves that require one, added to what they hold. What was saved for
- * backward is given back as it is used, so a second call is OAR_E_STATE.
- * Gradient hooks run during it, deferred functions at its end. */
+ * backward is given back as it is used, so a second call is OAR_E_STATE; so is
+ * one after a failure in the middle. Gradient hooks run during it, deferred
+ * functions at its end. */
 OAR_API oar_status oar_backward(oar_tape *tape, oar_tensor *loss);
 
 /* The same from several roots at once, each with the gradient to start from:

@@ -69,8 +69,9 @@ OAR_API oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 OAR_API oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype,
                                   oar_shape shape, const void *data);
 
-/* Uniform in [low, high), or normal. The numbers depend only on seed and
- * position: the same whatever the number of ranks, threads or calls. */
+/* Uniform in [low, high), integers too, or normal, floats only. The numbers
+ * depend only on seed and position: the same whatever the number of ranks,
+ * threads or calls. */
 OAR_API oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype,
                                 oar_shape shape, uint64_t seed, double low,
                                 double high);
@@ -144,7 +145,8 @@ OAR_API oar_status oar_storage_attach(oar_storage *storage, void *data,
  * A leaf that requires a gradient has one gradient slot: the same for modules,
  * optimizers and wrappers. */
 
-/* Marks a leaf (a tensor no operation made). Only floating dtypes. */
+/* Marks a leaf (a tensor no operation made). Only floating dtypes. Off drops
+ * the gradient. */
 OAR_API oar_status oar_tensor_require_grad(oar_tensor *tensor, int on);
 OAR_API int oar_tensor_requires_grad(const oar_tensor *tensor);
 

@@ -58,8 +58,21 @@ static void reach_inputs(oar_tape *tape, const oari_node *node, pass which)
     }
 }
 
-/* Follows the edges down from the nodes marked so far. A module's marks are
- * reached if the count of reached nodes grew between its end and its begin. */
+/* A module's marks are reached if the count of reached nodes grew between its
+ * end and its begin. */
+static void reach_mark(oar_tape *tape, oari_node *node, int64_t reached)
+{
+    oari_node *end;
+
+    if (node->mark.is_end) {
+        node->mark.above = reached;
+    } else if (node->mark.end != 0) {
+        end = tape->node[node->mark.end];
+        node->reached = end->reached = reached > end->mark.above;
+    }
+}
+
+/* Follows the edges down from the roots, which are marked already. */
 static oar_status reach(oar_tape *tape, pass which)
 {
     int64_t reached = 0;
@@ -67,21 +80,17 @@ static oar_status reach(oar_tape *tape, pass which)
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
 
-        if (node->op == NULL && node->mark.is_end) {
-            node->mark.above = reached;
-        } else if (node->op == NULL && node->mark.end != 0) {
-            oari_node *end = tape->node[node->mark.end];
-
-            node->reached = end->reached = reached > end->mark.above;
-        } else if (node->reached) {
-            if (node->state != OARI_RECORDED)
-                return oari_fail(OAR_E_STATE,
-                                 "backward through %s a second time: what it "
-                                 "had saved was given back by the first",
-                                 node->op->name);
-            reach_inputs(tape, node, which);
-            reached++;
-        }
+        if (node->op == NULL)
+            reach_mark(tape, node, reached);
+        if (node->op == NULL || !node->reached)
+            continue;
+        if (node->state != OARI_RECORDED)
+            return oari_fail(OAR_E_STATE,
+                             "backward through %s a second time: what it had "
+                             "saved was given back by the first",
+                             node->op->name);
+        reach_inputs(tape, node, which);
+        reached++;
     }
     return OAR_OK;
 }

@@ -66,8 +66,7 @@ static float odd_from_i64(int64_t value)
     return odd_from_u64((uint64_t)value);
 }
 
-/* ---- loops over unaligned memory ------------------------------------------
- */
+/* ---- loops over unaligned memory --------------------------------------- */
 
 #define LOOP(name, to_type, from_type, expression)                       \
     static void name(void *to_data, const void *from_data, size_t count) \
@@ -85,8 +84,13 @@ static float odd_from_i64(int64_t value)
         }                                                                \
     }
 
+#if defined(__aarch64__)
+LOOP(f32_from_f16, float, __fp16, x) /* one instruction in hardware */
+LOOP(f16_from_f32, __fp16, float, x)
+#else
 LOOP(f32_from_f16, float, uint16_t, oari_half_to_f32(x))
 LOOP(f16_from_f32, uint16_t, float, oari_half_from_f32(x))
+#endif
 LOOP(f32_from_bf16, float, uint16_t, oari_brain_to_f32(x))
 LOOP(bf16_from_f32, uint16_t, float, oari_brain_from_f32(x))
 LOOP(f64_from_f32, double, float, x)
@@ -107,8 +111,7 @@ static loop_fn *direct_loop(oar_dtype to, oar_dtype from)
     return NULL;
 }
 
-/* ---- into the wide form ---------------------------------------------------
- */
+/* ---- into the wide form ------------------------------------------------ */
 
 #define READ(name, type, member, expression)                                   \
     static void read_##name(wide *to, const unsigned char *from, size_t count) \
@@ -153,8 +156,7 @@ static form form_of(oar_dtype dtype)
     }
 }
 
-/* ---- out of the wide form -------------------------------------------------
- */
+/* ---- out of the wide form ---------------------------------------------- */
 
 #define WRITE(name, member, type, expression)                                \
     static void name##_from_##member##s(unsigned char *to, const wide *from, \

@@ -11,13 +11,13 @@
 
 enum { WORDS = 1024 }; /* descriptors up to 65535; later ones stay open */
 
-static atomic_uint generation;
+atomic_uint oari_fork_count;
 static _Atomic uint64_t guarded[WORDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void in_child(void)
 {
-    atomic_fetch_add(&generation, 1);
+    atomic_fetch_add(&oari_fork_count, 1);
     for (int i = 0; i < WORDS; i++) {
         uint64_t word = atomic_exchange(&guarded[i], 0);
         for (int bit = 0; word != 0; bit++, word >>= 1)
@@ -31,15 +31,14 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, in_child);
 }
 
-unsigned oari_fork_generation(void)
+void oari_fork_watch(void)
 {
     pthread_once(&once, watch_forks);
-    return atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
 int oari_fork_guard(int fd)
 {
-    pthread_once(&once, watch_forks);
+    oari_fork_watch();
     if (fd >= 0 && fd < WORDS * 64)
         atomic_fetch_or(&guarded[fd / 64], UINT64_C(1) << fd % 64);
     return fd;

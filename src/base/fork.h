@@ -3,9 +3,18 @@
 #ifndef OARI_BASE_FORK_H
 #define OARI_BASE_FORK_H
 
+#include <stdatomic.h>
+
 /* Grows by one in every child: whoever remembers another number was made by a
  * parent. */
-unsigned oari_fork_generation(void);
+extern atomic_uint oari_fork_count;
+static inline unsigned oari_fork_generation(void)
+{
+    return atomic_load_explicit(&oari_fork_count, memory_order_relaxed);
+}
+
+/* Begins counting. To be called before a generation is first remembered. */
+void oari_fork_watch(void);
 
 /* A descriptor that a child closes at once: peers take its being open for a
  * sign of life. Gives back fd. Forget it before closing it. */

@@ -25,19 +25,30 @@ static inline float oari_bits_to_f32(uint32_t bits)
     return value;
 }
 
+/* yes where body < limit (both below 2^31), else no. In a way that no compiler
+ * turns back into a branch, which would keep a loop from being vectorised. */
+static inline uint32_t oari_bits_pick(uint32_t body, uint32_t limit,
+                                      uint32_t yes, uint32_t no)
+{
+    uint32_t mask = 0 - ((body - limit) >> 31);
+
+    return (yes & mask) | (no & ~mask);
+}
+
 static inline float oari_half_to_f32(uint16_t half)
 {
     const uint32_t least = 113u << 23; /* 2^-14, the least normal f16 */
     uint32_t sign = (half & 0x8000u) << 16;
     uint32_t body = (half & 0x7fffu) << 13;
     uint32_t normal = body + (112u << 23);
-    uint32_t special = body + (224u << 23);
+    uint32_t infinity = 31u << 23;
+    uint32_t quiet = oari_bits_pick(infinity, body, 0x00400000u, 0);
+    uint32_t special = (body + (224u << 23)) | quiet;
     float above = oari_bits_to_f32(body + least) - oari_bits_to_f32(least);
     uint32_t tiny = oari_bits_from_f32(above);
-    uint32_t result = body < 0x00800000u ? tiny : normal;
+    uint32_t result = oari_bits_pick(body, 1u << 23, tiny, normal);
 
-    special |= body > 0x0f800000u ? 0x00400000u : 0;
-    result = body >= 0x0f800000u ? special : result;
+    result = oari_bits_pick(body, infinity, result, special);
     return oari_bits_to_f32(result | sign);
 }
 
@@ -52,10 +63,10 @@ static inline uint16_t oari_half_from_f32(float value)
     float above = oari_bits_to_f32(body) + 0.5f;
     uint32_t tiny = oari_bits_from_f32(above) - oari_bits_from_f32(0.5f);
     uint32_t nan = 0x7e00u | ((body >> 13) & 0x03ffu);
-    uint32_t special = body > 0x7f800000u ? nan : 0x7c00u;
-    uint32_t result = body < 0x38800000u ? tiny : normal;
+    uint32_t special = oari_bits_pick(255u << 23, body, nan, 0x7c00u);
+    uint32_t result = oari_bits_pick(body, 113u << 23, tiny, normal);
 
-    result = body >= 0x47800000u ? special : result;
+    result = oari_bits_pick(body, 143u << 23, result, special);
     return (uint16_t)(result | sign);
 }
 

@@ -62,8 +62,7 @@ PLAIN_MEMORY(i32)
 PLAIN_MEMORY(u64)
 PLAIN_MEMORY(i64)
 
-/* ---- floats ---------------------------------------------------------------
- */
+/* ---- floats ------------------------------------------------------------ */
 
 /* Equal numbers differ at most in the sign of zero: or-ing the bits gives the
  * lesser, and-ing the greater. A NaN in a is kept; one in b is taken because
@@ -114,8 +113,7 @@ FLOAT_MIN_MAX(f64)
 FLOAT_ARITHMETIC(f32, float)
 FLOAT_ARITHMETIC(f64, double)
 
-/* ---- halves: a unit is two vectors of f32, split as load and store like ---
- */
+/* ---- halves: a unit is two vectors of f32, split as load and store like --- */
 
 #define HALF(E)                                                        \
     typedef struct E##_acc {                                           \
@@ -168,8 +166,7 @@ INLINE void bf16_store(unsigned char *to, bf16_acc x)
 }
 #endif
 
-/* ---- integers and bool: unsigned arithmetic wraps as signed would ---------
- */
+/* ---- integers and bool: unsigned arithmetic wraps as signed would ------ */
 
 #define INTEGER(E)                                                     \
     INLINE E##_acc E##_combine(oar_op_kind kind, E##_acc a, E##_acc b) \

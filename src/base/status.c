@@ -8,16 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <oarsong/version.h>
-
 static _Thread_local oar_error last_error = { .size = sizeof(oar_error),
                                               .rank = -1,
                                               .peer = -1 };
-
-int oar_version(void)
-{
-    return OAR_VERSION_CODE;
-}
 
 const char *oar_status_name(oar_status status)
 {

@@ -28,10 +28,16 @@ static size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
+size_t oari_line_bytes(size_t small_bytes)
+{
+    return small_bytes > OARI_LINE_BYTES ? small_bytes : OARI_LINE_BYTES;
+}
+
 oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
 {
     oari_layout l;
-    size_t line = round_up(sizeof(oari_line) + small_bytes, OARI_LINE_ALIGN);
+    size_t line = round_up(sizeof(oari_line) + oari_line_bytes(small_bytes),
+                           OARI_LINE_ALIGN);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     l.line[0] = round_up(sizeof(oari_control), OARI_LINE_ALIGN);

@@ -22,7 +22,8 @@
 #include "comm/recorder.h"
 
 enum {
-    OARI_LINE_ALIGN = 128, /* two cache lines: some machines fetch pairs */
+    OARI_LINE_ALIGN = 128,  /* two cache lines: some machines fetch pairs */
+    OARI_LINE_BYTES = 4096, /* room for data in a line, at least */
     OARI_MAIL_BYTES = 64 << 10,
     OARI_MAX_RANKS = 1024
 };
@@ -64,6 +65,9 @@ typedef struct oari_layout {
     size_t mail;  /* per destination: a ring */
     size_t bytes; /* of the whole */
 } oari_layout;
+
+/* Room for data in a line: OARI_LINE_BYTES, or more if small_bytes is. */
+size_t oari_line_bytes(size_t small_bytes);
 
 oari_layout oari_board_layout(int ranks, size_t small_bytes,
                               size_t stage_bytes);

@@ -461,6 +461,7 @@ void oari_engine_run(oar_group *group, oar_work *work)
 
     if (work->call.kind < OAR_COLL_SEND && try_token(e)) {
         if (atomic_fetch_add(&e->posted, 1) == 0) {
+            work->mine = 1;
             start_collective(group, work);
             drive(group, work);
             give_token(e);

@@ -112,6 +112,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                      .element = oar_dtype_size(call->out.dtype),
                      .weighted = needs_factors(call->op.kind),
                      .small_bytes = exec->small_bytes,
+                     .line_bytes = oari_line_bytes(exec->small_bytes),
                      .stage_bytes = exec->stage_bytes };
 
     exec->call = call;
@@ -202,7 +203,7 @@ static void describe_line(const oari_exec *exec, int rank, char *text,
 
 static oari_progress mismatch(const oari_exec *exec, int rank)
 {
-    char mine[160], theirs[160];
+    char mine[256], theirs[256];
 
     describe_line(exec, exec->rank, mine, sizeof mine);
     describe_line(exec, rank, theirs, sizeof theirs);
@@ -497,7 +498,7 @@ void oari_exec_missing(const oari_exec *exec, int rank, char *text,
 {
     const oari_board *b = exec->board;
     const void *recorder = b != NULL ? b->recorder[rank] : NULL;
-    char what[160] = "";
+    char what[256] = "";
     oar_record record;
 
     if (recorder != NULL &&

@@ -258,6 +258,7 @@ oar_status oari_group_open(const oar_backend_ops *backend,
         return OAR_E_NOMEM;
     g->rank = env->rank;
     g->ranks = env->ranks;
+    oari_fork_watch();
     g->generation = oari_fork_generation();
     g->backend = backend;
     g->timeout_ms = settings->timeout_ms;

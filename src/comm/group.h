@@ -14,7 +14,7 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
-    OARI_DEFAULT_SMALL = 4096,
+    OARI_DEFAULT_SMALL = 512,
     OARI_DEFAULT_STAGE = 256 << 10
 };
 
@@ -36,6 +36,7 @@ struct oar_work {
     _Atomic int holders;
     oar_status status; /* once done */
     int on_stack;      /* the caller waits; not touched once done */
+    int mine;          /* and drives it itself: nobody else looks */
     oar_work_fn then;
     void *then_arg;
     oar_transfer transfer; /* of a message */

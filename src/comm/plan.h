@@ -68,7 +68,9 @@ typedef struct oari_ask {
     int rank, ranks, root;
     size_t count, element; /* elements, bytes of one */
     int weighted;          /* the operator needs every rank's factor */
-    size_t small_bytes, stage_bytes;
+    size_t small_bytes;    /* up to here data goes in the line at once */
+    size_t line_bytes;     /* room in a line */
+    size_t stage_bytes;
 } oari_ask;
 
 typedef void (*oari_planner)(const oari_ask *ask, oari_plan *plan);

@@ -256,11 +256,15 @@ static uint64_t take(const _Atomic uint64_t *word)
     return atomic_load_explicit(word, memory_order_relaxed);
 }
 
-/* Orders the zero in `sequence` before the words that follow. Thread checkers
- * do not know fences, and need none: every word is an atomic. */
-static void fence(void)
+/* Orders the zero in `sequence` before the words that follow: store before
+ * store is all that is needed, which is cheaper than a release fence. */
+static void order_stores(void)
 {
-#if !defined(__SANITIZE_THREAD__)
+#if defined(__aarch64__)
+    __asm__ volatile("dmb ishst" ::: "memory");
+#elif defined(__x86_64__)
+    __asm__ volatile("" ::: "memory");
+#else
     atomic_thread_fence(memory_order_release);
 #endif
 }
@@ -271,7 +275,7 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
     slot *s = &recorder->map->ring[sequence % OAR_RECORDS];
 
     put(&s->sequence, 0);
-    fence();
+    order_stores();
     put(&s->posted, oari_ticks());
     put(&s->done, 0);
     put(&s->count, call->out.count);

@@ -58,6 +58,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.deadline_ns = 0;
     work.then = NULL;
     work.on_stack = 1;
+    work.mine = 0;
     atomic_init(&work.done, 0);
     oari_engine_run(group, &work);
     return result_of(&work);
@@ -91,6 +92,11 @@ void oari_work_finish(oar_work *work, oar_status status)
     oar_work_fn then;
     void *arg;
 
+    if (work->mine) {
+        work->status = status;
+        atomic_store_explicit(&work->done, 1, memory_order_relaxed);
+        return;
+    }
     pthread_mutex_lock(&e->lock);
     work->status = status;
     then = work->then;

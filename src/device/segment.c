@@ -120,7 +120,7 @@ static oar_status map_memfd(int fd, size_t bytes, int protection, void **base)
 oar_status oari_segment_make(const char *name, size_t bytes, int *fd,
                              void **base)
 {
-    int made;
+    int made = -1;
     oar_status status;
 
     if (!oari_alloc_allowed(bytes))

@@ -24,11 +24,11 @@ static oar_tensor *sequential_forward(oar_tape *tape, oar_module *module,
     return y;
 }
 
-static const oar_module_class sequential_class = { .size =
-                                                       sizeof sequential_class,
-                                                   .name = "sequential",
-                                                   .forward =
-                                                       sequential_forward };
+static const oar_module_class sequential_class = {
+    .size = sizeof sequential_class,
+    .name = "sequential",
+    .forward = sequential_forward,
+};
 
 /* Takes every child, also on failure. */
 static oar_status add_children(oar_module *module, int count,

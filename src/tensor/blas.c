@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/env.h"
+#include "base/log.h"
 
 enum { MOST_THREADS = 4096 };
 
@@ -22,7 +23,9 @@ static void settle(void)
 {
     int64_t threads = 1;
 
-    oari_env_int("OARSONG_BLAS_THREADS", 1, MOST_THREADS, &threads);
+    if (oari_env_int("OARSONG_BLAS_THREADS", 1, MOST_THREADS, &threads) !=
+        OAR_OK)
+        oari_log(OAR_LOG_WARN, "%s", oar_last_error_text());
     if (bli_thread_set_num_threads != NULL)
         bli_thread_set_num_threads(threads);
     if (openblas_set_num_threads != NULL)

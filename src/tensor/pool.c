@@ -69,6 +69,7 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
         return;
     }
     list = &pool->free_storages[size_class(&capacity)];
+    storage->used = pool->resets;
     storage->next = *list;
     *list = storage;
 }
@@ -98,6 +99,22 @@ oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
     return OAR_OK;
 }
 
+/* Gives the storages of a list that have not been in use since the reset
+ * numbered `since` back to the system. */
+static void trim(oar_storage **list, uint64_t since)
+{
+    while (*list != NULL) {
+        oar_storage *s = *list;
+
+        if (s->used >= since) {
+            list = &s->next;
+            continue;
+        }
+        *list = s->next;
+        oar_storage_release(s);
+    }
+}
+
 void oari_pool_reset(oari_pool *pool)
 {
     while (pool->count > 0) {
@@ -106,6 +123,10 @@ void oari_pool_reset(oari_pool *pool)
         t->node = NULL; /* whoever keeps it has a plain tensor from now on */
         oari_tensor_drop(pool, t);
     }
+    pool->resets++;
+    if (pool->resets % OARI_POOL_PATIENCE == 0)
+        for (int i = 0; i < OARI_POOL_CLASSES; i++)
+            trim(&pool->free_storages[i], pool->resets - OARI_POOL_PATIENCE);
 }
 
 void oari_pool_close(oari_pool *pool)
@@ -118,12 +139,7 @@ void oari_pool_close(oari_pool *pool)
         oari_free(t);
     }
     for (int i = 0; i < OARI_POOL_CLASSES; i++)
-        while (pool->free_storages[i] != NULL) {
-            oar_storage *s = pool->free_storages[i];
-
-            pool->free_storages[i] = s->next;
-            oar_storage_release(s);
-        }
+        trim(&pool->free_storages[i], UINT64_MAX);
     oari_free(pool->owned);
     memset(pool, 0, sizeof *pool);
 }

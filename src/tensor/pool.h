@@ -3,19 +3,24 @@
  * asks nothing of the system once the first has run.
  *
  * Free storages wait in one list per class of size, four classes per power of
- * two. Only what the pool holds the last reference to is ever reused. */
+ * two. Only what the pool holds the last reference to is ever reused. What no
+ * step has used for a while goes back to the system. */
 #ifndef OARI_TENSOR_POOL_H
 #define OARI_TENSOR_POOL_H
 
 #include "tensor/tensor.h"
 
-enum { OARI_POOL_CLASSES = 256 };
+enum {
+    OARI_POOL_CLASSES = 256,
+    OARI_POOL_PATIENCE = 64 /* resets that an unused storage is kept for */
+};
 
 struct oari_pool {
     oar_tensor **owned; /* given up by oari_pool_reset */
     int64_t count, room;
     oar_tensor *free_tensors;
     oar_storage *free_storages[OARI_POOL_CLASSES];
+    uint64_t resets;
 };
 
 /* Takes the caller's reference: the tensor lives until the next reset. On

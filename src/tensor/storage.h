@@ -22,6 +22,7 @@ struct oar_storage {
     void (*drop)(void *arg); /* (optional) of foreign data */
     void *drop_arg;
     oar_storage *next; /* in a pool's list of free ones */
+    uint64_t used;     /* the pool's reset after which it was last in use */
 };
 
 /* One with fresh memory for capacity bytes, of which views may use `bytes`. */

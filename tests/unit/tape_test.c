@@ -92,6 +92,21 @@ static void storage_that_somebody_refers_to_is_never_recycled(void **state)
     oar_tape_destroy(tape);
 }
 
+static void storage_that_no_step_needs_any_more_is_given_back(void **state)
+{
+    oar_tape *tape = new_tape();
+    uint64_t before = memory().live_bytes;
+
+    for (int step = 0; step < 200; step++) {
+        if (step < 3)
+            oar_zeros(tape, OAR_F32, OAR_SHAPE(1000, 1000));
+        oar_zeros(tape, OAR_F32, OAR_SHAPE(10));
+        oar_tape_reset(tape);
+    }
+    assert_true(memory().live_bytes - before < 100000);
+    oar_tape_destroy(tape);
+}
+
 static void a_result_kept_over_reset_is_a_plain_tensor(void **state)
 {
     oar_tape *tape = new_tape();
@@ -711,6 +726,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tape_owns_results_and_reset_gives_them_up),
         cmocka_unit_test(storage_that_somebody_refers_to_is_never_recycled),
+        cmocka_unit_test(storage_that_no_step_needs_any_more_is_given_back),
         cmocka_unit_test(a_result_kept_over_reset_is_a_plain_tensor),
         cmocka_unit_test(while_recording_is_off_nothing_is_recorded),
         cmocka_unit_test(a_result_of_another_tape_needs_oar_tape_input),

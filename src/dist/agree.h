@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dist/agree.h: do all ranks have the same model? */
+#ifndef OARI_DIST_AGREE_H
+#define OARI_DIST_AGREE_H
+
+#include <oarsong/collective.h>
+#include <oarsong/module.h>
+
+/* Compares names, shapes and dtypes of the parameters with rank 0's. If any
+ * rank differs, all return OAR_E_MISMATCH and name the first parameter. */
+oar_status oari_agree_on_params(const oar_module *module, oar_group *group);
+
+/* Copies rank 0's parameters and buffers to all. */
+oar_status oari_broadcast_state(const oar_module *module, oar_group *group);
+
+#endif
