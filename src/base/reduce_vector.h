@@ -6,8 +6,8 @@
  *   TARGET  the function attribute that allows the instructions, or nothing
  *
  * and, after including this, f16_load and f16_store. It may say OWN_MIN_MAX or
- * OWN_BF16 and bring its own of those. All functions compile to
- * a few instructions; none is left out of line. */
+ * OWN_BF16 and bring its own of those. All functions compile to a few
+ * instructions; none is left out of line. */
 #include <string.h>
 
 #include "base/reduce_isa.h"
@@ -113,7 +113,7 @@ FLOAT_MIN_MAX(f64)
 FLOAT_ARITHMETIC(f32, float)
 FLOAT_ARITHMETIC(f64, double)
 
-/* ---- halves: a unit is two vectors of f32, split as load and store like --- */
+/* ---- halves: two vectors of f32, split as suits load and store ---------- */
 
 #define HALF(E)                                                        \
     typedef struct E##_acc {                                           \
