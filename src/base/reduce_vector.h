@@ -141,13 +141,14 @@ HALF(f16)
 HALF(bf16)
 
 #ifndef OWN_BF16
-/* The bits of a as bf16 in the upper half of each lane, rounded to even. */
+/* The bits of a as bf16 in the upper half of each lane, rounded to even. A NaN
+ * is left as it is: arithmetic made it, or a bf16, so its upper half is one. */
 INLINE u32_acc round_bf16(f32_acc a)
 {
     u32_acc bits = (u32_acc)a;
     u32_acc rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
 
-    return u32_pick((u32_bits)(a != a), bits | 0x00400000u, rounded);
+    return u32_pick((u32_bits)(a != a), bits, rounded);
 }
 
 /* Even elements in one vector, odd ones in the other: no lane ever moves. */

@@ -155,7 +155,8 @@ static void look_around(oar_group *g)
 
 static void finish(oar_group *g, oar_work *work, oar_status status)
 {
-    atomic_fetch_sub(&g->engine.posted, 1);
+    if (!work->mine)
+        atomic_fetch_sub(&g->engine.posted, 1);
     oari_recorder_done(g->recorder, work->sequence,
                        status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
     oari_work_finish(work, status);
@@ -291,7 +292,7 @@ static void take_new_work(oar_group *g)
 static int more_posted(const oari_engine *e)
 {
     return atomic_load_explicit(&e->posted, memory_order_relaxed) >
-           (e->current != NULL);
+           (e->current != NULL && !e->current->mine);
 }
 
 /* One round. Returns whether anything moved. */
@@ -460,14 +461,13 @@ void oari_engine_run(oar_group *group, oar_work *work)
     oari_engine *e = &group->engine;
 
     if (work->call.kind < OAR_COLL_SEND && try_token(e)) {
-        if (atomic_fetch_add(&e->posted, 1) == 0) {
+        if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
             start_collective(group, work);
             drive(group, work);
             give_token(e);
             return;
         }
-        atomic_fetch_sub(&e->posted, 1);
         give_token(e);
     }
     enqueue(group, work);

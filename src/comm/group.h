@@ -47,7 +47,8 @@ struct oar_work {
 typedef struct oari_engine {
     _Atomic int token;   /* 1: somebody drives */
     _Atomic int waiters; /* users that want to */
-    _Atomic int posted;  /* operations queued or under way */
+    _Atomic int posted;  /* operations queued, or taken from the queue and not
+                            done */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     oar_work *first, *last; /* collectives queued; under lock */
