@@ -53,9 +53,10 @@ static float odd_from_f64(double value)
 /* The low bits gathered into one where f64 could not hold them all. */
 static float odd_from_u64(uint64_t value)
 {
-    if (value >> 53 != 0)
-        value = (value & ~(uint64_t)0xffff) | (uint64_t) !!(value & 0xffff)
-                                                  << 16;
+    uint64_t low = value & 0xffff;
+
+    if (value >> 53 != 0 && low != 0)
+        value = (value - low) | 0x10000;
     return odd_from_f64((double)value);
 }
 

@@ -40,13 +40,14 @@ oar_status oari_parse_int(const char *what, const char *text, int64_t low,
     errno = 0;
     number = strtoll(text, &tail, 10);
     unit = unit_of(tail);
-    if (errno != 0 || tail == text || unit == 0 || number > high / unit ||
-        number < low / unit || number * unit < low)
+    if (errno != 0 || tail == text || unit == 0 ||
+        __builtin_mul_overflow(number, unit, &number) || number < low ||
+        number > high)
         return oari_fail(OAR_E_ARG,
                          "%s is \"%s\", but should be a whole number from "
                          "%" PRId64 " to %" PRId64,
                          what, text, low, high);
-    *value = number * unit;
+    *value = number;
     return OAR_OK;
 }
 

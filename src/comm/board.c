@@ -4,9 +4,12 @@
  * The sleep handshake. A rank that is about to sleep stores `sleeping` and then
  * looks at the stamps; a rank that arrives stores its stamp and then looks at
  * `sleeping`. Both stores and both looks are seq_cst, so at least one of the
- * two sees the other, on either architecture. The look at `sleeping` comes
- * after the first look at the stamps: by then the store has drained, and the
- * common case, where everyone is awake, does not wait for it.
+ * two sees the other, on either architecture. (The look at the stamps is made
+ * of cheaper loads, behind a fence that oari_board_arm ends with: no load of
+ * any kind that follows it can be served before `sleeping` is there for all to
+ * see.) The look at `sleeping` comes after the first look at the stamps: by
+ * then the store has drained, and the common case, where everyone is awake,
+ * does not wait for it.
  */
 #include "comm/board.h"
 
@@ -227,6 +230,7 @@ void oari_board_arm(oari_board *board)
 {
     atomic_store_explicit(&board->control[board->rank]->sleeping, 1,
                           memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst);
 }
 
 void oari_board_awake(oari_board *board)

@@ -304,7 +304,7 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (g->board == NULL || e->message != NULL) &&
+        (g->exec.board == NULL || e->message != NULL) &&
         g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->current, -1);
     if (!oari_group_broken(g) && e->current != NULL)
@@ -358,10 +358,12 @@ static void sleep_on_backend(oar_group *g)
         poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(&g->engine)));
 }
 
+/* What is posted from now on rings, and a ring that came early is not lost:
+ * only what peers do has to be looked for once more. */
 static void sleep_on_board(oar_group *g)
 {
     oari_board_arm(g->board);
-    if (drive_once(g) || more_posted(&g->engine))
+    if (drive_once(g))
         oari_board_awake(g->board);
     else
         oari_board_sleep(g->board, nearest_deadline(&g->engine));

@@ -55,9 +55,21 @@ static void sign(oar_group *g, const oar_work *work, int peer)
              work->call.label != NULL ? work->call.label : "");
 }
 
+/* A fault that a peer has published came before mine, and stays the one that is
+ * reported. */
+static int heard_of_one(oar_group *g)
+{
+    const oar_error *published =
+        g->board != NULL ? oari_board_published(g->board) : NULL;
+
+    if (published != NULL)
+        oari_group_adopt(g, published);
+    return published != NULL;
+}
+
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    if (!claim_fault(group))
+    if (heard_of_one(group) || !claim_fault(group))
         return;
     group->fault = *oar_last_error();
     sign(group, work, peer);
@@ -72,13 +84,19 @@ void oari_group_adopt(oar_group *group, const oar_error *record)
     settle_fault(group);
 }
 
-oar_status oari_group_check(const oar_group *group)
+oar_status oari_group_owned(const oar_group *group)
 {
     if (group->generation != oari_fork_generation())
         return oari_fail(OAR_E_STATE,
                          "group \"%s\" belongs to the process that this one "
                          "was forked from",
                          group->name);
+    return OAR_OK;
+}
+
+oar_status oari_group_check(const oar_group *group)
+{
+    OARI_TRY(oari_group_owned(group));
     if (oari_group_broken(group))
         return oari_fail_with(&group->fault);
     return OAR_OK;
@@ -88,6 +106,7 @@ oar_status oar_group_fault(const oar_group *group, oar_error *record)
 {
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_fault of NULL");
+    OARI_TRY(oari_group_owned(group));
     if (!oari_group_broken(group))
         return OAR_OK;
     if (record != NULL)
@@ -99,9 +118,8 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
 {
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_abort of NULL");
-    if (group->generation != oari_fork_generation())
-        return oari_group_check(group);
-    if (claim_fault(group)) {
+    OARI_TRY(oari_group_owned(group));
+    if (!heard_of_one(group) && claim_fault(group)) {
         oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
                        group->rank,
                        reason != NULL ? reason : "no reason given");
@@ -143,6 +161,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "recorder_read of no group");
+    OARI_TRY(oari_group_owned(group));
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
     base = rank == group->rank    ? oari_recorder_base(group->recorder)
@@ -207,16 +226,34 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     return OAR_OK;
 }
 
+/* An algorithm forced by name decides whether the board is used. */
+static oar_status force_algorithm(oari_exec *x)
+{
+    int kind;
+
+    x->algorithm = oari_env_text("OARSONG_ALGO");
+    if (x->algorithm == NULL)
+        return OAR_OK;
+    kind = oari_algorithm_kind(x->algorithm);
+    if (kind == OARI_NO_ALGORITHM)
+        return oari_fail(OAR_E_ARG, "there is no algorithm \"%s\"",
+                         x->algorithm);
+    if (kind == OARI_OVER_MEMORY && x->board == NULL)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "algorithm \"%s\" needs shared memory", x->algorithm);
+    if (kind == OARI_OVER_MESSAGES)
+        x->board = NULL;
+    return OAR_OK;
+}
+
 static oar_status make_exec(oar_group *g, const oar_group_opts *o)
 {
     oari_exec *x = &g->exec;
 
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->algorithm = oari_env_text("OARSONG_ALGO");
     x->board = g->board;
-    if (x->algorithm != NULL && oari_algorithm_over_messages(x->algorithm))
-        x->board = NULL;
+    OARI_TRY(force_algorithm(x));
     x->backend = g->backend;
     x->self = g->self;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;

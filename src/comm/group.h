@@ -107,6 +107,9 @@ oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_group_opts *settings,
                            struct oari_world *world, oar_group **group);
 
+/* OAR_OK, or OAR_E_STATE in a child of the process that made the group. */
+oar_status oari_group_owned(const oar_group *group);
+
 /* OAR_OK, or why nothing can be done with it (as the last error). */
 oar_status oari_group_check(const oar_group *group);
 

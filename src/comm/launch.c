@@ -62,14 +62,30 @@ static void set_environment(const launch *l, int rank)
     setenv("OARSONG_STORE", store, 1);
 }
 
-static int run_function(const launch *l)
+static void error_key(int rank, char key[32])
 {
-    oar_group *group;
+    snprintf(key, 32, "error/%d", rank);
+}
+
+/* Leaves the reason of a failure where the launcher finds it. */
+static void leave_reason(const launch *l, int rank)
+{
+    char key[32];
+
+    error_key(rank, key);
+    oar_store_set(l->store, key, oar_last_error_text(),
+                  strlen(oar_last_error_text()));
+}
+
+static int run_function(const launch *l, int rank)
+{
+    oar_group *group = NULL;
     oar_status status = oar_group_from_env(l->group_opts, &group);
 
+    if (status == OAR_OK)
+        status = l->fn(group, l->arg);
     if (status != OAR_OK)
-        return (int)status;
-    status = l->fn(group, l->arg);
+        leave_reason(l, rank);
     oar_group_destroy(group);
     return (int)status;
 }
@@ -82,7 +98,7 @@ static _Noreturn void be_rank(const launch *l, int rank, pid_t parent)
     sigprocmask(SIG_SETMASK, &l->before, NULL);
     set_environment(l, rank);
     if (l->argv == NULL)
-        exit(run_function(l)); /* flushes what the function printed */
+        exit(run_function(l, rank)); /* flushes what the function printed */
     execvp(l->argv[0], l->argv);
     fprintf(stderr, "oarsong: cannot start %s: %s\n", l->argv[0],
             strerror(errno));
@@ -197,11 +213,27 @@ static void see_through(launch *l)
     }
 }
 
+static oar_status rank_failed(const launch *l)
+{
+    char key[32];
+    void *reason = NULL;
+    size_t bytes;
+
+    error_key(l->result.failed_rank, key);
+    if (oar_store_get(l->store, key, 0, &reason, &bytes) != OAR_OK)
+        reason = NULL;
+    oari_fail(OAR_E_PEER, "rank %d ended with code %d%s%s",
+              l->result.failed_rank, l->result.exit_code,
+              reason != NULL ? ": " : "",
+              reason != NULL ? (const char *)reason : "");
+    oari_free(reason);
+    return OAR_E_PEER;
+}
+
 static oar_status outcome(const launch *l)
 {
     if (l->result.failed_rank >= 0)
-        return oari_fail(OAR_E_PEER, "rank %d ended with code %d",
-                         l->result.failed_rank, l->result.exit_code);
+        return rank_failed(l);
     if (l->result.exit_code == 124)
         return oari_fail(OAR_E_TIMEOUT, "the ranks did not end in time");
     if (l->result.exit_code != 0)

@@ -33,14 +33,28 @@ static int fits(const oari_algorithm *a, const oari_ask *ask)
 const oari_algorithm *oari_choose(const oari_ask *ask, int over_memory,
                                   const char *name)
 {
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (fits(a, ask) && a->over_memory == over_memory &&
-            (name == NULL || strcmp(a->name, name) == 0))
+    const oari_algorithm *best = NULL;
+
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
+        if (!fits(a, ask) || a->over_memory != over_memory)
+            continue;
+        if (name != NULL && strcmp(a->name, name) == 0)
             return a;
-    oari_fail(OAR_E_UNSUPPORTED, "%s of %zu elements has no algorithm \"%s\"",
-              oar_coll_name(ask->kind), ask->count,
-              name != NULL ? name : "at all");
-    return NULL;
+        if (best == NULL)
+            best = a;
+    }
+    if (best == NULL)
+        oari_fail(OAR_E_UNSUPPORTED, "%s of %zu elements has no algorithm",
+                  oar_coll_name(ask->kind), ask->count);
+    return best;
+}
+
+int oari_algorithm_kind(const char *name)
+{
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
+        if (strcmp(a->name, name) == 0)
+            return a->over_memory ? OARI_OVER_MEMORY : OARI_OVER_MESSAGES;
+    return OARI_NO_ALGORITHM;
 }
 
 oar_status oari_plan_make(const oari_algorithm *algorithm, const oari_ask *ask,

@@ -84,10 +84,15 @@ typedef struct oari_algorithm {
 } oari_algorithm;
 extern const oari_algorithm oari_algorithms[];
 
-/* Picks the row for an operation; name forces one (NULL: the best). NULL with
- * the last error set if there is none. */
+/* Picks the row for an operation: the first that fits, or the one of that name
+ * (NULL: none) if it plans such an operation. NULL with the last error set if
+ * there is none. */
 const oari_algorithm *oari_choose(const oari_ask *ask, int over_memory,
                                   const char *name);
+
+/* What the algorithms of a name work over. */
+enum { OARI_NO_ALGORITHM = -1, OARI_OVER_MESSAGES = 0, OARI_OVER_MEMORY = 1 };
+int oari_algorithm_kind(const char *name);
 
 /* Makes the plan; END is added. Frees it again. */
 oar_status oari_plan_make(const oari_algorithm *algorithm, const oari_ask *ask,

@@ -11,7 +11,6 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "comm/plan.h"
 
 /* One line a backend: deleting its folder and its line here leaves a library
  * that builds. */
@@ -46,14 +45,6 @@ const char *oar_coll_name(oar_coll kind)
     case OAR_COLL_COUNT: break;
     }
     return "?";
-}
-
-int oari_algorithm_over_messages(const char *name)
-{
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (strcmp(a->name, name) == 0)
-            return !a->over_memory;
-    return 0;
 }
 
 oar_status oar_backend_fail(oar_status status, const char *format, ...)

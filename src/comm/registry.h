@@ -11,7 +11,4 @@
 oar_status oari_backend_find(const char *name, int ranks,
                              const oar_backend_ops **backend);
 
-/* Whether a planner of that name works over messages. */
-int oari_algorithm_over_messages(const char *name);
-
 #endif

@@ -116,6 +116,7 @@ oar_status oar_work_wait(oar_work *work)
 {
     if (work == NULL)
         return oari_fail(OAR_E_ARG, "work_wait for NULL");
+    OARI_TRY(oari_group_owned(work->group));
     oari_engine_wait(work->group, work);
     return result_of(work);
 }
@@ -125,6 +126,7 @@ oar_status oar_work_test(oar_work *work, int *done)
     if (work == NULL || done == NULL)
         return oari_fail(OAR_E_ARG, "work_test without a %s",
                          work == NULL ? "work" : "place for the answer");
+    OARI_TRY(oari_group_owned(work->group));
     if (!atomic_load(&work->done))
         oari_engine_nudge(work->group);
     *done = atomic_load(&work->done);
@@ -156,6 +158,7 @@ oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg)
     if (work == NULL || fn == NULL)
         return oari_fail(OAR_E_ARG, "work_then without a %s",
                          work == NULL ? "work" : "function");
+    OARI_TRY(oari_group_owned(work->group));
     e = &work->group->engine;
     pthread_mutex_lock(&e->lock);
     done = atomic_load(&work->done);

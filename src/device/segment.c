@@ -70,11 +70,7 @@ static void watch_forks(void)
 
 static size_t page_size(void)
 {
-    static size_t size;
-
-    if (size == 0)
-        size = (size_t)sysconf(_SC_PAGESIZE);
-    return size;
+    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static size_t round_up(size_t bytes, size_t unit)

@@ -13,6 +13,7 @@
 #include <oarsong/memory.h>
 
 #include "comm/board.h"
+#include "comm/planners.h"
 #include "support/symbolic.h"
 
 enum { MAX_RANKS = 33 };
@@ -43,6 +44,15 @@ static symbolic_op make_op(const oari_algorithm *a, int ranks, size_t count,
                  .line_bytes = oari_line_bytes(settings[setting].small_bytes),
                  .stage_bytes = settings[setting].stage_bytes }
     };
+}
+
+static const oari_algorithm *find(const char *name, oar_coll kind)
+{
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
+        if (strcmp(a->name, name) == 0 && a->kind == kind)
+            return a;
+    fail_msg("no planner %s of %s", name, oar_coll_name(kind));
+    return NULL;
 }
 
 /* Whether the library would ever run this. */
@@ -80,29 +90,21 @@ static int uses_reach(const oari_algorithm *a)
     return strcmp(a->name, "direct") == 0;
 }
 
-/* All roots of few ranks; of many the first, the last and one between. */
-static int next_root(int root, int ranks)
-{
-    if (ranks <= 7 || root == ranks - 1)
-        return root + 1;
-    return root == 0 ? ranks / 2 + 1 : ranks - 1;
-}
-
+/* Every variant of few ranks; of many, one that the seed picks. */
 static uint64_t run_variants(symbolic_op op, uint64_t seed)
 {
     int weights = op.ask.kind == OAR_COLL_ALL_REDUCE ? 2 : 1;
     int outcomes = uses_reach(op.algorithm) ? 2 : 1;
-    int roots = op.ask.kind == OAR_COLL_BROADCAST ? op.ask.ranks : 0;
+    int roots = op.ask.kind == OAR_COLL_BROADCAST ? op.ask.ranks : 1;
+    int all = weights * outcomes * roots, few = op.ask.ranks <= 7;
 
-    for (int i = 0; i < weights * outcomes; i++) {
-        op.ask.weighted = i % weights;
-        op.reachable = i / weights == 0;
-        if (roots == 0)
-            run_twice(&op, seed++);
-        for (int root = 0; root < roots; root = next_root(root, roots)) {
-            op.ask.root = root;
-            run_twice(&op, seed++);
-        }
+    for (int i = 0; i < (few ? all : 1); i++, seed++) {
+        int v = few ? i : (int)(seed * 2654435761u % (uint64_t)all);
+        op.ask.weighted = v % weights;
+        op.reachable = v / weights % outcomes == 0;
+        if (op.ask.kind == OAR_COLL_BROADCAST)
+            op.ask.root = v / weights / outcomes;
+        run_twice(&op, seed);
     }
     return seed;
 }
@@ -146,15 +148,14 @@ static void operations_of_different_kinds_follow_each_other(void **state)
         for (const oari_algorithm *b = oari_algorithms; b->name != NULL; b++)
             for (int i = 0; i < 3 * SYMBOLIC_ORDERS; i++, seed++) {
                 int n = i < 3 ? 2 : i < 6 ? 3 : 5;
-                symbolic_case c = { .ranks = n,
-                                    .ops = 4,
-                                    .op = { make_op(a, n, 200, 0),
-                                            make_op(b, n, 33, 0),
-                                            make_op(a, n, 65, 0),
-                                            make_op(b, n, 300, 0) },
-                                    .order = (symbolic_order)(i %
-                                                              SYMBOLIC_ORDERS),
-                                    .seed = seed };
+                symbolic_case c = {
+                    .ranks = n,
+                    .ops = 4,
+                    .op = { make_op(a, n, 200, 0), make_op(b, n, 33, 0),
+                            make_op(a, n, 65, 0), make_op(b, n, 300, 0) },
+                    .order = (symbolic_order)(i % SYMBOLIC_ORDERS),
+                    .seed = seed
+                };
                 for (int k = 0; k < 4; k++) {
                     c.op[k].reachable = seed >> k & 1;
                     if (!may_run(&c.op[k]))
@@ -164,16 +165,130 @@ static void operations_of_different_kinds_follow_each_other(void **state)
             }
 }
 
-/* ---- what the headers of the planners promise ---------------------------- */
+/* ---- planners that are wrong, so that we know that it would show ----------
+ */
 
-static const oari_algorithm *find(const char *name, oar_coll kind)
+static void forget_last_meeting(const oari_ask *ask, oari_plan *plan)
 {
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (strcmp(a->name, name) == 0 && a->kind == kind)
-            return a;
-    fail_msg("no planner %s of %s", name, oar_coll_name(kind));
-    return NULL;
+    plan->shows_buffers = 1;
+    oari_plan_meet(plan, 0, 0);
+    oari_plan_reduce(
+        plan, OARI_ALL_OUT, oari_slice_first(ask->count, ask->ranks, ask->rank),
+        OARI_IN, oari_slice_first(ask->count, ask->ranks, ask->rank), 0,
+        oari_slice_count(ask->count, ask->ranks, ask->rank));
 }
+
+static void hide_buffers(const oari_ask *ask, oari_plan *plan)
+{
+    forget_last_meeting(ask, plan);
+    oari_plan_meet(plan, 0, 0);
+    plan->shows_buffers = 0;
+}
+
+static void combine_too_much(const oari_ask *ask, oari_plan *plan)
+{
+    plan->shows_buffers = 1;
+    oari_plan_meet(plan, 0, 0);
+    oari_plan_reduce(plan, OARI_ALL_OUT, 0, OARI_IN, 0, 0, ask->count);
+    oari_plan_meet(plan, 0, 0);
+}
+
+static void read_an_old_line(const oari_ask *ask, oari_plan *plan)
+{
+    oari_plan_meet(plan, 0, ask->count);
+    oari_plan_meet(plan, 0, 0);
+    oari_plan_reduce(plan, OARI_OUT, 0, OARI_LINE, 0, 0, ask->count);
+}
+
+/* The next chunk goes where the last is still being read. */
+static void reuse_the_stage(const oari_ask *ask, oari_plan *plan)
+{
+    for (size_t at = 0; at < ask->count; at += 17) {
+        size_t left = ask->count - at, part = left < 17 ? left : 17;
+        oari_plan_copy(plan, OARI_STAGE, 0, OARI_IN, -1, at, part);
+        oari_plan_meet(plan, 0, 0);
+        oari_plan_reduce(plan, OARI_OUT, at, OARI_STAGE, 0, 0, part);
+    }
+}
+
+static void leave_the_stage(const oari_ask *ask, oari_plan *plan)
+{
+    oari_plan_copy(plan, OARI_STAGE, 1 << 20, OARI_IN, -1, 0, ask->count);
+}
+
+static void wait_in_a_circle(const oari_ask *ask, oari_plan *plan)
+{
+    int n = ask->ranks;
+
+    plan->slot_count = ask->count;
+    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
+    oari_plan_wait(plan);
+    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
+    oari_plan_wait(plan);
+}
+
+static void send_too_little(const oari_ask *ask, oari_plan *plan)
+{
+    int n = ask->ranks;
+
+    plan->slot_count = ask->count;
+    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
+    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count - 1);
+    oari_plan_wait(plan);
+}
+
+static void write_what_is_sent(const oari_ask *ask, oari_plan *plan)
+{
+    int n = ask->ranks;
+
+    plan->slot_count = ask->count;
+    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
+    oari_plan_send(plan, (ask->rank + 1) % n, OARI_OUT, 0, ask->count);
+    oari_plan_copy(plan, OARI_OUT, 0, OARI_IN, -1, 1, 1);
+    oari_plan_wait(plan);
+}
+
+static void wrong_planners_are_found_out(void **state)
+{
+    static const struct {
+        oari_planner plan;
+        const char *why;
+    } wrong[] = {
+        { forget_last_meeting, "the wrong out" },
+        { hide_buffers, "cannot reach" },
+        { combine_too_much, "while rank" },
+        { read_an_old_line, "before it is written" },
+        { reuse_the_stage, "while rank" },
+        { leave_the_stage, "which has" },
+        { wait_in_a_circle, "waits for ever" },
+        { send_too_little, "which expects" },
+        { write_what_is_sent, "which a message uses" },
+    };
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        oari_algorithm a = { "wrong", OAR_COLL_ALL_REDUCE, 1, wrong[i].plan };
+        symbolic_case c = {
+            .ranks = 3, .ops = 1, .op = { make_op(&a, 3, 200, 0) }, .seed = 5
+        };
+        const char *text = symbolic_run(&c, NULL);
+        if (text == NULL || strstr(text, wrong[i].why) == NULL)
+            fail_msg("wrong planner %zu: %s", i, text != NULL ? text : "fine");
+    }
+}
+
+static void a_barrier_that_does_not_wait_is_found_out(void **state)
+{
+    oari_algorithm a = *find("dissemination", OAR_COLL_BARRIER);
+    symbolic_case c = { .ranks = 3,
+                        .ops = 1,
+                        .op = { make_op(&a, 3, 0, 0) },
+                        .order = SYMBOLIC_LAZY };
+
+    a.plan = oari_plan_exchange; /* of 0 elements: no messages at all */
+    assert_non_null(strstr(symbolic_run(&c, NULL), "passes a barrier"));
+}
+
+/* ---- what the headers of the planners promise ---------------------------- */
 
 static symbolic_counts count_once(symbolic_op op)
 {
@@ -210,8 +325,7 @@ static void exchange_sends_what_its_formula_says(void **state)
             for (int r = 0; r < n; r++) {
                 size_t mine = oari_slice_count(counts[c], n, r);
                 total += did.sent[r];
-                assert_int_equal(did.sent[r],
-                                 counts[c] - mine + others * mine);
+                assert_int_equal(did.sent[r], counts[c] - mine + others * mine);
                 assert_int_equal(did.factors[r], c & 1 ? others : 0);
                 assert_true(did.messages[r] <= 2 * others + did.factors[r]);
             }
@@ -219,8 +333,8 @@ static void exchange_sends_what_its_formula_says(void **state)
         }
 }
 
-static void binomial_sends_the_buffer_once_to_each_in_logarithmic_rounds(
-    void **state)
+static void
+binomial_sends_the_buffer_once_to_each_in_logarithmic_rounds(void **state)
 {
     const oari_algorithm *a = find("binomial", OAR_COLL_BROADCAST);
 
@@ -255,8 +369,8 @@ static void memory_plans_meet_as_often_as_they_say(void **state)
 {
     symbolic_op line = make_op(find("line", OAR_COLL_ALL_REDUCE), 5, 17, 0);
     symbolic_op direct = make_op(find("direct", OAR_COLL_ALL_REDUCE), 5, 17, 0);
-    symbolic_op staged = make_op(find("staged", OAR_COLL_ALL_REDUCE), 5, 130,
-                                 0);
+    symbolic_op staged =
+        make_op(find("staged", OAR_COLL_ALL_REDUCE), 5, 130, 0);
 
     assert_int_equal(count_once(line).meetings[4], 1);
     assert_int_equal(count_once(direct).meetings[4], 2);
@@ -366,6 +480,8 @@ int main(void)
         cmocka_unit_test(every_planner_gives_every_rank_the_result),
         cmocka_unit_test(every_planner_holds_in_every_order_of_ranks),
         cmocka_unit_test(operations_of_different_kinds_follow_each_other),
+        cmocka_unit_test(wrong_planners_are_found_out),
+        cmocka_unit_test(a_barrier_that_does_not_wait_is_found_out),
         cmocka_unit_test(exchange_sends_what_its_formula_says),
         cmocka_unit_test(
             binomial_sends_the_buffer_once_to_each_in_logarithmic_rounds),

@@ -24,8 +24,8 @@ enum { INPUT = 11, GARBAGE, FACTOR, REDUCED, HEADER };
 
 static symbol name(int what, int op, int rank, size_t at)
 {
-    return mix(mix(mix((symbol)what << 32, (symbol)op), (symbol)rank),
-               (symbol)at + 7);
+    return mix((symbol)what << 48 | (symbol)op << 40 | (symbol)rank << 32,
+               (symbol)at);
 }
 
 /* ---- the world ----------------------------------------------------------- */
@@ -35,16 +35,20 @@ enum { IN, OUT, STAGE, LINE_0, LINE_1, MEMORIES };
 static const char *const memory_name[] = { "in", "out", "stage", "line 0",
                                            "line 1" };
 
+enum { NOBODY = -1, SEVERAL = -2 };
+
 typedef struct cell {
     symbol value;
     uint32_t clock; /* of its writer, when it wrote */
     int writer;
+    int reader;    /* since then */
+    uint32_t seen; /* its clock, if it is one */
 } cell;
 
 typedef struct memory {
     size_t room;
     cell *cell;
-    uint32_t *read; /* by cell, then rank: the clock of its last read */
+    uint32_t *read; /* by cell, then rank: clocks of several readers */
 } memory;
 
 typedef struct transfer {
@@ -75,6 +79,7 @@ typedef struct world {
     uint64_t random;
     int broken;
     char text[512];
+    symbol *expected[SYMBOLIC_OPS];
     one_rank rank[SYMBOLIC_RANKS];
 } world;
 
@@ -89,9 +94,9 @@ static void broke(const char *format, ...)
     if (w.broken)
         return;
     w.broken = 1;
-    used = snprintf(w.text, sizeof w.text, "%d ranks, order %d, seed %llu: ",
-                    w.c->ranks, (int)w.c->order,
-                    (unsigned long long)w.c->seed);
+    used = snprintf(w.text, sizeof w.text,
+                    "%d ranks, order %d, seed %llu: ", w.c->ranks,
+                    (int)w.c->order, (unsigned long long)w.c->seed);
     va_start(args, format);
     vsnprintf(w.text + used, sizeof w.text - (size_t)used, format, args);
     va_end(args);
@@ -121,6 +126,41 @@ static cell *touch(int me, int owner, int what, size_t at)
     return NULL;
 }
 
+static void note_reader(memory *m, size_t at, int me)
+{
+    cell *c = &m->cell[at];
+    uint32_t *read = m->read + at * (size_t)w.c->ranks;
+    uint32_t now = w.rank[me].clock[me];
+
+    if (c->reader == NOBODY || c->reader == me) {
+        c->reader = me;
+        c->seen = now;
+        return;
+    }
+    if (c->reader != SEVERAL) {
+        memset(read, 0, (size_t)w.c->ranks * sizeof *read);
+        read[c->reader] = c->seen;
+        c->reader = SEVERAL;
+    }
+    read[me] = now;
+}
+
+/* A rank whose reading of the cell `me` has not heard of, or NOBODY. */
+static int reader_beside(const memory *m, size_t at, int me)
+{
+    const cell *c = &m->cell[at];
+    const uint32_t *read = m->read + at * (size_t)w.c->ranks;
+    const uint32_t *clock = w.rank[me].clock;
+
+    if (c->reader >= 0)
+        return c->reader != me && c->seen > clock[c->reader] ? c->reader
+                                                             : NOBODY;
+    for (int r = 0; r < w.c->ranks && c->reader == SEVERAL; r++)
+        if (r != me && read[r] > clock[r])
+            return r;
+    return NOBODY;
+}
+
 static symbol get(int me, int owner, int what, size_t at)
 {
     memory *m = &w.rank[owner].memory[what];
@@ -135,27 +175,26 @@ static symbol get(int me, int owner, int what, size_t at)
     if (c->writer != me && c->clock > clock[c->writer])
         broke("rank %d reads %s[%zu] of rank %d while rank %d writes it", me,
               memory_name[what], at, owner, c->writer);
-    m->read[at * (size_t)w.c->ranks + (size_t)me] = clock[me];
+    note_reader(m, at, me);
     return c->value;
 }
 
 static void put(int me, int owner, int what, size_t at, symbol value)
 {
     memory *m = &w.rank[owner].memory[what];
-    uint32_t *clock = w.rank[me].clock, *read;
+    uint32_t *clock = w.rank[me].clock;
     cell *c = touch(me, owner, what, at);
+    int reader;
 
     if (c == NULL)
         return;
     if (c->writer != me && c->clock > clock[c->writer])
         broke("rank %d writes %s[%zu] of rank %d while rank %d writes it", me,
               memory_name[what], at, owner, c->writer);
-    read = m->read + at * (size_t)w.c->ranks;
-    for (int r = 0; r < w.c->ranks; r++)
-        if (r != me && read[r] > clock[r])
-            broke("rank %d writes %s[%zu] of rank %d while rank %d reads it",
-                  me, memory_name[what], at, owner, r);
-    *c = (cell){ value, clock[me], me };
+    if ((reader = reader_beside(m, at, me)) != NOBODY)
+        broke("rank %d writes %s[%zu] of rank %d while rank %d reads it", me,
+              memory_name[what], at, owner, reader);
+    *c = (cell){ value, clock[me], me, NOBODY, 0 };
 }
 
 /* ---- places of a plan ---------------------------------------------------- */
@@ -190,9 +229,7 @@ static int watched(int me, int owner, oari_where where)
         check_reach(me, owner, where);
         return in_of(owner, w.rank[me].op);
     case OARI_OUT:
-    case OARI_ALL_OUT:
-        check_reach(me, owner, where);
-        return OUT;
+    case OARI_ALL_OUT: check_reach(me, owner, where); return OUT;
     case OARI_LINE: return w.rank[me].meeting & 1 ? LINE_1 : LINE_0;
     case OARI_STAGE: return STAGE;
     case OARI_GATHER:
@@ -213,7 +250,8 @@ static symbol *scratch(int me, oari_where where, size_t at)
     return &r->factor[0];
 }
 
-/* Messages under way that hold this element: 1 if one reads, 2 if one writes. */
+/* Messages under way that hold this element: 1 if one reads, 2 if one writes.
+ */
 static int held(int me, oari_where where, size_t at)
 {
     const one_rank *r = &w.rank[me];
@@ -387,8 +425,12 @@ static int run_message(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
     int sending = s->kind == OARI_SEND;
-    transfer t = { sending, s->peer, 0, sending ? s->from : s->to,
-                   sending ? s->from_at : s->to_at, s->count };
+    transfer t = { sending,
+                   s->peer,
+                   0,
+                   sending ? s->from : s->to,
+                   sending ? s->from_at : s->to_at,
+                   s->count };
 
     if (s->peer < 0 || s->peer >= w.c->ranks || s->peer == me)
         broke("rank %d has a message with rank %d", me, s->peer);
@@ -475,7 +517,7 @@ static int run_wait(int me)
 
 /* ---- a rank's user ------------------------------------------------------- */
 
-static symbol expected(const symbolic_op *o, int op, size_t at)
+static symbol result_of(const symbolic_op *o, int op, size_t at)
 {
     symbol sum = (symbol)REDUCED;
 
@@ -520,7 +562,7 @@ static void check_result(int me)
     int in = in_of(me, r->op);
 
     for (size_t i = 0; i < o->ask.count && !w.broken; i++) {
-        if (get(me, me, OUT, i) != expected(o, r->op, i))
+        if (get(me, me, OUT, i) != w.expected[r->op][i])
             broke("%s %s of %zu: rank %d ends with the wrong out[%zu]",
                   o->algorithm->name, oar_coll_name(o->ask.kind), o->ask.count,
                   me, i);
@@ -617,8 +659,10 @@ static void run_all(void)
 static void make_memory(memory *m, size_t room)
 {
     m->room = room;
-    m->cell = calloc(room + 1, sizeof *m->cell);
-    m->read = calloc((room + 1) * (size_t)w.c->ranks, sizeof *m->read);
+    m->cell = malloc((room + 1) * sizeof *m->cell);
+    m->read = malloc((room + 1) * (size_t)w.c->ranks * sizeof *m->read);
+    for (size_t i = 0; i < room; i++)
+        m->cell[i] = (cell){ 0, 0, 0, NOBODY, 0 };
 }
 
 /* As much of each as a group has: see board.c. */
@@ -650,6 +694,15 @@ static void clear_rank(one_rank *r)
     oari_plan_clear(&r->plan);
 }
 
+static void make_expected(int op)
+{
+    const symbolic_op *o = &w.c->op[op];
+
+    w.expected[op] = malloc((o->ask.count + 1) * sizeof(symbol));
+    for (size_t i = 0; i < o->ask.count; i++)
+        w.expected[op][i] = result_of(o, op, i);
+}
+
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
 {
     memset(&w, 0, offsetof(world, rank));
@@ -660,9 +713,13 @@ const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
         make_rank(&w.rank[r]);
         w.rank[r].clock[r] = 1;
     }
+    for (int i = 0; i < c->ops; i++)
+        make_expected(i);
     run_all();
     for (int r = 0; r < c->ranks; r++)
         clear_rank(&w.rank[r]);
+    for (int i = 0; i < c->ops; i++)
+        free(w.expected[i]);
     if (counts != NULL)
         *counts = w.counts;
     return w.broken ? w.text : NULL;

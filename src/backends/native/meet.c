@@ -280,17 +280,40 @@ static oar_status accept_greeting(meeting *m, int rank, const greeting *g,
     return watch(n, rank);
 }
 
+/* Says whose fault it is that nothing goes over a socket. */
+static oar_status blame(const meeting *m, int rank, oar_status status)
+{
+    if (status == OAR_E_CLOSED)
+        return oari_fail(OAR_E_PEER,
+                         "rank %d died or left while group \"%s\" was made",
+                         rank, m->env->name);
+    if (status == OAR_E_TIMEOUT)
+        return oari_fail(OAR_E_TIMEOUT,
+                         "rank %d did not answer in the %lld ms for making "
+                         "group \"%s\"",
+                         rank, (long long)m->env->timeout_ms, m->env->name);
+    return status;
+}
+
 static oar_status call_on(meeting *m, int rank, int *socket)
 {
     oar_status status = oari_local_connect(m->note[rank].socket, socket);
 
     if (status != OAR_OK)
-        return oari_fail(OAR_E_PEER, "rank %d left before it was met: %s", rank,
-                         oar_last_error_text());
+        return blame(m, rank, status);
     status = greet(m, *socket, &m->note[rank]);
-    if (status != OAR_OK)
+    if (status != OAR_OK) {
         close(*socket);
-    return status;
+        *socket = -1;
+    }
+    return blame(m, rank, status);
+}
+
+static void turn_away(const int pass[PASSED], int socket)
+{
+    for (int i = 0; i < PASSED; i++)
+        close(pass[i]);
+    close(socket);
 }
 
 static oar_status hear_back(meeting *m, int rank, int socket)
@@ -300,15 +323,13 @@ static oar_status hear_back(meeting *m, int rank, int socket)
     oar_status status =
         oari_local_recv(socket, &g, sizeof g, pass, PASSED, m->deadline_ns);
 
-    if (status == OAR_OK && (g.rank != rank || !same_token(&g, &m->note[rank])))
-        status =
-            oari_fail(OAR_E_AUTH, "somebody else answers for rank %d", rank);
-    else if (status != OAR_OK)
-        status = oari_fail(status, "rank %d did not answer: %s", rank,
-                           oar_last_error_text());
     if (status != OAR_OK) {
         close(socket);
-        return status;
+        return blame(m, rank, status);
+    }
+    if (g.rank != rank || !same_token(&g, &m->note[rank])) {
+        turn_away(pass, socket);
+        return oari_fail(OAR_E_AUTH, "somebody else answers for rank %d", rank);
     }
     return accept_greeting(m, rank, &g, pass, socket);
 }
@@ -333,14 +354,12 @@ static oar_status let_one_in(meeting *m, int *let_in)
         return OAR_OK;
     }
     if (!known(m, &g)) {
-        for (int i = 0; i < PASSED; i++)
-            close(pass[i]);
-        close(socket);
+        turn_away(pass, socket);
         return OAR_OK;
     }
     OARI_TRY(accept_greeting(m, g.rank, &g, pass, socket));
     *let_in += 1;
-    return greet(m, socket, &m->mine);
+    return blame(m, g.rank, greet(m, socket, &m->mine));
 }
 
 static oar_status meet_lower(meeting *m, int *socket)
@@ -348,6 +367,15 @@ static oar_status meet_lower(meeting *m, int *socket)
     for (int r = 0; r < m->env->rank; r++)
         OARI_TRY(call_on(m, r, &socket[r]));
     return OAR_OK;
+}
+
+static int first_missing(const meeting *m)
+{
+    int rank = m->env->rank + 1;
+
+    while (rank < m->env->ranks - 1 && m->n->peer[rank].socket >= 0)
+        rank++;
+    return rank;
 }
 
 static oar_status meet_higher(meeting *m)
@@ -358,9 +386,7 @@ static oar_status meet_higher(meeting *m)
     while (let_in < wanted) {
         status = let_one_in(m, &let_in);
         if (status == OAR_E_TIMEOUT)
-            return oari_fail(OAR_E_TIMEOUT,
-                             "%d of %d higher ranks did not call on rank %d",
-                             wanted - let_in, wanted, m->env->rank);
+            return blame(m, first_missing(m), status);
         if (status != OAR_OK)
             return status;
     }

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank dies: at every step of every plan, while the ranks find each other,
+ * and in other ways than by a signal. The survivors are told, in time, who it
+ * was; they end in good order, and nothing is left behind. */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+#include "comm/store.h"
+#include "support/deed.h"
+
+enum {
+    NOTICED_MS = 2000,  /* a death, at the latest */
+    TIMEOUT_MS = 30000, /* of the groups: not what ends these operations */
+    MEETING_MS = 250,   /* of the groups that are never complete */
+    KILLED = 128 + SIGKILL
+};
+
+static void die(void *arg)
+{
+    raise(SIGKILL);
+}
+
+/* ---- at every step of every plan ----------------------------------------- */
+
+typedef struct plot {
+    const deed *deed;
+    int victim, step; /* -1: nobody dies, the steps are counted */
+    int steps[CREW_MAX];
+} plot;
+
+static int check_record(crew *c, int rank, const oar_group *g, int victim)
+{
+    oar_error record = { .size = sizeof record };
+    char name[16];
+
+    snprintf(name, sizeof name, "rank %d ", victim);
+    CREW_CHECK(c, rank, oar_group_fault(g, &record) == OAR_E_PEER);
+    CREW_CHECK(c, rank, record.peer == victim);
+    CREW_CHECK(c, rank, record.rank != victim);
+    CREW_CHECK(c, rank, strstr(record.text, name) != NULL);
+    CREW_CHECK(c, rank, strcmp(record.text, oar_last_error_text()) == 0);
+    return 0;
+}
+
+/* If the victim had done its part, an operation is whole, and a later one
+ * fails: the next, or, where it only sends, once the mail of the dead is full.
+ */
+static int survive(crew *c, int rank, oar_group *g, deed_hands *h, int victim)
+{
+    int only_sends = h->deed->algorithm != NULL &&
+                     strcmp(h->deed->algorithm, "binomial") == 0;
+    oar_status status = OAR_OK;
+
+    for (int i = 0; status == OAR_OK && i < (only_sends ? 16 : 2); i++) {
+        int64_t start = oari_now_ns();
+        deed_fill(h);
+        status = deed_run(h, g, 0);
+        CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+        CREW_CHECK(c, rank, status != OAR_OK || deed_right(h));
+    }
+    CREW_CHECK(c, rank, status == OAR_E_PEER);
+    return check_record(c, rank, g, victim);
+}
+
+static int run_plot(crew *c, int rank, void *arg)
+{
+    plot *p = arg;
+    oar_group_opts o = deed_opts(p->deed, TIMEOUT_MS);
+    deed_hands h;
+    oar_group *g;
+    int failed = 0;
+
+    CREW_CHECK(c, rank, deed_take(&h, p->deed, rank, c->ranks) == OAR_OK);
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    deed_watch(rank == p->victim ? p->step : -1, die, NULL);
+    if (p->victim >= 0 && rank != p->victim)
+        failed = survive(c, rank, g, &h, p->victim);
+    else {
+        CREW_CHECK(c, rank, deed_run(&h, g, 0) == OAR_OK);
+        CREW_CHECK(c, rank, deed_right(&h));
+        p->steps[rank] = deed_steps();
+    }
+    oar_group_destroy(g);
+    deed_drop(&h);
+    return failed;
+}
+
+static void count_steps(plot *p, int ranks)
+{
+    crew c;
+
+    p->victim = p->step = -1;
+    crew_start(&c, ranks, run_plot, p, "%s, %d ranks", p->deed->name, ranks);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
+static void kill_at(plot *p, int ranks, int victim, int step)
+{
+    crew c;
+
+    p->victim = victim;
+    p->step = step;
+    crew_start(&c, ranks, run_plot, p, "%s, %d ranks, rank %d dies at step %d",
+               p->deed->name, ranks, victim, step);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, r == victim ? KILLED : 0);
+    crew_end(&c);
+}
+
+static int kill_everywhere(int ranks)
+{
+    plot *p = crew_page(sizeof *p);
+    int scenarios = 0;
+
+    for (const deed *d = deed_list; d->name != NULL; d++) {
+        p->deed = d;
+        count_steps(p, ranks);
+        for (int victim = 0; victim < ranks; victim++)
+            for (int step = 0; step < p->steps[victim]; step++, scenarios++)
+                kill_at(p, ranks, victim, step);
+    }
+    crew_drop_page(p, sizeof *p);
+    return scenarios;
+}
+
+static void a_death_at_any_step_is_told_to_the_other_of_two(void **state)
+{
+    print_message("%d deaths\n", kill_everywhere(2));
+}
+
+static void a_death_at_any_step_is_told_to_the_others_of_three(void **state)
+{
+    print_message("%d deaths\n", kill_everywhere(3));
+}
+
+/* ---- while the ranks find each other --------------------------------------
+ */
+
+/* Whatever the library does to meet its peers comes through here: changes in
+ * the store, and these four calls. Each has a moment before and one after. */
+static int moments, die_at = -1;
+
+static void pass_moment(void)
+{
+    if (moments++ == die_at)
+        die(NULL);
+}
+
+int connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+    int result;
+
+    pass_moment();
+    result = (int)syscall(SYS_connect, fd, address, length);
+    pass_moment();
+    return result;
+}
+
+int accept4(int fd, struct sockaddr *restrict address,
+            socklen_t *restrict length, int flags)
+{
+    int result;
+
+    pass_moment();
+    result = (int)syscall(SYS_accept4, fd, address, length, flags);
+    pass_moment();
+    return result;
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    ssize_t result;
+
+    pass_moment();
+    result = syscall(SYS_sendmsg, fd, message, flags);
+    pass_moment();
+    return result;
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    ssize_t result;
+
+    pass_moment();
+    result = syscall(SYS_recvmsg, fd, message, flags);
+    pass_moment();
+    return result;
+}
+
+static oari_store_ops mortal_ops;
+static const oari_store_ops *file_ops;
+
+static oar_status mortal_update(void *self, const char *key,
+                                oar_status (*change)(void *, oari_value *),
+                                void *arg)
+{
+    oar_status status;
+
+    pass_moment();
+    status = file_ops->update(self, key, change, arg);
+    pass_moment();
+    return status;
+}
+
+static oar_status mortal_join(const crew *c, int rank, oar_group **group)
+{
+    oar_group_opts o = oar_group_opts_init();
+    char path[160];
+    oar_store *store;
+    oar_status status;
+
+    snprintf(path, sizeof path, "%s/store", c->folder);
+    if ((status = oar_store_create_file(path, &store)) != OAR_OK)
+        return status;
+    file_ops = store->ops;
+    mortal_ops = *file_ops;
+    mortal_ops.update = mortal_update;
+    store->ops = &mortal_ops;
+    o.backend = "shm";
+    o.timeout_ms = MEETING_MS;
+    status = oar_group_create(store, rank, c->ranks, &o, group);
+    oar_store_destroy(store);
+    return status;
+}
+
+typedef struct tryst {
+    int victim, moment; /* -1: nobody dies, the moments are counted */
+    int moments[CREW_MAX];
+    int named[CREW_MAX];
+} tryst;
+
+/* The group may be there before the victim dies: then it dies in the group. */
+static oar_status meet_or_not(crew *c, int rank, oar_group **g)
+{
+    oar_status status = mortal_join(c, rank, g);
+
+    return status == OAR_OK ? oar_barrier(*g, NULL, NULL) : status;
+}
+
+static int run_tryst(crew *c, int rank, void *arg)
+{
+    tryst *t = arg;
+    oar_group *g = NULL;
+    int64_t start = oari_now_ns();
+    oar_status status;
+    char name[16];
+
+    die_at = rank == t->victim ? t->moment : -1;
+    status = meet_or_not(c, rank, &g);
+    t->moments[rank] = moments;
+    if (t->victim < 0)
+        CREW_CHECK(c, rank, status == OAR_OK);
+    else {
+        CREW_CHECK(c, rank, status == OAR_E_TIMEOUT || status == OAR_E_PEER);
+        CREW_CHECK(c, rank, crew_ms_since(start) < MEETING_MS + NOTICED_MS);
+        snprintf(name, sizeof name, "rank %d ", t->victim);
+        t->named[rank] = strstr(oar_last_error_text(), name) != NULL;
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+/* Of three ranks, one may have heard of the victim's death only through the
+ * other, which left because of it. */
+static void die_in_tryst(tryst *t, int ranks, int victim, int moment)
+{
+    int named = 0, ended;
+    crew c;
+
+    memset(t->named, 0, sizeof t->named);
+    t->victim = victim;
+    t->moment = moment;
+    crew_start(&c, ranks, run_tryst, t,
+               "meeting of %d, rank %d dies at moment %d", ranks, victim,
+               moment);
+    for (int r = 0; r < ranks; r++) {
+        if (r != victim)
+            crew_expect(&c, r, 0);
+        else if ((ended = crew_wait(&c, r, CREW_PATIENCE_MS)) != KILLED)
+            crew_give_up(&c, "the victim ended with %d", ended);
+    }
+    for (int r = 0; r < ranks; r++)
+        named += t->named[r];
+    if (named == 0)
+        crew_give_up(&c, "nobody named rank %d", victim);
+    crew_end(&c);
+}
+
+static void count_moments(tryst *t, int ranks)
+{
+    crew c;
+
+    t->victim = t->moment = -1;
+    crew_start(&c, ranks, run_tryst, t, "meeting of %d", ranks);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
+static void a_death_in_the_meeting_of_ranks_is_told_in_time(void **state)
+{
+    tryst *t = crew_page(sizeof *t);
+    int scenarios = 0;
+
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        count_moments(t, ranks);
+        for (int victim = 0; victim < ranks; victim++)
+            for (int m = 0; m < t->moments[victim]; m++, scenarios++)
+                die_in_tryst(t, ranks, victim, m);
+    }
+    print_message("%d deaths\n", scenarios);
+    crew_drop_page(t, sizeof *t);
+}
+
+/* ---- other ends -----------------------------------------------------------
+ */
+
+static void crash(void *arg)
+{
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+}
+
+static void leave_early(void *arg)
+{
+    exit(0);
+}
+
+typedef struct ending {
+    const char *name;
+    void (*end)(void *arg);
+    int code;
+} ending;
+
+static const ending endings[] = {
+    { "a crash", crash, 128 + SIGSEGV },
+    { "an exit without destroy", leave_early, 0 },
+};
+
+typedef struct quit {
+    const ending *ending;
+    const deed *deed;
+    int victim, step;
+} quit;
+
+static int run_quit(crew *c, int rank, void *arg)
+{
+    quit *q = arg;
+    oar_group_opts o = deed_opts(q->deed, TIMEOUT_MS);
+    deed_hands h;
+    oar_group *g;
+    int failed;
+
+    CREW_CHECK(c, rank, deed_take(&h, q->deed, rank, c->ranks) == OAR_OK);
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == q->victim)
+        deed_watch(q->step, q->ending->end, NULL);
+    failed = survive(c, rank, g, &h, q->victim);
+    oar_group_destroy(g);
+    deed_drop(&h);
+    return failed;
+}
+
+static void quit_at(const quit *q, int ranks)
+{
+    quit copy = *q;
+    crew c;
+
+    crew_start(&c, ranks, run_quit, &copy, "%s, %d ranks, %s of rank %d at %d",
+               q->deed->name, ranks, q->ending->name, q->victim, q->step);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, r == q->victim ? q->ending->code : 0);
+    crew_end(&c);
+}
+
+static void a_crash_or_an_exit_without_destroy_is_a_death(void **state)
+{
+    for (int e = 0; e < 2; e++)
+        for (const deed *d = deed_list; d->name != NULL; d++)
+            for (int victim = 0; victim < 2; victim++)
+                quit_at(&(quit){ &endings[e], d, victim, 1 }, 2 + victim);
+}
+
+/* ---- messages -------------------------------------------------------------
+ */
+
+/* A receive whose sender dies after half of the message; a send whose receiver
+ * dies; a message that was whole before its sender died arrives. */
+static int run_message(crew *c, int rank, void *arg)
+{
+    enum { LONG = 100000 };
+    crew_flag *sent = arg;
+    static float x[LONG];
+    oar_span s = oar_span_of(x, 3, OAR_F32);
+    oar_span l = oar_span_of(x, LONG, OAR_F32);
+    oar_group_opts o = oar_group_opts_init();
+    oar_group *g;
+    oar_work *work = NULL;
+
+    o.timeout_ms = TIMEOUT_MS;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == 1) {
+        x[2] = 7;
+        CREW_CHECK(c, rank, oar_send(g, s, 0, 1, NULL, NULL) == OAR_OK);
+        CREW_CHECK(c, rank, oar_send(g, l, 0, 2, NULL, &work) == OAR_OK);
+        crew_raise(sent);
+        CREW_CHECK(c, rank, crew_await(sent, 2, CREW_PATIENCE_MS));
+        die(NULL);
+    }
+    CREW_CHECK(c, rank, crew_await(sent, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, oar_recv(g, s, 1, 1, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, x[2] == 7);
+    crew_raise(sent);
+    CREW_CHECK(c, rank, oar_recv(g, l, 1, 3, NULL, &work) == OAR_OK);
+    CREW_CHECK(c, rank, oar_work_wait(work) == OAR_E_PEER);
+    oar_work_release(work);
+    CREW_CHECK(c, rank, oar_send(g, l, 1, 4, NULL, NULL) == OAR_E_PEER);
+    if (check_record(c, rank, g, 1) != 0)
+        return 1;
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_message_of_the_dead_arrives_or_fails(void **state)
+{
+    crew_flag *sent = crew_page(sizeof *sent);
+    crew c;
+
+    crew_start(&c, 2, run_message, sent, "messages of the dead");
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, KILLED);
+    crew_end(&c);
+    crew_drop_page(sent, sizeof *sent);
+}
+
+/* ---- operations in a row ---------------------------------------------------
+ */
+
+enum { ROW = 5 };
+
+static void count_failed(void *arg, oar_status status)
+{
+    if (status == OAR_E_PEER)
+        crew_raise(arg);
+}
+
+/* Nobody waits for them: the engine's thread has to notice. */
+static int run_row(crew *c, int rank, void *arg)
+{
+    static crew_flag failed;
+    static float x[ROW];
+    oar_work *work[ROW + 1];
+    oar_group *g;
+
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    if (rank == 1) {
+        CREW_CHECK(c, rank, crew_await(arg, 1, CREW_PATIENCE_MS));
+        die(NULL);
+    }
+    for (int i = 0; i < ROW; i++)
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, oar_span_of(&x[i], 1, OAR_F32), OAR_SUM,
+                                  NULL, &work[i]) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_recv(g, oar_span_of(x, 0, OAR_F32), 1, 1, NULL,
+                        &work[ROW]) == OAR_OK);
+    for (int i = 0; i <= ROW; i++)
+        CREW_CHECK(c, rank,
+                   oar_work_then(work[i], count_failed, &failed) == OAR_OK);
+    crew_raise(arg);
+    CREW_CHECK(c, rank, crew_await(&failed, ROW + 1, NOTICED_MS));
+    for (int i = 0; i <= ROW; i++)
+        oar_work_release(work[i]);
+    if (check_record(c, rank, g, 1) != 0)
+        return 1;
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_death_ends_a_row_of_operations_nobody_waits_for(void **state)
+{
+    crew_flag *posted = crew_page(sizeof *posted);
+    crew c;
+
+    crew_start(&c, 2, run_row, posted, "a row of operations");
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, KILLED);
+    crew_end(&c);
+    crew_drop_page(posted, sizeof *posted);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_at_any_step_is_told_to_the_other_of_two),
+        cmocka_unit_test(a_death_at_any_step_is_told_to_the_others_of_three),
+        cmocka_unit_test(a_death_in_the_meeting_of_ranks_is_told_in_time),
+        cmocka_unit_test(a_crash_or_an_exit_without_destroy_is_a_death),
+        cmocka_unit_test(a_message_of_the_dead_arrives_or_fails),
+        cmocka_unit_test(a_death_ends_a_row_of_operations_nobody_waits_for),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

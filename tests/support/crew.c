@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/crew.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+/* ---- flags --------------------------------------------------------------- */
+
+void *crew_page(size_t bytes)
+{
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(page != MAP_FAILED);
+    return page;
+}
+
+void crew_drop_page(void *page, size_t bytes)
+{
+    munmap(page, bytes);
+}
+
+void crew_raise(crew_flag *flag)
+{
+    atomic_fetch_add(flag, 1);
+    syscall(SYS_futex, flag, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+int crew_await(crew_flag *flag, uint32_t value, int timeout_ms)
+{
+    int64_t deadline = oari_deadline(timeout_ms), left;
+    uint32_t now;
+
+    while ((now = atomic_load(flag)) < value) {
+        struct timespec time;
+        if ((left = deadline - oari_now_ns()) <= 0)
+            return 0;
+        time.tv_sec = left / 1000000000;
+        time.tv_nsec = left % 1000000000;
+        syscall(SYS_futex, flag, FUTEX_WAIT, now, &time, NULL, 0);
+    }
+    return 1;
+}
+
+/* ---- starting ------------------------------------------------------------ */
+
+static _Noreturn void be_rank(crew *c, int rank, pid_t parent, crew_fn fn,
+                              void *arg)
+{
+    struct rlimit none = { 0, 0 };
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    setrlimit(RLIMIT_CORE, &none); /* a crash leaves no file */
+    setenv("TMPDIR", c->folder, 1);
+    exit(fn(c, rank, arg));
+}
+
+static void make_folder(crew *c)
+{
+    const char *base = getenv("TMPDIR");
+
+    snprintf(c->folder, sizeof c->folder, "%s/oarsong-crew-XXXXXX",
+             base != NULL ? base : "/tmp");
+    if (mkdtemp(c->folder) == NULL)
+        fail_msg("make a folder %s: %s", c->folder, strerror(errno));
+}
+
+void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
+                ...)
+{
+    pid_t self = getpid();
+    va_list args;
+
+    memset(c, 0, sizeof *c);
+    va_start(args, format);
+    vsnprintf(c->what, sizeof c->what, format, args);
+    va_end(args);
+    make_folder(c);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* children of ranks come to us */
+    fflush(NULL);
+    c->ranks = ranks;
+    for (int r = 0; r < ranks; r++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            be_rank(c, r, self, fn, arg);
+        if (pid < 0)
+            crew_give_up(c, "fork: %s", strerror(errno));
+        c->pid[r] = pid;
+    }
+}
+
+static oar_status open_store(const crew *c, oar_store **store)
+{
+    char path[160];
+
+    snprintf(path, sizeof path, "%s/store", c->folder);
+    return oar_store_create_file(path, store);
+}
+
+oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
+                     oar_group **group)
+{
+    oar_group_opts o = opts != NULL ? *opts : oar_group_opts_init();
+    oar_store *store;
+    oar_status status = open_store(c, &store);
+
+    if (status != OAR_OK)
+        return status;
+    o.backend = "shm";
+    status = oar_group_create(store, rank, c->ranks, &o, group);
+    oar_store_destroy(store);
+    return status;
+}
+
+int crew_fail(const crew *c, int rank, const char *file, int line,
+              const char *condition)
+{
+    fprintf(stderr, "%s:%d: [%s] rank %d failed: %s\n    last error: %s: %s\n",
+            file, line, c->what, rank, condition,
+            oar_status_name(oar_last_error()->status), oar_last_error_text());
+    return 1;
+}
+
+/* ---- waiting ------------------------------------------------------------- */
+
+static void pause_briefly(void)
+{
+    nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+}
+
+static int code_of(const siginfo_t *info)
+{
+    return info->si_code == CLD_EXITED ? info->si_status
+                                       : 128 + info->si_status;
+}
+
+/* What waitid says of a rank, asked again until the deadline; 0: nothing. */
+static int look_for(crew *c, int rank, int kind, int timeout_ms,
+                    siginfo_t *info)
+{
+    int64_t deadline = oari_deadline(timeout_ms);
+
+    for (;;) {
+        memset(info, 0, sizeof *info);
+        if (c->pid[rank] <= 0 ||
+            waitid(P_PID, (id_t)c->pid[rank], info, kind | WNOHANG) != 0)
+            return 0;
+        if (info->si_pid != 0)
+            return 1;
+        if (oari_now_ns() >= deadline)
+            return 0;
+        pause_briefly();
+    }
+}
+
+int crew_wait(crew *c, int rank, int timeout_ms)
+{
+    siginfo_t info;
+
+    if (!look_for(c, rank, WEXITED, timeout_ms, &info))
+        return CREW_LATE;
+    c->pid[rank] = 0;
+    return code_of(&info);
+}
+
+int crew_wait_stopped(crew *c, int rank, int timeout_ms)
+{
+    siginfo_t info;
+
+    /* Its end is looked for as well, but left to be waited for. */
+    if (!look_for(c, rank, WSTOPPED | WEXITED | WNOWAIT, timeout_ms, &info) ||
+        info.si_code != CLD_STOPPED)
+        return 0;
+    return waitid(P_PID, (id_t)c->pid[rank], &info, WSTOPPED | WNOHANG) == 0;
+}
+
+void crew_expect(crew *c, int rank, int code)
+{
+    int ended = crew_wait(c, rank, CREW_PATIENCE_MS);
+
+    if (ended == code)
+        return;
+    if (ended == CREW_LATE)
+        crew_give_up(c, "rank %d has not ended", rank);
+    crew_give_up(c, "rank %d ended with %d, not %d", rank, ended, code);
+}
+
+/* ---- ending -------------------------------------------------------------- */
+
+static int end_ranks(crew *c)
+{
+    int left = 0;
+
+    for (int r = 0; r < c->ranks; r++)
+        if (c->pid[r] > 0) {
+            left++;
+            kill(c->pid[r], SIGKILL);
+            waitpid(c->pid[r], NULL, 0);
+            c->pid[r] = 0;
+        }
+    return left;
+}
+
+static void clear_folder(crew *c)
+{
+    oar_store *store;
+
+    if (open_store(c, &store) != OAR_OK)
+        return;
+    oar_store_clear(store);
+    oar_store_destroy(store);
+}
+
+void crew_give_up(crew *c, const char *format, ...)
+{
+    char why[256];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    end_ranks(c);
+    clear_folder(c);
+    rmdir(c->folder);
+    fail_msg("%s: %s", c->what, why);
+}
+
+/* Orphans of the ranks are ours: all must end by themselves. */
+static int orphans_left(void)
+{
+    int64_t deadline = oari_deadline(5000);
+    pid_t pid;
+
+    while ((pid = waitpid(-1, NULL, WNOHANG)) >= 0) {
+        if (pid == 0 && oari_now_ns() >= deadline)
+            return 1;
+        if (pid == 0)
+            pause_briefly();
+    }
+    return errno != ECHILD;
+}
+
+/* The first entry of a folder with such a name, or NULL. */
+static const char *entry_of(const char *folder, const char *prefix)
+{
+    static char name[256];
+    DIR *list = opendir(folder);
+    struct dirent *item;
+    const char *found = NULL;
+
+    if (list == NULL)
+        return NULL;
+    while (found == NULL && (item = readdir(list)) != NULL)
+        if (item->d_name[0] != '.' &&
+            strncmp(item->d_name, prefix, strlen(prefix)) == 0) {
+            snprintf(name, sizeof name, "%s", item->d_name);
+            found = name;
+        }
+    closedir(list);
+    return found;
+}
+
+void crew_end(crew *c)
+{
+    int left = end_ranks(c);
+    const char *file;
+
+    clear_folder(c);
+    if (left != 0)
+        crew_give_up(c, "%d ranks were still running", left);
+    if (orphans_left())
+        crew_give_up(c, "a process is left behind");
+    if ((file = entry_of(c->folder, "")) != NULL)
+        crew_give_up(c, "a file is left behind: %s/%s", c->folder, file);
+    if ((file = entry_of("/dev/shm", "oarsong")) != NULL)
+        crew_give_up(c, "a file is left behind: /dev/shm/%s", file);
+    if (rmdir(c->folder) != 0)
+        crew_give_up(c, "remove %s: %s", c->folder, strerror(errno));
+}
+
+/* ---- numbers ------------------------------------------------------------- */
+
+int64_t crew_ms_since(int64_t ns)
+{
+    return (oari_now_ns() - ns) / 1000000;
+}
+
+uint64_t crew_random(uint64_t *seed)
+{
+    uint64_t z = *seed += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+int crew_descriptors(void)
+{
+    DIR *list = opendir("/proc/self/fd");
+    int count = 0;
+
+    while (list != NULL && readdir(list) != NULL)
+        count++;
+    if (list != NULL)
+        closedir(list);
+    return count;
+}
+
+int crew_mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int count = 0, c;
+
+    while (maps != NULL && (c = fgetc(maps)) != EOF)
+        count += c == '\n';
+    if (maps != NULL)
+        fclose(maps);
+    return count;
+}
