@@ -4,6 +4,7 @@
 #define OARSONG_LAYERS_H
 
 #include <oarsong/module.h>
+#include <oarsong/ops.h>
 
 OAR_BEGIN_DECLS
 
@@ -21,6 +22,90 @@ OAR_API oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
                                      oar_module **module);
 
 OAR_API oar_status oar_relu_create(oar_module **module);
+
+/* One module for each function of one input in ops.h. */
+typedef enum oar_activation {
+    OAR_RELU = 0,
+    OAR_GELU = 1,
+    OAR_GELU_TANH = 2,
+    OAR_SILU = 3,
+    OAR_TANH = 4,
+    OAR_SIGMOID = 5,
+    OAR_SOFTPLUS = 6
+} oar_activation;
+OAR_API oar_status oar_activation_create(oar_activation kind,
+                                         oar_module **module);
+
+/* Parameter "weight" [count, width], normal with deviation 1 (0: that). Takes
+ * i64 indices. */
+OAR_API oar_status oar_embedding_create(int64_t count, int64_t width,
+                                        uint64_t seed, double deviation,
+                                        oar_dtype dtype, oar_module **module);
+
+/* "weight" ones and "bias" zeros [width]; rms has no bias. eps 0 means 1e-5. */
+OAR_API oar_status oar_layer_norm_create(int64_t width, double eps,
+                                         oar_dtype dtype, oar_module **module);
+OAR_API oar_status oar_rms_norm_create(int64_t width, double eps,
+                                       oar_dtype dtype, oar_module **module);
+
+typedef struct oar_batch_norm_opts {
+    size_t size;
+    double eps;      /* 0 means 1e-5 */
+    double momentum; /* 0 means 0.1; below 0: cumulative average */
+    int no_affine;
+    int no_running; /* always by the batch's own statistics */
+    oar_dtype dtype;
+} oar_batch_norm_opts;
+OAR_OPTS_INIT(oar_batch_norm_opts);
+
+/* dims 1, 2 or 3: takes [n, c] or [n, c, l], [n, c, h, w], [n, c, d, h, w].
+ * Parameters "weight", "bias"; buffers "running_mean", "running_var",
+ * "num_batches_tracked" (i64). */
+OAR_API oar_status oar_batch_norm_create(int dims, int64_t channels,
+                                         const oar_batch_norm_opts *opts,
+                                         oar_module **module);
+
+typedef struct oar_conv2d_layer_opts {
+    size_t size;
+    int stride[2], padding[2], dilation[2], groups;
+    int no_bias;
+    oar_dtype dtype;
+} oar_conv2d_layer_opts;
+OAR_OPTS_INIT(oar_conv2d_layer_opts);
+
+/* "weight" [out, in/groups, kh, kw], "bias" [out], uniform within 1/sqrt(fan
+ * in) of zero: weight from seed, bias from seed + 1. */
+OAR_API oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
+                                     uint64_t seed,
+                                     const oar_conv2d_layer_opts *opts,
+                                     oar_module **module);
+OAR_API oar_status oar_max_pool2d_create(int height, int width,
+                                         const oar_pool2d_opts *opts,
+                                         oar_module **module);
+OAR_API oar_status oar_avg_pool2d_create(int height, int width,
+                                         const oar_pool2d_opts *opts,
+                                         oar_module **module);
+
+/* Only while training; every forward takes the next seed. */
+OAR_API oar_status oar_dropout_create(double p, uint64_t seed,
+                                      oar_module **module);
+/* All dims from `from` on become one. */
+OAR_API oar_status oar_flatten_create(int from, oar_module **module);
+
+typedef struct oar_attention_layer_opts {
+    size_t size;
+    int causal;
+    int no_bias;
+    double rotary_base; /* 0: no rotation */
+    oar_dtype dtype;
+} oar_attention_layer_opts;
+OAR_OPTS_INIT(oar_attention_layer_opts);
+
+/* Self-attention on [n, t, width]: children "qkv" (linear, 3 width) and "out".
+ */
+OAR_API oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
+                                        const oar_attention_layer_opts *opts,
+                                        oar_module **module);
 
 /* Runs its children one after the other; they are named "0", "1", ... Takes
  * the children's references, also on failure; a NULL child is OAR_E_ARG. */

@@ -60,9 +60,30 @@ OAR_API oar_tensor *oar_module_buffer(const oar_module *module, int index);
 OAR_API oar_status oar_module_param_name(const oar_module *module, int index,
                                          char *name, size_t bytes);
 
+OAR_API oar_status oar_module_buffer_name(const oar_module *module, int index,
+                                          char *name, size_t bytes);
+/* By dotted name; NULL if there is none (not an error). */
+OAR_API oar_tensor *oar_module_find(const oar_module *module, const char *name);
+
+/* Frozen parameters require no gradient; and all below. */
+OAR_API oar_status oar_module_freeze(oar_module *module, int on);
+
+/* Copies every parameter and buffer of `from` into the one of the same name,
+ * shape and dtype. strict: both must have the same names. The first that does
+ * not fit is named, and then nothing is copied. */
+OAR_API oar_status oar_module_load(oar_module *into, const oar_module *from,
+                                   int strict);
+
 /* Runs the module: hooks before, its forward, hooks after. */
 OAR_API oar_tensor *oar_forward(oar_tape *tape, oar_module *module,
                                 oar_tensor *x);
+
+/* Activation recomputation: runs module's forward without recording its inside;
+ * when backward comes to it, runs it again on a tape of its own, and backward
+ * through that. Random numbers are the same both times. The result and the
+ * gradients are bitwise those of oar_forward. */
+OAR_API oar_tensor *oar_recompute(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x);
 
 OAR_API void oar_module_train(oar_module *module, int on); /* and all below */
 OAR_API int oar_module_training(const oar_module *module);

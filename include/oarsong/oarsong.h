@@ -29,6 +29,9 @@
 #include <oarsong/module.h>
 #include <oarsong/layers.h>
 #include <oarsong/optim.h>
+#include <oarsong/models.h>
+#include <oarsong/data.h>
+#include <oarsong/dlpack.h>
 
 /* both */
 #include <oarsong/ddp.h>

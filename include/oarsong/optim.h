@@ -26,12 +26,108 @@ OAR_API oar_status oar_sgd_create(const oar_module *module,
 OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                                        const oar_sgd_opts *opts,
                                        oar_optim **optim);
+
+typedef struct oar_adam_opts {
+    size_t size;
+    double lr;           /* 0 means 0.001 */
+    double beta1;        /* 0 means 0.9 */
+    double beta2;        /* 0 means 0.999 */
+    double eps;          /* 0 means 1e-8 */
+    double weight_decay; /* Adam: added to the gradient; AdamW: decoupled,
+                            and 0 means 0.01 unless no_decay */
+    int no_decay;
+} oar_adam_opts;
+OAR_OPTS_INIT(oar_adam_opts);
+
+OAR_API oar_status oar_adam_create(const oar_module *module,
+                                   const oar_adam_opts *opts,
+                                   oar_optim **optim);
+OAR_API oar_status oar_adam_create_over(int count, oar_tensor *const *param,
+                                        const oar_adam_opts *opts,
+                                        oar_optim **optim);
+OAR_API oar_status oar_adamw_create(const oar_module *module,
+                                    const oar_adam_opts *opts,
+                                    oar_optim **optim);
+OAR_API oar_status oar_adamw_create_over(int count, oar_tensor *const *param,
+                                         const oar_adam_opts *opts,
+                                         oar_optim **optim);
 OAR_API void oar_optim_destroy(oar_optim *optim); /* NULL is fine */
 
 OAR_API oar_status oar_optim_step(oar_optim *optim);
 OAR_API void oar_optim_zero_grad(oar_optim *optim);
+
+/* Parameter groups: group 0 is what it was made with; more are added with an
+ * array of parameters that are in no group yet, and scales of the learning rate
+ * and the weight decay (1: the same; 0 is allowed for the decay). The learning
+ * rate below is that of group 0 before its scale. */
+OAR_API oar_status oar_optim_add_group(oar_optim *optim, int count,
+                                       oar_tensor *const *param,
+                                       double lr_scale, double decay_scale);
 OAR_API oar_status oar_optim_set_lr(oar_optim *optim, double lr);
 OAR_API double oar_optim_lr(const oar_optim *optim);
+
+/* State: the number of steps, and per parameter the tensors it keeps, in the
+ * order the parameters were given, each with a name ("momentum_buffer";
+ * "exp_avg", "exp_avg_sq"). Borrowed; made on first asking, zero. index counts
+ * parameters; slot counts from 0; NULL past the last. */
+OAR_API int64_t oar_optim_steps(const oar_optim *optim);
+OAR_API oar_status oar_optim_set_steps(oar_optim *optim, int64_t steps);
+OAR_API int oar_optim_params(const oar_optim *optim);
+OAR_API oar_tensor *oar_optim_param(const oar_optim *optim, int index);
+OAR_API const char *oar_optim_state_name(const oar_optim *optim, int slot);
+OAR_API oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot);
+
+/* ---- schedules: the learning rate at a step, as a factor of the first -------
+ */
+
+typedef enum oar_schedule_kind {
+    OAR_CONSTANT = 0,
+    OAR_LINEAR = 1, /* from 1 to final over steps */
+    OAR_COSINE = 2, /* the same along half a cosine */
+    OAR_STEP = 3    /* times final after every `every` steps */
+} oar_schedule_kind;
+
+typedef struct oar_schedule {
+    size_t size;
+    oar_schedule_kind kind;
+    int64_t warmup; /* steps of a linear rise from 0 first */
+    int64_t steps;  /* in all, the rise included */
+    int64_t every;
+    double final;
+} oar_schedule;
+OAR_OPTS_INIT(oar_schedule);
+
+/* The factor at step 0, 1, ...; after the last it stays. NaN if malformed. */
+OAR_API double oar_schedule_at(const oar_schedule *schedule, int64_t step);
+
+/* ---- gradients as a whole
+ * ----------------------------------------------------- */
+
+/* Cuts every element to [-limit, limit]. */
+OAR_API oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
+                                       double limit);
+/* Scales all gradients so that their common 2-norm is at most limit, and gives
+ * the norm before that (norm may be NULL). Unwritten gradients do not count. */
+OAR_API oar_status oar_clip_grad_norm(int count, oar_tensor *const *param,
+                                      double limit, double *norm);
+
+/* Loss scaling for f16: multiply the loss by the scale, run backward, then step
+ * through the scaler: it divides the gradients, skips the step if one is not
+ * finite and halves the scale, and doubles it after `interval` good steps. */
+typedef struct oar_scaler oar_scaler;
+typedef struct oar_scaler_opts {
+    size_t size;
+    double scale;     /* 0 means 65536 */
+    int64_t interval; /* 0 means 2000 */
+} oar_scaler_opts;
+OAR_OPTS_INIT(oar_scaler_opts);
+OAR_API oar_status oar_scaler_create(const oar_scaler_opts *opts,
+                                     oar_scaler **scaler);
+OAR_API void oar_scaler_destroy(oar_scaler *scaler); /* NULL is fine */
+OAR_API double oar_scaler_scale(const oar_scaler *scaler);
+/* *stepped says whether the step was taken; may be NULL. */
+OAR_API oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim,
+                                   int *stepped);
 
 OAR_END_DECLS
 

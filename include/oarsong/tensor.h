@@ -56,12 +56,47 @@ static inline oar_shape oar_shape_of(int ndim, const int64_t *dim)
     return shape;
 }
 
+/* A list of dims: OAR_DIMS(0, 2); OAR_NO_DIMS is none. */
+typedef struct oar_dims {
+    int count;
+    int dim[OAR_MAX_DIMS];
+} oar_dims;
+
+static inline oar_dims oar_dims_of(int count, const int *dim)
+{
+    oar_dims dims;
+    dims.count = count;
+    for (int i = 0; i < OAR_MAX_DIMS; i++)
+        dims.dim[i] = i < count ? dim[i] : 0;
+    return dims;
+}
+#define OAR_NO_DIMS (oar_dims_of(0, NULL))
+#ifdef __cplusplus
+}
+template <class... T> static inline oar_dims OAR_DIMS(T... dims)
+{
+    return oar_dims{ (int)sizeof...(dims), { (int)dims... } };
+}
+extern "C" {
+#else
+#define OAR_DIMS(...)                                                 \
+    (oar_dims_of((int)(sizeof((int[]){ __VA_ARGS__ }) / sizeof(int)), \
+                 (const int[]){ __VA_ARGS__ }))
+#endif
+
 /* ---- making --------------------------------------------------------------
  * tape: the owner of the new tensor; NULL: the caller owns one reference. */
 
 /* Contents undefined. */
 OAR_API oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape);
 OAR_API oar_tensor *oar_zeros(oar_tape *tape, oar_dtype dtype, oar_shape shape);
+OAR_API oar_tensor *oar_ones(oar_tape *tape, oar_dtype dtype, oar_shape shape);
+/* first, first + step, first + 2 step, ...: count of them. */
+OAR_API oar_tensor *oar_arange(oar_tape *tape, oar_dtype dtype, int64_t count,
+                               double first, double step);
+/* Ones on the main diagonal of rows x columns, zero elsewhere. */
+OAR_API oar_tensor *oar_eye(oar_tape *tape, oar_dtype dtype, int64_t rows,
+                            int64_t columns);
 OAR_API oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                              double value);
 
@@ -112,6 +147,12 @@ OAR_API oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
                                    void *data);
 OAR_API oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
                                     const void *data);
+
+/* Writes the tensor as a person reads it: dtype, shape, and the numbers in
+ * rows, the middle left out of long ones. Cut to fit; returns the length it
+ * wanted, as snprintf does. */
+OAR_API size_t oar_tensor_text(const oar_tensor *tensor, char *text,
+                               size_t bytes);
 
 /* to = from, element by element, converting; same shape. Never recorded. */
 OAR_API oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from);

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data.h: data sets, how they are dealt to ranks, and a thread that reads
+ * ahead. */
+#ifndef OARSONG_DATA_H
+#define OARSONG_DATA_H
+
+#include <oarsong/tensor.h>
+
+OAR_BEGIN_DECLS
+
+/* ---- tokenizers
+ * ----------------------------------------------------------------- */
+
+typedef struct oar_tokenizer oar_tokenizer;
+
+/* Every byte is a token: 256 of them. */
+OAR_API oar_status oar_tokenizer_bytes(oar_tokenizer **tokenizer);
+/* The characters (UTF-8) that occur in text, in the order of their code points;
+ * malformed bytes are OAR_E_DATA. */
+OAR_API oar_status oar_tokenizer_characters(const char *text, size_t bytes,
+                                            oar_tokenizer **tokenizer);
+OAR_API void oar_tokenizer_destroy(oar_tokenizer *tokenizer);
+OAR_API int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer);
+/* Gives the tokens (oar_free them). A character without a token is OAR_E_DATA,
+ * with its place. */
+OAR_API oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
+                                        const char *text, size_t bytes,
+                                        int64_t **token, size_t *count);
+/* Gives text that ends in a zero byte (oar_free it). */
+OAR_API oar_status oar_tokenizer_decode(const oar_tokenizer *tokenizer,
+                                        const int64_t *token, size_t count,
+                                        char **text, size_t *bytes);
+
+/* ---- data sets: numbered samples
+ * -------------------------------------------------- */
+
+typedef struct oar_dataset oar_dataset;
+
+/* Sample i is slice i of dim 0 of each tensor; takes references. 1 to 4
+ * tensors with the same dim 0. */
+OAR_API oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,
+                                       oar_dataset **dataset);
+
+/* A file of tokens, mapped: u8, u16 or i32, little-endian, nothing else in it.
+ * Sample i is tokens i*stride .. i*stride+length-1 and, as the target, the same
+ * one later, both i64 [length]. stride 0 means length. */
+OAR_API oar_status oar_dataset_tokens(const char *path, oar_dtype dtype,
+                                      int64_t length, int64_t stride,
+                                      oar_dataset **dataset);
+OAR_API void oar_dataset_destroy(oar_dataset *dataset);
+OAR_API int64_t oar_dataset_count(const oar_dataset *dataset);
+OAR_API int oar_dataset_fields(const oar_dataset *dataset);
+/* Makes a batch of these samples: fields tensors, [count, ..] each, which the
+ * caller owns. */
+OAR_API oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
+                                     const int64_t *index, oar_tensor **field);
+
+/* ---- the distributed sampler
+ * -------------------------------------------------------- */
+
+typedef struct oar_sampler_opts {
+    size_t size;
+    int no_shuffle;
+    uint64_t seed;
+} oar_sampler_opts;
+OAR_OPTS_INIT(oar_sampler_opts);
+
+/* The indices that a rank sees in an epoch: the data set, shuffled by seed and
+ * epoch, filled up from its start to a multiple of ranks, every ranks-th from
+ * rank on. Gives them (oar_free). */
+OAR_API oar_status oar_sampler_indices(int64_t samples, int rank, int ranks,
+                                       uint64_t epoch,
+                                       const oar_sampler_opts *opts,
+                                       int64_t **index, int64_t *count);
+
+/* ---- the loader
+ * ----------------------------------------------------------------------- */
+
+typedef struct oar_loader oar_loader;
+typedef struct oar_loader_opts {
+    size_t size;
+    int rank, ranks; /* ranks 0 means 1 */
+    int64_t batch;   /* 0 means 1 */
+    int ahead;       /* batches read ahead by a thread; 0 means 2, below 0: no
+                        thread */
+    int drop_last;   /* leave out a last batch that is not full */
+    int no_shuffle;
+    uint64_t seed;
+} oar_loader_opts;
+OAR_OPTS_INIT(oar_loader_opts);
+
+/* Borrows the data set. */
+OAR_API oar_status oar_loader_create(const oar_dataset *dataset,
+                                     const oar_loader_opts *opts,
+                                     oar_loader **loader);
+OAR_API void oar_loader_destroy(oar_loader *loader);
+/* Starts an epoch at a batch (0: the beginning): resuming needs only these two
+ * numbers. */
+OAR_API oar_status oar_loader_start(oar_loader *loader, uint64_t epoch,
+                                    int64_t batch);
+OAR_API int64_t oar_loader_batches(const oar_loader *loader); /* an epoch */
+/* The next batch's fields, which the loader owns until the next call; *more is
+ * 0 at the end of the epoch, and then no field is given. */
+OAR_API oar_status oar_loader_next(oar_loader *loader, oar_tensor **field,
+                                   int *more);
+
+OAR_END_DECLS
+
+#endif

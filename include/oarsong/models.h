@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* models.h: whole models as modules. */
+#ifndef OARSONG_MODELS_H
+#define OARSONG_MODELS_H
+
+#include <oarsong/layers.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_gpt_opts {
+    size_t size;
+    int64_t vocabulary;        /* 0 means 256 */
+    int64_t context;           /* longest sequence; 0 means 64 */
+    int64_t width;             /* 0 means 128 */
+    int layers;                /* 0 means 4 */
+    int heads;                 /* 0 means 4 */
+    int64_t hidden;            /* of the MLP; 0 means 4 width */
+    oar_activation activation; /* 0 means OAR_GELU here */
+    int tied;                  /* the head is the token table */
+    int rotary;                /* instead of learned positions */
+    double dropout;
+    uint64_t seed;
+    oar_dtype dtype;
+    int recompute; /* recompute each block in backward */
+} oar_gpt_opts;
+OAR_OPTS_INIT(oar_gpt_opts);
+
+/* Pre-norm transformer decoder. Takes tokens [n, t] (i64), gives logits
+ * [n * t, vocabulary]. Names: "tok.weight", "pos.weight", "blocks.0.norm1...",
+ * "blocks.0.attention.qkv...", "blocks.0.norm2...", "blocks.0.up...",
+ * "blocks.0.down...", "norm...", "head.weight". */
+OAR_API oar_status oar_gpt_create(const oar_gpt_opts *opts,
+                                  oar_module **module);
+
+typedef struct oar_cnn_opts {
+    size_t size;
+    int64_t channels; /* of the image; 0 means 1 */
+    int64_t image;    /* height and width; 0 means 28 */
+    int64_t classes;  /* 0 means 10 */
+    int64_t width;    /* channels of the first layer; 0 means 16 */
+    uint64_t seed;
+    oar_dtype dtype;
+} oar_cnn_opts;
+OAR_OPTS_INIT(oar_cnn_opts);
+
+/* conv 3x3 - batch norm - relu - max pool 2, twice (the second with twice the
+ * channels), then linear. Takes [n, channels, image, image]. */
+OAR_API oar_status oar_cnn_create(const oar_cnn_opts *opts,
+                                  oar_module **module);
+
+OAR_END_DECLS
+
+#endif
