@@ -6,6 +6,12 @@ target_compile_options(oarsong_flags INTERFACE
     -Wpointer-arith -Wcast-qual -Wvla -Wno-unused-parameter)
 # Results must not depend on whether a compiler fuses a multiply and an add.
 target_compile_options(oarsong_flags INTERFACE -ffp-contract=off)
+# Nobody reads errno or the exception flags after arithmetic; without them
+# compilers can make vectors of square roots and comparisons. No result changes.
+target_compile_options(oarsong_flags INTERFACE
+    -fno-math-errno -fno-trapping-math)
+# Nobody looks at errno after a square root, and loops with one become vectors.
+target_compile_options(oarsong_flags INTERFACE -fno-math-errno)
 target_compile_definitions(oarsong_flags INTERFACE _GNU_SOURCE)
 target_link_libraries(oarsong_flags INTERFACE
     Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -8,55 +8,62 @@
 
 OAR_BEGIN_DECLS
 
-/* ---- tokenizers
- * ----------------------------------------------------------------- */
+/* ---- tokenizers ---------------------------------------------------------- */
 
 typedef struct oar_tokenizer oar_tokenizer;
 
 /* Every byte is a token: 256 of them. */
 OAR_API oar_status oar_tokenizer_bytes(oar_tokenizer **tokenizer);
 /* The characters (UTF-8) that occur in text, in the order of their code points;
- * malformed bytes are OAR_E_DATA. */
+ * malformed bytes are OAR_E_DATA, an empty text OAR_E_ARG. */
 OAR_API oar_status oar_tokenizer_characters(const char *text, size_t bytes,
                                             oar_tokenizer **tokenizer);
-OAR_API void oar_tokenizer_destroy(oar_tokenizer *tokenizer);
+OAR_API void oar_tokenizer_destroy(oar_tokenizer *tokenizer); /* NULL: fine */
 OAR_API int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer);
 /* Gives the tokens (oar_free them). A character without a token is OAR_E_DATA,
  * with its place. */
 OAR_API oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
                                         const char *text, size_t bytes,
                                         int64_t **token, size_t *count);
-/* Gives text that ends in a zero byte (oar_free it). */
+/* Gives text that ends in a zero byte (oar_free it), and its bytes without that
+ * (bytes may be NULL). A token that does not exist is OAR_E_DATA, with its
+ * place. */
 OAR_API oar_status oar_tokenizer_decode(const oar_tokenizer *tokenizer,
                                         const int64_t *token, size_t count,
                                         char **text, size_t *bytes);
 
-/* ---- data sets: numbered samples
- * -------------------------------------------------- */
+/* ---- data sets: numbered samples ----------------------------------------- */
 
+/* Does not change once made: any number of threads may read it. */
 typedef struct oar_dataset oar_dataset;
 
 /* Sample i is slice i of dim 0 of each tensor; takes references. 1 to 4
- * tensors with the same dim 0. */
+ * tensors with the same dim 0, of any strides, which nobody writes while a
+ * batch is made (a loader's thread does that at any time). */
 OAR_API oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,
                                        oar_dataset **dataset);
 
-/* A file of tokens, mapped: u8, u16 or i32, little-endian, nothing else in it.
- * Sample i is tokens i*stride .. i*stride+length-1 and, as the target, the same
- * one later, both i64 [length]. stride 0 means length. */
+/* A file of tokens: u8, u16 or i32, little-endian, nothing else in it. Sample i
+ * is tokens i*stride .. i*stride+length-1 and, as the target, the same one
+ * later, both i64 [length]. stride 0 means length.
+ * The file stays open and is read sample by sample, through the page cache that
+ * all ranks of a host share; it is not mapped, so that nothing that happens to
+ * it can end the process. OAR_E_DATA now: its size is not a multiple of the
+ * token's, or less than one sample needs (length + 1 tokens). OAR_E_DATA from
+ * a batch: a token below zero, or the file has become shorter than it was; only
+ * samples that reach past its end fail. What is appended later is not seen. */
 OAR_API oar_status oar_dataset_tokens(const char *path, oar_dtype dtype,
                                       int64_t length, int64_t stride,
                                       oar_dataset **dataset);
-OAR_API void oar_dataset_destroy(oar_dataset *dataset);
+OAR_API void oar_dataset_destroy(oar_dataset *dataset); /* NULL is fine */
 OAR_API int64_t oar_dataset_count(const oar_dataset *dataset);
 OAR_API int oar_dataset_fields(const oar_dataset *dataset);
 /* Makes a batch of these samples: fields tensors, [count, ..] each, which the
- * caller owns. */
+ * caller owns. A sample that does not exist is OAR_E_ARG. */
 OAR_API oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
                                      const int64_t *index, oar_tensor **field);
 
-/* ---- the distributed sampler
- * -------------------------------------------------------- */
+/* ---- the distributed sampler --------------------------------------------- */
 
 typedef struct oar_sampler_opts {
     size_t size;
@@ -67,14 +74,14 @@ OAR_OPTS_INIT(oar_sampler_opts);
 
 /* The indices that a rank sees in an epoch: the data set, shuffled by seed and
  * epoch, filled up from its start to a multiple of ranks, every ranks-th from
- * rank on. Gives them (oar_free). */
+ * rank on. So every rank sees the same number: samples / ranks, rounded up.
+ * Gives them (oar_free). */
 OAR_API oar_status oar_sampler_indices(int64_t samples, int rank, int ranks,
                                        uint64_t epoch,
                                        const oar_sampler_opts *opts,
                                        int64_t **index, int64_t *count);
 
-/* ---- the loader
- * ----------------------------------------------------------------------- */
+/* ---- the loader ---------------------------------------------------------- */
 
 typedef struct oar_loader oar_loader;
 typedef struct oar_loader_opts {
@@ -89,18 +96,23 @@ typedef struct oar_loader_opts {
 } oar_loader_opts;
 OAR_OPTS_INIT(oar_loader_opts);
 
-/* Borrows the data set. */
+/* Borrows the data set. The loader is one thread's at a time. If it has a
+ * thread, a child of fork cannot use it (OAR_E_STATE), and destroying it there
+ * does nothing. */
 OAR_API oar_status oar_loader_create(const oar_dataset *dataset,
                                      const oar_loader_opts *opts,
                                      oar_loader **loader);
+/* At any time: a batch that is being made is waited for. NULL is fine. */
 OAR_API void oar_loader_destroy(oar_loader *loader);
 /* Starts an epoch at a batch (0: the beginning): resuming needs only these two
- * numbers. */
+ * numbers. At any time, also in the middle of another epoch. */
 OAR_API oar_status oar_loader_start(oar_loader *loader, uint64_t epoch,
                                     int64_t batch);
 OAR_API int64_t oar_loader_batches(const oar_loader *loader); /* an epoch */
-/* The next batch's fields, which the loader owns until the next call; *more is
- * 0 at the end of the epoch, and then no field is given. */
+/* The next batch's fields, which the loader owns until the next call (retain
+ * one to keep it: it is not used again then); *more is 0 at the end of the
+ * epoch, and then no field is given. What went wrong in the thread is said
+ * here, when its batch is due; the call after that tries the batch again. */
 OAR_API oar_status oar_loader_next(oar_loader *loader, oar_tensor **field,
                                    int *more);
 

@@ -11,7 +11,7 @@ OAR_BEGIN_DECLS
 typedef struct oar_linear_opts {
     size_t size;
     int no_bias;
-    oar_dtype dtype; /* f32, the zero, or f64 */
+    oar_dtype dtype; /* f32, the zero, or another float */
 } oar_linear_opts;
 OAR_OPTS_INIT(oar_linear_opts);
 

@@ -44,7 +44,8 @@ typedef struct oar_cnn_opts {
 OAR_OPTS_INIT(oar_cnn_opts);
 
 /* conv 3x3 - batch norm - relu - max pool 2, twice (the second with twice the
- * channels), then linear. Takes [n, channels, image, image]. */
+ * channels), then flatten and linear: children "0" to "9". The convolutions pad
+ * by 1. Takes [n, channels, image, image]. */
 OAR_API oar_status oar_cnn_create(const oar_cnn_opts *opts,
                                   oar_module **module);
 

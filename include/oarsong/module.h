@@ -81,7 +81,9 @@ OAR_API oar_tensor *oar_forward(oar_tape *tape, oar_module *module,
 /* Activation recomputation: runs module's forward without recording its inside;
  * when backward comes to it, runs it again on a tape of its own, and backward
  * through that. Random numbers are the same both times. The result and the
- * gradients are bitwise those of oar_forward. */
+ * gradients are bitwise those of oar_forward. Forward hooks inside run twice,
+ * the second time on the inner tape, where the backward hooks run too. When
+ * backward is split, all of it belongs to the inputs half. */
 OAR_API oar_tensor *oar_recompute(oar_tape *tape, oar_module *module,
                                   oar_tensor *x);
 

@@ -71,10 +71,12 @@ OAR_API oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 OAR_API oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 /* Integers truncate toward zero; by zero they are OAR_E_ARG. */
 OAR_API oar_tensor *oar_div(oar_tape *tape, oar_tensor *a, oar_tensor *b);
+/* An integer to a negative power is OAR_E_ARG. */
 OAR_API oar_tensor *oar_pow(oar_tape *tape, oar_tensor *a, oar_tensor *b);
+/* Where both are equal, each has half of the gradient. */
 OAR_API oar_tensor *oar_minimum(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 OAR_API oar_tensor *oar_maximum(oar_tape *tape, oar_tensor *a, oar_tensor *b);
-/* With a number. */
+/* With a number; integers take whole ones, clamp any. */
 OAR_API oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor);
 OAR_API oar_tensor *oar_shift(oar_tape *tape, oar_tensor *a, double offset);
 OAR_API oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent);
@@ -209,7 +211,7 @@ typedef struct oar_pool2d_opts {
 OAR_OPTS_INIT(oar_pool2d_opts);
 
 /* Over windows of the last two dims of x [n, c, h, w]. avg counts padding as
- * zeros; max never picks it. */
+ * zeros; max never picks it. The padding is at most half the window. */
 OAR_API oar_tensor *oar_max_pool2d(oar_tape *tape, oar_tensor *x, int height,
                                    int width, const oar_pool2d_opts *opts);
 OAR_API oar_tensor *oar_avg_pool2d(oar_tape *tape, oar_tensor *x, int height,
@@ -248,7 +250,8 @@ OAR_API oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x,
 /* Over all dims of x [n, channels, ..] but dim 1. training: by the batch's own
  * mean and (biased) variance, and running_mean and running_var (either both
  * NULL or [channels]) become (1-momentum) old + momentum new, with the unbiased
- * variance; else by the running ones. weight and bias [channels] or NULL. */
+ * variance; else by the running ones. weight and bias [channels] or NULL. One
+ * number per channel has no variance: OAR_E_SHAPE in training. */
 OAR_API oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x,
                                    oar_tensor *weight, oar_tensor *bias,
                                    oar_tensor *running_mean,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim.h: optimizers. They hold references to the parameters they were given,
- * and skip one whose gradient was not written. One thread at a time. */
+ * and skip one whose gradient was not written. A step happens whole or, when
+ * data is detached (OAR_E_STATE), not at all. One thread at a time. */
 #ifndef OARSONG_OPTIM_H
 #define OARSONG_OPTIM_H
 
@@ -20,7 +21,8 @@ typedef struct oar_sgd_opts {
 OAR_OPTS_INIT(oar_sgd_opts);
 
 /* Over all parameters of a module, or over an array of them; one that is there
- * twice is stepped once. They are contiguous, f32 or f64. */
+ * twice is stepped once. They are contiguous floats. Half types are computed in
+ * f32 and rounded once; their state is f32. */
 OAR_API oar_status oar_sgd_create(const oar_module *module,
                                   const oar_sgd_opts *opts, oar_optim **optim);
 OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
@@ -58,8 +60,8 @@ OAR_API void oar_optim_zero_grad(oar_optim *optim);
 
 /* Parameter groups: group 0 is what it was made with; more are added with an
  * array of parameters that are in no group yet, and scales of the learning rate
- * and the weight decay (1: the same; 0 is allowed for the decay). The learning
- * rate below is that of group 0 before its scale. */
+ * and the weight decay (1: the same; 0 is allowed for the decay). On failure
+ * nothing is added. The learning rate below is that of group 0. */
 OAR_API oar_status oar_optim_add_group(oar_optim *optim, int count,
                                        oar_tensor *const *param,
                                        double lr_scale, double decay_scale);
@@ -68,21 +70,27 @@ OAR_API double oar_optim_lr(const oar_optim *optim);
 
 /* State: the number of steps, and per parameter the tensors it keeps, in the
  * order the parameters were given, each with a name ("momentum_buffer";
- * "exp_avg", "exp_avg_sq"). Borrowed; made on first asking, zero. index counts
- * parameters; slot counts from 0; NULL past the last. */
+ * "exp_avg", "exp_avg_sq"). Borrowed; made with the optimizer, zero. index
+ * counts parameters; slot counts from 0; NULL past the last. An optimizer that
+ * was made alike and is given the same parameters, states, learning rate and
+ * steps goes on bitwise. */
 OAR_API int64_t oar_optim_steps(const oar_optim *optim);
 OAR_API oar_status oar_optim_set_steps(oar_optim *optim, int64_t steps);
+/* The same for one parameter: those that were skipped have taken fewer. Setting
+ * the steps of the optimizer sets them for all. */
+OAR_API int64_t oar_optim_param_steps(const oar_optim *optim, int index);
+OAR_API oar_status oar_optim_set_param_steps(oar_optim *optim, int index,
+                                             int64_t steps);
 OAR_API int oar_optim_params(const oar_optim *optim);
 OAR_API oar_tensor *oar_optim_param(const oar_optim *optim, int index);
 OAR_API const char *oar_optim_state_name(const oar_optim *optim, int slot);
 OAR_API oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot);
 
-/* ---- schedules: the learning rate at a step, as a factor of the first -------
- */
+/* ---- schedules: the learning rate at a step, as a factor of the first ---- */
 
 typedef enum oar_schedule_kind {
     OAR_CONSTANT = 0,
-    OAR_LINEAR = 1, /* from 1 to final over steps */
+    OAR_LINEAR = 1, /* from 1, after the rise, to final at `steps` */
     OAR_COSINE = 2, /* the same along half a cosine */
     OAR_STEP = 3    /* times final after every `every` steps */
 } oar_schedule_kind;
@@ -91,29 +99,33 @@ typedef struct oar_schedule {
     size_t size;
     oar_schedule_kind kind;
     int64_t warmup; /* steps of a linear rise from 0 first */
-    int64_t steps;  /* in all, the rise included */
+    int64_t steps;  /* in all, the rise included; constant and step: may be 0,
+                       which is no end */
     int64_t every;
     double final;
 } oar_schedule;
 OAR_OPTS_INIT(oar_schedule);
 
-/* The factor at step 0, 1, ...; after the last it stays. NaN if malformed. */
+/* The factor at step 0, 1, ...; after the last it stays. NaN if malformed: a
+ * number below zero, linear or cosine without steps after the rise, step
+ * without `every`. */
 OAR_API double oar_schedule_at(const oar_schedule *schedule, int64_t step);
 
-/* ---- gradients as a whole
- * ----------------------------------------------------- */
+/* ---- gradients as a whole ------------------------------------------------ */
 
 /* Cuts every element to [-limit, limit]. */
 OAR_API oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
                                        double limit);
 /* Scales all gradients so that their common 2-norm is at most limit, and gives
- * the norm before that (norm may be NULL). Unwritten gradients do not count. */
+ * the norm before that (norm may be NULL). Unwritten gradients do not count. If
+ * the norm is not finite they stay as they are: look at norm. */
 OAR_API oar_status oar_clip_grad_norm(int count, oar_tensor *const *param,
                                       double limit, double *norm);
 
 /* Loss scaling for f16: multiply the loss by the scale, run backward, then step
- * through the scaler: it divides the gradients, skips the step if one is not
- * finite and halves the scale, and doubles it after `interval` good steps. */
+ * through the scaler: it divides the gradients and steps, or, if one is not
+ * finite, leaves them, skips the step and halves the scale; it doubles the
+ * scale after `interval` good steps in a row. */
 typedef struct oar_scaler oar_scaler;
 typedef struct oar_scaler_opts {
     size_t size;

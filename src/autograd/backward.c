@@ -44,8 +44,10 @@ static void forget_reached(oar_tape *tape)
 }
 
 /* Marks what node was computed from, and counts what it will give to leaves. */
-static void reach_inputs(oar_tape *tape, const oari_node *node, pass which)
+static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
 {
+    if (node->op->reach != NULL && which != WEIGHTS)
+        node->op->reach(node);
     for (int i = 0; i < node->inputs; i++) {
         const oari_edge *edge = &node->input[i];
 
@@ -163,6 +165,8 @@ static oar_status give_to_leaf(oari_node *node, int i)
     to = oari_array_of(tensor->slot.home);
     OARI_TRY(node->op->backward(node, i, &to, tensor->slot.written));
     tensor->slot.written = 1;
+    if (node->tape->replaying) /* the outer tape knows what is still to come */
+        return OAR_OK;
     return --leaf->pending == 0 ? oari_slot_ready(tensor) : OAR_OK;
 }
 

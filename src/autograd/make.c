@@ -112,3 +112,44 @@ oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage, int64_t offset,
     return oari_keep(
         tape, oari_tensor_over(oari_tape_pool(tape), storage, dtype, &at));
 }
+
+oar_tensor *oar_ones(oar_tape *tape, oar_dtype dtype, oar_shape shape)
+{
+    return oar_full(tape, dtype, shape, 1);
+}
+
+/* Each number is computed by itself, so errors do not add up. */
+oar_tensor *oar_arange(oar_tape *tape, oar_dtype dtype, int64_t count,
+                       double first, double step)
+{
+    oar_tensor *made = oar_empty(tape, dtype, OAR_SHAPE(count));
+    double block[256];
+
+    if (made == NULL)
+        return NULL;
+    for (int64_t i = 0; i < count; i += 256) {
+        int64_t n = count - i < 256 ? count - i : 256;
+
+        for (int64_t k = 0; k < n; k++)
+            block[k] = first + (double)(i + k) * step;
+        oari_convert((char *)made->storage->data +
+                         (size_t)i * oar_dtype_size(dtype),
+                     dtype, block, OAR_F64, (size_t)n);
+    }
+    return made;
+}
+
+oar_tensor *oar_eye(oar_tape *tape, oar_dtype dtype, int64_t rows,
+                    int64_t columns)
+{
+    oar_tensor *made = oar_zeros(tape, dtype, OAR_SHAPE(rows, columns));
+    oari_array diagonal;
+
+    if (made == NULL)
+        return NULL;
+    diagonal = oari_array_of(made);
+    diagonal.at.shape = OAR_SHAPE(rows < columns ? rows : columns);
+    diagonal.at.stride[0] = columns + 1;
+    oari_fill(&diagonal, 1);
+    return made;
+}

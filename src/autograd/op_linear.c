@@ -1,80 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_linear: products of matrices. */
+/* op_linear: rows times a matrix of weights. */
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/kernels.h"
+#include "tensor/desk.h"
+#include "tensor/nn_kernels.h"
 
 static oari_array transposed(oari_array a)
 {
     a.at = oari_layout_transpose(a.at, 0, 1);
     return a;
-}
-
-/* ---- matmul ------------------------------------------------------------- */
-
-/* c = a b:  da = dc b',  db = a' dc. */
-static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
-                              int add)
-{
-    oari_pool *pool = &node->tape->pool;
-    oari_array grad = oari_array_of(node->grad);
-    oari_array other = transposed(oari_array_of(node->saved[1 - i]));
-
-    if (i == 0)
-        return oari_matmul(pool, to, add, &grad, &other);
-    return oari_matmul(pool, to, add, &other, &grad);
-}
-
-static const oari_op matmul_op = { .name = "matmul", .backward = matmul_back };
-
-static oar_status check_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    OARI_TRY(oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ a, b }));
-    OARI_TRY(oari_check_same_dtype("matmul", a, b));
-    OARI_TRY(oari_check_float("matmul", a));
-    if (a->at.shape.ndim != 2 || b->at.shape.ndim != 2)
-        return oari_fail(OAR_E_SHAPE, "matmul of %s and %s: both need two dims",
-                         oari_shape_text(a->at.shape).text,
-                         oari_shape_text(b->at.shape).text);
-    if (a->at.shape.dim[1] != b->at.shape.dim[0])
-        return oari_fail(OAR_E_SHAPE,
-                         "matmul of %s and %s: inner sizes %lld and %lld "
-                         "differ",
-                         oari_shape_text(a->at.shape).text,
-                         oari_shape_text(b->at.shape).text,
-                         (long long)a->at.shape.dim[1],
-                         (long long)b->at.shape.dim[0]);
-    return OAR_OK;
-}
-
-oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
-    oari_array to, x, y;
-
-    if (check_matmul(tape, a, b) != OAR_OK)
-        return NULL;
-    out = oari_tensor_make(pool, a->dtype,
-                           OAR_SHAPE(a->at.shape.dim[0], b->at.shape.dim[1]));
-    if (out == NULL)
-        return NULL;
-    to = oari_array_of(out);
-    x = oari_array_of(a);
-    y = oari_array_of(b);
-    if (oari_matmul(pool, &to, 0, &x, &y) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        return NULL;
-    }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = &matmul_op,
-                        .inputs = 2,
-                        .input = { a, b },
-                        .saved = { oari_wanted(tape, b) ? a : NULL,
-                                   oari_wanted(tape, a) ? b : NULL } });
 }
 
 /* ---- linear ------------------------------------------------------------- */
@@ -94,6 +30,35 @@ static oari_array as_matrix(oari_array a)
     return a;
 }
 
+/* to (+)= a b, halves by way of f32. */
+static oar_status product(oari_pool *pool, const oari_array *to, int add,
+                          const oari_array *a, const oari_array *b)
+{
+    oari_desk desk = { .pool = pool };
+    const oari_array *x, *y, *z;
+
+    if (!oari_dtype_is_half(to->dtype))
+        return oari_matmul(pool, to, add, a, b);
+    x = oari_desk_in(&desk, a);
+    y = oari_desk_in(&desk, b);
+    z = oari_desk_out(&desk, to, add);
+    if (desk.status == OAR_OK)
+        desk.status = oari_matmul(pool, z, add, x, y);
+    return oari_desk_clear(&desk);
+}
+
+static oar_status bias_back(oari_pool *pool, const oari_array *to, int add,
+                            const oari_array *grad)
+{
+    oari_desk desk = { .pool = pool };
+    const oari_array *g = oari_desk_in(&desk, grad);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK)
+        oari_sum_columns(y, add, g);
+    return oari_desk_clear(&desk);
+}
+
 /* y = x w' + b:  dx = dy w,  dw = dy' x,  db = the column sums of dy. */
 static oar_status linear_back(oari_node *node, int i, const oari_array *to,
                               int add)
@@ -102,14 +67,14 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = as_matrix(oari_array_of(node->grad)), other, into;
 
     if (i == BIAS)
-        return oari_sum_to(pool, to, add, &grad);
+        return bias_back(pool, to, add, &grad);
     other = oari_array_of(node->saved[1 - i]);
     if (i == WEIGHT) {
         grad = transposed(grad);
-        return oari_matmul(pool, to, add, &grad, &other);
+        return product(pool, to, add, &grad, &other);
     }
     into = as_matrix(*to);
-    return oari_matmul(pool, &into, add, &grad, &other);
+    return product(pool, &into, add, &grad, &other);
 }
 
 static const oari_op linear_op = { .name = "linear", .backward = linear_back };
@@ -189,7 +154,7 @@ static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
         b = oari_array_of(bias);
         oari_copy(&to, &b);
     }
-    if (oari_matmul(pool, &to, bias != NULL, &from, &w) == OAR_OK)
+    if (product(pool, &to, bias != NULL, &from, &w) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;

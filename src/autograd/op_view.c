@@ -131,47 +131,130 @@ oar_tensor *oar_transpose(oar_tape *tape, oar_tensor *a, int d0, int d1)
                 (oari_extra){ .dims = { from, to } });
 }
 
-/* ---- narrow ------------------------------------------------------------- */
+/* ---- permute ------------------------------------------------------------ */
 
-static oar_status narrow_back(oari_node *node, int i, const oari_array *to,
-                              int add)
+static oar_status permute_back(oari_node *node, int i, const oari_array *to,
+                               int add)
 {
-    oari_array grad = oari_array_of(node->grad), part = *to;
+    oari_array grad = oari_array_of(node->grad), turned = *to;
 
-    part.at =
-        oari_layout_narrow(to->at, node->extra.range.dim,
-                           node->extra.range.start, node->extra.range.length);
-    if (!add)
-        oari_fill(to, 0);
-    oari_scale(&part, add, &grad, 1);
+    turned.at = oari_layout_permute(&to->at, node->extra.order);
+    oari_scale(&turned, add, &grad, 1);
     return OAR_OK;
 }
 
-static const oari_op narrow_op = { .name = "narrow", .backward = narrow_back };
+static const oari_op permute_op = { .name = "permute",
+                                    .backward = permute_back };
 
-oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
-                       int64_t length)
+/* Makes order count from the start; each dim must be there once. */
+static oar_status check_order(const oar_tensor *a, oar_dims *order)
+{
+    int seen[OAR_MAX_DIMS] = { 0 }, good = order->count == a->at.shape.ndim;
+
+    for (int i = 0; good && i < order->count; i++)
+        good = oari_shape_dim(a->at.shape, &order->dim[i]) &&
+               !seen[order->dim[i]]++;
+    if (good)
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE,
+                     "permute of %s by %d dims: each dim has to be there once",
+                     oari_shape_text(a->at.shape).text, order->count);
+}
+
+oar_tensor *oar_permute(oar_tape *tape, oar_tensor *a, oar_dims order)
+{
+    oari_layout at;
+
+    if (oari_check_inputs("permute", tape, 1, &a) != OAR_OK ||
+        check_order(a, &order) != OAR_OK)
+        return NULL;
+    at = oari_layout_permute(&a->at, order);
+    return view(tape, a, &at, &permute_op, (oari_extra){ .order = order });
+}
+
+/* ---- expand ------------------------------------------------------------- */
+
+static oar_status expand_back(oari_node *node, int i, const oari_array *to,
+                              int add)
+{
+    oari_array grad = oari_array_of(node->grad);
+
+    return oari_sum_to(&node->tape->pool, to, add, &grad);
+}
+
+static const oari_op expand_op = { .name = "expand", .backward = expand_back };
+
+oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
+{
+    oar_shape asked = shape, both;
+    oari_layout at;
+    int shift;
+
+    if (oari_check_inputs("expand", tape, 1, &a) != OAR_OK)
+        return NULL;
+    shift = shape.ndim - a->at.shape.ndim;
+    for (int i = shift > 0 ? shift : 0; i < shape.ndim && i < OAR_MAX_DIMS; i++)
+        if (shape.dim[i] == -1)
+            shape.dim[i] = a->at.shape.dim[i - shift];
+    if (oari_shape_check(shape, a->dtype) != OAR_OK)
+        return NULL;
+    if (!oari_shape_broadcast(a->at.shape, shape, &both) ||
+        !oari_shape_equal(both, shape)) {
+        oari_fail(OAR_E_SHAPE, "expand of %s to %s: only dims of size 1 repeat",
+                  oari_shape_text(a->at.shape).text,
+                  oari_shape_text(asked).text);
+        return NULL;
+    }
+    at = oari_layout_expand(&a->at, shape);
+    return view(tape, a, &at, &expand_op, (oari_extra){ 0 });
+}
+
+/* ---- squeeze and unsqueeze ---------------------------------------------- */
+
+oar_tensor *oar_squeeze(oar_tape *tape, oar_tensor *a, int dim)
 {
     oari_layout at;
     int d = dim;
 
-    if (oari_check_inputs("narrow", tape, 1, &a) != OAR_OK)
+    if (oari_check_inputs("squeeze", tape, 1, &a) != OAR_OK)
         return NULL;
-    if (!oari_shape_dim(a->at.shape, &d)) {
-        oari_fail(OAR_E_SHAPE, "narrow of dim %d of %s: no such dim", dim,
+    if (!oari_shape_dim(a->at.shape, &d) || a->at.shape.dim[d] != 1) {
+        oari_fail(OAR_E_SHAPE, "squeeze of dim %d of %s: no dim of size 1", dim,
                   oari_shape_text(a->at.shape).text);
         return NULL;
     }
-    if (start < 0 || length < 0 || start > a->at.shape.dim[d] ||
-        length > a->at.shape.dim[d] - start) {
-        oari_fail(OAR_E_SHAPE,
-                  "narrow of dim %d of %s to %lld elements from %lld on: it "
-                  "does not have them",
-                  dim, oari_shape_text(a->at.shape).text, (long long)length,
-                  (long long)start);
+    at = oari_layout_drop(a->at, d);
+    return view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
+}
+
+oar_tensor *oar_unsqueeze(oar_tape *tape, oar_tensor *a, int dim)
+{
+    oari_layout at;
+    int d;
+
+    if (oari_check_inputs("unsqueeze", tape, 1, &a) != OAR_OK)
+        return NULL;
+    d = dim < 0 ? dim + a->at.shape.ndim + 1 : dim;
+    if (d < 0 || d > a->at.shape.ndim || a->at.shape.ndim == OAR_MAX_DIMS) {
+        oari_fail(OAR_E_SHAPE, "unsqueeze of %s at dim %d: no such place",
+                  oari_shape_text(a->at.shape).text, dim);
         return NULL;
     }
-    at = oari_layout_narrow(a->at, d, start, length);
-    return view(tape, a, &at, &narrow_op,
-                (oari_extra){ .range = { d, start, length } });
+    at = oari_layout_insert(a->at, d);
+    return view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
+}
+
+/* ---- contiguous --------------------------------------------------------- */
+
+/* Without a tape the caller owns what comes back, so a has one more reference.
+ */
+oar_tensor *oar_contiguous(oar_tape *tape, oar_tensor *a)
+{
+    if (oari_check_inputs("contiguous", tape, 1, &a) != OAR_OK)
+        return NULL;
+    if (oari_layout_is_rows(&a->at))
+        return tape != NULL ? a : oar_tensor_retain(a);
+    return oari_emit(
+        tape, copy_rows(tape, a, a->at.shape),
+        &(oari_recipe){ .op = &reshape_op, .inputs = 1, .input = { a } });
 }

@@ -34,6 +34,12 @@ void oari_node_spend(oari_node *node)
         oari_tensor_drop(pool, node->saved[i]);
         node->saved[i] = NULL;
     }
+    for (int i = 0; i < OARI_MAX_INPUTS; i++) {
+        oari_tensor_drop(pool, node->stash[i]);
+        node->stash[i] = NULL;
+    }
+    if (node->op != NULL && node->op->drop != NULL && node->state != OARI_SPENT)
+        node->op->drop(node);
     node->state = OARI_SPENT;
 }
 
@@ -54,6 +60,7 @@ void oar_tape_reset(oar_tape *tape)
     oari_leaves_reset(&tape->leaves, &tape->pool);
     oari_pool_reset(&tape->pool);
     tape->deferreds = 0;
+    tape->seeds.count = 0;
 }
 
 void oar_tape_destroy(oar_tape *tape)
@@ -67,6 +74,8 @@ void oar_tape_destroy(oar_tape *tape)
     oari_leaves_close(&tape->leaves, &tape->pool);
     oari_pool_close(&tape->pool);
     oari_free(tape->deferred);
+    oari_free(tape->seeds.seed);
+    oar_tape_destroy(tape->inner);
     oari_free(tape);
 }
 

@@ -12,7 +12,7 @@
 
 #include "tensor/pool.h"
 
-enum { OARI_MAX_INPUTS = 3, OARI_MAX_SAVED = 3 };
+enum { OARI_MAX_INPUTS = 3, OARI_MAX_SAVED = 5 };
 
 typedef struct oari_node oari_node;
 
@@ -25,6 +25,9 @@ typedef struct oari_op {
                            int add);
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
+    /* (optional) Counts what backward will give to leaves that are no inputs.*/
+    void (*reach)(oari_node *node);
+    void (*drop)(oari_node *node); /* (optional) gives up what extra owns */
 } oari_op;
 
 /* What an operation wants remembered besides tensors. */
@@ -37,6 +40,48 @@ typedef union oari_extra {
         int dim;
         int64_t start, length;
     } range;
+    struct {
+        int dim;
+        int64_t start, length, step;
+    } slice;
+    oar_dims order;
+    double number[2]; /* what an operation with numbers was given */
+    struct {
+        oar_shape kept; /* the result's, reduced dims with size 1 */
+        double factor;
+    } reduce;
+    struct {
+        int dim, stacked;
+        int64_t start[2]; /* of each input in the result */
+    } join;
+    struct {
+        double p;
+        uint64_t seed;
+    } dropout;
+    struct {
+        int64_t ignore, counted; /* rows that count */
+        int has_ignore;
+        double smoothing;
+    } loss;
+    struct {
+        int fixed; /* by running statistics */
+    } norm;
+    struct {
+        int kernel[2], stride[2], padding[2], dilation[2], groups;
+    } window;
+    struct {
+        double scale;
+        int64_t heads; /* of packed q, k and v; 0: they are three tensors */
+        int causal;
+    } attention;
+    struct {
+        double base;
+        int64_t first, heads; /* heads as above */
+    } rotary;
+    struct {
+        struct oar_module *module; /* a reference */
+        int64_t first, count;      /* of the tape's seeds */
+    } recompute;
 } oari_extra;
 
 typedef enum oari_node_state {
@@ -79,6 +124,9 @@ struct oari_node {
     int inputs;
     oari_edge input[OARI_MAX_INPUTS];
     oar_tensor *saved[OARI_MAX_SAVED]; /* references */
+    /* Gradients of inputs that were made along with that of another, until
+     * they are asked for; references. */
+    oar_tensor *stash[OARI_MAX_INPUTS];
     oari_extra extra;
     oari_mark mark;
     oari_node_state state;
@@ -104,6 +152,12 @@ typedef struct oari_deferred {
     void *arg;
 } oari_deferred;
 
+/* Seeds that recomputed parts drew, in order. */
+typedef struct oari_seeds {
+    uint64_t *seed;
+    int64_t count, room;
+} oari_seeds;
+
 struct oar_tape {
     oari_pool pool;
     int recording;
@@ -113,6 +167,12 @@ struct oar_tape {
     oari_leaves leaves;
     oari_deferred *deferred;
     int64_t deferreds, deferred_room;
+    oari_seeds seeds;
+    /* Recomputation (replay.c): the tape that parts of this one run on, and on
+     * such a tape, whose part it runs. */
+    oar_tape *inner, *outer;
+    int replaying;              /* the second time */
+    int64_t seed_at, seeds_end; /* of outer's seeds, while replaying */
 };
 
 static inline oari_pool *oari_tape_pool(oar_tape *tape)

@@ -1,19 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activation: modules without parameters that act on each element. */
 #include <oarsong/layers.h>
-#include <oarsong/ops.h>
 
-static oar_tensor *relu_forward(oar_tape *tape, oar_module *module,
-                                oar_tensor *x)
+#include "base/status.h"
+
+#define ACTIVATION(fn)                                                      \
+    static oar_tensor *fn##_forward(oar_tape *tape, oar_module *module,     \
+                                    oar_tensor *x)                          \
+    {                                                                       \
+        return oar_##fn(tape, x);                                           \
+    }                                                                       \
+    static const oar_module_class fn##_class = { .size = sizeof fn##_class, \
+                                                 .name = #fn,               \
+                                                 .forward = fn##_forward };
+
+ACTIVATION(relu)
+ACTIVATION(gelu)
+ACTIVATION(gelu_tanh)
+ACTIVATION(silu)
+ACTIVATION(tanh)
+ACTIVATION(sigmoid)
+ACTIVATION(softplus)
+
+static const oar_module_class *const classes[] = {
+    [OAR_RELU] = &relu_class,           [OAR_GELU] = &gelu_class,
+    [OAR_GELU_TANH] = &gelu_tanh_class, [OAR_SILU] = &silu_class,
+    [OAR_TANH] = &tanh_class,           [OAR_SIGMOID] = &sigmoid_class,
+    [OAR_SOFTPLUS] = &softplus_class,
+};
+
+oar_status oar_activation_create(oar_activation kind, oar_module **module)
 {
-    return oar_relu(tape, x);
+    if ((int)kind < 0 || (size_t)kind >= sizeof classes / sizeof *classes)
+        return oari_fail(OAR_E_ARG, "there is no activation %d", (int)kind);
+    return oar_module_create(classes[kind], module);
 }
-
-static const oar_module_class relu_class = { .size = sizeof relu_class,
-                                             .name = "relu",
-                                             .forward = relu_forward };
 
 oar_status oar_relu_create(oar_module **module)
 {
-    return oar_module_create(&relu_class, module);
+    return oar_activation_create(OAR_RELU, module);
 }

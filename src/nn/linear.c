@@ -6,6 +6,7 @@
 #include <oarsong/ops.h>
 
 #include "base/status.h"
+#include "nn/build.h"
 
 static oar_tensor *linear_forward(oar_tape *tape, oar_module *module,
                                   oar_tensor *x)
@@ -24,19 +25,15 @@ static oar_status add_params(oar_module *module, int64_t in, int64_t out,
                              uint64_t seed, const oar_linear_opts *opts)
 {
     double bound = in > 0 ? 1 / sqrt((double)in) : 0;
-    oar_tensor *made =
-        oar_uniform(NULL, opts->dtype, OAR_SHAPE(out, in), seed, -bound, bound);
 
-    if (made == NULL)
-        return oar_last_error()->status;
-    OARI_TRY(oar_module_add_param(module, "weight", made));
+    OARI_TRY(oari_layer_param(module, "weight",
+                              oar_uniform(NULL, opts->dtype, OAR_SHAPE(out, in),
+                                          seed, -bound, bound)));
     if (opts->no_bias)
         return OAR_OK;
-    made =
-        oar_uniform(NULL, opts->dtype, OAR_SHAPE(out), seed + 1, -bound, bound);
-    if (made == NULL)
-        return oar_last_error()->status;
-    return oar_module_add_param(module, "bias", made);
+    return oari_layer_param(module, "bias",
+                            oar_uniform(NULL, opts->dtype, OAR_SHAPE(out),
+                                        seed + 1, -bound, bound));
 }
 
 oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
@@ -44,21 +41,12 @@ oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
 {
     oar_linear_opts o;
     oar_module *made;
-    oar_status status;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     if (in < 0 || out < 0 || module == NULL)
         return oari_fail(OAR_E_ARG, "linear from %lld to %lld: no such sizes",
                          (long long)in, (long long)out);
-    if (o.dtype != OAR_F32 && o.dtype != OAR_F64)
-        return oari_fail(OAR_E_DTYPE, "linear of %s: f32 or f64",
-                         oar_dtype_name(o.dtype));
+    OARI_TRY(oari_layer_dtype("linear", o.dtype));
     OARI_TRY(oar_module_create(&linear_class, &made));
-    status = add_params(made, in, out, seed, &o);
-    if (status != OAR_OK) {
-        oar_module_release(made);
-        return status;
-    }
-    *module = made;
-    return OAR_OK;
+    return oari_layer_give(add_params(made, in, out, seed, &o), made, module);
 }

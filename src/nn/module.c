@@ -261,15 +261,14 @@ oar_tensor *oar_module_buffer(const oar_module *module, int index)
     return tensor_at(module, OARI_BUFFER, index);
 }
 
-/* Writes the names from module down to the parameter, with dots between. */
-static oar_status write_name(const oar_module *module, int index, char *name,
-                             size_t bytes)
+/* Writes the names from module down to the one of its kind with this index,
+ * which is there, with dots between. */
+static void write_name(const oar_module *module, oari_entry_kind kind,
+                       int index, char *name, size_t bytes)
 {
     for (int i = 0; i < module->entries; i++) {
         const oari_entry *entry = &module->entry[i];
-        int inside = entry->kind == OARI_PARAM
-                         ? 1
-                         : count_kind(entry->child, OARI_PARAM);
+        int inside = entry->kind == kind ? 1 : count_kind(entry->child, kind);
         size_t used;
 
         if (index >= inside) {
@@ -278,23 +277,35 @@ static oar_status write_name(const oar_module *module, int index, char *name,
         }
         snprintf(name, bytes, "%s%s", entry->name, entry->child ? "." : "");
         used = strlen(name);
-        return entry->child == NULL
-                   ? OAR_OK
-                   : write_name(entry->child, index, name + used, bytes - used);
+        if (entry->child != NULL)
+            write_name(entry->child, kind, index, name + used, bytes - used);
+        return;
     }
-    return oari_fail(OAR_E_ARG, "module %s has no such parameter",
-                     module->kind.name);
+}
+
+static oar_status give_name(const oar_module *module, oari_entry_kind kind,
+                            int index, char *name, size_t bytes)
+{
+    const char *what = kind == OARI_PARAM ? "parameters" : "buffers";
+
+    if (module == NULL || name == NULL || bytes == 0)
+        return oari_null(kind == OARI_PARAM ? "param_name" : "buffer_name");
+    if (index < 0 || index >= count_kind(module, kind))
+        return oari_fail(OAR_E_ARG, "module %s has %d %s, not number %d",
+                         module->kind.name, count_kind(module, kind), what,
+                         index);
+    write_name(module, kind, index, name, bytes);
+    return OAR_OK;
 }
 
 oar_status oar_module_param_name(const oar_module *module, int index,
                                  char *name, size_t bytes)
 {
-    if (module == NULL || name == NULL || bytes == 0)
-        return oari_null("param_name");
-    if (index < 0 || index >= oar_module_params(module))
-        return oari_fail(OAR_E_ARG,
-                         "module %s has %d parameters, not number "
-                         "%d",
-                         module->kind.name, oar_module_params(module), index);
-    return write_name(module, index, name, bytes);
+    return give_name(module, OARI_PARAM, index, name, bytes);
+}
+
+oar_status oar_module_buffer_name(const oar_module *module, int index,
+                                  char *name, size_t bytes)
+{
+    return give_name(module, OARI_BUFFER, index, name, bytes);
 }

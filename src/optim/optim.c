@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim: the part that does not depend on the rule. State is made with the
- * optimizer, so that a step allocates nothing. */
+ * optimizer, so that a step allocates nothing. A step looks at all parameters
+ * before it moves the first: it happens whole or not at all. */
 #include "optim/optim.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/tensor.h"
+
+enum { BLOCK = 1024 }; /* elements of a half type that are widened at once */
+
+/* ---- making -------------------------------------------------------------- */
 
 static oar_status check_param(const char *name, const oar_tensor *p)
 {
@@ -15,10 +23,6 @@ static oar_status check_param(const char *name, const oar_tensor *p)
         return oari_fail(OAR_E_ARG,
                          "%s over a tensor %s that requires no gradient", name,
                          oari_shape_text(p->at.shape).text);
-    if (p->dtype != OAR_F32 && p->dtype != OAR_F64)
-        return oari_fail(OAR_E_UNSUPPORTED, "%s over %s %s: only f32 and f64",
-                         name, oar_dtype_name(p->dtype),
-                         oari_shape_text(p->at.shape).text);
     if (!oar_tensor_is_contiguous(p))
         return oari_fail(OAR_E_ARG,
                          "%s over a tensor %s that is not contiguous", name,
@@ -26,39 +30,98 @@ static oar_status check_param(const char *name, const oar_tensor *p)
     return OAR_OK;
 }
 
-static int has(const oar_optim *optim, const oar_tensor *tensor)
+/* The index of a parameter among the first `params`, or -1. */
+static int find(const oar_optim *optim, int params, const oar_tensor *tensor)
 {
-    for (int i = 0; i < optim->params; i++)
+    for (int i = 0; i < params; i++)
         if (optim->param[i].tensor == tensor)
-            return 1;
-    return 0;
+            return i;
+    return -1;
 }
 
-static oar_status add_param(oar_optim *optim, oar_tensor *tensor, int states)
+static void drop_param(oari_optim_param *p)
+{
+    oar_tensor_release(p->tensor);
+    for (int k = 0; k < OARI_OPTIM_STATES; k++)
+        oar_tensor_release(p->state[k]);
+}
+
+static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
 {
     oari_optim_param *p = &optim->param[optim->params];
+    oar_dtype dtype;
 
     OARI_TRY(check_param(optim->kind->name, tensor));
-    if (has(optim, tensor)) /* shared by two modules */
+    if (find(optim, optim->params, tensor) >= 0) /* shared by two modules */
         return OAR_OK;
     optim->params++;
-    p->tensor = oar_tensor_retain(tensor);
-    for (int i = 0; i < states; i++) {
-        p->state[i] = oar_zeros(NULL, tensor->dtype, tensor->at.shape);
-        if (p->state[i] == NULL)
+    *p = (oari_optim_param){ .tensor = oar_tensor_retain(tensor),
+                             .group = optim->groups };
+    dtype = tensor->dtype == OAR_F64 ? OAR_F64 : OAR_F32;
+    for (int k = 0; k < OARI_OPTIM_STATES; k++) {
+        if (optim->kind->state_name[k] == NULL)
+            break;
+        p->state[k] = oar_zeros(NULL, dtype, tensor->at.shape);
+        if (p->state[k] == NULL)
             return OAR_E_NOMEM;
     }
     return OAR_OK;
 }
 
-oar_status oari_optim_make(const oari_optim_class *kind, double lr, int states,
-                           int count, oar_tensor *const *param,
-                           oar_optim **optim)
+/* Makes room for that many parameters and one group more. */
+static oar_status make_room(oar_optim *optim, int params)
+{
+    oari_optim_param *param;
+    oari_optim_group *group;
+
+    param = oari_alloc((size_t)optim->params + (size_t)params, sizeof *param);
+    group = oari_alloc((size_t)optim->groups + 1, sizeof *group);
+    if (param == NULL || group == NULL) {
+        oari_free(param);
+        oari_free(group);
+        return OAR_E_NOMEM;
+    }
+    if (optim->groups > 0) {
+        memcpy(param, optim->param, (size_t)optim->params * sizeof *param);
+        memcpy(group, optim->group, (size_t)optim->groups * sizeof *group);
+    }
+    oari_free(optim->param);
+    oari_free(optim->group);
+    optim->param = param;
+    optim->group = group;
+    return OAR_OK;
+}
+
+static oar_status add_group(oar_optim *optim, int count,
+                            oar_tensor *const *param, oari_optim_group scales)
+{
+    oar_status status;
+    int before = optim->params;
+
+    OARI_TRY(make_room(optim, count));
+    status = OAR_OK;
+    for (int i = 0; i < count && status == OAR_OK; i++)
+        status = add_param(optim, param[i]);
+    if (status != OAR_OK) {
+        while (optim->params > before)
+            drop_param(&optim->param[--optim->params]);
+        return status;
+    }
+    optim->group[optim->groups++] = scales;
+    return OAR_OK;
+}
+
+oar_status oari_optim_make(const oari_optim_class *kind, double lr,
+                           double weight_decay, int count,
+                           oar_tensor *const *param, oar_optim **optim)
 {
     oar_optim *made;
-    oar_status status = OAR_OK;
+    oar_status status;
 
-    if (count < 0 || (count > 0 && param == NULL) || optim == NULL)
+    if (optim == NULL)
+        return oari_fail(OAR_E_ARG, "%s_create: nowhere to give it",
+                         kind->name);
+    if (count < 0 || (count > 0 && param == NULL))
         return oari_fail(OAR_E_ARG, "%s over %d parameters: none given",
                          kind->name, count);
     made = oari_alloc(1, sizeof *made);
@@ -66,11 +129,8 @@ oar_status oari_optim_make(const oari_optim_class *kind, double lr, int states,
         return OAR_E_NOMEM;
     made->kind = kind;
     made->lr = lr;
-    made->param = oari_alloc((size_t)count, sizeof *made->param);
-    if (made->param == NULL)
-        status = OAR_E_NOMEM;
-    for (int i = 0; i < count && status == OAR_OK; i++)
-        status = add_param(made, param[i], states);
+    made->weight_decay = weight_decay;
+    status = add_group(made, count, param, (oari_optim_group){ 1, 1 });
     if (status != OAR_OK) {
         oar_optim_destroy(made);
         return status;
@@ -100,39 +160,135 @@ void oar_optim_destroy(oar_optim *optim)
 {
     if (optim == NULL)
         return;
-    for (int i = 0; i < optim->params; i++) {
-        oar_tensor_release(optim->param[i].tensor);
-        for (int k = 0; k < OARI_OPTIM_STATES; k++)
-            oar_tensor_release(optim->param[i].state[k]);
-    }
+    for (int i = 0; i < optim->params; i++)
+        drop_param(&optim->param[i]);
     oari_free(optim->param);
+    oari_free(optim->group);
     oari_free(optim);
 }
 
+static oar_status check_group(const oar_optim *optim, int count,
+                              oar_tensor *const *param, oari_optim_group scales)
+{
+    if (count < 0 || (count > 0 && param == NULL))
+        return oari_fail(OAR_E_ARG, "a group of %d parameters: none given",
+                         count);
+    if (!(scales.lr_scale > 0 && scales.lr_scale < 1e300) ||
+        !(scales.decay_scale >= 0 && scales.decay_scale < 1e300))
+        return oari_fail(OAR_E_ARG,
+                         "a group with the learning rate times %g and the "
+                         "weight decay times %g: the first must be above 0, "
+                         "the second not below",
+                         scales.lr_scale, scales.decay_scale);
+    for (int i = 0; i < count; i++) {
+        int at = param[i] != NULL ? find(optim, optim->params, param[i]) : -1;
+
+        if (at >= 0)
+            return oari_fail(OAR_E_ARG,
+                             "a group with a tensor %s that is in group %d",
+                             oari_shape_text(param[i]->at.shape).text,
+                             optim->param[at].group);
+    }
+    return OAR_OK;
+}
+
+oar_status oar_optim_add_group(oar_optim *optim, int count,
+                               oar_tensor *const *param, double lr_scale,
+                               double decay_scale)
+{
+    oari_optim_group scales = { lr_scale, decay_scale };
+
+    if (optim == NULL)
+        return oari_null("add_group");
+    OARI_TRY(check_group(optim, count, param, scales));
+    return add_group(optim, count, param, scales);
+}
+
+/* ---- stepping ------------------------------------------------------------ */
+
 static oar_status check_attached(const oar_optim *optim, const oar_tensor *t)
 {
-    if (oari_tensor_attached(t))
+    if (t == NULL || oari_tensor_attached(t))
         return OAR_OK;
     return oari_fail(OAR_E_STATE,
                      "%s step on a tensor %s whose storage is detached",
                      optim->kind->name, oari_shape_text(t->at.shape).text);
 }
 
+oar_status oari_optim_ready(const oar_optim *optim)
+{
+    for (int i = 0; i < optim->params; i++) {
+        const oari_optim_param *p = &optim->param[i];
+        const oar_tensor *grad = oar_tensor_grad(p->tensor);
+
+        if (grad == NULL)
+            continue;
+        OARI_TRY(check_attached(optim, p->tensor));
+        OARI_TRY(check_attached(optim, grad));
+        for (int k = 0; k < OARI_OPTIM_STATES; k++)
+            OARI_TRY(check_attached(optim, p->state[k]));
+    }
+    return OAR_OK;
+}
+
+/* Numbers first .. first+count-1 of a half parameter: computed in f32, rounded
+ * once. */
+static void move_half(const oar_optim *optim, const oari_pace *pace,
+                      const oari_stretch *all, int64_t first, int64_t count)
+{
+    float param[BLOCK], grad[BLOCK];
+    uint16_t *p = (uint16_t *)all->param + first;
+    const uint16_t *g = (const uint16_t *)all->grad + first;
+    oari_stretch part = {
+        .dtype = OAR_F32, .count = count, .param = param, .grad = grad
+    };
+
+    for (int k = 0; k < OARI_OPTIM_STATES; k++)
+        if (all->state[k] != NULL)
+            part.state[k] = (float *)all->state[k] + first;
+    oari_convert(param, OAR_F32, p, all->dtype, (size_t)count);
+    oari_convert(grad, OAR_F32, g, all->dtype, (size_t)count);
+    optim->kind->move(optim, pace, &part);
+    oari_convert(p, all->dtype, param, OAR_F32, (size_t)count);
+}
+
+static void move(const oar_optim *optim, const oari_pace *pace,
+                 const oari_stretch *s)
+{
+    if (!oari_dtype_is_half(s->dtype)) {
+        optim->kind->move(optim, pace, s);
+        return;
+    }
+    for (int64_t i = 0; i < s->count; i += BLOCK)
+        move_half(optim, pace, s, i,
+                  s->count - i < BLOCK ? s->count - i : BLOCK);
+}
+
+static void step_param(const oar_optim *optim, oari_optim_param *p)
+{
+    const oari_optim_group *group = &optim->group[p->group];
+    oari_pace pace = { .lr = optim->lr * group->lr_scale,
+                       .decay = optim->weight_decay * group->decay_scale,
+                       .step = ++p->steps };
+    oari_stretch s = { .dtype = oar_tensor_dtype(p->tensor),
+                       .count = oar_tensor_count(p->tensor),
+                       .param = oar_tensor_data(p->tensor),
+                       .grad = oar_tensor_data(oar_tensor_grad(p->tensor)) };
+
+    for (int k = 0; k < OARI_OPTIM_STATES; k++)
+        s.state[k] = oar_tensor_data(p->state[k]);
+    move(optim, &pace, &s);
+}
+
 oar_status oar_optim_step(oar_optim *optim)
 {
     if (optim == NULL)
         return oari_null("optim_step");
-    for (int i = 0; i < optim->params; i++) {
-        const oar_tensor *t = optim->param[i].tensor;
-        const oar_tensor *grad = oar_tensor_grad(t);
-
-        if (grad == NULL)
-            continue;
-        OARI_TRY(check_attached(optim, t));
-        OARI_TRY(check_attached(optim, grad));
-        optim->kind->step(optim, &optim->param[i]);
-        optim->param[i].steps++;
-    }
+    OARI_TRY(oari_optim_ready(optim));
+    for (int i = 0; i < optim->params; i++)
+        if (oar_tensor_grad(optim->param[i].tensor) != NULL)
+            step_param(optim, &optim->param[i]);
+    optim->steps++;
     return OAR_OK;
 }
 
@@ -140,19 +296,4 @@ void oar_optim_zero_grad(oar_optim *optim)
 {
     for (int i = 0; optim != NULL && i < optim->params; i++)
         oar_tensor_clear_grad(optim->param[i].tensor);
-}
-
-oar_status oar_optim_set_lr(oar_optim *optim, double lr)
-{
-    if (optim == NULL)
-        return oari_null("set_lr");
-    if (!(lr >= 0))
-        return oari_fail(OAR_E_ARG, "a learning rate of %g", lr);
-    optim->lr = lr;
-    return OAR_OK;
-}
-
-double oar_optim_lr(const oar_optim *optim)
-{
-    return optim != NULL ? optim->lr : 0;
 }

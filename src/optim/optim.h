@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim/optim.h: what all optimizers have in common: parameters, a learning
- * rate, and a step for one parameter at a time. */
+/* optim/optim.h: what all optimizers have in common: parameters in groups, a
+ * learning rate, state per parameter, and a rule that moves a stretch of
+ * numbers by their gradients. */
 #ifndef OARI_OPTIM_OPTIM_H
 #define OARI_OPTIM_OPTIM_H
 
@@ -8,34 +9,64 @@
 
 enum { OARI_OPTIM_STATES = 2 };
 
+typedef struct oari_optim_group {
+    double lr_scale, decay_scale;
+} oari_optim_group;
+
 typedef struct oari_optim_param {
     oar_tensor *tensor;                   /* a reference */
     oar_tensor *state[OARI_OPTIM_STATES]; /* what the kind asked for */
     int64_t steps;                        /* taken so far */
+    int group;
 } oari_optim_param;
+
+/* What a rule works on: count numbers, all f32 or all f64. */
+typedef struct oari_stretch {
+    oar_dtype dtype;
+    int64_t count;
+    void *param;
+    const void *grad;
+    void *state[OARI_OPTIM_STATES];
+} oari_stretch;
+
+/* How far it moves them: after the scales of the parameter's group. */
+typedef struct oari_pace {
+    double lr, decay;
+    int64_t step; /* this one; the first is 1 */
+} oari_pace;
 
 typedef struct oari_optim_class {
     const char *name;
-    /* Moves one parameter, contiguous, f32 or f64, by its gradient. */
-    void (*step)(oar_optim *optim, oari_optim_param *param);
+    const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
+    void (*move)(const oar_optim *optim, const oari_pace *pace,
+                 const oari_stretch *stretch);
 } oari_optim_class;
 
 struct oar_optim {
     const oari_optim_class *kind;
-    double lr;
-    int params;
+    double lr, weight_decay;
+    int64_t steps;
+    int params, groups;
     oari_optim_param *param;
-    oar_sgd_opts sgd;
+    oari_optim_group *group;
+    union {
+        oar_sgd_opts sgd;
+        oar_adam_opts adam;
+    } of;
 };
 
-/* An optimizer over these parameters, each once, with `states` tensors of each
- * one's shape and dtype, zeroed. */
-oar_status oari_optim_make(const oari_optim_class *kind, double lr, int states,
-                           int count, oar_tensor *const *param,
-                           oar_optim **optim);
+/* An optimizer over these parameters, each once, in group 0. Its state is made
+ * with it, of each parameter's shape, zero: f64 for f64, else f32. */
+oar_status oari_optim_make(const oari_optim_class *kind, double lr,
+                           double weight_decay, int count,
+                           oar_tensor *const *param, oar_optim **optim);
 
 /* All parameters of a module, in order: gives an array to be freed. */
 oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param);
+
+/* Whether every parameter that has a gradient can be stepped: their data is
+ * there. Else OAR_E_STATE. After that, oar_optim_step does not fail. */
+oar_status oari_optim_ready(const oar_optim *optim);
 
 #endif

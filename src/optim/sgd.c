@@ -4,44 +4,66 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/dispatch.h"
+#include "tensor/wide.h"
 
-enum { MOMENTUM }; /* the one state */
-
-/* One parameter: n numbers p, their gradients g, their velocities v. */
-#define PLAIN(p, g, n)                \
-    for (int64_t i = 0; i < (n); i++) \
-        (p)[i] -= lr * ((g)[i] + decay * (p)[i]);
-
-#define WITH_MOMENTUM(p, g, v, n)                                   \
-    for (int64_t i = 0; i < (n); i++) {                             \
-        T d = (g)[i] + decay * (p)[i];                              \
-        (v)[i] = momentum * (v)[i] + d;                             \
-        (p)[i] -= lr * (nesterov ? d + momentum * (v)[i] : (v)[i]); \
+/* The rules for one type: n numbers p, their gradients g, their velocities v.
+ */
+#define RULES(name, T)                                                        \
+    OARI_WIDE static void plain_##name(T *restrict p, const T *restrict g,    \
+                                       int64_t n, T lr, T decay)              \
+    {                                                                         \
+        for (int64_t i = 0; i < n; i++)                                       \
+            p[i] -= lr * (g[i] + decay * p[i]);                               \
+    }                                                                         \
+    OARI_WIDE static void heavy_##name(T *restrict p, const T *restrict g,    \
+                                       T *restrict v, int64_t n, T lr,        \
+                                       T decay, T momentum)                   \
+    {                                                                         \
+        for (int64_t i = 0; i < n; i++) {                                     \
+            v[i] = momentum * v[i] + (g[i] + decay * p[i]);                   \
+            p[i] -= lr * v[i];                                                \
+        }                                                                     \
+    }                                                                         \
+    OARI_WIDE static void nesterov_##name(T *restrict p, const T *restrict g, \
+                                          T *restrict v, int64_t n, T lr,     \
+                                          T decay, T momentum)                \
+    {                                                                         \
+        for (int64_t i = 0; i < n; i++) {                                     \
+            T d = g[i] + decay * p[i];                                        \
+            v[i] = momentum * v[i] + d;                                       \
+            p[i] -= lr * (d + momentum * v[i]);                               \
+        }                                                                     \
+    }                                                                         \
+    static void move_##name(const oar_sgd_opts *o, const oari_pace *pace,     \
+                            const oari_stretch *s)                            \
+    {                                                                         \
+        T lr = (T)pace->lr, decay = (T)pace->decay, m = (T)o->momentum;       \
+        if (o->momentum == 0)                                                 \
+            plain_##name(s->param, s->grad, s->count, lr, decay);             \
+        else if (o->nesterov)                                                 \
+            nesterov_##name(s->param, s->grad, s->state[0], s->count, lr,     \
+                            decay, m);                                        \
+        else                                                                  \
+            heavy_##name(s->param, s->grad, s->state[0], s->count, lr, decay, \
+                         m);                                                  \
     }
 
-static void sgd_step(oar_optim *optim, oari_optim_param *param)
-{
-    const oar_sgd_opts *o = &optim->sgd;
-    int64_t n = oar_tensor_count(param->tensor);
-    int nesterov = o->nesterov;
+RULES(f32, float)
+RULES(f64, double)
 
-    OARI_BY_FLOAT(oar_tensor_dtype(param->tensor), {
-        T *p = oar_tensor_data(param->tensor);
-        const T *g = oar_tensor_data(oar_tensor_grad(param->tensor));
-        const T lr = (T)optim->lr;
-        const T decay = (T)o->weight_decay;
-        const T momentum = (T)o->momentum;
-        if (o->momentum == 0) {
-            PLAIN(p, g, n)
-        } else {
-            T *v = oar_tensor_data(param->state[MOMENTUM]);
-            WITH_MOMENTUM(p, g, v, n)
-        }
-    })
+static void sgd_move(const oar_optim *optim, const oari_pace *pace,
+                     const oari_stretch *s)
+{
+    if (s->dtype == OAR_F64)
+        move_f64(&optim->of.sgd, pace, s);
+    else
+        move_f32(&optim->of.sgd, pace, s);
 }
 
-static const oari_optim_class sgd_class = { .name = "sgd", .step = sgd_step };
+static const oari_optim_class plain_class = { .name = "sgd", .move = sgd_move };
+static const oari_optim_class momentum_class = {
+    .name = "sgd", .state_name = { "momentum_buffer" }, .move = sgd_move
+};
 
 static oar_status check_opts(const oar_sgd_opts *o)
 {
@@ -59,16 +81,13 @@ oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                                const oar_sgd_opts *opts, oar_optim **optim)
 {
     oar_sgd_opts o;
-    oar_optim *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     OARI_TRY(check_opts(&o));
-    if (optim == NULL)
-        return oari_fail(OAR_E_ARG, "sgd_create: nowhere to give it");
-    OARI_TRY(oari_optim_make(&sgd_class, o.lr > 0 ? o.lr : 0.01,
-                             o.momentum > 0 ? 1 : 0, count, param, &made));
-    made->sgd = o;
-    *optim = made;
+    OARI_TRY(oari_optim_make(o.momentum > 0 ? &momentum_class : &plain_class,
+                             o.lr > 0 ? o.lr : 0.01, o.weight_decay, count,
+                             param, optim));
+    (*optim)->of.sgd = o;
     return OAR_OK;
 }
 

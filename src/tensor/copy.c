@@ -100,6 +100,15 @@ static oar_status check_here(const char *what, const oar_tensor *t)
                      what, oari_shape_text(t->at.shape).text);
 }
 
+oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
+{
+    OARI_TRY(check_here(what, tensor));
+    if (!tensor->storage->read_only)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "%s of a tensor %s that can only be read", what,
+                     oari_shape_text(tensor->at.shape).text);
+}
+
 static oar_status check_buffer(const char *what, const oar_tensor *tensor,
                                oar_dtype dtype, const void *data)
 {
@@ -136,6 +145,7 @@ oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
     } source = { data };
 
     OARI_TRY(check_buffer("write", tensor, dtype, data));
+    OARI_TRY(oari_check_writable("write", tensor));
     to = oari_array_of(tensor);
     from =
         (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
@@ -163,7 +173,7 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
         return oari_fail(OAR_E_SHAPE, "copy to %s from %s: shapes differ",
                          oari_shape_text(to->at.shape).text,
                          oari_shape_text(from->at.shape).text);
-    OARI_TRY(check_here("copy", to));
+    OARI_TRY(oari_check_writable("copy", to));
     OARI_TRY(check_here("copy", from));
     a = oari_array_of(to);
     b = oari_array_of(from);
@@ -177,7 +187,7 @@ oar_status oar_tensor_fill(oar_tensor *tensor, double value)
 
     if (tensor == NULL)
         return oari_null("fill");
-    OARI_TRY(check_here("fill", tensor));
+    OARI_TRY(oari_check_writable("fill", tensor));
     to = oari_array_of(tensor);
     oari_fill(&to, value);
     return OAR_OK;

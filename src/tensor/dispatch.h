@@ -50,4 +50,15 @@
     default: break;                     \
     }
 
+/* Runs body with T as an unsigned type of that many bytes: for what only moves
+ * elements. */
+#define OARI_BY_BYTES(bytes, ...)                     \
+    switch (bytes) {                                  \
+        OARI_CASE(1, uint8_t, uint8_t, __VA_ARGS__)   \
+        OARI_CASE(2, uint16_t, uint16_t, __VA_ARGS__) \
+        OARI_CASE(4, uint32_t, uint32_t, __VA_ARGS__) \
+        OARI_CASE(8, uint64_t, uint64_t, __VA_ARGS__) \
+    default: break;                                   \
+    }
+
 #endif

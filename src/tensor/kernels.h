@@ -30,14 +30,9 @@ void oari_add(const oari_array *to, int add, const oari_array *a,
 void oari_mul(const oari_array *to, int add, const oari_array *a,
               const oari_array *b);
 
-/* to (+)= factor * a. Floats. `to` may be a. */
+/* to (+)= factor * a; for integers a whole factor. `to` may be a. */
 void oari_scale(const oari_array *to, int add, const oari_array *a,
                 double factor);
-/* `to` may be a. */
-void oari_relu(const oari_array *to, const oari_array *a);
-/* to (+)= grad where result, relu's, is above zero. `to` may be grad. */
-void oari_relu_back(const oari_array *to, int add, const oari_array *grad,
-                    const oari_array *result);
 
 /* ---- sum.c -------------------------------------------------------------- */
 
@@ -46,30 +41,17 @@ void oari_relu_back(const oari_array *to, int add, const oari_array *grad,
 void oari_sum_all(const oari_array *to, const oari_array *a, double factor);
 
 /* Sums a over the dims that `to` was broadcast along: what the gradient of a
- * broadcast is. Floats, summed in f64. */
+ * broadcast is. Floats, summed in f64; a half `to` takes an f32 a too. */
 oar_status oari_sum_to(oari_pool *pool, const oari_array *to, int add,
                        const oari_array *a);
 
-/* ---- matmul.c: f32 and f64 ---------------------------------------------- */
+/* ---- matmul.c: floats --------------------------------------------------- */
 
-/* to [m, n] (row-major) (+)= a [m, k] times b [k, n]. Transposed views cost no
- * copy. OAR_E_UNSUPPORTED for a side that CBLAS cannot count. */
+/* to [.., m, n] (row-major) (+)= a [.., m, k] times b [.., k, n]. The leading
+ * dims of all three broadcast; a result that several products go to is their
+ * sum. Transposed views cost no copy. OAR_E_UNSUPPORTED for a side that CBLAS
+ * cannot count. */
 oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
                        const oari_array *a, const oari_array *b);
-
-/* ---- softmax.c: row-major `to`, f32 and f64 ----------------------------- */
-
-/* Over the last dim. a has any strides; `to` may be a. */
-void oari_softmax(const oari_array *to, const oari_array *a);
-void oari_softmax_back(const oari_array *to, int add, const oari_array *grad,
-                       const oari_array *result);
-
-/* to, one element, = mean of -log softmax(logits)[target], and the softmax in
- * prob, row-major. logits is [rows, classes], target [rows] i64, in range. */
-void oari_cross_entropy(const oari_array *to, const oari_array *prob,
-                        const oari_array *logits, const oari_array *target);
-void oari_cross_entropy_back(const oari_array *to, int add,
-                             const oari_array *grad, const oari_array *prob,
-                             const oari_array *target);
 
 #endif

@@ -132,6 +132,48 @@ oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,
     return at;
 }
 
+oari_layout oari_layout_slice(oari_layout at, int dim, int64_t start,
+                              int64_t length, int64_t step)
+{
+    at = oari_layout_narrow(at, dim, start, length);
+    at.stride[dim] *= step;
+    return at;
+}
+
+oari_layout oari_layout_permute(const oari_layout *at, oar_dims order)
+{
+    oari_layout out = *at;
+
+    for (int i = 0; i < order.count; i++) {
+        out.shape.dim[i] = at->shape.dim[order.dim[i]];
+        out.stride[i] = at->stride[order.dim[i]];
+    }
+    return out;
+}
+
+oari_layout oari_layout_drop(oari_layout at, int dim)
+{
+    at.shape.ndim--;
+    for (int i = dim; i < at.shape.ndim; i++) {
+        at.shape.dim[i] = at.shape.dim[i + 1];
+        at.stride[i] = at.stride[i + 1];
+    }
+    return at;
+}
+
+oari_layout oari_layout_insert(oari_layout at, int dim)
+{
+    for (int i = at.shape.ndim; i > dim; i--) {
+        at.shape.dim[i] = at.shape.dim[i - 1];
+        at.stride[i] = at.stride[i - 1];
+    }
+    at.stride[dim] =
+        dim < at.shape.ndim ? at.shape.dim[dim] * at.stride[dim] : 1;
+    at.shape.dim[dim] = 1;
+    at.shape.ndim++;
+    return at;
+}
+
 /* The end of the run of dims from `first` on that lie like one dim. */
 static int run_end(const oari_layout *at, int first)
 {

@@ -44,6 +44,15 @@ oari_layout oari_layout_transpose(oari_layout at, int d0, int d1);
 oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,
                                int64_t length);
 
+/* Every step-th of them. */
+oari_layout oari_layout_slice(oari_layout at, int dim, int64_t start,
+                              int64_t length, int64_t step);
+/* Dim i of the result is dim order.dim[i]. */
+oari_layout oari_layout_permute(const oari_layout *at, oar_dims order);
+/* Without a dim, at its first element; and with a new one of size 1. */
+oari_layout oari_layout_drop(oari_layout at, int dim);
+oari_layout oari_layout_insert(oari_layout at, int dim);
+
 /* The same elements in another shape, if strides can say that. Returns 0 if
  * only a copy can. */
 int oari_layout_reshape(const oari_layout *at, oar_shape shape,

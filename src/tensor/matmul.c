@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul: the product of two matrices, by CBLAS. A matrix whose rows or columns
- * lie without gaps goes there as it is; any other is copied first. */
+/* matmul: products of matrices, by CBLAS. A matrix whose rows or columns lie
+ * without gaps goes there as it is; any other is copied first. Many matrices
+ * that lie like one large one are multiplied as that; others one by one. */
 #include <limits.h>
 
 #include <cblas.h>
 
 #include "base/status.h"
 #include "tensor/blas.h"
+#include "tensor/desk.h"
 #include "tensor/kernels.h"
+#include "tensor/walk.h"
 
 /* One side of a product, as CBLAS wants it. */
 typedef struct side {
@@ -76,8 +79,9 @@ static void multiply(const oari_array *to, int add, const side *a,
                     a->data, lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
 }
 
-oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
-                       const oari_array *a, const oari_array *b)
+/* Of two matrices. */
+static oar_status multiply_pair(oari_pool *pool, const oari_array *to, int add,
+                                const oari_array *a, const oari_array *b)
 {
     int64_t k = a->at.shape.dim[1];
     side left = { 0 }, right = { 0 };
@@ -99,4 +103,139 @@ oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
     oari_tensor_drop(pool, left.scratch);
     oari_tensor_drop(pool, right.scratch);
     return status;
+}
+
+/* ---- many matrices ------------------------------------------------------ */
+
+static oari_array transposed(oari_array a)
+{
+    int last = a.at.shape.ndim - 1;
+
+    a.at = oari_layout_transpose(a.at, last - 1, last);
+    return a;
+}
+
+/* The dims before the last two. */
+static oari_array lead_of(oari_array a)
+{
+    a.at.shape.ndim -= 2;
+    return a;
+}
+
+static int64_t matrices(const oari_array *a)
+{
+    return oari_shape_count(lead_of(*a).at.shape);
+}
+
+/* All the rows of all matrices as one matrix, if strides can say that. */
+static int fold(const oari_array *a, oari_array *folded)
+{
+    int64_t width = a->at.shape.dim[a->at.shape.ndim - 1];
+    int64_t rows = width > 0 ? oari_shape_count(a->at.shape) / width : 0;
+
+    *folded = *a;
+    return rows > 0 &&
+           oari_layout_reshape(&a->at, OAR_SHAPE(rows, width), &folded->at);
+}
+
+/* Where b is one matrix: [.., m, k] x [k, n] is [.. m, k] x [k, n]; where the
+ * result is one: the sum over .. of [k, m] x [m, n] is [k, .. m] x [.. m, n].
+ * Returns whether that is the case, and makes the three matrices. */
+static int fold_all(const oari_array *to, const oari_array *a,
+                    const oari_array *b, oari_array *m)
+{
+    oari_array turned = transposed(*a);
+
+    if (matrices(b) == 1 && matrices(to) == matrices(a))
+        return fold(to, &m[0]) && fold(a, &m[1]) && fold(b, &m[2]);
+    if (matrices(to) != 1 ||
+        !oari_shape_equal(lead_of(*a).at.shape, lead_of(*b).at.shape) ||
+        !fold(to, &m[0]) || !fold(&turned, &m[1]) || !fold(b, &m[2]))
+        return 0;
+    m[1] = transposed(m[1]);
+    return 1;
+}
+
+typedef struct many {
+    oari_pool *pool;
+    const oari_array *matrix[3]; /* to, a and b, for their last dims */
+    int add;
+    oar_status status;
+} many;
+
+/* Element i of row k of the walk as a matrix. */
+static oari_array matrix_at(const oari_row *row, int k, int64_t i,
+                            const oari_array *like)
+{
+    const oari_layout *at = &like->at;
+    int r = at->shape.ndim - 2, c = r + 1;
+    int64_t bytes = (int64_t)oar_dtype_size(like->dtype);
+
+    return (
+        oari_array){ (char *)row->data[k] + i * row->stride[k] * bytes,
+                     like->dtype,
+                     { .shape = OAR_SHAPE(at->shape.dim[r], at->shape.dim[c]),
+                       .stride = { at->stride[r], at->stride[c] } } };
+}
+
+static void multiply_row(const oari_row *row, void *arg)
+{
+    many *j = arg;
+
+    for (int64_t i = 0; i < row->count && j->status == OAR_OK; i++) {
+        oari_array to = matrix_at(row, 0, i, j->matrix[0]);
+        oari_array a = matrix_at(row, 1, i, j->matrix[1]);
+        oari_array b = matrix_at(row, 2, i, j->matrix[2]);
+
+        j->status = multiply_pair(j->pool, &to, j->add, &a, &b);
+    }
+}
+
+/* One by one. A result that several products go to is their sum. */
+static oar_status multiply_many(oari_pool *pool, const oari_array *to, int add,
+                                const oari_array *a, const oari_array *b)
+{
+    oari_array lead[3] = { lead_of(*to), lead_of(*a), lead_of(*b) };
+    many j = { pool, { to, a, b }, add, OAR_OK };
+    oar_shape shape = lead[0].at.shape;
+
+    oari_shape_broadcast(shape, lead[1].at.shape, &shape);
+    oari_shape_broadcast(shape, lead[2].at.shape, &shape);
+    if (!add && !oari_shape_equal(shape, lead[0].at.shape)) {
+        oari_fill(to, 0);
+        j.add = 1;
+    }
+    oari_walk(shape, 3, (const oari_array *[]){ &lead[0], &lead[1], &lead[2] },
+              multiply_row, &j);
+    return j.status;
+}
+
+/* By way of f32. */
+static oar_status multiply_halves(oari_pool *pool, const oari_array *to,
+                                  int add, const oari_array *a,
+                                  const oari_array *b)
+{
+    oari_desk desk = { .pool = pool };
+    const oari_array *left = oari_desk_in(&desk, a);
+    const oari_array *right = oari_desk_in(&desk, b);
+    const oari_array *product = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK)
+        desk.status = oari_matmul(pool, product, add, left, right);
+    return oari_desk_clear(&desk);
+}
+
+oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
+                       const oari_array *a, const oari_array *b)
+{
+    oari_array m[3];
+
+    if (oari_dtype_is_half(to->dtype))
+        return multiply_halves(pool, to, add, a, b);
+    if (to->at.shape.ndim == 2 && a->at.shape.ndim == 2 &&
+        b->at.shape.ndim == 2)
+        return multiply_pair(pool, to, add, a, b);
+    if (fold_all(to, a, b, m))
+        return multiply_pair(pool, &m[0], add, &m[1], &m[2]);
+    return multiply_many(pool, to, add, a, b);
 }

@@ -1,127 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax: over the last dim, and the cross entropy made from it. The largest
- * entry of a row is taken off first, so nothing overflows; sums are f64. */
-#include <math.h>
-
+/* softmax: over the last dim. The largest entry of a row is taken off first, so
+ * nothing overflows. */
 #include "tensor/dispatch.h"
-#include "tensor/kernels.h"
+#include "tensor/lanes.h"
+#include "tensor/math.h"
+#include "tensor/nn_kernels.h"
+#include "tensor/wide.h"
 
-/* Rows of the last dim; a single number is one row of one. */
-typedef struct rows {
-    int64_t count, width;
-} rows;
-
-static rows rows_of(oar_shape shape)
+oari_rows oari_rows_of(oar_shape shape)
 {
-    rows r = { 1, shape.ndim > 0 ? shape.dim[shape.ndim - 1] : 1 };
+    oari_rows r = { 1, shape.ndim > 0 ? shape.dim[shape.ndim - 1] : 1 };
 
     for (int i = 0; i + 1 < shape.ndim; i++)
         r.count *= shape.dim[i];
     return r;
 }
 
-#define EXP(x) \
-    (sizeof(x) == sizeof(float) ? expf((float)(x)) : exp((double)(x)))
+/* y = exp(x - the largest of x), n of them; total is their sum. */
+#define EXP_ROW(y, x, n, most, total)     \
+    most = OARI_MOST(x, n);               \
+    for (int64_t k = 0; k < (n); k++)     \
+        (y)[k] = OARI_EXP((x)[k] - most); \
+    total = OARI_SUM(y, n);
 
-/* Takes the largest of a row y of n off and makes it exponentials; most is the
- * largest, sum the sum of the result. */
-#define EXP_ROW(y, n, most, sum)                               \
-    do {                                                       \
-        for (int64_t i_ = 0; i_ < (n); i_++)                   \
-            most = i_ == 0 || (y)[i_] > most ? (y)[i_] : most; \
-        for (int64_t i_ = 0; i_ < (n); i_++) {                 \
-            (y)[i_] = (T)EXP((y)[i_] - most);                  \
-            sum += (double)(y)[i_];                            \
-        }                                                      \
-    } while (0)
-
-#define SCALE_ROW(y, n, factor)          \
-    for (int64_t i_ = 0; i_ < (n); i_++) \
-        (y)[i_] *= (T)(factor);
-
-void oari_softmax(const oari_array *to, const oari_array *a)
+OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a)
 {
-    rows r = rows_of(to->at.shape);
+    oari_rows r = oari_rows_of(to->at.shape);
 
-    if (to->data != a->data)
-        oari_copy(to, a);
     if (r.width == 0)
         return;
     OARI_BY_FLOAT(to->dtype, {
         T *y = oari_array_data(to);
-        for (int64_t i = 0; i < r.count; i++, y += r.width) {
-            T most = 0;
-            double sum = 0;
-            EXP_ROW(y, r.width, most, sum);
-            SCALE_ROW(y, r.width, 1 / sum);
+        const T *x = oari_array_data(a);
+        for (int64_t i = 0; i < r.count; i++, y += r.width, x += r.width) {
+            T most;
+            T total;
+            EXP_ROW(y, x, r.width, most, total)
+            total = 1 / total;
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] *= total;
         }
     })
 }
 
-void oari_softmax_back(const oari_array *to, int add, const oari_array *grad,
-                       const oari_array *result)
+OARI_WIDE void oari_softmax_back(const oari_array *to, int add,
+                                 const oari_array *grad,
+                                 const oari_array *result)
 {
-    rows r = rows_of(to->at.shape);
+    oari_rows r = oari_rows_of(to->at.shape);
 
     OARI_BY_FLOAT(to->dtype, {
         T *y = oari_array_data(to);
         const T *g = oari_array_data(grad);
         const T *p = oari_array_data(result);
-        for (int64_t i = 0; i < r.count * r.width; i += r.width) {
-            double dot = 0;
-            for (int64_t k = i; k < i + r.width; k++)
-                dot += (double)g[k] * (double)p[k];
-            for (int64_t k = i; k < i + r.width; k++)
-                y[k] = p[k] * (g[k] - (T)dot) + (add ? y[k] : (T)0);
+        for (int64_t i = 0; i < r.count; i++) {
+            const T dot = OARI_DOT(g, p, r.width);
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] = p[k] * (g[k] - dot) + (add ? y[k] : (T)0);
+            y += r.width;
+            g += r.width;
+            p += r.width;
         }
     })
 }
 
-static int64_t target_at(const oari_array *target, int64_t row)
+OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a)
 {
-    const int64_t *t = oari_array_data(target);
+    oari_rows r = oari_rows_of(to->at.shape);
 
-    return t[row * target->at.stride[0]];
-}
-
-void oari_cross_entropy(const oari_array *to, const oari_array *prob,
-                        const oari_array *logits, const oari_array *target)
-{
-    rows r = rows_of(logits->at.shape);
-    double loss = 0;
-
-    oari_copy(prob, logits);
+    if (r.width == 0)
+        return;
     OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(prob);
-        T *mean = oari_array_data(to);
-        for (int64_t i = 0; i < r.count; i++, y += r.width) {
-            T most = 0;
-            T chosen = y[target_at(target, i)];
-            double sum = 0;
-            EXP_ROW(y, r.width, most, sum);
-            loss += log(sum) + ((double)most - (double)chosen);
-            SCALE_ROW(y, r.width, 1 / sum);
+        T *y = oari_array_data(to);
+        const T *x = oari_array_data(a);
+        for (int64_t i = 0; i < r.count; i++, y += r.width, x += r.width) {
+            T most;
+            T total;
+            EXP_ROW(y, x, r.width, most, total)
+            total = (T)log((double)total);
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] = (x[k] - most) - total;
         }
-        *mean = (T)(loss / (double)r.count); /* of no rows: NaN */
     })
 }
 
-void oari_cross_entropy_back(const oari_array *to, int add,
-                             const oari_array *grad, const oari_array *prob,
-                             const oari_array *target)
+OARI_WIDE void oari_log_softmax_back(const oari_array *to, int add,
+                                     const oari_array *grad,
+                                     const oari_array *result)
 {
-    rows r = rows_of(to->at.shape);
+    oari_rows r = oari_rows_of(to->at.shape);
 
     OARI_BY_FLOAT(to->dtype, {
         T *y = oari_array_data(to);
-        const T *p = oari_array_data(prob);
         const T *g = oari_array_data(grad);
-        const T each = (T)((double)*g / (double)r.count);
-        for (int64_t i = 0; i < r.count; i++, y += r.width, p += r.width) {
-            int64_t chosen = target_at(target, i);
+        const T *l = oari_array_data(result);
+        for (int64_t i = 0; i < r.count; i++) {
+            const T total = OARI_SUM(g, r.width);
             for (int64_t k = 0; k < r.width; k++)
-                y[k] = p[k] * each + (add ? y[k] : (T)0);
-            y[chosen] -= each;
+                y[k] = g[k] - OARI_EXP(l[k]) * total + (add ? y[k] : (T)0);
+            y += r.width;
+            g += r.width;
+            l += r.width;
         }
     })
 }

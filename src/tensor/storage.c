@@ -39,6 +39,23 @@ oar_status oari_storage_make(size_t bytes, size_t capacity,
     return OAR_OK;
 }
 
+oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),
+                             void *arg, oar_storage **storage)
+{
+    oar_storage *s = oari_alloc(1, sizeof *s);
+
+    if (s == NULL)
+        return OAR_E_NOMEM;
+    atomic_init(&s->refs, 1);
+    s->bytes = s->capacity = bytes;
+    s->data = data;
+    s->attached = s->foreign = 1;
+    s->drop = drop;
+    s->drop_arg = arg;
+    *storage = s;
+    return OAR_OK;
+}
+
 oar_status oar_storage_create(size_t bytes, int shared, oar_storage **storage)
 {
     if (storage == NULL)
@@ -64,6 +81,7 @@ static void give_up_memory(oar_storage *s)
         s->drop(s->drop_arg);
     s->data = NULL;
     s->attached = 0;
+    s->read_only = 0;
 }
 
 void oar_storage_release(oar_storage *storage)

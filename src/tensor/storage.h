@@ -14,6 +14,7 @@ struct oar_storage {
     int attached;    /* whether data is there; of 0 bytes it may be anything */
     int foreign;     /* data came with attach, not from the device */
     int recyclable;  /* made by a pool */
+    int read_only;   /* its owner let us read only */
     size_t bytes;    /* that views may use */
     size_t capacity; /* bytes of fresh memory, at least as many */
     oari_memory_kind kind;
@@ -28,6 +29,11 @@ struct oar_storage {
 /* One with fresh memory for capacity bytes, of which views may use `bytes`. */
 oar_status oari_storage_make(size_t bytes, size_t capacity,
                              oari_memory_kind kind, oar_storage **storage);
+
+/* One over memory that somebody else made, on the cpu; drop(arg) is called when
+ * it is no longer needed. */
+oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),
+                             void *arg, oar_storage **storage);
 
 /* Whether the caller holds the only reference. */
 static inline int oari_storage_alone(const oar_storage *s)

@@ -1,66 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sum: reductions. Floats are summed in f64 and rounded once, in an order that
- * depends only on shape and strides. */
+/* sum: the reductions that gradients are made of. Floats are summed in f64 and
+ * rounded once, in an order that depends only on shape and strides. */
 #include "base/dtype.h"
+#include "tensor/arith.h"
 #include "tensor/dispatch.h"
 #include "tensor/kernels.h"
-#include "tensor/walk.h"
+#include "tensor/wide.h"
 
-enum { LANES = 8, COLUMNS = 64 };
-
-typedef struct total {
-    oar_dtype dtype;
-    double real;
-    uint64_t whole;
-} total;
-
-/* Several sums at once, so that one does not wait for the other. */
-#define SUM_OF(a, stride, count, sum)                           \
-    do {                                                        \
-        double lane_[LANES] = { 0 };                            \
-        int64_t i_ = 0;                                         \
-        for (; i_ + LANES <= (count); i_ += LANES)              \
-            for (int k_ = 0; k_ < LANES; k_++)                  \
-                lane_[k_] += (double)(a)[(i_ + k_) * (stride)]; \
-        for (; i_ < (count); i_++)                              \
-            lane_[0] += (double)(a)[i_ * (stride)];             \
-        for (int k_ = 0; k_ < LANES; k_++)                      \
-            (sum) += lane_[k_];                                 \
-    } while (0)
-
-static void sum_row(const oari_row *row, void *arg)
-{
-    total *t = arg;
-
-    OARI_BY_FLOAT(t->dtype, {
-        const T *a = row->data[0];
-        if (row->stride[0] == 1)
-            SUM_OF(a, 1, row->count, t->real);
-        else
-            SUM_OF(a, row->stride[0], row->count, t->real);
-    })
-    OARI_BY_INTEGER(t->dtype, {
-        const T *a = row->data[0];
-        for (int64_t i = 0; i < row->count; i++)
-            t->whole += (uint64_t)a[i * row->stride[0]];
-    })
-}
+enum { COLUMNS = 64 };
 
 void oari_sum_all(const oari_array *to, const oari_array *a, double factor)
 {
-    total t = { .dtype = a->dtype };
+    union {
+        double real;
+        uint64_t whole;
+    } total = { 0 };
+    oar_dtype dtype = oari_sums_dtype(OARI_REDUCE_SUM, a->dtype);
+    oari_array sum = { &total, dtype, oari_layout_rows(OAR_SCALAR) };
 
-    oari_walk(a->at.shape, 1, &a, sum_row, &t);
-    t.real *= factor;
-    if (oari_dtype_is_float(a->dtype))
-        oari_convert(oari_array_data(to), to->dtype, &t.real, OAR_F64, 1);
-    else
-        oari_convert(oari_array_data(to), to->dtype, &t.whole, OAR_U64, 1);
+    oari_reduce_into(OARI_REDUCE_SUM, &sum, a);
+    if (dtype == OAR_F64)
+        total.real *= factor;
+    oari_convert(oari_array_data(to), to->dtype, &total, dtype, 1);
 }
 
 /* to [width] (+)= the column sums of a, row-major: what a bias gradient is. */
-static void sum_columns(const oari_array *to, int add, const oari_array *a,
-                        int64_t rows, int64_t width)
+OARI_WIDE static void sum_columns(const oari_array *to, int add,
+                                  const oari_array *a, int64_t rows,
+                                  int64_t width)
 {
     OARI_BY_FLOAT(to->dtype, {
         T *y = oari_array_data(to);
@@ -78,48 +45,22 @@ static void sum_columns(const oari_array *to, int add, const oari_array *a,
     })
 }
 
-/* Adds a row of floats, data[1], into a row of f64 sums, data[0]. */
-static void gather_row(const oari_row *row, void *arg)
-{
-    const oar_dtype *dtype = arg;
-    double *sum = row->data[0];
-
-    OARI_BY_FLOAT(*dtype, {
-        const T *a = row->data[1];
-        if (row->stride[0] == 0)
-            SUM_OF(a, row->stride[1], row->count, sum[0]);
-        else
-            for (int64_t i = 0; i < row->count; i++)
-                sum[i * row->stride[0]] += (double)a[i * row->stride[1]];
-    })
-}
-
-static void add_sums(const oari_array *to, int add, const oari_array *sums)
-{
-    const double *sum = oari_array_data(sums);
-    int64_t count = oari_shape_count(to->at.shape);
-
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        for (int64_t i = 0; i < count; i++)
-            y[i] = (T)sum[i] + (add ? y[i] : (T)0);
-    })
-}
-
+/* By way of an array of sums, to which what `to` holds is added first. */
 static oar_status sum_dims(oari_pool *pool, const oari_array *to, int add,
                            const oari_array *a)
 {
     oar_tensor *scratch = oari_tensor_make(pool, OAR_F64, to->at.shape);
-    oar_dtype dtype = a->dtype;
     oari_array sums;
 
     if (scratch == NULL)
         return OAR_E_NOMEM;
     sums = oari_array_of(scratch);
-    oari_fill(&sums, 0);
-    oari_walk(a->at.shape, 2, (const oari_array *[]){ &sums, a }, gather_row,
-              &dtype);
-    add_sums(to, add, &sums);
+    if (add)
+        oari_copy(&sums, to);
+    else
+        oari_fill(&sums, 0);
+    oari_reduce_into(OARI_REDUCE_SUM, &sums, a);
+    oari_copy(to, &sums);
     oari_tensor_drop(pool, scratch);
     return OAR_OK;
 }
@@ -138,12 +79,12 @@ oar_status oari_sum_to(oari_pool *pool, const oari_array *to, int add,
 {
     int64_t width = oari_shape_count(to->at.shape);
 
-    if (oari_shape_equal(to->at.shape, a->at.shape)) {
+    if (to->dtype == a->dtype && oari_shape_equal(to->at.shape, a->at.shape)) {
         oari_scale(to, add, a, 1);
         return OAR_OK;
     }
-    if (width == 0 || !is_tail(to->at.shape, a->at.shape) ||
-        !oari_layout_is_rows(&a->at))
+    if (width == 0 || oari_dtype_is_half(to->dtype) || to->dtype != a->dtype ||
+        !is_tail(to->at.shape, a->at.shape) || !oari_layout_is_rows(&a->at))
         return sum_dims(pool, to, add, a);
     sum_columns(to, add, a, oari_shape_count(a->at.shape) / width, width);
     return OAR_OK;

@@ -70,6 +70,9 @@ static inline int oari_tensor_attached(const oar_tensor *t)
     return t->storage->attached;
 }
 
+/* Whether the data is there and may be written; what names the one who asks. */
+oar_status oari_check_writable(const char *what, const oar_tensor *tensor);
+
 /* What a function says about a NULL it was given: nothing, if the call that
  * made the NULL has said it; else OAR_E_ARG with a sentence. */
 oar_status oari_null(const char *what);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* golden.h: reads the records that make_mlp.py wrote. For tests, one file each:
- * everything is static and some of it may go unused. */
+/* golden.h: reads the records that make_mlp.py and its like wrote. For tests,
+ * one file each: everything is static and some of it may go unused. */
 #ifndef OARI_TESTS_GOLDEN_H
 #define OARI_TESTS_GOLDEN_H
 
@@ -11,7 +11,7 @@
 
 #include <oarsong/tensor.h>
 
-enum { GOLDEN_MOST = 512 };
+enum { GOLDEN_MOST = 2048 };
 
 typedef struct golden {
     char name[64];
@@ -44,15 +44,15 @@ static inline int golden_read_one(FILE *file, golden *g)
     return 1;
 }
 
-/* A cmocka group set-up. */
-static inline int golden_open(void **state)
+/* Reads tests/golden/NAME.golden in addition to what was read before. */
+static inline int golden_load(const char *name)
 {
     const char *root = getenv("OARSONG_SOURCE_DIR");
     char path[1024];
     FILE *file;
 
-    snprintf(path, sizeof path, "%s/tests/golden/mlp.golden",
-             root != NULL ? root : ".");
+    snprintf(path, sizeof path, "%s/tests/golden/%s.golden",
+             root != NULL ? root : ".", name);
     file = fopen(path, "rb");
     if (file == NULL) {
         fprintf(stderr, "cannot read %s: set OARSONG_SOURCE_DIR\n", path);
@@ -63,6 +63,12 @@ static inline int golden_open(void **state)
         golden_records++;
     fclose(file);
     return 0;
+}
+
+/* A cmocka group set-up. */
+static inline int golden_open(void **state)
+{
+    return golden_load("mlp");
 }
 
 /* A cmocka group tear-down. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers, held against ten training steps that PyTorch took. */
+/* Optimizers, held against ten training steps that PyTorch took; their groups
+ * and state, and what they refuse. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,8 @@
 #include <oarsong/tape.h>
 
 #include "golden/golden.h"
+#include "support/census.h"
+#include "support/says.h"
 
 #define OK(call)                                              \
     do {                                                      \
@@ -303,6 +306,217 @@ static void a_step_on_a_detached_parameter_is_a_wrong_state(void **state)
     oar_tensor_release(leaf);
 }
 
+/* ---- groups and state ---------------------------------------------------- */
+
+static void groups_scale_the_rate_and_the_decay(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(
+        1, leaf, OAR_OPTS(oar_sgd_opts, .lr = 0.25, .weight_decay = 1), &sgd));
+    OK(oar_optim_add_group(sgd, 1, leaf + 1, 2, 0));
+    OK(oar_optim_add_group(sgd, 0, NULL, 1, 1));
+    assert_int_equal(oar_optim_params(sgd), 2);
+    step_by_ones(sgd, leaf[0]);
+    assert_true(first_of(leaf[0]) == 0.5);
+    oar_optim_zero_grad(sgd);
+    step_by_ones(sgd, leaf[1]);
+    assert_true(first_of(leaf[1]) == 0.5);
+    assert_int_equal(oar_optim_steps(sgd), 2);
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void a_group_that_does_not_fit_is_refused_and_not_added(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_tensor *plain = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3));
+    oar_optim *sgd;
+
+    OK(oar_sgd_create_over(1, leaf, NULL, &sgd));
+    assert_says(
+        oar_optim_add_group(sgd, 2, (oar_tensor *[]){ leaf[1], leaf[0] }, 1, 1),
+        OAR_E_ARG, "in group 0");
+    assert_says(
+        oar_optim_add_group(sgd, 2, (oar_tensor *[]){ leaf[1], plain }, 1, 1),
+        OAR_E_ARG, "requires no gradient");
+    assert_says(oar_optim_add_group(sgd, 1, leaf + 1, 0, 1), OAR_E_ARG,
+                "above 0");
+    assert_says(oar_optim_add_group(sgd, 1, leaf + 1, NAN, 1), OAR_E_ARG,
+                "nan");
+    assert_says(oar_optim_add_group(sgd, 1, leaf + 1, 1, -1), OAR_E_ARG, "-1");
+    assert_says(oar_optim_add_group(sgd, 2, NULL, 1, 1), OAR_E_ARG, "none");
+    oar_clear_error();
+    assert_says(oar_optim_add_group(NULL, 0, NULL, 1, 1), OAR_E_ARG, "NULL");
+    assert_int_equal(oar_optim_params(sgd), 1);
+    OK(oar_optim_add_group(sgd, 2, (oar_tensor *[]){ leaf[1], leaf[1] }, 1, 1));
+    assert_int_equal(oar_optim_params(sgd), 2);
+    assert_says(oar_optim_add_group(sgd, 1, leaf + 1, 1, 1), OAR_E_ARG,
+                "in group 1");
+    oar_optim_destroy(sgd);
+    oar_tensor_release(plain);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void state_has_names_and_the_shape_of_its_parameter(void **state)
+{
+    oar_module *net = mlp(OAR_F32);
+    oar_optim *adam, *sgd, *plain;
+
+    OK(oar_adam_create(net, NULL, &adam));
+    OK(oar_sgd_create(net, OAR_OPTS(oar_sgd_opts, .momentum = 0.5), &sgd));
+    OK(oar_sgd_create(net, NULL, &plain));
+    assert_true(oar_optim_lr(adam) == 1e-3);
+    assert_string_equal(oar_optim_state_name(adam, 0), "exp_avg");
+    assert_string_equal(oar_optim_state_name(adam, 1), "exp_avg_sq");
+    assert_null(oar_optim_state_name(adam, 2));
+    assert_null(oar_optim_state_name(adam, -1));
+    assert_string_equal(oar_optim_state_name(sgd, 0), "momentum_buffer");
+    assert_null(oar_optim_state_name(sgd, 1));
+    assert_null(oar_optim_state_name(plain, 0));
+    assert_int_equal(oar_optim_params(adam), oar_module_params(net));
+    for (int i = 0; i < oar_module_params(net); i++) {
+        const oar_tensor *p = oar_module_param(net, i);
+
+        assert_ptr_equal(oar_optim_param(adam, i), p);
+        assert_int_equal(oar_tensor_count(oar_optim_state(adam, i, 1)),
+                         oar_tensor_count(p));
+        assert_null(oar_optim_state(adam, i, 2));
+        assert_null(oar_optim_state(sgd, i, 1));
+        assert_null(oar_optim_state(plain, i, 0));
+    }
+    assert_null(oar_optim_param(adam, oar_module_params(net)));
+    assert_null(oar_optim_param(adam, -1));
+    assert_null(oar_optim_state(adam, -1, 0));
+    oar_optim_destroy(adam);
+    oar_optim_destroy(sgd);
+    oar_optim_destroy(plain);
+    oar_module_release(net);
+}
+
+static void steps_are_set_for_all_or_for_one(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_optim *adamw;
+
+    OK(oar_adamw_create_over(2, leaf, NULL, &adamw));
+    OK(oar_optim_set_steps(adamw, 7));
+    OK(oar_optim_set_param_steps(adamw, 1, 5));
+    assert_int_equal(oar_optim_steps(adamw), 7);
+    assert_int_equal(oar_optim_param_steps(adamw, 0), 7);
+    assert_int_equal(oar_optim_param_steps(adamw, 1), 5);
+    assert_says(oar_optim_set_steps(adamw, -1), OAR_E_ARG, "-1");
+    assert_says(oar_optim_set_param_steps(adamw, 0, -2), OAR_E_ARG, "-2");
+    assert_says(oar_optim_set_param_steps(adamw, 2, 0), OAR_E_ARG, "2 of 2");
+    assert_int_equal(oar_optim_param_steps(adamw, 2), 0);
+    oar_clear_error();
+    assert_says(oar_optim_set_steps(NULL, 1), OAR_E_ARG, "NULL");
+    assert_int_equal(oar_optim_set_param_steps(NULL, 0, 1), OAR_E_ARG);
+    assert_int_equal(oar_optim_steps(NULL), 0);
+    assert_int_equal(oar_optim_params(NULL), 0);
+    oar_optim_destroy(adamw);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void a_step_happens_whole_or_not_at_all(void **state)
+{
+    oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
+    oar_optim *adam;
+    oar_tape *tape;
+
+    OK(oar_adam_create_over(2, leaf, NULL, &adam));
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, oar_add(tape, leaf[0], leaf[1]))));
+    OK(oar_storage_detach(oar_tensor_storage(oar_optim_state(adam, 1, 1))));
+    assert_says(oar_optim_step(adam), OAR_E_STATE, "detached");
+    assert_true(first_of(leaf[0]) == 1);
+    assert_int_equal(oar_optim_steps(adam), 0);
+    oar_tape_destroy(tape);
+    oar_optim_destroy(adam);
+    oar_tensor_release(leaf[0]);
+    oar_tensor_release(leaf[1]);
+}
+
+static void bad_adam_options_are_refused_with_a_sentence(void **state)
+{
+    oar_tensor *leaf = leaf_of(1);
+    oar_optim *adam = NULL;
+    const oar_adam_opts *const bad[] = {
+        OAR_OPTS(oar_adam_opts, .lr = -1),
+        OAR_OPTS(oar_adam_opts, .eps = -1),
+        OAR_OPTS(oar_adam_opts, .weight_decay = -1),
+        OAR_OPTS(oar_adam_opts, .beta1 = 1),
+        OAR_OPTS(oar_adam_opts, .beta2 = -0.5),
+        OAR_OPTS(oar_adam_opts, .lr = NAN),
+        OAR_OPTS(oar_adam_opts, .no_decay = 1, .weight_decay = 0.1),
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_says(oar_adam_create_over(1, &leaf, bad[i], &adam), OAR_E_ARG,
+                    "adam with");
+        assert_says(oar_adamw_create_over(1, &leaf, bad[i], &adam), OAR_E_ARG,
+                    "adamw with");
+    }
+    assert_says(oar_adam_create_over(1, &leaf, NULL, NULL), OAR_E_ARG,
+                "nowhere");
+    assert_says(oar_adam_create_over(-1, &leaf, NULL, &adam), OAR_E_ARG, "-1");
+    oar_clear_error();
+    assert_says(oar_adamw_create(NULL, NULL, &adam), OAR_E_ARG, "NULL");
+    assert_null(adam);
+    oar_tensor_release(leaf);
+}
+
+typedef oar_status create_fn(const oar_module *net, oar_optim **optim);
+
+static oar_status make_sgd(const oar_module *net, oar_optim **optim)
+{
+    return oar_sgd_create(net, OAR_OPTS(oar_sgd_opts, .momentum = 0.9), optim);
+}
+
+static oar_status make_adamw(const oar_module *net, oar_optim **optim)
+{
+    return oar_adamw_create(net, NULL, optim);
+}
+
+typedef struct making {
+    const oar_module *net;
+    oar_tensor *more;
+    create_fn *create;
+} making;
+
+static oar_status make_with_two_groups(void *arg)
+{
+    const making *m = arg;
+    oar_optim *optim = NULL;
+    oar_status status = m->create(m->net, &optim);
+    int params = oar_optim_params(optim);
+
+    if (status == OAR_OK) {
+        status = oar_optim_add_group(optim, 1, &m->more, 1, 1);
+        assert_int_equal(oar_optim_params(optim), params + (status == OAR_OK));
+    }
+    if (status == OAR_OK)
+        status = oar_optim_step(optim);
+    oar_optim_destroy(optim);
+    return status;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    oar_module *net = mlp(OAR_F32);
+    making m = { net, leaf_of(1), make_sgd };
+
+    census_fail_each(make_with_two_groups, &m);
+    m.create = make_adamw;
+    census_fail_each(make_with_two_groups, &m);
+    oar_tensor_release(m.more);
+    oar_module_release(net);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +532,13 @@ int main(void)
         cmocka_unit_test(
             bad_options_and_parameters_are_refused_with_a_sentence),
         cmocka_unit_test(a_step_on_a_detached_parameter_is_a_wrong_state),
+        cmocka_unit_test(groups_scale_the_rate_and_the_decay),
+        cmocka_unit_test(a_group_that_does_not_fit_is_refused_and_not_added),
+        cmocka_unit_test(state_has_names_and_the_shape_of_its_parameter),
+        cmocka_unit_test(steps_are_set_for_all_or_for_one),
+        cmocka_unit_test(a_step_happens_whole_or_not_at_all),
+        cmocka_unit_test(bad_adam_options_are_refused_with_a_sentence),
+        cmocka_unit_test(every_allocation_may_fail),
     };
 
     return cmocka_run_group_tests(tests, golden_open, golden_close);

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpt: a small GPT that learns to write like the source of this library.
+ *     gpt [options] [folder]
+ *     oarsong run -n 2 gpt --steps 300
+ *
+ * Rank 0 reads the *.c, *.h and *.md files under the folder (up to 2 MB, in
+ * sorted order) and gives the text to all. Every character is a token. Each
+ * rank takes its own part of each batch, and gradients are averaged while
+ * backward runs. At the end rank 0 lets the network write.
+ */
+#include <dirent.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <oarsong/oarsong.h>
+
+#ifndef OARSONG_SOURCE
+#define OARSONG_SOURCE "." /* the build says where the sources are */
+#endif
+
+#define TRY(call)                 \
+    do {                          \
+        oar_status try_ = (call); \
+        if (try_ != OAR_OK)       \
+            return try_;          \
+    } while (0)
+
+enum {
+    MOST_BYTES = 2 << 20,
+    MOST_PATH = 4096,
+    LONGEST_CHARACTER = 4, /* bytes */
+    SAMPLE = 300
+};
+
+typedef struct settings {
+    int64_t steps, batch, context, width, layers, heads;
+    double lr;
+    uint64_t seed;
+    const char *folder;
+} settings;
+
+/* Everything that a run holds. */
+typedef struct run {
+    settings set;
+    oar_group *world;
+    char *text;
+    int64_t bytes;
+    oar_tokenizer *tokenizer;
+    int64_t *token;
+    size_t tokens;
+    oar_dataset *data;
+    oar_loader *loader;
+    uint64_t epoch;
+    oar_module *gpt;     /* the model itself */
+    oar_module *network; /* the model, or the wrapper around it */
+    oar_optim *adam;
+    oar_tensor **param; /* of adam, for clipping */
+    oar_tape *tape;
+} run;
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* This rank's part of a batch. */
+static int64_t rows_of(const run *r)
+{
+    int64_t rows = r->set.batch / oar_group_size(r->world);
+
+    return rows > 0 ? rows : 1;
+}
+
+/* ---- the text ------------------------------------------------------------ */
+
+static int is_wanted(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' && strncmp(entry->d_name, "build", 5) != 0;
+}
+
+static int is_text(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    return dot != NULL && (strcmp(dot, ".c") == 0 || strcmp(dot, ".h") == 0 ||
+                           strcmp(dot, ".md") == 0);
+}
+
+/* Adds a file, as much as there is room for, unless it is not UTF-8. */
+static void read_file(run *r, const char *path)
+{
+    char *here = r->text + r->bytes;
+    FILE *file = fopen(path, "rb");
+    oar_tokenizer *probe;
+    size_t got;
+
+    if (file == NULL)
+        return;
+    got = fread(here, 1, (size_t)(MOST_BYTES - r->bytes), file);
+    fclose(file);
+    if (oar_tokenizer_characters(here, got, &probe) != OAR_OK) {
+        oar_clear_error();
+        return;
+    }
+    oar_tokenizer_destroy(probe);
+    r->bytes += (int64_t)got;
+}
+
+static void read_folder(run *r, const char *folder)
+{
+    struct dirent **entry;
+    int count = scandir(folder, &entry, is_wanted, alphasort);
+
+    for (int i = 0; i < count; i++) {
+        char path[MOST_PATH];
+        struct stat st;
+        int length =
+            snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
+
+        free(entry[i]);
+        if (length >= MOST_PATH || lstat(path, &st) != 0)
+            continue;
+        if (S_ISDIR(st.st_mode))
+            read_folder(r, path);
+        else if (S_ISREG(st.st_mode) && is_text(path))
+            read_file(r, path);
+    }
+    if (count >= 0)
+        free(entry);
+}
+
+/* The same text for all ranks, though only rank 0 looks for it. */
+static oar_status share_text(run *r)
+{
+    r->text = malloc(MOST_BYTES);
+    if (r->text == NULL)
+        return OAR_E_NOMEM;
+    if (oar_group_rank(r->world) == 0)
+        read_folder(r, r->set.folder);
+    TRY(oar_broadcast(r->world, oar_span_of(&r->bytes, 1, OAR_I64), 0, NULL,
+                      NULL));
+    return oar_broadcast(r->world,
+                         oar_span_of(r->text, (size_t)r->bytes, OAR_U8), 0,
+                         NULL, NULL);
+}
+
+/* The loss of one who knows how often each character comes, and no more. */
+static double unigram_loss(const run *r)
+{
+    int64_t kinds = oar_tokenizer_count(r->tokenizer);
+    double *times = calloc((size_t)kinds, sizeof *times), loss = 0;
+
+    for (size_t i = 0; times != NULL && i < r->tokens; i++)
+        times[r->token[i]]++;
+    for (int64_t i = 0; times != NULL && i < kinds; i++)
+        loss -=
+            times[i] / (double)r->tokens * log(times[i] / (double)r->tokens);
+    free(times);
+    return loss;
+}
+
+/* Cuts the tokens into samples: row i of x is `context` tokens, row i of y the
+ * ones that follow each of them. Both are views of the same memory. */
+static oar_status make_data(run *r)
+{
+    int64_t length = r->set.context, rows;
+    oar_tensor *all, *flat[2], *part[2];
+    oar_status status;
+
+    TRY(oar_tokenizer_encode(r->tokenizer, r->text, (size_t)r->bytes, &r->token,
+                             &r->tokens));
+    rows = ((int64_t)r->tokens - 1) / length;
+    all = oar_from_data(NULL, OAR_I64, OAR_SHAPE((int64_t)r->tokens), r->token);
+    for (int i = 0; i < 2; i++) {
+        flat[i] = oar_narrow(NULL, all, 0, i, rows * length);
+        part[i] = oar_reshape(NULL, flat[i], OAR_SHAPE(rows, length));
+    }
+    status = oar_dataset_tensors(2, part, &r->data);
+    for (int i = 0; i < 2; i++) {
+        oar_tensor_release(flat[i]);
+        oar_tensor_release(part[i]);
+    }
+    oar_tensor_release(all);
+    TRY(status);
+    return oar_loader_create(
+        r->data,
+        OAR_OPTS(oar_loader_opts, .rank = oar_group_rank(r->world),
+                 .ranks = oar_group_size(r->world), .batch = rows_of(r),
+                 .drop_last = 1, .seed = r->set.seed),
+        &r->loader);
+}
+
+/* ---- the network --------------------------------------------------------- */
+
+static oar_status make_network(run *r)
+{
+    const settings *s = &r->set;
+
+    TRY(oar_gpt_create(OAR_OPTS(oar_gpt_opts,
+                                .vocabulary = oar_tokenizer_count(r->tokenizer),
+                                .context = s->context, .width = s->width,
+                                .layers = (int)s->layers,
+                                .heads = (int)s->heads, .seed = s->seed),
+                       &r->gpt));
+    r->network = oar_module_retain(r->gpt);
+    if (oar_group_size(r->world) == 1)
+        return OAR_OK;
+    return oar_ddp_wrap(r->network, r->world, NULL, &r->network);
+}
+
+/* Matrices are decayed; biases and norms, in a group of their own, are not. */
+static oar_status make_optim(run *r)
+{
+    int count = oar_module_params(r->gpt), ends[2] = { 0, count };
+
+    r->param = malloc((size_t)count * sizeof(oar_tensor *));
+    if (r->param == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < count; i++) {
+        oar_tensor *p = oar_module_param(r->gpt, i);
+
+        r->param[oar_tensor_shape(p).ndim > 1 ? ends[0]++ : --ends[1]] = p;
+    }
+    TRY(oar_adamw_create_over(ends[0], r->param,
+                              OAR_OPTS(oar_adam_opts, .lr = r->set.lr,
+                                       .beta2 = 0.99, .weight_decay = 0.1),
+                              &r->adam));
+    return oar_optim_add_group(r->adam, count - ends[1], r->param + ends[1], 1,
+                               0);
+}
+
+/* Whether there is text for one batch: all ranks come to the same answer. */
+static oar_status check_text(const run *r)
+{
+    int ranks = oar_group_size(r->world);
+    int64_t need = rows_of(r) * ranks * r->set.context + 1;
+
+    if (r->bytes >= need * LONGEST_CHARACTER)
+        return OAR_OK;
+    fprintf(stderr, "gpt: rank %d: %lld bytes of text under %s: too few\n",
+            oar_group_rank(r->world), (long long)r->bytes, r->set.folder);
+    return OAR_E_ARG;
+}
+
+static oar_status set_up(run *r)
+{
+    TRY(share_text(r));
+    TRY(check_text(r));
+    TRY(oar_tokenizer_characters(r->text, (size_t)r->bytes, &r->tokenizer));
+    TRY(make_data(r));
+    TRY(make_network(r));
+    TRY(make_optim(r));
+    return oar_tape_create(&r->tape);
+}
+
+static void tear_down(run *r)
+{
+    oar_tape_destroy(r->tape);
+    oar_optim_destroy(r->adam);
+    oar_module_release(r->network);
+    oar_module_release(r->gpt);
+    oar_loader_destroy(r->loader);
+    oar_dataset_destroy(r->data);
+    oar_tokenizer_destroy(r->tokenizer);
+    oar_free(r->token);
+    free(r->param);
+    free(r->text);
+}
+
+/* ---- training ------------------------------------------------------------ */
+
+/* The next batch, of the next epoch if this one is over. */
+static oar_status next_batch(run *r, oar_tensor **field)
+{
+    int more;
+
+    TRY(oar_loader_next(r->loader, field, &more));
+    if (more)
+        return OAR_OK;
+    TRY(oar_loader_start(r->loader, ++r->epoch, 0));
+    return oar_loader_next(r->loader, field, &more);
+}
+
+static oar_status train_step(run *r, double rate, double *loss)
+{
+    oar_tensor *field[2], *logits, *value;
+
+    TRY(next_batch(r, field));
+    logits = oar_forward(r->tape, r->network, field[0]);
+    value = oar_cross_entropy(r->tape, logits,
+                              oar_reshape(r->tape, field[1], OAR_SHAPE(-1)));
+    TRY(oar_backward(r->tape, value)); /* gradients arrive averaged */
+    TRY(oar_tensor_item(value, loss));
+    TRY(oar_clip_grad_norm(oar_module_params(r->gpt), r->param, 1, NULL));
+    TRY(oar_optim_set_lr(r->adam, rate));
+    TRY(oar_optim_step(r->adam));
+    oar_optim_zero_grad(r->adam);
+    oar_tape_reset(r->tape);
+    return oar_all_reduce(r->world, oar_span_of(loss, 1, OAR_F64), OAR_AVG,
+                          NULL, NULL);
+}
+
+/* One line that is written over on a terminal, a few plain lines elsewhere. */
+static void progress(const run *r, int64_t step, double loss, double start)
+{
+    int64_t steps = r->set.steps;
+    double spent = seconds() - start;
+    double tokens =
+        (double)(step * rows_of(r) * r->set.context) * oar_group_size(r->world);
+    int live = isatty(STDOUT_FILENO);
+
+    if (step != steps && step % (live ? 5 : steps / 10 + 1) != 0)
+        return;
+    printf("%sstep %lld/%lld  loss %.3f  %.0f tokens/s  %.0f s left%s",
+           live ? "\r" : "", (long long)step, (long long)steps, loss,
+           tokens / spent, spent / (double)step * (double)(steps - step),
+           live && step != steps ? "   " : "\n");
+    fflush(stdout);
+}
+
+/* loss: about what the last tenth of the steps had. */
+static oar_status train(run *r, double *loss)
+{
+    const settings *s = &r->set;
+    const oar_schedule *schedule =
+        OAR_OPTS(oar_schedule, .kind = OAR_COSINE, .warmup = s->steps / 20,
+                 .steps = s->steps, .final = 0.1);
+    double start = seconds(), keep = 1 - 10 / (double)(s->steps + 10);
+
+    TRY(oar_loader_start(r->loader, 0, 0));
+    for (int64_t step = 1; step <= s->steps; step++) {
+        double now;
+
+        TRY(train_step(r, s->lr * oar_schedule_at(schedule, step), &now));
+        *loss = step == 1 ? now : keep * *loss + (1 - keep) * now;
+        if (oar_group_rank(r->world) == 0)
+            progress(r, step, now, start);
+    }
+    return OAR_OK;
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+/* One of the tokens, by the softmax of a row of logits that are first made
+ * sharper. uniform is in [0, 1). */
+static int64_t draw(float *logit, int64_t kinds, double uniform)
+{
+    const float sharper = 1.25f;
+    float top = logit[0];
+    double sum = 0;
+
+    for (int64_t i = 1; i < kinds; i++)
+        top = logit[i] > top ? logit[i] : top;
+    for (int64_t i = 0; i < kinds; i++) {
+        logit[i] = expf((logit[i] - top) * sharper);
+        sum += (double)logit[i];
+    }
+    uniform *= sum;
+    for (int64_t i = 0; i < kinds; i++)
+        if ((uniform -= (double)logit[i]) < 0)
+            return i;
+    return kinds - 1;
+}
+
+/* Appends a token to the `count` that are there. */
+static oar_status write_one(run *r, int64_t *token, int64_t count,
+                            double uniform)
+{
+    int64_t kinds = oar_tokenizer_count(r->tokenizer);
+    int64_t seen = count < r->set.context ? count : r->set.context;
+    oar_tensor *x = oar_from_data(r->tape, OAR_I64, OAR_SHAPE(1, seen),
+                                  token + count - seen);
+    oar_tensor *logits = oar_forward(r->tape, r->gpt, x);
+    float *row = malloc((size_t)kinds * sizeof *row);
+    oar_status status = OAR_E_NOMEM;
+
+    if (row != NULL)
+        status = oar_tensor_read(oar_narrow(r->tape, logits, 0, seen - 1, 1),
+                                 OAR_F32, row);
+    if (status == OAR_OK)
+        token[count] = draw(row, kinds, uniform);
+    free(row);
+    oar_tape_reset(r->tape);
+    return status;
+}
+
+static oar_status write_sample(run *r)
+{
+    int64_t token[SAMPLE + 1] = { r->token[0] };
+    float uniform[SAMPLE];
+    oar_tensor *random =
+        oar_uniform(NULL, OAR_F32, OAR_SHAPE(SAMPLE), r->set.seed, 0, 1);
+    char *text;
+
+    TRY(oar_tensor_read(random, OAR_F32, uniform));
+    oar_tensor_release(random);
+    oar_module_train(r->gpt, 0);
+    oar_tape_record(r->tape, 0);
+    for (int i = 0; i < SAMPLE; i++)
+        TRY(write_one(r, token, i + 1, (double)uniform[i]));
+    TRY(oar_tokenizer_decode(r->tokenizer, token, SAMPLE + 1, &text, NULL));
+    printf("---- it writes:\n%s\n----\n", text);
+    oar_free(text);
+    return OAR_OK;
+}
+
+static oar_status run_all(run *r)
+{
+    double loss = 0, start = seconds();
+    int first = oar_group_rank(r->world) == 0;
+
+    TRY(set_up(r));
+    if (first)
+        printf("%zu characters, %lld kinds; %d ranks\n", r->tokens,
+               (long long)oar_tokenizer_count(r->tokenizer),
+               oar_group_size(r->world));
+    TRY(train(r, &loss));
+    if (first)
+        TRY(write_sample(r));
+    if (first)
+        printf("%lld steps in %.1f s; loss %.3f; counting characters alone "
+               "would give %.3f\n",
+               (long long)r->set.steps, seconds() - start, loss,
+               unigram_loss(r));
+    return OAR_OK;
+}
+
+/* ---- the command line ---------------------------------------------------- */
+
+static const char usage[] =
+    "usage: gpt [--steps N] [--batch N] [--context N] [--width N]\n"
+    "           [--layers N] [--heads N] [--lr X] [--seed N] [folder]\n"
+    "batch is of all ranks together; folder has the texts to learn from\n";
+
+/* Returns 0 if the arguments make no sense. */
+static int read_settings(int argc, char **argv, settings *s)
+{
+    static const struct option option[] = {
+        { "steps", 1, NULL, 0 },   { "batch", 1, NULL, 1 },
+        { "context", 1, NULL, 2 }, { "width", 1, NULL, 3 },
+        { "layers", 1, NULL, 4 },  { "heads", 1, NULL, 5 },
+        { "lr", 1, NULL, 6 },      { "seed", 1, NULL, 7 },
+        { NULL, 0, NULL, 0 },
+    };
+    int64_t *const number[] = { &s->steps, &s->batch,  &s->context,
+                                &s->width, &s->layers, &s->heads };
+    int which;
+
+    while ((which = getopt_long(argc, argv, "", option, NULL)) >= 0) {
+        if (which < 6)
+            *number[which] = atoll(optarg);
+        else if (which == 6)
+            s->lr = atof(optarg);
+        else if (which == 7)
+            s->seed = strtoull(optarg, NULL, 10);
+        else
+            return 0;
+    }
+    if (optind < argc)
+        s->folder = argv[optind++];
+    for (int i = 0; i < 6; i++)
+        if (*number[i] < 1)
+            return 0;
+    return optind == argc && s->lr > 0;
+}
+
+int main(int argc, char **argv)
+{
+    run r = { .set = { .steps = 1200,
+                       .batch = 16,
+                       .context = 64,
+                       .width = 96,
+                       .layers = 3,
+                       .heads = 4,
+                       .lr = 3e-3,
+                       .seed = 1,
+                       .folder = OARSONG_SOURCE } };
+    oar_status status;
+
+    if (!read_settings(argc, argv, &r.set)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    status = oar_group_from_env(NULL, &r.world);
+    if (status == OAR_OK)
+        status = run_all(&r);
+    if (oar_last_error()->status != OAR_OK)
+        fprintf(stderr, "gpt: rank %d: %s\n", oar_group_rank(r.world),
+                oar_last_error_text());
+    tear_down(&r);
+    oar_group_destroy(r.world);
+    return status == OAR_OK ? 0 : 1;
+}

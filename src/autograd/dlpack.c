@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dlpack: tensors in and out without a copy. What goes out holds a reference to
+ * the storage until its deleter is called; what comes in is a storage whose
+ * memory is given back by the deleter it came with. */
+#include <oarsong/dlpack.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "autograd/record.h"
+#include "tensor/dlpack_abi.h"
+#include "tensor/pool.h"
+
+static const oari_dl_dtype dtypes[OAR_DTYPE_COUNT] = {
+    [OAR_F32] = { OARI_DL_FLOAT, 32, 1 },
+    [OAR_F64] = { OARI_DL_FLOAT, 64, 1 },
+    [OAR_F16] = { OARI_DL_FLOAT, 16, 1 },
+    [OAR_BF16] = { OARI_DL_BFLOAT, 16, 1 },
+    [OAR_I8] = { OARI_DL_INT, 8, 1 },
+    [OAR_U8] = { OARI_DL_UINT, 8, 1 },
+    [OAR_I16] = { OARI_DL_INT, 16, 1 },
+    [OAR_U16] = { OARI_DL_UINT, 16, 1 },
+    [OAR_I32] = { OARI_DL_INT, 32, 1 },
+    [OAR_U32] = { OARI_DL_UINT, 32, 1 },
+    [OAR_I64] = { OARI_DL_INT, 64, 1 },
+    [OAR_U64] = { OARI_DL_UINT, 64, 1 },
+    [OAR_BOOL] = { OARI_DL_BOOL, 8, 1 },
+};
+
+/* ---- out ---------------------------------------------------------------- */
+
+typedef struct parcel {
+    oari_dl_managed managed;
+    oar_storage *storage; /* a reference */
+    int64_t shape[OAR_MAX_DIMS], strides[OAR_MAX_DIMS];
+} parcel;
+
+static void delete_parcel(oari_dl_managed *self)
+{
+    parcel *p = self->manager_ctx;
+
+    oar_storage_release(p->storage);
+    oari_free(p);
+}
+
+static void fill_in(parcel *p, const oar_tensor *t)
+{
+    oari_dl_tensor *dl = &p->managed.tensor;
+
+    for (int i = 0; i < t->at.shape.ndim; i++) {
+        p->shape[i] = t->at.shape.dim[i];
+        p->strides[i] = t->at.stride[i];
+    }
+    dl->data = oar_tensor_data(t);
+    dl->device = (oari_dl_device){ OARI_DL_CPU, 0 };
+    dl->ndim = t->at.shape.ndim;
+    dl->dtype = dtypes[t->dtype];
+    dl->shape = p->shape;
+    dl->strides = p->strides;
+    p->managed.flags = t->storage->read_only ? OARI_DL_READ_ONLY : 0;
+}
+
+oar_status oar_dlpack_export(oar_tensor *tensor,
+                             struct DLManagedTensorVersioned **out)
+{
+    parcel *p;
+
+    if (tensor == NULL)
+        return oari_null("dlpack_export");
+    if (out == NULL)
+        return oari_fail(OAR_E_ARG, "dlpack_export of %s: nowhere to give it",
+                         oari_shape_text(tensor->at.shape).text);
+    OARI_TRY(oari_check_inputs("dlpack_export", NULL, 1, &tensor));
+    p = oari_alloc(1, sizeof *p);
+    if (p == NULL)
+        return OAR_E_NOMEM;
+    p->managed.version =
+        (oari_dl_version){ OARI_DLPACK_MAJOR, OARI_DLPACK_MINOR };
+    p->managed.manager_ctx = p;
+    p->managed.deleter = delete_parcel;
+    p->storage = oar_storage_retain(tensor->storage);
+    fill_in(p, tensor);
+    *out = &p->managed;
+    return OAR_OK;
+}
+
+/* ---- in ----------------------------------------------------------------- */
+
+static void drop_managed(void *arg)
+{
+    oari_dl_managed *in = arg;
+
+    if (in->deleter != NULL)
+        in->deleter(in);
+}
+
+static oar_status find_dtype(oari_dl_dtype asked, oar_dtype *dtype)
+{
+    for (int i = 0; i < OAR_DTYPE_COUNT; i++)
+        if (dtypes[i].code == asked.code && dtypes[i].bits == asked.bits &&
+            asked.lanes == 1) {
+            *dtype = (oar_dtype)i;
+            return OAR_OK;
+        }
+    return oari_fail(OAR_E_DTYPE,
+                     "dlpack_import of code %d with %d bits and %d lanes: we "
+                     "have no such dtype",
+                     asked.code, asked.bits, asked.lanes);
+}
+
+/* Only the version may be looked at before it is known. */
+static oar_status check_managed(const oari_dl_managed *in)
+{
+    const oari_dl_tensor *dl = &in->tensor;
+
+    if (in->version.major != OARI_DLPACK_MAJOR)
+        return oari_fail(
+            OAR_E_UNSUPPORTED, "dlpack_import of version %u.%u: we know %d.x",
+            in->version.major, in->version.minor, OARI_DLPACK_MAJOR);
+    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA_HOST)
+        return oari_fail(OAR_E_DEVICE,
+                         "dlpack_import from device %d:%d: only from the cpu",
+                         dl->device.type, dl->device.id);
+    if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
+        (dl->ndim > 0 && dl->shape == NULL))
+        return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
+                         (int)dl->ndim, (int)OAR_MAX_DIMS);
+    return OAR_OK;
+}
+
+/* The first and the last element that a layout reaches, from its offset. False
+ * if that does not fit the arithmetic. */
+static int reach_of(const oari_layout *at, int64_t *low, int64_t *high)
+{
+    const int64_t most = INT64_MAX / 32;
+
+    *low = *high = 0;
+    for (int i = 0; i < at->shape.ndim; i++) {
+        int64_t steps = at->shape.dim[i] - 1, far;
+
+        if (__builtin_mul_overflow(steps, at->stride[i], &far) || far > most ||
+            far < -most)
+            return 0;
+        *(far < 0 ? low : high) += far;
+    }
+    return *high - *low < most;
+}
+
+/* Makes the layout from the first element that is reached on, and counts the
+ * elements up to the last. */
+static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
+                              oari_layout *at, int64_t *elements)
+{
+    oar_shape shape = oar_shape_of(dl->ndim, dl->shape);
+    int64_t low, high;
+
+    OARI_TRY(oari_shape_check(shape, dtype));
+    *at = oari_layout_rows(shape);
+    if (dl->strides != NULL)
+        for (int i = 0; i < dl->ndim; i++)
+            at->stride[i] = dl->strides[i];
+    *elements = 0;
+    if (oari_shape_count(shape) == 0)
+        return OAR_OK;
+    if (dl->data == NULL)
+        return oari_fail(OAR_E_ARG, "dlpack_import of %s: no data",
+                         oari_shape_text(shape).text);
+    if (!reach_of(at, &low, &high))
+        return oari_fail(OAR_E_ARG, "dlpack_import of %s: strides too large",
+                         oari_shape_text(shape).text);
+    at->offset = -low;
+    *elements = high - low + 1;
+    return OAR_OK;
+}
+
+/* The first byte that the layout reaches; elements have to be aligned. */
+static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
+                            const oari_layout *at, void **data)
+{
+    int64_t bytes = (int64_t)oar_dtype_size(dtype);
+    char *first = dl->data;
+
+    if (first != NULL)
+        first += dl->byte_offset;
+    if ((uintptr_t)first % (uintptr_t)bytes != 0)
+        return oari_fail(
+            OAR_E_ARG, "dlpack_import of %s %s: its elements are not aligned",
+            oar_dtype_name(dtype), oari_shape_text(at->shape).text);
+    *data = first != NULL ? first - at->offset * bytes : NULL;
+    return OAR_OK;
+}
+
+/* A storage over the memory, which takes `in` only if all goes well. */
+static oar_status wrap(oari_dl_managed *in, oar_dtype *dtype, oari_layout *at,
+                       oar_storage **storage)
+{
+    int64_t elements = 0;
+    void *data = NULL;
+
+    OARI_TRY(check_managed(in));
+    OARI_TRY(find_dtype(in->tensor.dtype, dtype));
+    OARI_TRY(find_layout(&in->tensor, *dtype, at, &elements));
+    OARI_TRY(find_data(&in->tensor, *dtype, at, &data));
+    OARI_TRY(oari_storage_over(data, (size_t)elements * oar_dtype_size(*dtype),
+                               drop_managed, in, storage));
+    (*storage)->read_only = (in->flags & OARI_DL_READ_ONLY) != 0;
+    return OAR_OK;
+}
+
+oar_tensor *oar_dlpack_import(oar_tape *tape,
+                              struct DLManagedTensorVersioned *in)
+{
+    oar_storage *storage;
+    oar_tensor *made;
+    oari_layout at;
+    oar_dtype dtype = OAR_F32;
+
+    if (in == NULL) {
+        oari_null("dlpack_import");
+        return NULL;
+    }
+    if (wrap(in, &dtype, &at, &storage) != OAR_OK) {
+        drop_managed(in); /* the place of the deleter is the same in all */
+        return NULL;
+    }
+    made = oari_tensor_over(oari_tape_pool(tape), storage, dtype, &at);
+    oar_storage_release(storage); /* the tensor has its own reference */
+    return oari_keep(tape, made);
+}

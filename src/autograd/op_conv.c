@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_conv: convolution over the last two dims. */
+#include <limits.h>
+
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "base/status.h"
+#include "tensor/conv.h"
+#include "tensor/desk.h"
+#include "tensor/nn_kernels.h"
+
+enum { X, WEIGHT, BIAS };
+
+/* ---- options ------------------------------------------------------------ */
+
+/* The options with their defaults, and the kernel's size. */
+static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
+{
+    oari_extra e = { .window = { .groups = o->groups > 0 ? o->groups : 1 } };
+
+    for (int i = 0; i < 2; i++) {
+        e.window.kernel[i] = (int)weight->at.shape.dim[2 + i];
+        e.window.stride[i] = o->stride[i] != 0 ? o->stride[i] : 1;
+        e.window.padding[i] = o->padding[i];
+        e.window.dilation[i] = o->dilation[i] != 0 ? o->dilation[i] : 1;
+    }
+    return e;
+}
+
+static oari_window window_of(const oari_extra *e, oar_shape x)
+{
+    oari_window w = { .height = x.dim[2], .width = x.dim[3] };
+
+    for (int i = 0; i < 2; i++) {
+        w.kernel[i] = e->window.kernel[i];
+        w.stride[i] = e->window.stride[i];
+        w.padding[i] = e->window.padding[i];
+        w.dilation[i] = e->window.dilation[i];
+    }
+    w.out_height = oari_window_count(w.height, w.kernel[0], w.stride[0],
+                                     w.padding[0], w.dilation[0]);
+    w.out_width = oari_window_count(w.width, w.kernel[1], w.stride[1],
+                                    w.padding[1], w.dilation[1]);
+    return w;
+}
+
+static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
+                         int64_t out)
+{
+    return (oari_conv){ .window = window_of(e, x),
+                        .images = x.dim[0],
+                        .in = x.dim[1],
+                        .out = out,
+                        .groups = e->window.groups,
+                        .dtype = oari_work_dtype(dtype) };
+}
+
+/* ---- backward ----------------------------------------------------------- */
+
+static oar_status bias_back(oari_node *node, const oari_array *to, int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *g = oari_desk_tensor(&desk, node->grad);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK)
+        oari_sum_channels(y, add, g);
+    return oari_desk_clear(&desk);
+}
+
+/* The gradient of x or of weight; the other one was saved. */
+static oar_status conv_back(oari_node *node, int i, const oari_array *to,
+                            int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *g, *other, *y;
+    oari_conv c;
+
+    if (i == BIAS)
+        return bias_back(node, to, add);
+    other = oari_desk_tensor(&desk, node->saved[1 - i]);
+    g = oari_desk_tensor(&desk, node->grad);
+    y = oari_desk_out(&desk, to, add);
+    c = conv_of(&node->extra, to->dtype,
+                i == X ? to->at.shape : other->at.shape,
+                node->out->at.shape.dim[1]);
+    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
+    if (desk.status != OAR_OK)
+        return oari_desk_clear(&desk);
+    c.y = oari_array_data(g);
+    c.x = oari_array_data(i == X ? y : other);
+    c.weight = oari_array_data(i == X ? other : y);
+    if (i == X)
+        oari_conv_back_input(&c, add);
+    else
+        oari_conv_back_weight(&c, add);
+    return oari_desk_clear(&desk);
+}
+
+static const oari_op conv2d_op = { .name = "conv2d", .backward = conv_back };
+
+/* ---- checks ------------------------------------------------------------- */
+
+static oar_status mismatch(const oar_tensor *x, const oar_tensor *weight,
+                           const oar_tensor *bias, const char *why)
+{
+    return oari_fail(OAR_E_SHAPE, "conv2d of x %s, weight %s, bias %s: %s",
+                     oari_shape_text(x->at.shape).text,
+                     oari_shape_text(weight->at.shape).text,
+                     bias ? oari_shape_text(bias->at.shape).text : "none", why);
+}
+
+static oar_status check_opts(const oar_conv2d_opts *o)
+{
+    for (int i = 0; i < 2; i++)
+        if (o->stride[i] < 0 || o->padding[i] < 0 || o->dilation[i] < 0 ||
+            o->groups < 0)
+            return oari_fail(OAR_E_ARG,
+                             "conv2d with stride %d, padding %d, dilation %d, "
+                             "groups %d: none may be negative",
+                             o->stride[i], o->padding[i], o->dilation[i],
+                             o->groups);
+    return OAR_OK;
+}
+
+static oar_status check_shapes(const oar_tensor *x, const oar_tensor *weight,
+                               const oar_tensor *bias, int groups)
+{
+    const oar_shape *a = &x->at.shape, *b = &weight->at.shape;
+
+    if (a->ndim != 4 || b->ndim != 4)
+        return mismatch(x, weight, bias, "x and weight have four dims");
+    if (b->dim[1] * groups != a->dim[1] || b->dim[0] % groups != 0)
+        return mismatch(x, weight, bias,
+                        "the channels of x are weight's times the groups, "
+                        "which divide the results");
+    if (bias != NULL &&
+        (bias->at.shape.ndim != 1 || bias->at.shape.dim[0] != b->dim[0]))
+        return mismatch(x, weight, bias, "bias has as many as weight has rows");
+    for (int i = 0; i < 4; i++)
+        if (a->dim[i] > INT_MAX / 2 || b->dim[i] > INT_MAX / 2)
+            return mismatch(x, weight, bias, "CBLAS counts in 32 bits");
+    if (b->dim[2] < 1 || b->dim[3] < 1)
+        return mismatch(x, weight, bias, "the kernel is empty");
+    return OAR_OK;
+}
+
+static oar_status check(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                        oar_tensor *bias, const oar_conv2d_opts *o)
+{
+    oar_tensor *in[] = { x, weight, bias };
+
+    OARI_TRY(oari_check_inputs("conv2d", tape, bias != NULL ? 3 : 2, in));
+    OARI_TRY(oari_check_same_dtype("conv2d", x, weight));
+    if (bias != NULL)
+        OARI_TRY(oari_check_same_dtype("conv2d", x, bias));
+    OARI_TRY(oari_check_float("conv2d", x));
+    OARI_TRY(check_opts(o));
+    return check_shapes(x, weight, bias, o->groups > 0 ? o->groups : 1);
+}
+
+/* ---- forward ------------------------------------------------------------ */
+
+static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
+                          const oar_tensor *x, const oar_tensor *weight,
+                          const oar_tensor *bias)
+{
+    oari_array to = oari_array_of(out);
+    oari_desk desk = { .pool = pool };
+    const oari_array *a = oari_desk_tensor(&desk, x);
+    const oari_array *w = oari_desk_tensor(&desk, weight);
+    const oari_array *b = oari_desk_tensor(&desk, bias);
+    const oari_array *y = oari_desk_out(&desk, &to, 0);
+
+    c->scratch = oari_desk_scratch(&desk, c->dtype, oari_conv_scratch(c));
+    if (desk.status == OAR_OK) {
+        c->x = oari_array_data(a);
+        c->weight = oari_array_data(w);
+        c->y = oari_array_data(y);
+        oari_conv_forward(c, b != NULL ? oari_array_data(b) : NULL);
+    }
+    return oari_desk_clear(&desk);
+}
+
+oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                       oar_tensor *bias, const oar_conv2d_opts *opts)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_conv2d_opts o;
+    oar_tensor *out;
+    oari_extra extra;
+    oari_conv c;
+
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
+        check(tape, x, weight, bias, &o) != OAR_OK)
+        return NULL;
+    extra = extra_of(&o, weight);
+    c = conv_of(&extra, x->dtype, x->at.shape, weight->at.shape.dim[0]);
+    if (c.window.out_height < 1 || c.window.out_width < 1) {
+        mismatch(x, weight, bias, "the kernel is larger than the image");
+        return NULL;
+    }
+    out = oari_tensor_make(
+        pool, x->dtype,
+        OAR_SHAPE(c.images, c.out, c.window.out_height, c.window.out_width));
+    if (out == NULL)
+        return NULL;
+    if (compute(pool, out, &c, x, weight, bias) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        return NULL;
+    }
+    return oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = &conv2d_op,
+                        .inputs = 3,
+                        .input = { x, weight, bias },
+                        .saved = { oari_wanted(tape, weight) ? x : NULL,
+                                   oari_wanted(tape, x) ? weight : NULL },
+                        .extra = extra });
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stash: see stash.h. The memory comes from the tape's pool. */
+#include "autograd/stash.h"
+
+#include "base/status.h"
+#include "tensor/desk.h"
+
+oar_status oari_stash_open(oari_node *node, int i, oar_dtype dtype,
+                           oar_shape shape, oari_array *to)
+{
+    if (!oari_stash_wanted(node, i))
+        return OAR_OK;
+    node->stash[i] =
+        oari_tensor_make(&node->tape->pool, oari_work_dtype(dtype), shape);
+    if (node->stash[i] == NULL)
+        return OAR_E_NOMEM;
+    *to = oari_array_of(node->stash[i]);
+    return OAR_OK;
+}
+
+oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
+                           int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array from = oari_array_of(node->stash[i]);
+    const oari_array *y;
+
+    if (!add) {
+        oari_copy(to, &from);
+    } else {
+        y = oari_desk_out(&desk, to, 1);
+        if (desk.status == OAR_OK)
+            oari_scale(y, 1, &from, 1);
+        OARI_TRY(oari_desk_clear(&desk));
+    }
+    oari_tensor_drop(&node->tape->pool, node->stash[i]);
+    node->stash[i] = NULL;
+    return OAR_OK;
+}

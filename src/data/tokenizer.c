@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tokenizer: text to numbers and back. Tokens of the byte tokenizer are the
+ * bytes; those of the character tokenizer are places in a sorted table of code
+ * points. Text is checked, never trusted. Read-only once made: any thread. */
+#include <string.h>
+
+#include <oarsong/data.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "data/utf8.h"
+
+struct oar_tokenizer {
+    int64_t count;
+    uint32_t *point; /* sorted; NULL: every byte is a token */
+};
+
+enum { BYTES = 256, WORD = 64 };
+
+static oar_status check_text(const char *what, const char *text, size_t bytes)
+{
+    if (text == NULL && bytes > 0)
+        return oari_fail(OAR_E_ARG, "%s: no text", what);
+    return OAR_OK;
+}
+
+static oar_status malformed(const char *what, const char *text, size_t at)
+{
+    return oari_fail(OAR_E_DATA, "%s: byte %zu (0x%02x) is not UTF-8", what, at,
+                     (unsigned char)text[at]);
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+oar_status oar_tokenizer_bytes(oar_tokenizer **tokenizer)
+{
+    oar_tokenizer *made;
+
+    if (tokenizer == NULL)
+        return oari_fail(OAR_E_ARG, "tokenizer_bytes: nowhere to give it");
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    made->count = BYTES;
+    *tokenizer = made;
+    return OAR_OK;
+}
+
+/* Sets the bit of every code point that occurs. */
+static oar_status mark_points(const char *text, size_t bytes, uint64_t *seen)
+{
+    for (size_t at = 0; at < bytes;) {
+        uint32_t point;
+        size_t length = oari_utf8_read(text + at, bytes - at, &point);
+
+        if (length == 0)
+            return malformed("tokenizer_characters", text, at);
+        seen[point / WORD] |= (uint64_t)1 << point % WORD;
+        at += length;
+    }
+    return OAR_OK;
+}
+
+static oar_status list_points(const uint64_t *seen, oar_tokenizer *tokenizer)
+{
+    uint32_t *next;
+
+    for (uint32_t i = 0; i < OARI_UTF8_POINTS / WORD; i++)
+        tokenizer->count += __builtin_popcountll(seen[i]);
+    tokenizer->point = oari_alloc((size_t)tokenizer->count, sizeof *next);
+    if (tokenizer->point == NULL)
+        return OAR_E_NOMEM;
+    next = tokenizer->point;
+    for (uint32_t p = 0; p < OARI_UTF8_POINTS; p++)
+        if (seen[p / WORD] >> p % WORD & 1)
+            *next++ = p;
+    return OAR_OK;
+}
+
+static oar_status find_points(const char *text, size_t bytes,
+                              oar_tokenizer *tokenizer)
+{
+    uint64_t *seen = oari_alloc(OARI_UTF8_POINTS / WORD, sizeof *seen);
+    oar_status status;
+
+    if (seen == NULL)
+        return OAR_E_NOMEM;
+    status = mark_points(text, bytes, seen);
+    if (status == OAR_OK)
+        status = list_points(seen, tokenizer);
+    oari_free(seen);
+    return status;
+}
+
+oar_status oar_tokenizer_characters(const char *text, size_t bytes,
+                                    oar_tokenizer **tokenizer)
+{
+    oar_tokenizer *made;
+    oar_status status;
+
+    OARI_TRY(check_text("tokenizer_characters", text, bytes));
+    if (tokenizer == NULL)
+        return oari_fail(OAR_E_ARG, "tokenizer_characters: nowhere to give it");
+    if (bytes == 0)
+        return oari_fail(OAR_E_ARG, "tokenizer_characters of an empty text");
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    status = find_points(text, bytes, made);
+    if (status != OAR_OK) {
+        oar_tokenizer_destroy(made);
+        return status;
+    }
+    *tokenizer = made;
+    return OAR_OK;
+}
+
+void oar_tokenizer_destroy(oar_tokenizer *tokenizer)
+{
+    if (tokenizer == NULL)
+        return;
+    oari_free(tokenizer->point);
+    oari_free(tokenizer);
+}
+
+int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer)
+{
+    return tokenizer != NULL ? tokenizer->count : 0;
+}
+
+/* ---- encoding ------------------------------------------------------------ */
+
+/* The place of a code point in the table, or -1. */
+static int64_t token_of(const oar_tokenizer *tokenizer, uint32_t point)
+{
+    int64_t low = 0, high = tokenizer->count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+
+        if (tokenizer->point[middle] < point)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < tokenizer->count && tokenizer->point[low] == point ? low : -1;
+}
+
+static void encode_bytes(const char *text, size_t bytes, int64_t *token)
+{
+    for (size_t i = 0; i < bytes; i++)
+        token[i] = (unsigned char)text[i];
+}
+
+static oar_status encode_points(const oar_tokenizer *tokenizer,
+                                const char *text, size_t bytes, int64_t *token)
+{
+    for (size_t at = 0; at < bytes;) {
+        uint32_t point;
+        size_t length = oari_utf8_read(text + at, bytes - at, &point);
+
+        if (length == 0)
+            return malformed("encode", text, at);
+        *token = token_of(tokenizer, point);
+        if (*token++ < 0)
+            return oari_fail(OAR_E_DATA,
+                             "encode: the character U+%04X at byte %zu has no "
+                             "token",
+                             (unsigned)point, at);
+        at += length;
+    }
+    return OAR_OK;
+}
+
+oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
+                                const char *text, size_t bytes, int64_t **token,
+                                size_t *count)
+{
+    oar_status status = OAR_OK;
+    size_t tokens = bytes;
+    int64_t *made;
+
+    if (tokenizer == NULL || token == NULL || count == NULL)
+        return oari_fail(OAR_E_ARG, "encode: no tokenizer or nowhere to give "
+                                    "the tokens");
+    OARI_TRY(check_text("encode", text, bytes));
+    if (tokenizer->point != NULL)
+        tokens = oari_utf8_count(text, bytes);
+    made = oari_alloc(tokens, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    if (tokenizer->point != NULL)
+        status = encode_points(tokenizer, text, bytes, made);
+    else
+        encode_bytes(text, bytes, made);
+    if (status != OAR_OK) {
+        oari_free(made);
+        return status;
+    }
+    *token = made;
+    *count = tokens;
+    return OAR_OK;
+}
+
+/* ---- decoding ------------------------------------------------------------ */
+
+static oar_status check_tokens(const oar_tokenizer *tokenizer,
+                               const int64_t *token, size_t count)
+{
+    if (token == NULL && count > 0)
+        return oari_fail(OAR_E_ARG, "decode: no tokens");
+    for (size_t i = 0; i < count; i++)
+        if (token[i] < 0 || token[i] >= tokenizer->count)
+            return oari_fail(OAR_E_DATA,
+                             "decode: token %lld, number %zu, of "
+                             "a tokenizer with %lld",
+                             (long long)token[i], i,
+                             (long long)tokenizer->count);
+    return OAR_OK;
+}
+
+/* Writes the tokens as text and returns its bytes; with NULL only counts. */
+static size_t write_text(const oar_tokenizer *tokenizer, const int64_t *token,
+                         size_t count, char *text)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        char one[OARI_UTF8_LONGEST] = { (char)token[i] };
+        size_t length = 1;
+
+        if (tokenizer->point != NULL)
+            length = oari_utf8_write(tokenizer->point[token[i]], one);
+        if (text != NULL)
+            memcpy(text + bytes, one, length);
+        bytes += length;
+    }
+    return bytes;
+}
+
+oar_status oar_tokenizer_decode(const oar_tokenizer *tokenizer,
+                                const int64_t *token, size_t count, char **text,
+                                size_t *bytes)
+{
+    size_t length;
+    char *made;
+
+    if (tokenizer == NULL || text == NULL)
+        return oari_fail(OAR_E_ARG, "decode: no tokenizer or nowhere to give "
+                                    "the text");
+    OARI_TRY(check_tokens(tokenizer, token, count));
+    length = write_text(tokenizer, token, count, NULL);
+    made = oari_alloc(length + 1, 1);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    write_text(tokenizer, token, count, made);
+    *text = made;
+    if (bytes != NULL)
+        *bytes = length;
+    return OAR_OK;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data/utf8.h: characters in bytes, by the table of RFC 3629: no overlong
+ * forms, no surrogates, nothing above U+10FFFF. */
+#ifndef OARI_DATA_UTF8_H
+#define OARI_DATA_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { OARI_UTF8_POINTS = 0x110000, OARI_UTF8_LONGEST = 4 };
+
+/* Reads the character that text begins with, which has at least one byte.
+ * Returns its length; 0 if it is malformed or cut short. */
+size_t oari_utf8_read(const char *text, size_t bytes, uint32_t *point);
+
+/* Writes a character and returns its length. */
+size_t oari_utf8_write(uint32_t point, char text[OARI_UTF8_LONGEST]);
+
+/* How many characters a well-formed text has; never fewer if it is not. */
+size_t oari_utf8_count(const char *text, size_t bytes);
+
+#endif

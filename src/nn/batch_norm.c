@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch_norm: normalisation by channel, with running statistics. */
+#include <oarsong/layers.h>
+
+#include "autograd/replay.h"
+#include "base/status.h"
+#include "nn/build.h"
+
+typedef struct batch_norm {
+    int dims, running;
+    double eps, momentum; /* below 0: cumulative average */
+} batch_norm;
+
+enum { MEAN, VAR, BATCHES }; /* buffers */
+
+static oar_status check_dims(const batch_norm *b, const oar_tensor *x)
+{
+    int ndim = oar_tensor_shape(x).ndim;
+
+    if (ndim == b->dims + 2 || (b->dims == 1 && ndim == 2))
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE,
+                     "batch_norm over %d dims of a tensor with %d "
+                     "dims: it is [n, channels, ..]",
+                     b->dims, ndim);
+}
+
+/* Counts this batch and returns how much it moves the running statistics. */
+static double count_batch(const batch_norm *b, oar_module *module)
+{
+    int64_t *batches = oar_tensor_data(oar_module_buffer(module, BATCHES));
+
+    ++*batches;
+    return b->momentum < 0 ? 1 / (double)*batches : b->momentum;
+}
+
+static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
+                                      oar_tensor *x)
+{
+    const batch_norm *b = oar_module_self(module);
+    int training = oar_module_training(module) || !b->running;
+    int moves = training && b->running && !oari_replaying(tape);
+    int has = moves || !training;
+    double momentum = 0;
+
+    if (check_dims(b, x) != OAR_OK)
+        return NULL;
+    if (moves)
+        momentum = count_batch(b, module);
+    return oar_batch_norm(tape, x, oar_module_param(module, 0),
+                          oar_module_param(module, 1),
+                          has ? oar_module_buffer(module, MEAN) : NULL,
+                          has ? oar_module_buffer(module, VAR) : NULL, training,
+                          momentum, b->eps);
+}
+
+static const oar_module_class batch_norm_class = {
+    .size = sizeof batch_norm_class,
+    .name = "batch_norm",
+    .self_size = sizeof(batch_norm),
+    .forward = batch_norm_forward,
+};
+
+static oar_status add_state(oar_module *module, int64_t channels,
+                            const oar_batch_norm_opts *o)
+{
+    oar_shape shape = OAR_SHAPE(channels);
+
+    if (!o->no_affine) {
+        OARI_TRY(oari_layer_param(module, "weight",
+                                  oar_full(NULL, o->dtype, shape, 1)));
+        OARI_TRY(
+            oari_layer_param(module, "bias", oar_zeros(NULL, o->dtype, shape)));
+    }
+    if (o->no_running)
+        return OAR_OK;
+    OARI_TRY(oari_layer_buffer(module, "running_mean",
+                               oar_zeros(NULL, o->dtype, shape)));
+    OARI_TRY(oari_layer_buffer(module, "running_var",
+                               oar_full(NULL, o->dtype, shape, 1)));
+    return oari_layer_buffer(module, "num_batches_tracked",
+                             oar_zeros(NULL, OAR_I64, OAR_SCALAR));
+}
+
+oar_status oar_batch_norm_create(int dims, int64_t channels,
+                                 const oar_batch_norm_opts *opts,
+                                 oar_module **module)
+{
+    oar_batch_norm_opts o;
+    oar_module *made;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (dims < 1 || dims > 3 || channels < 0 || !(o.eps >= 0) || module == NULL)
+        return oari_fail(OAR_E_ARG,
+                         "batch_norm over %d dims of %lld channels "
+                         "with eps %g: no such layer",
+                         dims, (long long)channels, o.eps);
+    OARI_TRY(oari_layer_dtype("batch_norm", o.dtype));
+    OARI_TRY(oar_module_create(&batch_norm_class, &made));
+    *(batch_norm *)oar_module_self(made) =
+        (batch_norm){ .dims = dims,
+                      .running = !o.no_running,
+                      .eps = o.eps > 0 ? o.eps : 1e-5,
+                      .momentum = o.momentum != 0 ? o.momentum : 0.1 };
+    return oari_layer_give(add_state(made, channels, &o), made, module);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cnn: a small convolutional classifier, as a row of layers. */
+#include <oarsong/models.h>
+
+#include "base/status.h"
+
+enum { LAYERS = 10 };
+
+/* The layers so far; the first failure stays. */
+typedef struct stack {
+    oar_module *layer[LAYERS];
+    int count;
+    oar_status status;
+} stack;
+
+static void push(stack *s, oar_status status, oar_module *made)
+{
+    if (status == OAR_OK)
+        s->layer[s->count++] = made;
+    else if (s->status == OAR_OK)
+        s->status = status;
+}
+
+/* conv - norm - relu - pool. Further calls after a failure do no harm. */
+static void push_stage(stack *s, int64_t in, int64_t out, uint64_t seed,
+                       oar_dtype dtype)
+{
+    oar_conv2d_layer_opts conv = { .size = sizeof conv,
+                                   .padding = { 1, 1 },
+                                   .dtype = dtype };
+    oar_batch_norm_opts norm = { .size = sizeof norm, .dtype = dtype };
+    oar_module *made = NULL;
+
+    if (s->status == OAR_OK)
+        push(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made), made);
+    if (s->status == OAR_OK)
+        push(s, oar_batch_norm_create(2, out, &norm, &made), made);
+    if (s->status == OAR_OK)
+        push(s, oar_relu_create(&made), made);
+    if (s->status == OAR_OK)
+        push(s, oar_max_pool2d_create(2, 2, NULL, &made), made);
+}
+
+static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
+                     oar_dtype dtype)
+{
+    oar_linear_opts linear = { .size = sizeof linear, .dtype = dtype };
+    oar_module *made = NULL;
+
+    if (s->status == OAR_OK)
+        push(s, oar_flatten_create(1, &made), made);
+    if (s->status == OAR_OK)
+        push(s, oar_linear_create(in, out, seed, &linear, &made), made);
+}
+
+oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
+{
+    oar_cnn_opts o;
+    stack s = { .status = OAR_OK };
+    int64_t channels, image, width, side;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    channels = o.channels != 0 ? o.channels : 1;
+    image = o.image != 0 ? o.image : 28;
+    width = o.width != 0 ? o.width : 16;
+    side = image / 2 / 2;
+    if (image < 4 || o.classes < 0 || module == NULL)
+        return oari_fail(OAR_E_ARG,
+                         "cnn of %lld classes from an image %lld wide: at "
+                         "least 4",
+                         (long long)o.classes, (long long)image);
+    push_stage(&s, channels, width, o.seed, o.dtype);
+    push_stage(&s, width, 2 * width, o.seed + 2, o.dtype);
+    push_end(&s, 2 * width * side * side, o.classes != 0 ? o.classes : 10,
+             o.seed + 4, o.dtype);
+    if (s.status == OAR_OK)
+        return oar_sequential_create(s.count, s.layer, module);
+    for (int i = 0; i < s.count; i++)
+        oar_module_release(s.layer[i]);
+    return s.status;
+}

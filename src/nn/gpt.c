@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpt: a pre-norm transformer decoder. Each part of it is a module, so hooks
+ * and wrappers find them all. */
+#include <stdio.h>
+
+#include <oarsong/models.h>
+
+#include "base/status.h"
+#include "nn/build.h"
+
+static const double rotary_base = 10000, deviation = 0.02;
+
+/* ---- a block ------------------------------------------------------------ */
+
+enum { NORM1, ATTENTION, DROP1, NORM2, UP, ACTIVATION, DOWN, DROP2 };
+
+static oar_tensor *run(oar_tape *tape, oar_module *module, int child,
+                       oar_tensor *x)
+{
+    return oar_forward(tape, oar_module_child(module, child), x);
+}
+
+static oar_tensor *block_forward(oar_tape *tape, oar_module *module,
+                                 oar_tensor *x)
+{
+    oar_tensor *y = x;
+
+    if (tape == NULL)
+        return oari_forward_alone(block_forward, module, x);
+    for (int i = NORM1; i <= DROP1; i++)
+        y = run(tape, module, i, y);
+    x = y = oar_add(tape, x, y);
+    for (int i = NORM2; i <= DROP2; i++)
+        y = run(tape, module, i, y);
+    return oar_add(tape, x, y);
+}
+
+static const oar_module_class block_class = { .size = sizeof block_class,
+                                              .name = "gpt_block",
+                                              .forward = block_forward };
+
+/* Seeds of a model: parameters close together, dropouts far apart, because they
+ * go on counting. */
+typedef struct seeds {
+    uint64_t param, dropout;
+} seeds;
+
+static uint64_t param_seed(seeds *s)
+{
+    s->param += 16;
+    return s->param;
+}
+
+static uint64_t dropout_seed(seeds *s)
+{
+    s->dropout += (uint64_t)1 << 32;
+    return s->dropout;
+}
+
+static oar_status add_norm(oar_module *module, const char *name,
+                           const oar_gpt_opts *o)
+{
+    oar_module *made = NULL;
+    oar_status status = oar_layer_norm_create(o->width, 0, o->dtype, &made);
+
+    return oari_layer_child(module, name, status, made);
+}
+
+static oar_status add_linear(oar_module *module, const char *name, int64_t in,
+                             int64_t out, int no_bias, seeds *s,
+                             const oar_gpt_opts *o)
+{
+    oar_linear_opts opts = { .size = sizeof opts,
+                             .no_bias = no_bias,
+                             .dtype = o->dtype };
+    oar_module *made = NULL;
+    oar_status status = oar_linear_create(in, out, param_seed(s), &opts, &made);
+
+    return oari_layer_child(module, name, status, made);
+}
+
+static oar_status add_dropout(oar_module *module, const char *name, seeds *s,
+                              const oar_gpt_opts *o)
+{
+    oar_module *made = NULL;
+    oar_status status = oar_dropout_create(o->dropout, dropout_seed(s), &made);
+
+    return oari_layer_child(module, name, status, made);
+}
+
+static oar_status add_attention(oar_module *module, seeds *s,
+                                const oar_gpt_opts *o)
+{
+    oar_attention_layer_opts opts = { .size = sizeof opts,
+                                      .causal = 1,
+                                      .rotary_base =
+                                          o->rotary ? rotary_base : 0,
+                                      .dtype = o->dtype };
+    oar_module *made = NULL;
+    oar_status status =
+        oar_attention_create(o->width, o->heads, param_seed(s), &opts, &made);
+
+    return oari_layer_child(module, "attention", status, made);
+}
+
+static oar_status add_activation(oar_module *module, const oar_gpt_opts *o)
+{
+    oar_module *made = NULL;
+    oar_status status = oar_activation_create(o->activation, &made);
+
+    return oari_layer_child(module, "activation", status, made);
+}
+
+static oar_status fill_block(oar_module *block, seeds *s, const oar_gpt_opts *o)
+{
+    OARI_TRY(add_norm(block, "norm1", o));
+    OARI_TRY(add_attention(block, s, o));
+    OARI_TRY(add_dropout(block, "drop1", s, o));
+    OARI_TRY(add_norm(block, "norm2", o));
+    OARI_TRY(add_linear(block, "up", o->width, o->hidden, 0, s, o));
+    OARI_TRY(add_activation(block, o));
+    OARI_TRY(add_linear(block, "down", o->hidden, o->width, 0, s, o));
+    return add_dropout(block, "drop2", s, o);
+}
+
+/* ---- the row of blocks -------------------------------------------------- */
+
+typedef struct blocks {
+    int recompute;
+} blocks;
+
+static oar_tensor *blocks_forward(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
+{
+    const blocks *b = oar_module_self(module);
+
+    if (tape == NULL)
+        return oari_forward_alone(blocks_forward, module, x);
+    for (int i = 0; i < oar_module_children(module); i++) {
+        oar_module *block = oar_module_child(module, i);
+
+        x = b->recompute ? oar_recompute(tape, block, x)
+                         : oar_forward(tape, block, x);
+    }
+    return x;
+}
+
+static const oar_module_class blocks_class = { .size = sizeof blocks_class,
+                                               .name = "gpt_blocks",
+                                               .self_size = sizeof(blocks),
+                                               .forward = blocks_forward };
+
+static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
+{
+    ((blocks *)oar_module_self(row))->recompute = o->recompute;
+    for (int i = 0; i < o->layers; i++) {
+        oar_module *block;
+        char name[16];
+
+        snprintf(name, sizeof name, "%d", i);
+        OARI_TRY(oar_module_create(&block_class, &block));
+        OARI_TRY(oar_module_add_child(row, name, block));
+        OARI_TRY(fill_block(block, s, o));
+    }
+    return OAR_OK;
+}
+
+/* ---- the model ---------------------------------------------------------- */
+
+typedef struct gpt {
+    oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* borrowed */
+    int64_t context;
+} gpt;
+
+/* 0, 1, ... t - 1. */
+static oar_tensor *positions(oar_tape *tape, int64_t t)
+{
+    oar_tensor *made = oar_empty(tape, OAR_I64, OAR_SHAPE(t));
+    int64_t *at = oar_tensor_data(made);
+
+    for (int64_t i = 0; made != NULL && i < t; i++)
+        at[i] = i;
+    return made;
+}
+
+static oar_status check_tokens(const gpt *g, const oar_tensor *x)
+{
+    oar_shape shape = oar_tensor_shape(x);
+
+    if (shape.ndim == 2 && shape.dim[1] <= g->context)
+        return OAR_OK;
+    return oari_fail(
+        OAR_E_SHAPE,
+        "gpt of tokens with %d dims, the last %lld long: [n, t] "
+        "with t up to %lld",
+        shape.ndim, (long long)(shape.ndim > 0 ? shape.dim[shape.ndim - 1] : 1),
+        (long long)g->context);
+}
+
+static oar_tensor *embed(oar_tape *tape, const gpt *g, oar_tensor *tokens)
+{
+    int64_t t = oar_tensor_shape(tokens).dim[1];
+    oar_tensor *x = oar_forward(tape, g->tok, tokens);
+
+    if (g->pos != NULL)
+        x = oar_add(tape, x, oar_forward(tape, g->pos, positions(tape, t)));
+    return oar_forward(tape, g->drop, x);
+}
+
+static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
+                               oar_tensor *tokens)
+{
+    const gpt *g = oar_module_self(module);
+    oar_tensor *x;
+
+    if (tape == NULL)
+        return oari_forward_alone(gpt_forward, module, tokens);
+    if (check_tokens(g, tokens) != OAR_OK)
+        return NULL;
+    x = oar_forward(tape, g->blocks, embed(tape, g, tokens));
+    x = oar_forward(tape, g->norm, x);
+    if (x == NULL)
+        return NULL;
+    x = oar_reshape(
+        tape, x,
+        OAR_SHAPE(oar_tensor_count(tokens), oar_tensor_shape(x).dim[2]));
+    if (g->head != NULL)
+        return oar_forward(tape, g->head, x);
+    return oar_linear(tape, x, oar_module_param(g->tok, 0), NULL);
+}
+
+static const oar_module_class gpt_class = { .size = sizeof gpt_class,
+                                            .name = "gpt",
+                                            .self_size = sizeof(gpt),
+                                            .forward = gpt_forward };
+
+static void set_defaults(oar_gpt_opts *o)
+{
+    o->vocabulary = o->vocabulary != 0 ? o->vocabulary : 256;
+    o->context = o->context != 0 ? o->context : 64;
+    o->width = o->width != 0 ? o->width : 128;
+    o->layers = o->layers != 0 ? o->layers : 4;
+    o->heads = o->heads != 0 ? o->heads : 4;
+    o->hidden = o->hidden != 0 ? o->hidden : 4 * o->width;
+    if ((int)o->activation == 0)
+        o->activation = OAR_GELU;
+}
+
+static oar_status check_opts(const oar_gpt_opts *o)
+{
+    if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 &&
+        o->layers >= 1 && o->heads >= 1 && o->hidden >= 1)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "gpt with vocabulary %lld, context %lld, width %lld, "
+                     "layers %d, heads %d, hidden %lld: none may be negative",
+                     (long long)o->vocabulary, (long long)o->context,
+                     (long long)o->width, o->layers, o->heads,
+                     (long long)o->hidden);
+}
+
+static oar_status add_table(oar_module *module, const char *name, int64_t count,
+                            seeds *s, const oar_gpt_opts *o)
+{
+    oar_module *made = NULL;
+    oar_status status = oar_embedding_create(count, o->width, param_seed(s),
+                                             deviation, o->dtype, &made);
+
+    return oari_layer_child(module, name, status, made);
+}
+
+static oar_status add_blocks(oar_module *module, seeds *s,
+                             const oar_gpt_opts *o)
+{
+    oar_module *made;
+    oar_status status;
+
+    OARI_TRY(oar_module_create(&blocks_class, &made));
+    status = fill_blocks(made, s, o);
+    if (status != OAR_OK)
+        oar_module_release(made);
+    return oari_layer_child(module, "blocks", status, made);
+}
+
+static oar_module *last_child(const oar_module *module)
+{
+    return oar_module_child(module, oar_module_children(module) - 1);
+}
+
+static oar_status fill_gpt(oar_module *module, const oar_gpt_opts *o)
+{
+    gpt *g = oar_module_self(module);
+    seeds s = { .param = o->seed, .dropout = o->seed };
+
+    g->context = o->context;
+    OARI_TRY(add_table(module, "tok", o->vocabulary, &s, o));
+    g->tok = last_child(module);
+    if (!o->rotary) {
+        OARI_TRY(add_table(module, "pos", o->context, &s, o));
+        g->pos = last_child(module);
+    }
+    OARI_TRY(add_dropout(module, "drop", &s, o));
+    g->drop = last_child(module);
+    OARI_TRY(add_blocks(module, &s, o));
+    g->blocks = last_child(module);
+    OARI_TRY(add_norm(module, "norm", o));
+    g->norm = last_child(module);
+    if (o->tied)
+        return OAR_OK;
+    OARI_TRY(add_linear(module, "head", o->width, o->vocabulary, 1, &s, o));
+    g->head = last_child(module);
+    return OAR_OK;
+}
+
+oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)
+{
+    oar_gpt_opts o;
+    oar_module *made;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    set_defaults(&o);
+    OARI_TRY(check_opts(&o));
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "gpt_create: nowhere to give it");
+    OARI_TRY(oar_module_create(&gpt_class, &made));
+    return oari_layer_give(fill_gpt(made, &o), made, module);
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recompute: a module as a single operation that keeps only its input. Both
+ * times the module runs on the tape inside the caller's: the first time nothing
+ * is recorded; in backward everything is, and backward through that follows at
+ * once. Parameters get their gradients there, and their hooks from the outer
+ * tape, which counts what they are still owed. */
+#include <oarsong/module.h>
+
+#include "autograd/record.h"
+#include "autograd/replay.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "nn/module.h"
+#include "tensor/kernels.h"
+
+/* The ticket is a leaf that stands for the parameters: with it the operation is
+ * recorded, and asked for, even if x needs no gradient. */
+enum { X, TICKET };
+
+/* ---- parameters, for the outer tape ------------------------------------- */
+
+/* Calls fn with the place among the tape's leaves of each parameter that wants
+ * a gradient. */
+static oar_status each_param(oari_node *node, oar_status (*fn)(oari_leaf *leaf))
+{
+    const oar_module *module = node->extra.recompute.module;
+    int count = oar_module_params(module);
+
+    for (int i = 0; i < count; i++) {
+        oar_tensor *param = oar_module_param(module, i);
+        int64_t place;
+
+        if (!param->slot.required)
+            continue;
+        place = oari_leaves_find(&node->tape->leaves, param);
+        if (place < 0)
+            return OAR_E_NOMEM;
+        OARI_TRY(fn(&node->tape->leaves.leaf[place]));
+    }
+    return OAR_OK;
+}
+
+static oar_status know(oari_leaf *leaf)
+{
+    return OAR_OK;
+}
+
+static oar_status expect(oari_leaf *leaf)
+{
+    leaf->pending++;
+    return OAR_OK;
+}
+
+/* Hooks run here; not while this tape is inside another, which does it. */
+static oar_status settle(oari_leaf *leaf)
+{
+    if (--leaf->pending > 0 || !leaf->tensor->slot.written)
+        return OAR_OK;
+    return oari_slot_ready(leaf->tensor);
+}
+
+static oar_status expect_only(oari_leaf *leaf)
+{
+    --leaf->pending;
+    return OAR_OK;
+}
+
+/* They are known since the operation was recorded: no memory is needed. */
+static void recompute_reach(oari_node *node)
+{
+    each_param(node, expect);
+}
+
+/* ---- the second time ---------------------------------------------------- */
+
+/* What to give module the second time: x as a leaf, if it needs a gradient. */
+static oar_tensor *second_input(oari_node *node, oar_tape *inner)
+{
+    oar_tensor *x = node->saved[0];
+
+    if (node->input[X].kind == OARI_EDGE_NONE)
+        return x;
+    return oar_tape_input(inner, x);
+}
+
+static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
+{
+    const oari_extra *extra = &node->extra;
+    oar_tensor *y;
+
+    inner->replaying = 1;
+    inner->seed_at = extra->recompute.first;
+    inner->seeds_end = extra->recompute.first + extra->recompute.count;
+    oar_tape_record(inner, 1);
+    *x = second_input(node, inner);
+    y = oar_forward(inner, extra->recompute.module, *x);
+    if (y == NULL)
+        return oar_last_error()->status;
+    return oar_backward_from(inner, 1, &y, &node->grad);
+}
+
+/* to (+)= the gradient of x, if backward has come to it. */
+static oar_status give(const oar_tensor *x, const oari_array *to, int add)
+{
+    oari_array from;
+
+    if (oar_tensor_grad(x) == NULL) {
+        if (!add)
+            oari_fill(to, 0);
+        return OAR_OK;
+    }
+    from = oari_array_of(oar_tensor_grad(x));
+    if (add)
+        oari_scale(to, 1, &from, 1);
+    else
+        oari_copy(to, &from);
+    return OAR_OK;
+}
+
+static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
+                                 int add)
+{
+    oar_tape *inner;
+    oar_tensor *x;
+    oar_status status;
+
+    if (i == TICKET && node->input[X].kind != OARI_EDGE_NONE)
+        return OAR_OK; /* done with x */
+    inner = oari_replay_tape(node->tape);
+    if (inner == NULL)
+        return OAR_E_NOMEM;
+    status = replay(node, inner, &x);
+    if (status == OAR_OK && i == X)
+        status = give(x, to, add);
+    inner->replaying = 0;
+    oar_tape_reset(inner);
+    OARI_TRY(status);
+    return each_param(node, node->tape->replaying ? expect_only : settle);
+}
+
+static void recompute_drop(oari_node *node)
+{
+    oar_module_release(node->extra.recompute.module);
+}
+
+static const oari_op recompute_op = { .name = "recompute",
+                                      .backward = recompute_back,
+                                      .reach = recompute_reach,
+                                      .drop = recompute_drop };
+
+/* ---- the first time ----------------------------------------------------- */
+
+/* A copy of the result on the outer tape, so that the inner one keeps its
+ * memory for the next part. Not owned by the tape yet. */
+static oar_tensor *first_run(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    oar_tape *inner = oari_replay_tape(tape);
+    oar_tensor *y, *out = NULL;
+    oari_array to, from;
+
+    if (inner == NULL)
+        return NULL;
+    oar_tape_record(inner, 0);
+    y = oar_forward(inner, module, x);
+    if (y != NULL)
+        out = oari_tensor_make(&tape->pool, y->dtype, y->at.shape);
+    if (out != NULL) {
+        to = oari_array_of(out);
+        from = oari_array_of(y);
+        oari_copy(&to, &from);
+    }
+    oar_tape_reset(inner);
+    return out;
+}
+
+static int wants_any(const oar_tape *tape, const oar_module *module,
+                     const oar_tensor *x)
+{
+    if (oari_wanted(tape, x))
+        return 1;
+    for (int i = 0; i < oar_module_params(module); i++)
+        if (oari_wanted(tape, oar_module_param(module, i)))
+            return 1;
+    return 0;
+}
+
+static oar_tensor *make_ticket(oar_tape *tape)
+{
+    oar_tensor *one = oar_full(tape, OAR_F32, OAR_SCALAR, 0);
+
+    return one != NULL ? oar_tape_input(tape, one) : NULL;
+}
+
+oar_tensor *oar_recompute(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    oar_tensor *ticket, *out;
+    oari_extra extra = { .recompute = { .module = module } };
+
+    if (module == NULL || x == NULL) {
+        oari_null("recompute");
+        return NULL;
+    }
+    if (tape == NULL || !tape->recording || !wants_any(tape, module, x))
+        return oar_forward(tape, module, x);
+    ticket = make_ticket(tape);
+    if (ticket == NULL)
+        return NULL;
+    extra.recompute.first = tape->seeds.count;
+    out = first_run(tape, module, x);
+    extra.recompute.count = tape->seeds.count - extra.recompute.first;
+    out = oari_emit(tape, out,
+                    &(oari_recipe){ .op = &recompute_op,
+                                    .inputs = 2,
+                                    .input = { x, ticket },
+                                    .saved = { x },
+                                    .extra = extra });
+    if (out == NULL)
+        return NULL;
+    oar_module_retain(module); /* the node has it from here on */
+    return each_param(out->node, know) == OAR_OK ? out : NULL;
+}

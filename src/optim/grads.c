@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* grads: one loop for each type and purpose. Those that find something out have
+ * one walk, those that change the numbers another. */
+#include "optim/grads.h"
+
+#include "base/dtype.h"
+#include "tensor/wide.h"
+
+enum { BLOCK = 1024, LANES = 8 };
+
+/* Gives `found` with what n more numbers add to it. */
+typedef struct finder {
+    double (*f32)(const float *x, int64_t n, double found);
+    double (*f64)(const double *x, int64_t n, double found);
+} finder;
+
+typedef struct changer {
+    void (*f32)(float *x, int64_t n, double by);
+    void (*f64)(double *x, int64_t n, double by);
+} changer;
+
+#define LOOPS(name, T)                                                      \
+    OARI_WIDE static double squares_##name(const T *x, int64_t n,           \
+                                           double found)                    \
+    {                                                                       \
+        double lane[LANES] = { 0 };                                         \
+        int64_t i = 0;                                                      \
+        for (; i + LANES <= n; i += LANES)                                  \
+            for (int k = 0; k < LANES; k++)                                 \
+                lane[k] += (double)x[i + k] * (double)x[i + k];             \
+        for (; i < n; i++)                                                  \
+            lane[0] += (double)x[i] * (double)x[i];                         \
+        for (int k = 0; k < LANES; k++)                                     \
+            found += lane[k];                                               \
+        return found;                                                       \
+    }                                                                       \
+    OARI_WIDE static double odd_##name(const T *x, int64_t n, double found) \
+    {                                                                       \
+        int odd = 0;                                                        \
+        for (int64_t i = 0; i < n; i++)                                     \
+            odd |= !(x[i] - x[i] == 0); /* infinity and NaN give NaN */     \
+        return odd ? 1 : found;                                             \
+    }                                                                       \
+    OARI_WIDE static void scale_##name(T *x, int64_t n, double by)          \
+    {                                                                       \
+        const T factor = (T)by;                                             \
+        for (int64_t i = 0; i < n; i++)                                     \
+            x[i] *= factor;                                                 \
+    }                                                                       \
+    OARI_WIDE static void clamp_##name(T *x, int64_t n, double by)          \
+    {                                                                       \
+        const T limit = (T)by;                                              \
+        for (int64_t i = 0; i < n; i++) {                                   \
+            T cut = x[i] > limit ? limit : x[i];                            \
+            x[i] = cut < -limit ? -limit : cut;                             \
+        }                                                                   \
+    }
+
+LOOPS(f32, float)
+LOOPS(f64, double)
+
+static const finder squares = { squares_f32, squares_f64 };
+static const finder odd = { odd_f32, odd_f64 };
+static const changer scale = { scale_f32, scale_f64 };
+static const changer clamp = { clamp_f32, clamp_f64 };
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static double find(const finder *f, const oar_tensor *grad)
+{
+    oar_dtype dtype = oar_tensor_dtype(grad);
+    const uint16_t *half = oar_tensor_data(grad);
+    int64_t n = oar_tensor_count(grad);
+    float wide[BLOCK];
+    double found = 0;
+
+    if (dtype == OAR_F32)
+        return f->f32(oar_tensor_data(grad), n, 0);
+    if (dtype == OAR_F64)
+        return f->f64(oar_tensor_data(grad), n, 0);
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t count = least(n - i, BLOCK);
+
+        oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
+        found = f->f32(wide, count, found);
+    }
+    return found;
+}
+
+static void change_half(const changer *c, oar_tensor *grad, double by)
+{
+    oar_dtype dtype = oar_tensor_dtype(grad);
+    uint16_t *half = oar_tensor_data(grad);
+    int64_t n = oar_tensor_count(grad);
+    float wide[BLOCK];
+
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t count = least(n - i, BLOCK);
+
+        oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
+        c->f32(wide, count, by);
+        oari_convert(half + i, dtype, wide, OAR_F32, (size_t)count);
+    }
+}
+
+static void change(const changer *c, oar_tensor *grad, double by)
+{
+    int64_t n = oar_tensor_count(grad);
+
+    if (oar_tensor_dtype(grad) == OAR_F32)
+        c->f32(oar_tensor_data(grad), n, by);
+    else if (oar_tensor_dtype(grad) == OAR_F64)
+        c->f64(oar_tensor_data(grad), n, by);
+    else
+        change_half(c, grad, by);
+}
+
+double oari_grad_squares(const oar_tensor *grad)
+{
+    return find(&squares, grad);
+}
+
+int oari_grad_finite(const oar_tensor *grad)
+{
+    return find(&odd, grad) == 0;
+}
+
+void oari_grad_scale(oar_tensor *grad, double factor)
+{
+    change(&scale, grad, factor);
+}
+
+void oari_grad_clamp(oar_tensor *grad, double limit)
+{
+    change(&clamp, grad, limit);
+}

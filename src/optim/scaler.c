@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scaler: a loss scale that finds its own size, as torch.amp.GradScaler does.
+ * All ranks of a data-parallel run see the same gradients and so decide the
+ * same. */
+#include <float.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "optim/grads.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+struct oar_scaler {
+    double scale;
+    int64_t interval;
+    int64_t good; /* steps since the scale last changed */
+};
+
+oar_status oar_scaler_create(const oar_scaler_opts *opts, oar_scaler **scaler)
+{
+    oar_scaler_opts o;
+    oar_scaler *made;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (scaler == NULL)
+        return oari_fail(OAR_E_ARG, "scaler_create: nowhere to give it");
+    if (!(o.scale >= 0 && o.scale <= (double)FLT_MAX) || o.interval < 0)
+        return oari_fail(OAR_E_ARG,
+                         "a scaler with scale %g and interval %lld: neither "
+                         "may be negative",
+                         o.scale, (long long)o.interval);
+    made = oari_alloc(1, sizeof *made);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    made->scale = o.scale > 0 ? o.scale : 65536;
+    made->interval = o.interval > 0 ? o.interval : 2000;
+    *scaler = made;
+    return OAR_OK;
+}
+
+void oar_scaler_destroy(oar_scaler *scaler)
+{
+    oari_free(scaler);
+}
+
+double oar_scaler_scale(const oar_scaler *scaler)
+{
+    return scaler != NULL ? scaler->scale : 0;
+}
+
+static int all_finite(const oar_optim *optim)
+{
+    for (int i = 0; i < optim->params; i++) {
+        const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
+
+        if (grad != NULL && !oari_grad_finite(grad))
+            return 0;
+    }
+    return 1;
+}
+
+static void divide(const oar_optim *optim, double scale)
+{
+    for (int i = 0; i < optim->params; i++) {
+        oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
+
+        if (grad != NULL)
+            oari_grad_scale(grad, 1 / scale);
+    }
+}
+
+/* The scale stays within what an f32 holds. */
+static void adapt(oar_scaler *scaler, int good)
+{
+    if (!good) {
+        scaler->good = 0;
+        if (scaler->scale > 2 * (double)FLT_MIN)
+            scaler->scale /= 2;
+    } else if (++scaler->good >= scaler->interval) {
+        scaler->good = 0;
+        if (scaler->scale < (double)FLT_MAX / 2)
+            scaler->scale *= 2;
+    }
+}
+
+oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
+{
+    int good;
+
+    if (scaler == NULL || optim == NULL)
+        return oari_null("scaler_step");
+    OARI_TRY(oari_optim_ready(optim));
+    good = all_finite(optim);
+    if (good) {
+        divide(optim, scaler->scale);
+        OARI_TRY(oar_optim_step(optim));
+    }
+    adapt(scaler, good);
+    if (stepped != NULL)
+        *stepped = good;
+    return OAR_OK;
+}

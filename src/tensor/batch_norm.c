@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch_norm: channels brought to mean 0 and deviation 1. x is [n, channels,
+ * ..]: planes of `inner` numbers that lie together. Sums over planes are f64.
+ */
+#include "tensor/dispatch.h"
+#include "tensor/lanes.h"
+#include "tensor/nn_kernels.h"
+#include "tensor/wide.h"
+
+typedef struct planes {
+    int64_t images, channels, inner;
+} planes;
+
+static planes planes_of(oar_shape shape)
+{
+    planes p = { shape.dim[0], shape.dim[1], 1 };
+
+    for (int i = 2; i < shape.ndim; i++)
+        p.inner *= shape.dim[i];
+    return p;
+}
+
+OARI_WIDE void oari_channel_moments(const oari_array *x, double *mean,
+                                    double *var)
+{
+    planes p = planes_of(x->at.shape);
+    double count = (double)(p.images * p.inner);
+
+    OARI_BY_FLOAT(x->dtype, {
+        const T *a = oari_array_data(x);
+        for (int64_t c = 0; c < p.channels; c++) {
+            double sum = 0;
+            double spread = 0;
+            for (int64_t i = 0; i < p.images; i++)
+                sum += (double)OARI_SUM(a + (i * p.channels + c) * p.inner,
+                                        p.inner);
+            mean[c] = sum / count;
+            for (int64_t i = 0; i < p.images; i++)
+                spread += (double)OARI_SPREAD(
+                    a + (i * p.channels + c) * p.inner, (T)mean[c], p.inner);
+            var[c] = spread / count;
+        }
+    })
+}
+
+OARI_WIDE void oari_batch_norm(const oari_array *to, const oari_array *x,
+                               const double *mean, const double *rstd,
+                               const oari_array *weight, const oari_array *bias)
+{
+    planes p = planes_of(x->at.shape);
+
+    OARI_BY_FLOAT(to->dtype, {
+        const T *a = oari_array_data(x);
+        const T *w = weight != NULL ? oari_array_data(weight) : NULL;
+        const T *b = bias != NULL ? oari_array_data(bias) : NULL;
+        T *y = oari_array_data(to);
+        for (int64_t i = 0; i < p.images * p.channels; i++) {
+            int64_t c = i % p.channels;
+            const T factor = (T)(rstd[c] * (w ? (double)w[c] : 1));
+            const T middle = (T)mean[c];
+            const T offset = b ? b[c] : (T)0;
+            for (int64_t k = 0; k < p.inner; k++)
+                y[k] = (a[k] - middle) * factor + offset;
+            a += p.inner;
+            y += p.inner;
+        }
+    })
+}
+
+/* The sums over a channel of the gradient, and of it times x normalised. */
+OARI_WIDE static void channel_sums(const oari_norm_back *n, planes p)
+{
+    const double *mean = oari_array_data(n->mean);
+    const double *rstd = oari_array_data(n->rstd);
+
+    OARI_BY_FLOAT(n->x->dtype, {
+        const T *g = oari_array_data(n->grad);
+        const T *x = oari_array_data(n->x);
+        for (int64_t i = 0; i < p.images * p.channels; i++) {
+            int64_t c = i % p.channels;
+            const T middle = (T)mean[c];
+            double sum = 0;
+            double tilt = 0;
+            for (int64_t k = 0; k < p.inner; k++) {
+                sum += (double)g[k];
+                tilt += (double)(g[k] * (x[k] - middle));
+            }
+            n->sums[c] += tilt * rstd[c];
+            n->sums[p.channels + c] += sum;
+            g += p.inner;
+            x += p.inner;
+        }
+    })
+}
+
+OARI_WIDE static void input_grads(const oari_norm_back *n, planes p, int fixed)
+{
+    const double *mean = oari_array_data(n->mean);
+    const double *rstd = oari_array_data(n->rstd);
+    double count = (double)(p.images * p.inner);
+
+    OARI_BY_FLOAT(n->x->dtype, {
+        const T *g = oari_array_data(n->grad);
+        const T *x = oari_array_data(n->x);
+        const T *w = n->weight != NULL ? oari_array_data(n->weight) : NULL;
+        T *y = oari_array_data(n->dx);
+        for (int64_t i = 0; i < p.images * p.channels; i++) {
+            int64_t c = i % p.channels;
+            const T factor = (T)(rstd[c] * (w ? (double)w[c] : 1));
+            const T middle = (T)mean[c];
+            const T tilt = fixed ? (T)0 : (T)(n->sums[c] * rstd[c] / count);
+            const T flat = fixed ? (T)0 : (T)(n->sums[p.channels + c] / count);
+            for (int64_t k = 0; k < p.inner; k++)
+                y[k] = (g[k] - flat - (x[k] - middle) * tilt) * factor +
+                       (n->add ? y[k] : (T)0);
+            g += p.inner;
+            x += p.inner;
+            y += p.inner;
+        }
+    })
+}
+
+static void store_sums(const oari_array *to, const double *sum, int64_t count)
+{
+    if (to == NULL)
+        return;
+    OARI_BY_FLOAT(to->dtype, {
+        T *y = oari_array_data(to);
+        for (int64_t k = 0; k < count; k++)
+            y[k] = (T)sum[k];
+    })
+}
+
+void oari_batch_norm_back(const oari_norm_back *n, int fixed)
+{
+    planes p = planes_of(n->x->at.shape);
+
+    for (int64_t k = 0; k < 2 * p.channels; k++)
+        n->sums[k] = 0;
+    channel_sums(n, p);
+    if (n->dx != NULL)
+        input_grads(n, p, fixed);
+    store_sums(n->dweight, n->sums, p.channels);
+    store_sums(n->dbias, n->sums + p.channels, p.channels);
+}

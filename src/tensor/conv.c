@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conv: convolution as a product. The numbers under each window become a column
+ * of a matrix, for as many windows at a time as stay in cache. */
+#include "tensor/conv.h"
+
+#include <string.h>
+
+#include "tensor/dispatch.h"
+#include "tensor/gemm.h"
+
+enum { CACHE_BYTES = 256 << 10 };
+
+int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
+                          int64_t padding, int64_t dilation)
+{
+    int64_t span = dilation * (kernel - 1) + 1;
+    int64_t room = size + 2 * padding - span;
+
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+static int64_t bytes_of(const oari_conv *c)
+{
+    return c->dtype == OAR_F32 ? 4 : 8;
+}
+
+/* Numbers under one window, of the channels of one group. */
+static int64_t depth_of(const oari_conv *c)
+{
+    return c->in / c->groups * c->window.kernel[0] * c->window.kernel[1];
+}
+
+/* Whole rows of results that are done at a time. */
+static int64_t rows_at_once(const oari_conv *c)
+{
+    int64_t row = depth_of(c) * c->window.out_width * bytes_of(c);
+    int64_t rows = row > 0 ? CACHE_BYTES / row : c->window.out_height;
+
+    if (rows < 1)
+        rows = 1;
+    return rows < c->window.out_height ? rows : c->window.out_height;
+}
+
+int64_t oari_conv_scratch(const oari_conv *c)
+{
+    return depth_of(c) * rows_at_once(c) * c->window.out_width;
+}
+
+/* Some rows of the results of one group of one image. */
+typedef struct piece {
+    int64_t image, group, first, rows;
+} piece;
+
+static void *at(const oari_conv *c, void *data, int64_t element)
+{
+    return (char *)data + element * bytes_of(c);
+}
+
+/* The planes of the piece's group. */
+static void *planes(const oari_conv *c, const piece *p)
+{
+    int64_t plane = c->window.height * c->window.width;
+
+    return at(c, c->x,
+              (p->image * c->in + p->group * (c->in / c->groups)) * plane);
+}
+
+static void *results(const oari_conv *c, const piece *p)
+{
+    int64_t plane = c->window.out_height * c->window.out_width;
+    int64_t channel = p->image * c->out + p->group * (c->out / c->groups);
+
+    return at(c, c->y, channel * plane + p->first * c->window.out_width);
+}
+
+static void *weights(const oari_conv *c, const piece *p)
+{
+    return at(c, c->weight, p->group * (c->out / c->groups) * depth_of(c));
+}
+
+/* The results [from, to) of a row whose window's column `offset` lies inside
+ * the plane. */
+static void inside(const oari_window *w, int64_t offset, int64_t *from,
+                   int64_t *to)
+{
+    int64_t step = w->stride[1];
+
+    *from = offset < 0 ? (-offset + step - 1) / step : 0;
+    *to = w->width > offset ? (w->width - offset + step - 1) / step : 0;
+    if (*from > w->out_width)
+        *from = w->out_width;
+    if (*to > w->out_width)
+        *to = w->out_width;
+    if (*to < *from)
+        *to = *from;
+}
+
+/* Runs body for each row of the matrix and each row of results in it, with
+ * `line`, the row of the plane it comes from, or NULL in the padding; `offset`,
+ * the column of the first window; and `column`, the place in the matrix. */
+#define EACH_LINE(c, p, data, matrix, body)                                    \
+    do {                                                                       \
+        const oari_window *w = &(c)->window;                                   \
+        int64_t wide_ = (p)->rows * w->out_width;                              \
+        int64_t taps_ = w->kernel[0] * w->kernel[1];                           \
+        for (int64_t d_ = 0; d_ < depth_of(c); d_++) {                         \
+            int64_t ky_ = d_ % taps_ / w->kernel[1] * w->dilation[0];          \
+            int64_t kx_ = d_ % w->kernel[1] * w->dilation[1];                  \
+            T *plane_ = (T *)(data) + d_ / taps_ * w->height * w->width;       \
+            int64_t offset = kx_ - w->padding[1];                              \
+            int64_t from;                                                      \
+            int64_t to;                                                        \
+            inside(w, offset, &from, &to);                                     \
+            for (int64_t r_ = 0; r_ < (p)->rows; r_++) {                       \
+                int64_t y_ =                                                   \
+                    ((p)->first + r_) * w->stride[0] + ky_ - w->padding[0];    \
+                T *line =                                                      \
+                    y_ >= 0 && y_ < w->height ? plane_ + y_ * w->width : NULL; \
+                T *column = (T *)(matrix) + d_ * wide_ + r_ * w->out_width;    \
+                body                                                           \
+            }                                                                  \
+        }                                                                      \
+    } while (0)
+
+static void fill_columns(const oari_conv *c, const piece *p)
+{
+    OARI_BY_FLOAT(c->dtype, {
+        EACH_LINE(c, p, planes(c, p), c->scratch, {
+            int64_t first = line != NULL ? from : w->out_width;
+            int64_t end = line != NULL ? to : w->out_width;
+            for (int64_t k = 0; k < first; k++)
+                column[k] = 0;
+            if (w->stride[1] == 1 && end > first)
+                memcpy(column + first, line + first + offset,
+                       (size_t)(end - first) * sizeof(T));
+            else
+                for (int64_t k = first; k < end; k++)
+                    column[k] = line[k * w->stride[1] + offset];
+            for (int64_t k = end; k < w->out_width; k++)
+                column[k] = 0;
+        });
+    })
+}
+
+static void add_columns(const oari_conv *c, const piece *p)
+{
+    OARI_BY_FLOAT(c->dtype, {
+        EACH_LINE(c, p, planes(c, p), c->scratch, {
+            if (line == NULL)
+                continue;
+            for (int64_t k = from; k < to; k++)
+                line[k * w->stride[1] + offset] += column[k];
+        });
+    })
+}
+
+static void each_piece(const oari_conv *c,
+                       void (*fn)(const oari_conv *c, const piece *p))
+{
+    int64_t rows = rows_at_once(c);
+    piece p;
+
+    for (p.image = 0; p.image < c->images; p.image++)
+        for (p.group = 0; p.group < c->groups; p.group++)
+            for (p.first = 0; p.first < c->window.out_height; p.first += rows) {
+                int64_t left = c->window.out_height - p.first;
+
+                p.rows = left < rows ? left : rows;
+                fn(c, &p);
+            }
+}
+
+/* ---- forward ------------------------------------------------------------ */
+
+static void forward_piece(const oari_conv *c, const piece *p)
+{
+    int64_t wide = p->rows * c->window.out_width;
+
+    fill_columns(c, p);
+    oari_gemm(
+        &(oari_gemm_job){ .dtype = c->dtype,
+                          .m = c->out / c->groups,
+                          .n = wide,
+                          .k = depth_of(c),
+                          .factor = 1,
+                          .a = { weights(c, p), depth_of(c), 0 },
+                          .b = { c->scratch, wide, 0 },
+                          .c = results(c, p),
+                          .lead = c->window.out_height * c->window.out_width });
+}
+
+static void add_bias(const oari_conv *c, const void *bias)
+{
+    int64_t plane = c->window.out_height * c->window.out_width;
+
+    OARI_BY_FLOAT(c->dtype, {
+        const T *b = bias;
+        T *y = c->y;
+        for (int64_t i = 0; i < c->images * c->out; i++, y += plane) {
+            const T offset = b[i % c->out];
+            for (int64_t k = 0; k < plane; k++)
+                y[k] += offset;
+        }
+    })
+}
+
+void oari_conv_forward(const oari_conv *c, const void *bias)
+{
+    each_piece(c, forward_piece);
+    if (bias != NULL)
+        add_bias(c, bias);
+}
+
+/* ---- backward ----------------------------------------------------------- */
+
+static void input_piece(const oari_conv *c, const piece *p)
+{
+    int64_t wide = p->rows * c->window.out_width;
+
+    oari_gemm(&(oari_gemm_job){
+        .dtype = c->dtype,
+        .m = depth_of(c),
+        .n = wide,
+        .k = c->out / c->groups,
+        .factor = 1,
+        .a = { weights(c, p), depth_of(c), 1 },
+        .b = { results(c, p), c->window.out_height * c->window.out_width, 0 },
+        .c = c->scratch,
+        .lead = wide });
+    add_columns(c, p);
+}
+
+static void clear(const oari_conv *c, void *data, int64_t count)
+{
+    memset(data, 0, (size_t)(count * bytes_of(c)));
+}
+
+void oari_conv_back_input(const oari_conv *c, int add)
+{
+    if (!add)
+        clear(c, c->x, c->images * c->in * c->window.height * c->window.width);
+    each_piece(c, input_piece);
+}
+
+static void weight_piece(const oari_conv *c, const piece *p)
+{
+    int64_t wide = p->rows * c->window.out_width;
+
+    fill_columns(c, p);
+    oari_gemm(&(oari_gemm_job){
+        .dtype = c->dtype,
+        .m = c->out / c->groups,
+        .n = depth_of(c),
+        .k = wide,
+        .factor = 1,
+        .a = { results(c, p), c->window.out_height * c->window.out_width, 0 },
+        .b = { c->scratch, wide, 1 },
+        .c = weights(c, p),
+        .lead = depth_of(c),
+        .add = 1 });
+}
+
+void oari_conv_back_weight(const oari_conv *c, int add)
+{
+    if (!add)
+        clear(c, c->weight, c->out * depth_of(c));
+    each_piece(c, weight_piece);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/conv.h: convolutions and pooling over the last two dims. All arrays
+ * are row-major f32 or f64 of one dtype. */
+#ifndef OARI_TENSOR_CONV_H
+#define OARI_TENSOR_CONV_H
+
+#include "tensor/tensor.h"
+
+/* How windows of kernel[0] x kernel[1] go over planes of height x width and
+ * give out_height x out_width results. */
+typedef struct oari_window {
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t height, width, out_height, out_width;
+} oari_window;
+
+/* Results along one side; 0 or less: the window does not fit. */
+int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
+                          int64_t padding, int64_t dilation);
+
+typedef struct oari_conv {
+    oari_window window;
+    int64_t images, in, out, groups; /* channels of all groups together */
+    oar_dtype dtype;
+    void *x;       /* [images, in, height, width] */
+    void *weight;  /* [out, in / groups, kernel] */
+    void *y;       /* [images, out, out_height, out_width]; in backward dy */
+    void *scratch; /* oari_conv_scratch elements */
+} oari_conv;
+
+int64_t oari_conv_scratch(const oari_conv *c);
+
+/* y = weight * x, plus bias unless that is NULL. */
+void oari_conv_forward(const oari_conv *c, const void *bias);
+/* The gradient of x goes to c->x, that of weight to c->weight; add: to what is
+ * there. */
+void oari_conv_back_input(const oari_conv *c, int add);
+void oari_conv_back_weight(const oari_conv *c, int add);
+
+/* Planes [planes, height, width] to [planes, out_height, out_width]. pick gets
+ * the place in its plane of each largest, -1 where there is none. */
+void oari_max_pool(const oari_array *to, int32_t *pick, const oari_array *x,
+                   const oari_window *w);
+void oari_max_pool_back(const oari_array *to, int add, const oari_array *grad,
+                        const int32_t *pick, const oari_window *w);
+void oari_avg_pool(const oari_array *to, const oari_array *x,
+                   const oari_window *w);
+void oari_avg_pool_back(const oari_array *to, int add, const oari_array *grad,
+                        const oari_window *w);
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/nn_kernels.h: the arithmetic of layers, as kernels.h has that of
+ * tensors. All arrays of floats are row-major f32 or f64, all of one dtype (see
+ * desk.h) unless said otherwise; they overlap only where said. */
+#ifndef OARI_TENSOR_NN_KERNELS_H
+#define OARI_TENSOR_NN_KERNELS_H
+
+#include "tensor/kernels.h"
+
+/* A shape as rows of its last dim; a single number is one row of one. */
+typedef struct oari_rows {
+    int64_t count, width;
+} oari_rows;
+oari_rows oari_rows_of(oar_shape shape);
+
+/* ---- softmax.c: over the last dim --------------------------------------- */
+
+/* `to` may be a, in backward grad. */
+void oari_softmax(const oari_array *to, const oari_array *a);
+void oari_softmax_back(const oari_array *to, int add, const oari_array *grad,
+                       const oari_array *result);
+void oari_log_softmax(const oari_array *to, const oari_array *a);
+void oari_log_softmax_back(const oari_array *to, int add,
+                           const oari_array *grad, const oari_array *result);
+
+/* ---- loss.c ------------------------------------------------------------- */
+
+/* How rows count in a cross entropy. */
+typedef struct oari_rule {
+    int has_ignore;
+    int64_t ignore;
+    double smoothing;
+} oari_rule;
+
+/* to, one element, = mean of -log softmax(logits)[target], and the logarithm
+ * of each row's sum of exponentials in lse [rows]. logits is [rows, classes],
+ * target [rows] i64 with any stride, in range or ignored. Returns how many
+ * rows counted. */
+int64_t oari_cross_entropy(const oari_array *to, const oari_array *lse,
+                           const oari_array *logits, const oari_array *target,
+                           const oari_rule *rule);
+void oari_cross_entropy_back(const oari_array *to, int add, double each,
+                             const oari_array *lse, const oari_array *logits,
+                             const oari_array *target, const oari_rule *rule);
+
+/* The sum of (a - b) squared; to (+)= factor (a - b). */
+double oari_square_distance(const oari_array *a, const oari_array *b);
+void oari_difference(const oari_array *to, int add, double factor,
+                     const oari_array *a, const oari_array *b);
+
+/* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
+void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
+                  uint64_t seed);
+
+/* ---- norm.c: over the last dim ------------------------------------------ */
+
+/* mean and rstd get one number per row. mean NULL: of the root of the mean
+ * square, without a centre. weight and bias may be NULL. */
+void oari_layer_norm(const oari_array *to, const oari_array *mean,
+                     const oari_array *rstd, const oari_array *x,
+                     const oari_array *weight, const oari_array *bias,
+                     double eps);
+
+/* The gradients of all three; any may be NULL. scratch has room for four rows,
+ * sums for two rows of f64. */
+typedef struct oari_norm_back {
+    const oari_array *grad, *x, *weight, *mean, *rstd;
+    const oari_array *dx, *dweight, *dbias;
+    int add; /* to dx; the other two are stored */
+    void *scratch;
+    double *sums;
+} oari_norm_back;
+void oari_layer_norm_back(const oari_norm_back *n);
+
+/* ---- batch_norm.c: x [n, channels, ..] ---------------------------------- */
+
+/* Mean and variance (divided by the count) of each channel, f64. */
+void oari_channel_moments(const oari_array *x, double *mean, double *var);
+
+/* mean and rstd are [channels], f64. */
+void oari_batch_norm(const oari_array *to, const oari_array *x,
+                     const double *mean, const double *rstd,
+                     const oari_array *weight, const oari_array *bias);
+
+/* The same struct as above; mean and rstd are f64 here, scratch is unused and
+ * sums has room for two numbers per channel. fixed: mean and rstd do not
+ * depend on x. */
+void oari_batch_norm_back(const oari_norm_back *n, int fixed);
+
+/* ---- columns.c ---------------------------------------------------------- */
+
+/* to [width] (+)= the column sums of a [rows, width]. */
+void oari_sum_columns(const oari_array *to, int add, const oari_array *a);
+
+/* to [channels] (+)= the sums of a [n, channels, ..] over all but dim 1. */
+void oari_sum_channels(const oari_array *to, int add, const oari_array *a);
+
+/* ---- embedding.c: any dtype for rows; table of floats for backward ------- */
+
+/* Rows of table [count, width] at index [..], row-major i64, in range. */
+void oari_pick_rows(const oari_array *to, const oari_array *table,
+                    const oari_array *index);
+/* to [count, width]: zeroed first unless add; then row by row. */
+void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
+                   const oari_array *index);
+
+/* ---- rotary.c ----------------------------------------------------------- */
+
+/* angle [t, d]: d/2 cosines and d/2 sines a row. */
+void oari_rotary_angles(const oari_array *angle, int64_t first, double base);
+/* `to` (+)= x turned by the angles, or back. Both are [.., t, h, d] with h
+ * heads at each position, of which `turned` are turned and the others copied;
+ * row-major. `to` may be x. */
+void oari_rotary(const oari_array *to, int add, const oari_array *x,
+                 const oari_array *angle, int64_t turned, int back);
+
+#endif

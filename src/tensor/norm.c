@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* norm: rows brought to mean 0 and deviation 1, or to root mean square 1. The
+ * backward pass goes over the rows once; its column sums run in f32 for a few
+ * rows at a time, and in f64 over those. */
+#include "tensor/dispatch.h"
+#include "tensor/lanes.h"
+#include "tensor/math.h"
+#include "tensor/nn_kernels.h"
+#include "tensor/wide.h"
+
+enum { ROWS = 32 }; /* whose column sums are added up at once */
+
+static void *data_or_null(const oari_array *a)
+{
+    return a != NULL ? oari_array_data(a) : NULL;
+}
+
+OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
+                               const oari_array *rstd, const oari_array *x,
+                               const oari_array *weight, const oari_array *bias,
+                               double eps)
+{
+    oari_rows r = oari_rows_of(x->at.shape);
+
+    if (r.width == 0)
+        return;
+    OARI_BY_FLOAT(to->dtype, {
+        const T *a = oari_array_data(x);
+        const T *w = data_or_null(weight);
+        const T *b = data_or_null(bias);
+        T *m = data_or_null(mean);
+        T *s = oari_array_data(rstd);
+        T *restrict y = oari_array_data(to);
+        for (int64_t i = 0; i < r.count; i++, a += r.width, y += r.width) {
+            const T middle = m ? OARI_SUM(a, r.width) / (T)r.width : (T)0;
+            const T var = OARI_SPREAD(a, middle, r.width) / (T)r.width;
+            const T scale = 1 / OARI_SQRT(var + (T)eps);
+            if (m != NULL)
+                m[i] = middle;
+            s[i] = scale;
+            if (w != NULL && b != NULL)
+                for (int64_t k = 0; k < r.width; k++)
+                    y[k] = (a[k] - middle) * scale * w[k] + b[k];
+            else
+                for (int64_t k = 0; k < r.width; k++)
+                    y[k] = (a[k] - middle) * scale * (w ? w[k] : (T)1) +
+                           (b ? b[k] : (T)0);
+        }
+    })
+}
+
+/* One row: h is x normalised, v the gradient of h; and the column sums. */
+#define GATHER_ROW(T, g, x, w, middle, scale, n)       \
+    for (int64_t k = 0; k < (n); k++) {                \
+        h[k] = ((x)[k] - (middle)) * (scale);          \
+        v[k] = (w) != NULL ? (g)[k] * (w)[k] : (g)[k]; \
+        dw[k] += (g)[k] * h[k];                        \
+        db[k] += (g)[k];                               \
+    }
+
+#define FLUSH(T, n)                         \
+    for (int64_t k = 0; k < (n); k++) {     \
+        n_->sums[k] += (double)dw[k];       \
+        n_->sums[(n) + k] += (double)db[k]; \
+        dw[k] = db[k] = 0;                  \
+    }
+
+static void store_sums(const oari_array *to, const double *sum, int64_t count)
+{
+    if (to == NULL)
+        return;
+    OARI_BY_FLOAT(to->dtype, {
+        T *y = oari_array_data(to);
+        for (int64_t k = 0; k < count; k++)
+            y[k] = (T)sum[k];
+    })
+}
+
+OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
+{
+    const int64_t n = r.width;
+
+    OARI_BY_FLOAT(n_->x->dtype, {
+        const T *g = oari_array_data(n_->grad);
+        const T *x = oari_array_data(n_->x);
+        const T *w = data_or_null(n_->weight);
+        const T *m = data_or_null(n_->mean);
+        const T *s = oari_array_data(n_->rstd);
+        T *y = data_or_null(n_->dx);
+        T *restrict h = n_->scratch;
+        T *restrict v = h + n;
+        T *restrict dw = v + n;
+        T *restrict db = dw + n;
+        for (int64_t k = 0; k < n; k++)
+            dw[k] = db[k] = 0;
+        for (int64_t i = 0; i < r.count; i++, g += n, x += n) {
+            const T middle = m != NULL ? m[i] : (T)0;
+            if (w != NULL)
+                GATHER_ROW(T, g, x, w, middle, s[i], n)
+            else
+                GATHER_ROW(T, g, x, (const T *)NULL, middle, s[i], n)
+            if (i % ROWS == ROWS - 1)
+                FLUSH(T, n)
+            if (y == NULL)
+                continue;
+            const T flat = m != NULL ? OARI_SUM(v, n) / (T)n : (T)0;
+            const T tilt = OARI_DOT(v, h, n) / (T)n;
+            if (n_->add)
+                for (int64_t k = 0; k < n; k++)
+                    y[k] += (v[k] - flat - h[k] * tilt) * s[i];
+            else
+                for (int64_t k = 0; k < n; k++)
+                    y[k] = (v[k] - flat - h[k] * tilt) * s[i];
+            y += n;
+        }
+        FLUSH(T, n)
+    })
+}
+
+void oari_layer_norm_back(const oari_norm_back *n)
+{
+    oari_rows r = oari_rows_of(n->x->at.shape);
+
+    for (int64_t k = 0; k < 2 * r.width; k++)
+        n->sums[k] = 0;
+    run_rows(n, r);
+    store_sums(n->dweight, n->sums, r.width);
+    store_sums(n->dbias, n->sums + r.width, r.width);
+}

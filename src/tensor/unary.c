@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unary: functions of one element, and their derivatives from what was saved.
+ * The dtype is chosen once per row, never per element. */
+#include "tensor/arith.h"
+#include "tensor/bell.h"
+#include "tensor/dispatch.h"
+#include "tensor/math.h"
+#include "tensor/walk.h"
+
+#define GELU_SCALE  0.79788456080286535588 /* sqrt(2/pi) */
+#define GELU_CUBIC  0.044715
+#define SIZE(a)     ((a) > 0 ? (a) : 0 - (a))
+#define POSITIVE(a) ((a) <= 0 ? (T)0 : (a)) /* a NaN stays one */
+
+/* ---- forward ------------------------------------------------------------ */
+
+#define NUMBER_ROW(name, expression)                                          \
+    OARI_WIDE static void name##_row(const oari_row *row, void *arg)          \
+    {                                                                         \
+        const oar_dtype *dtype = arg;                                         \
+                                                                              \
+        OARI_BY_NUMBER(*dtype, { OARI_FLAT2(row, T, T, *Y = (expression)); }) \
+    }
+
+#define FLOAT_ROW(name, expression)                                          \
+    OARI_WIDE static void name##_row(const oari_row *row, void *arg)         \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_FLOAT(*dtype, { OARI_FLAT2(row, T, T, *Y = (expression)); }) \
+    }
+
+/* The tanh that gelu_tanh is made of. */
+#define GELU_TANH(a) \
+    OARI_TANH((T)GELU_SCALE *((a) + (T)GELU_CUBIC * (a) * (a) * (a)))
+
+NUMBER_ROW(neg, (T) - (W)A)
+NUMBER_ROW(abs, A > 0 ? A : (T)(0 - (W)A))
+NUMBER_ROW(relu, POSITIVE(A))
+FLOAT_ROW(exp, OARI_EXP(A))
+FLOAT_ROW(log, OARI_LOG(A))
+FLOAT_ROW(sqrt, OARI_SQRT(A))
+FLOAT_ROW(rsqrt, 1 / OARI_SQRT(A))
+FLOAT_ROW(quick_sin, OARI_SIN(A))
+FLOAT_ROW(quick_cos, OARI_COS(A))
+FLOAT_ROW(tanh, OARI_TANH(A))
+FLOAT_ROW(sigmoid, OARI_SIGMOID(A))
+FLOAT_ROW(gelu, A *OARI_BELOW(A))
+FLOAT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)))
+FLOAT_ROW(silu, A *OARI_SIGMOID(A))
+FLOAT_ROW(softplus, POSITIVE(A) + OARI_LOG1P(OARI_EXP(-SIZE(A))))
+
+/* After the quick loop, the few f32 that are too large for it, if any. */
+#define TURNED_ROW(name)                                              \
+    static void name##_row(const oari_row *row, void *arg)            \
+    {                                                                 \
+        const oar_dtype *dtype = arg;                                 \
+        float *y = row->data[0];                                      \
+        const float *a = row->data[1];                                \
+                                                                      \
+        quick_##name##_row(row, arg);                                 \
+        for (int64_t i = 0; *dtype == OAR_F32 && i < row->count; i++) \
+            if (!(fabsf(a[i]) <= OARI_TURNS))                         \
+                y[i] = name##f(a[i]);                                 \
+    }
+
+TURNED_ROW(sin)
+TURNED_ROW(cos)
+
+void oari_unary(oari_unary_kind kind, const oari_array *to, const oari_array *a)
+{
+    static const oari_row_fn rows[OARI_UNARY_COUNT] = {
+#define X(name) [OARI_UNARY_##name] = name##_row,
+        OAR_UNARY_LIST(X)
+#undef X
+    };
+    oar_dtype dtype = oari_row_dtype(to->dtype);
+
+    oari_walk_flat(to->at.shape, 2, (const oari_array *[]){ to, a }, 0,
+                   rows[kind], &dtype);
+}
+
+int oari_unary_on_integers(oari_unary_kind kind)
+{
+    return kind < OARI_UNARY_exp;
+}
+
+/* ---- backward: A is the gradient, B what was saved ---------------------- */
+
+typedef struct back {
+    oar_dtype dtype;
+    int add;
+} back;
+
+#define BACK_ROW(name, expression)                                    \
+    OARI_WIDE static void name##_back(const oari_row *row, void *arg) \
+    {                                                                 \
+        const back *j = arg;                                          \
+                                                                      \
+        OARI_BY_FLOAT(j->dtype, {                                     \
+            if (j->add)                                               \
+                OARI_FLAT3(row, T, T, T, *Y += (expression));         \
+            else                                                      \
+                OARI_FLAT3(row, T, T, T, *Y = (expression));          \
+        })                                                            \
+    }
+
+#define GELU_TANH_SLOPE(a, t)         \
+    ((T)0.5 * (1 + (t)) +             \
+     (T)0.5 * (a) * (1 - (t) * (t)) * \
+         ((T)GELU_SCALE + (T)(3 * GELU_SCALE * GELU_CUBIC) * (a) * (a)))
+#define SILU_SLOPE(a, s) ((s) * (1 + (a) * (1 - (s))))
+
+BACK_ROW(neg, -A)
+BACK_ROW(abs, B > 0 ? A : B < 0 ? -A : (T)0)
+BACK_ROW(relu, B <= 0 ? (T)0 : A)
+BACK_ROW(exp, A *B)
+BACK_ROW(log, A / B)
+BACK_ROW(sqrt, A / (2 * B))
+BACK_ROW(rsqrt, (T)-0.5 * A / (B * OARI_SQRT(B)))
+BACK_ROW(tanh, A *(1 - B * B))
+BACK_ROW(sigmoid, A *B *(1 - B))
+BACK_ROW(gelu, A *OARI_GELU_SLOPE(B))
+BACK_ROW(gelu_tanh, A *GELU_TANH_SLOPE(B, GELU_TANH(B)))
+BACK_ROW(silu, A *SILU_SLOPE(B, OARI_SIGMOID(B)))
+BACK_ROW(softplus, A *OARI_SIGMOID(B))
+
+/* Turned by libm: exact for every size, and rare in training. */
+#define TURN(name, b) _Generic((b), float : name##f, double : name)(b)
+BACK_ROW(sin, A *TURN(cos, B))
+BACK_ROW(cos, -A *TURN(sin, B))
+
+oari_unary_saves oari_unary_saved(oari_unary_kind kind)
+{
+    switch (kind) {
+    case OARI_UNARY_neg: return OARI_SAVES_NOTHING;
+    case OARI_UNARY_relu:
+    case OARI_UNARY_exp:
+    case OARI_UNARY_sqrt:
+    case OARI_UNARY_tanh:
+    case OARI_UNARY_sigmoid: return OARI_SAVES_RESULT;
+    default: return OARI_SAVES_INPUT;
+    }
+}
+
+void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
+                     const oari_array *grad, const oari_array *saved)
+{
+    static const oari_row_fn rows[OARI_UNARY_COUNT] = {
+#define X(name) [OARI_UNARY_##name] = name##_back,
+        OAR_UNARY_LIST(X)
+#undef X
+    };
+    back j = { oari_row_dtype(to->dtype), add };
+
+    oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, grad, saved },
+                   add, rows[kind], &j);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DLPack: tensors out and in without a copy, whose memory they are, what is
+ * refused, and that every deleter is called once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <oarsong/dlpack.h>
+#include <oarsong/memory.h>
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+
+#include "tensor/dlpack_abi.h"
+
+#define OK(call)                                              \
+    do {                                                      \
+        if ((call) != OAR_OK)                                 \
+            fail_msg("%s: %s", #call, oar_last_error_text()); \
+    } while (0)
+
+/* The layout that dlpack.h gives its structs on 64-bit machines. */
+_Static_assert(offsetof(oari_dl_managed, manager_ctx) == 8, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_managed, deleter) == 16, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_managed, flags) == 24, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_managed, tensor) == 32, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_tensor, ndim) == 16, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_tensor, dtype) == 20, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_tensor, byte_offset) == 40, "DLPack ABI");
+_Static_assert(sizeof(oari_dl_managed) == 80, "DLPack ABI");
+
+/* ---- somebody else's tensor --------------------------------------------- */
+
+typedef struct foreign {
+    oari_dl_managed managed;
+    int64_t shape[OAR_MAX_DIMS + 1], strides[OAR_MAX_DIMS];
+    float number[12]; /* 0, 1, 2, ... */
+    int deleted;
+} foreign;
+
+static void count_deletion(oari_dl_managed *self)
+{
+    ((foreign *)self->manager_ctx)->deleted++;
+}
+
+/* A matrix [3, 4], row by row. */
+static void make_foreign(foreign *f)
+{
+    memset(f, 0, sizeof *f);
+    for (int i = 0; i < 12; i++)
+        f->number[i] = (float)i;
+    f->managed = (oari_dl_managed){
+        .version = { 1, 1 },
+        .manager_ctx = f,
+        .deleter = count_deletion,
+        .tensor = { .data = f->number,
+                    .device = { OARI_DL_CPU, 0 },
+                    .ndim = 2,
+                    .dtype = { OARI_DL_FLOAT, 32, 1 },
+                    .shape = f->shape },
+    };
+    f->shape[0] = 3;
+    f->shape[1] = 4;
+}
+
+static uint64_t live(void)
+{
+    oar_memory_stats stats = { .size = sizeof stats };
+
+    OK(oar_memory_read(&stats));
+    return stats.live;
+}
+
+/* ---- out ---------------------------------------------------------------- */
+
+static void a_tensor_goes_out_with_its_strides(void **state)
+{
+    oar_tensor *a = oar_arange(NULL, OAR_F64, 24, 0, 1);
+    oar_tensor *cube = oar_reshape(NULL, a, OAR_SHAPE(2, 3, 4));
+    oar_tensor *view = oar_slice(NULL, cube, 2, 1, 4, 2);
+    oari_dl_managed *out;
+
+    OK(oar_dlpack_export(view, &out));
+    assert_int_equal(out->version.major, 1);
+    assert_int_equal(out->flags, 0);
+    assert_int_equal(out->tensor.ndim, 3);
+    assert_int_equal(out->tensor.device.type, OARI_DL_CPU);
+    assert_int_equal(out->tensor.dtype.code, OARI_DL_FLOAT);
+    assert_int_equal(out->tensor.dtype.bits, 64);
+    assert_int_equal(out->tensor.dtype.lanes, 1);
+    assert_int_equal(out->tensor.shape[2], 2);
+    assert_int_equal(out->tensor.strides[0], 12);
+    assert_int_equal(out->tensor.strides[2], 2);
+    assert_ptr_equal((char *)out->tensor.data + out->tensor.byte_offset,
+                     oar_tensor_data(view));
+    oar_tensor_release(a);
+    oar_tensor_release(cube);
+    oar_tensor_release(view);
+    assert_true(((double *)out->tensor.data)[2] == 3); /* still there */
+    out->deleter(out);
+}
+
+static void every_dtype_goes_round(void **state)
+{
+    uint64_t before = live();
+
+    for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
+        oar_tensor *a = oar_ones(NULL, (oar_dtype)d, OAR_SHAPE(2, 3)), *b;
+        oari_dl_managed *out;
+
+        OK(oar_dlpack_export(a, &out));
+        b = oar_dlpack_import(NULL, out);
+        assert_non_null(b);
+        assert_int_equal(oar_tensor_dtype(b), d);
+        assert_ptr_equal(oar_tensor_data(a), oar_tensor_data(b));
+        oar_tensor_release(a);
+        assert_int_equal(oar_tensor_count(b), 6);
+        oar_tensor_release(b);
+    }
+    assert_int_equal(live(), before);
+}
+
+static void single_and_empty_tensors_go_round(void **state)
+{
+    oar_shape shapes[] = { OAR_SCALAR, OAR_SHAPE(1), OAR_SHAPE(0),
+                           OAR_SHAPE(3, 0) };
+
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        oar_tensor *a = oar_full(NULL, OAR_F32, shapes[i], 5), *b;
+        oari_dl_managed *out;
+
+        OK(oar_dlpack_export(a, &out));
+        assert_int_equal(out->tensor.ndim, shapes[i].ndim);
+        b = oar_dlpack_import(NULL, out);
+        assert_non_null(b);
+        assert_int_equal(oar_tensor_count(b), oar_tensor_count(a));
+        oar_tensor_release(b);
+        oar_tensor_release(a);
+    }
+}
+
+static void what_cannot_go_out_is_refused(void **state)
+{
+    oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3));
+    oari_dl_managed *out = NULL;
+
+    oar_clear_error();
+    assert_int_equal(oar_dlpack_export(NULL, &out), OAR_E_ARG);
+    assert_int_equal(oar_dlpack_export(a, NULL), OAR_E_ARG);
+    OK(oar_storage_detach(oar_tensor_storage(a)));
+    assert_int_equal(oar_dlpack_export(a, &out), OAR_E_STATE);
+    assert_null(out);
+    oar_tensor_release(a);
+}
+
+/* ---- in ----------------------------------------------------------------- */
+
+static void a_tensor_comes_in_and_is_given_back(void **state)
+{
+    foreign f;
+    oar_tensor *a, *sum, *view;
+    double total;
+
+    make_foreign(&f);
+    a = oar_dlpack_import(NULL, &f.managed);
+    assert_non_null(a);
+    assert_ptr_equal(oar_tensor_data(a), f.number);
+    sum = oar_sum(NULL, a);
+    OK(oar_tensor_item(sum, &total));
+    assert_true(total == 66);
+    view = oar_transpose(NULL, a, 0, 1);
+    oar_tensor_release(a);
+    assert_int_equal(f.deleted, 0);
+    OK(oar_tensor_fill(view, 7));
+    assert_true(f.number[5] == 7);
+    oar_tensor_release(view);
+    oar_tensor_release(sum);
+    assert_int_equal(f.deleted, 1);
+}
+
+static void a_tape_gives_it_back_at_reset(void **state)
+{
+    foreign f;
+    oar_tape *tape;
+
+    make_foreign(&f);
+    OK(oar_tape_create(&tape));
+    assert_non_null(oar_dlpack_import(tape, &f.managed));
+    assert_int_equal(f.deleted, 0);
+    oar_tape_reset(tape);
+    assert_int_equal(f.deleted, 1);
+    oar_tape_destroy(tape);
+    assert_int_equal(f.deleted, 1);
+}
+
+static void strides_and_offsets_are_followed(void **state)
+{
+    foreign f;
+    oar_tensor *a;
+    float got[6];
+
+    make_foreign(&f); /* rows 2 and 1, columns backward from the last */
+    f.managed.tensor.strides = f.strides;
+    f.managed.tensor.byte_offset = 11 * sizeof(float);
+    f.shape[0] = 2;
+    f.shape[1] = 3;
+    f.strides[0] = -4;
+    f.strides[1] = -1;
+    a = oar_dlpack_import(NULL, &f.managed);
+    assert_non_null(a);
+    OK(oar_tensor_read(a, OAR_F32, got));
+    assert_memory_equal(got, ((float[]){ 11, 10, 9, 7, 6, 5 }), sizeof got);
+    oar_tensor_release(a);
+    assert_int_equal(f.deleted, 1);
+}
+
+static void read_only_tensors_are_not_written(void **state)
+{
+    foreign f;
+    oar_tensor *a, *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 4));
+    oari_dl_managed *out;
+    float zero[12] = { 0 };
+
+    make_foreign(&f);
+    f.managed.flags = OARI_DL_READ_ONLY;
+    a = oar_dlpack_import(NULL, &f.managed);
+    OK(oar_tensor_copy(b, a));
+    assert_int_equal(oar_tensor_fill(a, 1), OAR_E_ARG);
+    assert_non_null(strstr(oar_last_error_text(), "[3, 4]"));
+    assert_int_equal(oar_tensor_copy(a, b), OAR_E_ARG);
+    assert_int_equal(oar_tensor_write(a, OAR_F32, zero), OAR_E_ARG);
+    assert_true(f.number[11] == 11);
+    OK(oar_dlpack_export(a, &out));
+    assert_int_equal(out->flags & OARI_DL_READ_ONLY, OARI_DL_READ_ONLY);
+    oar_tensor_release(a);
+    assert_int_equal(f.deleted, 0);
+    out->deleter(out);
+    assert_int_equal(f.deleted, 1);
+    oar_tensor_release(b);
+}
+
+static void refuses(foreign *f, oar_status status, const char *words)
+{
+    oar_clear_error();
+    f->deleted = 0;
+    assert_null(oar_dlpack_import(NULL, &f->managed));
+    assert_int_equal(oar_last_error()->status, status);
+    if (strstr(oar_last_error_text(), words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", oar_last_error_text(), words);
+    assert_int_equal(f->deleted, 1);
+    make_foreign(f);
+}
+
+static void what_cannot_come_in_is_given_back_at_once(void **state)
+{
+    foreign f;
+
+    oar_clear_error();
+    assert_null(oar_dlpack_import(NULL, NULL));
+    assert_int_equal(oar_last_error()->status, OAR_E_ARG);
+    make_foreign(&f);
+    f.managed.version.major = 2;
+    refuses(&f, OAR_E_UNSUPPORTED, "version 2.1");
+    f.managed.tensor.device.type = 2;
+    refuses(&f, OAR_E_DEVICE, "device 2:0");
+    f.managed.tensor.dtype = (oari_dl_dtype){ 5, 64, 1 };
+    refuses(&f, OAR_E_DTYPE, "code 5 with 64 bits");
+    f.managed.tensor.dtype.lanes = 4;
+    refuses(&f, OAR_E_DTYPE, "4 lanes");
+    f.managed.tensor.ndim = OAR_MAX_DIMS + 1;
+    refuses(&f, OAR_E_ARG, "9 dims");
+    f.managed.tensor.ndim = -1;
+    refuses(&f, OAR_E_ARG, "-1 dims");
+    f.managed.tensor.shape = NULL;
+    refuses(&f, OAR_E_ARG, "dims");
+    f.shape[0] = -3;
+    refuses(&f, OAR_E_ARG, "[-3, 4]");
+    f.managed.tensor.data = NULL;
+    refuses(&f, OAR_E_ARG, "no data");
+    f.managed.tensor.byte_offset = 2;
+    refuses(&f, OAR_E_ARG, "not aligned");
+    f.managed.tensor.strides = f.strides;
+    f.strides[0] = INT64_MAX / 2;
+    refuses(&f, OAR_E_ARG, "strides");
+    f.strides[0] = INT64_MIN;
+    f.managed.tensor.strides = f.strides;
+    refuses(&f, OAR_E_ARG, "strides");
+}
+
+static void no_deleter_is_fine(void **state)
+{
+    foreign f;
+    oar_tensor *a;
+
+    make_foreign(&f);
+    f.managed.deleter = NULL;
+    a = oar_dlpack_import(NULL, &f.managed);
+    assert_non_null(a);
+    oar_tensor_release(a);
+    make_foreign(&f);
+    f.managed.deleter = NULL;
+    f.managed.version.major = 9;
+    assert_null(oar_dlpack_import(NULL, &f.managed));
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3)), *b;
+    oari_dl_managed *out = NULL;
+    uint64_t before = live();
+    foreign f;
+
+    oar_memory_fail_after(1);
+    assert_int_equal(oar_dlpack_export(a, &out), OAR_E_NOMEM);
+    for (uint64_t n = 1; n <= 2; n++) {
+        make_foreign(&f);
+        oar_memory_fail_after(n);
+        assert_null(oar_dlpack_import(NULL, &f.managed));
+        assert_int_equal(f.deleted, 1);
+    }
+    oar_memory_fail_after(0);
+    make_foreign(&f);
+    b = oar_dlpack_import(NULL, &f.managed);
+    assert_non_null(b);
+    oar_tensor_release(b);
+    assert_int_equal(live(), before);
+    oar_tensor_release(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tensor_goes_out_with_its_strides),
+        cmocka_unit_test(every_dtype_goes_round),
+        cmocka_unit_test(single_and_empty_tensors_go_round),
+        cmocka_unit_test(what_cannot_go_out_is_refused),
+        cmocka_unit_test(a_tensor_comes_in_and_is_given_back),
+        cmocka_unit_test(a_tape_gives_it_back_at_reset),
+        cmocka_unit_test(strides_and_offsets_are_followed),
+        cmocka_unit_test(read_only_tensors_are_not_written),
+        cmocka_unit_test(what_cannot_come_in_is_given_back_at_once),
+        cmocka_unit_test(no_deleter_is_fine),
+        cmocka_unit_test(every_allocation_may_fail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

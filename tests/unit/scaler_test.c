@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loss scaler: when it steps, when it does not, and what becomes of the
+ * scale. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <oarsong/optim.h>
+
+#include "support/census.h"
+#include "support/says.h"
+
+#define OK(call)                                              \
+    do {                                                      \
+        if ((call) != OAR_OK)                                 \
+            fail_msg("%s: %s", #call, oar_last_error_text()); \
+    } while (0)
+
+enum { COUNT = 5 };
+
+typedef struct scene {
+    oar_tensor *param;
+    oar_optim *sgd;
+    oar_scaler *scaler;
+} scene;
+
+static scene scene_make(oar_dtype dtype, const oar_scaler_opts *opts)
+{
+    scene s;
+    oar_tensor *home = oar_zeros(NULL, dtype, OAR_SHAPE(COUNT));
+
+    s.param = oar_full(NULL, dtype, OAR_SHAPE(COUNT), 1);
+    OK(oar_tensor_require_grad(s.param, 1));
+    OK(oar_tensor_bind_grad(s.param, home));
+    oar_tensor_release(home);
+    OK(oar_sgd_create_over(1, &s.param, OAR_OPTS(oar_sgd_opts, .lr = 0.5),
+                           &s.sgd));
+    OK(oar_scaler_create(opts, &s.scaler));
+    return s;
+}
+
+static void scene_drop(scene *s)
+{
+    oar_scaler_destroy(s->scaler);
+    oar_optim_destroy(s->sgd);
+    oar_tensor_release(s->param);
+}
+
+/* Steps with a gradient that is `value` in the last place, 1 elsewhere, times
+ * the scale. Returns whether the step was taken. */
+static int step_with(scene *s, double value)
+{
+    double scale = oar_scaler_scale(s->scaler), number[COUNT];
+    int stepped = -1;
+
+    for (int i = 0; i < COUNT; i++)
+        number[i] = (i == COUNT - 1 ? value : 1) * scale;
+    OK(oar_tensor_mark_grad(s->param));
+    OK(oar_tensor_write(oar_tensor_grad(s->param), OAR_F64, number));
+    OK(oar_scaler_step(s->scaler, s->sgd, &stepped));
+    return stepped;
+}
+
+static double last_of(const oar_tensor *t)
+{
+    double number[COUNT];
+
+    OK(oar_tensor_read(t, OAR_F64, number));
+    return number[COUNT - 1];
+}
+
+static void a_step_divides_by_the_scale(void **state)
+{
+    for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++) {
+        scene s = scene_make((oar_dtype)dtype,
+                             OAR_OPTS(oar_scaler_opts, .scale = 1024));
+
+        assert_int_equal(step_with(&s, 0.5), 1);
+        assert_true(last_of(s.param) == 0.75);
+        assert_true(last_of(oar_tensor_grad(s.param)) == 0.5);
+        assert_int_equal(oar_optim_steps(s.sgd), 1);
+        scene_drop(&s);
+    }
+}
+
+static void a_step_with_infinity_or_nan_is_skipped_and_halves(void **state)
+{
+    const double odd[] = { INFINITY, -INFINITY, NAN };
+
+    for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++)
+        for (int i = 0; i < 3; i++) {
+            scene s = scene_make((oar_dtype)dtype,
+                                 OAR_OPTS(oar_scaler_opts, .scale = 16));
+
+            assert_int_equal(step_with(&s, odd[i]), 0);
+            assert_true(oar_scaler_scale(s.scaler) == 8);
+            assert_true(last_of(s.param) == 1);
+            assert_int_equal(oar_optim_steps(s.sgd), 0);
+            scene_drop(&s);
+        }
+}
+
+static void good_steps_in_a_row_double_the_scale(void **state)
+{
+    scene s = scene_make(OAR_F32,
+                         OAR_OPTS(oar_scaler_opts, .scale = 4, .interval = 3));
+    const int good[] = { 1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 0 };
+    const double after[] = { 4, 4, 2, 2, 2, 4, 4, 4, 8, 8, 4 };
+
+    for (int i = 0; i < 11; i++) {
+        assert_int_equal(step_with(&s, good[i] ? 1 : NAN), good[i]);
+        assert_true(oar_scaler_scale(s.scaler) == after[i]);
+    }
+    scene_drop(&s);
+}
+
+static void the_scale_stays_a_finite_number_above_zero(void **state)
+{
+    scene s = scene_make(
+        OAR_F64, OAR_OPTS(oar_scaler_opts, .scale = 1e38, .interval = 1));
+
+    for (int i = 0; i < 10; i++)
+        step_with(&s, 1);
+    assert_true(isfinite((float)oar_scaler_scale(s.scaler)));
+    for (int i = 0; i < 300; i++)
+        step_with(&s, NAN);
+    assert_true(oar_scaler_scale(s.scaler) > 0);
+    assert_int_equal(step_with(&s, 1), 1);
+    scene_drop(&s);
+}
+
+static void defaults_are_those_of_pytorch(void **state)
+{
+    scene s = scene_make(OAR_F32, NULL);
+
+    assert_true(oar_scaler_scale(s.scaler) == 65536);
+    for (int i = 0; i < 1999; i++)
+        step_with(&s, 1);
+    assert_true(oar_scaler_scale(s.scaler) == 65536);
+    step_with(&s, 1);
+    assert_true(oar_scaler_scale(s.scaler) == 131072);
+    scene_drop(&s);
+}
+
+static void an_unwritten_gradient_is_not_looked_at(void **state)
+{
+    scene s = scene_make(OAR_F32, NULL);
+
+    OK(oar_tensor_mark_grad(s.param));
+    OK(oar_tensor_fill(oar_tensor_grad(s.param), NAN));
+    oar_optim_zero_grad(s.sgd);
+    OK(oar_scaler_step(s.scaler, s.sgd, NULL));
+    assert_true(oar_scaler_scale(s.scaler) == 65536);
+    assert_true(last_of(s.param) == 1);
+    scene_drop(&s);
+}
+
+static oar_status create_and_destroy(void *arg)
+{
+    oar_scaler *scaler = NULL;
+    oar_status status = oar_scaler_create(NULL, &scaler);
+
+    oar_scaler_destroy(scaler);
+    return status;
+}
+
+static void bad_arguments_are_refused_with_a_sentence(void **state)
+{
+    scene s = scene_make(OAR_F32, NULL);
+    oar_scaler *none = NULL;
+
+    assert_says(
+        oar_scaler_create(OAR_OPTS(oar_scaler_opts, .scale = -1), &none),
+        OAR_E_ARG, "-1");
+    assert_says(
+        oar_scaler_create(OAR_OPTS(oar_scaler_opts, .scale = INFINITY), &none),
+        OAR_E_ARG, "inf");
+    assert_says(
+        oar_scaler_create(OAR_OPTS(oar_scaler_opts, .interval = -2), &none),
+        OAR_E_ARG, "-2");
+    assert_says(oar_scaler_create(NULL, NULL), OAR_E_ARG, "nowhere");
+    assert_null(none);
+    assert_true(oar_scaler_scale(NULL) == 0);
+    oar_scaler_destroy(NULL);
+    oar_clear_error();
+    assert_says(oar_scaler_step(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
+    assert_says(oar_scaler_step(s.scaler, NULL, NULL), OAR_E_ARG, "NULL");
+    OK(oar_tensor_mark_grad(s.param));
+    OK(oar_storage_detach(oar_tensor_storage(s.param)));
+    assert_says(oar_scaler_step(s.scaler, s.sgd, NULL), OAR_E_STATE, "[5]");
+    census_fail_each(create_and_destroy, NULL);
+    scene_drop(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_divides_by_the_scale),
+        cmocka_unit_test(a_step_with_infinity_or_nan_is_skipped_and_halves),
+        cmocka_unit_test(good_steps_in_a_row_double_the_scale),
+        cmocka_unit_test(the_scale_stays_a_finite_number_above_zero),
+        cmocka_unit_test(defaults_are_those_of_pytorch),
+        cmocka_unit_test(an_unwritten_gradient_is_not_looked_at),
+        cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
