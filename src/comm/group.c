@@ -27,11 +27,13 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
+/* Told to the peers first: once this rank's calls return, its buffers are the
+ * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g)
 {
-    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
+    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.status), g->fault.text);
 }

@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "device/segment.h"
 
@@ -161,6 +162,7 @@ oar_status oari_recorder_create(const char *group, int rank, int ranks,
         oari_recorder_destroy(r);
         return oar_last_error()->status;
     }
+    oari_fork_guard(r->fd);
     fill_head(r->map, group, rank, ranks);
     *recorder = r;
     return OAR_OK;
@@ -172,8 +174,7 @@ void oari_recorder_destroy(oari_recorder *recorder)
         return;
     if (recorder->map != NULL)
         munmap(recorder->map, oari_recorder_bytes());
-    if (recorder->fd >= 0)
-        close(recorder->fd);
+    oari_fork_close(recorder->fd);
     pthread_mutex_destroy(&recorder->lock);
     oari_free(recorder);
 }

@@ -408,11 +408,14 @@ static oar_status begin_anew(void *arg)
     unsigned char *inherited = arg;
     void *memory;
 
+    uint64_t before = census_take().live;
+
     CHECK(oari_segment_count() == 0);
     CHECK(!oar_shared_reachable(inherited, 1));
     oar_shared_free(inherited); /* nothing to us */
     CHECK_OK(oar_shared_alloc(3 * page, &memory));
     CHECK(oari_segment_count() == 1);
+    CHECK(census_take().live == before); /* the parent's tables are gone */
     CHECK(all_are(memory, 3 * page, 0));
     memset(memory, 4, 3 * page);
     CHECK(oar_shared_reachable(memory, 3 * page));
