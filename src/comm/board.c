@@ -60,11 +60,11 @@ oar_status oari_board_init(oari_board *board)
     board->recorder = oari_alloc(n, sizeof *board->recorder);
     board->line = oari_alloc(n, sizeof *board->line);
     board->event = oari_alloc(n, sizeof *board->event);
+    for (size_t i = 0; board->event != NULL && i < n; i++)
+        board->event[i] = -1;
     if (board->control == NULL || board->gone == NULL ||
         board->recorder == NULL || board->line == NULL || board->event == NULL)
         return OAR_E_NOMEM;
-    for (size_t i = 0; i < n; i++)
-        board->event[i] = -1;
     return OAR_OK;
 }
 

@@ -198,6 +198,9 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
         o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
     if (o->timeout_ms == 0)
         o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
+    if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
+        return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
+                         strlen(o->name), OARI_NAME_MAX);
     if (o->small_bytes < 8 || o->small_bytes > 1 << 20 || o->stage_bytes < 64 ||
         o->stage_bytes > 64 << 20)
         return oari_fail(OAR_E_ARG,

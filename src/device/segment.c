@@ -259,10 +259,16 @@ static segment *segment_of(const void *memory)
 }
 
 /* Dead pages lose their private copy and what is left in the memfd. They stay
- * dead: a peer that wakes up late may write to the memfd again. */
+ * dead: a peer that wakes up late may write to the memfd again. A mapping that
+ * nobody may touch takes their place; those of neighbours become one. */
 static void clear_dead(segment *s, size_t offset, size_t bytes)
 {
-    madvise(s->base + offset, bytes, MADV_DONTNEED);
+    unsigned char *at = s->base + offset;
+
+    if (mmap(at, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0) == MAP_FAILED)
+        madvise(at, bytes, MADV_DONTNEED);
     fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
               (off_t)bytes);
 }

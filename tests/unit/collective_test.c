@@ -132,7 +132,7 @@ static void the_smallest_lines_and_stages_do(void **state)
 
 /* ---- every operator on every dtype --------------------------------------- */
 
-enum { MAX_RANKS = 5, MAX_COUNT = 600, MEMORIES = 3 };
+enum { MAX_RANKS = 5, MAX_COUNT = 200, MEMORIES = 3 };
 static const size_t matrix_counts[] = { 0, 1, 3, 67, MAX_COUNT };
 enum { MATRIX_COUNTS = sizeof matrix_counts / sizeof *matrix_counts };
 
@@ -177,6 +177,7 @@ typedef struct trial {
     size_t count;
     int in_place;
     int memory; /* private, shared, or shared on every other rank */
+    int mine;   /* this rank works out what comes of it */
 } trial;
 
 static unsigned char *given_to(const bench *b, const trial *t, int rank)
@@ -233,7 +234,7 @@ static oar_status check_result(bench *b, const trial *t, unsigned char *in,
 {
     size_t size = oar_dtype_size(t->dtype);
 
-    for (size_t i = 0; i < t->count; i++)
+    for (size_t i = 0; t->mine && i < t->count; i++)
         if (!same_element(t->dtype, out + i * size, b->expected + i * size)) {
             fprintf(
                 stderr,
@@ -262,7 +263,8 @@ static oar_status try_one(oar_group *g, bench *b, const trial *t)
     deal(b, t);
     memset(out, 0xee, 8 * MAX_COUNT);
     memcpy(in, given_to(b, t, b->rank), t->count * oar_dtype_size(t->dtype));
-    work_out(b, t);
+    if (t->mine)
+        work_out(b, t);
     CHECK_OK(oar_all_reduce_into(g, oar_span_of(in, t->count, t->dtype),
                                  oar_span_of(out, t->count, t->dtype),
                                  OAR_OP(t->kind, factors[b->rank]), &o, NULL));
@@ -279,8 +281,9 @@ static oar_status try_all(oar_group *g, bench *b)
             if (oar_op_check(OAR_OP((oar_op_kind)k, 1), (oar_dtype)d) != OAR_OK)
                 continue;
             for (int c = 0; c < MATRIX_COUNTS; c++, number++) {
-                t = (trial){ (oar_dtype)d, (oar_op_kind)k, matrix_counts[c],
-                             number / MEMORIES & 1, number % MEMORIES };
+                t = (trial){ (oar_dtype)d,      (oar_op_kind)k,
+                             matrix_counts[c],  number / MEMORIES & 1,
+                             number % MEMORIES, number % b->ranks == b->rank };
                 CHECK_OK(try_one(g, b, &t));
             }
         }

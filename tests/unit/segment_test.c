@@ -534,9 +534,12 @@ static oar_status map_once(void *arg)
     return status;
 }
 
-/* In a child, where the first allocation has to make the first segment. */
+/* In a child, where the first allocation has to make the first segment. The
+ * tables it inherited go with the first try. */
 static oar_status fail_each_of_the_first(void *arg)
 {
+    oar_memory_fail_after(2);
+    CHECK(alloc_once(NULL) == OAR_E_NOMEM);
     census_fail_each(alloc_once, NULL);
     return OAR_OK;
 }
