@@ -4,9 +4,7 @@
  * The sleep handshake. A rank that is about to sleep stores `sleeping` and then
  * looks at the stamps; a rank that arrives stores its stamp and then looks at
  * `sleeping`. Between store and look both have a seq_cst fence, so at least one
- * of the two sees the other, on either architecture. The arriving rank looks at
- * the stamps once before its fence: by then its own has mostly drained, and in
- * the common case, where everyone is awake, nobody waits for it.
+ * of the two sees the other, on either architecture.
  */
 #include "comm/board.h"
 
@@ -21,7 +19,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50 };
+enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -157,6 +155,7 @@ void oari_meet_begin(oari_board *board)
     board->meeting++;
     board->arrived = 0;
     board->told = 0;
+    board->polls = 0;
     atomic_store_explicit(&mine->stamp, board->meeting, memory_order_release);
 }
 
@@ -196,6 +195,8 @@ static void wake_sleepers(oari_board *board)
     board->told = 1;
 }
 
+/* Sleepers are looked for once the meeting is over or has lasted a little: the
+ * fence that this needs is cheap by then, because the stamp has drained. */
 int oari_meet_poll(oari_board *board)
 {
     while (board->arrived < board->ranks) {
@@ -203,7 +204,8 @@ int oari_meet_poll(oari_board *board)
             break;
         board->arrived++;
     }
-    if (!board->told)
+    if (!board->told && (board->arrived == board->ranks ||
+                         board->spin_ns == 0 || ++board->polls == LATE_POLLS))
         wake_sleepers(board);
     return board->arrived == board->ranks;
 }

@@ -107,6 +107,7 @@ struct oari_board {
     uint64_t meeting;
     int arrived;            /* ranks below this one have come to the meeting */
     int told;               /* sleepers have been woken for this meeting */
+    int polls;              /* of this meeting, while they have not */
     oari_control **control; /* by rank */
     unsigned char *gone;    /* by rank: died or left */
     const void **recorder;  /* by rank: its mapping, or NULL */

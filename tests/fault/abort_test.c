@@ -313,7 +313,9 @@ static void an_abort_at_any_moment_ends_everything_in_time(void **state)
 
     for (int i = 0; i < ROUNDS; i++)
         rounds[i].number = i;
+    crew_looks_for_leaks = 1;
     crew_start(&c, RANKS, run_rounds, rounds, "abort at any moment");
+    crew_looks_for_leaks = 0;
     for (int r = 0; r < RANKS; r++)
         crew_expect(&c, r, 0);
     crew_end(&c);
