@@ -2,8 +2,11 @@
 # names. The choice is printed and compiled in, for `oarsong info`.
 add_library(oarsong_blas INTERFACE)
 
-function(oarsong_find_blas name header_dirs library)
-    find_path(OARSONG_${name}_INCLUDE cblas.h PATH_SUFFIXES ${header_dirs})
+# The library's own header first: Debian's alternative may be another's.
+function(oarsong_find_blas name folders library)
+    list(TRANSFORM folders PREPEND /usr/include/ OUTPUT_VARIABLE own)
+    find_path(OARSONG_${name}_INCLUDE cblas.h PATHS ${own} NO_DEFAULT_PATH)
+    find_path(OARSONG_${name}_INCLUDE cblas.h PATH_SUFFIXES ${folders})
     find_library(OARSONG_${name}_LIBRARY ${library})
 endfunction()
 

@@ -21,7 +21,7 @@
             return try_;          \
     } while (0)
 
-enum { ARMS = 3, HIDDEN = 128, BATCH = 240, STEPS = 3000 };
+enum { ARMS = 3, HIDDEN = 128, BATCH = 240, STEPS = 4000 };
 
 /* Point `index` of the data set: two coordinates and the arm. */
 static void point(long index, float xy[2], int64_t *arm)
@@ -30,8 +30,8 @@ static void point(long index, float xy[2], int64_t *arm)
 
     *arm = index % ARMS;
     t = 0.1 + 0.9 * t;
-    xy[0] = (float)(t * cos(4 * t + 2 * 3.14159265 * (double)*arm / ARMS));
-    xy[1] = (float)(t * sin(4 * t + 2 * 3.14159265 * (double)*arm / ARMS));
+    xy[0] = (float)(t * cos(14 * t + 2 * 3.14159265 * (double)*arm / ARMS));
+    xy[1] = (float)(t * sin(14 * t + 2 * 3.14159265 * (double)*arm / ARMS));
 }
 
 /* This rank's rows of batch number `step`. */

@@ -3,13 +3,8 @@
  *
  * The sleep handshake. A rank that is about to sleep stores `sleeping` and then
  * looks at the stamps; a rank that arrives stores its stamp and then looks at
- * `sleeping`. Both stores and both looks are seq_cst, so at least one of the
- * two sees the other, on either architecture. (The look at the stamps is made
- * of cheaper loads, behind a fence that oari_board_arm ends with: no load of
- * any kind that follows it can be served before `sleeping` is there for all to
- * see.) The look at `sleeping` comes after the first look at the stamps: by
- * then the store has drained, and the common case, where everyone is awake,
- * does not wait for it.
+ * `sleeping`. Between store and look both have a seq_cst fence, so at least one
+ * of the two sees the other, on either architecture.
  */
 #include "comm/board.h"
 
@@ -24,7 +19,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50 };
+enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -63,11 +58,11 @@ oar_status oari_board_init(oari_board *board)
     board->recorder = oari_alloc(n, sizeof *board->recorder);
     board->line = oari_alloc(n, sizeof *board->line);
     board->event = oari_alloc(n, sizeof *board->event);
+    for (size_t i = 0; board->event != NULL && i < n; i++)
+        board->event[i] = -1;
     if (board->control == NULL || board->gone == NULL ||
         board->recorder == NULL || board->line == NULL || board->event == NULL)
         return OAR_E_NOMEM;
-    for (size_t i = 0; i < n; i++)
-        board->event[i] = -1;
     return OAR_OK;
 }
 
@@ -160,7 +155,8 @@ void oari_meet_begin(oari_board *board)
     board->meeting++;
     board->arrived = 0;
     board->told = 0;
-    atomic_store_explicit(&mine->stamp, board->meeting, memory_order_seq_cst);
+    board->polls = 0;
+    atomic_store_explicit(&mine->stamp, board->meeting, memory_order_release);
 }
 
 /* Looks without ordering first: an acquiring load would wait for the stamp that
@@ -175,14 +171,32 @@ static int has_come(const oari_board *board, int rank)
            atomic_load_explicit(stamp, memory_order_acquire) == board->meeting;
 }
 
+static void ring(int event)
+{
+    uint64_t one = 1;
+
+    if (event >= 0 && write(event, &one, sizeof one) < 0)
+        return; /* full: it will wake anyway */
+}
+
+static void ring_if_asleep(oari_board *board, int rank)
+{
+    if (atomic_load_explicit(&board->control[rank]->sleeping,
+                             memory_order_relaxed))
+        ring(board->event[rank]);
+}
+
 static void wake_sleepers(oari_board *board)
 {
+    atomic_thread_fence(memory_order_seq_cst); /* after the stamp */
     for (int r = 0; r < board->ranks; r++)
         if (r != board->rank)
-            oari_board_notify(board, r);
+            ring_if_asleep(board, r);
     board->told = 1;
 }
 
+/* Sleepers are looked for once the meeting is over or has lasted a little: the
+ * fence that this needs is cheap by then, because the stamp has drained. */
 int oari_meet_poll(oari_board *board)
 {
     while (board->arrived < board->ranks) {
@@ -190,7 +204,8 @@ int oari_meet_poll(oari_board *board)
             break;
         board->arrived++;
     }
-    if (!board->told)
+    if (!board->told && (board->arrived == board->ranks ||
+                         board->spin_ns == 0 || ++board->polls == LATE_POLLS))
         wake_sleepers(board);
     return board->arrived == board->ranks;
 }
@@ -206,19 +221,10 @@ int oari_meet_missing(const oari_board *board)
 /* ---- waking and sleeping --------------------------------------------------
  */
 
-static void ring(int event)
-{
-    uint64_t one = 1;
-
-    if (event >= 0 && write(event, &one, sizeof one) < 0)
-        return; /* full: it will wake anyway */
-}
-
 void oari_board_notify(oari_board *board, int rank)
 {
-    if (atomic_load_explicit(&board->control[rank]->sleeping,
-                             memory_order_seq_cst))
-        ring(board->event[rank]);
+    atomic_thread_fence(memory_order_seq_cst); /* after what is new */
+    ring_if_asleep(board, rank);
 }
 
 void oari_board_wake(oari_board *board)
@@ -264,6 +270,7 @@ void oari_board_publish(oari_board *board, const oar_error *record)
         return;
     mine->record = *record;
     atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
+    atomic_thread_fence(memory_order_seq_cst); /* before any later store */
     for (int r = 0; r < board->ranks; r++)
         ring(board->event[r]);
 }

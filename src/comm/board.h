@@ -34,10 +34,16 @@ typedef struct oari_line {
     _Atomic uint64_t stamp; /* the meeting; written last */
     uint64_t fingerprint;   /* of the operation, see call.h */
     uint64_t sequence;      /* of the operation */
-    uint64_t in, out;       /* where the buffers are; 0: out of reach */
     double factor;
-    unsigned char payload[];
+    uint64_t in, out; /* where the buffers are; 0: out of reach */
 } oari_line;
+
+/* Data in a line begins where the places are: a meeting carries one or the
+ * other. So 32 bytes of data still fit the first cache line. */
+static inline unsigned char *oari_line_data(oari_line *line)
+{
+    return (unsigned char *)&line->in;
+}
 
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
@@ -80,7 +86,9 @@ typedef struct oari_board_ops {
     /* Where that memory of a rank's is here. NULL for place 0; for any other
      * place NULL is a failure, with the last error set. */
     void *(*resolve)(void *self, int peer, uint64_t place, size_t bytes);
-    /* Takes memory of mine out of the peers' reach for good. */
+    /* After a failure: takes memory of mine that peers may write to out of
+     * their reach for good. In one process also keeps them from what they may
+     * read: then bytes may be 0. */
     oar_status (*detach)(void *self, void *memory, size_t bytes);
     /* (optional) Around work on peers' buffers; 0: some rank has shut. */
     int (*enter)(void *self);
@@ -99,6 +107,7 @@ struct oari_board {
     uint64_t meeting;
     int arrived;            /* ranks below this one have come to the meeting */
     int told;               /* sleepers have been woken for this meeting */
+    int polls;              /* of this meeting, while they have not */
     oari_control **control; /* by rank */
     unsigned char *gone;    /* by rank: died or left */
     const void **recorder;  /* by rank: its mapping, or NULL */

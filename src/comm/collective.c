@@ -92,18 +92,17 @@ static int overlap(const oar_span *a, const oar_span *b)
     return x != y && x < y + bytes && y < x + bytes;
 }
 
-/* What a rank's contribution is multiplied with. */
-static oar_status find_factor(oari_call *call, const oar_call_opts *opts)
+/* What a rank's contribution is multiplied with. `begin` has put the weight of
+ * the options there, if there are any. */
+static oar_status find_factor(oari_call *call, int has_opts)
 {
-    call->weight = 1;
-    if (call->op.kind == OAR_OP_PREMUL_SUM)
-        call->weight = call->op.scalar;
-    if (call->op.kind != OAR_OP_WEIGHTED_MEAN)
+    if (call->op.kind != OAR_OP_WEIGHTED_MEAN) {
+        call->weight = call->op.kind == OAR_OP_PREMUL_SUM ? call->op.scalar : 1;
         return OAR_OK;
-    if (opts == NULL)
+    }
+    if (!has_opts)
         return oari_fail(OAR_E_ARG,
                          "a weighted mean needs a weight in its options");
-    call->weight = opts->weight;
     if (!(call->weight >= 0) || call->weight > 1e300)
         return oari_fail(OAR_E_ARG, "a weight of %g", call->weight);
     return OAR_OK;
@@ -129,7 +128,7 @@ oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
     call.in = in;
     call.out = out;
     call.op = op;
-    OARI_TRY(find_factor(&call, opts));
+    OARI_TRY(find_factor(&call, opts != NULL));
     return oari_post(group, &call, work);
 }
 

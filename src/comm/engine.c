@@ -558,9 +558,10 @@ void oari_engine_close(oar_group *group)
     e->stop = 1;
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
-    oari_engine_wake(group);
-    if (e->has_thread)
+    if (e->has_thread) { /* else the backend may not even be open */
+        oari_engine_wake(group);
         pthread_join(e->thread, NULL);
+    }
     while (group->opened && atomic_load(&e->posted) != 0)
         drive_once(group); /* it is broken: everything ends at once */
     pthread_cond_destroy(&e->changed);

@@ -139,14 +139,13 @@ static void show_buffers(oari_exec *exec, oari_line *line)
     size_t bytes = oari_call_bytes(call);
 
     line->in = b->ops->place(b->self, call->in.data, bytes);
-    if (call->kind == OAR_COLL_BROADCAST) {
+    if (call->kind == OAR_COLL_BROADCAST)
         line->out = 0; /* nobody writes to another rank's */
-        return;
-    }
-    line->out = call->in.data == call->out.data
-                    ? line->in
-                    : b->ops->place(b->self, call->out.data, bytes);
-    exec->exposed = line->out != 0;
+    else
+        line->out = call->in.data == call->out.data
+                        ? line->in
+                        : b->ops->place(b->self, call->out.data, bytes);
+    exec->exposed = line->in != 0 || line->out != 0;
 }
 
 static void begin_meeting(oari_exec *exec, const oari_step *step)
@@ -160,7 +159,7 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
     if (exec->met == 0 && exec->plan->shows_buffers)
         show_buffers(exec, line);
     if (step->count != 0)
-        memcpy(line->payload,
+        memcpy(oari_line_data(line),
                (const unsigned char *)exec->call->in.data +
                    step->from_at * exec->element,
                step->count * exec->element);
@@ -212,6 +211,20 @@ static oari_progress mismatch(const oari_exec *exec, int rank)
     return OARI_FAILED;
 }
 
+/* What was read from peers' buffers counts only if they were all still in the
+ * operation afterwards: one that had given up, though its line is there, may
+ * have used its memory for something else. */
+static int all_stayed(const oari_exec *exec)
+{
+    const oar_error *published;
+
+    atomic_thread_fence(memory_order_acquire); /* after the reading */
+    published = oari_board_published(exec->board);
+    if (published != NULL)
+        oari_fail_with(published);
+    return published == NULL;
+}
+
 /* Everyone's line is there: do they agree, and where are their buffers? */
 static oari_progress read_lines(oari_exec *exec)
 {
@@ -235,6 +248,8 @@ static oari_progress read_lines(oari_exec *exec)
             (line->out != 0 && exec->out[r] == NULL))
             return OARI_FAILED; /* others can: we would go separate ways */
     }
+    if (!first && exec->plan->shows_buffers && !all_stayed(exec))
+        return OARI_FAILED;
     exec->begun = 0;
     exec->at++;
     return OARI_DONE;
@@ -287,7 +302,7 @@ static unsigned char *locate(oari_exec *exec, oari_where where, int peer,
         break;
     case OARI_LINE: {
         oari_board *b = exec->board;
-        base = b->line[rank][b->meeting & 1]->payload;
+        base = oari_line_data(b->line[rank][b->meeting & 1]);
         break;
     }
     case OARI_STAGE: base = oari_board_stage(exec->board, rank); break;
@@ -490,7 +505,10 @@ void oari_exec_withdraw(oari_exec *exec)
     if (!exec->exposed)
         return;
     exec->exposed = 0;
-    b->ops->detach(b->self, exec->call->out.data, oari_call_bytes(exec->call));
+    b->ops->detach(b->self, exec->call->out.data,
+                   exec->call->kind == OAR_COLL_BROADCAST
+                       ? 0
+                       : oari_call_bytes(exec->call));
 }
 
 void oari_exec_missing(const oari_exec *exec, int rank, char *text,

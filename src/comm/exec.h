@@ -33,7 +33,7 @@ typedef struct oari_exec {
     int at;      /* step */
     int begun;   /* of the step: its meeting has begun */
     int met;     /* meetings so far */
-    int exposed; /* peers know where the output is and may write to it */
+    int exposed; /* peers know where the buffers are and may use them */
     size_t element;
     uint64_t
         number; /* of the collective on this group: the same on all ranks */

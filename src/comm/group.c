@@ -27,11 +27,13 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
+/* Told to the peers first: once this rank's calls return, its buffers are the
+ * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g)
 {
-    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
+    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.status), g->fault.text);
 }
@@ -196,6 +198,9 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
         o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
     if (o->timeout_ms == 0)
         o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
+    if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
+        return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
+                         strlen(o->name), OARI_NAME_MAX);
     if (o->small_bytes < 8 || o->small_bytes > 1 << 20 || o->stage_bytes < 64 ||
         o->stage_bytes > 64 << 20)
         return oari_fail(OAR_E_ARG,

@@ -15,7 +15,8 @@
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
     OARI_DEFAULT_SMALL = 512,
-    OARI_DEFAULT_STAGE = 256 << 10
+    OARI_DEFAULT_STAGE = 256 << 10,
+    OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
 };
 
 /* What the in-tree backends are opened with besides oar_backend_env. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch: N processes on this machine, from start to end.
  *
- * The ranks meet in a folder of their own, which is removed at the end. A rank
+ * The ranks meet in a folder of their own, which is removed at the end. Each is
+ * the leader of a process group, so that what it starts ends with it. A rank
  * whose launcher dies is killed by the system. While ranks run, SIGCHLD, SIGINT
  * and SIGTERM are blocked here and waited for, so no handler is installed.
  */
@@ -92,6 +93,7 @@ static int run_function(const launch *l, int rank)
 
 static _Noreturn void be_rank(const launch *l, int rank, pid_t parent)
 {
+    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
@@ -133,6 +135,7 @@ static oar_status start_ranks(launch *l)
             be_rank(l, r, self);
         if (pid < 0)
             return oari_fail(OAR_E_SYSTEM, "start rank %d", r);
+        setpgid(pid, pid); /* whoever of us two is first */
         l->pid[r] = pid;
         l->left++;
     }
@@ -143,7 +146,7 @@ static void signal_all(const launch *l, int sig)
 {
     for (int r = 0; r < l->ranks; r++)
         if (l->pid[r] > 0)
-            kill(l->pid[r], sig);
+            kill(-l->pid[r], sig);
 }
 
 static void end_the_rest(launch *l)
@@ -163,13 +166,24 @@ static void note_end(launch *l, int rank, int how)
 
     l->pid[rank] = 0;
     l->left--;
-    if (code == 0)
-        return;
-    if (l->result.failed_rank < 0) {
-        l->result.failed_rank = rank;
-        l->result.exit_code = code;
-    }
+    if (code == 0 || l->kill_ns != OARI_NEVER)
+        return; /* good, or ended by us */
+    l->result.failed_rank = rank;
+    l->result.exit_code = code;
     end_the_rest(l);
+}
+
+/* A rank that has ended is looked at before it is reaped: until then its
+ * process group is still its own, and what it left running can be ended. */
+static int has_ended(pid_t pid, int *how)
+{
+    siginfo_t info = { .si_pid = 0 };
+
+    if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != pid)
+        return 0;
+    kill(-pid, SIGKILL);
+    return waitpid(pid, how, 0) == pid;
 }
 
 static void reap(launch *l)
@@ -177,7 +191,7 @@ static void reap(launch *l)
     int how;
 
     for (int r = 0; r < l->ranks; r++)
-        if (l->pid[r] > 0 && waitpid(l->pid[r], &how, WNOHANG) == l->pid[r])
+        if (l->pid[r] > 0 && has_ended(l->pid[r], &how))
             note_end(l, r, how);
 }
 
@@ -189,7 +203,7 @@ static void wait_a_moment(launch *l)
 
     if (sig == SIGINT || sig == SIGTERM) {
         signal_all(l, sig);
-        if (l->result.failed_rank < 0)
+        if (l->result.exit_code == 0)
             l->result.exit_code = 128 + sig;
         end_the_rest(l);
     }

@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "device/segment.h"
 
@@ -103,11 +104,14 @@ const void *oari_recorder_base(const oari_recorder *recorder)
 static oar_status map_file(const char *folder, const char *group, int rank,
                            oari_recorder *r)
 {
-    char path[512];
+    char path[512], name[200];
     size_t bytes = oari_recorder_bytes();
     void *base;
 
-    snprintf(path, sizeof path, "%s/%s.%d.oarrec", folder, group, rank);
+    snprintf(name, sizeof name, "%s.%d.oarrec", group, rank);
+    for (char *c = name; (c = strchr(c, '/')) != NULL;)
+        *c = '-';
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     r->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (r->fd < 0 || ftruncate(r->fd, (off_t)bytes) != 0)
         return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
@@ -161,6 +165,7 @@ oar_status oari_recorder_create(const char *group, int rank, int ranks,
         oari_recorder_destroy(r);
         return oar_last_error()->status;
     }
+    oari_fork_guard(r->fd);
     fill_head(r->map, group, rank, ranks);
     *recorder = r;
     return OAR_OK;
@@ -172,8 +177,7 @@ void oari_recorder_destroy(oari_recorder *recorder)
         return;
     if (recorder->map != NULL)
         munmap(recorder->map, oari_recorder_bytes());
-    if (recorder->fd >= 0)
-        close(recorder->fd);
+    oari_fork_close(recorder->fd);
     pthread_mutex_destroy(&recorder->lock);
     oari_free(recorder);
 }
@@ -296,18 +300,28 @@ void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
     if (take(&s->sequence) != sequence)
         return; /* so long under way that its place was taken */
     put(&s->done, oari_ticks());
-    put(&s->state, state);
+    atomic_store_explicit(&s->state, state, memory_order_release);
 }
 
 /* ---- reading ------------------------------------------------------------- */
 
+/* An acquiring load: what is read next is not older than this. */
+static uint64_t look(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_acquire);
+}
+
+/* 0 for a time that cannot be. */
 static int64_t ticks_to_ns(const mapping *m, uint64_t ticks)
 {
-    double seconds = (double)(int64_t)(ticks - m->base_ticks);
+    double since = (double)(int64_t)(ticks - m->base_ticks);
+    double ns = since / m->ticks_per_second * 1e9;
+    int64_t sum;
 
-    if (ticks == 0 || !(m->ticks_per_second > 0))
+    if (ticks == 0 || !(ns > -4e18 && ns < 4e18) ||
+        __builtin_add_overflow(m->base_ns, (int64_t)ns, &sum))
         return 0;
-    return m->base_ns + (int64_t)(seconds / m->ticks_per_second * 1e9);
+    return sum;
 }
 
 static void copy_text(char *to, size_t room, const char *from, size_t bytes)
@@ -320,19 +334,21 @@ static void copy_text(char *to, size_t room, const char *from, size_t bytes)
     to[n] = 0;
 }
 
+/* The state is read before the time of the end, which was written before it. */
 static void decode(const mapping *m, const slot *s, oar_record *out)
 {
-    uint64_t what = take(&s->what), index = take(&s->site);
+    uint64_t what = look(&s->what), index = look(&s->site);
     const site *where = &m->site[index < SITES ? index : 0];
 
-    out->posted_ns = ticks_to_ns(m, take(&s->posted));
-    out->done_ns = ticks_to_ns(m, take(&s->done));
-    out->count = take(&s->count);
+    out->state = (oar_record_state)look(&s->state);
+    out->posted_ns = ticks_to_ns(m, look(&s->posted));
+    if (out->state != OAR_RECORD_POSTED)
+        out->done_ns = ticks_to_ns(m, look(&s->done));
+    out->count = look(&s->count);
     out->kind = (oar_coll)(what & 0xff);
     out->op = (oar_op_kind)(what >> 8 & 0xff);
     out->dtype = (oar_dtype)(what >> 16 & 0xff);
-    out->root = (int)(uint32_t)(what >> 32) - 1;
-    out->state = (oar_record_state)take(&s->state);
+    out->root = (int)((uint32_t)(what >> 32) - 1);
     copy_text(out->site, sizeof out->site, where->text, sizeof where->text);
     copy_text(out->label, sizeof out->label, where->label, sizeof where->label);
 }
@@ -358,10 +374,23 @@ oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,
     return OAR_OK;
 }
 
+/* Of several threads that post, one with a lower number may write last. */
+static uint64_t find_newest(const mapping *m)
+{
+    uint64_t newest = look(&m->newest);
+
+    for (int i = 0; i < OAR_RECORDS; i++) {
+        if (look(&m->ring[(newest + 1) % OAR_RECORDS].sequence) != newest + 1)
+            break;
+        newest++;
+    }
+    return newest;
+}
+
 oar_status oari_recorder_newest(const void *base, int index, oar_record *record)
 {
     const mapping *m = base;
-    uint64_t newest = take(&m->newest);
+    uint64_t newest = find_newest(m);
 
     if (index < 0 || (uint64_t)index >= newest || index >= OAR_RECORDS)
         return oari_fail(OAR_E_NOT_FOUND, "no record %d", index);

@@ -163,7 +163,7 @@ oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg)
     pthread_mutex_lock(&e->lock);
     done = atomic_load(&work->done);
     taken = work->then != NULL;
-    if (!done && !taken) {
+    if (!taken) {
         work->then_arg = arg;
         work->then = fn;
     }

@@ -157,6 +157,14 @@ void oari_segment_unmap(void *base, size_t bytes)
 
 /* ---- the list ------------------------------------------------------------ */
 
+static void drop_pages(segment *s)
+{
+    oari_free(s->state);
+    oari_free(s->run);
+    s->state = NULL;
+    s->run = NULL;
+}
+
 /* Appends a segment with room for `bytes`. Called with the lock held. */
 static oar_status grow(size_t bytes)
 {
@@ -173,13 +181,13 @@ static oar_status grow(size_t bytes)
     if (size < MIN_SEGMENT)
         size = MIN_SEGMENT;
     pages = size / page_size();
+    drop_pages(s); /* of the process this one was forked from */
     s->state = oari_alloc(pages, sizeof *s->state);
     s->run = oari_alloc(pages, sizeof *s->run);
     if (s->state == NULL || s->run == NULL ||
         oari_segment_make("oarsong", size, &s->fd, (void **)&s->base) !=
             OAR_OK) {
-        oari_free(s->state);
-        oari_free(s->run);
+        drop_pages(s);
         return oar_last_error()->status;
     }
     s->bytes = size;
@@ -250,8 +258,22 @@ static segment *segment_of(const void *memory)
     return NULL;
 }
 
-/* Gives pages first .. end-1 back: free ones read as zero again, dead ones lose
- * their private copy and stay dead. */
+/* Dead pages lose their private copy and what is left in the memfd. They stay
+ * dead: a peer that wakes up late may write to the memfd again. A mapping that
+ * nobody may touch takes their place; those of neighbours become one. */
+static void clear_dead(segment *s, size_t offset, size_t bytes)
+{
+    unsigned char *at = s->base + offset;
+
+    if (mmap(at, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0) == MAP_FAILED)
+        madvise(at, bytes, MADV_DONTNEED);
+    fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
+              (off_t)bytes);
+}
+
+/* Gives pages first .. end-1 back: free ones read as zero again. */
 static void clear_pages(segment *s, size_t first, size_t end)
 {
     size_t page = page_size(), stop;
@@ -260,10 +282,12 @@ static void clear_pages(segment *s, size_t first, size_t end)
         int dead = s->state[i] == DEAD;
         for (stop = i + 1; stop < end && (s->state[stop] == DEAD) == dead;)
             stop++;
-        madvise(s->base + i * page, (stop - i) * page,
-                dead ? MADV_DONTNEED : MADV_REMOVE);
-        if (!dead)
-            memset(s->state + i, FREE, stop - i);
+        if (dead) {
+            clear_dead(s, i * page, (stop - i) * page);
+            continue;
+        }
+        madvise(s->base + i * page, (stop - i) * page, MADV_REMOVE);
+        memset(s->state + i, FREE, stop - i);
     }
 }
 
@@ -338,6 +362,7 @@ static oar_status swap_pages(unsigned char *at, size_t bytes)
 
     if (copy == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "copy %zu bytes from reach", bytes);
+    madvise(copy, bytes, MADV_DONTFORK); /* like all of the segment */
     memcpy(copy, at, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
         MAP_FAILED) {

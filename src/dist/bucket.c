@@ -203,7 +203,7 @@ void oari_reducer_clear(oari_reducer *r)
         oar_hook_remove(r->slot[i].hook);
         oar_tensor_release(r->slot[i].param);
     }
-    for (int i = 0; i < r->buckets; i++)
+    for (int i = 0; r->bucket != NULL && i < r->buckets; i++)
         oar_storage_release(r->bucket[i].storage);
     oari_free(r->slot);
     oari_free(r->bucket);

@@ -6,6 +6,7 @@
 #include "support/crew.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include <oarsong/shared.h>
 
 #include "base/clock.h"
+#include "comm/group.h"
 #include "device/segment.h"
 #include "support/deed.h"
 
@@ -160,14 +162,24 @@ static int check_reach(const stage *s)
     return 0;
 }
 
-/* The late write must have happened, or the test shows nothing: it is in the
- * pages that the output used to have. */
+/* What a late rank 1 leaves at place i of the others' old pages: the sum, or,
+ * if their inputs were elsewhere and are used for something else by now, at
+ * least not the zero that was there. */
+static int was_written(const stage *s, const float *old, size_t i)
+{
+    int n = s->c->ranks;
+
+    return s->hands.deed->apart ? old[i] != 0
+                                : old[i] == (float)(n * (n + 1) / 2) +
+                                                (float)n * (float)(i % 97);
+}
+
+/* The late write must have happened, or the test shows nothing. */
 static int check_late_write(const stage *s)
 {
     size_t count = s->hands.deed->count, bytes;
     size_t first = oari_slice_first(count, s->c->ranks, STOPPED);
-    size_t last = oari_slice_first(count, s->c->ranks, STOPPED + 1) - 1;
-    float total = (float)(s->c->ranks * (s->c->ranks + 1) / 2);
+    size_t end = oari_slice_first(count, s->c->ranks, STOPPED + 1);
     const float *old;
     void *base;
     int fd, written;
@@ -180,8 +192,7 @@ static int check_late_write(const stage *s)
     base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     CREW_CHECK(s->c, s->rank, base != MAP_FAILED);
     old = (const float *)((const char *)base + s->place.offset);
-    written = old[first] == total + (float)s->c->ranks * (float)(first % 97) &&
-              old[last] == total + (float)s->c->ranks * (float)(last % 97);
+    written = was_written(s, old, first) && was_written(s, old, end - 1);
     munmap(base, bytes);
     CREW_CHECK(s->c, s->rank, written);
     return 0;
@@ -216,11 +227,25 @@ static int run_until_failure(stage *s, oar_status *status)
     return 0;
 }
 
+/* Until everyone but rank 1 waits for it, asleep. */
+static int await_sleepers(const stage *s)
+{
+    oari_control **control = s->group->board->control;
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+
+    for (int r = 0; r < s->c->ranks; r++)
+        while (r != STOPPED && !atomic_load(&control[r]->sleeping))
+            if (oari_now_ns() > deadline || sched_yield() != 0)
+                return 0;
+    return 1;
+}
+
 static void *abort_when_told(void *arg)
 {
     stage *s = arg;
 
-    if (crew_await(&s->scene->give_up, 1, CREW_PATIENCE_MS)) {
+    if (crew_await(&s->scene->give_up, 1, CREW_PATIENCE_MS) &&
+        await_sleepers(s)) {
         atomic_store(&s->scene->aborted_ns, oari_now_ns());
         oar_group_abort(s->group, "tired of waiting");
     }

@@ -396,15 +396,31 @@ static void the_best_planner_comes_first(void **state)
     assert_string_equal(oari_choose(&ask, 1, NULL)->name, "line");
 }
 
-static void a_planner_that_does_not_exist_is_named(void **state)
+static void a_name_counts_only_where_it_plans(void **state)
 {
     oari_ask ask = make_op(find("line", OAR_COLL_ALL_REDUCE), 3, 17, 0).ask;
 
-    assert_null(oari_choose(&ask, 1, "magic"));
-    assert_int_equal(oar_last_error()->status, OAR_E_UNSUPPORTED);
-    assert_non_null(strstr(oar_last_error_text(), "magic"));
+    assert_string_equal(oari_choose(&ask, 1, "staged")->name, "staged");
+    assert_string_equal(oari_choose(&ask, 1, "magic")->name, "line");
     ask.count = 100000; /* nothing may force more into a line */
-    assert_null(oari_choose(&ask, 1, "line"));
+    assert_string_equal(oari_choose(&ask, 1, "line")->name, "direct");
+    assert_string_equal(oari_choose(&ask, 1, "exchange")->name, "direct");
+    ask.kind = OAR_COLL_BARRIER;
+    ask.count = 0;
+    assert_string_equal(oari_choose(&ask, 1, "staged")->name, "line");
+    assert_string_equal(oari_choose(&ask, 0, "exchange")->name,
+                        "dissemination");
+    ask.kind = OAR_COLL_GATHER; /* nobody plans that yet */
+    assert_null(oari_choose(&ask, 1, NULL));
+    assert_int_equal(oar_last_error()->status, OAR_E_UNSUPPORTED);
+    assert_non_null(strstr(oar_last_error_text(), "gather"));
+}
+
+static void a_name_tells_what_it_works_over(void **state)
+{
+    assert_int_equal(oari_algorithm_kind("direct"), OARI_OVER_MEMORY);
+    assert_int_equal(oari_algorithm_kind("exchange"), OARI_OVER_MESSAGES);
+    assert_int_equal(oari_algorithm_kind("magic"), OARI_NO_ALGORITHM);
 }
 
 static uint64_t live(void)
@@ -488,7 +504,8 @@ int main(void)
         cmocka_unit_test(dissemination_takes_logarithmic_rounds),
         cmocka_unit_test(memory_plans_meet_as_often_as_they_say),
         cmocka_unit_test(the_best_planner_comes_first),
-        cmocka_unit_test(a_planner_that_does_not_exist_is_named),
+        cmocka_unit_test(a_name_counts_only_where_it_plans),
+        cmocka_unit_test(a_name_tells_what_it_works_over),
         cmocka_unit_test(a_plan_without_memory_is_no_plan_and_leaks_nothing),
         cmocka_unit_test(slices_cover_all_once_and_begin_on_blocks_of_64),
         cmocka_unit_test(slices_hold_at_sizes_that_no_int_holds),

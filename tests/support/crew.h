@@ -25,6 +25,10 @@ typedef struct crew {
 /* What a rank does; 0 is success. */
 typedef int (*crew_fn)(crew *c, int rank, void *arg);
 
+/* Whether ranks end by exit, where a sanitizer looks for leaks (a tenth of a
+ * second each time), and not by _exit. */
+extern int crew_looks_for_leaks;
+
 /* Names the scenario and starts the ranks. A failure here ends the test. */
 void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
                 ...) OAR_PRINTF(5, 6);

@@ -14,10 +14,10 @@
 #include <oarsong/launch.h>
 
 /* Ends a rank's function with a line that says where and why. */
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition))                                                      \
-            return ranks_fail(__FILE__, __LINE__, #condition);                 \
+#define CHECK(condition)                                       \
+    do {                                                       \
+        if (!(condition))                                      \
+            return ranks_fail(__FILE__, __LINE__, #condition); \
     } while (0)
 #define CHECK_OK(call) CHECK((call) == OAR_OK)
 

@@ -408,11 +408,14 @@ static oar_status begin_anew(void *arg)
     unsigned char *inherited = arg;
     void *memory;
 
+    uint64_t before = census_take().live;
+
     CHECK(oari_segment_count() == 0);
     CHECK(!oar_shared_reachable(inherited, 1));
     oar_shared_free(inherited); /* nothing to us */
     CHECK_OK(oar_shared_alloc(3 * page, &memory));
     CHECK(oari_segment_count() == 1);
+    CHECK(census_take().live == before); /* the parent's tables are gone */
     CHECK(all_are(memory, 3 * page, 0));
     memset(memory, 4, 3 * page);
     CHECK(oar_shared_reachable(memory, 3 * page));
@@ -531,9 +534,12 @@ static oar_status map_once(void *arg)
     return status;
 }
 
-/* In a child, where the first allocation has to make the first segment. */
+/* In a child, where the first allocation has to make the first segment. The
+ * tables it inherited go with the first try. */
 static oar_status fail_each_of_the_first(void *arg)
 {
+    oar_memory_fail_after(2);
+    CHECK(alloc_once(NULL) == OAR_E_NOMEM);
     census_fail_each(alloc_once, NULL);
     return OAR_OK;
 }

@@ -23,7 +23,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "device/segment.h"
-#include "native.h"
+#include "backends/native/native.h"
 
 enum { NOTE_MAGIC = 0x4f415231, PROTOCOL = 1, PASSED = 3, BOOT_ID = 40 };
 

@@ -2,7 +2,7 @@
 /* native: ranks as processes. Within a host they share memory: each rank's
  * control block is a memfd that the others map read-only, and its segments are
  * mapped as they come into use. Across hosts (TCP) is not there yet. */
-#include "native.h"
+#include "backends/native/native.h"
 
 #include <string.h>
 #include <sys/epoll.h>

@@ -16,7 +16,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "device/segment.h"
-#include "native.h"
+#include "backends/native/native.h"
 
 enum { PLACE_SHIFT = 48, MAX_PEER_SEGMENTS = 1024 };
 

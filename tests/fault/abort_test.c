@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Abort, from any thread, at any moment, while other threads run collectives
+ * and messages: everyone returns in bounded time with the same record, and
+ * nothing is left of the group. Destroy needs no living peer. */
+#include "support/crew.h"
+
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <oarsong/p2p.h>
+#include <oarsong/shared.h>
+
+#include "base/clock.h"
+#include "device/segment.h"
+#include "support/deed.h"
+
+enum {
+    BOUND_MS = 1000, /* from the abort to the return of every call */
+    RANKS = 3,
+    ROUNDS = 200,
+    WARM = 20, /* rounds before memory is measured */
+    COUNT = 3000,
+    MOMENTS = 30 /* operations before the abort, at most */
+};
+
+/* One abort. On a page that all ranks see. */
+typedef struct round {
+    int number;
+    _Atomic int64_t aborted_ns;
+    crew_flag told;
+    char text[CREW_MAX][sizeof((oar_error *)0)->text];
+} round;
+
+/* What a rank's threads share. */
+typedef struct churn {
+    oar_group *group;
+    round *round;
+    int shared; /* memory; else private */
+    _Atomic int operations, failures;
+} churn;
+
+/* ---- what runs meanwhile ----------------------------------------------------
+ */
+
+/* Ends a thread: the error it got must be the group's. */
+static void *check_end(churn *c, oar_status status)
+{
+    oar_error record = { .size = sizeof record };
+    char text[sizeof record.text];
+
+    snprintf(text, sizeof text, "%s", oar_last_error_text());
+    if (oar_group_fault(c->group, &record) != status ||
+        status != OAR_E_ABORTED || strcmp(record.text, text) != 0) {
+        fprintf(stderr, "%s: %s, not %s\n", oar_status_name(status), text,
+                record.text);
+        c->failures++;
+    }
+    return NULL;
+}
+
+static float *take(churn *c)
+{
+    void *memory = NULL;
+
+    if (!c->shared)
+        memory = malloc(COUNT * sizeof(float));
+    else if (oar_shared_alloc(COUNT * sizeof(float), &memory) != OAR_OK)
+        abort();
+    return memory;
+}
+
+static void give(churn *c, float *memory)
+{
+    if (c->shared)
+        oar_shared_free(memory);
+    else
+        free(memory);
+}
+
+static oar_status post_row(oar_group *g, float *x, float *y)
+{
+    oar_work *work[3] = { NULL };
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < 3 && status == OAR_OK; i++)
+        status = oar_all_reduce_into(g, oar_span_of(x + 100 * i, 100, OAR_F32),
+                                     oar_span_of(y + 100 * i, 100, OAR_F32),
+                                     OAR_MAX, NULL, &work[i]);
+    if (status == OAR_OK)
+        status = oar_work_wait_all(3, work);
+    for (int i = 0; i < 3; i++)
+        oar_work_release(work[i]);
+    return status;
+}
+
+static oar_status run_one(oar_group *g, int number, float *x, float *y)
+{
+    oar_span all = oar_span_of(x, COUNT, OAR_F32);
+    oar_span few = oar_span_of(x, 11, OAR_F32);
+    int root = number % oar_group_size(g);
+
+    switch (number % 6) {
+    case 0: return oar_all_reduce(g, all, OAR_MAX, NULL, NULL);
+    case 1: return oar_barrier(g, NULL, NULL);
+    case 2: return oar_broadcast(g, all, root, NULL, NULL);
+    case 3: return oar_all_reduce(g, few, OAR_MAX, NULL, NULL);
+    case 4:
+        return oar_all_reduce_into(g, all, oar_span_of(y, COUNT, OAR_F32),
+                                   OAR_MAX, NULL, NULL);
+    default: return post_row(g, x, y);
+    }
+}
+
+/* The buffers are given back as soon as the call returns. */
+static void *collect(void *arg)
+{
+    churn *c = arg;
+    oar_status status = OAR_OK;
+
+    for (int i = 0; status == OAR_OK; i++) {
+        float *x = take(c), *y = take(c);
+        memset(x, 0, COUNT * sizeof *x);
+        status = run_one(c->group, i, x, y);
+        c->operations++;
+        give(c, x);
+        give(c, y);
+    }
+    return check_end(c, status);
+}
+
+static void *chat(void *arg)
+{
+    churn *c = arg;
+    int n = oar_group_size(c->group), rank = oar_group_rank(c->group);
+    oar_status status = OAR_OK;
+
+    for (int i = 0; status == OAR_OK; i++) {
+        size_t count = i % 5 == 4 ? 20000 : 3;
+        int32_t *out = calloc(count, 4), *in = calloc(count, 4);
+        oar_work *work = NULL;
+        status = oar_send(c->group, oar_span_of(out, count, OAR_I32),
+                          (rank + 1) % n, 7, NULL, &work);
+        if (status == OAR_OK)
+            status = oar_recv(c->group, oar_span_of(in, count, OAR_I32),
+                              (rank + n - 1) % n, 7, NULL, NULL);
+        if (work != NULL && oar_work_wait(work) != OAR_OK)
+            status = oar_last_error()->status;
+        oar_work_release(work);
+        free(out);
+        free(in);
+    }
+    return check_end(c, status);
+}
+
+/* ---- aborting
+ * ---------------------------------------------------------------- */
+
+/* After so many operations, and a little later. */
+static void await_moment(churn *c, uint64_t *seed)
+{
+    int operations = (int)(crew_random(seed) % MOMENTS);
+    int64_t later = (int64_t)(crew_random(seed) % 200000);
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+
+    while (c->operations < operations && oari_now_ns() < deadline)
+        nanosleep(&(struct timespec){ 0, 20000 }, NULL);
+    later += oari_now_ns();
+    while (oari_now_ns() < later)
+        continue;
+}
+
+static void *abort_too(void *arg)
+{
+    churn *c = arg;
+
+    oar_group_abort(c->group, "two");
+    return NULL;
+}
+
+/* From this thread, or from two at once: one of them is first. */
+static void abort_once(churn *c, int twice)
+{
+    pthread_t thread;
+
+    c->round->aborted_ns = oari_now_ns();
+    if (twice && pthread_create(&thread, NULL, abort_too, c) != 0)
+        abort();
+    oar_group_abort(c->group, "one");
+    if (twice)
+        pthread_join(thread, NULL);
+}
+
+/* One rank's part of one round. The aborting rank, the moment and the number of
+ * threads that abort follow from the number. */
+static int churn_round(churn *c)
+{
+    uint64_t seed = (uint64_t)c->round->number * 1000003;
+    int rank = oar_group_rank(c->group), n = oar_group_size(c->group);
+    int chosen = (int)(crew_random(&seed) % (uint64_t)n);
+    oar_error record = { .size = sizeof record };
+    pthread_t collector, chatter;
+
+    if (pthread_create(&collector, NULL, collect, c) != 0 ||
+        pthread_create(&chatter, NULL, chat, c) != 0)
+        abort();
+    if (rank == chosen) {
+        await_moment(c, &seed);
+        abort_once(c, c->round->number % 2);
+    }
+    pthread_join(collector, NULL);
+    pthread_join(chatter, NULL);
+    if (crew_ms_since(c->round->aborted_ns) >= BOUND_MS)
+        c->failures++;
+    oar_group_fault(c->group, &record);
+    memcpy(c->round->text[rank], record.text, sizeof record.text);
+    if (record.rank != chosen || record.status != OAR_E_ABORTED)
+        c->failures++;
+    return c->failures;
+}
+
+static int same_text(const round *r, int ranks)
+{
+    for (int i = 1; i < ranks; i++)
+        if (strcmp(r->text[0], r->text[i]) != 0)
+            return 0;
+    return r->text[0][0] != 0;
+}
+
+/* ---- as processes
+ * -------------------------------------------------------------- */
+
+typedef struct footprint {
+    int descriptors, mappings;
+    size_t heap, segments;
+} footprint;
+
+static footprint measure(void)
+{
+    footprint f = { crew_descriptors(), crew_mappings(), 0, 0 };
+    struct stat info;
+    size_t bytes;
+    int fd;
+
+    f.heap = mallinfo2().uordblks;
+    for (uint32_t i = 0; i < oari_segment_count(); i++)
+        if (oari_segment_export(i, &fd, &bytes) == OAR_OK &&
+            fstat(fd, &info) == 0)
+            f.segments += (size_t)info.st_blocks * 512;
+    return f;
+}
+
+/* A few more are fine: what counts is that 180 rounds do not add up. (What a
+ * peer writes after its page was given back stays in the segment.) */
+static int flat(const footprint *before, const footprint *after)
+{
+    return after->descriptors <= before->descriptors &&
+           after->mappings <= before->mappings + 20 &&
+           after->heap <= before->heap + (64 << 10) &&
+           after->segments <= before->segments + (256 << 10);
+}
+
+static int run_round(crew *c, int rank, round *r)
+{
+    churn work = { .round = r, .shared = r->number % 4 != 3 };
+    oar_group_opts o = oar_group_opts_init();
+    int64_t start;
+
+    o.stage_bytes = 4096;
+    o.timeout_ms = CREW_PATIENCE_MS;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &work.group) == OAR_OK);
+    CREW_CHECK(c, rank, churn_round(&work) == 0);
+    start = oari_now_ns();
+    oar_group_destroy(work.group);
+    CREW_CHECK(c, rank, crew_ms_since(start) < BOUND_MS);
+    crew_raise(&r->told);
+    CREW_CHECK(c, rank, crew_await(&r->told, RANKS, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, same_text(r, RANKS));
+    return 0;
+}
+
+static int run_rounds(crew *c, int rank, void *arg)
+{
+    round *rounds = arg;
+    footprint before = { 0 }, after;
+
+    for (int i = 0; i < ROUNDS; i++) {
+        if (i == WARM)
+            before = measure();
+        if (run_round(c, rank, &rounds[i]) != 0)
+            return 1;
+    }
+    after = measure();
+    if (!flat(&before, &after))
+        fprintf(stderr,
+                "rank %d: %d to %d descriptors, %d to %d mappings, %zu to %zu "
+                "bytes of heap, %zu to %zu of segments\n",
+                rank, before.descriptors, after.descriptors, before.mappings,
+                after.mappings, before.heap, after.heap, before.segments,
+                after.segments);
+    CREW_CHECK(c, rank, flat(&before, &after));
+    return 0;
+}
+
+static void an_abort_at_any_moment_ends_everything_in_time(void **state)
+{
+    round *rounds = crew_page(ROUNDS * sizeof *rounds);
+    crew c;
+
+    for (int i = 0; i < ROUNDS; i++)
+        rounds[i].number = i;
+    crew_looks_for_leaks = 1;
+    crew_start(&c, RANKS, run_rounds, rounds, "abort at any moment");
+    crew_looks_for_leaks = 0;
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(rounds, ROUNDS * sizeof *rounds);
+}
+
+/* ---- as threads
+ * ------------------------------------------------------------------ */
+
+static oar_status sim_round(oar_group *g, void *arg)
+{
+    churn work = { .group = g, .round = arg };
+
+    CHECK(churn_round(&work) == 0);
+    return OAR_OK;
+}
+
+static void an_abort_among_threads_ends_everything_in_time(void **state)
+{
+    for (int i = 0; i < ROUNDS / 2; i++) {
+        round *r = crew_page(sizeof *r);
+        r->number = i;
+        if (oar_sim_run(RANKS, sim_round, r) != OAR_OK)
+            fail_msg("round %d: %s", i, oar_last_error_text());
+        assert_true(same_text(r, RANKS));
+        crew_drop_page(r, sizeof *r);
+    }
+}
+
+/* ---- two ranks at once
+ * ------------------------------------------------------------- */
+
+/* Ranks that abort at the same instant may each report their own reason, but no
+ * rank changes its mind, and a third reports one of the two. */
+static oar_status abort_both(oar_group *g, void *arg)
+{
+    oar_error first = { .size = sizeof first }, again = first;
+    int rank = oar_group_rank(g);
+
+    /* the others may have passed it and aborted already */
+    if (oar_barrier(g, NULL, NULL) != OAR_OK)
+        CHECK(oar_group_fault(g, NULL) == OAR_E_ABORTED);
+    if (rank < 2)
+        CHECK_OK(oar_group_abort(g, rank == 0 ? "left" : "right"));
+    CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
+    CHECK(oar_group_fault(g, &first) == OAR_E_ABORTED);
+    CHECK(strcmp(first.text, "rank 0 aborted: left") == 0 ||
+          strcmp(first.text, "rank 1 aborted: right") == 0);
+    CHECK_OK(oar_group_abort(g, "too late"));
+    CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
+    CHECK(oar_group_fault(g, &again) == OAR_E_ABORTED);
+    CHECK(memcmp(&first, &again, sizeof first) == 0);
+    return OAR_OK;
+}
+
+static void ranks_that_abort_at_once_keep_to_what_they_said(void **state)
+{
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(ranks_run("sim", 3, NULL, abort_both, NULL), OAR_OK);
+        assert_int_equal(ranks_run("shm", 3, NULL, abort_both, NULL), OAR_OK);
+    }
+}
+
+/* A rank that heard nothing yet and aborts later reports the first fault. */
+static int run_late(crew *c, int rank, void *arg)
+{
+    crew_flag *aborted = arg;
+    oar_error record = { .size = sizeof record };
+    oar_group *g;
+
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    if (rank != 0)
+        CREW_CHECK(c, rank,
+                   crew_await(aborted, (uint32_t)rank, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank,
+               oar_group_abort(g, rank == 0 ? "first" : "later") == OAR_OK);
+    crew_raise(aborted);
+    CREW_CHECK(c, rank, oar_group_fault(g, &record) == OAR_E_ABORTED);
+    CREW_CHECK(c, rank, strcmp(record.text, "rank 0 aborted: first") == 0);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void the_first_of_several_aborts_is_the_one_reported(void **state)
+{
+    crew_flag *aborted = crew_page(sizeof *aborted);
+    crew c;
+
+    crew_start(&c, RANKS, run_late, aborted, "late aborts");
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(aborted, sizeof *aborted);
+}
+
+/* ---- destroy with peers that are stopped or dead
+ * ------------------------------------ */
+
+typedef struct loss {
+    const deed *deed;
+    int step, signal;
+    crew_flag gone, destroyed;
+} loss;
+
+static void be_lost(void *arg)
+{
+    raise(((loss *)arg)->signal);
+}
+
+/* Rank 2 stops or dies at some step; rank 0 posts it all and destroys the group
+ * with operations under way. */
+static int run_loss(crew *c, int rank, void *arg)
+{
+    loss *l = arg;
+    oar_group_opts o = deed_opts(l->deed, CREW_PATIENCE_MS);
+    float x[3] = { 0 };
+    oar_work *work;
+    deed_hands h;
+    oar_group *g;
+    int64_t start;
+
+    CREW_CHECK(c, rank, deed_take(&h, l->deed, rank, c->ranks) == OAR_OK);
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == 2) {
+        deed_watch(l->step, be_lost, l);
+        deed_run(&h, g, 0);
+        oar_group_destroy(g);
+        deed_drop(&h);
+        return 0;
+    }
+    CREW_CHECK(c, rank,
+               oar_recv(g, oar_span_of(x, 3, OAR_F32), 2, 1, NULL, &work) ==
+                   OAR_OK);
+    oar_work_release(work);
+    if (rank == 1) /* it waits: rank 0's destroy ends that */
+        CREW_CHECK(c, rank,
+                   deed_run(&h, g, 0) == OAR_OK ||
+                       oar_group_fault(g, NULL) != OAR_OK);
+    CREW_CHECK(c, rank, crew_await(&l->gone, 1, CREW_PATIENCE_MS));
+    start = oari_now_ns();
+    oar_group_destroy(g);
+    CREW_CHECK(c, rank, crew_ms_since(start) < BOUND_MS);
+    crew_raise(&l->destroyed);
+    deed_drop(&h);
+    return 0;
+}
+
+static void lose(const deed *d, int step, int sig)
+{
+    loss *l = crew_page(sizeof *l);
+    crew c;
+
+    l->deed = d;
+    l->step = step;
+    l->signal = sig;
+    crew_start(&c, RANKS, run_loss, l, "%s, signal %d at step %d", d->name, sig,
+               step);
+    if (sig == SIGKILL)
+        crew_expect(&c, 2, 128 + SIGKILL);
+    else if (!crew_wait_stopped(&c, 2, CREW_PATIENCE_MS))
+        crew_give_up(&c, "rank 2 did not stop");
+    crew_raise(&l->gone);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, 0);
+    if (sig == SIGSTOP) {
+        kill(c.pid[2], SIGCONT);
+        crew_expect(&c, 2, 0);
+    }
+    crew_end(&c);
+    crew_drop_page(l, sizeof *l);
+}
+
+/* Rank 0 does not take part in the operation: only the first steps are reached.
+ */
+static void destroy_needs_no_living_peer(void **state)
+{
+    for (const deed *d = deed_list; d->name != NULL; d++) {
+        lose(d, 0, SIGSTOP);
+        lose(d, 0, SIGKILL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_abort_at_any_moment_ends_everything_in_time),
+        cmocka_unit_test(an_abort_among_threads_ends_everything_in_time),
+        cmocka_unit_test(ranks_that_abort_at_once_keep_to_what_they_said),
+        cmocka_unit_test(the_first_of_several_aborts_is_the_one_reported),
+        cmocka_unit_test(destroy_needs_no_living_peer),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

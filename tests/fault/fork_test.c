@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fork in mid-run. A child has no part in its parent's groups: whatever it
+ * calls or does not call, the parent and its peers go on; it does not have the
+ * shared memory; and as long as it lives, it does not hide its parent's death.
+ */
+#include "support/crew.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <oarsong/p2p.h>
+#include <oarsong/recorder.h>
+#include <oarsong/shared.h>
+
+#include "base/clock.h"
+#include "support/deed.h"
+
+enum { NOTICED_MS = 2000, COUNT = 20000, FORKS = 300 };
+
+/* In a child the stacks of the other threads are gone, and what hung on them
+ * looks lost. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "detect_leaks=0";
+}
+
+/* How a child ended, as crew_wait says it. */
+static int wait_for(pid_t pid)
+{
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    int how;
+
+    while (oari_now_ns() < deadline) {
+        if (waitpid(pid, &how, WNOHANG) == pid)
+            return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+        nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return CREW_LATE;
+}
+
+/* ---- what a child may call -------------------------------------------------
+ */
+
+static void never(void *arg, oar_status status)
+{
+    abort();
+}
+
+static int try_operations(crew *c, oar_group *g)
+{
+    float x[3] = { 0 };
+    oar_span s = oar_span_of(x, 3, OAR_F32);
+    oar_work *work = NULL;
+
+    for (int async = 0; async < 2; async++) {
+        oar_work **w = async ? &work : NULL;
+        CREW_CHECK(c, 0, oar_barrier(g, NULL, w) == OAR_E_STATE);
+        CREW_CHECK(c, 0, oar_broadcast(g, s, 0, NULL, w) == OAR_E_STATE);
+        CREW_CHECK(c, 0, oar_all_reduce(g, s, OAR_SUM, NULL, w) == OAR_E_STATE);
+        CREW_CHECK(c, 0, oar_send(g, s, 1, 1, NULL, w) == OAR_E_STATE);
+        CREW_CHECK(c, 0, oar_recv(g, s, 1, 1, NULL, w) == OAR_E_STATE);
+    }
+    CREW_CHECK(c, 0, work == NULL);
+    return 0;
+}
+
+static int try_everything(crew *c, oar_group *g, oar_work *pending)
+{
+    oar_error fault = { .size = sizeof fault };
+    oar_record record = oar_record_init();
+    int done = 0;
+
+    CREW_CHECK(c, 0, oar_group_rank(g) == 0);
+    CREW_CHECK(c, 0, oar_group_size(g) == c->ranks);
+    CREW_CHECK(c, 0, strcmp(oar_group_backend(g), "shm") == 0);
+    CREW_CHECK(c, 0, strcmp(oar_group_name(g), "world") == 0);
+    CREW_CHECK(c, 0, oar_group_fault(g, &fault) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_group_abort(g, "a child") == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_recorder_read(g, 0, 0, &record) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_recorder_read(g, 1, 0, &record) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_work_wait(pending) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_work_test(pending, &done) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_work_then(pending, never, NULL) == OAR_E_STATE);
+    CREW_CHECK(c, 0, oar_work_wait_all(1, &pending) == OAR_E_STATE);
+    if (try_operations(c, g) != 0)
+        return 1;
+    oar_work_release(pending);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static oar_status sum_of_two(oar_group *g, void *arg)
+{
+    float x = 1;
+
+    CHECK_OK(
+        oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL, NULL));
+    CHECK(x == 2);
+    return OAR_OK;
+}
+
+/* Groups and shared memory of its own. */
+static int start_afresh(crew *c)
+{
+    void *memory = NULL;
+
+    CREW_CHECK(c, 0, oar_shared_alloc(COUNT, &memory) == OAR_OK);
+    memset(memory, 7, COUNT);
+    CREW_CHECK(c, 0, oar_shared_reachable(memory, COUNT));
+    CREW_CHECK(c, 0, oar_sim_run(2, sum_of_two, NULL) == OAR_OK);
+    oar_shared_free(memory);
+    return 0;
+}
+
+/* ---- forking in mid-run ----------------------------------------------------
+ */
+
+typedef struct forker {
+    crew *c;
+    oar_group *group;
+    _Atomic int done, failed;
+} forker;
+
+/* A child that does nothing, one that tries everything, one that starts
+ * afresh; the last two leave by exit or by _exit. */
+static _Noreturn void be_child(forker *f, oar_work *pending, int number)
+{
+    int code = 0;
+
+    if (number % 3 == 1)
+        code = try_everything(f->c, f->group, pending);
+    if (number % 3 == 2)
+        code = start_afresh(f->c);
+    if (number % 2 == 0)
+        exit(code);
+    _exit(code);
+}
+
+static void *fork_often(void *arg)
+{
+    forker *f = arg;
+    float x;
+    oar_work *pending = NULL;
+
+    if (oar_recv(f->group, oar_span_of(&x, 1, OAR_F32), 1, 99, NULL,
+                 &pending) != OAR_OK)
+        f->failed++;
+    for (int i = 0; i < FORKS && !f->failed; i++) {
+        pid_t pid = fork();
+        if (pid == 0)
+            be_child(f, pending, i);
+        if (pid < 0 || wait_for(pid) != 0)
+            f->failed++;
+    }
+    f->done = 1;
+    if (pending == NULL || oar_work_wait(pending) != OAR_OK || x != 5)
+        f->failed++;
+    oar_work_release(pending);
+    return NULL;
+}
+
+static int sum_once(crew *c, int rank, oar_group *g, float *x, int round)
+{
+    int n = c->ranks;
+    oar_work *work = NULL;
+
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)(rank + i % 50 + round % 7);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, oar_span_of(x, COUNT, OAR_F32), OAR_SUM, NULL,
+                              round % 2 ? &work : NULL) == OAR_OK);
+    if (work != NULL)
+        CREW_CHECK(c, rank, oar_work_wait(work) == OAR_OK);
+    oar_work_release(work);
+    for (int i = 0; i < COUNT; i++)
+        CREW_CHECK(c, rank,
+                   x[i] == (float)(n * (n - 1) / 2 + n * (i % 50 + round % 7)));
+    return 0;
+}
+
+/* Sums until rank 0 has forked enough; what is freed and taken again meanwhile
+ * holds the lock that fork has to find open. */
+static int sum_while_forking(crew *c, int rank, oar_group *g, forker *f)
+{
+    int32_t stop = 0;
+    void *memory, *other;
+
+    CREW_CHECK(c, rank, oar_shared_alloc(COUNT * 4, &memory) == OAR_OK);
+    for (int round = 0; !stop; round++) {
+        if (sum_once(c, rank, g, memory, round) != 0)
+            return 1;
+        CREW_CHECK(c, rank, oar_shared_alloc(100, &other) == OAR_OK);
+        oar_shared_free(other);
+        stop = rank == 0 && f->done;
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, oar_span_of(&stop, 1, OAR_I32), OAR_MAX,
+                                  NULL, NULL) == OAR_OK);
+    }
+    oar_shared_free(memory);
+    return 0;
+}
+
+static int run_forking(crew *c, int rank, void *arg)
+{
+    forker f = { .c = c };
+    oar_group *g;
+    pthread_t thread;
+    float five = 5;
+    int failed;
+
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    f.group = g;
+    if (rank == 0)
+        CREW_CHECK(c, rank, pthread_create(&thread, NULL, fork_often, &f) == 0);
+    failed = sum_while_forking(c, rank, g, &f);
+    if (rank == 1)
+        CREW_CHECK(c, rank,
+                   oar_send(g, oar_span_of(&five, 1, OAR_F32), 0, 99, NULL,
+                            NULL) == OAR_OK);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    oar_group_destroy(g);
+    return failed || f.failed;
+}
+
+static void forking_in_mid_run_disturbs_nobody(void **state)
+{
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        crew c;
+        crew_start(&c, ranks, run_forking, NULL, "forking, %d ranks", ranks);
+        for (int r = 0; r < ranks; r++)
+            crew_expect(&c, r, 0);
+        crew_end(&c);
+    }
+}
+
+/* ---- a child that lives on -------------------------------------------------
+ */
+
+typedef struct legacy {
+    int by_hand;  /* the child is made without fork handlers */
+    int destroys; /* rank 0 leaves in good order instead of dying */
+    pid_t child;
+    crew_flag over;
+} legacy;
+
+static void die(void *arg)
+{
+    raise(SIGKILL);
+}
+
+static int run_legacy(crew *c, int rank, void *arg)
+{
+    legacy *l = arg;
+    oar_group *g;
+    int64_t start;
+
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 0) {
+        pid_t pid = l->by_hand ? _Fork() : fork();
+        while (pid == 0)
+            pause();
+        l->child = pid;
+        if (!l->destroys)
+            die(NULL);
+        oar_group_destroy(g);
+        return !crew_await(&l->over, 1, CREW_PATIENCE_MS);
+    }
+    start = oari_now_ns();
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    CREW_CHECK(c, rank, oar_last_error()->peer == 0);
+    crew_raise(&l->over);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void leave_a_child(int by_hand, int destroys)
+{
+    legacy *l = crew_page(sizeof *l);
+    crew c;
+    int alive;
+
+    l->by_hand = by_hand;
+    l->destroys = destroys;
+    crew_start(&c, 2, run_legacy, l, "a child lives on (%s, %s)",
+               by_hand ? "no handlers" : "fork",
+               destroys ? "its parent leaves" : "its parent dies");
+    crew_expect(&c, 0, destroys ? 0 : 128 + SIGKILL);
+    crew_expect(&c, 1, 0);
+    if (l->child <= 0)
+        crew_give_up(&c, "there is no child");
+    alive = waitpid(l->child, NULL, WNOHANG) == 0; /* it is ours by now */
+    kill(l->child, SIGKILL);
+    crew_end(&c);
+    assert_true(alive);
+    crew_drop_page(l, sizeof *l);
+}
+
+static void a_living_child_does_not_hide_its_parents_death(void **state)
+{
+    leave_a_child(0, 0);
+    leave_a_child(0, 1);
+}
+
+/* Such a child holds every descriptor of its parent: the pidfd tells. */
+static void a_child_without_fork_handlers_does_not_either(void **state)
+{
+    leave_a_child(1, 0);
+    leave_a_child(1, 1);
+}
+
+/* ---- what a child does not have --------------------------------------------
+ */
+
+static int maps_ours(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    int found = 0;
+
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        found |= strstr(line, "memfd:oarsong") != NULL;
+    if (maps != NULL)
+        fclose(maps);
+    return found;
+}
+
+static int faults(const volatile char *memory)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(memory[0] != 0);
+    }
+    return wait_for(pid) == 128 + SIGSEGV;
+}
+
+/* before: descriptors that the process had before it had a group. */
+static int look_at_child(crew *c, int rank, int before, const char *memory)
+{
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        int ok = !maps_ours() && crew_descriptors() == before &&
+                 faults(memory) && faults(memory + COUNT - 1) &&
+                 !oar_shared_reachable(memory, 1);
+        _exit(!ok);
+    }
+    CREW_CHECK(c, rank, pid > 0 && wait_for(pid) == 0);
+    return 0;
+}
+
+static int run_bare(crew *c, int rank, void *arg)
+{
+    int before = crew_descriptors();
+    oar_group *g;
+    oar_span s;
+    void *memory;
+
+    CREW_CHECK(c, rank, oar_shared_alloc(COUNT, &memory) == OAR_OK);
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    s = oar_span_of(memory, COUNT / 4, OAR_F32);
+    CREW_CHECK(c, rank, oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_OK);
+    if (look_at_child(c, rank, before, memory) != 0)
+        return 1;
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 0) /* rank 1 does not come: the pages are replaced */
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, s, OAR_SUM,
+                                  OAR_OPTS(oar_call_opts, .timeout_ms = 50),
+                                  NULL) != OAR_OK);
+    if (rank == 0)
+        CREW_CHECK(c, rank, !oar_shared_reachable(memory, COUNT));
+    if (look_at_child(c, rank, before, memory) != 0)
+        return 1;
+    oar_group_destroy(g);
+    oar_shared_free(memory);
+    return 0;
+}
+
+static void a_child_has_none_of_the_shared_memory(void **state)
+{
+    crew c;
+
+    crew_start(&c, 2, run_bare, NULL, "what a child has");
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, 0);
+    crew_end(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forking_in_mid_run_disturbs_nobody),
+        cmocka_unit_test(a_living_child_does_not_hide_its_parents_death),
+        cmocka_unit_test(a_child_without_fork_handlers_does_not_either),
+        cmocka_unit_test(a_child_has_none_of_the_shared_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sleep handshake, hammered. Ranks that never spin go to sleep some 50 us
+ * after they have come; their peers dawdle, by a seed, so as to come just then.
+ *
+ * A lost wake-up does not hang: the engine sleeps for 100 ms at most and looks
+ * again. So its naps are watched. One that runs to its end goes on for as long
+ * as there is nothing to wake up for: a peer may be slow, on a busy machine.
+ * But if there is something, and nobody rings for another second, then a
+ * wake-up was lost. */
+#include "support/crew.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+#include "comm/group.h"
+
+enum { NAP_MS = 100, RING_MS = 1000, LOOKS = 20, LONG = 30000, FDS = 1024 };
+
+/* ---- naps ------------------------------------------------------------------
+ */
+
+/* For all ranks, threads or processes. */
+typedef struct ledger {
+    _Atomic int naps, overslept;
+    _Atomic int64_t arrived; /* at barriers */
+} ledger;
+
+static ledger *book;
+static const oari_board *board_of[FDS]; /* by the descriptor it sleeps on */
+
+static uint64_t counter_at(const oari_control *control, size_t offset)
+{
+    return atomic_load(
+        (const _Atomic uint64_t *)((const char *)control + offset));
+}
+
+static int has_mail(const oari_board *b, int from)
+{
+    size_t ring = b->layout.mail + (size_t)b->rank * OARI_MAIL_BYTES;
+    size_t taken = b->layout.taken + (size_t)from * OARI_LINE_ALIGN;
+
+    return counter_at(b->control[from], ring) !=
+           counter_at(b->control[b->rank], taken);
+}
+
+/* Whether this rank should be awake: all have come to its meeting, or there is
+ * mail. (Room for more mail shows only as a very long nap.) */
+static int something_there(const oari_board *b)
+{
+    if (b->arrived < b->ranks && oari_meet_missing(b) < 0)
+        return 1;
+    for (int r = 0; r < b->ranks; r++)
+        if (has_mail(b, r))
+            return 1;
+    return 0;
+}
+
+static int wait_for(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    struct timespec time = { timeout_ms / 1000, timeout_ms % 1000 * 1000000L };
+
+    return ppoll(fds, count, timeout_ms >= 0 ? &time : NULL, NULL);
+}
+
+static int sleep_on(struct pollfd *fds, const oari_board *board)
+{
+    int late = 0, ready = 0;
+
+    for (int i = 0; i < LOOKS && ready == 0 && !late; i++) {
+        late = something_there(board);
+        ready = wait_for(fds, 1, RING_MS);
+    }
+    if (ready == 0)
+        atomic_fetch_add(&book->overslept, 1);
+    return ready;
+}
+
+static const oari_board *find_board(const struct pollfd *fds, nfds_t count)
+{
+    return count == 1 && fds->fd >= 0 && fds->fd < FDS ? board_of[fds->fd]
+                                                       : NULL;
+}
+
+/* In place of the C library's. */
+int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    int ready = wait_for(fds, count, timeout_ms);
+    const oari_board *board = find_board(fds, count);
+
+    if (board == NULL)
+        return ready;
+    atomic_fetch_add(&book->naps, 1);
+    return ready != 0 || timeout_ms < NAP_MS / 2 ? ready : sleep_on(fds, board);
+}
+
+/* Between spinning and sleeping the engine yields for 50 us. On a busy machine
+ * that takes so long that nobody would ever sleep here. */
+int sched_yield(void)
+{
+    return 0;
+}
+
+/* ---- dawdling ---------------------------------------------------------------
+ */
+
+static _Thread_local uint64_t seed;
+
+static void dawdle(void)
+{
+    uint64_t r = crew_random(&seed);
+    int64_t us = r & 1   ? 0
+                 : r & 2 ? 40 + (int64_t)(r >> 8) % 60
+                         : (int64_t)(r >> 8) % 200;
+    int64_t end = oari_now_ns() + us * 1000;
+
+    while (us != 0 && oari_now_ns() < end)
+        continue;
+}
+
+static void dawdle_at_first(const oari_exec *exec)
+{
+    if (exec->at == 0)
+        dawdle();
+}
+
+/* Begins a rank's part. */
+static void begin(const oar_group *g, int chore)
+{
+    seed = (uint64_t)(10 * chore + oar_group_rank(g));
+    board_of[g->board->wait_fd] = g->board;
+}
+
+/* ---- what ranks do ----------------------------------------------------------
+ */
+
+static oar_status barriers(oar_group *g, void *arg)
+{
+    int rounds = *(const int *)arg, n = oar_group_size(g);
+
+    begin(g, 1);
+    for (int i = 1; i <= rounds; i++) {
+        atomic_fetch_add(&book->arrived, 1);
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+        CHECK(atomic_load(&book->arrived) >= (int64_t)i * n);
+    }
+    return OAR_OK;
+}
+
+static oar_status sums(oar_group *g, void *arg)
+{
+    int rounds = *(const int *)arg, n = oar_group_size(g);
+    int rank = oar_group_rank(g);
+
+    begin(g, 2);
+    for (int i = 0; i < rounds; i++) {
+        int64_t x[3] = { i, rank, i * rank };
+        CHECK_OK(
+            oar_all_reduce(g, oar_span_of(x, 3, OAR_I64), OAR_SUM, NULL, NULL));
+        CHECK(x[0] == (int64_t)i * n && x[1] == n * (n - 1) / 2);
+        CHECK(x[2] == x[1] * i);
+    }
+    return OAR_OK;
+}
+
+/* Each to the next; now and then more than a ring holds. */
+static oar_status messages(oar_group *g, void *arg)
+{
+    int rounds = *(const int *)arg, n = oar_group_size(g);
+    int rank = oar_group_rank(g), to = (rank + 1) % n;
+    int from = (rank + n - 1) % n;
+    int32_t *out = calloc(LONG, 4), *in = calloc(LONG, 4);
+
+    begin(g, 3);
+    for (int i = 0; i < rounds; i++) {
+        size_t count = i % 64 == 63 ? LONG : 3;
+        oar_work *work;
+        out[0] = out[count - 1] = i + rank;
+        CHECK_OK(
+            oar_send(g, oar_span_of(out, count, OAR_I32), to, 7, NULL, &work));
+        dawdle();
+        CHECK_OK(
+            oar_recv(g, oar_span_of(in, count, OAR_I32), from, 7, NULL, NULL));
+        CHECK(in[0] == i + from && in[count - 1] == i + from);
+        CHECK_OK(oar_work_wait(work));
+        oar_work_release(work);
+    }
+    free(out);
+    free(in);
+    return OAR_OK;
+}
+
+static void note_done(void *arg, oar_status status)
+{
+    if (status == OAR_OK)
+        crew_raise(arg);
+}
+
+/* The engine's thread begins them. It ends them too, or hands them over to the
+ * user's at some moment. */
+static oar_status handovers(oar_group *g, void *arg)
+{
+    int rounds = *(const int *)arg, n = oar_group_size(g);
+    crew_flag ended = 0;
+    uint32_t ends = 0;
+
+    begin(g, 4);
+    for (int i = 0; i < rounds; i++) {
+        int64_t x[2] = { 1, i };
+        oar_work *work[2];
+        int done = 0;
+        for (int k = 0; k < 2; k++)
+            CHECK_OK(oar_all_reduce(g, oar_span_of(&x[k], 1, OAR_I64), OAR_SUM,
+                                    NULL, &work[k]));
+        dawdle();
+        if (i % 3 == 0) {
+            CHECK_OK(oar_work_then(work[1], note_done, &ended));
+            CHECK(crew_await(&ended, ++ends, CREW_PATIENCE_MS));
+        }
+        while (i % 3 == 1 && !done) {
+            CHECK_OK(oar_work_test(work[1], &done));
+            syscall(SYS_sched_yield); /* the real one */
+        }
+        CHECK_OK(oar_work_wait_all(2, work));
+        CHECK(x[0] == n && x[1] == (int64_t)i * n);
+        oar_work_release(work[0]);
+        oar_work_release(work[1]);
+    }
+    return OAR_OK;
+}
+
+/* Two user threads that both want to drive, and the engine's. */
+typedef struct talker {
+    oar_group *group;
+    int rounds;
+    oar_status status;
+} talker;
+
+static void *talk(void *arg)
+{
+    talker *t = arg;
+
+    t->status = messages(t->group, &t->rounds);
+    return NULL;
+}
+
+static oar_status both(oar_group *g, void *arg)
+{
+    int rounds = *(const int *)arg;
+    talker t = { g, rounds, OAR_OK };
+    pthread_t thread;
+    oar_status status;
+
+    CHECK(pthread_create(&thread, NULL, talk, &t) == 0);
+    status = handovers(g, &rounds);
+    pthread_join(thread, NULL);
+    CHECK(t.status == OAR_OK);
+    return status;
+}
+
+/* ---- the tests
+ * --------------------------------------------------------------- */
+
+static void hammer(oar_rank_fn fn, int ranks, int rounds)
+{
+    static const char *const backends[] = { "shm", "sim" };
+    oar_group_opts o = oar_group_opts_init();
+
+    o.spin_us = -1;
+    oari_exec_hook = dawdle_at_first;
+    for (int b = 0; b < 2; b++) {
+        int naps, overslept;
+        book = crew_page(sizeof *book);
+        memset(board_of, 0, sizeof board_of);
+        if (ranks_run(backends[b], ranks, &o, fn, &rounds) != OAR_OK)
+            fail_msg("%s, %d ranks: %s", backends[b], ranks,
+                     oar_last_error_text());
+        naps = book->naps;
+        overslept = book->overslept;
+        crew_drop_page(book, sizeof *book);
+        book = NULL;
+        if (overslept != 0)
+            fail_msg("%s, %d ranks: %d of %d naps: nobody rang", backends[b],
+                     ranks, overslept, naps);
+        if (naps < rounds / 20)
+            fail_msg("%s, %d ranks: only %d naps", backends[b], ranks, naps);
+        print_message("%s, %d ranks: %d rounds, %d naps\n", backends[b], ranks,
+                      rounds, naps);
+    }
+}
+
+static void no_barrier_oversleeps(void **state)
+{
+    hammer(barriers, 2, 8000);
+    hammer(barriers, 3, 3000);
+    hammer(barriers, 5, 1200);
+}
+
+static void no_small_sum_oversleeps(void **state)
+{
+    hammer(sums, 2, 5000);
+    hammer(sums, 3, 2000);
+    hammer(sums, 5, 1000);
+}
+
+static void no_message_oversleeps(void **state)
+{
+    hammer(messages, 2, 4000);
+    hammer(messages, 3, 2000);
+    hammer(messages, 5, 1000);
+}
+
+static void no_handover_to_a_user_oversleeps(void **state)
+{
+    hammer(handovers, 2, 3000);
+    hammer(handovers, 3, 1500);
+    hammer(handovers, 5, 600);
+}
+
+static void two_users_and_the_engine_do_not_oversleep(void **state)
+{
+    hammer(both, 2, 1500);
+    hammer(both, 3, 700);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_barrier_oversleeps),
+        cmocka_unit_test(no_small_sum_oversleeps),
+        cmocka_unit_test(no_message_oversleeps),
+        cmocka_unit_test(no_handover_to_a_user_oversleeps),
+        cmocka_unit_test(two_users_and_the_engine_do_not_oversleep),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
