@@ -82,7 +82,7 @@ static inline int golden_close(void **state)
 /* NULL if there is no such record. */
 static inline const golden *golden_find(const char *case_name, const char *part)
 {
-    char name[64];
+    char name[256];
 
     snprintf(name, sizeof name, "%s.%s", case_name, part);
     for (int i = 0; i < golden_records; i++)
