@@ -113,6 +113,7 @@ static _Noreturn void be_rank(const launch *l, int rank, pid_t parent)
 static oar_status make_folder(launch *l)
 {
     const char *base = oari_env_text("TMPDIR");
+    oar_status status;
 
     snprintf(l->folder, sizeof l->folder, "%s/oarsong-XXXXXX",
              base != NULL ? base : "/tmp");
@@ -121,7 +122,10 @@ static oar_status make_folder(launch *l)
         l->folder[0] = 0;
         return OAR_E_SYSTEM;
     }
-    return oar_store_create_file(l->folder, &l->store);
+    status = oar_store_create_file(l->folder, &l->store);
+    if (status != OAR_OK)
+        rmdir(l->folder);
+    return status;
 }
 
 static oar_status start_ranks(launch *l)

@@ -19,6 +19,12 @@
 #include "device/segment.h"
 #include "support/deed.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 }; /* maps more memory as it likes */
+#else
+enum { SANITIZED = 0 };
+#endif
+
 enum {
     BOUND_MS = 1000, /* from the abort to the return of every call */
     RANKS = 3,
@@ -259,7 +265,7 @@ static footprint measure(void)
 static int flat(const footprint *before, const footprint *after)
 {
     return after->descriptors <= before->descriptors &&
-           after->mappings <= before->mappings + 20 &&
+           (SANITIZED || after->mappings <= before->mappings + 20) &&
            after->heap <= before->heap + (64 << 10) &&
            after->segments <= before->segments + (256 << 10);
 }
@@ -316,8 +322,9 @@ static void an_abort_at_any_moment_ends_everything_in_time(void **state)
     crew_looks_for_leaks = 1;
     crew_start(&c, RANKS, run_rounds, rounds, "abort at any moment");
     crew_looks_for_leaks = 0;
-    for (int r = 0; r < RANKS; r++)
-        crew_expect(&c, r, 0);
+    for (int r = 0; r < RANKS; r++) /* a sanitizer takes its time */
+        if (crew_wait(&c, r, 5 * CREW_PATIENCE_MS) != 0)
+            crew_give_up(&c, "rank %d failed, or has not ended", r);
     crew_end(&c);
     crew_drop_page(rounds, ROUNDS * sizeof *rounds);
 }
@@ -371,11 +378,25 @@ static oar_status abort_both(oar_group *g, void *arg)
     return OAR_OK;
 }
 
+static int run_both(crew *c, int rank, void *arg)
+{
+    oar_group *g;
+
+    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    CREW_CHECK(c, rank, abort_both(g, arg) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
 static void ranks_that_abort_at_once_keep_to_what_they_said(void **state)
 {
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(ranks_run("sim", 3, NULL, abort_both, NULL), OAR_OK);
-        assert_int_equal(ranks_run("shm", 3, NULL, abort_both, NULL), OAR_OK);
+        crew c;
+        assert_int_equal(oar_sim_run(RANKS, abort_both, NULL), OAR_OK);
+        crew_start(&c, RANKS, run_both, NULL, "two aborts, time %d", i);
+        for (int r = 0; r < RANKS; r++)
+            crew_expect(&c, r, 0);
+        crew_end(&c);
     }
 }
 
@@ -499,7 +520,8 @@ static void destroy_needs_no_living_peer(void **state)
     }
 }
 
-int main(void)
+/* An argument is a pattern: only the tests that fit it are run. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_abort_at_any_moment_ends_everything_in_time),
@@ -509,5 +531,7 @@ int main(void)
         cmocka_unit_test(destroy_needs_no_living_peer),
     };
 
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

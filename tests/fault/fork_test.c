@@ -25,7 +25,7 @@ enum { NOTICED_MS = 2000, COUNT = 20000, FORKS = 300 };
 
 /* In a child the stacks of the other threads are gone, and what hung on them
  * looks lost. */
-const char *__asan_default_options(void);
+OAR_API const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
     return "detect_leaks=0";
@@ -401,7 +401,8 @@ static void a_child_has_none_of_the_shared_memory(void **state)
     crew_end(&c);
 }
 
-int main(void)
+/* An argument is a pattern: only the tests that fit it are run. */
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forking_in_mid_run_disturbs_nobody),
@@ -410,5 +411,7 @@ int main(void)
         cmocka_unit_test(a_child_has_none_of_the_shared_memory),
     };
 
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

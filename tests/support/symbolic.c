@@ -43,6 +43,7 @@ typedef struct cell {
     int writer;
     int reader;    /* since then */
     uint32_t seen; /* its clock, if it is one */
+    uint32_t run;  /* the run it was last used in; else it is blank */
 } cell;
 
 typedef struct memory {
@@ -50,6 +51,14 @@ typedef struct memory {
     cell *cell;
     uint32_t *read; /* by cell, then rank: clocks of several readers */
 } memory;
+
+/* Kept from run to run: most of it is never touched. */
+static struct arena {
+    size_t room;
+    cell *cell;
+    uint32_t *read;
+} arena[SYMBOLIC_RANKS][MEMORIES];
+static uint32_t run_number;
 
 typedef struct transfer {
     int sending, peer, done;
@@ -118,9 +127,13 @@ static const symbolic_op *op_of(int me)
 static cell *touch(int me, int owner, int what, size_t at)
 {
     memory *m = &w.rank[owner].memory[what];
+    cell *c = &m->cell[at];
 
-    if (at < m->room)
-        return &m->cell[at];
+    if (at < m->room) {
+        if (c->run != run_number)
+            *c = (cell){ 0, 0, 0, NOBODY, 0, run_number };
+        return c;
+    }
     broke("rank %d goes to %s[%zu] of rank %d, which has %zu", me,
           memory_name[what], at, owner, m->room);
     return NULL;
@@ -194,7 +207,7 @@ static void put(int me, int owner, int what, size_t at, symbol value)
     if ((reader = reader_beside(m, at, me)) != NOBODY)
         broke("rank %d writes %s[%zu] of rank %d while rank %d reads it", me,
               memory_name[what], at, owner, reader);
-    *c = (cell){ value, clock[me], me, NOBODY, 0 };
+    *c = (cell){ value, clock[me], me, NOBODY, 0, run_number };
 }
 
 /* ---- places of a plan ---------------------------------------------------- */
@@ -250,9 +263,9 @@ static symbol *scratch(int me, oari_where where, size_t at)
     return &r->factor[0];
 }
 
-/* Messages under way that hold this element: 1 if one reads, 2 if one writes.
- */
-static int held(int me, oari_where where, size_t at)
+/* Messages under way that hold any of these elements: 1 if one reads, 2 if one
+ * writes. */
+static int held(int me, oari_where where, size_t at, size_t count)
 {
     const one_rank *r = &w.rank[me];
     int how = 0;
@@ -262,7 +275,7 @@ static int held(int me, oari_where where, size_t at)
         int same = t->where == where ||
                    (where <= OARI_OUT && t->where <= OARI_OUT &&
                     watched(me, me, where) == watched(me, me, t->where));
-        if (same && at >= t->at && at - t->at < t->count)
+        if (same && at < t->at + t->count && t->at < at + count)
             how |= t->sending ? 1 : 2;
     }
     return how;
@@ -273,7 +286,7 @@ static symbol take(int me, int owner, oari_where where, size_t at)
     int what = watched(me, owner, where);
     symbol value;
 
-    if (owner == me && held(me, where, at) & 2)
+    if (owner == me && w.rank[me].transfers != 0 && held(me, where, at, 1) & 2)
         broke("rank %d reads place %d[%zu], where a message arrives", me,
               (int)where, at);
     if (what >= 0)
@@ -289,7 +302,7 @@ static void leave(int me, int owner, oari_where where, size_t at, symbol value)
 {
     int what = watched(me, owner, where);
 
-    if (owner == me && held(me, where, at))
+    if (owner == me && w.rank[me].transfers != 0 && held(me, where, at, 1))
         broke("rank %d writes place %d[%zu], which a message uses", me,
               (int)where, at);
     if (what >= 0)
@@ -438,10 +451,9 @@ static int run_message(int me, const oari_step *s)
         broke("rank %d starts more than %d messages", me, r->transfers);
         return 1;
     }
-    for (size_t i = 0; i < t.count && !w.broken; i++)
-        if (held(me, t.where, t.at + i) & (sending ? 2 : 3))
-            broke("rank %d: two messages use place %d[%zu]", me, (int)t.where,
-                  t.at + i);
+    if (held(me, t.where, t.at, t.count) & (sending ? 2 : 3))
+        broke("rank %d: two messages use place %d[%zu ..]", me, (int)t.where,
+              t.at);
     r->transfer[r->transfers++] = t;
     if (sending) {
         w.counts.messages[me]++;
@@ -656,18 +668,22 @@ static void run_all(void)
                   w.rank[r].op, w.rank[r].at);
 }
 
-static void make_memory(memory *m, size_t room)
+static void make_memory(memory *m, struct arena *a, size_t room)
 {
-    m->room = room;
-    m->cell = malloc((room + 1) * sizeof *m->cell);
-    m->read = malloc((room + 1) * (size_t)w.c->ranks * sizeof *m->read);
-    for (size_t i = 0; i < room; i++)
-        m->cell[i] = (cell){ 0, 0, 0, NOBODY, 0 };
+    if (a->room < room) {
+        free(a->cell);
+        free(a->read);
+        a->room = room;
+        a->cell = calloc(room, sizeof *a->cell);
+        a->read = malloc(room * SYMBOLIC_RANKS * sizeof *a->read);
+    }
+    *m = (memory){ room, a->cell, a->read };
 }
 
 /* As much of each as a group has: see board.c. */
-static void make_rank(one_rank *r)
+static void make_rank(int rank)
 {
+    one_rank *r = &w.rank[rank];
     size_t room[MEMORIES] = { 0 };
 
     for (int i = 0; i < w.c->ops; i++) {
@@ -681,15 +697,11 @@ static void make_rank(one_rank *r)
         room[LINE_0] = room[LINE_1] = line;
     }
     for (int m = 0; m < MEMORIES; m++)
-        make_memory(&r->memory[m], room[m]);
+        make_memory(&r->memory[m], &arena[rank][m], room[m]);
 }
 
 static void clear_rank(one_rank *r)
 {
-    for (int m = 0; m < MEMORIES; m++) {
-        free(r->memory[m].cell);
-        free(r->memory[m].read);
-    }
     free(r->gather);
     oari_plan_clear(&r->plan);
 }
@@ -709,8 +721,9 @@ const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
     memset(w.rank, 0, (size_t)c->ranks * sizeof *w.rank);
     w.c = c;
     w.random = c->seed * 0x9e3779b97f4a7c15u + 1;
+    run_number++;
     for (int r = 0; r < c->ranks; r++) {
-        make_rank(&w.rank[r]);
+        make_rank(r);
         w.rank[r].clock[r] = 1;
     }
     for (int i = 0; i < c->ops; i++)

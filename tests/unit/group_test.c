@@ -464,7 +464,7 @@ static void without_a_launcher_it_is_a_group_of_one(void **state)
 /* What one rank of three does, in a child; its exit code. */
 static int be_rank_by(int spelling, int rank, const char *store)
 {
-    char text[8];
+    char text[16];
     oar_group *g;
     int all = 0;
 

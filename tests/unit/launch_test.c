@@ -3,6 +3,8 @@
 #include "support/ranks.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/status.h"
+#include "support/census.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
 static char folder[64];
@@ -26,6 +30,20 @@ static int files_left(void)
         n += item->d_name[0] != '.';
     closedir(d);
     return n;
+}
+
+static void drop_leftovers(void)
+{
+    DIR *d = opendir(folder);
+    struct dirent *item;
+    char path[400];
+
+    while ((item = readdir(d)) != NULL)
+        if (item->d_name[0] != '.') {
+            snprintf(path, sizeof path, "%s/%s", folder, item->d_name);
+            folder_drop(path);
+        }
+    closedir(d);
 }
 
 static oar_status run_shell(int ranks, const char *script,
@@ -144,6 +162,69 @@ static void bad_arguments_are_refused(void **state)
     assert_int_equal(oar_launch_fn(1, NULL, NULL, NULL, NULL, NULL), OAR_E_ARG);
 }
 
+static void every_rank_has_its_own_number(void **state)
+{
+    char name[128];
+
+    assert_int_equal(run_shell(3, "echo x >$TMPDIR/$OARSONG_RANK", NULL, NULL),
+                     OAR_OK);
+    assert_int_equal(files_left(), 3);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s/%d", folder, i);
+        assert_int_equal(unlink(name), 0);
+    }
+}
+
+static void without_grace_there_is_no_sigterm(void **state)
+{
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.grace_ms = -1;
+    assert_int_equal(run_shell(2,
+                               "test $OARSONG_RANK = 1 && exit 3; "
+                               "trap 'echo x >$TMPDIR/termed' TERM; "
+                               "while :; do sleep 1; done",
+                               &o, NULL),
+                     OAR_E_PEER);
+    assert_int_equal(files_left(), 0);
+}
+
+static void the_launcher_is_left_as_it_was(void **state)
+{
+    census before = census_take();
+    sigset_t mask, after;
+
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    assert_int_equal(run_shell(2, "exit 7", NULL, NULL), OAR_E_PEER);
+    sigprocmask(SIG_SETMASK, NULL, &after);
+    for (int sig = 1; sig < 32; sig++)
+        assert_int_equal(sigismember(&mask, sig), sigismember(&after, sig));
+    assert_null(getenv("OARSONG_RANK"));
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
+    census_expect(&before);
+}
+
+static oar_status launch_true(void *arg)
+{
+    return run_shell(1, "true", NULL, NULL);
+}
+
+static void without_memory_nothing_is_started_or_left(void **state)
+{
+    census_fail_each(launch_true, NULL);
+    assert_int_equal(files_left(), 0);
+}
+
+static void a_result_needs_its_size(void **state)
+{
+    oar_launch_result r = { .exit_code = 77 };
+
+    assert_int_equal(run_shell(1, "exit 3", NULL, &r), OAR_E_ARG);
+    assert_int_equal(r.exit_code, 77);
+    assert_int_equal(
+        run_shell(1, "true", &(oar_launch_opts){ .size = 1 }, NULL), OAR_E_ARG);
+}
+
 /* ---- functions -------------------------------------------------------------
  */
 
@@ -179,6 +260,23 @@ static void the_reason_of_a_failed_function_arrives(void **state)
         assert_says("3 elements at NULL");
 }
 
+static oar_status return_a_failure(oar_group *g, void *arg)
+{
+    return oari_fail(OAR_E_DATA, "it is all wrong");
+}
+
+static void a_failed_function_exits_with_its_status(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+
+    assert_int_equal(oar_launch_fn(1, return_a_failure, NULL, NULL, NULL, &r),
+                     OAR_E_PEER);
+    assert_int_equal(r.failed_rank, 0);
+    assert_int_equal(r.exit_code, OAR_E_DATA);
+    assert_says("it is all wrong");
+    assert_int_equal(files_left(), 0);
+}
+
 /* ---- signals ---------------------------------------------------------------
  */
 
@@ -208,6 +306,65 @@ static void a_signal_for_the_launcher_reaches_the_ranks(void **state)
     assert_int_equal(files_left(), 0);
 }
 
+static int wait_for_end(int fd)
+{
+    struct pollfd wait = { fd, POLLIN, 0 };
+    char more[16];
+
+    while (poll(&wait, 1, 20000) == 1)
+        if (read(fd, more, sizeof more) <= 0)
+            return 1; /* nobody holds the other end any more */
+    return 0;
+}
+
+/* What a launcher says that was told to end. */
+static void a_run_ended_by_a_signal_is_aborted(void **state)
+{
+    static const int sig[] = { SIGTERM, SIGINT };
+    int pipe_fd[2], how;
+    char ready[1], script[128];
+
+    for (int i = 0; i < 2; i++) {
+        pid_t pid;
+        assert_int_equal(pipe(pipe_fd), 0);
+        if ((pid = fork()) == 0) {
+            oar_launch_result r = oar_launch_result_init();
+            snprintf(script, sizeof script, "echo >&%d; sleep 50", pipe_fd[1]);
+            _exit(run_shell(2, script, NULL, &r) != OAR_E_ABORTED ||
+                  r.failed_rank != -1 || r.exit_code != 128 + sig[i]);
+        }
+        close(pipe_fd[1]);
+        assert_int_equal(read(pipe_fd[0], ready, 1), 1);
+        assert_int_equal(kill(pid, sig[i]), 0);
+        assert_int_equal(waitpid(pid, &how, 0), pid);
+        assert_true(WIFEXITED(how));
+        assert_int_equal(WEXITSTATUS(how), 0);
+        assert_true(wait_for_end(pipe_fd[0]));
+        close(pipe_fd[0]);
+    }
+    assert_int_equal(files_left(), 0);
+}
+
+static void ranks_end_with_a_launcher_that_is_killed(void **state)
+{
+    int pipe_fd[2], how;
+    char ready[1], script[128];
+    pid_t pid;
+
+    assert_int_equal(pipe(pipe_fd), 0);
+    if ((pid = fork()) == 0) {
+        snprintf(script, sizeof script, "echo >&%d; exec sleep 50", pipe_fd[1]);
+        _exit(run_shell(3, script, NULL, NULL) != OAR_OK);
+    }
+    close(pipe_fd[1]);
+    assert_int_equal(read(pipe_fd[0], ready, 1), 1);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(wait_for_end(pipe_fd[0]));
+    close(pipe_fd[0]);
+    drop_leftovers(); /* its folder, which it could not remove */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,9 +376,17 @@ int main(void)
         cmocka_unit_test(a_run_that_takes_too_long_is_ended),
         cmocka_unit_test(a_program_that_is_not_there_is_127),
         cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(every_rank_has_its_own_number),
+        cmocka_unit_test(without_grace_there_is_no_sigterm),
+        cmocka_unit_test(the_launcher_is_left_as_it_was),
+        cmocka_unit_test(without_memory_nothing_is_started_or_left),
+        cmocka_unit_test(a_result_needs_its_size),
         cmocka_unit_test(a_function_runs_on_every_rank_with_a_group),
         cmocka_unit_test(the_reason_of_a_failed_function_arrives),
+        cmocka_unit_test(a_failed_function_exits_with_its_status),
         cmocka_unit_test(a_signal_for_the_launcher_reaches_the_ranks),
+        cmocka_unit_test(a_run_ended_by_a_signal_is_aborted),
+        cmocka_unit_test(ranks_end_with_a_launcher_that_is_killed),
     };
     int failed;
 
