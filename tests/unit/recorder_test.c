@@ -539,7 +539,7 @@ static void *write_records(void *arg)
     return NULL;
 }
 
-static char site_of_line[LINES][16];
+static char site_of_line[LINES][24];
 
 /* Every field must be the one of that sequence number. */
 static int is_whole(const oar_record *r)
