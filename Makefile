@@ -12,7 +12,7 @@ all: release
 
 help:
 	@echo 'make            build/release/bin/oarsong and build/release/examples/*'
-	@echo 'make demo       install what is missing, build, train on two ranks'
+	@echo 'make demo       install what is missing, build, train a GPT on two ranks'
 	@echo 'make test       install what is missing, build, run the tests'
 	@echo 'make check      layers, headers, exports, ABI, format, lint'
 	@echo 'make asan       the tests with the address and undefined sanitizers'
@@ -33,7 +33,7 @@ release dev: %: build/%/build.ninja
 	cmake --build build/$*
 
 demo: packages release
-	$(COMMAND) run -n 2 build/release/examples/ddp_mlp
+	$(COMMAND) run -n 2 build/release/examples/gpt
 
 test: packages release
 	scripts/run-tests release

@@ -31,7 +31,8 @@ typedef struct oar_group_opts {
     size_t size;
     const char *backend; /* NULL: OARSONG_BACKEND, else "native" */
     const char *name;    /* NULL: "world"; for messages, and to keep groups
-                            made from the same store apart */
+                            made from the same store apart; at most 150
+                            bytes */
     int64_t timeout_ms;  /* of an operation; 0: 300 s, below 0: none */
     int64_t spin_us;     /* 0: by itself (spin while cores are free); below 0:
                             never spin */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store.h: a small key-value rendezvous, where ranks find each other.
  *
- * Keys are texts of 1 to 200 bytes, values up to OAR_STORE_VALUE_MAX bytes. Any
+ * Keys are texts of 1 to 200 bytes (in a file store, whose keys are file names,
+ * of at most 250 when all but letters, digits, '-' and '_' count for three),
+ * values up to OAR_STORE_VALUE_MAX bytes. Any
  * thread may use a store; calls on one store never mix their effects. A timeout
  * below zero waits for ever, zero does not wait.
  */

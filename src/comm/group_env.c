@@ -23,6 +23,10 @@ static oar_status find_rank(int *rank, int *size)
 {
     int64_t r = 0, n = 1;
 
+    if ((oari_env_text("OARSONG_RANK") == NULL) !=
+        (oari_env_text("OARSONG_SIZE") == NULL))
+        return oari_fail(OAR_E_ARG,
+                         "of OARSONG_RANK and OARSONG_SIZE only one is set");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (oari_env_text(names[i].rank) == NULL ||
             oari_env_text(names[i].size) == NULL)
@@ -60,7 +64,7 @@ oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
 {
     oar_store *store = NULL;
     oar_status status;
-    int rank, size;
+    int rank = 0, size = 1;
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_from_env with nowhere to put it");

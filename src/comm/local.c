@@ -193,16 +193,21 @@ oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
     return oari_board_ready(board, spin_us);
 }
 
+void oari_world_say_left(oari_board *board)
+{
+    atomic_store(&board->control[board->rank]->closed, 1);
+    for (int r = 0; r < board->ranks; r++)
+        oari_board_notify(board, r);
+}
+
 void oari_world_leave(oari_board *board)
 {
     oari_world *world = board->world;
 
     if (world != NULL) {
+        oari_world_say_left(board);
         world->recorder[board->rank] = NULL;
         board->recorder = NULL; /* the world's */
-        atomic_store(&board->control[board->rank]->closed, 1);
-        for (int r = 0; r < board->ranks; r++)
-            oari_board_notify(board, r);
     }
     oari_board_clear(board);
     oari_world_release(world);

@@ -19,7 +19,10 @@ void oari_world_release(oari_world *world); /* NULL is fine */
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
                            const oari_recorder *recorder, oari_board *board);
 
-/* Says that the rank has left, and clears its board. */
+/* Says that the rank has left: whoever waits for it waits in vain. */
+void oari_world_say_left(oari_board *board);
+
+/* The same, and clears its board. */
 void oari_world_leave(oari_board *board);
 
 #endif

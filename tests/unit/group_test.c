@@ -530,6 +530,9 @@ static void nonsense_in_the_environment_is_named(void **state)
         say_env(i, "first", "2");
         assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, "\"first\"");
     }
+    forget_env(NULL);
+    setenv("OARSONG_RANK", "1", 1);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, "only one is set");
     assert_null(g);
 }
 
@@ -862,6 +865,8 @@ static void a_rank_that_returns_early_has_left_the_group(void **state)
 {
     run_on("shm", 3, leave_early, NULL);
     run_on("shm", 2, leave_early, (void *)"a message");
+    run_on("sim", 3, leave_early, NULL);
+    run_on("sim", 2, leave_early, (void *)"a message");
 }
 
 typedef struct pending {

@@ -62,8 +62,10 @@ static void *run_rank(void *arg)
     sim_rank *r = arg;
 
     r->status = r->fn(r->group, r->arg);
-    if (r->status == OAR_OK)
+    if (r->status == OAR_OK) {
+        oari_world_say_left(r->group->board);
         return NULL;
+    }
     r->error = *oar_last_error();
     if (r->error.status != r->status) /* not one of ours: say what we know */
         oari_error_set(&r->error, r->status, "rank %d returned %s",
