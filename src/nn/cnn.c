@@ -13,10 +13,11 @@ typedef struct stack {
     oar_status status;
 } stack;
 
-static void push(stack *s, oar_status status, oar_module *made)
+/* made is read after the call that made it has returned status. */
+static void push(stack *s, oar_status status, oar_module *const *made)
 {
     if (status == OAR_OK)
-        s->layer[s->count++] = made;
+        s->layer[s->count++] = *made;
     else if (s->status == OAR_OK)
         s->status = status;
 }
@@ -32,13 +33,13 @@ static void push_stage(stack *s, int64_t in, int64_t out, uint64_t seed,
     oar_module *made = NULL;
 
     if (s->status == OAR_OK)
-        push(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made), made);
+        push(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_batch_norm_create(2, out, &norm, &made), made);
+        push(s, oar_batch_norm_create(2, out, &norm, &made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_relu_create(&made), made);
+        push(s, oar_relu_create(&made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_max_pool2d_create(2, 2, NULL, &made), made);
+        push(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
 }
 
 static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
@@ -48,9 +49,9 @@ static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
     oar_module *made = NULL;
 
     if (s->status == OAR_OK)
-        push(s, oar_flatten_create(1, &made), made);
+        push(s, oar_flatten_create(1, &made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_linear_create(in, out, seed, &linear, &made), made);
+        push(s, oar_linear_create(in, out, seed, &linear, &made), &made);
 }
 
 oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)

@@ -59,22 +59,21 @@ static int check_record(crew *c, int rank, const oar_group *g, int victim)
     return 0;
 }
 
-/* If the victim had done its part, an operation is whole, and a later one
- * fails: the next, or, where it only sends, once the mail of the dead is full.
- */
+/* If the victim had done its part, an operation is whole, and the next one that
+ * waits for all ranks fails. */
 static int survive(crew *c, int rank, oar_group *g, deed_hands *h, int victim)
 {
-    int only_sends = h->deed->algorithm != NULL &&
-                     strcmp(h->deed->algorithm, "binomial") == 0;
     oar_status status = OAR_OK;
 
-    for (int i = 0; status == OAR_OK && i < (only_sends ? 16 : 2); i++) {
+    for (int i = 0; status == OAR_OK && i < 2; i++) {
         int64_t start = oari_now_ns();
         deed_fill(h);
         status = deed_run(h, g, 0);
         CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
         CREW_CHECK(c, rank, status != OAR_OK || deed_right(h));
     }
+    if (status == OAR_OK)
+        status = oar_barrier(g, NULL, NULL);
     CREW_CHECK(c, rank, status == OAR_E_PEER);
     return check_record(c, rank, g, victim);
 }
