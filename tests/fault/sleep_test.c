@@ -21,6 +21,8 @@
 
 #include "base/clock.h"
 #include "comm/group.h"
+#include "comm/local.h"
+#include "comm/mail.h"
 
 enum { NAP_MS = 100, RING_MS = 1000, LOOKS = 20, LONG = 30000, FDS = 1024 };
 
@@ -337,10 +339,169 @@ static void two_users_and_the_engine_do_not_oversleep(void **state)
     hammer(both, 3, 500);
 }
 
+/* ---- the handshake alone
+ * ------------------------------------------------------ */
+
+/* Two threads, a sleeper and an arriver, do their two accesses at the same
+ * time, again and again: at least one of them must see the other. A store that
+ * is still on its way when the load behind it is served shows here, and hardly
+ * ever in a whole operation. */
+enum { TRIES = 200000, TRY_MS = 4000 };
+
+typedef struct duel {
+    oari_world *world;
+    oari_recorder *recorder[2];
+    oari_board board[2];
+    oari_mail *mail[2];
+    int by_mail;
+    _Atomic int64_t turn; /* how often a side was ready */
+    _Atomic int over;
+    int tries, lost;
+} duel;
+
+/* Both sides go on together. */
+static void line_up(duel *d, int64_t *turns)
+{
+    atomic_fetch_add(&d->turn, 1);
+    *turns += 2;
+    for (int i = 1; atomic_load(&d->turn) < *turns; i++)
+        if (i % 1000 == 0)
+            syscall(SYS_sched_yield);
+}
+
+static void wait_a_little(void)
+{
+    for (volatile int i = (int)(crew_random(&seed) % 40); i > 0;)
+        i = i - 1;
+}
+
+static oar_transfer letter(int peer, int *text)
+{
+    return (oar_transfer){ .size = sizeof(oar_transfer),
+                           .peer = peer,
+                           .tag = 1,
+                           .data = text,
+                           .bytes = sizeof *text };
+}
+
+static void *arrive(void *arg)
+{
+    duel *d = arg;
+    oari_board *b = &d->board[0];
+    int64_t turns = 0;
+    int text = 1;
+
+    seed = 1;
+    for (;;) {
+        oar_transfer t = letter(1, &text);
+        line_up(d, &turns);
+        if (d->over)
+            return NULL;
+        wait_a_little();
+        if (d->by_mail)
+            oari_mail_send(d->mail[0], &t);
+        else {
+            oari_meet_begin(b);
+            oari_meet_poll(b);
+        }
+        line_up(d, &turns);
+    }
+}
+
+/* Arms and looks once; whether it saw the other. */
+static int arm_and_look(duel *d, const oar_transfer *t)
+{
+    int seen;
+
+    oari_board_arm(&d->board[1]);
+    if (d->by_mail) {
+        oari_mail_progress(d->mail[1]);
+        seen = t->done;
+    } else
+        seen = oari_meet_poll(&d->board[1]);
+    return seen;
+}
+
+/* Ends a try on the sleeper's side: was it woken, and is it there now? */
+static int look_again(duel *d, const oar_transfer *t)
+{
+    uint64_t rings = 0;
+    int rung = read(d->board[1].wait_fd, &rings, sizeof rings) > 0;
+
+    oari_board_awake(&d->board[1]);
+    if (d->by_mail)
+        oari_mail_progress(d->mail[1]);
+    if (!(d->by_mail ? t->done : oari_meet_poll(&d->board[1])))
+        fail_msg("try %d: it is not there at all", d->tries);
+    return rung;
+}
+
+static void fall_asleep_often(duel *d)
+{
+    int64_t turns = 0, deadline = oari_deadline(TRY_MS);
+    int text = 0;
+
+    seed = 2;
+    for (; d->tries < TRIES && oari_now_ns() < deadline; d->tries++) {
+        oar_transfer t = letter(0, &text);
+        int seen;
+        if (d->by_mail)
+            oari_mail_recv(d->mail[1], &t);
+        else
+            oari_meet_begin(&d->board[1]);
+        line_up(d, &turns);
+        wait_a_little();
+        seen = arm_and_look(d, &t);
+        line_up(d, &turns);
+        d->lost += !look_again(d, &t) && !seen;
+    }
+    d->over = 1;
+    line_up(d, &turns);
+}
+
+static void open_duel(duel *d)
+{
+    assert_int_equal(oari_world_create(2, 512, 4096, &d->world), OAR_OK);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(oari_recorder_create("duel", r, 2, &d->recorder[r]),
+                         OAR_OK);
+        assert_int_equal(
+            oari_world_join(d->world, r, -1, d->recorder[r], &d->board[r]),
+            OAR_OK);
+        assert_int_equal(oari_mail_create(&d->board[r], &d->mail[r]), OAR_OK);
+    }
+}
+
+static void close_duel(duel *d)
+{
+    for (int r = 0; r < 2; r++) {
+        oari_mail_destroy(d->mail[r]);
+        oari_world_leave(&d->board[r]);
+        oari_recorder_destroy(d->recorder[r]);
+    }
+    oari_world_release(d->world);
+}
+
+static void neither_side_of_the_handshake_misses_the_other(void **state)
+{
+    for (int by_mail = 0; by_mail < 2; by_mail++) {
+        duel d = { .by_mail = by_mail };
+        pthread_t thread;
+        open_duel(&d);
+        assert_int_equal(pthread_create(&thread, NULL, arrive, &d), 0);
+        fall_asleep_often(&d);
+        pthread_join(thread, NULL);
+        close_duel(&d);
+        print_message("%s: %d tries\n", by_mail ? "mail" : "meeting", d.tries);
+        assert_int_equal(d.lost, 0);
+    }
+}
+
 /* An argument is a pattern: only the tests that fit it are run. */
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neither_side_of_the_handshake_misses_the_other),
         cmocka_unit_test(no_barrier_oversleeps),
         cmocka_unit_test(no_small_sum_oversleeps),
         cmocka_unit_test(no_message_oversleeps),
