@@ -100,7 +100,10 @@ typedef struct oari_board_ops {
 struct oari_board {
     const oari_board_ops *ops;
     void *self;
-    int rank, ranks;
+    int rank, ranks;   /* on the board */
+    const int *member; /* by rank on the board: the rank in the group; NULL:
+                          the same. A board with members is that of one host
+                          in a group of several. */
     oari_layout layout;
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */

@@ -80,6 +80,7 @@ oar_status oar_broadcast_at(const char *file, int line, oar_group *group,
     OARI_TRY(check_span("broadcast", &buf));
     OARI_TRY(check_root(group, "broadcast", root));
     call.in = call.out = buf;
+    call.agreed = buf.count;
     call.root = root;
     return oari_post(group, &call, work);
 }
@@ -127,13 +128,14 @@ oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
         return oari_fail(OAR_E_ARG, "all_reduce: in and out overlap in part");
     call.in = in;
     call.out = out;
+    call.agreed = out.count;
     call.op = op;
     OARI_TRY(find_factor(&call, opts != NULL));
     return oari_post(group, &call, work);
 }
 
 static oar_status post_message(oari_call *call, oar_group *group, oar_span buf,
-                               int peer, uint32_t tag, oar_work **work)
+                               int peer, int64_t tag, oar_work **work)
 {
     const char *what = oar_coll_name(call->kind);
 
@@ -149,7 +151,7 @@ static oar_status post_message(oari_call *call, oar_group *group, oar_span buf,
 }
 
 oar_status oar_send_at(const char *file, int line, oar_group *group,
-                       oar_span buf, int peer, uint32_t tag,
+                       oar_span buf, int peer, int64_t tag,
                        const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -159,7 +161,7 @@ oar_status oar_send_at(const char *file, int line, oar_group *group,
 }
 
 oar_status oar_recv_at(const char *file, int line, oar_group *group,
-                       oar_span buf, int peer, uint32_t tag,
+                       oar_span buf, int peer, int64_t tag,
                        const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;

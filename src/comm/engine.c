@@ -230,7 +230,7 @@ static void start_message(oar_group *g, oar_work *work)
 
     *t = (oar_transfer){ .size = sizeof *t,
                          .peer = work->call.root,
-                         .tag = work->call.tag | UINT64_C(1) << 63,
+                         .tag = (uint64_t)work->call.tag | UINT64_C(1) << 63,
                          .data = work->call.out.data,
                          .bytes = oari_call_bytes(&work->call) };
     work->next = NULL;

@@ -31,9 +31,9 @@ static oar_status result_of(const oar_work *work)
         return OAR_OK;
     if (work->status == OAR_E_SIZE)
         return oari_fail(OAR_E_SIZE,
-                         "the message of rank %d with tag %u is not of the "
+                         "the message of rank %d with tag %lld is not of the "
                          "%zu bytes that were to be received",
-                         work->call.root, work->call.tag,
+                         work->call.root, (long long)work->call.tag,
                          oari_call_bytes(&work->call));
     return oari_fail_with(&work->group->fault);
 }
