@@ -102,7 +102,10 @@ OAR_API oar_status oar_reduce_at(const char *file, int line, oar_group *group,
 /* Leaves every rank's in as its part of root's out. The others give no out, and
  * in the form in _v no counts (NULL). */
 #define oar_gather(group, in, out, root, opts, work) \
-    oar_gather_v_at(OAR_HERE, group, in, out, NULL, root, opts, work)
+    oar_gather_at(OAR_HERE, group, in, out, root, opts, work)
+OAR_API oar_status oar_gather_at(const char *file, int line, oar_group *group,
+                                 oar_span in, oar_span out, int root,
+                                 const oar_call_opts *opts, oar_work **work);
 #define oar_gather_v(group, in, out, counts, root, opts, work) \
     oar_gather_v_at(OAR_HERE, group, in, out, counts, root, opts, work)
 OAR_API oar_status oar_gather_v_at(const char *file, int line, oar_group *group,
@@ -113,7 +116,10 @@ OAR_API oar_status oar_gather_v_at(const char *file, int line, oar_group *group,
 /* Leaves each rank's part of root's in in its out. The others give no in, and
  * in the form in _v no counts (NULL). */
 #define oar_scatter(group, in, out, root, opts, work) \
-    oar_scatter_v_at(OAR_HERE, group, in, NULL, out, root, opts, work)
+    oar_scatter_at(OAR_HERE, group, in, out, root, opts, work)
+OAR_API oar_status oar_scatter_at(const char *file, int line, oar_group *group,
+                                  oar_span in, oar_span out, int root,
+                                  const oar_call_opts *opts, oar_work **work);
 #define oar_scatter_v(group, in, counts, out, root, opts, work) \
     oar_scatter_v_at(OAR_HERE, group, in, counts, out, root, opts, work)
 OAR_API oar_status oar_scatter_v_at(const char *file, int line,

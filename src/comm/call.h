@@ -33,7 +33,8 @@ typedef struct oari_call {
     unsigned char canonical;   /* combine in the order of ranks */
     unsigned char synchronous; /* a send that waits for its receive */
     unsigned char prepared;    /* does not begin by itself */
-    oari_object object;        /* .data == NULL: none */
+    unsigned char is_object;   /* bytes whose number is not known; u8 */
+    oari_object object;        /* its result; .data == NULL: none for me */
     oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;
 
@@ -43,7 +44,7 @@ static inline uint64_t oari_call_fingerprint(const oari_call *call)
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                     (uint64_t)call->out.dtype << 16 |
                     (uint64_t)call->ragged << 24 |
-                    (uint64_t)(call->object.data != NULL) << 25 |
+                    (uint64_t)call->is_object << 25 |
                     (uint64_t)(uint32_t)(call->root + 1) << 32;
 
     word = (word + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;

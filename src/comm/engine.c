@@ -97,13 +97,28 @@ static int owes(const oar_group *g, int rank)
     return 0;
 }
 
+/* A message from anybody is lost when nobody is left to send it. */
+static int lost_peer(const oar_group *g, int peer)
+{
+    int last = -1;
+
+    if (peer >= 0)
+        return g->board->gone[peer] ? peer : -1;
+    for (int r = 0; r < g->ranks; r++) {
+        if (!g->board->gone[r] && r != g->rank)
+            return -1;
+        last = r != g->rank ? r : last;
+    }
+    return last;
+}
+
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (g->board == NULL)
         return -1;
     if (work != g->engine.current)
-        return g->board->gone[work->call.root] ? work->call.root : -1;
+        return lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (g->board->gone[r] && owes(g, r))
             return r;
@@ -230,9 +245,13 @@ static void start_message(oar_group *g, oar_work *work)
 
     *t = (oar_transfer){ .size = sizeof *t,
                          .peer = work->call.root,
-                         .tag = (uint64_t)work->call.tag | UINT64_C(1) << 63,
+                         .tag = work->call.wire_tag != 0
+                                    ? work->call.wire_tag
+                                    : oari_message_tag(work->call.tag),
+                         .any = oari_message_any(work->call.tag),
                          .data = work->call.out.data,
-                         .bytes = oari_call_bytes(&work->call) };
+                         .bytes = oari_span_bytes(&work->call.out),
+                         .synchronous = work->call.synchronous };
     work->next = NULL;
     while (*end != NULL)
         end = &(*end)->next;
@@ -241,6 +260,19 @@ static void start_message(oar_group *g, oar_work *work)
                                               : g->backend->recv(g->self, t);
     if (status != OAR_OK)
         oari_group_break(g, work, t->peer);
+}
+
+static void say_what_came(const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    oar_message came = { .size = sizeof came,
+                         .source = t->source,
+                         .tag = (int64_t)(t->got_tag & UINT32_MAX),
+                         .bytes = t->got_bytes };
+
+    if (work->call.kind == OAR_COLL_RECV && work->call.message != NULL &&
+        (t->status == OAR_OK || t->status == OAR_E_SIZE))
+        oari_struct_give(work->call.message, &came, sizeof came, "message");
 }
 
 static int drive_messages(oar_group *g)
@@ -254,6 +286,7 @@ static int drive_messages(oar_group *g)
             continue;
         }
         *at = work->next;
+        say_what_came(work);
         finish(g, work, work->transfer.status);
         moved = 1;
     }
@@ -436,25 +469,51 @@ static void enqueue(oar_group *g, oar_work *work)
     pthread_mutex_unlock(&e->lock);
 }
 
-void oari_engine_wait(oar_group *group, oar_work *work)
+/* Waits for the token, while it may be had; 0: the work was done meanwhile. */
+static int want_token(oar_group *g, const oar_work *work)
 {
-    oari_engine *e = &group->engine;
-    int driving = 0;
+    oari_engine *e = &g->engine;
+    int mine = 0;
 
-    if (is_done(work))
-        return;
     atomic_fetch_add(&e->waiters, 1);
-    oari_engine_wake(group);
+    oari_engine_wake(g);
     pthread_mutex_lock(&e->lock);
-    while (!is_done(work) && !(driving = try_token(e)))
+    while (!(work != NULL && is_done(work)) && !(mine = try_token(e)))
         pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
     atomic_fetch_sub(&e->waiters, 1);
-    if (driving) {
+    return mine;
+}
+
+void oari_engine_wait(oar_group *group, oar_work *work)
+{
+    oari_engine *e = &group->engine;
+
+    if (is_done(work))
+        return;
+    if (want_token(group, work)) {
         drive(group, work);
         give_token(e);
     } else if (atomic_load(&e->posted) != 0)
         tell_everyone(e); /* the engine's thread stepped back for us */
+}
+
+int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                     oar_envelope *found)
+{
+    int there = 0;
+
+    if (!want_token(group, NULL))
+        return 0;
+    drive_once(group);
+    look_around(group);
+    if (!oari_group_broken(group) && group->backend->progress != NULL &&
+        group->backend->progress(group->self) != OAR_OK)
+        oari_group_break(group, NULL, -1);
+    if (!oari_group_broken(group))
+        there = group->backend->peek(group->self, peer, tag, any, found);
+    give_token(&group->engine);
+    return there;
 }
 
 /* The fast path: nobody drives, nothing is queued. */
@@ -534,13 +593,16 @@ static oar_status start_thread(oar_group *g)
     return OAR_OK;
 }
 
-oar_status oari_engine_post(oar_group *group, oar_work *work)
+oar_status oari_engine_start(oar_group *group)
 {
-    OARI_TRY(start_thread(group));
+    return start_thread(group);
+}
+
+void oari_engine_enqueue(oar_group *group, oar_work *work)
+{
     enqueue(group, work);
     tell_everyone(&group->engine);
     oari_engine_wake(group);
-    return OAR_OK;
 }
 
 oar_status oari_engine_init(oari_engine *engine)

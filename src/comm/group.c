@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/registry.h"
+#include "comm/store.h"
 
 /* ---- faults
  * --------------------------------------------------------------------*/
@@ -231,6 +232,16 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     return OAR_OK;
 }
 
+static oar_status find_abilities(oar_group *g)
+{
+    oar_backend_caps caps = { .size = sizeof caps };
+
+    if (g->backend->probe != NULL)
+        OARI_TRY(g->backend->probe(&caps));
+    g->can = caps.can;
+    return OAR_OK;
+}
+
 /* An algorithm forced by name decides whether the board is used. */
 static oar_status force_algorithm(oari_exec *x)
 {
@@ -285,9 +296,12 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine));
     OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
+    OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, world));
     return make_exec(g, o);
 }
+
+static _Atomic uint64_t worlds; /* made in this process */
 
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
@@ -304,6 +318,10 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->generation = oari_fork_generation();
     g->backend = backend;
     g->timeout_ms = settings->timeout_ms;
+    g->settings = *settings;
+    g->settings.name = g->settings.backend = NULL;
+    g->world_key = atomic_fetch_add(&worlds, 1);
+    g->store = oari_store_retain(env->store);
     if (build(g, env, settings, world) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_group_destroy(g);
@@ -334,6 +352,16 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
     return oari_group_open(backend, &env, &o, NULL, group);
 }
 
+static void drop_subsets(oar_group *g)
+{
+    while (g->subsets != NULL) {
+        oari_subset *s = g->subsets;
+
+        g->subsets = s->next;
+        oari_free(s);
+    }
+}
+
 void oar_group_destroy(oar_group *group)
 {
     if (group == NULL)
@@ -348,6 +376,10 @@ void oar_group_destroy(oar_group *group)
     if (group->opened)
         group->backend->close(group->self);
     oari_exec_clear(&group->exec);
+    oari_batch_drop(group);
+    drop_subsets(group);
+    oar_store_destroy(group->store);
+    oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);
     oari_free(group->self);
     oari_free(group->name);

@@ -40,6 +40,9 @@ struct oar_work {
     int mine;          /* and drives it itself: nobody else looks */
     oar_work_fn then;
     void *then_arg;
+    oar_work *whole;       /* it is a part of this one; NULL: it stands alone */
+    _Atomic int parts;     /* of a whole: how many are not done */
+    oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
     struct oar_work *next;
 };
@@ -60,6 +63,21 @@ typedef struct oari_engine {
     int has_thread, stop; /* under lock */
 } oari_engine;
 
+/* Calls collected between oar_batch_begin and _end. Those two guard it: only
+ * the thread that opened it touches it. */
+typedef struct oari_batch {
+    _Atomic int taken, open;
+    pthread_t owner;
+    oar_work *first, *last;
+    int count;
+} oari_batch;
+
+/* How many groups were made of one list of ranks. */
+typedef struct oari_subset {
+    struct oari_subset *next;
+    uint64_t hash, made;
+} oari_subset;
+
 struct oar_group {
     int rank, ranks;
     unsigned generation; /* of fork */
@@ -73,8 +91,20 @@ struct oar_group {
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
     oar_error fault;
+    uint32_t can; /* OAR_CAN_ bits of the backend */
     oari_exec exec;
     oari_engine engine;
+    oari_batch batch;
+
+    /* for groups made of this one */
+    oar_store *store;        /* a reference; NULL: none */
+    oar_group_opts settings; /* every default filled in; no name, no texts */
+    uint64_t splits;
+    oari_subset *subsets;
+    int *in_world;      /* by rank: the rank in the first group; NULL: this is
+                           it */
+    uint64_t world_key; /* the same in all groups of one world, in here */
+    uint64_t watched;   /* monitored barriers so far */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -86,11 +116,15 @@ void oari_engine_close(oar_group *group);
 
 /* Runs the operation to its end. The work may be on the caller's stack. */
 void oari_engine_run(oar_group *group, oar_work *work);
-/* Queues it; it goes on by itself. */
-oar_status oari_engine_post(oar_group *group, oar_work *work);
+/* Makes sure that what is queued goes on by itself. */
+oar_status oari_engine_start(oar_group *group);
+void oari_engine_enqueue(oar_group *group, oar_work *work);
 void oari_engine_wait(oar_group *group, oar_work *work);
 /* Drives for a moment, if nobody does. */
 void oari_engine_nudge(oar_group *group);
+/* Whether such a message waits (oar_backend_ops.peek), after a look around. */
+int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                     oar_envelope *found);
 /* Makes whoever sleeps look again. Any thread. */
 void oari_engine_wake(oar_group *group);
 
@@ -107,6 +141,10 @@ oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
                            const oar_group_opts *settings,
                            struct oari_world *world, oar_group **group);
+
+/* Says whose ranks the group's are: member, by rank: in parent. */
+oar_status oari_group_place(oar_group *group, const oar_group *parent,
+                            const int *member);
 
 /* OAR_OK, or OAR_E_STATE in a child of the process that made the group. */
 oar_status oari_group_owned(const oar_group *group);
@@ -129,8 +167,28 @@ static inline int oari_group_broken(const oar_group *group)
 /* ---- work.c ----------------------------------------------------------------
  */
 
-/* Gives the call its number and runs or queues it. */
+/* Gives the call its number and runs or queues it. Borrows what it points to
+ * for the call. */
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work);
+/* Several calls that are under way at once, as one. */
+oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
+                          oar_work **work);
+
+/* Whether this thread has a batch open; then calls are added to it. */
+int oari_batching(const oar_group *group);
+oar_status oari_batch_add(oar_group *group, const oari_call *call);
+void oari_batch_drop(oar_group *group);
+
+/* Tags on the wire: a collective's number; or the user's with bit 63 set; or
+ * the library's own with bit 62 set. */
+static inline uint64_t oari_message_tag(int64_t tag)
+{
+    return UINT64_C(1) << 63 | (uint64_t)(tag >= 0 ? tag : 0);
+}
+static inline uint64_t oari_message_any(int64_t tag)
+{
+    return tag >= 0 ? 0 : UINT32_MAX;
+}
 void oari_work_finish(oar_work *work, oar_status status);
 
 #endif

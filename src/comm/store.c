@@ -23,6 +23,7 @@ oar_status oari_store_wrap(const oari_store_ops *ops, void *self,
     }
     made->ops = ops;
     made->self = self;
+    atomic_store(&made->holders, 1);
     *store = made;
     return OAR_OK;
 }
@@ -40,9 +41,16 @@ oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value)
     return OAR_OK;
 }
 
+oar_store *oari_store_retain(oar_store *store)
+{
+    if (store != NULL)
+        atomic_fetch_add(&store->holders, 1);
+    return store;
+}
+
 void oar_store_destroy(oar_store *store)
 {
-    if (store == NULL)
+    if (store == NULL || atomic_fetch_sub(&store->holders, 1) != 1)
         return;
     store->ops->destroy(store->self);
     oari_free(store);

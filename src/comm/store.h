@@ -5,6 +5,8 @@
 #ifndef OARI_COMM_STORE_H
 #define OARI_COMM_STORE_H
 
+#include <stdatomic.h>
+
 #include <oarsong/store.h>
 
 /* A value, owned by whoever holds it. data == NULL: there is none. */
@@ -30,7 +32,11 @@ typedef struct oari_store_ops {
 struct oar_store {
     const oari_store_ops *ops;
     void *self;
+    _Atomic int holders;
 };
+
+/* One more reference; NULL stays NULL. */
+oar_store *oari_store_retain(oar_store *store);
 
 /* Wraps self, which is destroyed through ops if this fails. */
 oar_status oari_store_wrap(const oari_store_ops *ops, void *self,
