@@ -24,6 +24,7 @@ typedef struct oari_call {
     oar_op op;
     int root;           /* or the peer of a message; -1: none, or any */
     int64_t tag;        /* -1: any */
+    uint64_t wire_tag;  /* a message of the library itself; 0: the user */
     double weight;      /* factor of this rank's contribution */
     int64_t timeout_ms; /* 0: the group's; below 0: none */
     const char *label;  /* may be NULL */
