@@ -23,14 +23,6 @@
 
 enum { NOTICED_MS = 2000, COUNT = 20000, FORKS = 300 };
 
-/* In a child the stacks of the other threads are gone, and what hung on them
- * looks lost. */
-OAR_API const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "detect_leaks=0";
-}
-
 /* How a child ended, as crew_wait says it. */
 static int wait_for(pid_t pid)
 {
@@ -269,6 +261,8 @@ static int run_legacy(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
     if (rank == 0) {
         pid_t pid = l->by_hand ? _Fork() : fork();
+        if (pid == 0)
+            alarm(2 * CREW_PATIENCE_MS / 1000); /* should the test fail */
         while (pid == 0)
             pause();
         l->child = pid;

@@ -25,13 +25,6 @@ enum {
     KILLED = 128 + SIGKILL
 };
 
-/* Looking for leaks takes longer than an exit without destroy may. */
-OAR_API const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "detect_leaks=0";
-}
-
 static void die(void *arg)
 {
     raise(SIGKILL);

@@ -25,8 +25,10 @@ typedef struct crew {
 /* What a rank does; 0 is success. */
 typedef int (*crew_fn)(crew *c, int rank, void *arg);
 
-/* Whether ranks end by exit, where a sanitizer looks for leaks (a tenth of a
- * second each time), and not by _exit. */
+/* Whether a sanitizer looks for leaks when a process exits. That takes seconds
+ * where there are threads, and in a forked child it finds what was on stacks
+ * that are gone; so it is off in programs with crews, unless they turn it on.
+ */
 extern int crew_looks_for_leaks;
 
 /* Names the scenario and starts the ranks. A failure here ends the test. */

@@ -226,7 +226,7 @@ int deed_right(const deed_hands *h)
 /* ---- steps ----------------------------------------------------------------
  */
 
-static struct {
+static _Thread_local struct {
     int step, seen, at;
     void (*fn)(void *arg);
     void *arg;
@@ -238,7 +238,7 @@ static void count_step(const oari_exec *exec)
     if (exec->number != 1 || exec->at == watched.at)
         return;
     watched.at = exec->at;
-    if (watched.seen++ == watched.step)
+    if (watched.seen++ == watched.step && watched.fn != NULL)
         watched.fn(watched.arg);
 }
 
@@ -249,7 +249,8 @@ void deed_watch(int step, void (*fn)(void *arg), void *arg)
     watched.arg = arg;
     watched.seen = 0;
     watched.at = -1;
-    oari_exec_hook = count_step;
+    if (oari_exec_hook != count_step)
+        oari_exec_hook = count_step;
 }
 
 int deed_steps(void)
