@@ -65,7 +65,7 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
     char who[256] = "the others";
 
     if (missing >= 0)
-        oari_exec_missing(&g->exec, missing, who, sizeof who);
+        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
               oar_coll_name(work->call.kind), limit, who);
     oari_group_break(g, work, missing);
@@ -75,7 +75,7 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
     char who[256];
 
-    oari_exec_missing(&g->exec, rank, who, sizeof who);
+    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who,
               atomic_load(&g->board->control[rank]->closed)
                   ? "has left the group"
@@ -84,10 +84,9 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
 }
 
 /* Whether a rank that is gone still owes the collective something. */
-static int owes(const oar_group *g, int rank)
+static int owes(const oar_group *g, const oari_exec *x, int rank)
 {
     const oari_board *b = g->board;
-    const oari_exec *x = &g->exec;
 
     if (x->begun)
         return atomic_load(&b->line[rank][b->meeting & 1]->stamp) != b->meeting;
@@ -117,12 +116,20 @@ static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (g->board == NULL)
         return -1;
-    if (work != g->engine.current)
+    if (work->lane == NULL)
         return lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (g->board->gone[r] && owes(g, r))
+        if (g->board->gone[r] && owes(g, &work->lane->exec, r))
             return r;
     return -1;
+}
+
+/* Who the operation waits for, if one rank can be named. */
+static int missing_rank(const oar_group *g, const oar_work *work)
+{
+    if (work->lane == NULL)
+        return work->call.root;
+    return work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
@@ -133,10 +140,7 @@ static void look_at_deadline(oar_group *g, oar_work *work)
     if (work->deadline_ns == 0)
         work->deadline_ns = oari_deadline(limit);
     else if (oari_now_ns() >= work->deadline_ns)
-        timed_out(g, work,
-                  work == g->engine.current
-                      ? (g->exec.begun ? oari_meet_missing(g->board) : -1)
-                      : work->call.root);
+        timed_out(g, work, missing_rank(g, work));
 }
 
 static void look_at(oar_group *g, oar_work *work)
@@ -158,8 +162,9 @@ static void look_around(oar_group *g)
     if (g->board != NULL &&
         (published = oari_board_published(g->board)) != NULL)
         oari_group_adopt(g, published);
-    if (!oari_group_broken(g) && e->current != NULL)
-        look_at(g, e->current);
+    for (int i = 0; i < e->lanes; i++)
+        if (!oari_group_broken(g) && e->lane[i].work != NULL)
+            look_at(g, e->lane[i].work);
     for (oar_work *w = e->message; w != NULL; w = w->next)
         if (!oari_group_broken(g))
             look_at(g, w);
@@ -177,6 +182,16 @@ static void finish(oar_group *g, oar_work *work, oar_status status)
     oari_work_finish(work, status);
 }
 
+static void finish_lane(oar_group *g, oari_lane *lane, oar_status status)
+{
+    oar_work *work = lane->work;
+
+    lane->work = NULL;
+    work->lane = NULL;
+    g->engine.busy--;
+    finish(g, work, status);
+}
+
 /* Ends what is under way, after the group has broken. The backend lets go of
  * all transfers at its next progress. */
 static void finish_broken(oar_group *g)
@@ -188,11 +203,11 @@ static void finish_broken(oar_group *g)
         g->backend->abort(g->self, g->fault.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
-    if ((work = e->current) != NULL) {
-        e->current = NULL;
-        oari_exec_withdraw(&g->exec);
-        finish(g, work, g->fault.status);
-    }
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL) {
+            oari_exec_withdraw(&e->lane[i].exec);
+            finish_lane(g, &e->lane[i], g->fault.status);
+        }
     while ((work = e->message) != NULL) {
         e->message = work->next;
         finish(g, work, g->fault.status);
@@ -229,10 +244,15 @@ static oar_work *take_messages(oari_engine *e)
 
 /* A plan that cannot be made leaves the ranks out of step: that ends the group.
  */
-static void start_collective(oar_group *g, oar_work *work)
+static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
 {
-    g->engine.current = work;
-    if (oari_exec_start(&g->exec, &work->call, work->sequence) != OAR_OK)
+    oari_engine *e = &g->engine;
+
+    lane->work = work;
+    work->lane = lane;
+    e->busy++;
+    if (oari_exec_start(&lane->exec, &work->call, work->sequence,
+                        ++e->number) != OAR_OK)
         oari_group_break(g, work, -1);
 }
 
@@ -293,39 +313,59 @@ static int drive_messages(oar_group *g)
     return moved;
 }
 
-static int drive_collective(oar_group *g)
+static int drive_lane(oar_group *g, oari_lane *lane)
 {
-    oar_work *work = g->engine.current;
-
-    switch (oari_exec_poll(&g->exec)) {
+    switch (oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
-    case OARI_DONE:
-        g->engine.current = NULL;
-        finish(g, work, OAR_OK);
-        return 1;
-    case OARI_FAILED: oari_group_break(g, work, -1); return 1;
+    case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
+    case OARI_FAILED: oari_group_break(g, lane->work, -1); return 1;
     }
     return 0;
+}
+
+static int drive_collectives(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    int moved = 0;
+
+    if (e->busy == 0)
+        return 0;
+    for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
+        if (e->lane[i].work != NULL)
+            moved |= drive_lane(g, &e->lane[i]);
+    return moved;
+}
+
+static oari_lane *free_lane(oari_engine *e)
+{
+    for (int i = 0; e->busy < e->lanes && i < e->lanes; i++)
+        if (e->lane[i].work == NULL)
+            return &e->lane[i];
+    return NULL;
 }
 
 static void take_new_work(oar_group *g)
 {
     oari_engine *e = &g->engine;
     oar_work *work, *next;
+    oari_lane *lane;
 
     for (work = take_messages(e); work != NULL; work = next) {
         next = work->next;
         start_message(g, work);
     }
-    if (e->current == NULL && (work = take_collective(e)) != NULL)
-        start_collective(g, work);
+    while ((lane = free_lane(e)) != NULL && (work = take_collective(e)) != NULL)
+        start_collective(g, lane, work);
 }
 
-/* Whether anything beyond the collective under way is posted. */
+/* Whether anything beyond the collectives under way is posted. One that a
+ * caller drives by itself is not counted as posted. */
 static int more_posted(const oari_engine *e)
 {
+    int mine = e->busy != 0 && e->lane->work != NULL && e->lane->work->mine;
+
     return atomic_load_explicit(&e->posted, memory_order_relaxed) >
-           (e->current != NULL && !e->current->mine);
+           e->busy - mine;
 }
 
 /* One round. Returns whether anything moved. */
@@ -337,11 +377,11 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (g->exec.board == NULL || e->message != NULL) &&
+        (e->lane->exec.board == NULL || e->message != NULL) &&
         g->backend->progress(g->self) != OAR_OK)
-        oari_group_break(g, e->current, -1);
-    if (!oari_group_broken(g) && e->current != NULL)
-        moved = drive_collective(g);
+        oari_group_break(g, e->lane->work, -1);
+    if (!oari_group_broken(g))
+        moved = drive_collectives(g);
     if (!oari_group_broken(g) && e->message != NULL)
         moved |= drive_messages(g);
     if (oari_group_broken(g)) {
@@ -360,16 +400,21 @@ typedef struct idle {
     int polls;
 } idle;
 
+static int64_t sooner(const oar_work *work, int64_t than)
+{
+    return work != NULL && work->deadline_ns != 0 && work->deadline_ns < than
+               ? work->deadline_ns
+               : than;
+}
+
 static int64_t nearest_deadline(const oari_engine *e)
 {
     int64_t nearest = oari_now_ns() + NAP_NS;
 
-    if (e->current != NULL && e->current->deadline_ns != 0 &&
-        e->current->deadline_ns < nearest)
-        nearest = e->current->deadline_ns;
+    for (int i = 0; i < e->lanes; i++)
+        nearest = sooner(e->lane[i].work, nearest);
     for (const oar_work *w = e->message; w != NULL; w = w->next)
-        if (w->deadline_ns != 0 && w->deadline_ns < nearest)
-            nearest = w->deadline_ns;
+        nearest = sooner(w, nearest);
     return nearest;
 }
 
@@ -524,7 +569,7 @@ void oari_engine_run(oar_group *group, oar_work *work)
     if (work->call.kind < OAR_COLL_SEND && try_token(e)) {
         if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
-            start_collective(group, work);
+            start_collective(group, e->lane, work);
             drive(group, work);
             give_token(e);
             return;

@@ -102,7 +102,7 @@ static oar_status make_gather(oari_exec *exec)
 }
 
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
-                           uint64_t sequence)
+                           uint64_t sequence, uint64_t number)
 {
     oari_ask ask = { .kind = call->kind,
                      .rank = exec->rank,
@@ -121,7 +121,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->element = ask.element;
     exec->at = exec->begun = exec->met = exec->exposed = 0;
     exec->transfers = 0;
-    exec->number++;
+    exec->number = number;
     exec->factor[exec->rank] = call->weight;
     OARI_TRY(plan_for(exec, &ask));
     if (exec->plan->slot_count != 0)

@@ -61,7 +61,7 @@ void oari_exec_clear(oari_exec *exec);
 
 /* Finds the plan. On failure nothing has been shown to any peer. */
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
-                           uint64_t sequence);
+                           uint64_t sequence, uint64_t number);
 oari_progress oari_exec_poll(oari_exec *exec);
 
 /* After a failure: takes the buffers out of the peers' reach. */

@@ -262,10 +262,8 @@ static oar_status force_algorithm(oari_exec *x)
     return OAR_OK;
 }
 
-static oar_status make_exec(oar_group *g, const oar_group_opts *o)
+static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
-    oari_exec *x = &g->exec;
-
     x->rank = g->rank;
     x->ranks = g->ranks;
     x->board = g->board;
@@ -275,6 +273,26 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o)
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
     x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
     return oari_exec_init(x);
+}
+
+static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
+{
+    oari_engine *e = &g->engine;
+
+    e->lane = oari_alloc(OARI_LANES, sizeof *e->lane);
+    if (e->lane == NULL)
+        return OAR_E_NOMEM;
+    do
+        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
+    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    return OAR_OK;
+}
+
+static void drop_lanes(oari_engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        oari_exec_clear(&e->lane[i].exec);
+    oari_free(e->lane);
 }
 
 static oar_status check_world(const oar_backend_env *env)
@@ -298,7 +316,7 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
     OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
     OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, world));
-    return make_exec(g, o);
+    return make_lanes(g, o);
 }
 
 static _Atomic uint64_t worlds; /* made in this process */
@@ -375,7 +393,7 @@ void oar_group_destroy(oar_group *group)
     }
     if (group->opened)
         group->backend->close(group->self);
-    oari_exec_clear(&group->exec);
+    drop_lanes(&group->engine);
     oari_batch_drop(group);
     drop_subsets(group);
     oar_store_destroy(group->store);

@@ -44,8 +44,19 @@ struct oar_work {
     _Atomic int parts;     /* of a whole: how many are not done */
     oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
+    struct oari_lane *lane;       /* of a collective under way */
     struct oar_work *next;
 };
+
+/* A place for one collective under way. Over a board there is one, because
+ * meetings have one order; over messages several, told apart by their numbers.
+ */
+typedef struct oari_lane {
+    oari_exec exec;
+    oar_work *work; /* NULL: free */
+} oari_lane;
+
+enum { OARI_LANES = 8 };
 
 /* Who drives, and what is to be driven. See engine.c. */
 typedef struct oari_engine {
@@ -57,7 +68,9 @@ typedef struct oari_engine {
     pthread_cond_t changed;
     oar_work *first, *last; /* collectives queued; under lock */
     oar_work *fresh;        /* messages queued; under lock, newest first */
-    oar_work *current;      /* the driver's: the collective under way */
+    oari_lane *lane;        /* the driver's: collectives under way */
+    int lanes, busy;        /* how many, and in use */
+    uint64_t number;        /* of the collective started last */
     oar_work *message;      /* the driver's: messages under way */
     pthread_t thread;
     int has_thread, stop; /* under lock */
@@ -92,7 +105,6 @@ struct oar_group {
     _Atomic int broken; /* OARI_FAULT_* */
     oar_error fault;
     uint32_t can; /* OAR_CAN_ bits of the backend */
-    oari_exec exec;
     oari_engine engine;
     oari_batch batch;
 

@@ -71,6 +71,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.deadline_ns = 0;
     work.then = NULL;
     work.whole = NULL;
+    work.lane = NULL;
     work.on_stack = 1;
     work.mine = 0;
     atomic_init(&work.done, 0);
