@@ -324,8 +324,6 @@ void oari_work_finish(oar_work *work, oar_status status)
     work->status = status;
     then = work->then;
     arg = work->then_arg;
-    if (!on_stack && work->call.prepared)
-        work->then = NULL; /* once for every start */
     atomic_store_explicit(&work->done, 1, memory_order_release);
     wake_waiters(e);
     pthread_mutex_unlock(&e->lock);
@@ -353,6 +351,7 @@ oar_status oar_work_start(oar_work *work)
         return oari_fail(OAR_E_STATE, "this %s is under way",
                          oar_coll_name(work->call.kind));
     work->status = OAR_OK;
+    work->then = NULL; /* a function is for one start */
     hand_over(work);
     return OAR_OK;
 }
