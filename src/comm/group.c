@@ -181,42 +181,16 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 /* ---- making
  * --------------------------------------------------------------------*/
 
-oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
-{
-    int64_t small = 0, stage = 0;
-
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    OARI_TRY(oari_env_int("OARSONG_SMALL_BYTES", 8, 1 << 20, &small));
-    OARI_TRY(oari_env_int("OARSONG_STAGE_BYTES", 64, 64 << 20, &stage));
-    if (o->timeout_ms == 0)
-        OARI_TRY(oari_env_int("OARSONG_TIMEOUT_MS", -1, INT64_MAX / 2000000,
-                              &o->timeout_ms));
-    if (o->spin_us == 0)
-        OARI_TRY(oari_env_int("OARSONG_SPIN_US", -1, 1000000, &o->spin_us));
-    if (o->small_bytes == 0)
-        o->small_bytes = small != 0 ? (size_t)small : OARI_DEFAULT_SMALL;
-    if (o->stage_bytes == 0)
-        o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
-    if (o->timeout_ms == 0)
-        o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
-    if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
-        return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
-                         strlen(o->name), OARI_NAME_MAX);
-    if (o->small_bytes < 8 || o->small_bytes > 1 << 20 || o->stage_bytes < 64 ||
-        o->stage_bytes > 64 << 20)
-        return oari_fail(OAR_E_ARG,
-                         "small_bytes %zu (8 to 1 MiB), stage_bytes %zu (64 "
-                         "to 64 MiB)",
-                         o->small_bytes, o->stage_bytes);
-    return OAR_OK;
-}
-
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                                const oar_group_opts *o,
                                struct oari_world *world)
 {
-    struct oari_open core = { o->small_bytes, o->stage_bytes, o->spin_us,
-                              g->recorder, world };
+    struct oari_open core = { .small_bytes = o->small_bytes,
+                              .stage_bytes = o->stage_bytes,
+                              .eager_bytes = o->eager_bytes,
+                              .spin_us = o->spin_us,
+                              .recorder = g->recorder,
+                              .world = world };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -243,11 +217,11 @@ static oar_status find_abilities(oar_group *g)
 }
 
 /* An algorithm forced by name decides whether the board is used. */
-static oar_status force_algorithm(oari_exec *x)
+static oar_status force_algorithm(oari_exec *x, const char *algorithm)
 {
     int kind;
 
-    x->algorithm = oari_env_text("OARSONG_ALGO");
+    x->algorithm = algorithm;
     if (x->algorithm == NULL)
         return OAR_OK;
     kind = oari_algorithm_kind(x->algorithm);
@@ -267,7 +241,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->rank = g->rank;
     x->ranks = g->ranks;
     x->board = g->board;
-    OARI_TRY(force_algorithm(x));
+    OARI_TRY(force_algorithm(x, o->algorithm));
     x->backend = g->backend;
     x->self = g->self;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
@@ -307,13 +281,19 @@ static oar_status check_world(const oar_backend_env *env)
 }
 
 static oar_status build(oar_group *g, const oar_backend_env *env,
-                        const oar_group_opts *o, struct oari_world *world)
+                        struct oari_world *world)
 {
+    oar_group_opts *o = &g->settings;
+
     g->name = oari_strdup(o->name != NULL ? o->name : "world");
     if (g->name == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine));
     OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
+    OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
+    if (env->store != NULL && env->ranks > 1)
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, o,
+                                     &g->algorithm));
     OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, world));
     return make_lanes(g, o);
@@ -337,14 +317,14 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->backend = backend;
     g->timeout_ms = settings->timeout_ms;
     g->settings = *settings;
-    g->settings.name = g->settings.backend = NULL;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
-    if (build(g, env, settings, world) != OAR_OK) {
+    if (build(g, env, world) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
+    g->settings.name = g->settings.backend = NULL; /* the caller's */
     *group = g;
     return OAR_OK;
 }
@@ -401,5 +381,6 @@ void oar_group_destroy(oar_group *group)
     oari_recorder_destroy(group->recorder);
     oari_free(group->self);
     oari_free(group->name);
+    oari_free(group->algorithm);
     oari_free(group);
 }

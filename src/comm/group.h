@@ -14,14 +14,12 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
-    OARI_DEFAULT_SMALL = 512,
-    OARI_DEFAULT_STAGE = 256 << 10,
     OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
 };
 
 /* What the in-tree backends are opened with besides oar_backend_env. */
 struct oari_open {
-    size_t small_bytes, stage_bytes;
+    size_t small_bytes, stage_bytes, eager_bytes;
     int64_t spin_us;
     oari_recorder *recorder;
     struct oari_world *world; /* sim's */
@@ -110,7 +108,9 @@ struct oar_group {
 
     /* for groups made of this one */
     oar_store *store;        /* a reference; NULL: none */
-    oar_group_opts settings; /* every default filled in; no name, no texts */
+    oar_group_opts settings; /* every default filled in, rank 0's where it
+                                counts; without name and backend */
+    char *algorithm;         /* what settings point to; NULL: not ours */
     uint64_t splits;
     oari_subset *subsets;
     int *in_world;      /* by rank: the rank in the first group; NULL: this is
@@ -146,6 +146,14 @@ void oari_engine_wake(oar_group *group);
 /* Options with every default filled in, from the environment and our own. */
 oar_status oari_group_settings(const oar_group_opts *opts,
                                oar_group_opts *full);
+
+/* Names the algorithm by a copy of text (NULL: none), which *algorithm owns. */
+oar_status oari_settings_own(const char *text, oar_group_opts *settings,
+                             char **algorithm);
+
+/* Puts rank 0's in place of those on which all ranks must agree. */
+oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
+                               oar_group_opts *settings, char **algorithm);
 
 /* Makes a group over a backend, with settings as above. world: sim's, else
  * NULL. */
