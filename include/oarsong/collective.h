@@ -9,8 +9,9 @@
  * opts may be NULL. work == NULL: the call returns when the result is in place
  * (device memory: when it is ordered on the stream). work != NULL: the call
  * returns at once and gives a handle; the buffers belong to the operation until
- * the handle is done. Operations on one group run in the order they were
- * posted.
+ * the handle is done. Operations on one group may be done in another order than
+ * they were posted, as their data allows; a barrier is done after everything
+ * that was posted before it.
  *
  * Each is a macro over a function `oar_..._at` that takes the call site.
  *

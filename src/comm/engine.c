@@ -214,14 +214,23 @@ static void finish_broken(oar_group *g)
     }
 }
 
+/* The next one that may begin. A barrier is a point in the order: it runs
+ * alone, after all before it and before all after it. */
 static oar_work *take_collective(oari_engine *e)
 {
     oar_work *work;
 
+    if (e->busy != 0 && e->alone)
+        return NULL;
     pthread_mutex_lock(&e->lock);
     work = e->first;
-    if (work != NULL && (e->first = work->next) == NULL)
-        e->last = NULL;
+    if (work != NULL) {
+        e->alone = work->call.kind == OAR_COLL_BARRIER;
+        if (e->alone && e->busy != 0)
+            work = NULL;
+        else if ((e->first = work->next) == NULL)
+            e->last = NULL;
+    }
     pthread_mutex_unlock(&e->lock);
     return work;
 }

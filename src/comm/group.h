@@ -68,6 +68,7 @@ typedef struct oari_engine {
     oar_work *fresh;        /* messages queued; under lock, newest first */
     oari_lane *lane;        /* the driver's: collectives under way */
     int lanes, busy;        /* how many, and in use */
+    int alone;              /* the one under way, or next, is a barrier */
     uint64_t number;        /* of the collective started last */
     oar_work *message;      /* the driver's: messages under way */
     pthread_t thread;
