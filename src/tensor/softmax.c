@@ -2,6 +2,7 @@
 /* softmax: over the last dim. The largest entry of a row is taken off first, so
  * nothing overflows. */
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/lanes.h"
 #include "tensor/math.h"
 #include "tensor/nn_kernels.h"
@@ -17,10 +18,9 @@ oari_rows oari_rows_of(oar_shape shape)
 }
 
 /* y = exp(x - the largest of x), n of them; total is their sum. */
-#define EXP_ROW(y, x, n, most, total)     \
-    most = OARI_MOST(x, n);               \
-    for (int64_t k = 0; k < (n); k++)     \
-        (y)[k] = OARI_EXP((x)[k] - most); \
+#define EXP_ROW(y, x, n, most, total) \
+    most = OARI_MOST(x, n);           \
+    OARI_EXP_LESS(y, x, most, n);     \
     total = OARI_SUM(y, n);
 
 OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a)
