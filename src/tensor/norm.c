@@ -69,17 +69,6 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
         dw[k] = db[k] = 0;                  \
     }
 
-static void store_sums(const oari_array *to, const double *sum, int64_t count)
-{
-    if (to == NULL)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        for (int64_t k = 0; k < count; k++)
-            y[k] = (T)sum[k];
-    })
-}
-
 OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
 {
     const int64_t n = r.width;
@@ -128,6 +117,6 @@ void oari_layer_norm_back(const oari_norm_back *n)
     for (int64_t k = 0; k < 2 * r.width; k++)
         n->sums[k] = 0;
     run_rows(n, r);
-    store_sums(n->dweight, n->sums, r.width);
-    store_sums(n->dbias, n->sums + r.width, r.width);
+    oari_store_sums(n->dweight, n->sums, r.width);
+    oari_store_sums(n->dbias, n->sums + r.width, r.width);
 }
