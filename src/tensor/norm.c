@@ -38,13 +38,17 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
             if (m != NULL)
                 m[i] = middle;
             s[i] = scale;
-            if (w != NULL && b != NULL)
+            if (w != NULL && b != NULL) {
                 for (int64_t k = 0; k < r.width; k++)
                     y[k] = (a[k] - middle) * scale * w[k] + b[k];
-            else
-                for (int64_t k = 0; k < r.width; k++)
-                    y[k] = (a[k] - middle) * scale * (w ? w[k] : (T)1) +
-                           (b ? b[k] : (T)0);
+                continue;
+            }
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] = (a[k] - middle) * scale;
+            for (int64_t k = 0; w != NULL && k < r.width; k++)
+                y[k] *= w[k];
+            for (int64_t k = 0; b != NULL && k < r.width; k++)
+                y[k] += b[k];
         }
     })
 }

@@ -2,6 +2,7 @@
 /* softmax: over the last dim. The largest entry of a row is taken off first, so
  * nothing overflows. */
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/lanes.h"
 #include "tensor/math.h"
 #include "tensor/nn_kernels.h"
@@ -26,8 +27,7 @@ oari_rows oari_rows_of(oar_shape shape)
         const T *x = oari_array_data(a);                                     \
         for (int64_t i_ = 0; n > 0 && i_ < r_.count; i_++, y += n, x += n) { \
             const T most = OARI_MOST(x, n);                                  \
-            for (int64_t k = 0; k < n; k++)                                  \
-                y[k] = OARI_EXP(x[k] - most);                                \
+            OARI_EXP_LESS(y, x, most, n);                                    \
             const T total = OARI_SUM(y, n);                                  \
             body                                                             \
         }                                                                    \
