@@ -38,13 +38,17 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
             if (m != NULL)
                 m[i] = middle;
             s[i] = scale;
-            if (w != NULL && b != NULL)
+            if (w != NULL && b != NULL) {
                 for (int64_t k = 0; k < r.width; k++)
                     y[k] = (a[k] - middle) * scale * w[k] + b[k];
-            else
-                for (int64_t k = 0; k < r.width; k++)
-                    y[k] = (a[k] - middle) * scale * (w ? w[k] : (T)1) +
-                           (b ? b[k] : (T)0);
+                continue;
+            }
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] = (a[k] - middle) * scale;
+            for (int64_t k = 0; w != NULL && k < r.width; k++)
+                y[k] *= w[k];
+            for (int64_t k = 0; b != NULL && k < r.width; k++)
+                y[k] += b[k];
         }
     })
 }
@@ -64,17 +68,6 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
         n_->sums[(n) + k] += (double)db[k]; \
         dw[k] = db[k] = 0;                  \
     }
-
-static void store_sums(const oari_array *to, const double *sum, int64_t count)
-{
-    if (to == NULL)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        for (int64_t k = 0; k < count; k++)
-            y[k] = (T)sum[k];
-    })
-}
 
 OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
 {
@@ -124,6 +117,6 @@ void oari_layer_norm_back(const oari_norm_back *n)
     for (int64_t k = 0; k < 2 * r.width; k++)
         n->sums[k] = 0;
     run_rows(n, r);
-    store_sums(n->dweight, n->sums, r.width);
-    store_sums(n->dbias, n->sums + r.width, r.width);
+    oari_store_sums(n->dweight, n->sums, r.width);
+    oari_store_sums(n->dbias, n->sums + r.width, r.width);
 }
