@@ -266,14 +266,13 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o)
     return oari_exec_init(x);
 }
 
-static oar_status check_world(const oar_backend_env *env)
+oar_status oari_group_check_world(int rank, int size)
 {
-    if (env->ranks < 1 || env->ranks > OARI_MAX_RANKS)
-        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks",
-                         env->ranks, OARI_MAX_RANKS);
-    if (env->rank < 0 || env->rank >= env->ranks)
-        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", env->rank,
-                         env->ranks);
+    if (size < 1 || size > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks", size,
+                         OARI_MAX_RANKS);
+    if (rank < 0 || rank >= size)
+        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank, size);
     return OAR_OK;
 }
 
@@ -325,7 +324,7 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
-    OARI_TRY(check_world(&env));
+    OARI_TRY(oari_group_check_world(rank, size));
     OARI_TRY(oari_group_settings(opts, &o));
     if (store == NULL && size > 1)
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
@@ -349,6 +348,7 @@ void oar_group_destroy(oar_group *group)
         group->backend->close(group->self);
     oari_exec_clear(&group->exec);
     oari_recorder_destroy(group->recorder);
+    oar_store_server_destroy(group->server);
     oari_free(group->self);
     oari_free(group->name);
     oari_free(group);

@@ -75,6 +75,8 @@ struct oar_group {
     oar_error fault;
     oari_exec exec;
     oari_engine engine;
+    oar_store_server
+        *server; /* of the store the ranks met at; NULL: not ours */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -100,6 +102,9 @@ void oari_engine_wake(oar_group *group);
 /* Options with every default filled in, from the environment and our own. */
 oar_status oari_group_settings(const oar_group_opts *opts,
                                oar_group_opts *full);
+
+/* Whether there can be such a rank of such a group. */
+oar_status oari_group_check_world(int rank, int size);
 
 /* Makes a group over a backend, with settings as above. world: sim's, else
  * NULL. */
