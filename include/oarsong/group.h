@@ -56,9 +56,24 @@ OAR_API oar_status oar_group_create(oar_store *store, int rank, int size,
                                     const oar_group_opts *opts,
                                     oar_group **group);
 
-/* The same with rank, size and store from the environment: OARSONG_RANK,
- * OARSONG_SIZE and OARSONG_STORE, as `oarsong run` sets them. With none of them
- * set, and no other launcher's names either, a group of one. */
+/* The same with a store at "host:port", which rank 0 serves there (unless a
+ * server of ours has that address already) until its group is destroyed. A
+ * group of one needs no network. */
+OAR_API oar_status oar_group_create_tcp(const char *address, int rank, int size,
+                                        const oar_group_opts *opts,
+                                        oar_group **group);
+
+/* The same with everything from the environment. Rank and size are the first
+ * pair that is set: OARSONG_RANK and _SIZE (`oarsong run`), RANK and WORLD_SIZE
+ * (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE
+ * (MPICH), SLURM_PROCID and SLURM_NTASKS. With none of them, a group of one.
+ * The ranks meet at the first of these that applies:
+ *   OARSONG_STORE: file:FOLDER, or tcp:HOST:PORT, where somebody serves a
+ * store; MASTER_ADDR and MASTER_PORT (29500), where rank 0 serves one as above
+ * (the port above it where TORCHELASTIC_USE_AGENT_STORE says that torchrun's
+ * own store is there); on one host, by Open MPI, MPICH or SLURM: a folder of
+ * the job's, which is gone when they have met; by SLURM,
+ * SLURM_LAUNCH_NODE_IPADDR, at a port made of the job's number. */
 OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
                                       oar_group **group);
 

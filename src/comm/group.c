@@ -269,14 +269,13 @@ static void drop_lanes(oari_engine *e)
     oari_free(e->lane);
 }
 
-static oar_status check_world(const oar_backend_env *env)
+oar_status oari_group_check_world(int rank, int size)
 {
-    if (env->ranks < 1 || env->ranks > OARI_MAX_RANKS)
-        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks",
-                         env->ranks, OARI_MAX_RANKS);
-    if (env->rank < 0 || env->rank >= env->ranks)
-        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", env->rank,
-                         env->ranks);
+    if (size < 1 || size > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks", size,
+                         OARI_MAX_RANKS);
+    if (rank < 0 || rank >= size)
+        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank, size);
     return OAR_OK;
 }
 
@@ -341,7 +340,7 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
-    OARI_TRY(check_world(&env));
+    OARI_TRY(oari_group_check_world(rank, size));
     OARI_TRY(oari_group_settings(opts, &o));
     if (store == NULL && size > 1)
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);

@@ -42,7 +42,7 @@ struct oar_work {
     _Atomic int parts;     /* of a whole: how many are not done */
     oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
-    struct oari_lane *lane;       /* of a collective under way */
+    struct oari_lane *lane; /* of a collective under way */
     struct oar_work *next;
 };
 
@@ -155,6 +155,8 @@ oar_status oari_settings_own(const char *text, oar_group_opts *settings,
 /* Puts rank 0's in place of those on which all ranks must agree. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
                                oar_group_opts *settings, char **algorithm);
+/* Whether there can be such a rank of such a group. */
+oar_status oari_group_check_world(int rank, int size);
 
 /* Makes a group over a backend, with settings as above. world: sim's, else
  * NULL. */

@@ -92,8 +92,8 @@ static void write_text(oar_group_opts *o, char *text, size_t bytes)
     size_t used = 0;
 
     for (int i = 0; i < SIZES; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%zu ",
-                                 *size_in(o, i));
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%zu ", *size_in(o, i));
     snprintf(text + used, bytes - used, "%s",
              o->algorithm != NULL ? o->algorithm : "");
 }

@@ -139,7 +139,8 @@ static void a_prepared_call_runs_as_often_as_it_is_started(void **state)
     ranks_all(2, run_prepared, NULL);
 }
 
-/* ---- the first of several ------------------------------------------------- */
+/* ---- the first of several -------------------------------------------------
+ */
 
 static oar_status run_any(oar_group *g, void *arg)
 {
@@ -173,7 +174,8 @@ static void wait_any_gives_the_one_that_is_done(void **state)
     ranks_all(2, run_any, NULL);
 }
 
-/* ---- who is missing ------------------------------------------------------- */
+/* ---- who is missing -------------------------------------------------------
+ */
 
 static oar_status run_watch(oar_group *g, void *arg)
 {

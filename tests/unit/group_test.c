@@ -418,9 +418,9 @@ static void without_memory_a_meeting_leaves_nothing_behind(void **state)
         assert_true(census_take().live <= before.live);
         assert_int_equal(census_take().descriptors, before.descriptors);
         oar_store_destroy(j[0].store);
-        if (stats.allocations - first < n)
-            break;
-        assert_true(j[0].status != OAR_OK || j[1].status != OAR_OK);
+        if (j[0].status == OAR_OK && j[1].status == OAR_OK)
+            break; /* it did not come to that many */
+        assert_true(n < 1000);
     }
     assert_true(failures > 5);
 }

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "support/says.h"
 
-#define F(x) oar_span_of(x, sizeof(x) / sizeof *(x), OAR_F32)
+#define F(x)    oar_span_of(x, sizeof(x) / sizeof *(x), OAR_F32)
 #define NOTHING oar_span_of(NULL, 0, OAR_F32)
 
 static int same(const float *x, const float *y, size_t count)
@@ -74,8 +74,8 @@ static oar_status two(oar_group *g, void *arg)
         IS(to, 10, 20, 50, 60);
     else
         IS(to, 30, 40, 70, 80);
-    CHECK_OK(oar_sendrecv(g, F(mine), other, 0, F(theirs), other, 0, NULL,
-                          NULL));
+    CHECK_OK(
+        oar_sendrecv(g, F(mine), other, 0, F(theirs), other, 0, NULL, NULL));
     CHECK(theirs[0] == (r == 0 ? 100 : 1) && theirs[1] == 2 * theirs[0]);
     if (r == 0)
         CHECK_OK(oar_send(g, F(ten), 1, 0, NULL, NULL));
@@ -166,7 +166,8 @@ static void no_ranks_is_an_impossible_world_size(void **state)
     assert_says(oar_sim_run(0, nobody, NULL), OAR_E_WORLD, "group of 0");
 }
 
-/* ---- what the original could not do --------------------------------------- */
+/* ---- what the original could not do ---------------------------------------
+ */
 
 static oar_status every_root(oar_group *g, void *arg)
 {
@@ -195,11 +196,11 @@ static oar_status every_pair(oar_group *g, void *arg)
             if (a == b)
                 continue;
             if (r == a)
-                CHECK_OK(oar_send(g, oar_span_of(&x, 1, OAR_I32), b, 1, NULL,
-                                  NULL));
+                CHECK_OK(
+                    oar_send(g, oar_span_of(&x, 1, OAR_I32), b, 1, NULL, NULL));
             if (r == b) {
-                CHECK_OK(oar_recv(g, oar_span_of(&y, 1, OAR_I32), a, 1, NULL,
-                                  NULL));
+                CHECK_OK(
+                    oar_recv(g, oar_span_of(&y, 1, OAR_I32), a, 1, NULL, NULL));
                 CHECK(y == x);
             }
         }
@@ -257,9 +258,9 @@ static oar_status several_at_once(oar_group *g, void *arg)
         CHECK_OK(oar_all_gather(g, F(in[i]),
                                 oar_span_of(all[i], 3 * (size_t)n, OAR_F32),
                                 NULL, &work[2 * i]));
-        CHECK_OK(oar_reduce_scatter(
-            g, oar_span_of(part[i], 3 * (size_t)n, OAR_F32), F(mine[i]),
-            OAR_SUM, NULL, &work[2 * i + 1]));
+        CHECK_OK(
+            oar_reduce_scatter(g, oar_span_of(part[i], 3 * (size_t)n, OAR_F32),
+                               F(mine[i]), OAR_SUM, NULL, &work[2 * i + 1]));
     }
     CHECK_OK(oar_work_wait_all(12, work));
     for (int i = 0; i < 6; i++)
@@ -316,8 +317,7 @@ int main(void)
         cmocka_unit_test(no_ranks_is_an_impossible_world_size),
         cmocka_unit_test(broadcast_works_from_every_root),
         cmocka_unit_test(messages_work_between_every_pair),
-        cmocka_unit_test(
-            a_message_of_the_wrong_size_does_not_confuse_the_next),
+        cmocka_unit_test(a_message_of_the_wrong_size_does_not_confuse_the_next),
         cmocka_unit_test(several_operations_in_flight_do_not_race),
         cmocka_unit_test(a_timeout_really_fires),
     };

@@ -138,8 +138,8 @@ static oar_status gather(oar_group *g, row *r, int root, int in_place)
 static oar_status scatter(oar_group *g, row *r, int root, int in_place)
 {
     oar_span in = r->rank == root ? whole(r, r->in) : oar_span_of(NULL, 0, 0);
-    oar_span out = piece(r, in_place && r->rank == root ? r->in : r->out,
-                         r->rank);
+    oar_span out =
+        piece(r, in_place && r->rank == root ? r->in : r->out, r->rank);
 
     for (int i = 0; i < r->n; i++)
         fill(r->in + r->first[i], r->count[i], root, i);
@@ -280,7 +280,8 @@ static void reduce_leaves_the_sum_on_root_only(void **state)
         ranks_all(sizes[i], run_reduce, NULL);
 }
 
-/* ---- byte objects --------------------------------------------------------- */
+/* ---- byte objects ---------------------------------------------------------
+ */
 
 static size_t object_bytes(int rank)
 {
@@ -431,10 +432,10 @@ static oar_status run_refusals(oar_group *g, void *arg)
                           oar_span_of(y, 2, OAR_F32), 2, NULL, NULL),
                OAR_E_RANK, "rank 2 in a group of 2"));
     if (rank == 0)
-        CHECK(says(oar_gather_v(g, oar_span_of(x, 1, OAR_F32),
-                                oar_span_of(y, 2, OAR_F32), NULL, 0, NULL,
-                                NULL),
-                   OAR_E_ARG, "no counts"));
+        CHECK(
+            says(oar_gather_v(g, oar_span_of(x, 1, OAR_F32),
+                              oar_span_of(y, 2, OAR_F32), NULL, 0, NULL, NULL),
+                 OAR_E_ARG, "no counts"));
     CHECK(says(oar_broadcast_bytes(g, NULL, NULL, 0, NULL, NULL), OAR_E_ARG,
                "nowhere"));
     return oar_barrier(g, NULL, NULL);

@@ -13,8 +13,8 @@ static oar_status sum_is(oar_group *g, int64_t mine, int64_t wanted)
 {
     int64_t x = mine;
 
-    CHECK_OK(oar_all_reduce(g, oar_span_of(&x, 1, OAR_I64), OAR_SUM, NULL,
-                            NULL));
+    CHECK_OK(
+        oar_all_reduce(g, oar_span_of(&x, 1, OAR_I64), OAR_SUM, NULL, NULL));
     CHECK(x == wanted);
     return OAR_OK;
 }
@@ -101,8 +101,8 @@ static oar_status subset_cases(oar_group *g, void *arg)
     CHECK(says(oar_group_subset(g, 2, far, &sub), OAR_E_RANK,
                "rank 4 in a group of 4"));
     if (rank % 2 == 0)
-        CHECK(says(oar_group_subset(g, 2, odd, &sub), OAR_E_RANK,
-                   "not one of"));
+        CHECK(
+            says(oar_group_subset(g, 2, odd, &sub), OAR_E_RANK, "not one of"));
     else {
         CHECK_OK(oar_group_subset(g, 2, odd, &sub));
         CHECK(oar_group_size(sub) == 2 && oar_group_rank(sub) == rank / 2);
