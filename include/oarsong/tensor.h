@@ -132,7 +132,8 @@ OAR_API int64_t oar_tensor_stride(const oar_tensor *tensor, int dim);
 OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
 OAR_API oar_storage *oar_tensor_storage(const oar_tensor *tensor); /* borrowed*/
 
-/* The first element; borrowed. NULL while the storage is detached. */
+/* The first element; borrowed. NULL while the storage is detached, and of a
+ * result that backward has given back (tape.h). */
 OAR_API void *oar_tensor_data(const oar_tensor *tensor);
 
 /* The span of a contiguous tensor, for collectives. Otherwise OAR_E_ARG. */
