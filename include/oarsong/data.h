@@ -46,12 +46,14 @@ OAR_API oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,
 /* A file of tokens: u8, u16 or i32, little-endian, nothing else in it. Sample i
  * is tokens i*stride .. i*stride+length-1 and, as the target, the same one
  * later, both i64 [length]. stride 0 means length.
- * The file stays open and is read sample by sample, through the page cache that
- * all ranks of a host share; it is not mapped, so that nothing that happens to
- * it can end the process. OAR_E_DATA now: its size is not a multiple of the
- * token's, or less than one sample needs (length + 1 tokens). OAR_E_DATA from
- * a batch: a token below zero, or the file has become shorter than it was; only
- * samples that reach past its end fail. What is appended later is not seen. */
+ * The file is mapped, so that all ranks of a host share its pages. It must not
+ * become shorter while the data set lives: a batch first looks at its size, and
+ * fails with OAR_E_STATE and both sizes if it has; but a truncation in the
+ * middle of a batch is a SIGBUS, as for any mapping. To replace the file rename
+ * another one over it: the old one stays as it was. OAR_E_DATA now: its size is
+ * not a multiple of the token's, or less than one sample needs (length + 1
+ * tokens). OAR_E_DATA from a batch: a token below zero. What is appended later
+ * is not seen. */
 OAR_API oar_status oar_dataset_tokens(const char *path, oar_dtype dtype,
                                       int64_t length, int64_t stride,
                                       oar_dataset **dataset);

@@ -26,7 +26,9 @@ OAR_OPTS_INIT(oar_ddp_opts);
  * ranks in the gradients: each gradient is a view of a bucket in shared memory,
  * and the bucket is reduced as soon as its last gradient is there. oar_backward
  * returns when all are done. A parameter that a pass did not reach on some rank
- * counts as zero there.
+ * counts as zero there. A gradient that is bound elsewhere later (by
+ * oar_tensor_bind_grad, or by another wrapper) is copied into its bucket and
+ * back.
  *
  * Takes inner's reference, also on failure. Borrows the group, which must live
  * as long as the module. */
@@ -37,7 +39,8 @@ OAR_API oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
 typedef struct oar_ddp_stats {
     size_t size;
     uint64_t reduced_bytes; /* of gradients */
-    uint64_t copied_bytes;  /* of gradients, into or out of buckets */
+    uint64_t copied_bytes;  /* of gradients into and out of buckets; 0 unless
+                               one was bound elsewhere after wrapping */
     int buckets;
 } oar_ddp_stats;
 OAR_OPTS_INIT(oar_ddp_stats);

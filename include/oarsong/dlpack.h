@@ -19,8 +19,13 @@ OAR_API oar_status oar_dlpack_export(oar_tensor *tensor,
 /* Takes a managed tensor: the result shares its memory, and its deleter is
  * called when the last reference is gone. On failure (another major version,
  * a dtype or device we do not have) the deleter is called at once if the
- * version allows it. Read-only tensors can be read, but not written:
- * OAR_E_ARG. */
+ * version allows it.
+ *
+ * A read-only tensor stays so: it and its views can be read by everything, also
+ * by operations that compute its gradient, and exported again, with the flag.
+ * Whatever would write to it is OAR_E_STATE: write, copy to, fill, a pointer or
+ * span that is not const, a gradient bound to it, an optimizer over it, running
+ * statistics kept in it. */
 OAR_API oar_tensor *oar_dlpack_import(oar_tape *tape,
                                       struct DLManagedTensorVersioned *in);
 

@@ -133,10 +133,15 @@ OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
 OAR_API oar_storage *oar_tensor_storage(const oar_tensor *tensor); /* borrowed*/
 
 /* The first element; borrowed. NULL while the storage is detached, and of a
- * result that backward has given back (tape.h). */
+ * result that backward has given back (tape.h). One that may only be read (it
+ * came so by DLPack, or is a view of such a one) has no oar_tensor_data: NULL,
+ * and OAR_E_STATE as the last error. */
 OAR_API void *oar_tensor_data(const oar_tensor *tensor);
+OAR_API const void *oar_tensor_const_data(const oar_tensor *tensor);
+OAR_API int oar_tensor_is_read_only(const oar_tensor *tensor);
 
-/* The span of a contiguous tensor, for collectives. Otherwise OAR_E_ARG. */
+/* The span of a contiguous tensor, for collectives. Otherwise OAR_E_ARG, and
+ * OAR_E_STATE if it may only be read: a span says nothing about who writes. */
 OAR_API oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span);
 
 /* The only element of a tensor of one element, as a double. */
@@ -155,7 +160,8 @@ OAR_API oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
 OAR_API size_t oar_tensor_text(const oar_tensor *tensor, char *text,
                                size_t bytes);
 
-/* to = from, element by element, converting; same shape. Never recorded. */
+/* to = from, element by element, converting; same shape. Never recorded. Like
+ * write and fill OAR_E_STATE on a tensor that may only be read. */
 OAR_API oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from);
 OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
 
@@ -170,7 +176,10 @@ OAR_API oar_status oar_storage_create(size_t bytes, int shared,
 OAR_API oar_storage *oar_storage_retain(oar_storage *storage);
 OAR_API void oar_storage_release(oar_storage *storage);
 OAR_API size_t oar_storage_bytes(const oar_storage *storage);
+/* NULL while detached; the first also where the memory may only be read, with
+ * OAR_E_STATE as the last error. */
 OAR_API void *oar_storage_data(const oar_storage *storage);
+OAR_API const void *oar_storage_const_data(const oar_storage *storage);
 
 /* Gives the memory back; views stay, their data is NULL. An operation on such
  * a tensor is OAR_E_STATE. Detaching twice is fine. */
@@ -195,10 +204,10 @@ OAR_API int oar_tensor_requires_grad(const oar_tensor *tensor);
 /* The gradient, borrowed; NULL while backward has not written one. */
 OAR_API oar_tensor *oar_tensor_grad(const oar_tensor *tensor);
 
-/* From now on the gradient lives in `home` (same shape and dtype, contiguous),
- * of which the slot takes a reference: backward writes there, and zeroing keeps
- * it. A gradient that was there already is moved over. NULL: back to memory of
- * its own. */
+/* From now on the gradient lives in `home` (same shape and dtype, contiguous,
+ * writable: OAR_E_STATE), of which the slot takes a reference: backward writes
+ * there, and zeroing keeps it. A gradient that was there already is moved over.
+ * NULL: back to memory of its own. */
 OAR_API oar_status oar_tensor_bind_grad(oar_tensor *tensor, oar_tensor *home);
 
 /* Marks the gradient as unwritten; the next backward stores instead of adding.

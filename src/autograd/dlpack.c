@@ -45,12 +45,13 @@ static void delete_parcel(oari_dl_managed *self)
 static void fill_in(parcel *p, const oar_tensor *t)
 {
     oari_dl_tensor *dl = &p->managed.tensor;
+    oari_array a = oari_array_of(t);
 
     for (int i = 0; i < t->at.shape.ndim; i++) {
         p->shape[i] = t->at.shape.dim[i];
         p->strides[i] = t->at.stride[i];
     }
-    dl->data = oar_tensor_data(t);
+    dl->data = oari_array_data(&a);
     dl->device = (oari_dl_device){ OARI_DL_CPU, 0 };
     dl->ndim = t->at.shape.ndim;
     dl->dtype = dtypes[t->dtype];

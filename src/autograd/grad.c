@@ -58,6 +58,8 @@ static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
         return oari_fail(OAR_E_ARG,
                          "bind_grad to a tensor %s that is not contiguous",
                          oari_shape_text(home->at.shape).text);
+    if (oar_tensor_is_read_only(home))
+        return oari_check_writable("bind_grad", home);
     return OAR_OK;
 }
 

@@ -73,8 +73,8 @@ oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
     oari_array to;
 
     if (!oari_dtype_is_float(dtype)) {
-        oari_fail(OAR_E_DTYPE, "normal numbers of %s: only floats",
-                  oar_dtype_name(dtype));
+        oari_fail(OAR_E_DTYPE, "normal numbers of %s %s: only floats",
+                  oar_dtype_name(dtype), oari_shape_text(shape).text);
         return NULL;
     }
     made = oar_empty(tape, dtype, shape);

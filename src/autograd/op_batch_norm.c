@@ -42,11 +42,7 @@ static oar_status all_back(oari_node *node, const oari_array *dx, int add)
 static oar_status batch_norm_back(oari_node *node, int i, const oari_array *to,
                                   int add)
 {
-    if (i == X)
-        return all_back(node, to, add);
-    if (node->stash[i] == NULL)
-        OARI_TRY(all_back(node, NULL, 0));
-    return oari_stash_give(node, i, to, add);
+    return oari_stash_backward(node, i, to, add, all_back);
 }
 
 static const oari_op batch_norm_op = { .name = "batch_norm",
@@ -106,6 +102,16 @@ static oar_status check_dtypes(const given *g)
     return oari_check_float("batch_norm", g->var);
 }
 
+/* Running statistics are the one thing an operation writes that it did not
+ * make. */
+static oar_status check_running(const given *g)
+{
+    if (g->mean == NULL || !g->training)
+        return OAR_OK;
+    OARI_TRY(oari_check_writable("batch_norm into running_mean", g->mean));
+    return oari_check_writable("batch_norm into running_var", g->var);
+}
+
 static oar_status check(oar_tape *tape, const given *g)
 {
     oar_tensor *all[] = { g->x, g->weight, g->bias, g->mean, g->var };
@@ -123,6 +129,7 @@ static oar_status check(oar_tape *tape, const given *g)
                          "together, and are needed outside of training",
                          oari_shape_text(g->x->at.shape).text);
     OARI_TRY(check_dtypes(g));
+    OARI_TRY(check_running(g));
     return check_shapes(g);
 }
 

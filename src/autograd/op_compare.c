@@ -23,9 +23,10 @@ static oar_status check_compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
     OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ a, b }));
     OARI_TRY(oari_check_same_dtype(name, a, b));
     if (kind >= OARI_COMPARE_and && a->dtype != OAR_BOOL)
-        return oari_fail(OAR_E_DTYPE, "%s of %s %s: only bool", name,
+        return oari_fail(OAR_E_DTYPE, "%s of %s %s and %s: only bool", name,
                          oar_dtype_name(a->dtype),
-                         oari_shape_text(a->at.shape).text);
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(b->at.shape).text);
     if (oari_shape_broadcast(a->at.shape, b->at.shape, shape))
         return OAR_OK;
     return oari_fail(

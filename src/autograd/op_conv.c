@@ -30,7 +30,7 @@ static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
 
 static oari_window window_of(const oari_extra *e, oar_shape x)
 {
-    oari_window w = { .height = x.dim[2], .width = x.dim[3] };
+    oari_window w = { 0 };
 
     for (int i = 0; i < 2; i++) {
         w.kernel[i] = e->window.kernel[i];
@@ -38,10 +38,7 @@ static oari_window window_of(const oari_extra *e, oar_shape x)
         w.padding[i] = e->window.padding[i];
         w.dilation[i] = e->window.dilation[i];
     }
-    w.out_height = oari_window_count(w.height, w.kernel[0], w.stride[0],
-                                     w.padding[0], w.dilation[0]);
-    w.out_width = oari_window_count(w.width, w.kernel[1], w.stride[1],
-                                    w.padding[1], w.dilation[1]);
+    oari_window_fit(&w, x.dim[2], x.dim[3]);
     return w;
 }
 

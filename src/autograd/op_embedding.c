@@ -26,10 +26,10 @@ static const oari_op embedding_op = { .name = "embedding",
 static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
 {
     if (index->dtype != OAR_I64)
-        return oari_fail(OAR_E_DTYPE,
-                         "embedding by indices of %s: they are "
-                         "i64",
-                         oar_dtype_name(index->dtype));
+        return oari_fail(
+            OAR_E_DTYPE, "embedding of table %s at index %s %s: it is i64",
+            oari_shape_text(table->at.shape).text, oar_dtype_name(index->dtype),
+            oari_shape_text(index->at.shape).text);
     if (table->at.shape.ndim != 2 || index->at.shape.ndim >= OAR_MAX_DIMS)
         return oari_fail(OAR_E_SHAPE,
                          "embedding of table %s at index %s: the table is "
@@ -43,7 +43,7 @@ static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
 /* index is row-major. */
 static oar_status check_range(const oar_tensor *table, const oar_tensor *index)
 {
-    const int64_t *at = oar_tensor_data(index);
+    const int64_t *at = oar_tensor_const_data(index);
     int64_t count = table->at.shape.dim[0];
 
     for (int64_t i = 0; i < index->count; i++)

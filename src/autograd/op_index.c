@@ -55,8 +55,9 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
     int asked = *dim;
 
     if (index->dtype != OAR_I64)
-        return oari_fail(OAR_E_DTYPE, "%s by an index of %s %s: it is i64",
-                         name, oar_dtype_name(index->dtype),
+        return oari_fail(OAR_E_DTYPE, "%s of %s by index %s %s: it is i64",
+                         name, oari_shape_text(a->at.shape).text,
+                         oar_dtype_name(index->dtype),
                          oari_shape_text(index->at.shape).text);
     if (oari_shape_dim(a->at.shape, dim))
         return OAR_OK;

@@ -50,7 +50,7 @@ static oar_status check_classes(const oar_tensor *logits,
                                 const oar_tensor *target,
                                 const oar_cross_entropy_opts *o)
 {
-    const int64_t *t = oar_tensor_data(target);
+    const int64_t *t = oar_tensor_const_data(target);
     int64_t classes = logits->at.shape.dim[1];
 
     for (int64_t i = 0; i < target->count; i++) {
@@ -79,8 +79,10 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
     OARI_TRY(oari_check_float(name, logits));
     if (target->dtype != OAR_I64)
-        return oari_fail(OAR_E_DTYPE, "%s with targets of %s: they are i64",
-                         name, oar_dtype_name(target->dtype));
+        return oari_fail(
+            OAR_E_DTYPE, "%s of logits %s and target %s %s: it is i64", name,
+            oari_shape_text(ls).text, oar_dtype_name(target->dtype),
+            oari_shape_text(ts).text);
     if (ls.ndim != 2 || ts.ndim != 1 || ls.dim[0] != ts.dim[0])
         return oari_fail(OAR_E_SHAPE,
                          "%s of logits %s and target %s: they are "
@@ -88,8 +90,9 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
                          name, oari_shape_text(ls).text,
                          oari_shape_text(ts).text);
     if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
-        return oari_fail(OAR_E_ARG, "%s with label_smoothing %g: from 0 to 1",
-                         name, o->label_smoothing);
+        return oari_fail(OAR_E_ARG,
+                         "%s of logits %s with label_smoothing %g: from 0 to 1",
+                         name, oari_shape_text(ls).text, o->label_smoothing);
     return check_classes(logits, target, o);
 }
 

@@ -49,11 +49,7 @@ static oar_status all_back(oari_node *node, const oari_array *dx, int add)
 static oar_status norm_back(oari_node *node, int i, const oari_array *to,
                             int add)
 {
-    if (i == X)
-        return all_back(node, to, add);
-    if (node->stash[i] == NULL)
-        OARI_TRY(all_back(node, NULL, 0));
-    return oari_stash_give(node, i, to, add);
+    return oari_stash_backward(node, i, to, add, all_back);
 }
 
 static oar_status norm_rebuild(oari_node *node, const oari_array *to)

@@ -34,11 +34,13 @@ static oar_status masked_back(oari_node *node, int side, const oari_array *to,
     return status;
 }
 
-static oar_status check_mask(const char *name, const oar_tensor *mask)
+static oar_status check_mask(const char *name, const oar_tensor *a,
+                             const oar_tensor *mask)
 {
     if (mask->dtype == OAR_BOOL)
         return OAR_OK;
-    return oari_fail(OAR_E_DTYPE, "%s with a mask of %s %s: it is bool", name,
+    return oari_fail(OAR_E_DTYPE, "%s of %s with a mask %s %s: it is bool",
+                     name, oari_shape_text(a->at.shape).text,
                      oar_dtype_name(mask->dtype),
                      oari_shape_text(mask->at.shape).text);
 }
@@ -61,7 +63,7 @@ static oar_status check_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
     oar_tensor *in[] = { mask, a, b };
 
     OARI_TRY(oari_check_inputs("where", tape, 3, in));
-    OARI_TRY(check_mask("where", mask));
+    OARI_TRY(check_mask("where", a, mask));
     OARI_TRY(oari_check_same_dtype("where", a, b));
     if (oari_shape_broadcast(a->at.shape, b->at.shape, shape) &&
         oari_shape_broadcast(*shape, mask->at.shape, shape))
@@ -145,7 +147,7 @@ oar_tensor *oar_masked_fill(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
 
     if (oari_check_inputs("masked_fill", tape, 2,
                           (oar_tensor *[]){ a, mask }) != OAR_OK ||
-        check_mask("masked_fill", mask) != OAR_OK)
+        check_mask("masked_fill", a, mask) != OAR_OK)
         return NULL;
     if (!oari_shape_broadcast(a->at.shape, mask->at.shape, &shape) ||
         !oari_shape_equal(shape, a->at.shape)) {

@@ -37,3 +37,13 @@ oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
     node->stash[i] = NULL;
     return OAR_OK;
 }
+
+oar_status oari_stash_backward(oari_node *node, int i, const oari_array *to,
+                               int add, oari_stash_fn all)
+{
+    if (i == 0)
+        return all(node, to, add);
+    if (node->stash[i] == NULL)
+        OARI_TRY(all(node, NULL, 0));
+    return oari_stash_give(node, i, to, add);
+}

@@ -21,4 +21,11 @@ oar_status oari_stash_open(oari_node *node, int i, oar_dtype dtype,
 oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
                            int add);
 
+/* The backward of an operation whose function `all` makes every gradient: that
+ * of input 0 goes to its `to` (NULL: nowhere), the others into the stash. */
+typedef oar_status (*oari_stash_fn)(oari_node *node, const oari_array *to,
+                                    int add);
+oar_status oari_stash_backward(oari_node *node, int i, const oari_array *to,
+                               int add, oari_stash_fn all);
+
 #endif

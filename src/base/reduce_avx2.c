@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_avx2: x86-64 with AVX2 and F16C. */
+#include "base/isa.h"
 #include "base/reduce_isa.h"
 
 #if defined(__x86_64__)
 
-#include <cpuid.h>
 #include <immintrin.h>
 
 #define VEC       32
@@ -29,19 +29,9 @@ INLINE void f16_store(unsigned char *to, f16_acc x)
     _mm_storeu_si128(half + 1, _mm256_cvtps_ph((__m256)x.b, 0));
 }
 
-/* Not every compiler's __builtin_cpu_supports knows F16C. */
-static int has_f16c(void)
-{
-    unsigned a, b, c, d;
-
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-}
-
 static oari_reduce_fit fit(void)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && has_f16c() ? OARI_ISA_WANTED
-                                                        : OARI_ISA_ABSENT;
+    return oari_isa_here() >= OARI_ISA_AVX2 ? OARI_ISA_WANTED : OARI_ISA_ABSENT;
 }
 
 #include "base/reduce_kernels.h"

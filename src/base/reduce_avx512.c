@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* reduce_avx512: x86-64 with the AVX-512 of servers since 2017 (F, BW, DQ, VL).
  * AVX512_BF16 is left alone: it flushes subnormals, we do not. */
+#include "base/isa.h"
 #include "base/reduce_isa.h"
 
 #if defined(__x86_64__)
@@ -59,13 +60,8 @@ INLINE void f16_store(unsigned char *to, f16_acc x)
 
 static oari_reduce_fit fit(void)
 {
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512f") &&
-                   __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512vl")
-               ? OARI_ISA_WANTED
-               : OARI_ISA_ABSENT;
+    return oari_isa_here() >= OARI_ISA_AVX512 ? OARI_ISA_WANTED
+                                              : OARI_ISA_ABSENT;
 }
 
 #include "base/reduce_kernels.h"

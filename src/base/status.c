@@ -58,14 +58,25 @@ void oar_clear_error(void)
     error_clear(&last_error, OAR_OK);
 }
 
+/* The arguments may point into the record (an error that repeats the one before
+ * it), so the text is made before anything is cleared. */
+static void error_write(oar_error *record, oar_status status,
+                        const char *format, va_list args)
+{
+    char text[sizeof record->text];
+
+    vsnprintf(text, sizeof text, format, args);
+    error_clear(record, status);
+    memcpy(record->text, text, strlen(text) + 1);
+}
+
 void oari_error_set(oar_error *record, oar_status status, const char *format,
                     ...)
 {
     va_list args;
 
-    error_clear(record, status);
     va_start(args, format);
-    vsnprintf(record->text, sizeof record->text, format, args);
+    error_write(record, status, format, args);
     va_end(args);
 }
 
@@ -76,9 +87,8 @@ oar_status oari_fail(oar_status status, const char *format, ...)
     size_t used;
     va_list args;
 
-    error_clear(e, status);
     va_start(args, format);
-    vsnprintf(e->text, sizeof e->text, format, args);
+    error_write(e, status, format, args);
     va_end(args);
     if (status == OAR_E_SYSTEM && saved != 0) {
         e->sys_errno = saved;

@@ -65,6 +65,8 @@ static oar_status make_fields(const oar_dataset *dataset, oari_pool *pool,
 static oar_status fill_fields(const oar_dataset *dataset, int64_t count,
                               const int64_t *index, oar_tensor *const *field)
 {
+    if (dataset->kind->open != NULL)
+        OARI_TRY(dataset->kind->open(dataset, count, index));
     for (int64_t i = 0; i < count; i++)
         OARI_TRY(dataset->kind->copy(dataset, index[i], i, field));
     return OAR_OK;

@@ -12,6 +12,9 @@
 enum { OARI_DATASET_FIELDS = 4 };
 
 typedef struct oari_dataset_class {
+    /* (optional) Called before a batch of these samples, which exist. */
+    oar_status (*open)(const oar_dataset *dataset, int64_t count,
+                       const int64_t *index);
     /* Writes sample `index`, which exists, to row `row` of each field. */
     oar_status (*copy)(const oar_dataset *dataset, int64_t index, int64_t row,
                        oar_tensor *const *field);
@@ -27,6 +30,8 @@ struct oar_dataset {
     oar_tensor *tensor[OARI_DATASET_FIELDS]; /* of a tensor set */
     struct {                                 /* of a token set */
         int fd;
+        char *map; /* bytes of it, to read only; or NULL */
+        size_t bytes;
         oar_dtype dtype;
         int64_t length, stride;
         char *path;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dataset_tokens: windows of a file of tokens.
- *
- * Read with pread, out of the same page cache that a mapping would show, and
- * shared with other ranks in the same way; but a file that somebody truncates
- * is then a short read, which can be reported, and not a SIGBUS, which cannot.
- * The size is taken once, when the file is opened; what is read is checked. */
-#include <errno.h>
+/* dataset_tokens: windows of a file of tokens, mapped for reading: the pages
+ * are the page cache's, shared with other ranks, and nothing is copied but the
+ * samples. A mapped page that the file no longer has is a SIGBUS, so the file's
+ * size is looked at before each batch: docs/decisions/0007 says what that is
+ * worth. */
 #include <fcntl.h>
-#include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,44 +14,56 @@
 #include "base/status.h"
 #include "data/dataset.h"
 
-enum { BLOCK = 1024, FIELDS = 2 }; /* tokens read at once; input and target */
+enum { FIELDS = 2 }; /* input and target */
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* Reads exactly `bytes` at `at`. */
-static oar_status read_bytes(const oar_dataset *d, void *into, size_t bytes,
-                             int64_t at)
+static int64_t token_bytes(const oar_dataset *d)
 {
-    size_t got = 0;
+    return (int64_t)oar_dtype_size(d->file.dtype);
+}
 
-    while (got < bytes) {
-        int64_t here = at + (int64_t)got;
-        ssize_t n =
-            pread(d->file.fd, (char *)into + got, bytes - got, (off_t)here);
+/* Where token `index` is. */
+static char *token_at(const oar_dataset *d, int64_t index)
+{
+    return d->file.map + index * token_bytes(d);
+}
 
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return oari_fail(OAR_E_SYSTEM, "read %s", d->file.path);
-        if (n == 0)
-            return oari_fail(OAR_E_DATA,
-                             "%s ends at byte %lld: it was longer when it was "
-                             "opened",
-                             d->file.path, (long long)here);
-        got += (size_t)n;
-    }
+/* Asks for the pages of a sample before they are needed, so that a batch waits
+ * for the disk once. Advice: whether it is taken does not matter. */
+static void ask_for_sample(const oar_dataset *d, int64_t index)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    char *from = token_at(d, index * d->file.stride);
+    char *to = from + (d->file.length + 1) * token_bytes(d);
+    size_t before = (uintptr_t)from % page;
+
+    (void)madvise(from - before, (size_t)(to - from) + before, MADV_WILLNEED);
+}
+
+static oar_status open_batch(const oar_dataset *d, int64_t count,
+                             const int64_t *index)
+{
+    struct stat st;
+
+    if (fstat(d->file.fd, &st) != 0)
+        return oari_fail(OAR_E_SYSTEM, "look at %s", d->file.path);
+    if ((size_t)st.st_size < d->file.bytes)
+        return oari_fail(OAR_E_STATE,
+                         "%s has %lld bytes: it had %zu when it was opened, "
+                         "and must not become shorter while it is in use",
+                         d->file.path, (long long)st.st_size, d->file.bytes);
+    for (int64_t i = 0; i < count; i++)
+        ask_for_sample(d, index[i]);
     return OAR_OK;
 }
 
-/* Reads tokens first .. first+count-1, at most BLOCK of them. */
+/* Reads tokens first .. first+count-1. */
 static oar_status read_tokens(const oar_dataset *d, int64_t first,
                               int64_t count, int64_t *token)
 {
-    int64_t size = (int64_t)oar_dtype_size(d->file.dtype);
-    int32_t raw[BLOCK]; /* of the widest dtype */
-
-    OARI_TRY(read_bytes(d, raw, (size_t)(count * size), first * size));
-    oari_convert(token, OAR_I64, raw, d->file.dtype, (size_t)count);
+    oari_convert(token, OAR_I64, token_at(d, first), d->file.dtype,
+                 (size_t)count);
     for (int64_t i = 0; i < count; i++) {
         int64_t place = first + i;
 
@@ -68,33 +78,25 @@ static oar_status read_tokens(const oar_dataset *d, int64_t first,
 static oar_status copy_sample(const oar_dataset *d, int64_t index, int64_t row,
                               oar_tensor *const *field)
 {
-    int64_t *input = oari_dataset_row(field[0], row);
-    int64_t *target = oari_dataset_row(field[1], row);
     int64_t first = index * d->file.stride, length = d->file.length;
-    int64_t token[BLOCK];
 
-    for (int64_t i = 0; i <= length; i += BLOCK) {
-        int64_t n = length + 1 - i < BLOCK ? length + 1 - i : BLOCK;
-
-        OARI_TRY(read_tokens(d, first + i, n, token));
-        for (int64_t k = i; k < i + n && k < length; k++)
-            input[k] = token[k - i];
-        for (int64_t k = i > 0 ? i : 1; k < i + n; k++)
-            target[k - 1] = token[k - i];
-    }
-    return OAR_OK;
+    OARI_TRY(read_tokens(d, first, length, oari_dataset_row(field[0], row)));
+    return read_tokens(d, first + 1, length, oari_dataset_row(field[1], row));
 }
 
 /* ---- making -------------------------------------------------------------- */
 
 static void close_file(oar_dataset *d)
 {
+    if (d->file.map != NULL)
+        munmap(d->file.map, d->file.bytes);
     if (d->file.fd >= 0)
         close(d->file.fd);
     oari_free(d->file.path);
 }
 
-static const oari_dataset_class tokens_class = { .copy = copy_sample,
+static const oari_dataset_class tokens_class = { .open = open_batch,
+                                                 .copy = copy_sample,
                                                  .close = close_file };
 
 static oar_status check_ask(const char *path, oar_dtype dtype, int64_t length,
@@ -117,7 +119,7 @@ static oar_status check_ask(const char *path, oar_dtype dtype, int64_t length,
 /* Opens the file and counts its tokens. */
 static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
 {
-    int64_t size = (int64_t)oar_dtype_size(d->file.dtype);
+    int64_t size = token_bytes(d);
     struct stat st;
 
     d->file.path = oari_strdup(path);
@@ -135,7 +137,22 @@ static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
                          "%s token",
                          path, (long long)st.st_size, (long long)size,
                          oar_dtype_name(d->file.dtype));
+    d->file.bytes = (size_t)st.st_size;
     *tokens = (int64_t)st.st_size / size;
+    return OAR_OK;
+}
+
+/* Maps the file, which is not empty. Samples come in any order, so the pages
+ * around them are not worth reading. */
+static oar_status map_file(oar_dataset *d)
+{
+    void *map = mmap(NULL, d->file.bytes, PROT_READ, MAP_SHARED, d->file.fd, 0);
+
+    if (map == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map %s, %zu bytes", d->file.path,
+                         d->file.bytes);
+    d->file.map = map;
+    (void)madvise(map, d->file.bytes, MADV_RANDOM);
     return OAR_OK;
 }
 
@@ -171,6 +188,8 @@ oar_status oar_dataset_tokens(const char *path, oar_dtype dtype, int64_t length,
     status = open_file(made, path, &tokens);
     if (status == OAR_OK)
         status = count_samples(made, tokens);
+    if (status == OAR_OK)
+        status = map_file(made);
     if (status != OAR_OK) {
         oar_dataset_destroy(made);
         return status;

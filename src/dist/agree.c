@@ -100,19 +100,49 @@ oar_status oari_agree_on_params(const oar_module *module, oar_group *group)
     return status;
 }
 
-static oar_status broadcast_one(oar_tensor *tensor, oar_group *group)
+static int tensors_of(const oar_module *module)
 {
-    oar_span span;
+    return oar_module_params(module) + oar_module_buffers(module);
+}
 
-    OARI_TRY(oar_tensor_span(tensor, &span));
-    return oar_broadcast(group, span, 0, NULL, NULL);
+/* Parameters first, then buffers. */
+static oar_tensor *tensor_of(const oar_module *module, int index)
+{
+    int params = oar_module_params(module);
+
+    return index < params ? oar_module_param(module, index)
+                          : oar_module_buffer(module, index - params);
+}
+
+/* Whether every rank can take rank 0's numbers, in all of its tensors: a rank
+ * that found out in the middle would leave the others waiting. */
+static oar_status check_spans(const oar_module *module, oar_group *group)
+{
+    oar_status status = OAR_OK;
+    oar_span span;
+    int64_t refused;
+
+    for (int i = 0; i < tensors_of(module) && status == OAR_OK; i++)
+        status = oar_tensor_span(tensor_of(module, i), &span);
+    refused = status != OAR_OK ? oar_group_rank(group) : -1;
+    OARI_TRY(oar_all_reduce(group, oar_span_of(&refused, 1, OAR_I64), OAR_MAX,
+                            NULL, NULL));
+    if (refused < 0 || status != OAR_OK)
+        return status;
+    return oari_fail(OAR_E_STATE,
+                     "rank %lld has a parameter or buffer that cannot take "
+                     "rank 0's numbers",
+                     (long long)refused);
 }
 
 oar_status oari_broadcast_state(const oar_module *module, oar_group *group)
 {
-    for (int i = 0; i < oar_module_params(module); i++)
-        OARI_TRY(broadcast_one(oar_module_param(module, i), group));
-    for (int i = 0; i < oar_module_buffers(module); i++)
-        OARI_TRY(broadcast_one(oar_module_buffer(module, i), group));
+    OARI_TRY(check_spans(module, group));
+    for (int i = 0; i < tensors_of(module); i++) {
+        oar_span span;
+
+        OARI_TRY(oar_tensor_span(tensor_of(module, i), &span));
+        OARI_TRY(oar_broadcast(group, span, 0, NULL, NULL));
+    }
     return OAR_OK;
 }

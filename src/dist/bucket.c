@@ -14,8 +14,7 @@
 
 enum { ALIGN_BYTES = 64 }; /* where gradients begin */
 
-/* ---- cutting
- * -------------------------------------------------------------------*/
+/* ---- cutting ----------------------------------------------------------- */
 
 /* Elements that a gradient takes, rounded up to a cache line. */
 static int64_t room_of(const oar_tensor *param)
@@ -57,8 +56,7 @@ static void cut(oari_reducer *r, size_t bucket_bytes)
     }
 }
 
-/* ---- reducing
- * ------------------------------------------------------------------*/
+/* ---- reducing ---------------------------------------------------------- */
 
 static oar_span span_of(const oari_bucket *b)
 {
@@ -86,44 +84,105 @@ static oar_status launch_ready(oari_reducer *r)
     return OAR_OK;
 }
 
+/* The gradient, if it is not where it was bound: somebody has bound it
+ * elsewhere since, or taken the binding away. Else NULL. */
+static oar_tensor *gradient_elsewhere(const oari_slot *s)
+{
+    oar_tensor *grad = oar_tensor_grad(s->param);
+
+    return oar_tensor_const_data(grad) != oar_tensor_const_data(s->home) ? grad
+                                                                         : NULL;
+}
+
+static uint64_t bytes_of(const oar_tensor *t)
+{
+    return (uint64_t)oar_tensor_count(t) * oar_dtype_size(oar_tensor_dtype(t));
+}
+
+static oar_status copy_in(oari_slot *s)
+{
+    oar_tensor *grad = gradient_elsewhere(s);
+
+    if (grad == NULL || s->copied)
+        return OAR_OK;
+    OARI_TRY(oar_tensor_copy(s->home, grad));
+    s->copied = 1;
+    s->owner->copied_bytes += bytes_of(grad);
+    return OAR_OK;
+}
+
+static oar_status copy_out(oari_reducer *r)
+{
+    for (int i = 0; i < r->slots; i++) {
+        oar_tensor *grad = gradient_elsewhere(&r->slot[i]);
+
+        if (grad == NULL)
+            continue;
+        OARI_TRY(oar_tensor_copy(grad, r->slot[i].home));
+        r->copied_bytes += bytes_of(grad);
+    }
+    return OAR_OK;
+}
+
+/* Called by every gradient, and at the end of a pass. */
+static void begin_pass(oari_reducer *r)
+{
+    if (r->ready == 0)
+        r->reduced_bytes = r->copied_bytes = 0;
+}
+
 static oar_status gradient_ready(oar_tensor *leaf, void *arg)
 {
     oari_slot *s = arg;
     oari_reducer *r = s->owner;
 
-    if (r->launched == 0 && r->bucket[s->bucket].ready == 0)
-        r->reduced_bytes = r->copied_bytes = 0;
+    begin_pass(r);
+    r->ready++;
+    OARI_TRY(copy_in(s));
     r->bucket[s->bucket].ready++;
     return launch_ready(r);
 }
 
 /* A gradient that this pass did not reach counts as zero here; the others may
- * have one. */
+ * have one. Frozen since: it has a place in the bucket, but no gradient. */
+static oar_status fill_one(oari_slot *s)
+{
+    oar_error before = *oar_last_error();
+
+    OARI_TRY(oar_tensor_fill(s->home, 0));
+    if (!oar_tensor_requires_grad(s->param) ||
+        oar_tensor_mark_grad(s->param) == OAR_OK)
+        return OAR_OK;
+    oari_fail_with(&before); /* it had no home, which is no failure */
+    OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
+    return oar_tensor_mark_grad(s->param);
+}
+
 static oar_status fill_missing(oari_reducer *r)
 {
     for (int i = 0; i < r->slots; i++) {
         oari_slot *s = &r->slot[i];
-        oari_bucket *b = &r->bucket[s->bucket];
-        size_t element = oar_dtype_size(b->dtype);
-        if (s->bucket < r->launched || oar_tensor_grad(s->param) != NULL)
+
+        if (s->bucket < r->launched)
             continue;
-        memset((char *)oar_storage_data(b->storage) +
-                   (size_t)s->first * element,
-               0, (size_t)oar_tensor_count(s->param) * element);
-        OARI_TRY(oar_tensor_mark_grad(s->param));
+        OARI_TRY(oar_tensor_grad(s->param) != NULL ? copy_in(s) : fill_one(s));
     }
     return OAR_OK;
 }
 
 oar_status oari_reducer_finish(oari_reducer *r)
 {
-    oar_status status = fill_missing(r);
+    oar_status status;
 
+    begin_pass(r);
+    status = fill_missing(r);
     while (status == OAR_OK && r->launched < r->buckets)
         status = launch(r);
     for (int i = 0; i < r->launched; i++)
         if (status == OAR_OK)
             status = oar_work_wait(r->bucket[i].work);
+    if (status == OAR_OK)
+        status = copy_out(r);
     oari_reducer_reset(r);
     return status;
 }
@@ -141,11 +200,12 @@ void oari_reducer_reset(oari_reducer *r)
         b->work = NULL;
         b->ready = 0;
     }
-    r->launched = 0;
+    for (int i = 0; i < r->slots; i++)
+        r->slot[i].copied = 0;
+    r->launched = r->ready = 0;
 }
 
-/* ---- making
- * --------------------------------------------------------------------*/
+/* ---- making ------------------------------------------------------------ */
 
 static oar_status make_storage(oari_reducer *r)
 {
@@ -161,16 +221,12 @@ static oar_status make_storage(oari_reducer *r)
 static oar_status bind(oari_slot *s)
 {
     oari_bucket *b = &s->owner->bucket[s->bucket];
-    oar_tensor *home = oar_view_of(NULL, b->storage, s->first, b->dtype,
-                                   oar_tensor_shape(s->param));
-    oar_status status;
 
-    if (home == NULL)
+    s->home = oar_view_of(NULL, b->storage, s->first, b->dtype,
+                          oar_tensor_shape(s->param));
+    if (s->home == NULL)
         return oar_last_error()->status;
-    status = oar_tensor_bind_grad(s->param, home);
-    oar_tensor_release(home);
-    if (status != OAR_OK)
-        return status;
+    OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
     return oar_tensor_on_grad(s->param, gradient_ready, s, &s->hook);
 }
 
@@ -201,6 +257,7 @@ void oari_reducer_clear(oari_reducer *r)
         oari_reducer_reset(r);
     for (int i = 0; i < r->slots; i++) {
         oar_hook_remove(r->slot[i].hook);
+        oar_tensor_release(r->slot[i].home);
         oar_tensor_release(r->slot[i].param);
     }
     for (int i = 0; r->bucket != NULL && i < r->buckets; i++)

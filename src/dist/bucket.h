@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dist/bucket.h: gradients that are reduced together: views of one piece of
- * shared memory, so that no gradient is ever copied. */
+ * shared memory, so that no gradient is copied, unless somebody has bound it
+ * elsewhere since. */
 #ifndef OARI_DIST_BUCKET_H
 #define OARI_DIST_BUCKET_H
 
@@ -22,12 +23,15 @@ typedef struct oari_slot {
     oar_tensor *param; /* a reference */
     oar_hook *hook;
     int bucket;
-    int64_t first; /* element in the bucket */
+    int64_t first;    /* element in the bucket */
+    oar_tensor *home; /* the view of the bucket that begins there */
+    int copied;       /* in this pass, from where the gradient really is */
 } oari_slot;
 
 typedef struct oari_reducer {
     oar_group *group;
     int slots, buckets;
+    int ready;    /* gradients of this pass so far */
     int launched; /* buckets 0 .. launched-1 are on their way */
     oari_slot *slot;
     oari_bucket *bucket;

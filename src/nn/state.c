@@ -80,6 +80,7 @@ static oar_status check_pair(const char *name, const oar_tensor *into,
         return oari_fail(OAR_E_STATE,
                          "load of \"%s\" %s: its storage is detached", name,
                          oari_shape_text(into->at.shape).text);
+    OARI_TRY(oari_check_writable("load", into));
     return OAR_OK;
 }
 

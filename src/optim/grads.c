@@ -72,15 +72,15 @@ static int64_t least(int64_t a, int64_t b)
 static double find(const finder *f, const oar_tensor *grad)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
-    const uint16_t *half = oar_tensor_data(grad);
+    const uint16_t *half = oar_tensor_const_data(grad);
     int64_t n = oar_tensor_count(grad);
     float wide[BLOCK];
     double found = 0;
 
     if (dtype == OAR_F32)
-        return f->f32(oar_tensor_data(grad), n, 0);
+        return f->f32(oar_tensor_const_data(grad), n, 0);
     if (dtype == OAR_F64)
-        return f->f64(oar_tensor_data(grad), n, 0);
+        return f->f64(oar_tensor_const_data(grad), n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t count = least(n - i, BLOCK);
 

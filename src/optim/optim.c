@@ -27,6 +27,8 @@ static oar_status check_param(const char *name, const oar_tensor *p)
         return oari_fail(OAR_E_ARG,
                          "%s over a tensor %s that is not contiguous", name,
                          oari_shape_text(p->at.shape).text);
+    if (oar_tensor_is_read_only(p))
+        return oari_check_writable(name, p);
     return OAR_OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/gemm.h"
 #include "tensor/lanes.h"
 #include "tensor/math.h"
@@ -147,8 +148,7 @@ OARI_WIDE static void make_probabilities(const block *b, void *scores)
             int64_t n = seen(b->a, b->first + i);
             const T most = OARI_MOST(p, n);
             T total;
-            for (int64_t k = 0; k < keys; k++)
-                p[k] = OARI_EXP(p[k] - most);
+            OARI_EXP_LESS(p, p, most, keys);
             for (int64_t k = n; k < keys; k++)
                 p[k] = 0;
             total = OARI_SUM(p, keys);
@@ -169,8 +169,7 @@ OARI_WIDE static void restore_probabilities(const block *b, void *scores)
         T *p = scores;
         const T *lse = lse_at(b);
         for (int64_t i = 0; i < b->rows; i++, p += keys) {
-            for (int64_t k = 0; k < keys; k++)
-                p[k] = OARI_EXP(p[k] - lse[i]);
+            OARI_EXP_LESS(p, p, lse[i], keys);
             for (int64_t k = seen(b->a, b->first + i); k < keys; k++)
                 p[k] = 0;
         }

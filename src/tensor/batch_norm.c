@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_norm: channels brought to mean 0 and deviation 1. x is [n, channels,
  * ..]: planes of `inner` numbers that lie together. Sums over planes are f64.
- */
+ * Planes of one number are done a row of channels at a time, which adds the
+ * same numbers in the same order. */
 #include "tensor/dispatch.h"
 #include "tensor/lanes.h"
 #include "tensor/nn_kernels.h"
@@ -20,10 +21,11 @@ static planes planes_of(oar_shape shape)
     return p;
 }
 
-OARI_WIDE void oari_channel_moments(const oari_array *x, double *mean,
+/* ---- moments ------------------------------------------------------------ */
+
+OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
                                     double *var)
 {
-    planes p = planes_of(x->at.shape);
     double count = (double)(p.images * p.inner);
 
     OARI_BY_FLOAT(x->dtype, {
@@ -43,16 +45,61 @@ OARI_WIDE void oari_channel_moments(const oari_array *x, double *mean,
     })
 }
 
-OARI_WIDE void oari_batch_norm(const oari_array *to, const oari_array *x,
-                               const double *mean, const double *rstd,
-                               const oari_array *weight, const oari_array *bias)
+OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
+                                  double *var)
+{
+    for (int64_t c = 0; c < p.channels; c++)
+        mean[c] = var[c] = 0;
+    OARI_BY_FLOAT(x->dtype, {
+        const T *a = oari_array_data(x);
+        for (int64_t i = 0; i < p.images; i++) {
+            const T *row = a + i * p.channels;
+            OARI_APART
+            for (int64_t c = 0; c < p.channels; c++)
+                mean[c] += (double)row[c];
+        }
+        for (int64_t c = 0; c < p.channels; c++)
+            mean[c] /= (double)p.images;
+        for (int64_t i = 0; i < p.images; i++) {
+            const T *row = a + i * p.channels;
+            OARI_APART
+            for (int64_t c = 0; c < p.channels; c++) {
+                T far = row[c] - (T)mean[c];
+                var[c] += (double)(far * far);
+            }
+        }
+    })
+    for (int64_t c = 0; c < p.channels; c++)
+        var[c] /= (double)p.images;
+}
+
+void oari_channel_moments(const oari_array *x, double *mean, double *var)
 {
     planes p = planes_of(x->at.shape);
 
+    if (p.inner == 1)
+        row_moments(x, p, mean, var);
+    else
+        plane_moments(x, p, mean, var);
+}
+
+/* ---- forward ------------------------------------------------------------ */
+
+/* How channels are moved and stretched. */
+typedef struct scales {
+    const double *mean, *rstd;
+    const oari_array *weight, *bias; /* or NULL */
+} scales;
+
+OARI_WIDE static void plane_norm(const oari_array *to, const oari_array *x,
+                                 planes p, const scales *s)
+{
+    const double *mean = s->mean, *rstd = s->rstd;
+
     OARI_BY_FLOAT(to->dtype, {
         const T *a = oari_array_data(x);
-        const T *w = weight != NULL ? oari_array_data(weight) : NULL;
-        const T *b = bias != NULL ? oari_array_data(bias) : NULL;
+        const T *w = s->weight != NULL ? oari_array_data(s->weight) : NULL;
+        const T *b = s->bias != NULL ? oari_array_data(s->bias) : NULL;
         T *y = oari_array_data(to);
         for (int64_t i = 0; i < p.images * p.channels; i++) {
             int64_t c = i % p.channels;
@@ -67,8 +114,45 @@ OARI_WIDE void oari_batch_norm(const oari_array *to, const oari_array *x,
     })
 }
 
+OARI_WIDE static void row_norm(const oari_array *to, const oari_array *x,
+                               planes p, const scales *s)
+{
+    const double *mean = s->mean, *rstd = s->rstd;
+
+    OARI_BY_FLOAT(to->dtype, {
+        const T *a = oari_array_data(x);
+        const T *w = s->weight != NULL ? oari_array_data(s->weight) : NULL;
+        const T *b = s->bias != NULL ? oari_array_data(s->bias) : NULL;
+        T *y = oari_array_data(to);
+        for (int64_t i = 0; i < p.images; i++) {
+            OARI_APART
+            for (int64_t c = 0; c < p.channels; c++)
+                y[c] = (a[c] - (T)mean[c]) *
+                           (T)(rstd[c] * (w ? (double)w[c] : 1)) +
+                       (b ? b[c] : (T)0);
+            a += p.channels;
+            y += p.channels;
+        }
+    })
+}
+
+void oari_batch_norm(const oari_array *to, const oari_array *x,
+                     const double *mean, const double *rstd,
+                     const oari_array *weight, const oari_array *bias)
+{
+    planes p = planes_of(x->at.shape);
+    scales s = { mean, rstd, weight, bias };
+
+    if (p.inner == 1)
+        row_norm(to, x, p, &s);
+    else
+        plane_norm(to, x, p, &s);
+}
+
+/* ---- backward ----------------------------------------------------------- */
+
 /* The sums over a channel of the gradient, and of it times x normalised. */
-OARI_WIDE static void channel_sums(const oari_norm_back *n, planes p)
+OARI_WIDE static void plane_sums(const oari_norm_back *n, planes p)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -93,7 +177,28 @@ OARI_WIDE static void channel_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void input_grads(const oari_norm_back *n, planes p, int fixed)
+OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
+{
+    const double *mean = oari_array_data(n->mean);
+    const double *rstd = oari_array_data(n->rstd);
+    double *tilt = n->sums, *sum = n->sums + p.channels;
+
+    OARI_BY_FLOAT(n->x->dtype, {
+        const T *g = oari_array_data(n->grad);
+        const T *x = oari_array_data(n->x);
+        for (int64_t i = 0; i < p.images; i++) {
+            OARI_APART
+            for (int64_t c = 0; c < p.channels; c++) {
+                tilt[c] += (double)(g[c] * (x[c] - (T)mean[c])) * rstd[c];
+                sum[c] += (double)g[c];
+            }
+            g += p.channels;
+            x += p.channels;
+        }
+    })
+}
+
+OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -120,14 +225,30 @@ OARI_WIDE static void input_grads(const oari_norm_back *n, planes p, int fixed)
     })
 }
 
-static void store_sums(const oari_array *to, const double *sum, int64_t count)
+OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, int fixed)
 {
-    if (to == NULL)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        for (int64_t k = 0; k < count; k++)
-            y[k] = (T)sum[k];
+    const double *mean = oari_array_data(n->mean);
+    const double *rstd = oari_array_data(n->rstd);
+    const double *tilt = n->sums, *sum = n->sums + p.channels;
+    const double share = fixed ? 0 : 1 / (double)p.images;
+
+    OARI_BY_FLOAT(n->x->dtype, {
+        const T *g = oari_array_data(n->grad);
+        const T *x = oari_array_data(n->x);
+        const T *w = n->weight != NULL ? oari_array_data(n->weight) : NULL;
+        T *y = oari_array_data(n->dx);
+        for (int64_t i = 0; i < p.images; i++) {
+            OARI_APART
+            for (int64_t c = 0; c < p.channels; c++) {
+                T factor = (T)(rstd[c] * (w ? (double)w[c] : 1));
+                T slope = (x[c] - (T)mean[c]) * (T)(tilt[c] * rstd[c] * share);
+                y[c] = (g[c] - (T)(sum[c] * share) - slope) * factor +
+                       (n->add ? y[c] : (T)0);
+            }
+            g += p.channels;
+            x += p.channels;
+            y += p.channels;
+        }
     })
 }
 
@@ -137,9 +258,14 @@ void oari_batch_norm_back(const oari_norm_back *n, int fixed)
 
     for (int64_t k = 0; k < 2 * p.channels; k++)
         n->sums[k] = 0;
-    channel_sums(n, p);
-    if (n->dx != NULL)
-        input_grads(n, p, fixed);
-    store_sums(n->dweight, n->sums, p.channels);
-    store_sums(n->dbias, n->sums + p.channels, p.channels);
+    if (p.inner == 1)
+        row_sums(n, p);
+    else
+        plane_sums(n, p);
+    if (n->dx != NULL && p.inner == 1)
+        row_grads(n, p, fixed);
+    else if (n->dx != NULL)
+        plane_grads(n, p, fixed);
+    oari_store_sums(n->dweight, n->sums, p.channels);
+    oari_store_sums(n->dbias, n->sums + p.channels, p.channels);
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/bell.h: the bell curve and the share of it below a number, for gelu
- * and its slope, from one exponential. For f32 the share is within 3e-7 of the
- * true value, of its own size below zero; f64 takes libm. Written so that steps
- * do not wait for each other: a compiler turns loops over it into vectors.
- */
+ * and its slope, from one exponential. f64 takes libm. For f32, measured over
+ * numbers up to 20 in size, fused and not: the share is within 3.1e-7 of the
+ * true value, and below zero, of its own size, within 6.6e-7 down to -3 and
+ * 4.2e-6 down to -13, where the square in the exponent is rounded; gelu is
+ * within 1e-7 (1 + its size), its slope within 3.2e-7. Written so that steps do
+ * not wait for each other: a compiler turns loops over it into vectors. */
 #ifndef OARI_TENSOR_BELL_H
 #define OARI_TENSOR_BELL_H
 
@@ -72,9 +74,5 @@ static inline double oari_gelu_slope(double x)
 {
     return oari_below(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
 }
-
-#define OARI_BELOW(x) _Generic((x), float : oari_belowf, double : oari_below)(x)
-#define OARI_GELU_SLOPE(x) \
-    _Generic((x), float : oari_gelu_slopef, double : oari_gelu_slope)(x)
 
 #endif

@@ -60,3 +60,14 @@ OARI_WIDE void oari_sum_channels(const oari_array *to, int add,
         }
     })
 }
+
+void oari_store_sums(const oari_array *to, const double *sum, int64_t count)
+{
+    if (to == NULL)
+        return;
+    OARI_BY_FLOAT(to->dtype, {
+        T *y = oari_array_data(to);
+        for (int64_t k = 0; k < count; k++)
+            y[k] = (T)sum[k];
+    })
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv: convolution as a product. The numbers under each window become a column
- * of a matrix, for as many windows at a time as stay in cache. */
+ * of a matrix, for as many windows at a time as stay in cache. Under windows of
+ * one number, side by side, the planes are that matrix already. */
 #include "tensor/conv.h"
 
 #include <string.h>
@@ -19,6 +20,16 @@ int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
     return room < 0 ? 0 : room / stride + 1;
 }
 
+void oari_window_fit(oari_window *w, int64_t height, int64_t width)
+{
+    w->height = height;
+    w->width = width;
+    w->out_height = oari_window_count(height, w->kernel[0], w->stride[0],
+                                      w->padding[0], w->dilation[0]);
+    w->out_width = oari_window_count(width, w->kernel[1], w->stride[1],
+                                     w->padding[1], w->dilation[1]);
+}
+
 static int64_t bytes_of(const oari_conv *c)
 {
     return c->dtype == OAR_F32 ? 4 : 8;
@@ -30,12 +41,23 @@ static int64_t depth_of(const oari_conv *c)
     return c->in / c->groups * c->window.kernel[0] * c->window.kernel[1];
 }
 
+/* Whether every number is a window of its own. */
+static int is_pointwise(const oari_conv *c)
+{
+    const oari_window *w = &c->window;
+
+    return w->kernel[0] == 1 && w->kernel[1] == 1 && w->stride[0] == 1 &&
+           w->stride[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0;
+}
+
 /* Whole rows of results that are done at a time. */
 static int64_t rows_at_once(const oari_conv *c)
 {
     int64_t row = depth_of(c) * c->window.out_width * bytes_of(c);
     int64_t rows = row > 0 ? CACHE_BYTES / row : c->window.out_height;
 
+    if (is_pointwise(c))
+        return c->window.out_height; /* nothing is copied */
     if (rows < 1)
         rows = 1;
     return rows < c->window.out_height ? rows : c->window.out_height;
@@ -43,6 +65,8 @@ static int64_t rows_at_once(const oari_conv *c)
 
 int64_t oari_conv_scratch(const oari_conv *c)
 {
+    if (is_pointwise(c))
+        return 0;
     return depth_of(c) * rows_at_once(c) * c->window.out_width;
 }
 
@@ -142,6 +166,16 @@ static void fill_columns(const oari_conv *c, const piece *p)
     })
 }
 
+/* The matrix of the piece's columns. */
+static oari_matrix columns(const oari_conv *c, const piece *p)
+{
+    if (is_pointwise(c))
+        return (oari_matrix){ planes(c, p), c->window.height * c->window.width,
+                              0 };
+    fill_columns(c, p);
+    return (oari_matrix){ c->scratch, p->rows * c->window.out_width, 0 };
+}
+
 static void add_columns(const oari_conv *c, const piece *p)
 {
     OARI_BY_FLOAT(c->dtype, {
@@ -174,17 +208,14 @@ static void each_piece(const oari_conv *c,
 
 static void forward_piece(const oari_conv *c, const piece *p)
 {
-    int64_t wide = p->rows * c->window.out_width;
-
-    fill_columns(c, p);
     oari_gemm(
         &(oari_gemm_job){ .dtype = c->dtype,
                           .m = c->out / c->groups,
-                          .n = wide,
+                          .n = p->rows * c->window.out_width,
                           .k = depth_of(c),
                           .factor = 1,
                           .a = { weights(c, p), depth_of(c), 0 },
-                          .b = { c->scratch, wide, 0 },
+                          .b = columns(c, p),
                           .c = results(c, p),
                           .lead = c->window.out_height * c->window.out_width });
 }
@@ -213,21 +244,37 @@ void oari_conv_forward(const oari_conv *c, const void *bias)
 
 /* ---- backward ----------------------------------------------------------- */
 
-static void input_piece(const oari_conv *c, const piece *p)
+/* The columns' gradient, into a matrix whose rows lie `lead` apart. */
+static void column_grads(const oari_conv *c, const piece *p, void *to,
+                         int64_t lead, int add)
 {
-    int64_t wide = p->rows * c->window.out_width;
-
     oari_gemm(&(oari_gemm_job){
         .dtype = c->dtype,
         .m = depth_of(c),
-        .n = wide,
+        .n = p->rows * c->window.out_width,
         .k = c->out / c->groups,
         .factor = 1,
         .a = { weights(c, p), depth_of(c), 1 },
         .b = { results(c, p), c->window.out_height * c->window.out_width, 0 },
-        .c = c->scratch,
-        .lead = wide });
+        .c = to,
+        .lead = lead,
+        .add = add });
+}
+
+static void input_piece(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, c->scratch, p->rows * c->window.out_width, 0);
     add_columns(c, p);
+}
+
+static void store_planes(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 0);
+}
+
+static void add_planes(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 1);
 }
 
 static void clear(const oari_conv *c, void *data, int64_t count)
@@ -237,6 +284,10 @@ static void clear(const oari_conv *c, void *data, int64_t count)
 
 void oari_conv_back_input(const oari_conv *c, int add)
 {
+    if (is_pointwise(c)) {
+        each_piece(c, add ? add_planes : store_planes);
+        return;
+    }
     if (!add)
         clear(c, c->x, c->images * c->in * c->window.height * c->window.width);
     each_piece(c, input_piece);
@@ -244,17 +295,17 @@ void oari_conv_back_input(const oari_conv *c, int add)
 
 static void weight_piece(const oari_conv *c, const piece *p)
 {
-    int64_t wide = p->rows * c->window.out_width;
+    oari_matrix turned = columns(c, p);
 
-    fill_columns(c, p);
+    turned.turned = 1;
     oari_gemm(&(oari_gemm_job){
         .dtype = c->dtype,
         .m = c->out / c->groups,
         .n = depth_of(c),
-        .k = wide,
+        .k = p->rows * c->window.out_width,
         .factor = 1,
         .a = { results(c, p), c->window.out_height * c->window.out_width, 0 },
-        .b = { c->scratch, wide, 1 },
+        .b = turned,
         .c = weights(c, p),
         .lead = depth_of(c),
         .add = 1 });

@@ -17,6 +17,9 @@ typedef struct oari_window {
 int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
                           int64_t padding, int64_t dilation);
 
+/* Fills in height, width and what follows from all the rest. */
+void oari_window_fit(oari_window *w, int64_t height, int64_t width);
+
 typedef struct oari_conv {
     oari_window window;
     int64_t images, in, out, groups; /* channels of all groups together */

@@ -105,8 +105,8 @@ oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
     OARI_TRY(check_here(what, tensor));
     if (!tensor->storage->read_only)
         return OAR_OK;
-    return oari_fail(OAR_E_ARG, "%s of a tensor %s that can only be read", what,
-                     oari_shape_text(tensor->at.shape).text);
+    return oari_fail(OAR_E_STATE, "%s of a tensor %s that can only be read",
+                     what, oari_shape_text(tensor->at.shape).text);
 }
 
 static oar_status check_buffer(const char *what, const oar_tensor *tensor,

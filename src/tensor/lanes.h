@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/lanes.h: sums, dot products and maxima of short rows, in the dtype of
- * the row, sixteen lanes at once: the order depends only on the count. */
+ * the row, sixteen lanes at once, which fold in halves at the end: the order
+ * depends only on the count. */
 #ifndef OARI_TENSOR_LANES_H
 #define OARI_TENSOR_LANES_H
 
@@ -11,10 +12,12 @@ enum { OARI_LANES = 16 };
 #define OARI_LANES_OF(T, name)                                          \
     static inline T oari_fold_##name(const T *lane)                     \
     {                                                                   \
-        T sum = 0;                                                      \
-        for (int k = 0; k < OARI_LANES; k++)                            \
-            sum += lane[k];                                             \
-        return sum;                                                     \
+        T eight[8], four[4];                                            \
+        for (int k = 0; k < 8; k++)                                     \
+            eight[k] = lane[k] + lane[k + 8];                           \
+        for (int k = 0; k < 4; k++)                                     \
+            four[k] = eight[k] + eight[k + 4];                          \
+        return (four[0] + four[2]) + (four[1] + four[3]);               \
     }                                                                   \
     static inline T oari_sum_##name(const T *a, int64_t n)              \
     {                                                                   \
@@ -53,7 +56,7 @@ enum { OARI_LANES = 16 };
     /* The largest; of n >= 1. */                                       \
     static inline T oari_most_##name(const T *a, int64_t n)             \
     {                                                                   \
-        T lane[OARI_LANES], most = a[0];                                \
+        T lane[OARI_LANES], four[4], most;                              \
         int64_t i = 0;                                                  \
         for (int k = 0; k < OARI_LANES; k++)                            \
             lane[k] = a[0];                                             \
@@ -62,8 +65,13 @@ enum { OARI_LANES = 16 };
                 lane[k] = a[i + k] > lane[k] ? a[i + k] : lane[k];      \
         for (int k = 0; i < n; i++, k++)                                \
             lane[k] = a[i] > lane[k] ? a[i] : lane[k];                  \
-        for (int k = 0; k < OARI_LANES; k++)                            \
-            most = lane[k] > most ? lane[k] : most;                     \
+        for (int k = 0; k < 8; k++)                                     \
+            lane[k] = lane[k + 8] > lane[k] ? lane[k + 8] : lane[k];    \
+        for (int k = 0; k < 4; k++)                                     \
+            four[k] = lane[k + 4] > lane[k] ? lane[k + 4] : lane[k];    \
+        most = four[0];                                                 \
+        for (int k = 1; k < 4; k++)                                     \
+            most = four[k] > most ? four[k] : most;                     \
         return most;                                                    \
     }
 

@@ -4,6 +4,7 @@
  * one pass. */
 #include "base/rng.h"
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/lanes.h"
 #include "tensor/math.h"
 #include "tensor/nn_kernels.h"
@@ -22,13 +23,12 @@ static int64_t target_at(const oari_array *target, int64_t row,
 }
 
 /* The sum of exp(x - most), n of them, by way of a block. */
-#define SUM_EXP(x, n, most, total)                        \
-    for (int64_t i_ = 0; i_ < (n); i_ += BLOCK) {         \
-        T block_[BLOCK];                                  \
-        int64_t m_ = (n)-i_ < BLOCK ? (n)-i_ : BLOCK;     \
-        for (int64_t k_ = 0; k_ < m_; k_++)               \
-            block_[k_] = OARI_EXP((x)[i_ + k_] - (most)); \
-        total += (double)OARI_SUM(block_, m_);            \
+#define SUM_EXP(x, n, most, total)                    \
+    for (int64_t i_ = 0; i_ < (n); i_ += BLOCK) {     \
+        T block_[BLOCK];                              \
+        int64_t m_ = (n)-i_ < BLOCK ? (n)-i_ : BLOCK; \
+        OARI_EXP_LESS(block_, (x) + i_, most, m_);    \
+        total += (double)OARI_SUM(block_, m_);        \
     }
 
 OARI_WIDE int64_t oari_cross_entropy(const oari_array *to,

@@ -12,8 +12,8 @@
 #include "base/half.h"
 
 /* a b + c in one rounding where the machine does it in one step, else in two.
- */
-#ifdef __aarch64__
+ * OARI_FUSES: said by a file whose functions may use more than the baseline. */
+#if defined(__aarch64__) || defined(OARI_FUSES)
 #define OARI_MULADD(a, b, c) __builtin_fmaf(a, b, c)
 #else
 #define OARI_MULADD(a, b, c) ((a) * (b) + (c))

@@ -100,6 +100,9 @@ void oari_sum_columns(const oari_array *to, int add, const oari_array *a);
 /* to [channels] (+)= the sums of a [n, channels, ..] over all but dim 1. */
 void oari_sum_channels(const oari_array *to, int add, const oari_array *a);
 
+/* to [count] = sums that were made in f64. NULL: nothing. */
+void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
+
 /* ---- embedding.c: any dtype for rows; table of floats for backward ------- */
 
 /* Rows of table [count, width] at index [..], row-major i64, in range. */

@@ -15,15 +15,21 @@ static void *data_or_null(const oari_array *a)
     return a != NULL ? oari_array_data(a) : NULL;
 }
 
-/* One row, from its mean and the inverse of its deviation. */
-#define NORMALISE_ROW(T, y, a, w, b, middle, scale, n)                       \
-    if ((w) != NULL && (b) != NULL)                                          \
-        for (int64_t k = 0; k < (n); k++)                                    \
-            (y)[k] = ((a)[k] - (middle)) * (scale) * (w)[k] + (b)[k];        \
-    else                                                                     \
-        for (int64_t k = 0; k < (n); k++)                                    \
-            (y)[k] = ((a)[k] - (middle)) * (scale) * ((w) ? (w)[k] : (T)1) + \
-                     ((b) ? (b)[k] : (T)0);
+/* One row, from its mean and the inverse of its deviation. Separate loops where
+ * there is no weight or bias: one with a choice inside would load from NULL
+ * under a mask, which is allowed but slow. */
+#define NORMALISE_ROW(T, y, a, w, b, middle, scale, n)                \
+    if ((w) != NULL && (b) != NULL) {                                 \
+        for (int64_t k = 0; k < (n); k++)                             \
+            (y)[k] = ((a)[k] - (middle)) * (scale) * (w)[k] + (b)[k]; \
+    } else {                                                          \
+        for (int64_t k = 0; k < (n); k++)                             \
+            (y)[k] = ((a)[k] - (middle)) * (scale);                   \
+        for (int64_t k = 0; (w) != NULL && k < (n); k++)              \
+            (y)[k] *= (w)[k];                                         \
+        for (int64_t k = 0; (b) != NULL && k < (n); k++)              \
+            (y)[k] += (b)[k];                                         \
+    }
 
 OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
                                const oari_array *rstd, const oari_array *x,
@@ -114,17 +120,6 @@ ROWS_OF(double, f64)
         dw[k] = db[k] = 0;                  \
     }
 
-static void store_sums(const oari_array *to, const double *sum, int64_t count)
-{
-    if (to == NULL)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        for (int64_t k = 0; k < count; k++)
-            y[k] = (T)sum[k];
-    })
-}
-
 OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
 {
     const int64_t n = r.width;
@@ -168,6 +163,6 @@ void oari_layer_norm_back(const oari_norm_back *n)
     for (int64_t k = 0; k < 2 * r.width; k++)
         n->sums[k] = 0;
     run_rows(n, r);
-    store_sums(n->dweight, n->sums, r.width);
-    store_sums(n->dbias, n->sums + r.width, r.width);
+    oari_store_sums(n->dweight, n->sums, r.width);
+    oari_store_sums(n->dbias, n->sums + r.width, r.width);
 }

@@ -2,6 +2,7 @@
 /* softmax: over the last dim. The largest entry of a row is taken off first, so
  * nothing overflows. */
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/lanes.h"
 #include "tensor/math.h"
 #include "tensor/nn_kernels.h"
@@ -16,36 +17,36 @@ oari_rows oari_rows_of(oar_shape shape)
     return r;
 }
 
-/* y = exp(x - the largest of x), n of them; total is their sum. */
-#define EXP_ROW(y, x, n, most, total)     \
-    most = OARI_MOST(x, n);               \
-    for (int64_t k = 0; k < (n); k++)     \
-        (y)[k] = OARI_EXP((x)[k] - most); \
-    total = OARI_SUM(y, n);
+/* Runs body for each row of a, with x the row, y its result, which holds
+ * exp(x - most), `most` the largest of x, `total` the sum of y. */
+#define EXP_ROWS(to, a, body)                                                \
+    do {                                                                     \
+        const oari_rows r_ = oari_rows_of((to)->at.shape);                   \
+        const int64_t n = r_.width;                                          \
+        T *y = oari_array_data(to);                                          \
+        const T *x = oari_array_data(a);                                     \
+        for (int64_t i_ = 0; n > 0 && i_ < r_.count; i_++, y += n, x += n) { \
+            const T most = OARI_MOST(x, n);                                  \
+            OARI_EXP_LESS(y, x, most, n);                                    \
+            const T total = OARI_SUM(y, n);                                  \
+            body                                                             \
+        }                                                                    \
+    } while (0)
 
-OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a)
-{
-    oari_rows r = oari_rows_of(to->at.shape);
-
-    if (r.width == 0)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        const T *x = oari_array_data(a);
-        for (int64_t i = 0; i < r.count; i++, y += r.width, x += r.width) {
-            T most;
-            T total;
-            EXP_ROW(y, x, r.width, most, total)
-            total = 1 / total;
-            for (int64_t k = 0; k < r.width; k++)
-                y[k] *= total;
-        }
-    })
+OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a){
+    OARI_BY_FLOAT(to->dtype,
+                  {
+                      EXP_ROWS(to, a, {
+                          const T share = 1 / total;
+                          for (int64_t k = 0; k < n; k++)
+                              y[k] *= share;
+                      });
+                  })
 }
 
-OARI_WIDE void oari_softmax_back(const oari_array *to, int add,
-                                 const oari_array *grad,
-                                 const oari_array *result)
+OARI_WIDE
+    void oari_softmax_back(const oari_array *to, int add,
+                           const oari_array *grad, const oari_array *result)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 
@@ -64,29 +65,20 @@ OARI_WIDE void oari_softmax_back(const oari_array *to, int add,
     })
 }
 
-OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a)
-{
-    oari_rows r = oari_rows_of(to->at.shape);
-
-    if (r.width == 0)
-        return;
-    OARI_BY_FLOAT(to->dtype, {
-        T *y = oari_array_data(to);
-        const T *x = oari_array_data(a);
-        for (int64_t i = 0; i < r.count; i++, y += r.width, x += r.width) {
-            T most;
-            T total;
-            EXP_ROW(y, x, r.width, most, total)
-            total = (T)log((double)total);
-            for (int64_t k = 0; k < r.width; k++)
-                y[k] = (x[k] - most) - total;
-        }
-    })
+OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a){
+    OARI_BY_FLOAT(to->dtype,
+                  {
+                      EXP_ROWS(to, a, {
+                          const T rest = (T)log((double)total);
+                          for (int64_t k = 0; k < n; k++)
+                              y[k] = (x[k] - most) - rest;
+                      });
+                  })
 }
 
-OARI_WIDE void oari_log_softmax_back(const oari_array *to, int add,
-                                     const oari_array *grad,
-                                     const oari_array *result)
+OARI_WIDE
+    void oari_log_softmax_back(const oari_array *to, int add,
+                               const oari_array *grad, const oari_array *result)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 

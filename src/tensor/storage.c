@@ -98,9 +98,22 @@ size_t oar_storage_bytes(const oar_storage *storage)
     return storage != NULL ? storage->bytes : 0;
 }
 
-void *oar_storage_data(const oar_storage *storage)
+const void *oar_storage_const_data(const oar_storage *storage)
 {
     return storage != NULL && storage->attached ? storage->data : NULL;
+}
+
+void *oar_storage_data(const oar_storage *storage)
+{
+    if (storage == NULL || !storage->attached)
+        return NULL;
+    if (!storage->read_only)
+        return storage->data;
+    oari_fail(OAR_E_STATE,
+              "data of a storage of %zu bytes that can only be "
+              "read",
+              storage->bytes);
+    return NULL;
 }
 
 oar_status oar_storage_detach(oar_storage *storage)

@@ -137,11 +137,27 @@ oar_storage *oar_tensor_storage(const oar_tensor *tensor)
     return tensor != NULL ? tensor->storage : NULL;
 }
 
-void *oar_tensor_data(const oar_tensor *tensor)
+int oar_tensor_is_read_only(const oar_tensor *tensor)
+{
+    return tensor != NULL && tensor->storage->read_only;
+}
+
+const void *oar_tensor_const_data(const oar_tensor *tensor)
 {
     oari_array a;
 
     if (tensor == NULL || !oari_tensor_attached(tensor))
+        return NULL;
+    a = oari_array_of(tensor);
+    return oari_array_data(&a);
+}
+
+void *oar_tensor_data(const oar_tensor *tensor)
+{
+    oari_array a;
+
+    if (tensor == NULL || !oari_tensor_attached(tensor) ||
+        oari_check_writable("data", tensor) != OAR_OK)
         return NULL;
     a = oari_array_of(tensor);
     return oari_array_data(&a);
@@ -160,6 +176,7 @@ oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
         return oari_fail(OAR_E_STATE, "span of a tensor %s %s",
                          oari_shape_text(tensor->at.shape).text,
                          oari_absence(tensor));
+    OARI_TRY(oari_check_writable("span", tensor));
     span->data = oar_tensor_data(tensor);
     span->count = (size_t)tensor->count;
     span->dtype = tensor->dtype;

@@ -4,6 +4,7 @@
 #include "tensor/arith.h"
 #include "tensor/bell.h"
 #include "tensor/dispatch.h"
+#include "tensor/fused.h"
 #include "tensor/math.h"
 #include "tensor/walk.h"
 
@@ -45,10 +46,19 @@ FLOAT_ROW(quick_sin, OARI_SIN(A))
 FLOAT_ROW(quick_cos, OARI_COS(A))
 FLOAT_ROW(tanh, OARI_TANH(A))
 FLOAT_ROW(sigmoid, OARI_SIGMOID(A))
-FLOAT_ROW(gelu, A *OARI_BELOW(A))
 FLOAT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)))
 FLOAT_ROW(silu, A *OARI_SIGMOID(A))
 FLOAT_ROW(softplus, POSITIVE(A) + OARI_LOG1P(OARI_EXP(-SIZE(A))))
+
+static void gelu_row(const oari_row *row, void *arg)
+{
+    const oar_dtype *dtype = arg;
+
+    if (*dtype == OAR_F32)
+        oari_fused()->gelu(row->data[0], row->data[1], row->count);
+    else
+        OARI_FLAT2(row, double, double, *Y = A * oari_below(A));
+}
 
 /* After the quick loop, the few f32 that are too large for it, if any. */
 #define TURNED_ROW(name)                                              \
@@ -120,10 +130,22 @@ BACK_ROW(sqrt, A / (2 * B))
 BACK_ROW(rsqrt, (T)-0.5 * A / (B * OARI_SQRT(B)))
 BACK_ROW(tanh, A *(1 - B * B))
 BACK_ROW(sigmoid, A *B *(1 - B))
-BACK_ROW(gelu, A *OARI_GELU_SLOPE(B))
 BACK_ROW(gelu_tanh, A *GELU_TANH_SLOPE(B, GELU_TANH(B)))
 BACK_ROW(silu, A *SILU_SLOPE(B, OARI_SIGMOID(B)))
 BACK_ROW(softplus, A *OARI_SIGMOID(B))
+
+BACK_ROW(gelu_f64, A *oari_gelu_slope(B))
+
+static void gelu_back(const oari_row *row, void *arg)
+{
+    const back *j = arg;
+
+    if (j->dtype == OAR_F32)
+        oari_fused()->gelu_back(row->data[0], j->add, row->data[1],
+                                row->data[2], row->count);
+    else
+        gelu_f64_back(row, arg);
+}
 
 /* Turned by libm: exact for every size, and rare in training. */
 #define TURN(name, b) _Generic((b), float : name##f, double : name)(b)
@@ -175,7 +197,20 @@ void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
         })                                                                    \
     }
 
-SPLIT_ROW(gelu, A *OARI_BELOW(A), OARI_GELU_SLOPE(A))
+static void gelu_split(oar_dtype dtype, void *to, void *from, int64_t count)
+{
+    double *y = to, *x = from;
+
+    if (dtype == OAR_F32) {
+        oari_fused()->gelu_split(to, from, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        y[i] = x[i] * oari_below(x[i]);
+        x[i] = oari_gelu_slope(x[i]);
+    }
+}
+
 SPLIT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)),
           GELU_TANH_SLOPE(A, GELU_TANH(A)))
 SPLIT_ROW(silu, A *OARI_SIGMOID(A), SILU_SLOPE(A, OARI_SIGMOID(A)))

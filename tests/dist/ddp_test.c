@@ -195,6 +195,29 @@ static void different_models_are_named_on_every_rank(void **state)
     ranks_all(3, wrap_other_shapes, NULL);
 }
 
+static oar_status wrap_without_memory(oar_group *g, void *arg)
+{
+    oar_module *net, *wrapped = NULL;
+    const char *word = "rank 1 has a parameter";
+
+    CHECK_OK(oar_linear_create(2, 3, 1, NULL, &net));
+    if (oar_group_rank(g) == 1) {
+        CHECK_OK(
+            oar_storage_detach(oar_tensor_storage(oar_module_param(net, 1))));
+        word = "a tensor [3] whose storage is detached";
+    }
+    CHECK(oar_ddp_wrap(net, g, NULL, &wrapped) == OAR_E_STATE);
+    CHECK(wrapped == NULL);
+    CHECK(strstr(oar_last_error_text(), word) != NULL);
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    return OAR_OK;
+}
+
+static void a_parameter_that_cannot_be_written_stops_every_rank(void **state)
+{
+    ranks_all(3, wrap_without_memory, NULL);
+}
+
 /* ---- parameters that are not always used ------------------------------------
  */
 
@@ -248,6 +271,113 @@ static void a_parameter_unused_on_one_rank_counts_as_zero_there(void **state)
     ranks_all(3, unused_on_one_rank, NULL);
 }
 
+/* ---- gradients that somebody moved -----------------------------------------
+ */
+
+/* One pass whose weight gradient is rank + 1 everywhere; gives the stats. The
+ * input has a gradient too, so that backward always has a way. */
+static oar_status pass_once(oar_group *g, oar_module *net, oar_ddp_stats *stats)
+{
+    oar_tensor *x =
+        oar_full(NULL, OAR_F32, OAR_SHAPE(1, 3), oar_group_rank(g) + 1);
+    oar_tape *tape;
+
+    CHECK_OK(oar_tensor_require_grad(x, 1));
+    CHECK_OK(oar_tape_create(&tape));
+    CHECK_OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, net, x))));
+    oar_tape_destroy(tape);
+    oar_tensor_release(x);
+    return oar_ddp_read_stats(net, stats);
+}
+
+static oar_status weight_grad_is(const oar_module *net, double want)
+{
+    oar_tensor *grad = oar_tensor_grad(oar_module_param(net, 0));
+    double value[15];
+
+    CHECK(oar_tensor_count(grad) == 15);
+    CHECK_OK(oar_tensor_read(grad, OAR_F64, value));
+    for (int i = 0; i < 15; i++)
+        CHECK(fabs(value[i] - want) < 1e-6);
+    return OAR_OK;
+}
+
+static oar_status moved_gradient(oar_group *g, void *arg)
+{
+    oar_ddp_stats stats = oar_ddp_stats_init();
+    double mean = (oar_group_size(g) + 1) / 2.0;
+    oar_tensor *weight, *away = oar_zeros(NULL, OAR_F32, OAR_SHAPE(5, 3));
+    oar_module *net;
+
+    CHECK_OK(oar_linear_create(3, 5, 1, NULL, &net));
+    CHECK_OK(oar_ddp_wrap(net, g, NULL, &net));
+    weight = oar_module_param(net, 0);
+    CHECK_OK(pass_once(g, net, &stats));
+    CHECK(stats.copied_bytes == 0);
+    CHECK_OK(weight_grad_is(net, mean));
+    CHECK_OK(oar_tensor_bind_grad(weight, away));
+    CHECK_OK(pass_once(g, net, &stats)); /* adds to what was there */
+    CHECK(stats.copied_bytes == 2 * 15 * sizeof(float));
+    CHECK(oar_tensor_grad(weight) == away);
+    CHECK_OK(weight_grad_is(net, 2 * mean));
+    oar_tensor_clear_grad(weight);
+    CHECK_OK(oar_tensor_bind_grad(weight, NULL));
+    CHECK_OK(pass_once(g, net, &stats));
+    CHECK(stats.copied_bytes == 2 * 15 * sizeof(float));
+    CHECK_OK(weight_grad_is(net, mean));
+    oar_module_release(net);
+    oar_tensor_release(away);
+    return OAR_OK;
+}
+
+static void a_gradient_bound_elsewhere_is_copied_and_counted(void **state)
+{
+    ranks_all(1, moved_gradient, NULL);
+    ranks_all(3, moved_gradient, NULL);
+}
+
+/* A forward that reaches no parameter of its child at all. */
+static oar_tensor *around_forward(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
+{
+    half_used *h = oar_module_self(module);
+
+    return h->use ? oar_forward(tape, oar_module_child(module, 0), x)
+                  : oar_scale(tape, x, 2);
+}
+
+static const oar_module_class around_class = { .size = sizeof around_class,
+                                               .name = "around",
+                                               .self_size = sizeof(half_used),
+                                               .forward = around_forward };
+
+static oar_status unreached_and_moved(oar_group *g, void *arg)
+{
+    oar_ddp_stats stats = oar_ddp_stats_init();
+    double want = (oar_group_size(g) + 1) / 2.0 - 1.0 / oar_group_size(g);
+    oar_module *net, *child;
+
+    CHECK_OK(oar_module_create(&around_class, &net));
+    ((half_used *)oar_module_self(net))->use = oar_group_rank(g) > 0;
+    CHECK_OK(oar_linear_create(3, 5, 1, NULL, &child));
+    CHECK_OK(oar_module_add_child(net, "child", child));
+    CHECK_OK(oar_ddp_wrap(net, g, NULL, &net));
+    CHECK_OK(oar_tensor_bind_grad(oar_module_param(net, 0), NULL));
+    CHECK_OK(oar_tensor_require_grad(oar_module_param(net, 1), 0));
+    oar_clear_error();
+    CHECK_OK(pass_once(g, net, &stats));
+    CHECK(oar_last_error()->status == OAR_OK);
+    CHECK_OK(weight_grad_is(net, want));
+    CHECK(oar_tensor_grad(oar_module_param(net, 1)) == NULL);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void an_unreached_gradient_without_a_home_comes_home(void **state)
+{
+    ranks_all(3, unreached_and_moved, NULL);
+}
+
 static void bad_arguments_are_refused(void **state)
 {
     oar_ddp_stats stats = oar_ddp_stats_init();
@@ -298,7 +428,10 @@ int main(void)
         cmocka_unit_test(ranks_train_what_one_process_trains_in_f64),
         cmocka_unit_test(many_small_buckets_train_the_same),
         cmocka_unit_test(different_models_are_named_on_every_rank),
+        cmocka_unit_test(a_parameter_that_cannot_be_written_stops_every_rank),
         cmocka_unit_test(a_parameter_unused_on_one_rank_counts_as_zero_there),
+        cmocka_unit_test(a_gradient_bound_elsewhere_is_copied_and_counted),
+        cmocka_unit_test(an_unreached_gradient_without_a_home_comes_home),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(every_failed_allocation_is_a_clean_error),
     };

@@ -2,18 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes mlp.golden with PyTorch (Debian: apt-get install python3-torch).
 
-The file is a row of records. Each is one line of text, "name ndim dims...",
-and then the numbers, row by row, as little-endian doubles. Names of the
-operation cases are CASE.in0, CASE.in1, ..., CASE.seed (the gradient the result
-is given), CASE.out and CASE.grad0, ... Training runs are KIND.loss (one per
-step) and KIND.NAME for each parameter after the last step; init.NAME is each
-parameter before the first. The data follow from x_of and y_of below, which
+The format is in records.py. Training runs are KIND.loss (one per step) and
+KIND.NAME for each parameter after the last step; init.NAME is each parameter
+before the first. The data follow from x_of and y_of below, which
 tests/unit/optim_test.c has too.
 """
 import pathlib
 
 import torch
 import torch.nn.functional as F
+
+from records import case, put, write
 
 STEPS, BATCH, SIZES = 10, 16, [20, 16, 16, 10]
 RUNS = {
@@ -24,33 +23,6 @@ RUNS = {
 
 torch.manual_seed(20)
 torch.set_default_dtype(torch.float64)
-records = []
-
-
-def put(name, tensor):
-    records.append((name, tensor.detach().double().contiguous()))
-
-
-def write(path):
-    with open(path, "wb") as f:
-        for name, t in records:
-            dims = "".join(f" {d}" for d in t.shape)
-            f.write(f"{name} {t.dim()}{dims}\n".encode())
-            f.write(t.numpy().astype("<f8").tobytes())
-
-
-def case(name, fn, *inputs, ints=()):
-    """inputs are float tensors with gradients; ints have none and come last."""
-    leaves = [t.clone().requires_grad_() for t in inputs]
-    out = fn(*leaves, *ints)
-    seed = torch.randn(out.shape)
-    out.backward(seed)
-    for i, t in enumerate(list(inputs) + list(ints)):
-        put(f"{name}.in{i}", t)
-    put(f"{name}.seed", seed)
-    put(f"{name}.out", out)
-    for i, t in enumerate(leaves):
-        put(f"{name}.grad{i}", t.grad)
 
 
 def cases():

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes nn.golden with PyTorch (Debian: apt-get install python3-torch).
 
-The records are as in make_mlp.py. Parameters before the first step, images,
+The format is in records.py. Parameters before the first step, images,
 tokens and targets follow from number(), which tests/unit/nn_golden_test.c has
 too. After ten steps of SGD: KIND.loss and KIND.NAME for each parameter and
 buffer, or some of them.
@@ -14,38 +14,13 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from records import case, put, write
+
 STEPS, BATCH = 10, 3
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS, HIDDEN = 11, 8, 16, 2, 2, 32
 
 torch.manual_seed(21)
 torch.set_default_dtype(torch.float64)
-records = []
-
-
-def put(name, tensor):
-    records.append((name, tensor.detach().double().contiguous()))
-
-
-def write(path):
-    with open(path, "wb") as f:
-        for name, t in records:
-            dims = "".join(f" {d}" for d in t.shape)
-            f.write(f"{name} {t.dim()}{dims}\n".encode())
-            f.write(t.numpy().astype("<f8").tobytes())
-
-
-def case(name, fn, *inputs, ints=()):
-    """inputs are float tensors with gradients; ints have none and come last."""
-    leaves = [t.clone().requires_grad_() for t in inputs]
-    out = fn(*leaves, *ints)
-    seed = torch.randn(out.shape)
-    out.backward(seed)
-    for i, t in enumerate(list(inputs) + list(ints)):
-        put(f"{name}.in{i}", t)
-    put(f"{name}.seed", seed)
-    put(f"{name}.out", out)
-    for i, t in enumerate(leaves):
-        put(f"{name}.grad{i}", t.grad)
 
 
 def rms_norm(x, w):
@@ -102,6 +77,21 @@ def cases():
     case("attention", attention, r(2, 3, 5), r(2, 7, 5), r(2, 7, 4))
     case("attention_causal", lambda q, k, v: attention(q, k, v, True, 0.7),
          r(1, 19, 6), r(1, 19, 6), r(1, 19, 21))
+    by_batch = lambda x, w, b: F.batch_norm(x, None, None, w, b, True, 0.1,
+                                            1e-3)
+    case("batch_norm_flat", by_batch, r(7, 5), r(5), r(5))
+    case("batch_norm_line", by_batch, r(3, 4, 5), r(4), r(4))
+    case("batch_norm_box", by_batch, r(2, 3, 2, 3, 2), r(3), r(3))
+    case("batch_norm_eval", lambda x, w, b: F.batch_norm(
+        x, torch.full((4,), 0.25), torch.full((4,), 1.5), w, b, False, 0.1,
+        1e-3), r(3, 4, 5), r(4), r(4))
+    case("conv2d_point", F.conv2d, r(3, 5, 4, 7), r(3, 5, 1, 1), r(3))
+    case("conv2d_point_alone", F.conv2d, r(1, 2, 3, 3), r(7, 2, 1, 1))
+    case("conv2d_point_groups", lambda x, w, b: F.conv2d(x, w, b, groups=2),
+         r(2, 6, 5, 3), r(4, 3, 1, 1), r(4))
+    case("conv2d_point_sparse", lambda x, w, b: F.conv2d(x, w, b, (2, 1)),
+         r(2, 3, 5, 4), r(2, 3, 1, 1), r(2))
+    case("log_softmax_last", lambda a: a.log_softmax(-1), 3 * r(5, 19))
 
 
 def number(i, which):

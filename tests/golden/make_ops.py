@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes ops.golden with PyTorch (Debian: apt-get install python3-torch).
 
-The format is that of make_mlp.py. Per case: CASE.in0, ... (those with a
+The format is in records.py. Per case: CASE.in0, ... (those with a
 gradient first, then the others), CASE.seed, CASE.out, CASE.grad0, ..., in f64;
 and CASE.KIND.out, CASE.KIND.grad0, ... for KIND f16 and bf16: what PyTorch has
 in that dtype, from the same numbers rounded to it. Where it cannot (its f16 on
@@ -16,22 +16,11 @@ import pathlib
 import torch
 import torch.nn.functional as F
 
+from records import put, records, write
+
 torch.manual_seed(3)
 torch.set_default_dtype(torch.float64)
-records = []
 stubs = []
-
-
-def put(name, tensor):
-    records.append((name, tensor.detach().double().contiguous()))
-
-
-def write(path):
-    with open(path, "wb") as f:
-        for name, t in records:
-            dims = "".join(f" {d}" for d in t.shape)
-            f.write(f"{name} {t.dim()}{dims}\n".encode())
-            f.write(t.numpy().astype("<f8").tobytes())
 
 
 def run(fn, dtype, inputs, others, seed, work=None):

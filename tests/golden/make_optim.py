@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes optim.golden with PyTorch (Debian: apt-get install python3-torch).
 
-The same format as mlp.golden. start.pI is parameter I before the first step,
+The format is in records.py. start.pI is parameter I before the first step,
 grad.pI its gradients, one row a step (all of them exact in f32). A run is
 RUN.DTYPE.pI, each parameter after the last step, and RUN.DTYPE.pI.STATE, what
 the optimizer keeps for it. clip.* is clip_grad_norm_ on the gradients of the
@@ -14,6 +14,8 @@ import pathlib
 import torch
 from torch.optim import SGD, Adam, AdamW
 from torch.optim import lr_scheduler as lr
+
+from records import put, write
 
 STEPS, SHAPES, DTYPES = 12, [(5, 3), (7,), ()], {"f32": torch.float32,
                                                  "f64": torch.float64}
@@ -33,19 +35,6 @@ RUNS = {
 SCHEDULED = [4, 20, 0.1]  # cosine: warm-up, steps, final
 
 torch.manual_seed(21)
-records = []
-
-
-def put(name, tensor):
-    records.append((name, tensor.detach().double().contiguous()))
-
-
-def write(path):
-    with open(path, "wb") as f:
-        for name, t in records:
-            dims = "".join(f" {d}" for d in t.shape)
-            f.write(f"{name} {t.dim()}{dims}\n".encode())
-            f.write(t.numpy().astype("<f8").tobytes())
 
 
 def exact(*shape):

@@ -57,6 +57,23 @@ static void a_failure_is_remembered_until_it_is_cleared(void **state)
     assert_int_equal(oar_last_error()->rank, -1);
 }
 
+static void a_failure_may_repeat_the_one_before_it(void **state)
+{
+    oar_error mine;
+
+    oari_fail(OAR_E_PEER, "rank %d is gone", 3);
+    oari_fail(OAR_E_ABORTED, "step 7: %s, %d", oar_last_error_text(), 11);
+    assert_string_equal(oar_last_error_text(), "step 7: rank 3 is gone, 11");
+    assert_int_equal(oar_last_error()->status, OAR_E_ABORTED);
+    oari_error_set(&mine, OAR_E_ARG, "first");
+    oari_error_set(&mine, OAR_E_DATA, "after %s", mine.text);
+    assert_string_equal(mine.text, "after first");
+    errno = ENOENT;
+    oari_fail(OAR_E_SYSTEM, "again: %s", oar_last_error_text());
+    assert_int_equal(oar_last_error()->sys_errno, ENOENT);
+    assert_memory_equal(oar_last_error_text(), "again: step 7", 13);
+}
+
 static void a_system_failure_says_what_errno_was(void **state)
 {
     char want[128];
@@ -576,6 +593,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_name_and_a_text),
         cmocka_unit_test(a_failure_is_remembered_until_it_is_cleared),
+        cmocka_unit_test(a_failure_may_repeat_the_one_before_it),
         cmocka_unit_test(a_system_failure_says_what_errno_was),
         cmocka_unit_test(a_long_text_is_cut_and_still_ends),
         cmocka_unit_test(a_whole_record_can_be_passed_on),

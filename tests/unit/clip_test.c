@@ -14,12 +14,6 @@
 #include "support/census.h"
 #include "support/says.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
 enum { PARAMS = 3, LAST = 11 };
 
 /* A parameter whose gradient is these numbers. */

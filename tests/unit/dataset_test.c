@@ -20,12 +20,6 @@
 #include "support/census.h"
 #include "support/says.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 16];
 
 static int open_folder(void **state)
@@ -247,15 +241,45 @@ static void a_file_truncated_while_open_is_told_not_a_crash(void **state)
     file_write(token, sizeof token);
     OK(oar_dataset_tokens(path, OAR_U16, 100, 0, &set));
     assert_int_equal(truncate(path, 4001), 0);
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field), OAR_E_DATA,
-                "was longer");
-    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 19 }, field), OAR_E_DATA,
-                "4001");
+    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field),
+                OAR_E_STATE, "4001 bytes");
+    assert_says(oar_dataset_batch(set, 1, (int64_t[]){ 0 }, field), OAR_E_STATE,
+                "had 20000");
     assert_null(field[0]);
-    OK(oar_dataset_batch(set, 1, (int64_t[]){ 18 }, field));
+    file_write(token, sizeof token); /* as long as before: it goes on */
+    OK(oar_dataset_batch(set, 1, (int64_t[]){ 90 }, field));
     oar_tensor_release(field[0]);
     oar_tensor_release(field[1]);
     oar_dataset_destroy(set);
+}
+
+/* Nothing was copied when the file was opened: what is written to it later is
+ * seen. And a file renamed over it is another one, which is not. */
+static void a_token_set_is_the_file_itself(void **state)
+{
+    uint8_t token[7] = { 1, 2, 3, 4, 5, 6, 7 };
+    oar_tensor *field[2] = { 0 };
+    oar_dataset *set;
+    char other[600];
+    int fd;
+
+    file_write(token, sizeof token);
+    OK(oar_dataset_tokens(path, OAR_U8, 3, 0, &set));
+    fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, "\x63", 1, 4), 1);
+    close(fd);
+    snprintf(other, sizeof other, "%s.other", path);
+    assert_int_equal(rename(path, other), 0);
+    file_write(token, 2);
+    OK(oar_dataset_batch(set, 1, (int64_t[]){ 1 }, field));
+    assert_memory_equal(oar_tensor_data(field[0]), ((int64_t[]){ 4, 0x63, 6 }),
+                        3 * sizeof(int64_t));
+    assert_memory_equal(oar_tensor_data(field[1]), ((int64_t[]){ 0x63, 6, 7 }),
+                        3 * sizeof(int64_t));
+    oar_tensor_release(field[0]);
+    oar_tensor_release(field[1]);
+    oar_dataset_destroy(set);
+    unlink(other);
 }
 
 static void a_token_below_zero_is_told_with_its_place(void **state)
@@ -346,6 +370,7 @@ int main(void)
         cmocka_unit_test(long_samples_are_read_whole),
         cmocka_unit_test(files_of_the_wrong_size_are_refused),
         cmocka_unit_test(a_file_truncated_while_open_is_told_not_a_crash),
+        cmocka_unit_test(a_token_set_is_the_file_itself),
         cmocka_unit_test(a_token_below_zero_is_told_with_its_place),
         cmocka_unit_test(what_is_no_token_file_is_refused_with_a_sentence),
         cmocka_unit_test(every_allocation_may_fail),

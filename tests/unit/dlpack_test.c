@@ -12,15 +12,12 @@
 #include <oarsong/dlpack.h>
 #include <oarsong/memory.h>
 #include <oarsong/ops.h>
+#include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
+#include "support/census.h"
+#include "support/says.h"
 #include "tensor/dlpack_abi.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
 
 /* The layout that dlpack.h gives its structs on 64-bit machines. */
 _Static_assert(offsetof(oari_dl_managed, manager_ctx) == 8, "DLPack ABI");
@@ -66,14 +63,6 @@ static void make_foreign(foreign *f)
     f->shape[1] = 4;
 }
 
-static uint64_t live(void)
-{
-    oar_memory_stats stats = { .size = sizeof stats };
-
-    OK(oar_memory_read(&stats));
-    return stats.live;
-}
-
 /* ---- out ---------------------------------------------------------------- */
 
 static void a_tensor_goes_out_with_its_strides(void **state)
@@ -105,7 +94,7 @@ static void a_tensor_goes_out_with_its_strides(void **state)
 
 static void every_dtype_goes_round(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
 
     for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
         oar_tensor *a = oar_ones(NULL, (oar_dtype)d, OAR_SHAPE(2, 3)), *b;
@@ -120,7 +109,7 @@ static void every_dtype_goes_round(void **state)
         assert_int_equal(oar_tensor_count(b), 6);
         oar_tensor_release(b);
     }
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void single_and_empty_tensors_go_round(void **state)
@@ -217,29 +206,151 @@ static void strides_and_offsets_are_followed(void **state)
     assert_int_equal(f.deleted, 1);
 }
 
+/* ---- somebody else's tensor that may only be read ------------------------ */
+
+static oar_tensor *import_read_only(foreign *f)
+{
+    make_foreign(f);
+    f->managed.flags = OARI_DL_READ_ONLY;
+    return oar_dlpack_import(NULL, &f->managed);
+}
+
+/* The call was refused, with a sentence that has the shape. */
+static void was_refused(oar_status status, const char *shape)
+{
+    assert_int_equal(status, OAR_E_STATE);
+    assert_int_equal(oar_last_error()->status, OAR_E_STATE);
+    assert_non_null(strstr(oar_last_error_text(), "can only be read"));
+    assert_non_null(strstr(oar_last_error_text(), shape));
+    oar_clear_error();
+}
+
 static void read_only_tensors_are_not_written(void **state)
 {
     foreign f;
-    oar_tensor *a, *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 4));
-    oari_dl_managed *out;
+    oar_tensor *a = import_read_only(&f);
+    oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 4));
     float zero[12] = { 0 };
 
-    make_foreign(&f);
-    f.managed.flags = OARI_DL_READ_ONLY;
-    a = oar_dlpack_import(NULL, &f.managed);
     OK(oar_tensor_copy(b, a));
-    assert_int_equal(oar_tensor_fill(a, 1), OAR_E_ARG);
-    assert_non_null(strstr(oar_last_error_text(), "[3, 4]"));
-    assert_int_equal(oar_tensor_copy(a, b), OAR_E_ARG);
-    assert_int_equal(oar_tensor_write(a, OAR_F32, zero), OAR_E_ARG);
+    was_refused(oar_tensor_fill(a, 1), "[3, 4]");
+    was_refused(oar_tensor_copy(a, b), "[3, 4]");
+    was_refused(oar_tensor_write(a, OAR_F32, zero), "[3, 4]");
     assert_true(f.number[11] == 11);
-    OK(oar_dlpack_export(a, &out));
-    assert_int_equal(out->flags & OARI_DL_READ_ONLY, OARI_DL_READ_ONLY);
     oar_tensor_release(a);
-    assert_int_equal(f.deleted, 0);
-    out->deleter(out);
     assert_int_equal(f.deleted, 1);
     oar_tensor_release(b);
+}
+
+static void read_only_tensors_give_no_pointer_to_write_to(void **state)
+{
+    foreign f;
+    oar_tensor *a = import_read_only(&f);
+    oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(5));
+    oar_span span;
+
+    assert_true(oar_tensor_is_read_only(a));
+    assert_false(oar_tensor_is_read_only(b));
+    assert_false(oar_tensor_is_read_only(NULL));
+    assert_null(oar_tensor_data(a));
+    was_refused(oar_last_error()->status, "[3, 4]");
+    was_refused(oar_tensor_span(a, &span), "[3, 4]");
+    assert_null(oar_storage_data(oar_tensor_storage(a)));
+    was_refused(oar_last_error()->status, "48 bytes");
+    assert_ptr_equal(oar_tensor_const_data(a), f.number);
+    assert_ptr_equal(oar_storage_const_data(oar_tensor_storage(a)), f.number);
+    assert_ptr_equal(oar_tensor_const_data(b), oar_tensor_data(b));
+    assert_null(oar_tensor_const_data(NULL));
+    assert_null(oar_storage_const_data(NULL));
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+}
+
+static void views_and_exports_of_read_only_tensors_are_read_only(void **state)
+{
+    foreign f;
+    oar_tensor *a = import_read_only(&f), *again;
+    oar_tensor *turned = oar_transpose(NULL, a, 0, 1);
+    oar_tensor *row = oar_select(NULL, a, 0, 2);
+    oar_tensor *copy = oar_contiguous(NULL, turned);
+    oari_dl_managed *out;
+    float got[4];
+
+    was_refused(oar_tensor_fill(turned, 0), "[4, 3]");
+    was_refused(oar_tensor_fill(row, 0), "[4]");
+    OK(oar_tensor_fill(copy, 0)); /* memory of its own */
+    OK(oar_dlpack_export(row, &out));
+    assert_int_equal(out->flags & OARI_DL_READ_ONLY, OARI_DL_READ_ONLY);
+    assert_ptr_equal(out->tensor.data, f.number + 8);
+    again = oar_dlpack_import(NULL, out);
+    was_refused(oar_tensor_fill(again, 0), "[4]");
+    oar_tensor_release(a);
+    oar_tensor_release(turned);
+    oar_tensor_release(row);
+    oar_tensor_release(copy);
+    OK(oar_tensor_read(again, OAR_F32, got));
+    assert_true(got[3] == 11);
+    assert_int_equal(f.deleted, 0);
+    oar_tensor_release(again);
+    assert_int_equal(f.deleted, 1);
+}
+
+static void read_only_tensors_are_read_and_differentiated(void **state)
+{
+    foreign f;
+    oar_tensor *a = import_read_only(&f), *sum;
+    oar_tape *tape;
+    float grad[12];
+
+    OK(oar_tensor_require_grad(a, 1));
+    OK(oar_tape_create(&tape));
+    sum = oar_sum(tape, oar_mul(tape, a, a));
+    OK(oar_backward(tape, sum));
+    OK(oar_tensor_read(oar_tensor_grad(a), OAR_F32, grad));
+    for (int i = 0; i < 12; i++)
+        assert_true(grad[i] == 2 * (float)i && f.number[i] == (float)i);
+    oar_tape_destroy(tape);
+    oar_tensor_release(a);
+    assert_int_equal(f.deleted, 1);
+}
+
+static void nothing_that_trains_writes_to_read_only_tensors(void **state)
+{
+    foreign f;
+    oar_tensor *a = import_read_only(&f), *leaf;
+    oar_optim *sgd = NULL;
+
+    leaf = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 4));
+    OK(oar_tensor_require_grad(leaf, 1));
+    was_refused(oar_tensor_bind_grad(leaf, a), "[3, 4]");
+    assert_null(oar_tensor_grad(leaf));
+    OK(oar_tensor_require_grad(a, 1));
+    was_refused(oar_sgd_create_over(1, &a, NULL, &sgd), "[3, 4]");
+    OK(oar_sgd_create_over(1, &leaf, NULL, &sgd));
+    was_refused(oar_optim_add_group(sgd, 1, &a, 1, 1), "[3, 4]");
+    oar_optim_destroy(sgd);
+    oar_tensor_release(leaf);
+    oar_tensor_release(a);
+}
+
+static void running_statistics_are_not_kept_in_read_only_tensors(void **state)
+{
+    foreign f;
+    oar_tensor *a = import_read_only(&f), *row = oar_select(NULL, a, 0, 1);
+    oar_tensor *var = oar_ones(NULL, OAR_F32, OAR_SHAPE(4)), *y;
+
+    oar_clear_error();
+    assert_null(oar_batch_norm(NULL, a, NULL, NULL, row, var, 1, 0.1, 1e-5));
+    was_refused(oar_last_error()->status, "[4]");
+    assert_null(oar_batch_norm(NULL, a, NULL, NULL, var, row, 1, 0.1, 1e-5));
+    was_refused(oar_last_error()->status, "[4]");
+    y = oar_batch_norm(NULL, a, NULL, NULL, row, row, 0, 0.1, 1e-5);
+    assert_non_null(y); /* outside of training they are only read */
+    assert_true(f.number[4] == 4);
+    oar_tensor_release(y);
+    oar_tensor_release(var);
+    oar_tensor_release(row);
+    oar_tensor_release(a);
 }
 
 static void refuses(foreign *f, oar_status status, const char *words)
@@ -310,7 +421,7 @@ static void every_allocation_may_fail(void **state)
 {
     oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3)), *b;
     oari_dl_managed *out = NULL;
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     foreign f;
 
     oar_memory_fail_after(1);
@@ -326,7 +437,7 @@ static void every_allocation_may_fail(void **state)
     b = oar_dlpack_import(NULL, &f.managed);
     assert_non_null(b);
     oar_tensor_release(b);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
     oar_tensor_release(a);
 }
 
@@ -341,6 +452,11 @@ int main(void)
         cmocka_unit_test(a_tape_gives_it_back_at_reset),
         cmocka_unit_test(strides_and_offsets_are_followed),
         cmocka_unit_test(read_only_tensors_are_not_written),
+        cmocka_unit_test(read_only_tensors_give_no_pointer_to_write_to),
+        cmocka_unit_test(views_and_exports_of_read_only_tensors_are_read_only),
+        cmocka_unit_test(read_only_tensors_are_read_and_differentiated),
+        cmocka_unit_test(nothing_that_trains_writes_to_read_only_tensors),
+        cmocka_unit_test(running_statistics_are_not_kept_in_read_only_tensors),
         cmocka_unit_test(what_cannot_come_in_is_given_back_at_once),
         cmocka_unit_test(no_deleter_is_fine),
         cmocka_unit_test(every_allocation_may_fail),

@@ -9,14 +9,10 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
+#include "support/says.h"
 
 enum { GRADCHECK_LEAVES = 3 };
-static const double gradcheck_step = 1e-5, gradcheck_tolerance = 2e-8;
+static const double gradcheck_step = 1e-5, gradcheck_tolerance = 1e-8;
 
 typedef oar_tensor *(*gradcheck_fn)(oar_tape *tape, oar_tensor *const *in);
 
@@ -61,84 +57,133 @@ static inline oar_tensor *gradcheck_leaf(oar_shape shape, uint64_t seed)
     return leaf;
 }
 
+/* What is differentiated: a result of leaves that fn knows of. */
+typedef struct gradcheck_subject {
+    const char *name;
+    oar_tensor *(*fn)(const void *self, oar_tape *tape);
+    const void *self;
+} gradcheck_subject;
+
 /* Weighs each element of the result differently. */
-static inline oar_tensor *gradcheck_loss(const gradcheck *c, oar_tape *tape,
-                                         oar_tensor *const *in)
+static inline oar_tensor *gradcheck_loss(const gradcheck_subject *s,
+                                         oar_tape *tape)
 {
-    oar_tensor *out = c->fn(tape, in), *weight;
+    oar_tensor *out = s->fn(s->self, tape), *weight;
 
     if (out == NULL)
-        fail_msg("%s: %s", c->name, oar_last_error_text());
+        fail_msg("%s: %s", s->name, oar_last_error_text());
     weight = oar_uniform(tape, OAR_F64, oar_tensor_shape(out), 99, 0.5, 1.5);
     return oar_sum(tape, oar_mul(tape, out, weight));
 }
 
-static inline double gradcheck_value(const gradcheck *c, oar_tape *tape,
-                                     oar_tensor *const *in)
+static inline double gradcheck_value(const gradcheck_subject *s, oar_tape *tape)
 {
     double value;
 
-    OK(oar_tensor_item(gradcheck_loss(c, tape, in), &value));
+    OK(oar_tensor_item(gradcheck_loss(s, tape), &value));
     oar_tape_reset(tape);
     return value;
 }
 
-static inline double gradcheck_slope(const gradcheck *c, oar_tape *tape,
-                                     oar_tensor *const *in, double *x)
+static inline double gradcheck_slope(const gradcheck_subject *s, oar_tape *tape,
+                                     double *x)
 {
     double middle = *x, high, low;
 
     *x = middle + gradcheck_step;
-    high = gradcheck_value(c, tape, in);
+    high = gradcheck_value(s, tape);
     *x = middle - gradcheck_step;
-    low = gradcheck_value(c, tape, in);
+    low = gradcheck_value(s, tape);
     *x = middle;
     return (high - low) / (2 * gradcheck_step);
 }
 
-static inline void gradcheck_input(const gradcheck *c, oar_tape *tape,
-                                   oar_tensor *const *in, int i)
+/* Compares the gradient of one leaf; i is its number, to say so. */
+static inline void gradcheck_compare(const gradcheck_subject *s, oar_tape *tape,
+                                     oar_tensor *leaf, int i)
 {
-    double *x = oar_tensor_data(in[i]);
-    const double *grad = oar_tensor_data(oar_tensor_grad(in[i]));
+    double *x = oar_tensor_data(leaf);
+    const double *grad = oar_tensor_const_data(oar_tensor_grad(leaf));
 
-    assert_true(oar_tensor_is_contiguous(oar_tensor_grad(in[i])));
-    for (int64_t k = 0; k < oar_tensor_count(in[i]); k++) {
-        double want = gradcheck_slope(c, tape, in, &x[k]);
+    assert_true(oar_tensor_is_contiguous(oar_tensor_grad(leaf)));
+    for (int64_t k = 0; k < oar_tensor_count(leaf); k++) {
+        double want = gradcheck_slope(s, tape, &x[k]);
 
         if (!(fabs(grad[k] - want) <= gradcheck_tolerance * (1 + fabs(want))))
             fail_msg("%s: d/d input %d [%ld] is %.12g, differences say %.12g",
-                     c->name, i, k, grad[k], want);
+                     s->name, i, k, grad[k], want);
     }
 }
 
-/* passes: 2 and more add to what the first stored. only: the leaf that wants a
- * gradient; -1: all do. */
-static inline void gradcheck_run(const gradcheck *c, int passes, int only)
+/* Backward so often that the gradients are those of one pass: 2 and more add to
+ * what the first stored. Leaves a tape that records nothing. */
+static inline void gradcheck_passes(const gradcheck_subject *s, oar_tape *tape,
+                                    int passes)
 {
-    oar_tensor *in[GRADCHECK_LEAVES] = { NULL };
-    oar_tape *tape;
-    int leaves = 0;
-
-    OK(oar_tape_create(&tape));
-    for (; leaves < GRADCHECK_LEAVES && c->shape[leaves].ndim >= 0; leaves++) {
-        in[leaves] = gradcheck_leaf(c->shape[leaves], 7 + (uint64_t)leaves);
-        if (only >= 0 && leaves != only)
-            OK(oar_tensor_require_grad(in[leaves], 0));
-    }
-    for (int p = 0; only < leaves && p < passes; p++) {
-        oar_tensor *loss = gradcheck_loss(c, tape, in);
+    for (int p = 0; p < passes; p++) {
+        oar_tensor *loss = gradcheck_loss(s, tape);
 
         OK(oar_backward(tape, oar_scale(tape, loss, 1.0 / passes)));
         oar_tape_reset(tape);
     }
     oar_tape_record(tape, 0);
+}
+
+/* ---- cases of shapes ---------------------------------------------------- */
+
+typedef struct gradcheck_leaves {
+    const gradcheck *of;
+    oar_tensor *in[GRADCHECK_LEAVES];
+} gradcheck_leaves;
+
+static inline oar_tensor *gradcheck_apply(const void *self, oar_tape *tape)
+{
+    const gradcheck_leaves *l = self;
+
+    return l->of->fn(tape, l->in);
+}
+
+/* only: the leaf that wants a gradient; -1: all do. */
+static inline void gradcheck_run(const gradcheck *c, int passes, int only)
+{
+    gradcheck_leaves l = { .of = c };
+    gradcheck_subject s = { c->name, gradcheck_apply, &l };
+    oar_tape *tape;
+    int leaves = 0;
+
+    OK(oar_tape_create(&tape));
+    for (; leaves < GRADCHECK_LEAVES && c->shape[leaves].ndim >= 0; leaves++) {
+        l.in[leaves] = gradcheck_leaf(c->shape[leaves], 7 + (uint64_t)leaves);
+        if (only >= 0 && leaves != only)
+            OK(oar_tensor_require_grad(l.in[leaves], 0));
+    }
+    gradcheck_passes(&s, tape, only < leaves ? passes : 0);
     for (int i = 0; i < leaves; i++)
         if (only < 0 || i == only)
-            gradcheck_input(c, tape, in, i);
+            gradcheck_compare(&s, tape, l.in[i], i);
     for (int i = 0; i < leaves; i++)
-        oar_tensor_release(in[i]);
+        oar_tensor_release(l.in[i]);
     oar_tape_destroy(tape);
+}
+
+/* All of them; see gradcheck_run. */
+static inline void gradcheck_all(const gradcheck *c, size_t count, int passes,
+                                 int only)
+{
+    for (size_t i = 0; i < count; i++)
+        gradcheck_run(&c[i], passes, only);
+}
+
+/* The targets of rows of logits. */
+static inline oar_tensor *gradcheck_targets(oar_tape *tape,
+                                            const oar_tensor *logits)
+{
+    oar_shape s = oar_tensor_shape(logits);
+    int64_t number[16];
+
+    for (int64_t i = 0; i < s.dim[0]; i++)
+        number[i] = i * 5 % s.dim[1];
+    return oar_from_data(tape, OAR_I64, OAR_SHAPE(s.dim[0]), number);
 }
 
 #endif

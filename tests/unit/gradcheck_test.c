@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of every operation against differences of its values, in f64, on
  * odd, strided, broadcast, single and empty shapes. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,33 +8,9 @@
 
 #include <cmocka.h>
 
-#include <oarsong/ops.h>
-#include <oarsong/tape.h>
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-enum { MOST = 3 };
-static const double step = 1e-5, tolerance = 1e-8;
-
-typedef oar_tensor *(*op_fn)(oar_tape *tape, oar_tensor *const *in);
-
-typedef struct check {
-    const char *name;
-    op_fn fn;
-    oar_shape shape[MOST]; /* of the leaves; ndim -1: no more */
-} check;
+#include "unit/gradcheck.h"
 
 /* ---- what is checked ---------------------------------------------------- */
-
-#define OP(name, expression)                                       \
-    static oar_tensor *name(oar_tape *tape, oar_tensor *const *in) \
-    {                                                              \
-        return expression;                                         \
-    }
 
 static oar_tensor *t(oar_tape *tape, oar_tensor *a)
 {
@@ -51,16 +26,6 @@ static oar_tensor *odd_rows(oar_tape *tape, oar_tensor *a)
 
     return oar_reshape(tape, oar_narrow(tape, pairs, 1, 1, 1),
                        OAR_SHAPE(s.dim[0] / 2, s.dim[1]));
-}
-
-static oar_tensor *targets(oar_tape *tape, const oar_tensor *logits)
-{
-    oar_shape s = oar_tensor_shape(logits);
-    int64_t number[16];
-
-    for (int64_t i = 0; i < s.dim[0]; i++)
-        number[i] = i * 5 % s.dim[1];
-    return oar_from_data(tape, OAR_I64, OAR_SHAPE(s.dim[0]), number);
 }
 
 OP(add, oar_add(tape, in[0], in[1]))
@@ -96,30 +61,15 @@ OP(linear_view,
    oar_linear(tape, oar_transpose(tape, in[0], 0, 1), in[1], in[2]))
 OP(softmax, oar_softmax(tape, in[0]))
 OP(softmax_view, oar_softmax(tape, t(tape, in[0])))
-OP(cross_entropy, oar_cross_entropy(tape, in[0], targets(tape, in[0])))
+OP(cross_entropy,
+   oar_cross_entropy(tape, in[0], gradcheck_targets(tape, in[0])))
 OP(residual, oar_add(tape, oar_relu(tape, oar_scale(tape, in[0], 2)),
                      oar_scale(tape, in[0], 3)))
 OP(two_layers,
    oar_linear(tape, oar_relu(tape, oar_linear(tape, in[0], in[1], in[2])),
               t(tape, in[1]), NULL))
 
-#define END        \
-    {              \
-        .ndim = -1 \
-    }
-#define S(...)                                                               \
-    {                                                                        \
-        .ndim = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
-        .dim = {                                                             \
-            __VA_ARGS__                                                      \
-        }                                                                    \
-    }
-#define NUMBER    \
-    {             \
-        .ndim = 0 \
-    }
-
-static const check checks[] = {
+static const gradcheck checks[] = {
     { "add", add, { S(3, 5), S(3, 5), END } },
     { "add row", add, { S(7, 5), S(5), END } },
     { "add column", add, { S(7, 5), S(7, 1), END } },
@@ -179,104 +129,22 @@ static const check checks[] = {
     { "two layers", two_layers, { S(5, 7), S(3, 7), S(3) } },
 };
 
-/* ---- how ---------------------------------------------------------------- */
-
-/* Numbers between 0.2 and 1 away from zero, where relu has a corner. */
-static oar_tensor *leaf_of(oar_shape shape, uint64_t seed)
-{
-    oar_tensor *leaf = oar_uniform(NULL, OAR_F64, shape, seed, -0.8, 0.8);
-    double *number = oar_tensor_data(leaf);
-
-    for (int64_t i = 0; i < oar_tensor_count(leaf); i++)
-        number[i] += number[i] < 0 ? -0.2 : 0.2;
-    OK(oar_tensor_require_grad(leaf, 1));
-    return leaf;
-}
-
-/* Weighs each element of the result differently. */
-static oar_tensor *loss_of(const check *c, oar_tape *tape,
-                           oar_tensor *const *in)
-{
-    oar_tensor *out = c->fn(tape, in), *weight;
-
-    if (out == NULL)
-        fail_msg("%s: %s", c->name, oar_last_error_text());
-    weight = oar_uniform(tape, OAR_F64, oar_tensor_shape(out), 99, 0.5, 1.5);
-    return oar_sum(tape, oar_mul(tape, out, weight));
-}
-
-static double value_of(const check *c, oar_tape *tape, oar_tensor *const *in)
-{
-    double value;
-
-    OK(oar_tensor_item(loss_of(c, tape, in), &value));
-    oar_tape_reset(tape);
-    return value;
-}
-
-static double slope(const check *c, oar_tape *tape, oar_tensor *const *in,
-                    double *x)
-{
-    double middle = *x, high, low;
-
-    *x = middle + step;
-    high = value_of(c, tape, in);
-    *x = middle - step;
-    low = value_of(c, tape, in);
-    *x = middle;
-    return (high - low) / (2 * step);
-}
-
-static void check_leaf(const check *c, oar_tape *tape, oar_tensor *const *in,
-                       int i)
-{
-    double *x = oar_tensor_data(in[i]);
-    const double *grad = oar_tensor_data(oar_tensor_grad(in[i]));
-
-    assert_true(oar_tensor_is_contiguous(oar_tensor_grad(in[i])));
-    for (int64_t k = 0; k < oar_tensor_count(in[i]); k++) {
-        double want = slope(c, tape, in, &x[k]);
-
-        if (!(fabs(grad[k] - want) <= tolerance * (1 + fabs(want))))
-            fail_msg("%s: d/d input %d [%ld] is %.12g, differences say %.12g",
-                     c->name, i, k, grad[k], want);
-    }
-}
-
-/* Twice: the second pass adds to what the first stored. */
-static void run_check(const check *c, int passes)
-{
-    oar_tensor *in[MOST] = { NULL };
-    oar_tape *tape;
-    int leaves = 0;
-
-    OK(oar_tape_create(&tape));
-    for (; leaves < MOST && c->shape[leaves].ndim >= 0; leaves++)
-        in[leaves] = leaf_of(c->shape[leaves], 7 + (uint64_t)leaves);
-    for (int p = 0; p < passes; p++) {
-        oar_tensor *loss = loss_of(c, tape, in);
-
-        OK(oar_backward(tape, oar_scale(tape, loss, 1.0 / passes)));
-        oar_tape_reset(tape);
-    }
-    oar_tape_record(tape, 0);
-    for (int i = 0; i < leaves; i++)
-        check_leaf(c, tape, in, i);
-    for (int i = 0; i < leaves; i++)
-        oar_tensor_release(in[i]);
-    oar_tape_destroy(tape);
-}
+enum { CHECKS = sizeof checks / sizeof *checks };
 
 static void gradients_agree_with_differences(void **state)
 {
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        run_check(&checks[i], 1);
+    gradcheck_all(checks, CHECKS, 1, -1);
 }
 
 static void gradients_of_two_passes_add_up(void **state)
 {
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        run_check(&checks[i], 2);
+    gradcheck_all(checks, CHECKS, 2, -1);
+}
+
+static void each_input_has_its_gradient_alone(void **state)
+{
+    for (int i = 0; i < GRADCHECK_LEAVES; i++)
+        gradcheck_all(checks, CHECKS, 1, i);
 }
 
 int main(void)
@@ -284,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_agree_with_differences),
         cmocka_unit_test(gradients_of_two_passes_add_up),
+        cmocka_unit_test(each_input_has_its_gradient_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loader: the same batches with and without a thread, from any place, and
  * what happens when something goes wrong in the thread. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +19,6 @@
 #include "support/census.h"
 #include "support/says.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
 #define OPTS(...) OAR_OPTS(oar_loader_opts, __VA_ARGS__)
 
 enum { SAMPLES = 37, WIDTH = 3, MOST = 64 };
@@ -309,24 +305,33 @@ static void every_allocation_may_fail(void **state)
 
 static char folder[FOLDER_PATH], path[FOLDER_PATH + 16];
 
+/* A thousand tokens and one, 0, 1, 2, ..., and samples of ten. */
 static oar_dataset *file_set(void)
 {
-    static uint8_t token[1001];
+    static int32_t token[1001];
     FILE *file;
     oar_dataset *set;
 
     for (int i = 0; i < 1001; i++)
-        token[i] = (uint8_t)i;
+        token[i] = i;
     file = fopen(path, "wb");
     assert_non_null(file);
-    assert_int_equal(fwrite(token, 1, sizeof token, file), sizeof token);
+    assert_int_equal(fwrite(token, 4, 1001, file), 1001);
     assert_int_equal(fclose(file), 0);
-    OK(oar_dataset_tokens(path, OAR_U8, 10, 0, &set));
+    OK(oar_dataset_tokens(path, OAR_I32, 10, 0, &set));
     return set;
 }
 
-/* The file loses its second half: 50 good samples, then failures; it comes
- * back, and so do the batches. */
+static void change_token(int place, int32_t token)
+{
+    int fd = open(path, O_WRONLY);
+
+    assert_int_equal(pwrite(fd, &token, sizeof token, place * 4), 4);
+    close(fd);
+}
+
+/* A token is broken: 50 good samples, then failures; it is mended, and the
+ * batches come. */
 static void fail_in_the_middle(int ahead)
 {
     oar_dataset *set = file_set();
@@ -335,28 +340,48 @@ static void fail_in_the_middle(int ahead)
     oar_tensor *field[2];
     int more;
 
-    assert_int_equal(truncate(path, 505), 0);
+    change_token(505, -7);
     OK(oar_loader_start(loader, 0, 0));
     for (int i = 0; i < 5; i++)
         OK(oar_loader_next(loader, field, &more));
     for (int i = 0; i < 3; i++)
         assert_says(oar_loader_next(loader, field, &more), OAR_E_DATA,
-                    "was longer");
-    oar_dataset_destroy(file_set()); /* the same file, whole again */
+                    "token 505 is -7");
+    change_token(505, 505);
     for (int i = 0; i < 5; i++) {
         oar_status status = oar_loader_next(loader, field, &more);
 
-        if (i == 0 && status != OAR_OK) /* failed before it came back */
+        if (i == 0 && status != OAR_OK) /* failed before it was mended */
             status = oar_loader_next(loader, field, &more);
         OK(status);
         assert_int_equal(more, 1);
         assert_int_equal(((int64_t *)oar_tensor_data(field[0]))[0],
-                         (uint8_t)(500 + i * 100));
+                         500 + i * 100);
     }
     OK(oar_loader_next(loader, field, &more));
     assert_int_equal(more, 0);
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
+}
+
+static void a_file_that_became_shorter_is_told_by_next(void **state)
+{
+    oar_dataset *set;
+    oar_loader *loader;
+    oar_tensor *field[2];
+    int more;
+
+    folder_make(folder);
+    snprintf(path, sizeof path, "%s/tokens", folder);
+    set = file_set();
+    loader = loader_of(set, OPTS(.batch = 7, .ahead = 2));
+    assert_int_equal(truncate(path, 4000), 0);
+    OK(oar_loader_start(loader, 0, 0));
+    assert_says(oar_loader_next(loader, field, &more), OAR_E_STATE,
+                "has 4000 bytes: it had 4004");
+    oar_loader_destroy(loader);
+    oar_dataset_destroy(set);
+    folder_drop(folder);
 }
 
 static void a_failure_in_the_thread_reaches_next_when_it_is_due(void **state)
@@ -463,6 +488,7 @@ int main(void)
         cmocka_unit_test(a_retained_field_is_not_used_again),
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(a_failure_in_the_thread_reaches_next_when_it_is_due),
+        cmocka_unit_test(a_file_that_became_shorter_is_told_by_next),
         cmocka_unit_test(it_can_be_destroyed_while_the_thread_is_busy),
         cmocka_unit_test(a_child_of_fork_is_told_that_the_thread_is_gone),
         cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),

@@ -12,14 +12,9 @@
 
 #include <oarsong/ops.h>
 
+#include "support/says.h"
 #include "tensor/arith.h"
 #include "tensor/math.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
 
 /* ---- accuracy ----------------------------------------------------------- */
 

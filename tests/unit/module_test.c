@@ -16,19 +16,8 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-static uint64_t live(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.live;
-}
+#include "support/census.h"
+#include "support/says.h"
 
 /* ---- a module of our own ------------------------------------------------ */
 
@@ -77,7 +66,7 @@ static oar_tensor *numbers(double value)
 
 static void a_module_is_counted_and_destroyed_once(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     int destroyed = 0;
     oar_module *outer = new_box(), *inner = new_box();
 
@@ -92,7 +81,7 @@ static void a_module_is_counted_and_destroyed_once(void **state)
     assert_null(oar_module_retain(NULL));
     assert_null(oar_module_self(NULL));
     assert_null(oar_module_name(NULL));
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void parameters_are_found_in_order_by_dotted_names(void **state)
@@ -137,7 +126,7 @@ static void parameters_are_found_in_order_by_dotted_names(void **state)
 
 static void registration_takes_its_reference_also_when_it_fails(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_module *a = new_box(), *b = new_box();
     oar_tensor *whole = oar_zeros(NULL, OAR_I32, OAR_SHAPE(2));
 
@@ -157,7 +146,7 @@ static void registration_takes_its_reference_also_when_it_fails(void **state)
     assert_int_equal(oar_module_params(a), 1);
     oar_module_release(b);
     oar_module_release(a);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void a_class_needs_a_name_and_a_forward(void **state)
@@ -389,7 +378,7 @@ static void a_linear_layer_has_a_weight_and_a_bias_within_bounds(void **state)
 
 static void a_sequential_without_a_tape_leaks_nothing(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_module *part[3], *net, *none;
     oar_tensor *x = oar_full(NULL, OAR_F32, OAR_SHAPE(4, 3), 1), *y;
 
@@ -412,25 +401,25 @@ static void a_sequential_without_a_tape_leaks_nothing(void **state)
     assert_int_equal(oar_last_error()->status, OAR_E_ARG);
     oar_module_release(net);
     oar_tensor_release(x);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void a_sequential_takes_its_children_also_when_it_fails(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_module *part[3] = { NULL }, *net = NULL;
 
     OK(oar_relu_create(&part[0]));
     OK(oar_relu_create(&part[2]));
     assert_int_equal(oar_sequential_create(3, part, &net), OAR_E_ARG);
     assert_null(net);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
     assert_int_equal(oar_sequential_create(2, NULL, &net), OAR_E_ARG);
 }
 
 static void no_failed_allocation_in_a_constructor_leaks(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_status status = OAR_E_NOMEM;
 
     for (int n = 1; status != OAR_OK; n++) {
@@ -449,7 +438,7 @@ static void no_failed_allocation_in_a_constructor_leaks(void **state)
         if (status != OAR_OK)
             assert_null(net);
         oar_module_release(net);
-        assert_int_equal(live(), before);
+        assert_int_equal(census_take().live, before);
         assert_true(n < 100);
     }
 }

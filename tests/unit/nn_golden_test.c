@@ -12,149 +12,21 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "golden/golden.h"
+#include "support/says.h"
+#include "unit/nn_cases.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-enum { MOST = 4, STEPS = 10, BATCH = 3, CONTEXT = 8, VOCABULARY = 11 };
+enum { STEPS = 10, BATCH = 3, CONTEXT = 8, VOCABULARY = 11 };
 
 /* ---- operations --------------------------------------------------------- */
 
-#define OP(name, expression)                                       \
-    static oar_tensor *name(oar_tape *tape, oar_tensor *const *in) \
-    {                                                              \
-        return expression;                                         \
-    }
-
-static oar_tensor *cross_entropy_with(oar_tape *tape, oar_tensor *const *in)
-{
-    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
-
-    o.has_ignore = 1;
-    o.ignore = 2;
-    o.label_smoothing = 0.1;
-    return oar_cross_entropy_with(tape, in[0], in[1], &o);
-}
-
-static oar_tensor *conv2d_with(oar_tape *tape, oar_tensor *const *in)
-{
-    oar_conv2d_opts o = oar_conv2d_opts_init();
-
-    o.stride[0] = 2;
-    o.padding[0] = 1;
-    o.padding[1] = 2;
-    o.dilation[1] = 2;
-    o.groups = 2;
-    return oar_conv2d(tape, in[0], in[1], in[2], &o);
-}
-
-static const oar_pool2d_opts pooling = { .size = sizeof pooling,
-                                         .stride = { 2, 1 },
-                                         .padding = { 1, 0 } };
-
-static oar_tensor *attention_causal(oar_tape *tape, oar_tensor *const *in)
-{
-    oar_attention_opts o = oar_attention_opts_init();
-
-    o.causal = 1;
-    o.scale = 0.7;
-    return oar_attention(tape, in[0], in[1], in[2], &o);
-}
-
-OP(softmax, oar_softmax(tape, in[0]))
-OP(softmax_over, oar_softmax_over(tape, in[0], 1))
-OP(log_softmax, oar_log_softmax(tape, in[0], 0))
-OP(cross_entropy, oar_cross_entropy(tape, in[0], in[1]))
-OP(mse, oar_mse(tape, in[0], in[1]))
-OP(layer_norm, oar_layer_norm(tape, in[0], in[1], in[2], 1e-3))
-OP(rms_norm, oar_rms_norm(tape, in[0], in[1], 1e-3))
-OP(batch_norm,
-   oar_batch_norm(tape, in[0], in[1], in[2], NULL, NULL, 1, 0.1, 1e-3))
-OP(conv2d, oar_conv2d(tape, in[0], in[1], in[2], NULL))
-OP(max_pool2d, oar_max_pool2d(tape, in[0], 3, 2, &pooling))
-OP(avg_pool2d, oar_avg_pool2d(tape, in[0], 3, 2, &pooling))
-OP(embedding, oar_embedding(tape, in[0], in[1]))
-OP(rotary, oar_rotary(tape, in[0], 3, 100))
-OP(attention, oar_attention(tape, in[0], in[1], in[2], NULL))
-
-static const struct golden_case {
-    const char *name;
-    oar_tensor *(*fn)(oar_tape *tape, oar_tensor *const *in);
-} golden_cases[] = {
-    { "softmax", softmax },
-    { "softmax_over", softmax_over },
-    { "log_softmax", log_softmax },
-    { "cross_entropy", cross_entropy },
-    { "cross_entropy_with", cross_entropy_with },
-    { "mse", mse },
-    { "layer_norm", layer_norm },
-    { "layer_norm_many", layer_norm },
-    { "rms_norm", rms_norm },
-    { "batch_norm", batch_norm },
-    { "conv2d", conv2d },
-    { "conv2d_with", conv2d_with },
-    { "max_pool2d", max_pool2d },
-    { "avg_pool2d", avg_pool2d },
-    { "embedding", embedding },
-    { "rotary", rotary },
-    { "attention", attention },
-    { "attention_causal", attention_causal },
-};
-
-/* Input i of a case: a leaf if it has a gradient, else whole numbers. NULL:
- * there is none. */
-static oar_tensor *input_of(const char *name, int i, oar_dtype dtype)
-{
-    char part[16];
-    const golden *g;
-    oar_tensor *made;
-
-    snprintf(part, sizeof part, "in%d", i);
-    g = golden_find(name, part);
-    if (g == NULL)
-        return NULL;
-    snprintf(part, sizeof part, "grad%d", i);
-    if (golden_find(name, part) == NULL)
-        return golden_tensor(g, OAR_I64);
-    made = golden_tensor(g, dtype);
-    OK(oar_tensor_require_grad(made, 1));
-    return made;
-}
-
-static void check_case(const struct golden_case *c, oar_dtype dtype)
-{
-    oar_tensor *in[MOST] = { NULL }, *seed, *out;
-    oar_tape *tape;
-
-    OK(oar_tape_create(&tape));
-    for (int i = 0; i < MOST; i++)
-        in[i] = input_of(c->name, i, dtype);
-    seed = golden_tensor(golden_get(c->name, "seed"), dtype);
-    out = c->fn(tape, in);
-    golden_compare(golden_get(c->name, "out"), out);
-    OK(oar_backward_from(tape, 1, &out, &seed));
-    for (int i = 0; i < MOST; i++) {
-        char part[16];
-
-        snprintf(part, sizeof part, "grad%d", i);
-        if (in[i] != NULL && oar_tensor_requires_grad(in[i]))
-            golden_compare(golden_get(c->name, part), oar_tensor_grad(in[i]));
-        oar_tensor_release(in[i]);
-    }
-    oar_tensor_release(seed);
-    oar_tape_destroy(tape);
-}
-
 static void operations_agree_with_pytorch(void **state)
 {
-    for (size_t i = 0; i < sizeof golden_cases / sizeof *golden_cases; i++) {
-        check_case(&golden_cases[i], OAR_F32);
-        check_case(&golden_cases[i], OAR_F64);
-    }
+    golden_check_all(nn_cases, NN_CASES, 0);
+}
+
+static void strided_views_give_the_same(void **state)
+{
+    golden_check_all(nn_cases, NN_CASES, 1);
 }
 
 /* ---- models ------------------------------------------------------------- */
@@ -339,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(operations_agree_with_pytorch),
+        cmocka_unit_test(strided_views_give_the_same),
         cmocka_unit_test(ten_steps_of_a_cnn_agree_with_pytorch),
         cmocka_unit_test(ten_steps_of_a_gpt_agree_with_pytorch),
         cmocka_unit_test(ten_steps_with_rotary_and_tied_tables_agree),

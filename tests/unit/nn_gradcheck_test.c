@@ -30,16 +30,6 @@ static oar_tensor *gaps(oar_tape *tape, oar_tensor *a)
     return t(tape, oar_reshape(tape, view, s));
 }
 
-static oar_tensor *targets(oar_tape *tape, const oar_tensor *logits)
-{
-    oar_shape s = oar_tensor_shape(logits);
-    int64_t number[16];
-
-    for (int64_t i = 0; i < s.dim[0]; i++)
-        number[i] = i * 5 % s.dim[1];
-    return oar_from_data(tape, OAR_I64, OAR_SHAPE(s.dim[0]), number);
-}
-
 static oar_tensor *index_for(oar_tape *tape)
 {
     const int64_t number[] = { 2, 0, 2, 4, 2, 1 };
@@ -54,7 +44,8 @@ static oar_tensor *cross(oar_tape *tape, oar_tensor *logits)
     o.has_ignore = 1;
     o.ignore = 0; /* the targets of rows 0 and, with 5 classes, all */
     o.label_smoothing = 0.1;
-    return oar_cross_entropy_with(tape, logits, targets(tape, logits), &o);
+    return oar_cross_entropy_with(tape, logits, gradcheck_targets(tape, logits),
+                                  &o);
 }
 
 static oar_tensor *attend(oar_tape *tape, oar_tensor *q, oar_tensor *k,
@@ -106,9 +97,9 @@ OP(softmax_1, oar_softmax_over(tape, in[0], -2))
 OP(softmax_last, oar_softmax(tape, gaps(tape, in[0])))
 OP(log_softmax, oar_log_softmax(tape, in[0], -1))
 OP(log_softmax_0, oar_log_softmax(tape, gaps(tape, in[0]), 0))
-OP(entropy, oar_cross_entropy(tape, in[0], targets(tape, in[0])))
-OP(entropy_view,
-   oar_cross_entropy(tape, t(tape, in[0]), targets(tape, t(tape, in[0]))))
+OP(entropy, oar_cross_entropy(tape, in[0], gradcheck_targets(tape, in[0])))
+OP(entropy_view, oar_cross_entropy(tape, t(tape, in[0]),
+                                   gradcheck_targets(tape, t(tape, in[0]))))
 OP(entropy_with, cross(tape, in[0]))
 OP(mse, oar_mse(tape, in[0], in[1]))
 OP(mse_view, oar_mse(tape, t(tape, in[0]), in[1]))
@@ -129,6 +120,8 @@ OP(batch_norm_fixed,
    oar_batch_norm(tape, in[0], in[1], in[2], running(tape, in[0], 0.3),
                   running(tape, in[0], 1.7), 0, 0.1, 1e-3))
 OP(conv_plain, oar_conv2d(tape, in[0], in[1], in[2], NULL))
+OP(conv_point, oar_conv2d(tape, in[0], in[1], in[2],
+                          OAR_OPTS(oar_conv2d_opts, .groups = 2)))
 OP(conv_strided, conv(tape, in, 2, 2, 2, 0))
 OP(conv_groups, conv(tape, in, 1, 0, 1, 3))
 OP(conv_view, oar_conv2d(tape, t(tape, in[0]), gaps(tape, in[1]), NULL, NULL))
@@ -177,6 +170,10 @@ static const gradcheck checks[] = {
     { "rms norm bare", rms_norm_bare, { S(3, 2, 10), END } },
     { "batch norm", batch_norm, { S(3, 5, 2, 3), S(5), S(5) } },
     { "batch norm flat", batch_norm, { S(7, 3), S(3), S(3) } },
+    { "batch norm flat bare", batch_norm_bare, { S(5, 3), END } },
+    { "batch norm flat view", batch_norm_view, { S(3, 14), S(3), S(3) } },
+    { "batch norm flat fixed", batch_norm_fixed, { S(5, 3), S(3), S(3) } },
+    { "batch norm flat nothing", batch_norm, { S(0, 3), S(3), S(3) } },
     { "batch norm one", batch_norm, { S(1, 2, 3), S(2), S(2) } },
     { "batch norm nothing", batch_norm, { S(0, 2, 3), S(2), S(2) } },
     { "batch norm view", batch_norm_view, { S(3, 2, 4), S(3), S(3) } },
@@ -184,6 +181,9 @@ static const gradcheck checks[] = {
     { "batch norm fixed", batch_norm_fixed, { S(2, 3, 5), S(3), S(3) } },
     { "conv", conv_plain, { S(2, 3, 5, 4), S(4, 3, 3, 2), S(4) } },
     { "conv 1x1", conv_plain, { S(2, 3, 5, 4), S(2, 3, 1, 1), S(2) } },
+    { "conv 1x1 groups", conv_point, { S(2, 4, 3, 5), S(6, 2, 1, 1), S(6) } },
+    { "conv 1x1 view", conv_view, { S(2, 3, 4, 5), S(2, 3, 1, 2), END } },
+    { "conv 1x1 nothing", conv_plain, { S(0, 2, 3, 1), S(3, 2, 1, 1), S(3) } },
     { "conv of one", conv_plain, { S(1, 1, 1, 1), S(1, 1, 1, 1), S(1) } },
     { "conv nothing", conv_plain, { S(0, 1, 3, 3), S(1, 1, 2, 2), S(1) } },
     { "conv strided", conv_strided, { S(2, 2, 7, 6), S(3, 2, 3, 2), S(3) } },
@@ -229,26 +229,22 @@ static const gradcheck checks[] = {
     { "attention self", attention_self, { S(2, 5, 4), END } },
 };
 
-static void each_check(int passes, int only)
-{
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        gradcheck_run(&checks[i], passes, only);
-}
+enum { CHECKS = sizeof checks / sizeof *checks };
 
 static void gradients_agree_with_differences(void **state)
 {
-    each_check(1, -1);
+    gradcheck_all(checks, CHECKS, 1, -1);
 }
 
 static void gradients_of_two_passes_add_up(void **state)
 {
-    each_check(2, -1);
+    gradcheck_all(checks, CHECKS, 2, -1);
 }
 
 static void each_input_has_its_gradient_alone(void **state)
 {
     for (int i = 0; i < GRADCHECK_LEAVES; i++)
-        each_check(1, i);
+        gradcheck_all(checks, CHECKS, 1, i);
 }
 
 int main(void)

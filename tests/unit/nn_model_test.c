@@ -15,11 +15,7 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
+#include "support/says.h"
 
 enum { BATCH = 3, TIME = 5, VOCABULARY = 11 };
 

@@ -8,12 +8,7 @@
 #include <oarsong/tape.h>
 
 #include "golden/golden.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
+#include "support/says.h"
 
 enum { MOST = 3 };
 
@@ -172,75 +167,18 @@ static int load_ops(void **state)
 
 /* ---- inputs ------------------------------------------------------------- */
 
-/* A leaf whose numbers lie apart: every second place of its last dim but one
- * reversed order of dims. view_leaf gives the view that reads them. */
-static inline oar_tensor *spread_leaf(const golden *g, oar_dtype dtype)
-{
-    oar_shape shape = g->shape;
-    oar_tensor *leaf, *turned, *view;
-    oar_dims order = { .count = shape.ndim };
-
-    for (int i = 0; i < shape.ndim; i++) {
-        order.dim[i] = shape.ndim - 1 - i;
-        shape.dim[i] = g->shape.dim[order.dim[i]];
-    }
-    shape.dim[shape.ndim] = 2;
-    shape.ndim++;
-    leaf = oar_full(NULL, dtype, shape, 77);
-    view = oar_select(NULL, leaf, -1, 1);
-    turned = oar_permute(NULL, view, order);
-    OK(oar_tensor_write(turned, OAR_F64, g->number));
-    oar_tensor_release(turned);
-    oar_tensor_release(view);
-    return leaf;
-}
-
-static inline oar_tensor *view_leaf(oar_tape *tape, oar_tensor *leaf)
-{
-    oar_dims order = { .count = oar_tensor_shape(leaf).ndim - 1 };
-
-    for (int i = 0; i < order.count; i++)
-        order.dim[i] = order.count - 1 - i;
-    return oar_permute(tape, oar_select(tape, leaf, -1, 1), order);
-}
-
-static inline const golden *part_of(const char *name, const char *part, int i)
-{
-    char text[16];
-
-    snprintf(text, sizeof text, "%s%d", part, i);
-    return golden_find(name, text);
-}
-
-/* Input i of a case: a leaf if PyTorch has a gradient for it, else i64; NULL if
- * there is none. spread: as spread_leaf lays it out. */
-static inline oar_tensor *leaf_of(const char *name, int i, oar_dtype dtype,
-                                  int spread)
-{
-    const golden *g = part_of(name, "in", i);
-    int differentiable = part_of(name, "grad", i) != NULL;
-    oar_tensor *made;
-
-    if (g == NULL)
-        return NULL;
-    dtype = differentiable ? dtype : OAR_I64;
-    made = spread ? spread_leaf(g, dtype) : golden_tensor(g, dtype);
-    if (differentiable)
-        OK(oar_tensor_require_grad(made, 1));
-    return made;
-}
-
 typedef struct leaves {
     oar_tensor *leaf[MOST];
     int spread;
 } leaves;
 
+/* spread: as golden_spread lays them out. */
 static inline leaves leaves_of(const char *name, oar_dtype dtype, int spread)
 {
     leaves l = { .spread = spread };
 
     for (int i = 0; i < MOST; i++)
-        l.leaf[i] = leaf_of(name, i, dtype, spread);
+        l.leaf[i] = golden_input(name, i, dtype, spread);
     return l;
 }
 
@@ -251,7 +189,7 @@ static inline oar_tensor *run_case(const op_case *c, oar_tape *tape,
 
     for (int i = 0; i < MOST; i++)
         if (l->leaf[i] != NULL)
-            in[i] = l->spread ? view_leaf(tape, l->leaf[i]) : l->leaf[i];
+            in[i] = l->spread ? golden_view(tape, l->leaf[i]) : l->leaf[i];
     return c->fn(tape, in);
 }
 

@@ -15,19 +15,10 @@
 /* The gradient of leaf i, in the shape of the input; the caller owns it. */
 static oar_tensor *grad_of(const leaves *l, int i)
 {
-    oar_tensor *grad = oar_tensor_grad(l->leaf[i]), *view, *turned;
-    oar_dims order;
+    oar_tensor *grad = oar_tensor_grad(l->leaf[i]);
 
     assert_non_null(grad);
-    if (!l->spread)
-        return oar_tensor_retain(grad);
-    view = oar_select(NULL, grad, -1, 1);
-    order.count = oar_tensor_shape(view).ndim;
-    for (int k = 0; k < order.count; k++)
-        order.dim[k] = order.count - 1 - k;
-    turned = oar_permute(NULL, view, order);
-    oar_tensor_release(view);
-    return turned;
+    return l->spread ? golden_view(NULL, grad) : oar_tensor_retain(grad);
 }
 
 typedef void (*compare_fn)(const op_case *c, const char *part,
@@ -55,7 +46,7 @@ static void check_case(const op_case *c, oar_dtype dtype, int spread,
     compare(c, "out", out);
     OK(oar_backward_from(tape, 1, &out, &seed));
     for (int i = 0; i < MOST; i++) {
-        if (part_of(c->name, "grad", i) == NULL)
+        if (golden_part(c->name, "grad", i) == NULL)
             continue;
         snprintf(part, sizeof part, "grad%d", i);
         grad = grad_of(&l, i);

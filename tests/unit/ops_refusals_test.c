@@ -14,13 +14,8 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
+#include "support/says.h"
 #include "tensor/tensor.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
 
 /* The tensors that the operations are tried on. */
 static oar_tensor *a, *b, *wide, *whole, *flag, *index64, *vector, *deep;

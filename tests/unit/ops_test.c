@@ -12,18 +12,9 @@
 #include <oarsong/tape.h>
 
 #include "golden/golden.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-enum { MOST = 3 };
+#include "support/says.h"
 
 /* ---- golden cases ------------------------------------------------------- */
-
-typedef oar_tensor *(*case_fn)(oar_tape *tape, oar_tensor *const *in);
 
 #define CASE(name, expression)                                           \
     static oar_tensor *run_##name(oar_tape *tape, oar_tensor *const *in) \
@@ -56,10 +47,7 @@ CASE(linear_no_bias, oar_linear(tape, in[0], in[1], NULL))
 CASE(softmax, oar_softmax(tape, in[0]))
 CASE(cross_entropy, oar_cross_entropy(tape, in[0], in[1]))
 
-static const struct golden_case {
-    const char *name;
-    case_fn fn;
-} golden_cases[] = {
+static const golden_case golden_cases[] = {
     { "add", run_add },
     { "add_row", run_add },
     { "add_both", run_add },
@@ -82,57 +70,16 @@ static const struct golden_case {
     { "cross_entropy", run_cross_entropy },
 };
 
-/* Input i of a case: a leaf if PyTorch has a gradient for it, else i64. */
-static oar_tensor *input_of(const char *name, int i, oar_dtype dtype)
-{
-    char part[16];
-    const golden *g;
-    oar_tensor *made;
-
-    snprintf(part, sizeof part, "in%d", i);
-    g = golden_find(name, part);
-    if (g == NULL)
-        return NULL;
-    snprintf(part, sizeof part, "grad%d", i);
-    if (golden_find(name, part) == NULL)
-        return golden_tensor(g, OAR_I64);
-    made = golden_tensor(g, dtype);
-    OK(oar_tensor_require_grad(made, 1));
-    return made;
-}
-
-static void check_case(const struct golden_case *c, oar_dtype dtype)
-{
-    oar_tensor *in[MOST], *out;
-    oar_tensor *seed = golden_tensor(golden_get(c->name, "seed"), dtype);
-    oar_tape *tape;
-
-    OK(oar_tape_create(&tape));
-    for (int i = 0; i < MOST; i++)
-        in[i] = input_of(c->name, i, dtype);
-    out = c->fn(tape, in);
-    golden_compare(golden_get(c->name, "out"), out);
-    OK(oar_backward_from(tape, 1, &out, &seed));
-    for (int i = 0; i < MOST; i++) {
-        char part[16];
-
-        snprintf(part, sizeof part, "grad%d", i);
-        if (golden_find(c->name, part) != NULL)
-            golden_compare(golden_get(c->name, part), oar_tensor_grad(in[i]));
-        oar_tensor_release(in[i]);
-    }
-    oar_tensor_release(seed);
-    oar_tape_destroy(tape);
-}
+enum { GOLDEN_CASES = sizeof golden_cases / sizeof *golden_cases };
 
 static void every_operation_agrees_with_pytorch(void **state)
 {
-    size_t count = sizeof golden_cases / sizeof *golden_cases;
+    golden_check_all(golden_cases, GOLDEN_CASES, 0);
+}
 
-    for (size_t i = 0; i < count; i++) {
-        check_case(&golden_cases[i], OAR_F64);
-        check_case(&golden_cases[i], OAR_F32);
-    }
+static void strided_views_give_the_same(void **state)
+{
+    golden_check_all(golden_cases, GOLDEN_CASES, 1);
 }
 
 /* ---- without a tape ----------------------------------------------------- */
@@ -365,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_agrees_with_pytorch),
+        cmocka_unit_test(strided_views_give_the_same),
         cmocka_unit_test(without_a_tape_the_caller_owns_the_result),
         cmocka_unit_test(integers_are_added_and_multiplied_and_wrap),
         cmocka_unit_test(empty_tensors_go_through_every_operation),

@@ -14,11 +14,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
+#include "support/says.h"
 
 /* Compares and releases; NaN equals NaN. */
 static void expect(oar_tensor *a, oar_dtype dtype, int count,

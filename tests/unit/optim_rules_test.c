@@ -12,12 +12,7 @@
 #include <oarsong/optim.h>
 
 #include "golden/golden.h"
-
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
+#include "support/says.h"
 
 enum { STEPS = 12, PARAMS = 3 };
 

@@ -18,12 +18,6 @@
 #include "support/census.h"
 #include "support/says.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
 enum { STEPS = 10, BATCH = 16, IN = 20, HIDDEN = 16, CLASSES = 10 };
 
 /* ---- the same data as make_mlp.py --------------------------------------- */

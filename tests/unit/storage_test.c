@@ -12,24 +12,13 @@
 #include <oarsong/ops.h>
 #include <oarsong/tensor.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-static uint64_t live(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.live;
-}
+#include "support/census.h"
+#include "support/says.h"
 
 static void fresh_storage_is_aligned_and_counted(void **state)
 {
     static const size_t sizes[] = { 0, 1, 3, 64, 1000 };
-    uint64_t before = live();
+    uint64_t before = census_take().live;
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         oar_storage *s;
@@ -43,7 +32,7 @@ static void fresh_storage_is_aligned_and_counted(void **state)
         assert_int_equal(oar_storage_bytes(s), sizes[i]);
         oar_storage_release(s);
     }
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void shared_storage_is_ordinary_memory_to_its_owner(void **state)
@@ -124,14 +113,14 @@ static void nothing_is_asked_of_null(void **state)
 
 static void a_failed_allocation_leaves_nothing_behind(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_storage *s = NULL;
 
     for (int n = 1; n <= 2; n++) {
         oar_memory_fail_after((uint64_t)n);
         assert_int_equal(oar_storage_create(64, 0, &s), OAR_E_NOMEM);
         assert_null(s);
-        assert_int_equal(live(), before);
+        assert_int_equal(census_take().live, before);
     }
     OK(oar_storage_create(64, 0, &s));
     OK(oar_storage_detach(s));
@@ -141,7 +130,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state)
     OK(oar_storage_attach(s, NULL, NULL, NULL));
     oar_storage_release(s);
     oar_memory_fail_after(0);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 int main(void)

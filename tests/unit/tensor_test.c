@@ -14,19 +14,8 @@
 #include <oarsong/tape.h>
 #include <oarsong/tensor.h>
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
-static uint64_t live(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.live;
-}
+#include "support/census.h"
+#include "support/says.h"
 
 /* ---- making ------------------------------------------------------------- */
 
@@ -296,7 +285,7 @@ static void null_is_answered_and_keeps_the_error_there_is(void **state)
 
 static void a_released_tensor_gives_everything_back(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 3));
     oar_tensor *t = oar_transpose(NULL, a, 0, 1);
 
@@ -305,12 +294,12 @@ static void a_released_tensor_gives_everything_back(void **state)
     oar_tensor_release(a);
     OK(oar_tensor_fill(t, 1)); /* the view holds the storage */
     oar_tensor_release(t);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 static void a_failed_allocation_gives_null_and_leaks_nothing(void **state)
 {
-    uint64_t before = live();
+    uint64_t before = census_take().live;
     oar_tensor *made = NULL;
 
     for (int n = 1; made == NULL; n++) {
@@ -321,11 +310,11 @@ static void a_failed_allocation_gives_null_and_leaks_nothing(void **state)
         if (made != NULL)
             break;
         assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
-        assert_int_equal(live(), before);
+        assert_int_equal(census_take().live, before);
         assert_true(n < 10);
     }
     oar_tensor_release(made);
-    assert_int_equal(live(), before);
+    assert_int_equal(census_take().live, before);
 }
 
 int main(void)

@@ -14,12 +14,6 @@
 #include "support/census.h"
 #include "support/says.h"
 
-#define OK(call)                                              \
-    do {                                                      \
-        if ((call) != OAR_OK)                                 \
-            fail_msg("%s: %s", #call, oar_last_error_text()); \
-    } while (0)
-
 /* Four lengths: a, e acute, the euro, a grin. */
 static const char mixed[] = "ba\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"
                             "a\xc3\xa9";
