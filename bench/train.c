@@ -8,8 +8,9 @@
  *     train mlp|gpt [SECONDS]           times steps; beside it, in turns, the
  *                                       floor
  *     train mlp|gpt memory              how much the resident size grows
- *     train mlp|gpt profile [SECONDS]   steps alone, by phase; for
- * bench/profile
+ *     train mlp|gpt profile [SECONDS]   steps alone, by phase (bench/profile)
+ *
+ * With KEEP set, no product is computed twice (oar_tape_rebuild).
  *
  * The floor of a step: its matrix products replayed alone through the same
  * BLAS, with the shapes and transposes they have, and one pass over memory of
@@ -364,6 +365,8 @@ int main(int argc, char **argv)
 
     if (status == OAR_OK)
         status = oar_tape_create(&m.tape);
+    if (getenv("KEEP") != NULL)
+        oar_tape_rebuild(m.tape, 0);
     if (status == OAR_OK)
         status = run(&m, argc > 2 ? argv[2] : "3", argc > 3 ? argv[3] : "3");
     if (status != OAR_OK)

@@ -72,10 +72,10 @@ void oari_settle(oar_tensor *tensor)
         return;
     if (t->saves > 0 && (!t->spare || t->rebuilt || !can_rebuild(t)))
         return;
-    if (t->saves > 0 && t->node->op->costly)
-        oari_pool_offer(t->owner, t);
-    else
+    if (t->saves == 0 || !t->node->op->costly)
         oari_tensor_empty(t->owner, t);
+    else if (t->node->tape->rebuilds)
+        oari_pool_offer(t->owner, t);
 }
 
 void oari_tape_drop(oar_tape *tape, oar_tensor *tensor)

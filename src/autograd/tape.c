@@ -20,7 +20,7 @@ oar_status oar_tape_create(oar_tape **tape)
     made = oari_alloc(1, sizeof *made);
     if (made == NULL)
         return OAR_E_NOMEM;
-    made->recording = 1;
+    made->recording = made->rebuilds = 1;
     *tape = made;
     return OAR_OK;
 }
@@ -86,6 +86,17 @@ int oar_tape_record(oar_tape *tape, int on)
         return 0;
     before = tape->recording;
     tape->recording = on != 0;
+    return before;
+}
+
+int oar_tape_rebuild(oar_tape *tape, int on)
+{
+    int before;
+
+    if (tape == NULL)
+        return 0;
+    before = tape->rebuilds;
+    tape->rebuilds = on != 0;
     return before;
 }
 

@@ -172,6 +172,7 @@ typedef struct oari_seeds {
 struct oar_tape {
     oari_pool pool;
     int recording;
+    int rebuilds; /* products too, where memory would grow */
     int running; /* inside a backward pass */
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */

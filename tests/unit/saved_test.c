@@ -398,6 +398,22 @@ static void rebuilding_gives_the_bits_that_keeping_gives(void **state)
     }
 }
 
+static void products_are_kept_where_that_is_wanted(void **state)
+{
+    oar_module *one = new_gpt(OAR_F32, OAR_GELU, 0);
+    oar_module *two = new_gpt(OAR_F32, OAR_GELU, 0);
+    oar_tape *first = new_tape(), *second = new_tape();
+
+    assert_int_equal(oar_tape_rebuild(second, 0), 1);
+    assert_int_equal(oar_tape_rebuild(second, 0), 0);
+    assert_true(run(one, first, 0) < run(two, second, 0));
+    assert_same_grads(one, two);
+    oar_tape_destroy(first);
+    oar_tape_destroy(second);
+    oar_module_release(one);
+    oar_module_release(two);
+}
+
 static uint64_t bytes_of_params(const oar_module *net)
 {
     uint64_t bytes = 0;
@@ -515,6 +531,7 @@ int main(void)
         cmocka_unit_test(a_step_between_forward_and_backward_is_refused),
         cmocka_unit_test(a_hook_may_change_the_weight_whose_gradient_is_ready),
         cmocka_unit_test(rebuilding_gives_the_bits_that_keeping_gives),
+        cmocka_unit_test(products_are_kept_where_that_is_wanted),
         cmocka_unit_test(a_step_takes_no_more_memory_than_it_should),
         cmocka_unit_test(a_pool_lends_larger_storages_only_while_it_should),
         cmocka_unit_test(a_pool_takes_the_oldest_offer_that_still_stands),
