@@ -5,14 +5,23 @@
  *   gpt  4 pre-norm blocks of width 128 with 4 heads, sequence 64, vocabulary
  *        65, batch 16, AdamW
  *
- *     train mlp|gpt [SECONDS]         times steps; beside it, in turns, the
- * floor train mlp|gpt memory            how much the resident size grows in a
- * step
+ *     train mlp|gpt [SECONDS]           times steps; beside it, in turns, the
+ *                                       floor
+ *     train mlp|gpt memory              how much the resident size grows
+ *     train mlp|gpt profile [SECONDS]   steps alone, by phase (bench/profile)
+ *
+ * With KEEP set, no product is computed twice (oar_tape_rebuild).
  *
  * The floor of a step: its matrix products replayed alone through the same
- * BLAS, and one pass over parameters and activations. Prints a line
+ * BLAS, with the shapes and transposes they have, and one pass over memory of
+ * the size of parameters and activations. What is computed twice to
+ * save memory is no part of it. Prints a line
  * train,oarsong,MODEL,plain,1,BATCH,STEPS,p50_us,p10_us,samples/s,tokens/s and
- * a line floor,oarsong,MODEL,p50_us,percent (of the step that is floor).
+ * a line floor,oarsong,MODEL,p50_us,percent (of the step that is floor); or
+ * memory,oarsong,MODEL,END,PEAK,THREE: KiB by which the resident size has grown
+ * since before the optimizer was made, at the end of the first step, at most
+ * during it, and at the end of the third; or
+ * profile,oarsong,MODEL,STEPS,forward_us,backward_us,optimizer_us (medians).
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -32,10 +41,11 @@
 
 enum { MAX_STEPS = 20000, WARM_UP = 10, BATCHES = 8 };
 
-/* One product of the step: m x k times k x n, so many times. */
-typedef struct product {
-    int m, n, k, times;
-} product;
+/* `times` layers that multiply rows of `in` numbers by a matrix to get `out`;
+ * of the first one nobody wants the gradient of its input. */
+typedef struct dense {
+    int rows, in, out, times, first;
+} dense;
 
 typedef struct model {
     const char *name;
@@ -44,24 +54,21 @@ typedef struct model {
     oar_optim *optim;
     oar_tape *tape;
     oar_tensor *x[BATCHES], *y[BATCHES];
-    const product *product;
-    int products;
+    const dense *dense;
+    int denses;
+    int heads;          /* times batch and blocks: of 64 positions, 32 wide */
     size_t activations; /* floats that a step writes besides parameters */
 } model;
 
-/* Forward, and backward to input and weight: the same flops three times. The
- * first layer's input has no gradient. */
-static const product mlp_products[] = {
-    { 64, 1024, 784, 2 },
-    { 64, 1024, 1024, 3 },
-    { 64, 10, 1024, 3 },
+static const dense mlp_dense[] = {
+    { 64, 784, 1024, 1, 1 },
+    { 64, 1024, 1024, 1, 0 },
+    { 64, 1024, 10, 1, 0 },
 };
-static const product gpt_products[] = {
-    { 1024, 384, 128, 3 * 4 },  { 1024, 128, 128, 3 * 4 },
-    { 1024, 512, 128, 3 * 4 },  { 1024, 128, 512, 3 * 4 },
-    { 64, 64, 32, 64 * 4 * 3 }, /* q k^T, twice, and p's gradient */
-    { 64, 32, 64, 64 * 4 * 4 }, /* p v, and the gradients of q, k, v */
-    { 1024, 65, 128, 3 },
+static const dense gpt_dense[] = {
+    { 1024, 128, 384, 4, 0 }, { 1024, 128, 128, 4, 0 },
+    { 1024, 128, 512, 4, 0 }, { 1024, 512, 128, 4, 0 },
+    { 1024, 128, 65, 1, 0 },
 };
 
 static double now_us(void)
@@ -81,8 +88,8 @@ static oar_status make_mlp(model *m)
 
     m->batch = 64;
     m->sequence = 1;
-    m->product = mlp_products;
-    m->products = sizeof mlp_products / sizeof *mlp_products;
+    m->dense = mlp_dense;
+    m->denses = sizeof mlp_dense / sizeof *mlp_dense;
     m->activations = 64 * (1024 * 4 + 10) * 2;
     TRY(oar_linear_create(784, 1024, 1, NULL, &layer[0]));
     TRY(oar_relu_create(&layer[1]));
@@ -90,7 +97,6 @@ static oar_status make_mlp(model *m)
     TRY(oar_relu_create(&layer[3]));
     TRY(oar_linear_create(1024, 10, 5, NULL, &layer[4]));
     TRY(oar_sequential_create(5, layer, &m->net));
-    TRY(oar_sgd_create(m->net, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &m->optim));
     for (int i = 0; i < BATCHES; i++) {
         m->x[i] = oar_normal(NULL, OAR_F32, OAR_SHAPE(64, 784),
                              100 + (uint64_t)i, 0, 1);
@@ -104,15 +110,14 @@ static oar_status make_gpt(model *m)
 {
     m->batch = 16;
     m->sequence = 64;
-    m->product = gpt_products;
-    m->products = sizeof gpt_products / sizeof *gpt_products;
+    m->dense = gpt_dense;
+    m->denses = sizeof gpt_dense / sizeof *gpt_dense;
+    m->heads = 64 * 4;
     m->activations = (size_t)1024 * (4 * (128 * 6 + 384 + 512 * 2) + 128 + 65);
     TRY(oar_gpt_create(OAR_OPTS(oar_gpt_opts, .vocabulary = 65, .context = 64,
                                 .width = 128, .layers = 4, .heads = 4,
                                 .seed = 1),
                        &m->net));
-    TRY(oar_adamw_create(m->net, OAR_OPTS(oar_adam_opts, .lr = 1e-3),
-                         &m->optim));
     for (int i = 0; i < BATCHES; i++) {
         m->x[i] = oar_uniform(NULL, OAR_I64, OAR_SHAPE(16, 64),
                               100 + (uint64_t)i, 0, 65);
@@ -122,53 +127,100 @@ static oar_status make_gpt(model *m)
     return OAR_OK;
 }
 
-static oar_status train_step(model *m, int i)
+static oar_status make_optim(model *m)
 {
-    oar_tensor *logits = oar_forward(m->tape, m->net, m->x[i % BATCHES]);
-    oar_tensor *loss = oar_cross_entropy(m->tape, logits, m->y[i % BATCHES]);
+    if (strcmp(m->name, "gpt") == 0)
+        return oar_adamw_create(m->net, OAR_OPTS(oar_adam_opts, .lr = 1e-3),
+                                &m->optim);
+    return oar_sgd_create(m->net, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &m->optim);
+}
 
+/* When each phase of a step has ended. */
+typedef struct phases {
+    double start, forward, backward, optimizer;
+} phases;
+
+static oar_status train_step(model *m, int i, phases *at)
+{
+    oar_tensor *logits, *loss;
+
+    at->start = now_us();
+    logits = oar_forward(m->tape, m->net, m->x[i % BATCHES]);
+    loss = oar_cross_entropy(m->tape, logits, m->y[i % BATCHES]);
+    at->forward = now_us();
     TRY(oar_backward(m->tape, loss));
+    at->backward = now_us();
     TRY(oar_optim_step(m->optim));
     oar_optim_zero_grad(m->optim);
     oar_tape_reset(m->tape);
+    at->optimizer = now_us();
     return OAR_OK;
 }
 
 /* ---- the floor --------------------------------------------------------------
  */
 
-static float *scratch, *pass;
+enum { MOST = 1024 * 1024 }; /* floats in a matrix */
+
+static float *scratch; /* three matrices */
+static float *pass;
 static size_t pass_count;
 
 static oar_status make_floor(const model *m)
 {
-    size_t most = (size_t)1024 * 1024;
-
     pass_count = m->activations;
     for (int i = 0; i < oar_module_params(m->net); i++)
         pass_count += (size_t)oar_tensor_count(oar_module_param(m->net, i));
-    scratch = calloc(3 * most, sizeof *scratch);
+    scratch = calloc((size_t)3 * MOST, sizeof *scratch);
     pass = calloc(pass_count, sizeof *pass);
     return scratch != NULL && pass != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
+enum { AS_IT_IS, TURNED };
+
+static void multiply(int a, int b, int m, int n, int k)
+{
+    cblas_sgemm(CblasRowMajor, a == TURNED ? CblasTrans : CblasNoTrans,
+                b == TURNED ? CblasTrans : CblasNoTrans, m, n, k, 1, scratch,
+                a == TURNED ? m : k, scratch + MOST, b == TURNED ? k : n, 0,
+                scratch + 2 * MOST, n);
+}
+
+/* Forward, and backward to weight and input. */
+static void replay_dense(const dense *l)
+{
+    for (int i = 0; i < l->times; i++) {
+        multiply(AS_IT_IS, TURNED, l->rows, l->out, l->in);
+        multiply(TURNED, AS_IT_IS, l->out, l->in, l->rows);
+        if (!l->first)
+            multiply(AS_IT_IS, AS_IT_IS, l->rows, l->in, l->out);
+    }
+}
+
+/* The scores twice, and what comes of them; the gradients of p, q, k, v. */
+static void replay_head(void)
+{
+    multiply(AS_IT_IS, TURNED, 64, 64, 32);
+    multiply(AS_IT_IS, AS_IT_IS, 64, 32, 64);
+    multiply(AS_IT_IS, TURNED, 64, 64, 32);
+    multiply(AS_IT_IS, TURNED, 64, 64, 32);
+    multiply(AS_IT_IS, AS_IT_IS, 64, 32, 64);
+    multiply(TURNED, AS_IT_IS, 64, 32, 64);
+    multiply(TURNED, AS_IT_IS, 64, 32, 64);
+}
+
 static void floor_step(const model *m)
 {
-    size_t most = (size_t)1024 * 1024;
-
-    for (int i = 0; i < m->products; i++)
-        for (int t = 0; t < m->product[i].times; t++) {
-            const product *p = &m->product[i];
-            cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, p->m, p->n,
-                        p->k, 1, scratch, p->k, scratch + most, p->k, 0,
-                        scratch + 2 * most, p->n);
-        }
+    for (int i = 0; i < m->denses; i++)
+        replay_dense(&m->dense[i]);
+    for (int i = 0; i < m->heads; i++)
+        replay_head();
     for (size_t i = 0; i < pass_count; i++)
         pass[i] = pass[i] * 0.5f + 1;
 }
 
-/* ---- timing
- * ------------------------------------------------------------------ */
+/* ---- timing --------------------------------------------------------------
+ */
 
 static int by_size(const void *a, const void *b)
 {
@@ -177,37 +229,68 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static double median(double *value, int n)
+{
+    qsort(value, (size_t)n, sizeof *value, by_size);
+    return value[n / 2];
+}
+
+static oar_status warm_up(model *m)
+{
+    phases at;
+
+    for (int i = 0; i < WARM_UP; i++)
+        TRY(train_step(m, i, &at));
+    return OAR_OK;
+}
+
 static oar_status time_steps(model *m, double seconds)
 {
     static double step[MAX_STEPS], base[MAX_STEPS];
     double start, end = now_us() + seconds * 1e6, p50;
+    phases at;
     int n = 0;
 
-    for (int i = 0; i < WARM_UP; i++)
-        TRY(train_step(m, i));
+    TRY(warm_up(m));
     TRY(make_floor(m));
     floor_step(m);
     while (n < MAX_STEPS && (n < 10 || now_us() < end)) {
-        start = now_us();
-        TRY(train_step(m, n));
-        step[n] = now_us() - start;
+        TRY(train_step(m, n, &at));
+        step[n] = at.optimizer - at.start;
         start = now_us();
         floor_step(m);
         base[n++] = now_us() - start;
     }
-    qsort(step, (size_t)n, sizeof *step, by_size);
-    qsort(base, (size_t)n, sizeof *base, by_size);
-    p50 = step[n / 2];
+    p50 = median(step, n);
     printf("train,oarsong,%s,plain,1,%d,%d,%.1f,%.1f,%.1f,%.1f\n", m->name,
            m->batch, n, p50, step[n / 10], m->batch / p50 * 1e6,
            (double)m->batch * m->sequence / p50 * 1e6);
-    printf("floor,oarsong,%s,%.1f,%.0f\n", m->name, base[n / 2],
-           100 * base[n / 2] / p50);
+    printf("floor,oarsong,%s,%.1f,%.0f\n", m->name, median(base, n),
+           100 * median(base, n) / p50);
     return OAR_OK;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------ */
+static oar_status time_phases(model *m, double seconds)
+{
+    static double forward[MAX_STEPS], backward[MAX_STEPS], optimizer[MAX_STEPS];
+    double end = now_us() + seconds * 1e6;
+    phases at;
+    int n = 0;
+
+    TRY(warm_up(m));
+    while (n < MAX_STEPS && (n < 10 || now_us() < end)) {
+        TRY(train_step(m, n, &at));
+        forward[n] = at.forward - at.start;
+        backward[n] = at.backward - at.forward;
+        optimizer[n++] = at.optimizer - at.backward;
+    }
+    printf("profile,oarsong,%s,%d,%.1f,%.1f,%.1f\n", m->name, n,
+           median(forward, n), median(backward, n), median(optimizer, n));
+    return OAR_OK;
+}
+
+/* ---- memory --------------------------------------------------------------
+ */
 
 static long resident_kib(void)
 {
@@ -221,13 +304,57 @@ static long resident_kib(void)
     return resident * (sysconf(_SC_PAGESIZE) / 1024);
 }
 
-static oar_status grow_in_a_step(model *m)
+/* The most that was resident since the last forget_peak. */
+static long peak_kib(void)
 {
-    long before = resident_kib();
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[128];
+    long kib = 0;
 
-    TRY(train_step(m, 0));
-    printf("memory,oarsong,%s,%ld\n", m->name, resident_kib() - before);
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "VmHWM: %ld", &kib) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kib;
+}
+
+static void forget_peak(void)
+{
+    FILE *file = fopen("/proc/self/clear_refs", "w");
+
+    if (file == NULL)
+        return;
+    fputs("5", file);
+    fclose(file);
+}
+
+/* Before the optimizer: PyTorch's makes its state in the first step. */
+static oar_status measure_memory(model *m)
+{
+    long before = resident_kib(), end, peak;
+    phases at;
+
+    TRY(make_optim(m));
+    forget_peak();
+    TRY(train_step(m, 0, &at));
+    end = resident_kib();
+    peak = peak_kib();
+    for (int i = 1; i < 3; i++)
+        TRY(train_step(m, i, &at));
+    printf("memory,oarsong,%s,%ld,%ld,%ld\n", m->name, end - before,
+           peak - before, resident_kib() - before);
     return OAR_OK;
+}
+
+static oar_status run(model *m, const char *what, const char *seconds)
+{
+    if (strcmp(what, "memory") == 0)
+        return measure_memory(m);
+    TRY(make_optim(m));
+    if (strcmp(what, "profile") == 0)
+        return time_phases(m, atof(seconds));
+    return time_steps(m, atof(what));
 }
 
 int main(int argc, char **argv)
@@ -238,10 +365,10 @@ int main(int argc, char **argv)
 
     if (status == OAR_OK)
         status = oar_tape_create(&m.tape);
-    if (status == OAR_OK && argc > 2 && strcmp(argv[2], "memory") == 0)
-        status = grow_in_a_step(&m);
-    else if (status == OAR_OK)
-        status = time_steps(&m, argc > 2 ? atof(argv[2]) : 3);
+    if (getenv("KEEP") != NULL)
+        oar_tape_rebuild(m.tape, 0);
+    if (status == OAR_OK)
+        status = run(&m, argc > 2 ? argv[2] : "3", argc > 3 ? argv[3] : "3");
     if (status != OAR_OK)
         fprintf(stderr, "train: %s\n", oar_last_error_text());
     return status == OAR_OK ? 0 : 1;

@@ -55,11 +55,11 @@ def build(name):
         net = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024),
                             nn.ReLU(), nn.Linear(1024, 10))
         data = [(torch.randn(64, 784), torch.randint(0, 10, (64,))) for _ in range(8)]
-        return net, torch.optim.SGD(net.parameters(), lr=0.1), data, 64, 1
+        return net, lambda: torch.optim.SGD(net.parameters(), lr=0.1), data, 64, 1
     net = GPT()
     data = [(torch.randint(0, VOCABULARY, (16, SEQUENCE)),
              torch.randint(0, VOCABULARY, (16 * SEQUENCE,))) for _ in range(8)]
-    return net, torch.optim.AdamW(net.parameters(), lr=1e-3), data, 16, SEQUENCE
+    return net, lambda: torch.optim.AdamW(net.parameters(), lr=1e-3), data, 16, SEQUENCE
 
 
 def resident_kib():
@@ -67,9 +67,21 @@ def resident_kib():
         return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
 
 
+def peak_kib():
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:"))
+
+
+def forget_peak():
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
+
+
 def main():
     name = sys.argv[1]
-    net, optimizer, data, batch, sequence = build(name)
+    net, make_optimizer, data, batch, sequence = build(name)
+    before = resident_kib()
+    optimizer = make_optimizer()
     peer = "torch" + torch.__version__.split("+")[0]
     loss_of = nn.CrossEntropyLoss()
 
@@ -81,9 +93,13 @@ def main():
         optimizer.step()
 
     if sys.argv[2] == "memory":
-        before = resident_kib()
+        forget_peak()
         step(0)
-        print(f"memory,{peer},{name},{resident_kib() - before}")
+        end, peak = resident_kib(), peak_kib()
+        for i in 1, 2:
+            step(i)
+        print(f"memory,{peer},{name},{end - before},{peak - before},"
+              f"{resident_kib() - before}")
         return
     for i in range(10):
         step(i)

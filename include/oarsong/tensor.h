@@ -132,9 +132,10 @@ OAR_API int64_t oar_tensor_stride(const oar_tensor *tensor, int dim);
 OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
 OAR_API oar_storage *oar_tensor_storage(const oar_tensor *tensor); /* borrowed*/
 
-/* The first element; borrowed. NULL while the storage is detached. One that may
- * only be read (it came so by DLPack, or is a view of such a one) has no
- * oar_tensor_data: NULL, and OAR_E_STATE as the last error. */
+/* The first element; borrowed. NULL while the storage is detached, and of a
+ * result that backward has given back (tape.h). One that may only be read (it
+ * came so by DLPack, or is a view of such a one) has no oar_tensor_data: NULL,
+ * and OAR_E_STATE as the last error. */
 OAR_API void *oar_tensor_data(const oar_tensor *tensor);
 OAR_API const void *oar_tensor_const_data(const oar_tensor *tensor);
 OAR_API int oar_tensor_is_read_only(const oar_tensor *tensor);

@@ -7,7 +7,7 @@
  * stay: the first contribution stores, the others add. A whole pass and the two
  * halves make the same contributions in the same order to the same memory, so
  * they leave the same bits. */
-#include "autograd/tape.h"
+#include "autograd/saved.h"
 #include "base/status.h"
 #include "tensor/kernels.h"
 
@@ -99,18 +99,6 @@ static oar_status reach(oar_tape *tape, pass which)
 
 /* ---- the walk ----------------------------------------------------------- */
 
-static oar_status check_saved(const oari_node *node)
-{
-    for (int i = 0; i < OARI_MAX_SAVED; i++)
-        if (node->saved[i] != NULL && !oari_tensor_attached(node->saved[i]))
-            return oari_fail(OAR_E_STATE,
-                             "backward of %s needs a tensor %s whose storage "
-                             "is detached",
-                             node->op->name,
-                             oari_shape_text(node->saved[i]->at.shape).text);
-    return OAR_OK;
-}
-
 /* Whether the gradient of input i can take over the memory of node's own: this
  * is the last use of that one, and the first contribution to the other. */
 static int can_take_over(const oari_node *node, int i, pass which)
@@ -118,14 +106,53 @@ static int can_take_over(const oari_node *node, int i, pass which)
     const oari_node *from = node->input[i].node;
 
     if (!node->op->in_place || from->grad != NULL ||
-        from->out->count != node->out->count)
+        from->out->count != node->out->count ||
+        !oari_storage_alone(node->grad->storage))
         return 0;
     if (which == INPUTS && wants_any(WEIGHTS, node))
         return 0;
     for (int k = i + 1; k < node->inputs; k++)
-        if (wants(which, &node->input[k]))
+        if (wants(which, &node->input[k]) && !node->op->stashes)
             return 0;
     return 1;
+}
+
+/* Whether the gradient of input i is that of the result, to be shared until
+ * one of the two is written to. */
+static int can_share(const oari_node *node, int i)
+{
+    const oari_node *from = node->input[i].node;
+
+    return node->op->passes && from->grad == NULL &&
+           from->out->dtype == node->grad->dtype &&
+           oari_shape_equal(from->out->at.shape, node->grad->at.shape);
+}
+
+/* Before a contribution is added: memory of its own for a shared gradient. */
+static oar_status part(oari_node *node)
+{
+    oari_pool *pool = &node->tape->pool;
+    oar_tensor *own;
+    oari_array to, from;
+
+    if (oari_storage_alone(node->grad->storage))
+        return OAR_OK;
+    own = oari_tensor_make(pool, node->grad->dtype, node->grad->at.shape);
+    if (own == NULL)
+        return OAR_E_NOMEM;
+    to = oari_array_of(own);
+    from = oari_array_of(node->grad);
+    oari_copy(&to, &from);
+    oari_tensor_drop(pool, node->grad);
+    node->grad = own;
+    return OAR_OK;
+}
+
+static oar_status share(oari_node *node, oari_node *from)
+{
+    from->grad = oari_tensor_over(&node->tape->pool, node->grad->storage,
+                                  node->grad->dtype, &node->grad->at);
+    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
 /* Makes the gradient of the node that input i comes from. */
@@ -147,32 +174,53 @@ static oar_status open_node(oari_node *node, int i, pass which)
 
 static oar_status give_to_node(oari_node *node, int i, pass which)
 {
-    int add = node->input[i].node->grad != NULL;
+    oari_node *from = node->input[i].node;
+    int add = from->grad != NULL;
     oari_array to;
 
+    if (can_share(node, i))
+        return share(node, from);
+    if (add)
+        OARI_TRY(part(from));
     OARI_TRY(open_node(node, i, which));
-    to = oari_array_of(node->input[i].node->grad);
+    to = oari_array_of(from->grad);
     return node->op->backward(node, i, &to, add);
 }
 
 static oar_status give_to_leaf(oari_node *node, int i)
 {
-    oari_leaf *leaf = &node->tape->leaves.leaf[node->input[i].leaf];
-    oar_tensor *tensor = leaf->tensor;
+    oar_tensor *tensor = node->tape->leaves.leaf[node->input[i].leaf].tensor;
     oari_array to;
 
     OARI_TRY(oari_slot_open(&node->tape->pool, tensor));
     to = oari_array_of(tensor->slot.home);
     OARI_TRY(node->op->backward(node, i, &to, tensor->slot.written));
     tensor->slot.written = 1;
+    return OAR_OK;
+}
+
+/* Tells the leaves that got their last contribution. After the whole node, so
+ * that a hook may change a weight that its backward has just read. */
+static oar_status tell_leaves(oari_node *node, pass which)
+{
     if (node->tape->replaying) /* the outer tape knows what is still to come */
         return OAR_OK;
-    return --leaf->pending == 0 ? oari_slot_ready(tensor) : OAR_OK;
+    for (int i = 0; i < node->inputs; i++) {
+        const oari_edge *edge = &node->input[i];
+        oari_leaf *leaf;
+
+        if (edge->kind == OARI_EDGE_NODE || !wants(which, edge))
+            continue;
+        leaf = &node->tape->leaves.leaf[edge->leaf];
+        if (--leaf->pending == 0)
+            OARI_TRY(oari_slot_ready(leaf->tensor));
+    }
+    return OAR_OK;
 }
 
 static oar_status run_node(oari_node *node, pass which)
 {
-    OARI_TRY(check_saved(node));
+    OARI_TRY(oari_restore(node));
     for (int i = 0; i < node->inputs; i++) {
         const oari_edge *edge = &node->input[i];
 
@@ -183,11 +231,13 @@ static oar_status run_node(oari_node *node, pass which)
         else
             OARI_TRY(give_to_leaf(node, i));
     }
-    if (which == INPUTS && wants_any(WEIGHTS, node))
+    if (which == INPUTS && wants_any(WEIGHTS, node)) {
         node->state = OARI_HELD;
-    else
+    } else {
         oari_node_spend(node);
-    return OAR_OK;
+        oari_settle(node->out);
+    }
+    return tell_leaves(node, which);
 }
 
 static oar_status walk(oar_tape *tape, pass which)
@@ -241,13 +291,13 @@ static oar_status finish(oar_tape *tape, pass which)
 {
     oar_status status;
 
-    tape->running = 1;
+    tape->running = tape->pool.lends = 1;
     status = walk(tape, which);
     if (status != OAR_OK)
         give_up(tape);
     else if (which != INPUTS)
         status = run_deferred(tape);
-    tape->running = 0;
+    tape->running = tape->pool.lends = 0;
     return status;
 }
 
@@ -317,7 +367,7 @@ static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
         OARI_TRY(check_root(tape, root[i], seed != NULL ? seed[i] : NULL));
     forget_reached(tape);
     for (int i = 0; i < roots; i++)
-        root[i]->node->reached = 1;
+        root[i]->node->reached = root[i]->node->root = 1;
     OARI_TRY(reach(tape, which));
     for (int i = 0; i < roots; i++)
         if (plant(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {

@@ -3,6 +3,7 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
+#include "autograd/saved.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/arith.h"
@@ -21,9 +22,15 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
     }
 
 static const oari_op binary_ops[OARI_BINARY_COUNT] = {
-    [OARI_ADD] = OP("add"),         [OARI_SUB] = OP("sub"),
-    [OARI_MUL] = OP("mul"),         [OARI_DIV] = OP("div"),
-    [OARI_POW] = OP("pow"),         [OARI_MINIMUM] = OP("minimum"),
+    [OARI_ADD] = { .name = "add",
+                   .backward = binary_back,
+                   .in_place = 1,
+                   .passes = 1 },
+    [OARI_SUB] = OP("sub"),
+    [OARI_MUL] = OP("mul"),
+    [OARI_DIV] = OP("div"),
+    [OARI_POW] = OP("pow"),
+    [OARI_MINIMUM] = OP("minimum"),
     [OARI_MAXIMUM] = OP("maximum"),
 };
 
@@ -114,9 +121,11 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
     return check_integers(kind, a, b);
 }
 
-static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                          oari_binary_kind kind)
+/* The result goes to the memory of over, a or b, if that is not NULL. */
+static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                               oari_binary_kind kind, const oar_tensor *over)
 {
+    oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
     oari_array to, x, y;
     oar_shape shape;
@@ -124,12 +133,14 @@ static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 
     if (check_binary(tape, a, b, kind, &shape) != OAR_OK)
         return NULL;
-    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    x = oari_array_of(a);
+    y = oari_array_of(b);
+    out = over != NULL
+              ? oari_tensor_over(pool, over->storage, over->dtype, &over->at)
+              : oari_tensor_make(pool, a->dtype, shape);
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    x = oari_array_of(a);
-    y = oari_array_of(b);
     oari_binary(kind, &to, &x, &y);
     need = (oari_wanted(tape, a) ? needs[kind][0] : NEITHER) |
            (oari_wanted(tape, b) ? needs[kind][1] : NEITHER);
@@ -139,6 +150,36 @@ static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                                      .input = { a, b },
                                      .saved = { need & LEFT ? a : NULL,
                                                 need & RIGHT ? b : NULL } });
+}
+
+static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                          oari_binary_kind kind)
+{
+    return binary_over(tape, a, b, kind, NULL);
+}
+
+/* Whether both together have the shape of a. */
+static int covers(const oar_tensor *a, const oar_tensor *b)
+{
+    oar_shape shape;
+
+    return oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
+           oari_shape_equal(a->at.shape, shape);
+}
+
+oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    oar_tensor *out;
+    int fits;
+
+    if (a == NULL || b == NULL) {
+        oari_null("add");
+        return NULL;
+    }
+    fits = a != b && oari_unshared(tape, b) && covers(b, a);
+    out = binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
+    oari_tape_drop(tape, b);
+    return out;
 }
 
 oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)

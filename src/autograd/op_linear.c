@@ -3,6 +3,7 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
+#include "autograd/saved.h"
 #include "base/status.h"
 #include "tensor/desk.h"
 #include "tensor/nn_kernels.h"
@@ -15,7 +16,10 @@ static oari_array transposed(oari_array a)
 
 /* ---- linear ------------------------------------------------------------- */
 
-enum { X, WEIGHT, BIAS };
+/* Inputs, and what is saved of them. x comes last: once the weight's gradient
+ * is there, x itself is not needed any more, and goes before the memory for its
+ * gradient is asked for. */
+enum { WEIGHT, BIAS, X };
 
 /* An array as a matrix of rows of its last dim. Row-major. */
 static oari_array as_matrix(oari_array a)
@@ -27,6 +31,16 @@ static oari_array as_matrix(oari_array a)
         rows *= a.at.shape.dim[i];
     a.at = oari_layout_rows(OAR_SHAPE(rows, width));
     a.at.offset = offset;
+    return a;
+}
+
+/* The same of a tensor whose strides may leave gaps between the rows. */
+static oari_array rows_of(const oar_tensor *x)
+{
+    oari_array a = oari_array_of(x);
+
+    if (x->at.shape.ndim != 2)
+        oari_layout_reshape(&x->at, as_matrix(a).at.shape, &a.at);
     return a;
 }
 
@@ -59,6 +73,27 @@ static oar_status bias_back(oari_pool *pool, const oari_array *to, int add,
     return oari_desk_clear(&desk);
 }
 
+/* to = the bias in every row, plus the product. */
+static oar_status multiply(oari_pool *pool, const oari_array *to,
+                           const oar_tensor *rows, const oar_tensor *weight,
+                           const oar_tensor *bias)
+{
+    oari_array into = as_matrix(*to), from = rows_of(rows);
+    oari_array w = transposed(oari_array_of(weight)), b;
+
+    if (bias != NULL) {
+        b = oari_array_of(bias);
+        oari_copy(&into, &b);
+    }
+    return product(pool, &into, bias != NULL, &from, &w);
+}
+
+static oar_status linear_rebuild(oari_node *node, const oari_array *to)
+{
+    return multiply(&node->tape->pool, to, node->saved[X], node->saved[WEIGHT],
+                    node->saved[BIAS]);
+}
+
 /* y = x w' + b:  dx = dy w,  dw = dy' x,  db = the column sums of dy. */
 static oar_status linear_back(oari_node *node, int i, const oari_array *to,
                               int add)
@@ -68,16 +103,23 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
 
     if (i == BIAS)
         return bias_back(pool, to, add, &grad);
-    other = oari_array_of(node->saved[1 - i]);
     if (i == WEIGHT) {
         grad = transposed(grad);
-        return product(pool, to, add, &grad, &other);
+        other = rows_of(node->saved[X]);
+        OARI_TRY(product(pool, to, add, &grad, &other));
+        oari_unsave(node, X);
+        return OAR_OK;
     }
+    other = oari_array_of(node->saved[WEIGHT]);
     into = as_matrix(*to);
     return product(pool, &into, add, &grad, &other);
 }
 
-static const oari_op linear_op = { .name = "linear", .backward = linear_back };
+static const oari_op linear_op = { .name = "linear",
+                                   .backward = linear_back,
+                                   .rebuild = linear_rebuild,
+                                   .rebuild_from = 1u << X | 1u << WEIGHT,
+                                   .costly = 1 };
 
 static oar_status linear_mismatch(const oar_tensor *x, const oar_tensor *weight,
                                   const oar_tensor *bias, const char *why)
@@ -111,7 +153,7 @@ static oar_status check_linear(oar_tape *tape, oar_tensor *x,
     return OAR_OK;
 }
 
-/* x as a matrix: a view of it where its strides allow, else a copy. Gives a
+/* x itself if its strides let it be seen as a matrix, else a copy. Gives a
  * reference. */
 static oar_tensor *make_rows(oari_pool *pool, oar_tensor *x)
 {
@@ -120,10 +162,8 @@ static oar_tensor *make_rows(oari_pool *pool, oar_tensor *x)
     oari_layout at;
     oar_tensor *copy;
 
-    if (x->at.shape.ndim == 2)
+    if (x->at.shape.ndim == 2 || oari_layout_reshape(&x->at, shape, &at))
         return oar_tensor_retain(x);
-    if (oari_layout_reshape(&x->at, shape, &at))
-        return oari_tensor_over(pool, x->storage, x->dtype, &at);
     copy = oari_tensor_make(pool, x->dtype, shape);
     if (copy == NULL)
         return NULL;
@@ -133,7 +173,7 @@ static oar_tensor *make_rows(oari_pool *pool, oar_tensor *x)
     return copy;
 }
 
-/* The result, not yet recorded: the bias in every row, plus the product. */
+/* The result, not yet recorded. */
 static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
                                   const oar_tensor *rows,
                                   const oar_tensor *weight,
@@ -141,20 +181,14 @@ static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
 {
     oar_shape shape = x->at.shape;
     oar_tensor *out;
-    oari_array to, from, w, b;
+    oari_array to;
 
     shape.dim[shape.ndim - 1] = weight->at.shape.dim[0];
     out = oari_tensor_make(pool, x->dtype, shape);
     if (out == NULL)
         return NULL;
-    to = as_matrix(oari_array_of(out));
-    from = oari_array_of(rows);
-    w = transposed(oari_array_of(weight));
-    if (bias != NULL) {
-        b = oari_array_of(bias);
-        oari_copy(&to, &b);
-    }
-    if (product(pool, &to, bias != NULL, &from, &w) == OAR_OK)
+    to = oari_array_of(out);
+    if (multiply(pool, &to, rows, weight, bias) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;
@@ -174,11 +208,13 @@ oar_tensor *oar_linear(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
     out = compute_linear(pool, x, rows, weight, bias);
     out = oari_emit(
         tape, out,
-        &(oari_recipe){ .op = &linear_op,
-                        .inputs = 3,
-                        .input = { x, weight, bias },
-                        .saved = { oari_wanted(tape, weight) ? rows : NULL,
-                                   oari_wanted(tape, x) ? weight : NULL } });
+        &(oari_recipe){
+            .op = &linear_op,
+            .inputs = 3,
+            .input = { [WEIGHT] = weight, [BIAS] = bias, [X] = x },
+            .saved = { [WEIGHT] = oari_wanted(tape, x) ? weight : NULL,
+                       [BIAS] = bias,
+                       [X] = oari_wanted(tape, weight) ? rows : NULL } });
     oari_tensor_drop(pool, rows);
     return out;
 }

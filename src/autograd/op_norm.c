@@ -9,7 +9,7 @@
 #include "tensor/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
-enum { MEAN = 2, RSTD = 3 }; /* saved too */
+enum { MEAN = 3, RSTD = 4 }; /* saved too */
 
 static const oari_array *tensor_or_null(const oar_tensor *t, oari_array *a)
 {
@@ -52,10 +52,28 @@ static oar_status norm_back(oari_node *node, int i, const oari_array *to,
     return oari_stash_backward(node, i, to, add, all_back);
 }
 
-static const oari_op layer_norm_op = { .name = "layer_norm",
-                                       .backward = norm_back };
-static const oari_op rms_norm_op = { .name = "rms_norm",
-                                     .backward = norm_back };
+static oar_status norm_rebuild(oari_node *node, const oari_array *to)
+{
+    oari_array rstd = oari_array_of(node->saved[RSTD]), mean;
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *x = oari_desk_tensor(&desk, node->saved[X]);
+    const oari_array *w = oari_desk_tensor(&desk, node->saved[WEIGHT]);
+    const oari_array *b = oari_desk_tensor(&desk, node->saved[BIAS]);
+    const oari_array *y = oari_desk_out(&desk, to, 0);
+
+    if (desk.status == OAR_OK)
+        oari_layer_norm_again(y, tensor_or_null(node->saved[MEAN], &mean),
+                              &rstd, x, w, b);
+    return oari_desk_clear(&desk);
+}
+
+#define OP(text)                                                            \
+    {                                                                       \
+        .name = (text), .backward = norm_back, .in_place = 1, .stashes = 1, \
+        .rebuild = norm_rebuild, .rebuild_from = 1u << X                    \
+    }
+static const oari_op layer_norm_op = OP("layer_norm");
+static const oari_op rms_norm_op = OP("rms_norm");
 
 static oar_status check_param(const char *name, const oar_tensor *x,
                               const oar_tensor *param, const char *what)
@@ -138,11 +156,12 @@ static oar_tensor *norm(oar_tape *tape, const oari_op *op, oar_tensor *x,
         oari_tensor_drop(pool, m.out);
         m.out = NULL;
     }
-    m.out = oari_emit(tape, m.out,
-                      &(oari_recipe){ .op = op,
-                                      .inputs = 3,
-                                      .input = { x, weight, bias },
-                                      .saved = { x, weight, m.mean, m.rstd } });
+    m.out = oari_emit(
+        tape, m.out,
+        &(oari_recipe){ .op = op,
+                        .inputs = 3,
+                        .input = { x, weight, bias },
+                        .saved = { x, weight, bias, m.mean, m.rstd } });
     oari_tensor_drop(pool, m.mean);
     oari_tensor_drop(pool, m.rstd);
     return m.out;

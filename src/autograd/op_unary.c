@@ -3,15 +3,18 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
+#include "autograd/saved.h"
 #include "base/status.h"
 #include "tensor/arith.h"
 
 static oar_status unary_back(oari_node *node, int i, const oari_array *to,
                              int add);
+static oar_status unary_rebuild(oari_node *node, const oari_array *to);
 
-#define OP(text)                                              \
-    {                                                         \
-        .name = (text), .backward = unary_back, .in_place = 1 \
+#define OP(text)                                               \
+    {                                                          \
+        .name = (text), .backward = unary_back, .in_place = 1, \
+        .rebuild = unary_rebuild, .rebuild_from = 1            \
     }
 
 static const oari_op unary_ops[OARI_UNARY_COUNT] = {
@@ -28,7 +31,27 @@ static oar_status unary_back(oari_node *node, int i, const oari_array *to,
 
     if (node->saved[0] != NULL)
         saved = oari_array_of(node->saved[0]);
-    oari_unary_back(kind, to, add, &grad, &saved);
+    if (node->extra.sloped)
+        oari_binary_back(OARI_MUL, 0, to, add, &grad, &grad, &saved);
+    else
+        oari_unary_back(kind, to, add, &grad, &saved);
+    return OAR_OK;
+}
+
+/* The result from the input that was saved. Where nobody else needs that, the
+ * slope takes its place: made in the same pass it costs little, and backward,
+ * which comes next, has less to do. */
+static oar_status unary_rebuild(oari_node *node, const oari_array *to)
+{
+    oari_unary_kind kind = (oari_unary_kind)(node->op - unary_ops);
+    oari_array from = oari_array_of(node->saved[0]);
+
+    node->extra.sloped =
+        oari_saved_alone(node, 0) && oari_unary_splits(kind, to->dtype);
+    if (node->extra.sloped)
+        oari_unary_split(kind, to, &from);
+    else
+        oari_unary(kind, to, &from);
     return OAR_OK;
 }
 

@@ -2,6 +2,7 @@
 /* record: the funnel that all operations go through. */
 #include "autograd/record.h"
 
+#include "autograd/saved.h"
 #include "base/dtype.h"
 #include "base/status.h"
 
@@ -9,9 +10,8 @@ static oar_status check_input(const char *name, oar_tape *tape,
                               const oar_tensor *a)
 {
     if (!oari_tensor_attached(a))
-        return oari_fail(OAR_E_STATE,
-                         "%s of a tensor %s whose storage is detached", name,
-                         oari_shape_text(a->at.shape).text);
+        return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
+                         oari_shape_text(a->at.shape).text, oari_absence(a));
     if (a->storage->device.kind != OAR_CPU)
         return oari_fail(OAR_E_DEVICE,
                          "%s of a tensor %s that is not on the cpu", name,
@@ -98,7 +98,7 @@ static oar_status record(oar_tape *tape, oar_tensor *out,
     for (int i = 0; i < recipe->inputs; i++)
         OARI_TRY(make_edge(tape, recipe->input[i], &node->input[i]));
     for (int i = 0; i < OARI_MAX_SAVED; i++)
-        node->saved[i] = oar_tensor_retain(recipe->saved[i]);
+        oari_save(node, i, recipe->saved[i]);
     out->node = node;
     oari_tape_push(tape);
     return OAR_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autograd/record.h"
+#include "autograd/saved.h"
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -19,7 +20,7 @@ oar_status oar_tape_create(oar_tape **tape)
     made = oari_alloc(1, sizeof *made);
     if (made == NULL)
         return OAR_E_NOMEM;
-    made->recording = 1;
+    made->recording = made->rebuilds = 1;
     *tape = made;
     return OAR_OK;
 }
@@ -30,10 +31,8 @@ void oari_node_spend(oari_node *node)
 
     oari_tensor_drop(pool, node->grad);
     node->grad = NULL;
-    for (int i = 0; i < OARI_MAX_SAVED; i++) {
-        oari_tensor_drop(pool, node->saved[i]);
-        node->saved[i] = NULL;
-    }
+    for (int i = 0; i < OARI_MAX_SAVED; i++)
+        oari_unsave(node, i);
     for (int i = 0; i < OARI_MAX_INPUTS; i++) {
         oari_tensor_drop(pool, node->stash[i]);
         node->stash[i] = NULL;
@@ -87,6 +86,17 @@ int oar_tape_record(oar_tape *tape, int on)
         return 0;
     before = tape->recording;
     tape->recording = on != 0;
+    return before;
+}
+
+int oar_tape_rebuild(oar_tape *tape, int on)
+{
+    int before;
+
+    if (tape == NULL)
+        return 0;
+    before = tape->rebuilds;
+    tape->rebuilds = on != 0;
     return before;
 }
 
@@ -176,6 +186,11 @@ oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value)
                   "tape_input of %s %s: only floats have gradients",
                   oar_dtype_name(value->dtype),
                   oari_shape_text(value->at.shape).text);
+        return NULL;
+    }
+    if (value->storage == NULL) {
+        oari_fail(OAR_E_STATE, "tape_input of a tensor %s %s",
+                  oari_shape_text(value->at.shape).text, oari_absence(value));
         return NULL;
     }
     leaf =

@@ -25,14 +25,23 @@ typedef struct oari_op {
                            int add);
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
+    /* The gradient of an input with the result's shape is node->grad itself. */
+    int passes;
+    /* Only the first input asked for reads node->grad: see stash.h. */
+    int stashes;
     /* (optional) Counts what backward will give to leaves that are no inputs.*/
     void (*reach)(oari_node *node);
     void (*drop)(oari_node *node); /* (optional) gives up what extra owns */
+    /* (optional) Computes the result once more, to `to`, the same bits. */
+    oar_status (*rebuild)(oari_node *node, const oari_array *to);
+    unsigned rebuild_from; /* bit k: it needs saved[k], which may be NULL */
+    int costly;            /* to rebuild: only where memory would grow */
 } oari_op;
 
 /* What an operation wants remembered besides tensors. */
 typedef union oari_extra {
     double factor;
+    int sloped; /* instead of the input, its slope is saved */
     struct {
         int d0, d1;
     } dims;
@@ -123,7 +132,8 @@ struct oari_node {
     oar_tensor *out; /* borrowed: the tape owns it until reset */
     int inputs;
     oari_edge input[OARI_MAX_INPUTS];
-    oar_tensor *saved[OARI_MAX_SAVED]; /* references */
+    oar_tensor *saved[OARI_MAX_SAVED]; /* references: see saved.h */
+    unsigned version[OARI_MAX_SAVED];  /* of their storages at that time */
     /* Gradients of inputs that were made along with that of another, until
      * they are asked for; references. */
     oar_tensor *stash[OARI_MAX_INPUTS];
@@ -131,6 +141,7 @@ struct oari_node {
     oari_mark mark;
     oari_node_state state;
     int reached;      /* by the pass that runs */
+    int root;         /* a pass began here: out can be read until reset */
     oar_tensor *grad; /* of out, in the pass that runs; a reference */
 };
 
@@ -161,6 +172,7 @@ typedef struct oari_seeds {
 struct oar_tape {
     oari_pool pool;
     int recording;
+    int rebuilds; /* products too, where memory would grow */
     int running; /* inside a backward pass */
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */

@@ -4,30 +4,47 @@
 #include <oarsong/layers.h>
 
 #include "autograd/packed.h"
+#include "autograd/saved.h"
 #include "base/status.h"
+#include "nn/attention.h"
 #include "nn/build.h"
 
 typedef struct attention {
     int heads, causal;
     double rotary_base;
+    int frugal;
 } attention;
 
 enum { QKV, OUT };
+
+static oar_tensor *turned(oar_tape *tape, const attention *a, oar_tensor *qkv)
+{
+    oar_tensor *y;
+
+    if (a->rotary_base == 0)
+        return qkv;
+    y = oari_packed_rotary(tape, qkv, a->heads, a->rotary_base);
+    oari_tape_drop(tape, qkv);
+    return y;
+}
 
 static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
                                      oar_tensor *x)
 {
     const attention *a = oar_module_self(module);
     oar_attention_opts opts = { .causal = a->causal };
-    oar_tensor *y;
+    oar_module *child = oar_module_child(module, QKV);
+    oar_tensor *qkv, *y, *out;
 
     if (tape == NULL)
         return oari_forward_alone(attention_forward, module, x);
-    y = oar_forward(tape, oar_module_child(module, QKV), x);
-    if (a->rotary_base > 0)
-        y = oari_packed_rotary(tape, y, a->heads, a->rotary_base);
-    y = oari_packed_attention(tape, y, a->heads, &opts);
-    return oar_forward(tape, oar_module_child(module, OUT), y);
+    qkv = turned(tape, a, oar_forward(tape, child, x));
+    y = oari_packed_attention(tape, qkv, a->heads, &opts);
+    if (a->frugal || !tape->recording)
+        oari_layer_drop(tape, child, qkv);
+    out = oar_forward(tape, oar_module_child(module, OUT), y);
+    oari_tape_drop(tape, y);
+    return out;
 }
 
 static const oar_module_class attention_class = {
@@ -36,6 +53,11 @@ static const oar_module_class attention_class = {
     .self_size = sizeof(attention),
     .forward = attention_forward,
 };
+
+void oari_attention_frugal(oar_module *module)
+{
+    ((attention *)oar_module_self(module))->frugal = 1;
+}
 
 static oar_status check(int64_t width, int heads,
                         const oar_attention_layer_opts *o)
@@ -82,6 +104,6 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
         return oari_fail(OAR_E_ARG, "attention_create: nowhere to give it");
     OARI_TRY(oar_module_create(&attention_class, &made));
     *(attention *)oar_module_self(made) =
-        (attention){ heads, o.causal, o.rotary_base };
+        (attention){ heads, o.causal, o.rotary_base, 0 };
     return oari_layer_give(add_children(made, width, seed, &o), made, module);
 }

@@ -4,8 +4,10 @@
 
 #include <oarsong/tape.h>
 
+#include "autograd/saved.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "nn/module.h"
 
 oar_status oari_layer_dtype(const char *name, oar_dtype dtype)
 {
@@ -47,6 +49,13 @@ oar_status oari_layer_give(oar_status status, oar_module *made,
     else
         *module = made;
     return status;
+}
+
+void oari_layer_drop(oar_tape *tape, const oar_module *child, oar_tensor *x)
+{
+    if (child->hooks[OAR_BEFORE_BACKWARD].first == NULL &&
+        child->hooks[OAR_AFTER_BACKWARD].first == NULL)
+        oari_tape_drop(tape, x);
 }
 
 oar_tensor *oari_forward_alone(oari_forward_fn forward, oar_module *module,

@@ -20,6 +20,11 @@ oar_status oari_layer_child(oar_module *module, const char *name,
 oar_status oari_layer_give(oar_status status, oar_module *made,
                            oar_module **module);
 
+/* Says that nobody will read x again, which child made inside the module that
+ * calls this; backward may. A child with backward hooks keeps it, because its
+ * parameters may be away when x would have to be computed again. */
+void oari_layer_drop(oar_tape *tape, const oar_module *child, oar_tensor *x);
+
 /* Runs a forward of several operations without a tape: on one of its own that
  * does not record. The caller owns the result. */
 typedef oar_tensor *(*oari_forward_fn)(oar_tape *tape, oar_module *module,

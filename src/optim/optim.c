@@ -280,6 +280,7 @@ static void step_param(const oar_optim *optim, oari_optim_param *p)
     for (int k = 0; k < OARI_OPTIM_STATES; k++)
         s.state[k] = oar_tensor_data(p->state[k]);
     move(optim, &pace, &s);
+    p->tensor->storage->version++;
 }
 
 oar_status oar_optim_step(oar_optim *optim)

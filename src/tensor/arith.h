@@ -32,6 +32,13 @@ int oari_unary_on_integers(oari_unary_kind kind);
 void oari_unary(oari_unary_kind kind, const oari_array *to,
                 const oari_array *a);
 /* saved is grad where nothing was. */
+/* to = the function of x, and x = its slope there, in one pass, for the kinds
+ * and dtypes for which that is quicker than two and gives the same bits. Both
+ * arrays are row-major. */
+int oari_unary_splits(oari_unary_kind kind, oar_dtype dtype);
+void oari_unary_split(oari_unary_kind kind, const oari_array *to,
+                      const oari_array *x);
+
 void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
                      const oari_array *grad, const oari_array *saved);
 

@@ -96,8 +96,8 @@ static oar_status check_here(const char *what, const oar_tensor *t)
 {
     if (oari_tensor_attached(t))
         return OAR_OK;
-    return oari_fail(OAR_E_STATE, "%s of a tensor %s whose storage is detached",
-                     what, oari_shape_text(t->at.shape).text);
+    return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", what,
+                     oari_shape_text(t->at.shape).text, oari_absence(t));
 }
 
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
@@ -150,6 +150,7 @@ oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
     from =
         (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
     oari_copy(&to, &from);
+    tensor->storage->version++;
     return OAR_OK;
 }
 
@@ -178,6 +179,7 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
     a = oari_array_of(to);
     b = oari_array_of(from);
     oari_copy(&a, &b);
+    to->storage->version++;
     return OAR_OK;
 }
 
@@ -190,5 +192,6 @@ oar_status oar_tensor_fill(oar_tensor *tensor, double value)
     OARI_TRY(oari_check_writable("fill", tensor));
     to = oari_array_of(tensor);
     oari_fill(&to, value);
+    tensor->storage->version++;
     return OAR_OK;
 }

@@ -37,6 +37,8 @@ typedef struct oari_fused_set {
     /* y (+)= grad times the slope of that at a; y may be either. */
     void (*gelu_back)(float *y, int add, const float *grad, const float *a,
                       int64_t n);
+    /* y = a below(a), and a becomes the slope there; apart. */
+    void (*gelu_split)(float *restrict y, float *restrict a, int64_t n);
 } oari_fused_set;
 
 extern const oari_fused_set oari_fused_baseline;

@@ -36,6 +36,7 @@ INLINE void store_part(float *to, vec x, int64_t count)
 const oari_fused_set oari_fused_avx2 = { .product = product,
                                          .exp_less = exp_less,
                                          .gelu = gelu,
-                                         .gelu_back = gelu_back };
+                                         .gelu_back = gelu_back,
+                                         .gelu_split = gelu_split };
 
 #endif

@@ -31,6 +31,7 @@ INLINE void store_part(float *to, vec x, int64_t count)
 const oari_fused_set oari_fused_avx512 = { .product = product,
                                            .exp_less = exp_less,
                                            .gelu = gelu,
-                                           .gelu_back = gelu_back };
+                                           .gelu_back = gelu_back,
+                                           .gelu_split = gelu_split };
 
 #endif

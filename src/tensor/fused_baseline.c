@@ -23,5 +23,6 @@ const oari_fused_set oari_fused_baseline = {
 #endif
     .exp_less = exp_less,
     .gelu = gelu,
-    .gelu_back = gelu_back
+    .gelu_back = gelu_back,
+    .gelu_split = gelu_split
 };

@@ -34,3 +34,15 @@ static TARGET void gelu_back(float *y, int add, const float *grad,
         EACH_ELEMENT(i, n)
             y[i] = grad[i] * oari_gelu_slopef(a[i]);
 }
+
+static TARGET void gelu_split(float *restrict y, float *restrict a, int64_t n)
+{
+    EACH_ELEMENT(i, n) {
+        const float x = a[i], bell = oari_bellf(x);
+        const float tail = oari_tailf(x, bell);
+        const float below = oari_pickf(x < 0, tail, 1.0f - tail);
+
+        y[i] = x * below;
+        a[i] = OARI_MULADD(x * 0.398942280f, bell, below);
+    }
+}

@@ -12,6 +12,11 @@
 #include "tensor/kernels.h"
 #include "tensor/walk.h"
 
+enum {
+    PIECE = 1 << 18, /* numbers of the left side for CBLAS at once */
+    LEAST_ROWS = 512 /* fewer would be slow */
+};
+
 /* One side of a product, as CBLAS wants it. */
 typedef struct side {
     const void *data;
@@ -63,20 +68,42 @@ static oar_status check_sizes(const oari_array *a, const oari_array *b)
         oari_shape_text(a->at.shape).text, oari_shape_text(b->at.shape).text);
 }
 
+/* Rows of a that are given to CBLAS at once. It packs them all, k numbers each,
+ * into memory of its own: no need for that to grow with the batch. */
+static int64_t piece_rows(const side *a, int64_t m, int64_t k)
+{
+    int64_t rows = k > 0 ? PIECE / k : m;
+
+    if (rows < LEAST_ROWS)
+        rows = LEAST_ROWS;
+    return a->trans == CblasNoTrans && rows < m ? rows : m;
+}
+
+static void multiply_rows(const oari_array *to, int add, const side *a,
+                          const side *b, int64_t k, int64_t first, int64_t rows)
+{
+    int64_t bytes = (int64_t)oar_dtype_size(to->dtype);
+    int m = (int)rows, n = (int)to->at.shape.dim[1];
+    int lda = (int)a->lead, ldb = (int)b->lead;
+    const void *from = (const char *)a->data + first * a->lead * bytes;
+    void *c = (char *)oari_array_data(to) + first * n * bytes;
+
+    if (to->dtype == OAR_F32)
+        cblas_sgemm(CblasRowMajor, a->trans, b->trans, m, n, (int)k, 1.0f, from,
+                    lda, b->data, ldb, add ? 1.0f : 0.0f, c, n);
+    else
+        cblas_dgemm(CblasRowMajor, a->trans, b->trans, m, n, (int)k, 1.0, from,
+                    lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
+}
+
 static void multiply(const oari_array *to, int add, const side *a,
                      const side *b, int64_t k)
 {
-    int m = (int)to->at.shape.dim[0], n = (int)to->at.shape.dim[1];
-    int lda = (int)a->lead, ldb = (int)b->lead;
-    void *c = oari_array_data(to);
+    int64_t m = to->at.shape.dim[0], rows = piece_rows(a, m, k);
 
     oari_blas_settle();
-    if (to->dtype == OAR_F32)
-        cblas_sgemm(CblasRowMajor, a->trans, b->trans, m, n, (int)k, 1.0f,
-                    a->data, lda, b->data, ldb, add ? 1.0f : 0.0f, c, n);
-    else
-        cblas_dgemm(CblasRowMajor, a->trans, b->trans, m, n, (int)k, 1.0,
-                    a->data, lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
+    for (int64_t i = 0; i < m; i += rows)
+        multiply_rows(to, add, a, b, k, i, m - i < rows ? m - i : rows);
 }
 
 /* Of two matrices. */

@@ -61,8 +61,13 @@ void oari_layer_norm(const oari_array *to, const oari_array *mean,
                      const oari_array *weight, const oari_array *bias,
                      double eps);
 
-/* The gradients of all three; any may be NULL. scratch has room for four rows,
- * sums for two rows of f64. */
+/* The same bits again, from the mean and rstd that it gave. */
+void oari_layer_norm_again(const oari_array *to, const oari_array *mean,
+                           const oari_array *rstd, const oari_array *x,
+                           const oari_array *weight, const oari_array *bias);
+
+/* The gradients of all three; any may be NULL; dx may be grad. scratch has room
+ * for four rows, sums for two rows of f64. */
 typedef struct oari_norm_back {
     const oari_array *grad, *x, *weight, *mean, *rstd;
     const oari_array *dx, *dweight, *dbias;

@@ -8,7 +8,10 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-enum { SMALLEST = 64 }; /* bytes */
+enum {
+    SMALLEST = 64, /* bytes */
+    LARGER = 3     /* classes that lend: all less than twice as large */
+};
 
 /* Rounds bytes up to the size of their class and returns the class. */
 static int size_class(size_t *bytes)
@@ -32,16 +35,67 @@ oar_tensor *oari_pool_take_tensor(oari_pool *pool)
     return t;
 }
 
+/* The list of a class that has a free storage, or of a larger one that lends;
+ * NULL: there is none. */
+static oar_storage **find_free(oari_pool *pool, int class)
+{
+    int last = pool->lends ? class + LARGER : class;
+
+    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++)
+        if (pool->free_storages[i] != NULL)
+            return &pool->free_storages[i];
+    return NULL;
+}
+
+/* Whether an offer still stands, and is of this class. */
+static int stands(const oar_tensor *t, int class)
+{
+    size_t capacity;
+
+    if (t->storage == NULL || t->rebuilt || oari_tensor_retained(t) ||
+        !oari_storage_alone(t->storage))
+        return 0;
+    capacity = t->storage->capacity;
+    return size_class(&capacity) == class;
+}
+
+/* Empties the oldest tensor on offer that has a storage of this class. */
+static void accept_offer(oari_pool *pool, int class)
+{
+    oar_tensor *before = NULL;
+
+    for (oar_tensor *t = pool->offer; t != NULL; before = t, t = t->next) {
+        if (!stands(t, class))
+            continue;
+        *(before != NULL ? &before->next : &pool->offer) = t->next;
+        if (pool->last_offer == t)
+            pool->last_offer = before;
+        oari_tensor_empty(pool, t);
+        return;
+    }
+}
+
+void oari_pool_offer(oari_pool *pool, oar_tensor *tensor)
+{
+    tensor->next = NULL;
+    *(pool->offer != NULL ? &pool->last_offer->next : &pool->offer) = tensor;
+    pool->last_offer = tensor;
+}
+
 oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
                                   oar_storage **storage)
 {
     size_t capacity = bytes;
     oar_storage **list;
+    int class;
 
     if (pool == NULL)
         return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
-    list = &pool->free_storages[size_class(&capacity)];
-    if (*list == NULL) {
+    class = size_class(&capacity);
+    if (pool->free_storages[class] == NULL && !pool->lends)
+        accept_offer(pool, class);
+    list = find_free(pool, class);
+    if (list == NULL) {
         OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
         (*storage)->recyclable = 1;
         return OAR_OK;
@@ -61,13 +115,16 @@ void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 {
     oar_storage **list;
-    size_t capacity = storage->capacity;
+    size_t capacity;
 
+    if (storage == NULL)
+        return;
     if (!storage->recyclable || !storage->attached || storage->foreign ||
         !oari_storage_alone(storage)) {
         oar_storage_release(storage);
         return;
     }
+    capacity = storage->capacity;
     list = &pool->free_storages[size_class(&capacity)];
     storage->used = pool->resets;
     storage->next = *list;
@@ -96,6 +153,7 @@ oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
         return OAR_E_NOMEM;
     }
     pool->owned[pool->count++] = tensor;
+    tensor->owner = pool;
     return OAR_OK;
 }
 
@@ -121,8 +179,10 @@ void oari_pool_reset(oari_pool *pool)
         oar_tensor *t = pool->owned[--pool->count];
 
         t->node = NULL; /* whoever keeps it has a plain tensor from now on */
+        t->owner = NULL;
         oari_tensor_drop(pool, t);
     }
+    pool->offer = pool->last_offer = NULL;
     pool->resets++;
     if (pool->resets % OARI_POOL_PATIENCE == 0)
         for (int i = 0; i < OARI_POOL_CLASSES; i++)

@@ -3,8 +3,10 @@
  * asks nothing of the system once the first has run.
  *
  * Free storages wait in one list per class of size, four classes per power of
- * two. Only what the pool holds the last reference to is ever reused. What no
- * step has used for a while goes back to the system. */
+ * two. While a pool lends, an empty list is helped out by the next sizes: good
+ * for what is given back soon, and a waste for what stays. Only what the pool
+ * holds the last reference to is ever reused. What no step has used for a while
+ * goes back to the system. */
 #ifndef OARI_TENSOR_POOL_H
 #define OARI_TENSOR_POOL_H
 
@@ -21,11 +23,17 @@ struct oari_pool {
     oar_tensor *free_tensors;
     oar_storage *free_storages[OARI_POOL_CLASSES];
     uint64_t resets;
+    int lends;
+    oar_tensor *offer, *last_offer; /* oldest first */
 };
 
 /* Takes the caller's reference: the tensor lives until the next reset. On
  * failure the reference is dropped. */
 oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor);
+
+/* Offers the storage of a tensor that the pool owns: while the pool does not
+ * lend, it may empty the tensor before it asks the system for memory. */
+void oari_pool_offer(oari_pool *pool, oar_tensor *tensor);
 
 /* Gives up everything owned. */
 void oari_pool_reset(oari_pool *pool);

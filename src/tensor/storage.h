@@ -11,12 +11,13 @@
 
 struct oar_storage {
     atomic_int refs;
-    int attached;    /* whether data is there; of 0 bytes it may be anything */
-    int foreign;     /* data came with attach, not from the device */
-    int recyclable;  /* made by a pool */
-    int read_only;   /* its owner let us read only */
-    size_t bytes;    /* that views may use */
-    size_t capacity; /* bytes of fresh memory, at least as many */
+    int attached;     /* whether data is there; of 0 bytes it may be anything */
+    int foreign;      /* data came with attach, not from the device */
+    int recyclable;   /* made by a pool */
+    int read_only;    /* its owner let us read only */
+    unsigned version; /* counts the calls that wrote to it */
+    size_t bytes;     /* that views may use */
+    size_t capacity;  /* bytes of fresh memory, at least as many */
     oari_memory_kind kind;
     oar_device device;
     void *data;

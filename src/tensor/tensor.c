@@ -59,6 +59,21 @@ oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
     return assemble(pool, oar_storage_retain(storage), dtype, at);
 }
 
+const char *oari_absence(const oar_tensor *t)
+{
+    return t->storage != NULL
+               ? "whose storage is detached"
+               : "that was given back: retain it to read it after backward";
+}
+
+void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor)
+{
+    oar_storage *storage = tensor->storage;
+
+    tensor->storage = NULL;
+    oari_pool_keep_storage(pool, storage);
+}
+
 oar_tensor *oar_tensor_retain(oar_tensor *tensor)
 {
     if (tensor != NULL)
@@ -157,6 +172,10 @@ oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
                          "span of a tensor %s whose elements are not "
                          "contiguous",
                          oari_shape_text(tensor->at.shape).text);
+    if (!oari_tensor_attached(tensor))
+        return oari_fail(OAR_E_STATE, "span of a tensor %s %s",
+                         oari_shape_text(tensor->at.shape).text,
+                         oari_absence(tensor));
     OARI_TRY(oari_check_writable("span", tensor));
     span->data = oar_tensor_data(tensor);
     span->count = (size_t)tensor->count;

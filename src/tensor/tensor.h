@@ -30,10 +30,14 @@ struct oar_tensor {
     oar_dtype dtype;
     int64_t count;
     oari_layout at;
-    oar_storage *storage;   /* a reference */
+    oar_storage *storage;   /* a reference; NULL: given back to the tape */
     struct oari_node *node; /* what made it, while its tape remembers */
     oari_slot slot;
-    oar_tensor *next; /* in a pool's list of free ones */
+    oari_pool *owner; /* that gives it up at its next reset; NULL: nobody's */
+    int saves;        /* references that nodes of the owner's tape hold */
+    int spare;        /* the library made it, and will not read it again */
+    int rebuilt;      /* it was given back and is here again for backward */
+    oar_tensor *next; /* in a pool's list of free ones, or of offers */
 };
 
 /* What kernels work on: a tensor without its bookkeeping. Owns nothing. */
@@ -67,8 +71,20 @@ void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor);
 /* Whether the data is there. */
 static inline int oari_tensor_attached(const oar_tensor *t)
 {
-    return t->storage->attached;
+    return t->storage != NULL && t->storage->attached;
 }
+
+/* Of a tensor that a tape owns: whether somebody else holds it, too. */
+static inline int oari_tensor_retained(const oar_tensor *t)
+{
+    return atomic_load_explicit(&t->refs, memory_order_acquire) > 1 + t->saves;
+}
+
+/* Why it is not, to stand after "a tensor [2, 3]" in a sentence. */
+const char *oari_absence(const oar_tensor *t);
+
+/* Gives up the storage, to the pool if it was the last reference. */
+void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor);
 
 /* Whether the data is there and may be written; what names the one who asks. */
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor);

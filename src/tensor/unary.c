@@ -178,3 +178,60 @@ void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
     oari_walk_flat(to->at.shape, 3, (const oari_array *[]){ to, grad, saved },
                    add, rows[kind], &j);
 }
+
+/* ---- value and slope at once -------------------------------------------- */
+
+/* Y becomes the value, X the slope; A is what X was. */
+#define SPLIT_ROW(name, value, slope)                                         \
+    OARI_WIDE static void name##_split(oar_dtype dtype, void *to, void *from, \
+                                       int64_t count)                         \
+    {                                                                         \
+        OARI_BY_FLOAT(dtype, {                                                \
+            T *restrict y = to;                                               \
+            T *restrict x = from;                                             \
+            for (int64_t i = 0; i < count; i++) {                             \
+                const T A = x[i];                                             \
+                y[i] = (value);                                               \
+                x[i] = (slope);                                               \
+            }                                                                 \
+        })                                                                    \
+    }
+
+static void gelu_split(oar_dtype dtype, void *to, void *from, int64_t count)
+{
+    double *y = to, *x = from;
+
+    if (dtype == OAR_F32) {
+        oari_fused()->gelu_split(to, from, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        y[i] = x[i] * oari_below(x[i]);
+        x[i] = oari_gelu_slope(x[i]);
+    }
+}
+
+SPLIT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)),
+          GELU_TANH_SLOPE(A, GELU_TANH(A)))
+SPLIT_ROW(silu, A *OARI_SIGMOID(A), SILU_SLOPE(A, OARI_SIGMOID(A)))
+
+typedef void (*split_fn)(oar_dtype dtype, void *to, void *from, int64_t count);
+
+static const split_fn splits[OARI_UNARY_COUNT] = {
+    [OARI_UNARY_gelu] = gelu_split,
+    [OARI_UNARY_gelu_tanh] = gelu_tanh_split,
+    [OARI_UNARY_silu] = silu_split,
+};
+
+/* A slope rounded to a half would not be the slope backward computes. */
+int oari_unary_splits(oari_unary_kind kind, oar_dtype dtype)
+{
+    return splits[kind] != NULL && (dtype == OAR_F32 || dtype == OAR_F64);
+}
+
+void oari_unary_split(oari_unary_kind kind, const oari_array *to,
+                      const oari_array *x)
+{
+    splits[kind](to->dtype, oari_array_data(to), oari_array_data(x),
+                 oari_shape_count(to->at.shape));
+}

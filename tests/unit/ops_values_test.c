@@ -154,6 +154,30 @@ static void comparisons_give_bools(void **state)
     RELEASE(a, b, h, k, u, v);
 }
 
+/* Rows go to CBLAS in pieces: small whole numbers tell every row apart. */
+static void products_of_many_rows_are_exact(void **state)
+{
+    enum { ROWS = 1103, WIDTH = 301 };
+    oar_shape shape = OAR_SHAPE(ROWS, WIDTH);
+    oar_tensor *i = oar_uniform(NULL, OAR_I64, shape, 2, 0, 4);
+    oar_tensor *a = oar_empty(NULL, OAR_F32, shape);
+    oar_tensor *b = oar_full(NULL, OAR_F32, OAR_SHAPE(WIDTH, 2), 1);
+    const float *got, *x = oar_tensor_data(a);
+    oar_tensor *c;
+
+    OK(oar_tensor_copy(a, i));
+    c = oar_matmul(NULL, a, b);
+    got = oar_tensor_data(c);
+    for (int r = 0; r < ROWS; r++) {
+        float sum = 0;
+
+        for (int k = 0; k < WIDTH; k++)
+            sum += x[r * WIDTH + k];
+        assert_true(got[2 * r] == sum && got[2 * r + 1] == sum);
+    }
+    release_all(4, (oar_tensor *[]){ a, i, b, c });
+}
+
 static void bools_know_logic(void **state)
 {
     oar_tensor *a = ROW(OAR_BOOL, 0, 0, 1, 1), *b = ROW(OAR_BOOL, 0, 1, 0, 1);
@@ -422,6 +446,7 @@ int main(void)
         cmocka_unit_test(integer_powers_and_quotients_are_exact),
         cmocka_unit_test(integers_are_reduced_and_picked),
         cmocka_unit_test(comparisons_give_bools),
+        cmocka_unit_test(products_of_many_rows_are_exact),
         cmocka_unit_test(bools_know_logic),
         cmocka_unit_test(nan_stays),
         cmocka_unit_test(functions_hold_at_their_ends),

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* saved: see saved.h. References of nodes are counted apart in `saves`, so that
+ * those from outside can be told from them. Only a tensor that the node's own
+ * tape owns counts: others may be in use by several threads. */
+#include "autograd/saved.h"
+
+#include "base/status.h"
+
+static int counts(const oari_node *node, const oar_tensor *t)
+{
+    return t->owner == &node->tape->pool;
+}
+
+void oari_save(oari_node *node, int k, oar_tensor *tensor)
+{
+    if (tensor == NULL)
+        return;
+    node->saved[k] = oar_tensor_retain(tensor);
+    if (tensor->storage != NULL)
+        node->version[k] = tensor->storage->version;
+    tensor->saves += counts(node, tensor);
+}
+
+void oari_unsave(oari_node *node, int k)
+{
+    oari_pool *pool = &node->tape->pool;
+    oar_tensor *t = node->saved[k];
+
+    if (t == NULL)
+        return;
+    node->saved[k] = NULL;
+    if (!counts(node, t)) {
+        oari_tensor_drop(pool, t);
+        return;
+    }
+    t->saves--;
+    oar_tensor_release(t); /* not the last: the tape has one */
+    oari_settle(t);
+}
+
+/* ---- giving back -------------------------------------------------------- */
+
+/* Whether the result can be made again at any time before its node is spent. */
+static int can_rebuild(const oar_tensor *t)
+{
+    const oari_node *node = t->node;
+
+    if (node == NULL || node->op->rebuild == NULL ||
+        node->state != OARI_RECORDED)
+        return 0;
+    for (int k = 0; k < OARI_MAX_SAVED; k++)
+        if (node->saved[k] == t ||
+            (node->op->rebuild_from >> k & 1 && node->saved[k] == NULL))
+            return 0;
+    return 1;
+}
+
+static int is_over(const oar_tensor *t)
+{
+    const oari_node *node = t->node;
+
+    return t->spare ||
+           (node != NULL && node->state == OARI_SPENT && !node->root);
+}
+
+void oari_settle(oar_tensor *tensor)
+{
+    oar_tensor *t = tensor;
+
+    if (t->owner == NULL || t->storage == NULL || !is_over(t) ||
+        oari_tensor_retained(t))
+        return;
+    if (t->saves > 0 && (!t->spare || t->rebuilt || !can_rebuild(t)))
+        return;
+    if (t->saves == 0 || !t->node->op->costly)
+        oari_tensor_empty(t->owner, t);
+    else if (t->node->tape->rebuilds)
+        oari_pool_offer(t->owner, t);
+}
+
+void oari_tape_drop(oar_tape *tape, oar_tensor *tensor)
+{
+    if (tensor == NULL || tensor->owner != &tape->pool || tensor->spare)
+        return;
+    tensor->spare = 1;
+    oari_settle(tensor);
+}
+
+int oari_unshared(const oar_tape *tape, const oar_tensor *tensor)
+{
+    const oar_tensor *t = tensor;
+
+    return tape != NULL && t->owner == &tape->pool && t->saves == 0 &&
+           !oari_tensor_retained(t) && t->storage != NULL &&
+           oari_storage_alone(t->storage) && oari_layout_is_rows(&t->at);
+}
+
+int oari_saved_alone(const oari_node *node, int k)
+{
+    const oar_tensor *t = node->saved[k];
+
+    return t->spare && t->saves == 1 && !oari_tensor_retained(t) &&
+           oari_storage_alone(t->storage) && oari_layout_is_rows(&t->at);
+}
+
+/* ---- bringing back ------------------------------------------------------ */
+
+static oar_status check(const oari_node *node, int k)
+{
+    const oar_tensor *t = node->saved[k];
+
+    if (!oari_tensor_attached(t))
+        return oari_fail(OAR_E_STATE, "backward of %s needs a tensor %s %s",
+                         node->op->name, oari_shape_text(t->at.shape).text,
+                         oari_absence(t));
+    if (!t->spare && t->storage->version != node->version[k])
+        return oari_fail(OAR_E_STATE,
+                         "backward of %s needs a tensor %s that was changed "
+                         "after it was saved",
+                         node->op->name, oari_shape_text(t->at.shape).text);
+    return OAR_OK;
+}
+
+/* t was made by its node row by row, from the start of its storage. */
+static oar_status rebuild(oar_tensor *t)
+{
+    oari_node *node = t->node;
+    size_t bytes = (size_t)t->count * oar_dtype_size(t->dtype);
+    oari_array to;
+
+    OARI_TRY(oari_restore(node));
+    OARI_TRY(oari_pool_take_storage(t->owner, bytes, &t->storage));
+    t->rebuilt = 1;
+    to = oari_array_of(t);
+    return node->op->rebuild(node, &to);
+}
+
+oar_status oari_restore(oari_node *node)
+{
+    for (int k = 0; k < OARI_MAX_SAVED; k++) {
+        oar_tensor *t = node->saved[k];
+
+        if (t == NULL)
+            continue;
+        if (t->storage == NULL && can_rebuild(t))
+            OARI_TRY(rebuild(t));
+        OARI_TRY(check(node, k));
+    }
+    return OAR_OK;
+}
