@@ -35,7 +35,8 @@ typedef struct oari_line {
     uint64_t fingerprint;   /* of the operation, see call.h */
     uint64_t sequence;      /* of the operation */
     double factor;
-    uint64_t in, out; /* where the buffers are; 0: out of reach */
+    uint64_t in, out;             /* where the buffers are; 0: out of reach */
+    uint64_t in_count, out_count; /* elements there */
 } oari_line;
 
 /* Data in a line begins where the places are: a meeting carries one or the

@@ -84,16 +84,9 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
 }
 
 /* Whether a rank that is gone still owes the collective something. */
-static int owes(const oar_group *g, const oari_exec *x, int rank)
+static int owes(const oari_exec *x, int rank)
 {
-    const oari_board *b = g->board;
-
-    if (x->begun)
-        return atomic_load(&b->line[rank][b->meeting & 1]->stamp) != b->meeting;
-    for (int i = 0; i < x->transfers; i++)
-        if (x->transfer[i].peer == rank && !x->transfer[i].done)
-            return 1;
-    return 0;
+    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
 }
 
 /* A message from anybody is lost when nobody is left to send it. */
@@ -119,7 +112,7 @@ static int lost_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL)
         return lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (g->board->gone[r] && owes(g, &work->lane->exec, r))
+        if (g->board->gone[r] && owes(&work->lane->exec, r))
             return r;
     return -1;
 }
@@ -386,7 +379,8 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (e->lane->exec.board == NULL || e->message != NULL) &&
+        (e->lane->exec.board == NULL || e->message != NULL ||
+         oari_exec_has_messages(&e->lane->exec)) &&
         g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->lane->work, -1);
     if (!oari_group_broken(g))

@@ -216,36 +216,29 @@ static oar_status find_abilities(oar_group *g)
     return OAR_OK;
 }
 
-/* An algorithm forced by name decides whether the board is used. */
-static oar_status force_algorithm(oari_exec *x, const char *algorithm)
+static oar_status make_rules(oar_group *g, const oar_group_opts *o)
 {
-    int kind;
+    int whole = g->board != NULL && g->board->member == NULL;
 
-    x->algorithm = algorithm;
-    if (x->algorithm == NULL)
-        return OAR_OK;
-    kind = oari_algorithm_kind(x->algorithm);
-    if (kind == OARI_NO_ALGORITHM)
-        return oari_fail(OAR_E_ARG, "there is no algorithm \"%s\"",
-                         x->algorithm);
-    if (kind == OARI_OVER_MEMORY && x->board == NULL)
-        return oari_fail(OAR_E_UNSUPPORTED,
-                         "algorithm \"%s\" needs shared memory", x->algorithm);
-    if (kind == OARI_OVER_MESSAGES)
-        x->board = NULL;
-    return OAR_OK;
+    OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
+    return oari_rules_check(&g->rules,
+                            (whole ? OARI_MEMORY : 0) |
+                                (g->backend->send != NULL ? OARI_MESSAGES : 0));
 }
 
 static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = g->board;
-    OARI_TRY(force_algorithm(x, o->algorithm));
+    x->board = g->rules.messages_only ? NULL : g->board;
     x->backend = g->backend;
     x->self = g->self;
+    x->hosts = g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    x->rules = &g->rules;
+    x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
     x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
+    x->chunk_bytes = o->chunk_bytes;
     return oari_exec_init(x);
 }
 
@@ -256,6 +249,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     e->lane = oari_alloc(OARI_LANES, sizeof *e->lane);
     if (e->lane == NULL)
         return OAR_E_NOMEM;
+    OARI_TRY(make_rules(g, o));
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);

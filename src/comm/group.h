@@ -104,6 +104,7 @@ struct oar_group {
     _Atomic int broken; /* OARI_FAULT_* */
     oar_error fault;
     uint32_t can; /* OAR_CAN_ bits of the backend */
+    oari_rules rules;
     oari_engine engine;
     oari_batch batch;
 
