@@ -216,11 +216,10 @@ static oar_status find_abilities(oar_group *g)
     return OAR_OK;
 }
 
-static oar_status make_rules(oar_group *g, const oar_group_opts *o)
+static oar_status check_rules(oar_group *g)
 {
     int whole = g->board != NULL && g->board->member == NULL;
 
-    OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     return oari_rules_check(&g->rules,
                             (whole ? OARI_MEMORY : 0) |
                                 (g->backend->send != NULL ? OARI_MESSAGES : 0));
@@ -249,7 +248,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     e->lane = oari_alloc(OARI_LANES, sizeof *e->lane);
     if (e->lane == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(make_rules(g, o));
+    OARI_TRY(check_rules(g));
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
@@ -286,7 +285,9 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, o,
-                                     &g->algorithm));
+                                     &g->algorithm, &g->rules));
+    else
+        OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, world));
     return make_lanes(g, o);

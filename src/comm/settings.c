@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/status.h"
+#include "comm/choose.h"
 #include "comm/group.h"
 
 enum { ALGORITHM_MAX = 250 };
@@ -87,13 +88,36 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
 
 /* ---- agreeing ------------------------------------------------------------ */
 
-static void write_text(oar_group_opts *o, char *text, size_t bytes)
+/* The numbers among the rules, in the order of their list. */
+enum {
+#define X(field, name, normal, text) RULE_##field,
+    OARI_RULE_LIST(X)
+#undef X
+        RULES
+};
+
+static int64_t *rule_in(oari_rules *rules, int i)
+{
+    int64_t *const at[] = {
+#define X(field, name, normal, text) &rules->field,
+        OARI_RULE_LIST(X)
+#undef X
+    };
+
+    return at[i];
+}
+
+static void write_text(oar_group_opts *o, oari_rules *rules, char *text,
+                       size_t bytes)
 {
     size_t used = 0;
 
     for (int i = 0; i < SIZES; i++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%zu ", *size_in(o, i));
+        used += (size_t)snprintf(text + used, bytes - used, "%zu ",
+                                 *size_in(o, i));
+    for (int i = 0; i < RULES; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%" PRId64 " ",
+                                 *rule_in(rules, i));
     snprintf(text + used, bytes - used, "%s",
              o->algorithm != NULL ? o->algorithm : "");
 }
@@ -110,41 +134,71 @@ oar_status oari_settings_own(const char *text, oar_group_opts *o,
     return OAR_OK;
 }
 
+static oar_status bad_text(const char *text)
+{
+    return oari_fail(OAR_E_DATA, "rank 0's settings are \"%.80s\"", text);
+}
+
 /* Bytes from the store are checked like a user's. */
-static oar_status read_text(const char *text, oar_group_opts *o,
-                            char **algorithm)
+static oar_status read_sizes(const char **text, oar_group_opts *o)
 {
     for (int i = 0; i < SIZES; i++) {
         int used = 0;
 
-        if (sscanf(text, "%zu %n", size_in(o, i), &used) != 1 || used == 0)
-            return oari_fail(OAR_E_DATA, "rank 0's settings are \"%.80s\"",
-                             text);
+        if (sscanf(*text, "%zu %n", size_in(o, i), &used) != 1 || used == 0)
+            return bad_text(*text);
         OARI_TRY(settle_size(o, i));
+        *text += used;
+    }
+    return OAR_OK;
+}
+
+static oar_status read_text(const char *text, oar_group_opts *o,
+                            char **algorithm, oari_rules *rules)
+{
+    int64_t rule[RULES];
+
+    OARI_TRY(read_sizes(&text, o));
+    for (int i = 0; i < RULES; i++) {
+        int used = 0;
+
+        if (sscanf(text, "%" SCNd64 " %n", &rule[i], &used) != 1 || used == 0)
+            return bad_text(text);
         text += used;
     }
     if (strlen(text) > ALGORITHM_MAX)
-        return oari_fail(OAR_E_DATA, "rank 0 names an algorithm of %zu bytes",
-                         strlen(text));
-    return oari_settings_own(*text != 0 ? text : NULL, o, algorithm);
+        return bad_text(text);
+    OARI_TRY(oari_settings_own(*text != 0 ? text : NULL, o, algorithm));
+    OARI_TRY(oari_rules_read(rules, o->algorithm));
+    for (int i = 0; i < RULES; i++)
+        *rule_in(rules, i) = rule[i];
+    return OAR_OK;
+}
+
+static oar_status say(oar_store *store, const char *key, oar_group_opts *o,
+                      oari_rules *rules)
+{
+    char text[(SIZES + RULES) * 24 + ALGORITHM_MAX + 1];
+
+    OARI_TRY(oari_rules_read(rules, o->algorithm));
+    write_text(o, rules, text, sizeof text);
+    return oar_store_set(store, key, text, strlen(text));
 }
 
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               oar_group_opts *o, char **algorithm)
+                               oar_group_opts *o, char **algorithm,
+                               oari_rules *rules)
 {
-    char key[OARI_NAME_MAX + 16], text[SIZES * 24 + ALGORITHM_MAX + 1];
-    void *value;
+    char key[OARI_NAME_MAX + 16];
+    void *text;
     size_t bytes;
     oar_status status;
 
     snprintf(key, sizeof key, "%s/settings", name);
-    if (rank == 0) {
-        write_text(o, text, sizeof text);
-        OARI_TRY(oar_store_set(store, key, text, strlen(text)));
-        return read_text(text, o, algorithm);
-    }
-    OARI_TRY(oar_store_get(store, key, o->timeout_ms, &value, &bytes));
-    status = read_text(value, o, algorithm);
-    oar_free(value);
+    if (rank == 0)
+        return say(store, key, o, rules);
+    OARI_TRY(oar_store_get(store, key, o->timeout_ms, &text, &bytes));
+    status = read_text(text, o, algorithm, rules);
+    oar_free(text);
     return status;
 }
