@@ -73,13 +73,15 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
 
 static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
+    static const char *const how[] = {
+        [OARI_PEER_DIED] = "has died",
+        [OARI_PEER_LEFT] = "has left the group",
+        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
+    };
     char who[256];
 
     oari_exec_missing(&g->exec, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who,
-              atomic_load(&g->board->control[rank]->closed)
-                  ? "has left the group"
-                  : "has died");
+    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
 }
 
@@ -89,8 +91,10 @@ static int owes(const oar_group *g, int rank)
     const oari_board *b = g->board;
     const oari_exec *x = &g->exec;
 
-    if (x->begun)
-        return atomic_load(&b->line[rank][b->meeting & 1]->stamp) != b->meeting;
+    if (x->begun && oari_board_rank(b, rank) >= 0)
+        return atomic_load(
+                   &b->line[oari_board_rank(b, rank)][b->meeting & 1]->stamp) !=
+               b->meeting;
     for (int i = 0; i < x->transfers; i++)
         if (x->transfer[i].peer == rank && !x->transfer[i].done)
             return 1;
@@ -100,12 +104,10 @@ static int owes(const oar_group *g, int rank)
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
-    if (g->board == NULL)
-        return -1;
     if (work != g->engine.current)
-        return g->board->gone[work->call.root] ? work->call.root : -1;
+        return oari_group_gone(g, work->call.root) ? work->call.root : -1;
     for (int r = 0; r < g->ranks; r++)
-        if (g->board->gone[r] && owes(g, r))
+        if (oari_group_gone(g, r) && owes(g, r))
             return r;
     return -1;
 }
@@ -140,8 +142,7 @@ static void look_around(oar_group *g)
     oari_engine *e = &g->engine;
     const oar_error *published;
 
-    if (g->board != NULL &&
-        (published = oari_board_published(g->board)) != NULL)
+    if ((published = oari_group_published(g)) != NULL)
         oari_group_adopt(g, published);
     if (!oari_group_broken(g) && e->current != NULL)
         look_at(g, e->current);
@@ -304,7 +305,8 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (g->exec.board == NULL || e->message != NULL) &&
+        (g->exec.board == NULL || g->exec.board->member != NULL ||
+         e->message != NULL) &&
         g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->current, -1);
     if (!oari_group_broken(g) && e->current != NULL)
@@ -372,7 +374,7 @@ static void sleep_on_board(oar_group *g)
 /* Nothing moved: spin on, yield, or sleep. */
 static void be_idle(oar_group *g, idle *i)
 {
-    int64_t spin = g->board != NULL ? g->board->spin_ns : 0, now;
+    int64_t spin = g->spin_ns, now;
 
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;

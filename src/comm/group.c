@@ -14,6 +14,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/registry.h"
 
 /* ---- faults
@@ -27,11 +28,32 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
+const oar_error *oari_group_published(const oar_group *g)
+{
+    if (g->backend->published != NULL)
+        return g->opened ? g->backend->published(g->self) : NULL;
+    return g->board != NULL ? oari_board_published(g->board) : NULL;
+}
+
+int oari_group_gone(const oar_group *g, int rank)
+{
+    if (rank < 0)
+        return 0;
+    if (g->backend->gone != NULL)
+        return g->backend->gone(g->self, rank);
+    if (g->board == NULL || !g->board->gone[rank])
+        return 0;
+    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
+                                                         : OARI_PEER_DIED;
+}
+
 /* Told to the peers first: once this rank's calls return, its buffers are the
  * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g)
 {
-    if (g->board != NULL)
+    if (g->backend->publish != NULL)
+        g->backend->publish(g->self, &g->fault);
+    else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
@@ -61,8 +83,7 @@ static void sign(oar_group *g, const oar_work *work, int peer)
  * reported. */
 static int heard_of_one(oar_group *g)
 {
-    const oar_error *published =
-        g->board != NULL ? oari_board_published(g->board) : NULL;
+    const oar_error *published = oari_group_published(g);
 
     if (published != NULL)
         oari_group_adopt(g, published);
@@ -129,6 +150,7 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
         settle_fault(group);
     }
     oari_engine_wake(group);
+    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
     return OAR_OK;
 }
 
@@ -155,6 +177,13 @@ const char *oar_group_name(const oar_group *group)
     return group != NULL ? group->name : "";
 }
 
+static const void *recorder_on(const oari_board *board, int rank)
+{
+    int here = oari_board_rank(board, rank);
+
+    return here >= 0 ? board->recorder[here] : NULL;
+}
+
 oar_status oar_recorder_read(const oar_group *group, int rank, int index,
                              oar_record *record)
 {
@@ -167,7 +196,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
     base = rank == group->rank    ? oari_recorder_base(group->recorder)
-           : group->board != NULL ? group->board->recorder[rank]
+           : group->board != NULL ? recorder_on(group->board, rank)
                                   : NULL;
     if (base == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -182,11 +211,12 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 
 oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
 {
-    int64_t small = 0, stage = 0;
+    int64_t small = 0, stage = 0, eager = 0;
 
     OARI_TRY(oari_opts_read(o, sizeof *o, opts));
     OARI_TRY(oari_env_int("OARSONG_SMALL_BYTES", 8, 1 << 20, &small));
     OARI_TRY(oari_env_int("OARSONG_STAGE_BYTES", 64, 64 << 20, &stage));
+    OARI_TRY(oari_env_int("OARSONG_EAGER_BYTES", 1, 64 << 20, &eager));
     if (o->timeout_ms == 0)
         OARI_TRY(oari_env_int("OARSONG_TIMEOUT_MS", -1, INT64_MAX / 2000000,
                               &o->timeout_ms));
@@ -196,6 +226,8 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
         o->small_bytes = small != 0 ? (size_t)small : OARI_DEFAULT_SMALL;
     if (o->stage_bytes == 0)
         o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
+    if (o->eager_bytes == 0)
+        o->eager_bytes = eager != 0 ? (size_t)eager : OARI_DEFAULT_EAGER;
     if (o->timeout_ms == 0)
         o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
     if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
@@ -210,12 +242,32 @@ oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
     return OAR_OK;
 }
 
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+{
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    int here = 0;
+
+    if (g->board != NULL)
+        return g->board->spin_ns;
+    if (spin_us != 0 || g->backend->wait_fd == NULL)
+        return spin_us > 0 ? spin_us * 1000 : 0;
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
+}
+
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                                const oar_group_opts *o,
                                struct oari_world *world)
 {
-    struct oari_open core = { o->small_bytes, o->stage_bytes, o->spin_us,
-                              g->recorder, world };
+    struct oari_open core = { .small_bytes = o->small_bytes,
+                              .stage_bytes = o->stage_bytes,
+                              .eager_bytes = o->eager_bytes,
+                              .spin_us = o->spin_us,
+                              .recorder = g->recorder,
+                              .world = world };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -228,6 +280,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(g->backend->open(g->self, &full));
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
+    g->spin_ns = choose_spin_ns(g, o->spin_us);
     return OAR_OK;
 }
 
@@ -257,7 +310,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o)
 
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = g->board;
+    x->board = g->board != NULL && g->board->member == NULL ? g->board : NULL;
     OARI_TRY(force_algorithm(x));
     x->backend = g->backend;
     x->self = g->self;
