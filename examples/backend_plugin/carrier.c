@@ -81,6 +81,15 @@ static void finish(oar_transfer *t, oar_status status)
     t->done = 1;
 }
 
+/* A receive, with the message that came for it. */
+static void finish_with(oar_transfer *t, const head *came)
+{
+    t->source = t->peer;
+    t->got_tag = came->tag;
+    t->got_bytes = came->bytes;
+    finish(t, came->bytes == t->bytes ? OAR_OK : OAR_E_SIZE);
+}
+
 /* ---- moving bytes -----------------------------------------------------------
  */
 
@@ -134,7 +143,7 @@ static void end_message(peer *p)
     p->head_got = 0;
     if (p->into == NULL)
         return;
-    finish(p->into, p->keep == NULL ? OAR_OK : OAR_E_SIZE);
+    finish_with(p->into, &p->now);
     free(p->keep);
 }
 
@@ -202,7 +211,7 @@ static oar_status carrier_recv(void *self, oar_transfer *t)
     } else {
         if (e->head.bytes == t->bytes && t->bytes != 0)
             memcpy(t->data, e->data, t->bytes);
-        finish(t, e->head.bytes == t->bytes ? OAR_OK : OAR_E_SIZE);
+        finish_with(t, &e->head);
     }
     free(e);
     return OAR_OK;

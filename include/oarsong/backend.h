@@ -173,6 +173,13 @@ typedef struct oar_backend_ops {
     /* Which host each rank is on, as numbers from 0 in the order of the lowest
      * rank there; NULL: all on one. Valid from open to close. (in-tree only) */
     const int *(*hosts)(void *self);
+    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on of comm/board.h.
+     * All three: NULL: as the board says. (in-tree only) */
+    int (*gone)(void *self, int rank);
+    /* A fault that a peer has told, or NULL; and one to be told to the peers,
+     * once. Any thread. (in-tree only) */
+    const oar_error *(*published)(void *self);
+    void (*publish)(void *self, const oar_error *record);
 
     size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */

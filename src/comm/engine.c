@@ -73,13 +73,15 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
 
 static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
+    static const char *const how[] = {
+        [OARI_PEER_DIED] = "has died",
+        [OARI_PEER_LEFT] = "has left the group",
+        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
+    };
     char who[256];
 
     oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who,
-              atomic_load(&g->board->control[rank]->closed)
-                  ? "has left the group"
-                  : "has died");
+    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
 }
 
@@ -95,11 +97,13 @@ static int lost_peer(const oar_group *g, int peer)
     int last = -1;
 
     if (peer >= 0)
-        return g->board->gone[peer] ? peer : -1;
+        return oari_group_gone(g, peer) ? peer : -1;
     for (int r = 0; r < g->ranks; r++) {
-        if (!g->board->gone[r] && r != g->rank)
+        if (r == g->rank)
+            continue;
+        if (!oari_group_gone(g, r))
             return -1;
-        last = r != g->rank ? r : last;
+        last = r;
     }
     return last;
 }
@@ -107,12 +111,10 @@ static int lost_peer(const oar_group *g, int peer)
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
-    if (g->board == NULL)
-        return -1;
     if (work->lane == NULL)
         return lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (g->board->gone[r] && owes(&work->lane->exec, r))
+        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
             return r;
     return -1;
 }
@@ -120,9 +122,13 @@ static int lost_rank(const oar_group *g, const oar_work *work)
 /* Who the operation waits for, if one rank can be named. */
 static int missing_rank(const oar_group *g, const oar_work *work)
 {
+    int rank;
+
     if (work->lane == NULL)
         return work->call.root;
-    return work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
+    rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
+    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
+                                                 : rank;
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
@@ -152,8 +158,7 @@ static void look_around(oar_group *g)
     oari_engine *e = &g->engine;
     const oar_error *published;
 
-    if (g->board != NULL &&
-        (published = oari_board_published(g->board)) != NULL)
+    if ((published = oari_group_published(g)) != NULL)
         oari_group_adopt(g, published);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
@@ -379,8 +384,8 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (e->lane->exec.board == NULL || e->message != NULL ||
-         oari_exec_has_messages(&e->lane->exec)) &&
+        (e->lane->exec.board == NULL || e->lane->exec.board->member != NULL ||
+         e->message != NULL || oari_exec_has_messages(&e->lane->exec)) &&
         g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->lane->work, -1);
     if (!oari_group_broken(g))
@@ -453,7 +458,7 @@ static void sleep_on_board(oar_group *g)
 /* Nothing moved: spin on, yield, or sleep. */
 static void be_idle(oar_group *g, idle *i)
 {
-    int64_t spin = g->board != NULL ? g->board->spin_ns : 0, now;
+    int64_t spin = g->spin_ns, now;
 
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;

@@ -134,18 +134,19 @@ void oari_exec_missing(const oari_exec *exec, int rank, char *text,
                        size_t bytes)
 {
     const oari_board *b = exec->board;
-    const void *recorder = b != NULL ? b->recorder[rank] : NULL;
+    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+    const void *recorder = here >= 0 ? b->recorder[here] : NULL;
     char what[256] = "";
     oar_record record;
 
     if (recorder != NULL &&
         oari_recorder_newest(recorder, 0, &record) == OAR_OK)
         describe(&record, what, sizeof what);
-    if (b == NULL)
+    if (here < 0)
         snprintf(text, bytes, "rank %d", rank);
     else
-        snprintf(text, bytes, "rank %d (pid %lld; %s%s)", member_of(b, rank),
-                 (long long)b->control[rank]->pid,
+        snprintf(text, bytes, "rank %d (pid %lld; %s%s)", rank,
+                 (long long)b->control[here]->pid,
                  what[0] != 0 ? "its last operation was "
                               : "it has not called anything yet",
                  what);
@@ -154,9 +155,10 @@ void oari_exec_missing(const oari_exec *exec, int rank, char *text,
 int oari_exec_owes_line(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->board;
+    int here = exec->begun ? oari_board_rank(b, rank) : -1;
 
-    return exec->begun &&
-           atomic_load(&b->line[rank][b->meeting & 1]->stamp) != b->meeting;
+    return here >= 0 &&
+           atomic_load(&b->line[here][b->meeting & 1]->stamp) != b->meeting;
 }
 
 /* ---- everyone has come -----------------------------------------------------

@@ -14,6 +14,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
@@ -28,11 +29,32 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
+const oar_error *oari_group_published(const oar_group *g)
+{
+    if (g->backend->published != NULL)
+        return g->opened ? g->backend->published(g->self) : NULL;
+    return g->board != NULL ? oari_board_published(g->board) : NULL;
+}
+
+int oari_group_gone(const oar_group *g, int rank)
+{
+    if (rank < 0)
+        return 0;
+    if (g->backend->gone != NULL)
+        return g->backend->gone(g->self, rank);
+    if (g->board == NULL || !g->board->gone[rank])
+        return 0;
+    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
+                                                         : OARI_PEER_DIED;
+}
+
 /* Told to the peers first: once this rank's calls return, its buffers are the
  * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g)
 {
-    if (g->board != NULL)
+    if (g->backend->publish != NULL)
+        g->backend->publish(g->self, &g->fault);
+    else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
@@ -62,8 +84,7 @@ static void sign(oar_group *g, const oar_work *work, int peer)
  * reported. */
 static int heard_of_one(oar_group *g)
 {
-    const oar_error *published =
-        g->board != NULL ? oari_board_published(g->board) : NULL;
+    const oar_error *published = oari_group_published(g);
 
     if (published != NULL)
         oari_group_adopt(g, published);
@@ -130,6 +151,7 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
         settle_fault(group);
     }
     oari_engine_wake(group);
+    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
     return OAR_OK;
 }
 
@@ -156,6 +178,13 @@ const char *oar_group_name(const oar_group *group)
     return group != NULL ? group->name : "";
 }
 
+static const void *recorder_on(const oari_board *board, int rank)
+{
+    int here = oari_board_rank(board, rank);
+
+    return here >= 0 ? board->recorder[here] : NULL;
+}
+
 oar_status oar_recorder_read(const oar_group *group, int rank, int index,
                              oar_record *record)
 {
@@ -168,7 +197,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
     base = rank == group->rank    ? oari_recorder_base(group->recorder)
-           : group->board != NULL ? group->board->recorder[rank]
+           : group->board != NULL ? recorder_on(group->board, rank)
                                   : NULL;
     if (base == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -181,6 +210,22 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 /* ---- making
  * --------------------------------------------------------------------*/
 
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+{
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    int here = 0;
+
+    if (g->board != NULL)
+        return g->board->spin_ns;
+    if (spin_us != 0 || g->backend->wait_fd == NULL)
+        return spin_us > 0 ? spin_us * 1000 : 0;
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
+}
+
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                                const oar_group_opts *o,
                                struct oari_world *world)
@@ -190,7 +235,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                               .eager_bytes = o->eager_bytes,
                               .spin_us = o->spin_us,
                               .recorder = g->recorder,
-                              .world = world };
+                              .world = world,
+                              .toward = oari_store_address(env->store) };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -203,6 +249,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(g->backend->open(g->self, &full));
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
+    g->spin_ns = choose_spin_ns(g, o->spin_us);
     return OAR_OK;
 }
 
@@ -232,7 +279,8 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->board = g->rules.messages_only ? NULL : g->board;
     x->backend = g->backend;
     x->self = g->self;
-    x->hosts = g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    if (g->backend->board != NULL && g->backend->hosts != NULL)
+        x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;

@@ -14,7 +14,8 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
-    OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
+    OARI_DEFAULT_SPIN_NS = 50000, /* on a backend without a board */
+    OARI_NAME_MAX = 150           /* bytes; keys of the store begin with it */
 };
 
 /* What the in-tree backends are opened with besides oar_backend_env. */
@@ -23,6 +24,7 @@ struct oari_open {
     int64_t spin_us;
     oari_recorder *recorder;
     struct oari_world *world; /* sim's */
+    const char *toward;       /* address at which the ranks meet; NULL: none */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -99,6 +101,7 @@ struct oar_group {
     void *self;
     int opened;
     oari_board *board; /* NULL: none */
+    int64_t spin_ns;   /* before a waiter yields */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
@@ -189,6 +192,11 @@ static inline int oari_group_broken(const oar_group *group)
     return atomic_load_explicit(&group->broken, memory_order_acquire) ==
            OARI_FAULT_READY;
 }
+
+/* A fault that a peer has published, or NULL. Any thread. */
+const oar_error *oari_group_published(const oar_group *group);
+/* 0, or how a rank is gone (board.h). The driver's. */
+int oari_group_gone(const oar_group *group, int rank);
 
 /* ---- work.c ----------------------------------------------------------------
  */

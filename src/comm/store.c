@@ -32,6 +32,13 @@ oar_store *oari_store_retain(oar_store *store)
     return store;
 }
 
+const char *oari_store_address(const oar_store *store)
+{
+    return store != NULL && store->ops->address != NULL
+               ? store->ops->address(store->self)
+               : NULL;
+}
+
 void oari_store_take_server(oar_store *store, oar_store_server *server)
 {
     store->server = server;

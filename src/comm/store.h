@@ -46,6 +46,8 @@ typedef struct oari_store_ops {
     oar_status (*list)(void *self, const char *prefix, oari_names *names);
     /* Removes the keys that begin so; "": all, and what held them. */
     oar_status (*clear)(void *self, const char *prefix);
+    /* (optional) Where its server is, "host:port"; NULL: nowhere. */
+    const char *(*address)(void *self);
     void (*destroy)(void *self);
 } oari_store_ops;
 
@@ -63,6 +65,9 @@ oar_status oari_store_wrap(const oari_store_ops *ops, void *self,
 /* One more oar_store_destroy is needed. Gives back the store. NULL is fine. Any
  * thread. */
 oar_store *oari_store_retain(oar_store *store);
+
+/* Where its server is; NULL: it has none. Borrowed. */
+const char *oari_store_address(const oar_store *store);
 
 /* Takes the server (may be NULL): it is destroyed with the store. */
 void oari_store_take_server(oar_store *store, oar_store_server *server);

@@ -143,6 +143,11 @@ static void destroy(void *self)
     oari_free(s);
 }
 
+static const char *address_of(void *self)
+{
+    return oari_store_address(((prefix_store *)self)->parent);
+}
+
 static const oari_store_ops prefix_ops = {
     .set = set,
     .get = get,
@@ -152,6 +157,7 @@ static const oari_store_ops prefix_ops = {
     .wait = wait_for,
     .list = list,
     .clear = clear,
+    .address = address_of,
     .destroy = destroy,
 };
 

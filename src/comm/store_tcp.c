@@ -277,6 +277,11 @@ static void destroy(void *self)
     oari_free(s);
 }
 
+static const char *address_of(void *self)
+{
+    return ((tcp_store *)self)->address;
+}
+
 static const oari_store_ops tcp_ops = {
     .set = set,
     .get = get,
@@ -286,6 +291,7 @@ static const oari_store_ops tcp_ops = {
     .wait = wait_for,
     .list = list,
     .clear = clear,
+    .address = address_of,
     .destroy = destroy,
 };
 

@@ -113,7 +113,7 @@ void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
     }
 }
 
-static oar_status open_store(const crew *c, oar_store **store)
+oar_status crew_store(const crew *c, oar_store **store)
 {
     char path[160];
 
@@ -126,11 +126,12 @@ oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
 {
     oar_group_opts o = opts != NULL ? *opts : oar_group_opts_init();
     oar_store *store;
-    oar_status status = open_store(c, &store);
+    oar_status status = crew_store(c, &store);
 
     if (status != OAR_OK)
         return status;
-    o.backend = "shm";
+    if (o.backend == NULL)
+        o.backend = "shm";
     status = oar_group_create(store, rank, c->ranks, &o, group);
     oar_store_destroy(store);
     return status;
@@ -229,7 +230,7 @@ static void clear_folder(crew *c)
 {
     oar_store *store;
 
-    if (open_store(c, &store) != OAR_OK)
+    if (crew_store(c, &store) != OAR_OK)
         return;
     oar_store_clear(store);
     oar_store_destroy(store);

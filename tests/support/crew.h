@@ -35,9 +35,11 @@ extern int crew_looks_for_leaks;
 void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
                 ...) OAR_PRINTF(5, 6);
 
-/* In a rank: its group over "shm" and the crew's store. */
+/* In a rank: its group over "shm", unless opts name another backend, and the
+ * crew's store. */
 oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
                      oar_group **group);
+oar_status crew_store(const crew *c, oar_store **store);
 
 /* How the rank ended: its exit code, 128 + the signal that killed it, or
  * CREW_LATE. */
