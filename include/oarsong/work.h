@@ -37,8 +37,9 @@ OAR_API oar_status oar_work_wait_any(int count, oar_work *const *work,
  * they are posted. OAR_E_STATE if it is under way or was not prepared. */
 OAR_API oar_status oar_work_start(oar_work *work);
 
-/* Runs fn(arg, status) once when the operation is done, or now if it is. It
- * runs on whatever thread drives; it may post operations and release handles,
+/* Runs fn(arg, status) once when the operation is done, or now if it is; before
+ * anyone who waits for the operation returns, so arg may go after that. It runs
+ * on whatever thread drives; it may post operations and release handles,
  * but must not wait. OAR_E_STATE if the work has one already. */
 typedef void (*oar_work_fn)(void *arg, oar_status status);
 OAR_API oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg);

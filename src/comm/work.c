@@ -305,6 +305,20 @@ static void wake_waiters(oari_engine *e)
         pthread_cond_broadcast(&e->changed);
 }
 
+/* Runs its function, if it has one: before the work counts as done, so that who
+ * waits for it finds that it has run. The lock is held, but not meanwhile. */
+static void run_then(oari_engine *e, oar_work *work, oar_status status)
+{
+    oar_work_fn then = work->then;
+    void *arg = work->then_arg;
+
+    if (then == NULL || work->on_stack)
+        return;
+    pthread_mutex_unlock(&e->lock);
+    then(arg, status);
+    pthread_mutex_lock(&e->lock);
+}
+
 /* The engine's side is over. A work on the stack is gone as soon as `done` is
  * seen, so nothing of it is touched after that. */
 void oari_work_finish(oar_work *work, oar_status status)
@@ -312,8 +326,6 @@ void oari_work_finish(oar_work *work, oar_status status)
     oari_engine *e = &work->group->engine;
     int on_stack = work->on_stack;
     oar_work *whole = work->whole;
-    oar_work_fn then;
-    void *arg;
 
     if (work->mine) {
         work->status = status;
@@ -321,16 +333,13 @@ void oari_work_finish(oar_work *work, oar_status status)
         return;
     }
     pthread_mutex_lock(&e->lock);
+    run_then(e, work, status);
     work->status = status;
-    then = work->then;
-    arg = work->then_arg;
     atomic_store_explicit(&work->done, 1, memory_order_release);
     wake_waiters(e);
     pthread_mutex_unlock(&e->lock);
     if (on_stack)
         return;
-    if (then != NULL)
-        then(arg, status);
     if (whole != NULL)
         finish_part(whole, &work->call, status);
     let_go(work);

@@ -129,8 +129,7 @@ static oar_status run_prepared(oar_group *g, void *arg)
     CHECK_OK(oar_work_wait(plain));
     oar_work_release(plain);
     oar_work_release(work);
-    while (atomic_load(&ended) != 50)
-        ;
+    CHECK(atomic_load(&ended) == 50); /* each before its wait returned */
     return oar_barrier(g, NULL, NULL);
 }
 
