@@ -197,7 +197,14 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
     snprintf(key, sizeof key, "%s/settings", name);
     if (rank == 0)
         return say(store, key, o, rules);
-    OARI_TRY(oar_store_get(store, key, o->timeout_ms, &text, &bytes));
+    status = oar_store_get(store, key, o->timeout_ms, &text, &bytes);
+    if (status == OAR_E_TIMEOUT)
+        return oari_fail(OAR_E_TIMEOUT,
+                         "rank 0 did not come to group \"%s\" in %" PRId64
+                         " ms",
+                         name, o->timeout_ms);
+    if (status != OAR_OK)
+        return status;
     status = read_text(text, o, algorithm, rules);
     oar_free(text);
     return status;

@@ -123,6 +123,7 @@ oar_group_opts deed_opts(const deed *d, int64_t timeout_ms)
     o.timeout_ms = timeout_ms;
     o.small_bytes = 512;
     o.stage_bytes = 4096;
+    o.eager_bytes = 64; /* so that a send waits for its receive */
     return o;
 }
 
