@@ -78,10 +78,10 @@ OAR_API oar_status oar_broadcast_at(const char *file, int line,
 
 /* Leaves op over all ranks' buf in every rank's buf. Results are bitwise equal
  * on all ranks and from run to run. Over shared memory, and everywhere with
- * `canonical`, the contributions are combined in the order of ranks, so the bits
- * depend on nothing else; over messages large sums are combined in the order of
- * the algorithm (docs/algorithms.md). Integers, min and max are the same in any
- * order. */
+ * `canonical`, the contributions are combined in the order of ranks, so the
+ * bits depend on nothing else; over messages large sums are combined in the
+ * order of the algorithm (docs/algorithms.md). Integers, min and max are the
+ * same in any order. */
 #define oar_all_reduce(group, buf, op, opts, work) \
     oar_all_reduce_at(OAR_HERE, group, buf, buf, op, opts, work)
 

@@ -138,25 +138,23 @@ static child *find_child(oari_world *w, const char *name)
     return c;
 }
 
-static oar_status add_child(oari_world *w, const char *name, int ranks,
-                            size_t small_bytes, size_t stage_bytes,
-                            child **added)
+static child *add_child(oari_world *w, const char *name, int ranks,
+                        size_t small_bytes, size_t stage_bytes)
 {
     child *c = oari_alloc(1, sizeof *c + strlen(name) + 1);
 
     if (c == NULL)
-        return OAR_E_NOMEM;
+        return NULL;
     if (oari_world_create(ranks, small_bytes, stage_bytes, &c->world) !=
         OAR_OK) {
         oari_free(c);
-        return oar_last_error()->status;
+        return NULL;
     }
     memcpy(c->name, name, strlen(name) + 1);
     c->left = ranks;
     c->next = w->children;
     w->children = c;
-    *added = c;
-    return OAR_OK;
+    return c;
 }
 
 static void drop_child(oari_world *w, child *c)
@@ -173,14 +171,13 @@ oar_status oari_world_child(oari_world *world, const char *name, int ranks,
                             size_t small_bytes, size_t stage_bytes,
                             oari_world **found)
 {
-    oar_status status = OAR_OK;
     child *c;
 
     pthread_mutex_lock(&world->lock);
     c = find_child(world, name);
     if (c == NULL)
-        status = add_child(world, name, ranks, small_bytes, stage_bytes, &c);
-    if (status == OAR_OK) {
+        c = add_child(world, name, ranks, small_bytes, stage_bytes);
+    if (c != NULL) {
         *found = c->world;
         if (--c->left == 0)
             drop_child(world, c); /* its reference goes to the last */
@@ -188,7 +185,7 @@ oar_status oari_world_child(oari_world *world, const char *name, int ranks,
             atomic_fetch_add(&c->world->holders, 1);
     }
     pthread_mutex_unlock(&world->lock);
-    return status;
+    return c != NULL ? OAR_OK : oar_last_error()->status;
 }
 
 oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)

@@ -113,8 +113,8 @@ static void write_text(oar_group_opts *o, oari_rules *rules, char *text,
     size_t used = 0;
 
     for (int i = 0; i < SIZES; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%zu ",
-                                 *size_in(o, i));
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%zu ", *size_in(o, i));
     for (int i = 0; i < RULES; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%" PRId64 " ",
                                  *rule_in(rules, i));

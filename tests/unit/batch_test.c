@@ -173,6 +173,37 @@ static void wait_any_gives_the_one_that_is_done(void **state)
     ranks_all(2, run_any, NULL);
 }
 
+/* ---- looking for a message ------------------------------------------------
+ */
+
+static oar_status run_probe(oar_group *g, void *arg)
+{
+    oar_message m = oar_message_init();
+    int64_t x = 5, y = 0;
+
+    if (oar_group_rank(g) == 0) {
+        CHECK(says(oar_probe_wait(g, OAR_ANY_SOURCE, 7, 20, &m), OAR_E_TIMEOUT,
+                   "20 ms"));
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+        CHECK_OK(oar_probe_wait(g, OAR_ANY_SOURCE, OAR_ANY_TAG, 0, &m));
+        CHECK(m.source == 1 && m.tag == 7 && m.bytes == sizeof x);
+        CHECK_OK(oar_recv(g, one(&y), m.source, m.tag, NULL, NULL));
+        CHECK(y == 5);
+    } else {
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+        CHECK_OK(oar_send(g, one(&x), 0, 7, NULL, NULL));
+    }
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_probe_waits_for_its_message(void **state)
+{
+    const char *const able[] = { "sim", "shm", "tcp" };
+
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ranks_run(able[i], 2, NULL, run_probe, NULL), OAR_OK);
+}
+
 /* ---- who is missing -------------------------------------------------------
  */
 
@@ -210,6 +241,7 @@ int main(void)
         cmocka_unit_test(a_part_that_fails_fails_the_batch_only),
         cmocka_unit_test(a_prepared_call_runs_as_often_as_it_is_started),
         cmocka_unit_test(wait_any_gives_the_one_that_is_done),
+        cmocka_unit_test(a_probe_waits_for_its_message),
         cmocka_unit_test(a_monitored_barrier_names_the_missing),
     };
 
