@@ -4,8 +4,8 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 COMMAND  = build/release/bin/oarsong
 
-.PHONY: all release dev packages demo test check asan tsan nightly \
-        install clean help
+.PHONY: all release dev packages demo test conform check asan tsan \
+        nightly install clean help
 .NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
 
 all: release
@@ -14,6 +14,7 @@ help:
 	@echo 'make            build/release/bin/oarsong and build/release/examples/*'
 	@echo 'make demo       install what is missing, build, train a GPT on two ranks'
 	@echo 'make test       install what is missing, build, run the tests'
+	@echo 'make conform    every operation on every backend, 1 to 8 ranks; long'
 	@echo 'make check      layers, headers, exports, ABI, format, lint'
 	@echo 'make asan       the tests with the address and undefined sanitizers'
 	@echo 'make tsan       the tests with the thread sanitizer'
@@ -37,6 +38,9 @@ demo: packages release
 
 test: packages release
 	scripts/run-tests release
+
+conform: packages release
+	scripts/run-conform
 
 asan tsan: %: packages build/%/build.ninja
 	cmake --build build/$*

@@ -1,21 +1,178 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong info: what works here, and why the rest does not. */
+/* oarsong info: what this is, what the machine has, what works here, and why
+ * the rest does not. */
 #include "tool.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <oarsong/oarsong.h>
 
-static void print_machine(void)
+enum { TEXT = 160 };
+
+/* The first line of a file without its end; "" if there is none. */
+static void read_line(const char *path, char text[TEXT])
+{
+    FILE *file = fopen(path, "r");
+
+    text[0] = 0;
+    if (file != NULL && fgets(text, TEXT, file) == NULL)
+        text[0] = 0;
+    if (file != NULL)
+        fclose(file);
+    text[strcspn(text, "\n")] = 0;
+}
+
+/* ---- this library ---------------------------------------------------------
+ */
+
+/* The build text is "version, compiler, BLAS, instruction set". */
+static void build_part(int wanted, char text[TEXT])
+{
+    const char *from = oar_build_text(), *end;
+
+    for (int i = 0; i < wanted && from != NULL; i++) {
+        from = strstr(from, ", ");
+        from = from != NULL ? from + 2 : NULL;
+    }
+    text[0] = 0;
+    if (from == NULL)
+        return;
+    end = strstr(from, ", ");
+    snprintf(text, TEXT, "%.*s",
+             end != NULL ? (int)(end - from) : (int)strlen(from), from);
+}
+
+static void print_library(void)
+{
+    char version[TEXT], compiler[TEXT], blas[TEXT];
+
+    build_part(0, version);
+    build_part(1, compiler);
+    build_part(2, blas);
+    printf("oarsong    %s (headers %s), %s\n", version, OAR_VERSION_TEXT,
+           compiler);
+    printf("blas       %s\n", blas);
+}
+
+/* ---- the machine ----------------------------------------------------------
+ */
+
+/* What the kernel calls the processor; on some only its number is known. */
+static void model_of(char text[TEXT])
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[512];
+    const char *value;
+
+    snprintf(text, TEXT, "unknown processor");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        int name = strncmp(line, "model name", 10) == 0;
+        value = strchr(line, ':');
+        if (value == NULL || (!name && strncmp(line, "CPU part", 8) != 0))
+            continue;
+        snprintf(text, TEXT, "%s%.100s", name ? "" : "part ",
+                 value + 1 + strspn(value + 1, " "));
+        text[strcspn(text, "\n")] = 0;
+        break;
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+static int allowed_cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+static void print_cpu(void)
 {
     struct utsname name;
+    char model[TEXT], isa[TEXT];
 
+    model_of(model);
+    build_part(3, isa);
     if (uname(&name) == 0)
-        printf("machine    %s, %s %s, %ld cores\n", name.machine, name.sysname,
-               name.release, sysconf(_SC_NPROCESSORS_ONLN));
+        printf("machine    %s, %s %s\n", name.machine, name.sysname,
+               name.release);
+    printf("cpu        %s, %d of %ld cores, reduces with %s\n", model,
+           allowed_cores(), sysconf(_SC_NPROCESSORS_ONLN), isa);
+}
+
+static int print_cache(int index, const char *before)
+{
+    char path[TEXT], level[TEXT], type[TEXT], size[TEXT];
+    static const char folder[] = "/sys/devices/system/cpu/cpu0/cache";
+
+    snprintf(path, sizeof path, "%s/index%d/level", folder, index);
+    read_line(path, level);
+    snprintf(path, sizeof path, "%s/index%d/type", folder, index);
+    read_line(path, type);
+    snprintf(path, sizeof path, "%s/index%d/size", folder, index);
+    read_line(path, size);
+    if (size[0] == 0)
+        return 0;
+    if (strcmp(type, "Instruction") != 0)
+        printf("%sL%s %s", before, level, size);
+    return strcmp(type, "Instruction") != 0 ? 1 : -1;
+}
+
+static void print_caches(void)
+{
+    const char *before = "caches     ";
+
+    for (int i = 0; i < 8; i++) {
+        int printed = print_cache(i, before);
+        if (printed == 0)
+            break;
+        if (printed > 0)
+            before = ", ";
+    }
+    if (before[0] == ',')
+        printf("\n");
+}
+
+static void print_memory(void)
+{
+    double gib = (double)sysconf(_SC_PHYS_PAGES) *
+                 (double)sysconf(_SC_PAGESIZE) / (1 << 30);
+    char shared[TEXT], private[TEXT];
+
+    read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", shared);
+    read_line("/sys/kernel/mm/transparent_hugepage/enabled", private);
+    printf("memory     %.1f GiB, pages of %ld bytes; huge pages: private %s; "
+           "shared %s\n",
+           gib, sysconf(_SC_PAGESIZE), private[0] != 0 ? private : "none",
+           shared[0] != 0 ? shared : "none");
+}
+
+/* ---- what works -----------------------------------------------------------
+ */
+
+static void print_devices(void)
+{
+    printf("devices    cpu\n");
+}
+
+static void print_abilities(uint32_t can)
+{
+    static const char *const names[] = { "wildcards", "probe",
+                                         "synchronous sends",
+                                         "memory of peers" };
+    const char *before = " [";
+
+    for (int i = 0; i < 4; i++)
+        if (can >> i & 1) {
+            printf("%s%s", before, names[i]);
+            before = ", ";
+        }
+    printf("%s\n", before[0] == ',' ? "]" : "");
 }
 
 static void print_backends(void)
@@ -23,24 +180,45 @@ static void print_backends(void)
     for (int i = 0; oar_backend_name(i) != NULL; i++) {
         oar_backend_caps caps = oar_backend_caps_init();
         const char *name = oar_backend_name(i);
-        if (oar_backend_available(name, &caps) == OAR_OK)
-            printf("%-10s %-8s works: %s\n", i == 0 ? "backends" : "", name,
-                   caps.note != NULL ? caps.note : "");
-        else
-            printf("%-10s %-8s does not: %s\n", i == 0 ? "backends" : "", name,
-                   oar_last_error_text());
+        printf("%-10s %-8s ", i == 0 ? "backends" : "", name);
+        if (oar_backend_available(name, &caps) != OAR_OK) {
+            printf("does not: %s\n", oar_last_error_text());
+            continue;
+        }
+        printf("works: %s", caps.note != NULL ? caps.note : "");
+        print_abilities(caps.can);
     }
+}
+
+/* Every variable that changes how the library runs, if it is set. */
+static void print_environment(void)
+{
+    const char *title = "settings";
+
+    for (char **at = environ; *at != NULL; at++)
+        if (strncmp(*at, "OARSONG_", 8) == 0 &&
+            strncmp(*at, "OARSONG_SECRET", 14) != 0) {
+            printf("%-10s %s\n", title, *at);
+            title = "";
+        }
 }
 
 int tool_info(int argc, char **argv)
 {
     if (argc > 1) {
-        printf("oarsong info\n\nPrints the version, the machine, and which "
-               "backends work here.\n");
-        return strcmp(argv[1], "--help") == 0 ? TOOL_OK : TOOL_USAGE;
+        int help = strcmp(argv[1], "--help") == 0;
+        fprintf(help ? stdout : stderr,
+                "oarsong info\n\nPrints the version, the machine, which "
+                "backends work here and why others do not,\nand the "
+                "environment's settings.\n");
+        return help ? TOOL_OK : TOOL_USAGE;
     }
-    printf("oarsong    %s (headers %s)\n", oar_build_text(), OAR_VERSION_TEXT);
-    print_machine();
+    print_library();
+    print_cpu();
+    print_caches();
+    print_memory();
+    print_devices();
     print_backends();
+    print_environment();
     return TOOL_OK;
 }

@@ -16,8 +16,9 @@ static const struct {
 } commands[] = {
     { "run", tool_run, "-n N PROGRAM ARGS...",
       "start N ranks on this machine" },
-    { "bench", tool_bench, "KIND [options]",
-      "time a collective (all_reduce, broadcast, barrier)" },
+    { "bench", tool_bench, "KIND [options]", "time a collective, or messages" },
+    { "conform", tool_conform, "[options]",
+      "the whole matrix on a backend, every value checked" },
     { "info", tool_info, "", "version, machine, and the backends that work" },
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -57,7 +58,7 @@ static int usage(FILE *to)
 {
     fprintf(to, "Oarsong %s: distributed training in C\n\n", OAR_VERSION_TEXT);
     for (int i = 0; i < COMMANDS; i++)
-        fprintf(to, "  oarsong %-5s %-22s %s\n", commands[i].name,
+        fprintf(to, "  oarsong %-7s %-22s %s\n", commands[i].name,
                 commands[i].usage, commands[i].text);
     fprintf(to, "\n`oarsong COMMAND --help` says more.\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;

@@ -21,6 +21,9 @@
 
 #include <oarsong/backend.h>
 
+/* Of a group, with room for what we add to it to make a key. */
+enum { NAME_MAX_BYTES = 200 };
+
 typedef struct head {
     uint64_t bytes, tag;
 } head;
@@ -78,6 +81,15 @@ static void finish(oar_transfer *t, oar_status status)
     t->done = 1;
 }
 
+/* A receive, with the message that came for it. */
+static void finish_with(oar_transfer *t, const head *came)
+{
+    t->source = t->peer;
+    t->got_tag = came->tag;
+    t->got_bytes = came->bytes;
+    finish(t, came->bytes == t->bytes ? OAR_OK : OAR_E_SIZE);
+}
+
 /* ---- moving bytes -----------------------------------------------------------
  */
 
@@ -131,7 +143,7 @@ static void end_message(peer *p)
     p->head_got = 0;
     if (p->into == NULL)
         return;
-    finish(p->into, p->keep == NULL ? OAR_OK : OAR_E_SIZE);
+    finish_with(p->into, &p->now);
     free(p->keep);
 }
 
@@ -199,7 +211,7 @@ static oar_status carrier_recv(void *self, oar_transfer *t)
     } else {
         if (e->head.bytes == t->bytes && t->bytes != 0)
             memcpy(t->data, e->data, t->bytes);
-        finish(t, e->head.bytes == t->bytes ? OAR_OK : OAR_E_SIZE);
+        finish_with(t, &e->head);
     }
     free(e);
     return OAR_OK;
@@ -293,8 +305,9 @@ static socklen_t address_of(const char *name, struct sockaddr_un *a)
 static oar_status publish(carrier *c, const oar_backend_env *env, char *prefix,
                           size_t bytes)
 {
+    static atomic_uint groups; /* of this process: each listens apart */
     struct sockaddr_un a;
-    char key[128], name[64];
+    char key[NAME_MAX_BYTES + 32], name[64];
     int64_t times;
     oar_status status;
 
@@ -303,8 +316,8 @@ static oar_status publish(carrier *c, const oar_backend_env *env, char *prefix,
         return status;
     snprintf(prefix, bytes, "%s/carrier/%lld", env->name, (long long)times);
     snprintf(key, sizeof key, "%s/%d", prefix, c->rank);
-    snprintf(name, sizeof name, "carrier-%d-%lld-%d", (int)getpid(),
-             (long long)times, c->rank);
+    snprintf(name, sizeof name, "carrier-%d-%u", (int)getpid(),
+             atomic_fetch_add(&groups, 1));
     c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (c->listener < 0 ||
         bind(c->listener, (struct sockaddr *)&a, address_of(name, &a)) != 0 ||
@@ -317,7 +330,7 @@ static oar_status call_on(carrier *c, const oar_backend_env *env,
                           const char *prefix, int rank)
 {
     struct sockaddr_un a;
-    char key[160];
+    char key[NAME_MAX_BYTES + 32];
     void *name;
     size_t bytes;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -350,7 +363,7 @@ static oar_status let_in(carrier *c)
 
 static oar_status meet(carrier *c, const oar_backend_env *env)
 {
-    char prefix[96];
+    char prefix[NAME_MAX_BYTES + 16];
     oar_status status = publish(c, env, prefix, sizeof prefix);
 
     for (int r = 0; r < c->rank && status == OAR_OK; r++)

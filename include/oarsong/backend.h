@@ -54,6 +54,7 @@ typedef struct oar_backend_caps {
     uint32_t dtypes;  /* bit 1u << OAR_F32 and so on; 0: all */
     uint32_t devices; /* bit 1u << OAR_CPU and so on; 0: host memory only */
     const char *note; /* one line for `oarsong info`; a literal, or NULL */
+    uint32_t can;     /* OAR_CAN_ bits */
 } oar_backend_caps;
 OAR_OPTS_INIT(oar_backend_caps);
 
@@ -70,21 +71,43 @@ typedef struct oar_backend_env {
     const struct oari_open *core; /* in-tree only */
 } oar_backend_env;
 
+/* What a backend's messages can do, in oar_backend_caps.can. */
+enum {
+    OAR_CAN_ANY = 1 << 0,         /* receive from any source, with any tag */
+    OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
+    OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
+    OAR_CAN_MEMORY = 1 << 3       /* ranks reach each other's memory */
+};
+
 /* One message under way. The core owns the struct and leaves it where it is
  * until done is set. The backend sets status (and done, last) during send,
  * recv, progress or close, and touches neither afterwards.
  * A receive matches a send of that peer with the same tag; in the order sent.
- * If the sizes differ the message is dropped and the receive is OAR_E_SIZE. */
+ * If the sizes differ the message is dropped and the receive is OAR_E_SIZE; so
+ * is the send, if it is not done yet. */
 typedef struct oar_transfer {
     size_t size;
-    int peer;
+    int peer; /* a receive: -1: any (OAR_CAN_ANY) */
     uint64_t tag;
+    uint64_t any; /* a receive: bits of the tag that may be anything */
     void *data;
     size_t bytes;
+    int synchronous; /* a send: done when the receive has taken it */
     int done;
     oar_status status;
-    void *scratch[4]; /* the backend's, while it is under way */
+    int source; /* of a receive that is done: what came */
+    uint64_t got_tag;
+    size_t got_bytes;
+    void *scratch[6]; /* the backend's, while it is under way */
 } oar_transfer;
+
+/* What a message that waits is. */
+typedef struct oar_envelope {
+    size_t size;
+    int source;
+    uint64_t tag;
+    size_t bytes;
+} oar_envelope;
 
 /* A collective, for backends with engines of their own. */
 typedef struct oar_collective {
@@ -92,6 +115,7 @@ typedef struct oar_collective {
     oar_coll kind;
     oar_span in;
     oar_span out;
+    const size_t *in_counts, *out_counts; /* as in collective.h; or NULL */
     oar_op op;
     int root;
     double weight;
@@ -139,8 +163,23 @@ typedef struct oar_backend_ops {
      * that are under way are done with status `why`. Idempotent. */
     void (*abort)(void *self, oar_status why);
 
+    /* Whether a message waits that such a receive would take (peer, tag and
+     * any as in oar_transfer), and which. (optional: OAR_CAN_PROBE) */
+    int (*peek)(void *self, int peer, uint64_t tag, uint64_t any,
+                oar_envelope *found);
+
     /* (in-tree only, NULL otherwise) */
     struct oari_board *(*board)(void *self);
+    /* Which host each rank is on, as numbers from 0 in the order of the lowest
+     * rank there; NULL: all on one. Valid from open to close. (in-tree only) */
+    const int *(*hosts)(void *self);
+    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on of comm/board.h.
+     * All three: NULL: as the board says. (in-tree only) */
+    int (*gone)(void *self, int rank);
+    /* A fault that a peer has told, or NULL; and one to be told to the peers,
+     * once. Any thread. (in-tree only) */
+    const oar_error *(*published)(void *self);
+    void (*publish)(void *self, const oar_error *record);
 
     size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */

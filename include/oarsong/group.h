@@ -29,31 +29,84 @@ typedef struct oar_group oar_group;
 
 typedef struct oar_group_opts {
     size_t size;
-    const char *backend; /* NULL: OARSONG_BACKEND, else "native" */
-    const char *name;    /* NULL: "world"; for messages, and to keep groups
-                            made from the same store apart; at most 150
-                            bytes */
-    int64_t timeout_ms;  /* of an operation; 0: 300 s, below 0: none */
-    int64_t spin_us;     /* 0: by itself (spin while cores are free); below 0:
-                            never spin */
-    size_t small_bytes;  /* up to here data travels in the exchange line
-                            itself; 0: 512 */
-    size_t stage_bytes;  /* chunk for memory that is not shared; 0: 256 KiB */
+    const char *backend;   /* NULL: OARSONG_BACKEND, else "native" */
+    const char *name;      /* NULL: "world"; for messages, and to keep groups
+                              made from the same store apart; at most 150
+                              bytes */
+    int64_t timeout_ms;    /* of an operation; 0: 300 s, below 0: none */
+    int64_t spin_us;       /* 0: by itself (spin while cores are free); below 0:
+                              never spin */
+    size_t small_bytes;    /* up to here data travels in the exchange line
+                              itself; 0: 512 */
+    size_t stage_bytes;    /* chunk for memory that is not shared; 0: 256 KiB */
+    size_t eager_bytes;    /* messages up to here are sent before a receive is
+                              there; 0: 64 KiB */
+    size_t chunk_bytes;    /* pieces in which large messages of a collective go,
+                              so that combining overlaps sending; 0: 512 KiB */
+    const char *algorithm; /* of every collective that it can do; NULL: chosen.
+                              Also OARSONG_ALGO; `oarsong info` lists them */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);
 
 /* A group of `size` ranks that all call this with the same store, size and
  * options, each with its own rank. Waits for the others up to the timeout.
- * Borrows the store until it returns. A group of one needs no store. */
+ * Keeps a reference to the store, for groups made of this one later. Settings
+ * on which ranks differ are rank 0's. A group of one needs no store. */
 OAR_API oar_status oar_group_create(oar_store *store, int rank, int size,
                                     const oar_group_opts *opts,
                                     oar_group **group);
 
-/* The same with rank, size and store from the environment: OARSONG_RANK,
- * OARSONG_SIZE and OARSONG_STORE, as `oarsong run` sets them. With none of them
- * set, and no other launcher's names either, a group of one. */
+/* The same with a store at "host:port", which rank 0 serves there (unless a
+ * server of ours has that address already) until its group is destroyed. A
+ * group of one needs no network. */
+OAR_API oar_status oar_group_create_tcp(const char *address, int rank, int size,
+                                        const oar_group_opts *opts,
+                                        oar_group **group);
+
+/* The same with everything from the environment. Rank and size are the first
+ * pair that is set: OARSONG_RANK and _SIZE (`oarsong run`), RANK and WORLD_SIZE
+ * (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE
+ * (MPICH), SLURM_PROCID and SLURM_NTASKS. With none of them, a group of one.
+ * The ranks meet at the first of these that applies:
+ *   OARSONG_STORE: file:FOLDER, or tcp:HOST:PORT, where somebody serves a
+ * store; MASTER_ADDR and MASTER_PORT (29500), where rank 0 serves one as above
+ * (the port above it where TORCHELASTIC_USE_AGENT_STORE says that torchrun's
+ * own store is there); on one host, by Open MPI, MPICH or SLURM: a folder of
+ * the job's, which is gone when they have met; by SLURM,
+ * SLURM_LAUNCH_NODE_IPADDR, at a port made of the job's number. */
 OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
                                       oar_group **group);
+
+/* Groups made of a group's ranks. All of its ranks call this, in the same order
+ * among its collectives; each new group has traffic of its own, whatever ranks,
+ * tags or wildcards it shares with others. It does not need its parent to live
+ * on, and takes its settings from it.
+ *
+ * split: one group for each colour, ranks ordered by key and then by their old
+ * rank. A colour below 0: none for me (*group is NULL). */
+OAR_API oar_status oar_group_split(oar_group *parent, int colour, int key,
+                                   oar_group **group);
+
+/* The same ranks again. */
+OAR_API oar_status oar_group_dup(oar_group *parent, oar_group **group);
+
+/* Those ranks only, in ascending order whatever order they are given in, each
+ * once. Only they call this, with the same list. OAR_E_WORLD for an empty list,
+ * OAR_E_RANK for a rank that is not there or if the caller's is not among them.
+ */
+OAR_API oar_status oar_group_subset(oar_group *parent, int count,
+                                    const int *ranks, oar_group **group);
+
+/* Rank translation. The world is the group from oar_group_create, from_env or
+ * sim_run that this one was made of: the rank there of a rank here, and the
+ * other way. -1 if there is none. */
+OAR_API int oar_group_to_world(const oar_group *group, int rank);
+OAR_API int oar_group_from_world(const oar_group *group, int rank);
+
+/* The same between any two groups of one world: the rank in `to` of `rank` in
+ * `from`, or -1. */
+OAR_API int oar_group_translate(const oar_group *from, int rank,
+                                const oar_group *to);
 
 /* Frees it. Pending operations are aborted first. Never needs a living peer.
  * NULL is fine. No other thread may be using it. */

@@ -5,7 +5,9 @@
  * of one pair and tag arrive in the order they were sent. Tags are the user's,
  * 0 to 2^32-1; no message of a collective or of another group can match one.
  * Sizes must agree: a message of another size than the receive is drained,
- * fails with OAR_E_SIZE there, and the group goes on. Sending to oneself works.
+ * fails with OAR_E_SIZE there, and the group goes on. So does the send, if it
+ * is synchronous or too large to have been done before (opts, and eager_bytes
+ * of the group). Sending to oneself works.
  *
  * opts and work as in collective.h. A send is done when its buffer may be used
  * again, which says nothing about the receiver.
@@ -17,17 +19,51 @@
 
 OAR_BEGIN_DECLS
 
+/* In a receive or a probe: whoever sends, whatever the tag. Messages that match
+ * are taken in the order they came in. */
+enum { OAR_ANY_SOURCE = -1, OAR_ANY_TAG = -1 };
+
+/* A message that came, or waits. */
+typedef struct oar_message {
+    size_t size;
+    int source;
+    int64_t tag;
+    size_t bytes;
+} oar_message;
+OAR_OPTS_INIT(oar_message);
+
 #define oar_send(group, buf, peer, tag, opts, work) \
     oar_send_at(OAR_HERE, group, buf, peer, tag, opts, work)
 OAR_API oar_status oar_send_at(const char *file, int line, oar_group *group,
-                               oar_span buf, int peer, uint32_t tag,
+                               oar_span buf, int peer, int64_t tag,
                                const oar_call_opts *opts, oar_work **work);
 
 #define oar_recv(group, buf, peer, tag, opts, work) \
     oar_recv_at(OAR_HERE, group, buf, peer, tag, opts, work)
 OAR_API oar_status oar_recv_at(const char *file, int line, oar_group *group,
-                               oar_span buf, int peer, uint32_t tag,
+                               oar_span buf, int peer, int64_t tag,
                                const oar_call_opts *opts, oar_work **work);
+
+/* Sends out to one rank and receives in from one (often another), both under
+ * way at once, so that rings and pairs cannot lock up. */
+#define oar_sendrecv(group, out, to, out_tag, in, from, in_tag, opts, work)    \
+    oar_sendrecv_at(OAR_HERE, group, out, to, out_tag, in, from, in_tag, opts, \
+                    work)
+OAR_API oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
+                                   oar_span out, int to, int64_t out_tag,
+                                   oar_span in, int from, int64_t in_tag,
+                                   const oar_call_opts *opts, oar_work **work);
+
+/* Whether a message from that peer with that tag waits to be received; if so
+ * says so in *found, and what it is in *message (may be NULL). Does not take
+ * it, does not wait. Any thread. */
+OAR_API oar_status oar_probe(oar_group *group, int peer, int64_t tag,
+                             int *found, oar_message *message);
+
+/* The same, but waits for one up to the timeout (0: the group's; below 0: for
+ * ever). OAR_E_TIMEOUT does not end the group. */
+OAR_API oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
+                                  int64_t timeout_ms, oar_message *message);
 
 OAR_END_DECLS
 

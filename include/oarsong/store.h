@@ -25,7 +25,26 @@ OAR_API oar_status oar_store_create_memory(oar_store **store);
  * is stored stays until oar_store_clear: give every job a folder of its own. */
 OAR_API oar_status oar_store_create_file(const char *folder, oar_store **store);
 
-/* Gives up the handle. NULL is fine. Keys stay where they are. */
+/* The keys of another store that begin with `prefix` (1 to 199 bytes), without
+ * it: a namespace. Clearing it removes only those. Keeps the other store alive;
+ * the prefix counts for the length of keys. */
+OAR_API oar_status oar_store_create_prefix(oar_store *parent,
+                                           const char *prefix,
+                                           oar_store **store);
+
+/* The store that a server keeps, anywhere on the network: "host:port" or
+ * "[v6]:port". Waits for the server to be there, up to timeout_ms (0: one
+ * attempt). A call that loses its connection makes a new one and repeats
+ * itself, within that time again (a get or wait within its own time, if that is
+ * less but at least a second); whatever it asked for is done once. A failure to
+ * reach the server is OAR_E_CLOSED, one that does not answer OAR_E_TIMEOUT. A
+ * child made by fork must make its own: calls on an inherited one are
+ * OAR_E_STATE. */
+OAR_API oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
+                                        oar_store **store);
+
+/* Gives up the handle. NULL is fine. Keys stay where they are. No other thread
+ * may be using it. */
 OAR_API void oar_store_destroy(oar_store *store);
 
 /* Puts a value under a key, at once as a whole, over one that was there. */
@@ -58,8 +77,31 @@ OAR_API oar_status oar_store_delete(oar_store *store, const char *key);
 OAR_API oar_status oar_store_wait(oar_store *store, int count,
                                   const char *const *key, int64_t timeout_ms);
 
+/* Gives the keys that begin with `prefix` ("" or NULL: all), sorted by their
+ * bytes, with a NULL behind the last. One oar_free frees all. Keys set or
+ * removed meanwhile may be in it or not. */
+OAR_API oar_status oar_store_list(oar_store *store, const char *prefix,
+                                  int *count, char ***keys);
+
 /* Removes every key; a file store's folder too. */
 OAR_API oar_status oar_store_clear(oar_store *store);
+
+/* ---- serving ------------------------------------------------------------- */
+
+typedef struct oar_store_server oar_store_server;
+
+/* Serves a store in this process, by a thread of its own, to whoever connects
+ * there: exactly at this address (port 0: at a free one). Memory is bounded:
+ * what clients send that is no request is dropped, and a full store says so. */
+OAR_API oar_status oar_store_serve(const char *address,
+                                   oar_store_server **server);
+
+/* "ip:port", where it is; borrowed. "" for NULL. */
+OAR_API const char *oar_store_server_address(const oar_store_server *server);
+
+/* Ends it, with all it keeps. NULL is fine. In a child made by fork it does
+ * nothing. */
+OAR_API void oar_store_server_destroy(oar_store_server *server);
 
 OAR_END_DECLS
 

@@ -27,8 +27,19 @@ OAR_API oar_status oar_work_test(oar_work *work, int *done);
  * handles are skipped. */
 OAR_API oar_status oar_work_wait_all(int count, oar_work *const *work);
 
-/* Runs fn(arg, status) once when the operation is done, or now if it is. It
- * runs on whatever thread drives; it may post operations and release handles,
+/* Waits until one of them is done, says which in *index, and returns its
+ * status. NULL handles are skipped; *index is -1 if all are NULL. */
+OAR_API oar_status oar_work_wait_any(int count, oar_work *const *work,
+                                     int *index);
+
+/* Begins an operation that was made with `prepare` in its options; again once
+ * it is done. The order in which operations are started is the order in which
+ * they are posted. OAR_E_STATE if it is under way or was not prepared. */
+OAR_API oar_status oar_work_start(oar_work *work);
+
+/* Runs fn(arg, status) once when the operation is done, or now if it is; before
+ * anyone who waits for the operation returns, so arg may go after that. It runs
+ * on whatever thread drives; it may post operations and release handles,
  * but must not wait. OAR_E_STATE if the work has one already. */
 typedef void (*oar_work_fn)(void *arg, oar_status status);
 OAR_API oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg);

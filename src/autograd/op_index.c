@@ -167,8 +167,8 @@ static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
     return check_range(name, a, *dim, index);
 }
 
-oar_tensor *oar_gather(oar_tape *tape, oar_tensor *a, int dim,
-                       oar_tensor *index)
+oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
+                           oar_tensor *index)
 {
     oar_tensor *out;
     oari_array to, from, numbers;

@@ -173,7 +173,7 @@ struct oar_tape {
     oari_pool pool;
     int recording;
     int rebuilds; /* products too, where memory would grow */
-    int running; /* inside a backward pass */
+    int running;  /* inside a backward pass */
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */
     oari_leaves leaves;

@@ -2,8 +2,10 @@
 /* thread: the cores that are really ours. */
 #include "base/thread.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
+#include <time.h>
 
 /* The quota of cgroup v2 in whole cores, rounded up; 0: none. */
 static int quota_cpus(void)
@@ -31,4 +33,23 @@ int oari_cpus(void)
     if (quota != 0 && quota < cpus)
         cpus = quota;
     return cpus > 0 ? cpus : 1;
+}
+
+void oari_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
+                   int64_t deadline_ns)
+{
+    struct timespec until = { deadline_ns / 1000000000,
+                              deadline_ns % 1000000000 };
+
+    return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }

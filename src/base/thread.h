@@ -4,9 +4,18 @@
 #ifndef OARI_BASE_THREAD_H
 #define OARI_BASE_THREAD_H
 
+#include <pthread.h>
+#include <stdint.h>
+
 /* Cores this process may use: its affinity mask, cut by the cgroup's quota. At
  * least 1. */
 int oari_cpus(void);
+
+/* A condition variable on the monotonic clock, and a wait on it: 0 when the
+ * deadline has passed. */
+void oari_cond_init(pthread_cond_t *cond);
+int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
+                   int64_t deadline_ns);
 
 /* In a loop that waits for another core. */
 static inline void oari_relax(void)

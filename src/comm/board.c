@@ -44,7 +44,8 @@ oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
     l.stage = round_up(l.taken + (size_t)ranks * OARI_LINE_ALIGN, page);
     l.stage_room = 3 * round_up(stage_bytes, page);
     l.mail = l.stage + l.stage_room;
-    l.bytes = round_up(l.mail + (size_t)ranks * OARI_MAIL_BYTES, page);
+    l.ring = ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES;
+    l.bytes = round_up(l.mail + (size_t)ranks * l.ring, page);
     return l;
 }
 
@@ -139,6 +140,16 @@ oar_status oari_board_ready(oari_board *board, int64_t spin_us)
 unsigned char *oari_board_stage(const oari_board *board, int rank)
 {
     return (unsigned char *)board->control[rank] + board->layout.stage;
+}
+
+int oari_board_rank(const oari_board *board, int group_rank)
+{
+    if (board->member == NULL)
+        return group_rank < board->ranks ? group_rank : -1;
+    for (int r = 0; r < board->ranks; r++)
+        if (board->member[r] == group_rank)
+            return r;
+    return -1;
 }
 
 /* ---- meetings ------------------------------------------------------------ */

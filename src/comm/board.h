@@ -22,9 +22,11 @@
 #include "comm/recorder.h"
 
 enum {
-    OARI_LINE_ALIGN = 128,  /* two cache lines: some machines fetch pairs */
-    OARI_LINE_BYTES = 4096, /* room for data in a line, at least */
-    OARI_MAIL_BYTES = 64 << 10,
+    OARI_LINE_ALIGN = 128,      /* two cache lines: some machines fetch pairs */
+    OARI_LINE_BYTES = 4096,     /* room for data in a line, at least */
+    OARI_MAIL_BYTES = 64 << 10, /* a ring, with its counter */
+    OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
+    OARI_MAIL_MOST = 256 << 10, /* ... this much */
     OARI_MAX_RANKS = 1024
 };
 
@@ -35,7 +37,8 @@ typedef struct oari_line {
     uint64_t fingerprint;   /* of the operation, see call.h */
     uint64_t sequence;      /* of the operation */
     double factor;
-    uint64_t in, out; /* where the buffers are; 0: out of reach */
+    uint64_t in, out;             /* where the buffers are; 0: out of reach */
+    uint64_t in_count, out_count; /* elements there */
 } oari_line;
 
 /* Data in a line begins where the places are: a meeting carries one or the
@@ -44,6 +47,9 @@ static inline unsigned char *oari_line_data(oari_line *line)
 {
     return (unsigned char *)&line->in;
 }
+
+/* How a rank is gone. */
+enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
 
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
@@ -67,8 +73,10 @@ typedef struct oari_control {
 /* Offsets in a control block. */
 typedef struct oari_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
-    size_t taken; /* per source: bytes of its mail taken, an atomic u64 */
+    size_t taken; /* per source: bytes of its mail taken, and credit given
+                     back: two atomic u64 */
     size_t mail;  /* per destination: a ring */
+    size_t ring;  /* bytes of one */
     size_t bytes; /* of the whole */
 } oari_layout;
 
@@ -90,6 +98,11 @@ typedef struct oari_board_ops {
      * their reach for good. In one process also keeps them from what they may
      * read: then bytes may be 0. */
     oar_status (*detach)(void *self, void *memory, size_t bytes);
+    /* (optional) Copies private memory of a peer's process, whose address there
+     * it has told. OAR_E_UNSUPPORTED: it cannot be read from here;
+     * OAR_E_CLOSED: the peer is gone. */
+    oar_status (*fetch)(void *self, int peer, uint64_t address, void *to,
+                        size_t bytes);
     /* (optional) Around work on peers' buffers; 0: some rank has shut. */
     int (*enter)(void *self);
     void (*leave)(void *self);
@@ -100,7 +113,10 @@ typedef struct oari_board_ops {
 struct oari_board {
     const oari_board_ops *ops;
     void *self;
-    int rank, ranks;
+    int rank, ranks;   /* on the board */
+    const int *member; /* by rank on the board: the rank in the group; NULL:
+                          the same. A board with members is that of one host
+                          in a group of several. */
     oari_layout layout;
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
@@ -130,6 +146,9 @@ void oari_control_init(oari_control *control, int rank, int ranks,
 oar_status oari_board_ready(oari_board *board, int64_t spin_us);
 
 unsigned char *oari_board_stage(const oari_board *board, int rank);
+
+/* The rank on the board of a rank of the group; -1: it is on another host. */
+int oari_board_rank(const oari_board *board, int group_rank);
 
 /* ---- meetings ------------------------------------------------------------ */
 

@@ -5,20 +5,38 @@
 #define OARI_COMM_CALL_H
 
 #include <oarsong/backend.h>
-#include <oarsong/collective.h>
+#include <oarsong/p2p.h>
+
+/* Where a result goes whose size is known only on the way. */
+typedef struct oari_object {
+    void **data;   /* the block, made with oari_alloc */
+    size_t *sizes; /* all_gather, gather: one a rank; else one */
+} oari_object;
 
 typedef struct oari_call {
     oar_coll kind;
-    oar_span in;
+    oar_span in; /* the whole row where it has parts */
     oar_span out;
+    const size_t *in_counts; /* of the parts, by rank; NULL: all the same, or */
+    const size_t *out_counts; /* there are none. The work's own copies. */
+    uint64_t agreed; /* what all ranks must have alike besides the rest: a
+                        count, or a hash of all counts */
     oar_op op;
-    int root; /* or the peer of a message; -1: none */
-    uint32_t tag;
+    int root;           /* or the peer of a message; -1: none, or any */
+    int64_t tag;        /* -1: any */
+    uint64_t wire_tag;  /* a message of the library itself; 0: the user */
     double weight;      /* factor of this rank's contribution */
     int64_t timeout_ms; /* 0: the group's; below 0: none */
     const char *label;  /* may be NULL */
     const char *file;
     int line;
+    unsigned char ragged;      /* parts of any size */
+    unsigned char canonical;   /* combine in the order of ranks */
+    unsigned char synchronous; /* a send that waits for its receive */
+    unsigned char prepared;    /* does not begin by itself */
+    unsigned char is_object;   /* bytes whose number is not known; u8 */
+    oari_object object;        /* its result; .data == NULL: none for me */
+    oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;
 
 /* What all ranks must agree on, in one word. */
@@ -26,16 +44,26 @@ static inline uint64_t oari_call_fingerprint(const oari_call *call)
 {
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                     (uint64_t)call->out.dtype << 16 |
+                    (uint64_t)call->ragged << 24 |
+                    (uint64_t)call->is_object << 25 |
                     (uint64_t)(uint32_t)(call->root + 1) << 32;
 
     word = (word + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
-    word ^= (uint64_t)call->out.count * 0x94d049bb133111ebu;
+    word ^= call->agreed * 0x94d049bb133111ebu;
     return word ^ word >> 29;
 }
 
+static inline size_t oari_span_bytes(const oar_span *span)
+{
+    return span->count * oar_dtype_size(span->dtype);
+}
+
+/* Of the larger of the two buffers. */
 static inline size_t oari_call_bytes(const oari_call *call)
 {
-    return call->out.count * oar_dtype_size(call->out.dtype);
+    size_t in = oari_span_bytes(&call->in), out = oari_span_bytes(&call->out);
+
+    return in > out ? in : out;
 }
 
 /* Writes "file:line" with the folders cut off. */

@@ -65,7 +65,7 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
     char who[256] = "the others";
 
     if (missing >= 0)
-        oari_exec_missing(&g->exec, missing, who, sizeof who);
+        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
               oar_coll_name(work->call.kind), limit, who);
     oari_group_break(g, work, missing);
@@ -73,41 +73,62 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
 
 static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
+    static const char *const how[] = {
+        [OARI_PEER_DIED] = "has died",
+        [OARI_PEER_LEFT] = "has left the group",
+        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
+    };
     char who[256];
 
-    oari_exec_missing(&g->exec, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who,
-              atomic_load(&g->board->control[rank]->closed)
-                  ? "has left the group"
-                  : "has died");
+    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
+    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
 }
 
 /* Whether a rank that is gone still owes the collective something. */
-static int owes(const oar_group *g, int rank)
+static int owes(const oari_exec *x, int rank)
 {
-    const oari_board *b = g->board;
-    const oari_exec *x = &g->exec;
+    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
+}
 
-    if (x->begun)
-        return atomic_load(&b->line[rank][b->meeting & 1]->stamp) != b->meeting;
-    for (int i = 0; i < x->transfers; i++)
-        if (x->transfer[i].peer == rank && !x->transfer[i].done)
-            return 1;
-    return 0;
+/* A message from anybody is lost when nobody is left to send it. */
+static int lost_peer(const oar_group *g, int peer)
+{
+    int last = -1;
+
+    if (peer >= 0)
+        return oari_group_gone(g, peer) ? peer : -1;
+    for (int r = 0; r < g->ranks; r++) {
+        if (r == g->rank)
+            continue;
+        if (!oari_group_gone(g, r))
+            return -1;
+        last = r;
+    }
+    return last;
 }
 
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
-    if (g->board == NULL)
-        return -1;
-    if (work != g->engine.current)
-        return g->board->gone[work->call.root] ? work->call.root : -1;
+    if (work->lane == NULL)
+        return lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (g->board->gone[r] && owes(g, r))
+        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
             return r;
     return -1;
+}
+
+/* Who the operation waits for, if one rank can be named. */
+static int missing_rank(const oar_group *g, const oar_work *work)
+{
+    int rank;
+
+    if (work->lane == NULL)
+        return work->call.root;
+    rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
+    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
+                                                 : rank;
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
@@ -118,10 +139,7 @@ static void look_at_deadline(oar_group *g, oar_work *work)
     if (work->deadline_ns == 0)
         work->deadline_ns = oari_deadline(limit);
     else if (oari_now_ns() >= work->deadline_ns)
-        timed_out(g, work,
-                  work == g->engine.current
-                      ? (g->exec.begun ? oari_meet_missing(g->board) : -1)
-                      : work->call.root);
+        timed_out(g, work, missing_rank(g, work));
 }
 
 static void look_at(oar_group *g, oar_work *work)
@@ -140,11 +158,11 @@ static void look_around(oar_group *g)
     oari_engine *e = &g->engine;
     const oar_error *published;
 
-    if (g->board != NULL &&
-        (published = oari_board_published(g->board)) != NULL)
+    if ((published = oari_group_published(g)) != NULL)
         oari_group_adopt(g, published);
-    if (!oari_group_broken(g) && e->current != NULL)
-        look_at(g, e->current);
+    for (int i = 0; i < e->lanes; i++)
+        if (!oari_group_broken(g) && e->lane[i].work != NULL)
+            look_at(g, e->lane[i].work);
     for (oar_work *w = e->message; w != NULL; w = w->next)
         if (!oari_group_broken(g))
             look_at(g, w);
@@ -162,6 +180,16 @@ static void finish(oar_group *g, oar_work *work, oar_status status)
     oari_work_finish(work, status);
 }
 
+static void finish_lane(oar_group *g, oari_lane *lane, oar_status status)
+{
+    oar_work *work = lane->work;
+
+    lane->work = NULL;
+    work->lane = NULL;
+    g->engine.busy--;
+    finish(g, work, status);
+}
+
 /* Ends what is under way, after the group has broken. The backend lets go of
  * all transfers at its next progress. */
 static void finish_broken(oar_group *g)
@@ -173,25 +201,34 @@ static void finish_broken(oar_group *g)
         g->backend->abort(g->self, g->fault.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
-    if ((work = e->current) != NULL) {
-        e->current = NULL;
-        oari_exec_withdraw(&g->exec);
-        finish(g, work, g->fault.status);
-    }
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL) {
+            oari_exec_withdraw(&e->lane[i].exec);
+            finish_lane(g, &e->lane[i], g->fault.status);
+        }
     while ((work = e->message) != NULL) {
         e->message = work->next;
         finish(g, work, g->fault.status);
     }
 }
 
+/* The next one that may begin. A barrier is a point in the order: it runs
+ * alone, after all before it and before all after it. */
 static oar_work *take_collective(oari_engine *e)
 {
     oar_work *work;
 
+    if (e->busy != 0 && e->alone)
+        return NULL;
     pthread_mutex_lock(&e->lock);
     work = e->first;
-    if (work != NULL && (e->first = work->next) == NULL)
-        e->last = NULL;
+    if (work != NULL) {
+        e->alone = work->call.kind == OAR_COLL_BARRIER;
+        if (e->alone && e->busy != 0)
+            work = NULL;
+        else if ((e->first = work->next) == NULL)
+            e->last = NULL;
+    }
     pthread_mutex_unlock(&e->lock);
     return work;
 }
@@ -214,10 +251,15 @@ static oar_work *take_messages(oari_engine *e)
 
 /* A plan that cannot be made leaves the ranks out of step: that ends the group.
  */
-static void start_collective(oar_group *g, oar_work *work)
+static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
 {
-    g->engine.current = work;
-    if (oari_exec_start(&g->exec, &work->call, work->sequence) != OAR_OK)
+    oari_engine *e = &g->engine;
+
+    lane->work = work;
+    work->lane = lane;
+    e->busy++;
+    if (oari_exec_start(&lane->exec, &work->call, work->sequence,
+                        ++e->number) != OAR_OK)
         oari_group_break(g, work, -1);
 }
 
@@ -230,9 +272,13 @@ static void start_message(oar_group *g, oar_work *work)
 
     *t = (oar_transfer){ .size = sizeof *t,
                          .peer = work->call.root,
-                         .tag = work->call.tag | UINT64_C(1) << 63,
+                         .tag = work->call.wire_tag != 0
+                                    ? work->call.wire_tag
+                                    : oari_message_tag(work->call.tag),
+                         .any = oari_message_any(work->call.tag),
                          .data = work->call.out.data,
-                         .bytes = oari_call_bytes(&work->call) };
+                         .bytes = oari_span_bytes(&work->call.out),
+                         .synchronous = work->call.synchronous };
     work->next = NULL;
     while (*end != NULL)
         end = &(*end)->next;
@@ -241,6 +287,19 @@ static void start_message(oar_group *g, oar_work *work)
                                               : g->backend->recv(g->self, t);
     if (status != OAR_OK)
         oari_group_break(g, work, t->peer);
+}
+
+static void say_what_came(const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    oar_message came = { .size = sizeof came,
+                         .source = t->source,
+                         .tag = (int64_t)(t->got_tag & UINT32_MAX),
+                         .bytes = t->got_bytes };
+
+    if (work->call.kind == OAR_COLL_RECV && work->call.message != NULL &&
+        (t->status == OAR_OK || t->status == OAR_E_SIZE))
+        oari_struct_give(work->call.message, &came, sizeof came, "message");
 }
 
 static int drive_messages(oar_group *g)
@@ -254,45 +313,66 @@ static int drive_messages(oar_group *g)
             continue;
         }
         *at = work->next;
+        say_what_came(work);
         finish(g, work, work->transfer.status);
         moved = 1;
     }
     return moved;
 }
 
-static int drive_collective(oar_group *g)
+static int drive_lane(oar_group *g, oari_lane *lane)
 {
-    oar_work *work = g->engine.current;
-
-    switch (oari_exec_poll(&g->exec)) {
+    switch (oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
-    case OARI_DONE:
-        g->engine.current = NULL;
-        finish(g, work, OAR_OK);
-        return 1;
-    case OARI_FAILED: oari_group_break(g, work, -1); return 1;
+    case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
+    case OARI_FAILED: oari_group_break(g, lane->work, -1); return 1;
     }
     return 0;
+}
+
+static int drive_collectives(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    int moved = 0;
+
+    if (e->busy == 0)
+        return 0;
+    for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
+        if (e->lane[i].work != NULL)
+            moved |= drive_lane(g, &e->lane[i]);
+    return moved;
+}
+
+static oari_lane *free_lane(oari_engine *e)
+{
+    for (int i = 0; e->busy < e->lanes && i < e->lanes; i++)
+        if (e->lane[i].work == NULL)
+            return &e->lane[i];
+    return NULL;
 }
 
 static void take_new_work(oar_group *g)
 {
     oari_engine *e = &g->engine;
     oar_work *work, *next;
+    oari_lane *lane;
 
     for (work = take_messages(e); work != NULL; work = next) {
         next = work->next;
         start_message(g, work);
     }
-    if (e->current == NULL && (work = take_collective(e)) != NULL)
-        start_collective(g, work);
+    while ((lane = free_lane(e)) != NULL && (work = take_collective(e)) != NULL)
+        start_collective(g, lane, work);
 }
 
-/* Whether anything beyond the collective under way is posted. */
+/* Whether anything beyond the collectives under way is posted. One that a
+ * caller drives by itself is not counted as posted. */
 static int more_posted(const oari_engine *e)
 {
+    int mine = e->busy != 0 && e->lane->work != NULL && e->lane->work->mine;
+
     return atomic_load_explicit(&e->posted, memory_order_relaxed) >
-           (e->current != NULL && !e->current->mine);
+           e->busy - mine;
 }
 
 /* One round. Returns whether anything moved. */
@@ -304,11 +384,12 @@ static int drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (g->exec.board == NULL || e->message != NULL) &&
+        (e->lane->exec.board == NULL || e->lane->exec.board->member != NULL ||
+         e->message != NULL || oari_exec_has_messages(&e->lane->exec)) &&
         g->backend->progress(g->self) != OAR_OK)
-        oari_group_break(g, e->current, -1);
-    if (!oari_group_broken(g) && e->current != NULL)
-        moved = drive_collective(g);
+        oari_group_break(g, e->lane->work, -1);
+    if (!oari_group_broken(g))
+        moved = drive_collectives(g);
     if (!oari_group_broken(g) && e->message != NULL)
         moved |= drive_messages(g);
     if (oari_group_broken(g)) {
@@ -327,16 +408,21 @@ typedef struct idle {
     int polls;
 } idle;
 
+static int64_t sooner(const oar_work *work, int64_t than)
+{
+    return work != NULL && work->deadline_ns != 0 && work->deadline_ns < than
+               ? work->deadline_ns
+               : than;
+}
+
 static int64_t nearest_deadline(const oari_engine *e)
 {
     int64_t nearest = oari_now_ns() + NAP_NS;
 
-    if (e->current != NULL && e->current->deadline_ns != 0 &&
-        e->current->deadline_ns < nearest)
-        nearest = e->current->deadline_ns;
+    for (int i = 0; i < e->lanes; i++)
+        nearest = sooner(e->lane[i].work, nearest);
     for (const oar_work *w = e->message; w != NULL; w = w->next)
-        if (w->deadline_ns != 0 && w->deadline_ns < nearest)
-            nearest = w->deadline_ns;
+        nearest = sooner(w, nearest);
     return nearest;
 }
 
@@ -372,7 +458,7 @@ static void sleep_on_board(oar_group *g)
 /* Nothing moved: spin on, yield, or sleep. */
 static void be_idle(oar_group *g, idle *i)
 {
-    int64_t spin = g->board != NULL ? g->board->spin_ns : 0, now;
+    int64_t spin = g->spin_ns, now;
 
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;
@@ -436,25 +522,51 @@ static void enqueue(oar_group *g, oar_work *work)
     pthread_mutex_unlock(&e->lock);
 }
 
-void oari_engine_wait(oar_group *group, oar_work *work)
+/* Waits for the token, while it may be had; 0: the work was done meanwhile. */
+static int want_token(oar_group *g, const oar_work *work)
 {
-    oari_engine *e = &group->engine;
-    int driving = 0;
+    oari_engine *e = &g->engine;
+    int mine = 0;
 
-    if (is_done(work))
-        return;
     atomic_fetch_add(&e->waiters, 1);
-    oari_engine_wake(group);
+    oari_engine_wake(g);
     pthread_mutex_lock(&e->lock);
-    while (!is_done(work) && !(driving = try_token(e)))
+    while (!(work != NULL && is_done(work)) && !(mine = try_token(e)))
         pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
     atomic_fetch_sub(&e->waiters, 1);
-    if (driving) {
+    return mine;
+}
+
+void oari_engine_wait(oar_group *group, oar_work *work)
+{
+    oari_engine *e = &group->engine;
+
+    if (is_done(work))
+        return;
+    if (want_token(group, work)) {
         drive(group, work);
         give_token(e);
     } else if (atomic_load(&e->posted) != 0)
         tell_everyone(e); /* the engine's thread stepped back for us */
+}
+
+int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                     oar_envelope *found)
+{
+    int there = 0;
+
+    if (!want_token(group, NULL))
+        return 0;
+    drive_once(group);
+    look_around(group);
+    if (!oari_group_broken(group) && group->backend->progress != NULL &&
+        group->backend->progress(group->self) != OAR_OK)
+        oari_group_break(group, NULL, -1);
+    if (!oari_group_broken(group))
+        there = group->backend->peek(group->self, peer, tag, any, found);
+    give_token(&group->engine);
+    return there;
 }
 
 /* The fast path: nobody drives, nothing is queued. */
@@ -465,7 +577,7 @@ void oari_engine_run(oar_group *group, oar_work *work)
     if (work->call.kind < OAR_COLL_SEND && try_token(e)) {
         if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
-            start_collective(group, work);
+            start_collective(group, e->lane, work);
             drive(group, work);
             give_token(e);
             return;
@@ -534,13 +646,16 @@ static oar_status start_thread(oar_group *g)
     return OAR_OK;
 }
 
-oar_status oari_engine_post(oar_group *group, oar_work *work)
+oar_status oari_engine_start(oar_group *group)
 {
-    OARI_TRY(start_thread(group));
+    return start_thread(group);
+}
+
+void oari_engine_enqueue(oar_group *group, oar_work *work)
+{
     enqueue(group, work);
     tell_everyone(&group->engine);
     oari_engine_wake(group);
-    return OAR_OK;
 }
 
 oar_status oari_engine_init(oari_engine *engine)

@@ -1,53 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/exec.h: runs the plan of one collective at a time, over a board or over
- * a backend's messages. It never blocks. */
+/* comm/exec.h: runs the plan of one collective at a time, over a board, over a
+ * backend's messages, or both. It never blocks. Several may be under way at
+ * once over the messages of one backend, each in an oari_exec of its own. */
 #ifndef OARI_COMM_EXEC_H
 #define OARI_COMM_EXEC_H
 
 #include "comm/board.h"
 #include "comm/call.h"
+#include "comm/choose.h"
 #include "comm/plan.h"
 
 enum { OARI_PLAN_CACHE = 16 };
 
+/* A plan, and all of the call that it depends on. */
 typedef struct oari_cached_plan {
-    oari_ask ask;
-    const oari_algorithm *algorithm; /* NULL: empty */
-    oari_plan plan;
+    uint64_t fingerprint, agreed;
+    oar_coll kind;
+    oar_dtype dtype;
+    oar_op_kind op;
+    int root, canonical;
+    oari_plan plan; /* no steps: empty */
 } oari_cached_plan;
 
 typedef struct oari_exec {
-    /* set once */
+    /* set once, by the owner */
     int rank, ranks;
-    oari_board *board; /* NULL: messages */
+    oari_board *board; /* NULL: messages. One with members is that of my host */
     const oar_backend_ops *backend;
     void *self;
-    size_t small_bytes, stage_bytes;
-    const char *algorithm; /* forced by name; NULL: choose */
+    size_t small_bytes, stage_bytes, chunk_bytes;
+    const int *hosts;        /* by rank; NULL: all on one */
+    const oari_rules *rules; /* outlives this; NULL: the normal ones */
+    int checks_tags; /* the backend's receives can leave bits of a tag open */
+
     oari_cached_plan cache[OARI_PLAN_CACHE];
+    oari_plan once, second; /* plans that are not kept */
 
     /* the operation under way */
     const oari_call *call;
     uint64_t sequence, fingerprint;
-    const oari_plan *plan;
-    int at;      /* step */
-    int begun;   /* of the step: its meeting has begun */
-    int met;     /* meetings so far */
-    int exposed; /* peers know where the buffers are and may use them */
-    size_t element;
     uint64_t
         number; /* of the collective on this group: the same on all ranks */
+    const oari_plan *plan;
+    oari_ask ask; /* of a plan that is not kept, for settling */
+    int at;       /* step */
+    int begun;    /* of the step: its meeting has begun */
+    int met;      /* meetings so far */
+    int shows;    /* OARI_SHOWS_ bits */
+    int exposed;  /* of these: peers know where they are and may use them */
+    size_t element;
+    unsigned char *in_data, *out_data; /* mine */
+    void *block; /* made for the result of an object; the call's when done */
+
+    /* by rank on the board */
+    void **in, **out;             /* where their buffers are here */
+    size_t *in_count, *out_count; /* elements */
+    const void **source;          /* for a reduction */
+    void **destination;
+    double *scale; /* factors of the sources */
 
     /* by rank */
-    void **in, **out; /* where their buffers are here */
     double *factor;
-    const void **source; /* for a reduction */
-    void **destination;
+    uint64_t *table;                     /* sizes, or beginnings of parts */
+    size_t *part_at, *out_at, *their_at; /* for ragged asks */
 
-    unsigned char *gather;
-    size_t gather_bytes;
-    oar_transfer *transfer; /* room for all that one WAIT waits for */
-    int transfers, transfer_room;
+    unsigned char *gather, *work;
+    size_t gather_bytes, work_bytes;
+    oar_transfer *transfer; /* a ring: those under way, oldest first */
+    int transfers, oldest, transfer_room;
+    int waiting; /* of the step: so many still to be done */
 } oari_exec;
 
 typedef enum oari_progress {
@@ -59,16 +80,31 @@ typedef enum oari_progress {
 oar_status oari_exec_init(oari_exec *exec);
 void oari_exec_clear(oari_exec *exec);
 
-/* Finds the plan. On failure nothing has been shown to any peer. */
+/* Finds the plan. sequence: of the operation on this rank, for texts; number:
+ * of the collective, the same on all ranks, below 2^39 and not that of another
+ * one under way. On failure nothing has been shown to any peer. */
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
-                           uint64_t sequence);
+                           uint64_t sequence, uint64_t number);
 oari_progress oari_exec_poll(oari_exec *exec);
 
-/* After a failure: takes the buffers out of the peers' reach. */
-void oari_exec_withdraw(oari_exec *exec);
+/* After a failure, when the backend has let go of all messages: takes the
+ * buffers out of the peers' reach, and frees a result that was begun. A failure
+ * here, which is logged too, means that peers may still write to the output. */
+oar_status oari_exec_withdraw(oari_exec *exec);
+
+/* Whether it waits for a message of this rank, or for its line (a rank on the
+ * board). */
+int oari_exec_owes_message(const oari_exec *exec, int rank);
+int oari_exec_owes_line(const oari_exec *exec, int board_rank);
+
+/* Whether the backend must make progress for it. */
+static inline int oari_exec_has_messages(const oari_exec *exec)
+{
+    return exec->transfers != 0;
+}
 
 /* Writes who is missing and what it did last: "rank 2 (pid 77; its last
- * operation was #3 barrier at a.c:5)". */
+ * operation was #3 barrier at a.c:5)". A rank on the board. */
 void oari_exec_missing(const oari_exec *exec, int rank, char *text,
                        size_t bytes);
 

@@ -14,7 +14,9 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/registry.h"
+#include "comm/store.h"
 
 /* ---- faults
  * --------------------------------------------------------------------*/
@@ -27,11 +29,32 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
+const oar_error *oari_group_published(const oar_group *g)
+{
+    if (g->backend->published != NULL)
+        return g->opened ? g->backend->published(g->self) : NULL;
+    return g->board != NULL ? oari_board_published(g->board) : NULL;
+}
+
+int oari_group_gone(const oar_group *g, int rank)
+{
+    if (rank < 0)
+        return 0;
+    if (g->backend->gone != NULL)
+        return g->backend->gone(g->self, rank);
+    if (g->board == NULL || !g->board->gone[rank])
+        return 0;
+    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
+                                                         : OARI_PEER_DIED;
+}
+
 /* Told to the peers first: once this rank's calls return, its buffers are the
  * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g)
 {
-    if (g->board != NULL)
+    if (g->backend->publish != NULL)
+        g->backend->publish(g->self, &g->fault);
+    else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
@@ -61,8 +84,7 @@ static void sign(oar_group *g, const oar_work *work, int peer)
  * reported. */
 static int heard_of_one(oar_group *g)
 {
-    const oar_error *published =
-        g->board != NULL ? oari_board_published(g->board) : NULL;
+    const oar_error *published = oari_group_published(g);
 
     if (published != NULL)
         oari_group_adopt(g, published);
@@ -129,6 +151,7 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
         settle_fault(group);
     }
     oari_engine_wake(group);
+    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
     return OAR_OK;
 }
 
@@ -155,6 +178,13 @@ const char *oar_group_name(const oar_group *group)
     return group != NULL ? group->name : "";
 }
 
+static const void *recorder_on(const oari_board *board, int rank)
+{
+    int here = oari_board_rank(board, rank);
+
+    return here >= 0 ? board->recorder[here] : NULL;
+}
+
 oar_status oar_recorder_read(const oar_group *group, int rank, int index,
                              oar_record *record)
 {
@@ -167,7 +197,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
     base = rank == group->rank    ? oari_recorder_base(group->recorder)
-           : group->board != NULL ? group->board->recorder[rank]
+           : group->board != NULL ? recorder_on(group->board, rank)
                                   : NULL;
     if (base == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -180,42 +210,33 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 /* ---- making
  * --------------------------------------------------------------------*/
 
-oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
 {
-    int64_t small = 0, stage = 0;
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    int here = 0;
 
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    OARI_TRY(oari_env_int("OARSONG_SMALL_BYTES", 8, 1 << 20, &small));
-    OARI_TRY(oari_env_int("OARSONG_STAGE_BYTES", 64, 64 << 20, &stage));
-    if (o->timeout_ms == 0)
-        OARI_TRY(oari_env_int("OARSONG_TIMEOUT_MS", -1, INT64_MAX / 2000000,
-                              &o->timeout_ms));
-    if (o->spin_us == 0)
-        OARI_TRY(oari_env_int("OARSONG_SPIN_US", -1, 1000000, &o->spin_us));
-    if (o->small_bytes == 0)
-        o->small_bytes = small != 0 ? (size_t)small : OARI_DEFAULT_SMALL;
-    if (o->stage_bytes == 0)
-        o->stage_bytes = stage != 0 ? (size_t)stage : OARI_DEFAULT_STAGE;
-    if (o->timeout_ms == 0)
-        o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
-    if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
-        return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
-                         strlen(o->name), OARI_NAME_MAX);
-    if (o->small_bytes < 8 || o->small_bytes > 1 << 20 || o->stage_bytes < 64 ||
-        o->stage_bytes > 64 << 20)
-        return oari_fail(OAR_E_ARG,
-                         "small_bytes %zu (8 to 1 MiB), stage_bytes %zu (64 "
-                         "to 64 MiB)",
-                         o->small_bytes, o->stage_bytes);
-    return OAR_OK;
+    if (g->board != NULL)
+        return g->board->spin_ns;
+    if (spin_us != 0 || g->backend->wait_fd == NULL)
+        return spin_us > 0 ? spin_us * 1000 : 0;
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                                const oar_group_opts *o,
                                struct oari_world *world)
 {
-    struct oari_open core = { o->small_bytes, o->stage_bytes, o->spin_us,
-                              g->recorder, world };
+    struct oari_open core = { .small_bytes = o->small_bytes,
+                              .stage_bytes = o->stage_bytes,
+                              .eager_bytes = o->eager_bytes,
+                              .spin_us = o->spin_us,
+                              .recorder = g->recorder,
+                              .world = world,
+                              .toward = oari_store_address(env->store) };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -228,66 +249,99 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(g->backend->open(g->self, &full));
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
+    g->spin_ns = choose_spin_ns(g, o->spin_us);
     return OAR_OK;
 }
 
-/* An algorithm forced by name decides whether the board is used. */
-static oar_status force_algorithm(oari_exec *x)
+static oar_status find_abilities(oar_group *g)
 {
-    int kind;
+    oar_backend_caps caps = { .size = sizeof caps };
 
-    x->algorithm = oari_env_text("OARSONG_ALGO");
-    if (x->algorithm == NULL)
-        return OAR_OK;
-    kind = oari_algorithm_kind(x->algorithm);
-    if (kind == OARI_NO_ALGORITHM)
-        return oari_fail(OAR_E_ARG, "there is no algorithm \"%s\"",
-                         x->algorithm);
-    if (kind == OARI_OVER_MEMORY && x->board == NULL)
-        return oari_fail(OAR_E_UNSUPPORTED,
-                         "algorithm \"%s\" needs shared memory", x->algorithm);
-    if (kind == OARI_OVER_MESSAGES)
-        x->board = NULL;
+    if (g->backend->probe != NULL)
+        OARI_TRY(g->backend->probe(&caps));
+    g->can = caps.can;
     return OAR_OK;
 }
 
-static oar_status make_exec(oar_group *g, const oar_group_opts *o)
+static oar_status check_rules(oar_group *g)
 {
-    oari_exec *x = &g->exec;
+    int whole = g->board != NULL && g->board->member == NULL;
 
+    return oari_rules_check(&g->rules,
+                            (whole ? OARI_MEMORY : 0) |
+                                (g->backend->send != NULL ? OARI_MESSAGES : 0));
+}
+
+static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
+{
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = g->board;
-    OARI_TRY(force_algorithm(x));
+    x->board = g->rules.messages_only ? NULL : g->board;
     x->backend = g->backend;
     x->self = g->self;
+    if (g->backend->board != NULL && g->backend->hosts != NULL)
+        x->hosts = g->backend->hosts(g->self);
+    x->rules = &g->rules;
+    x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
     x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
+    x->chunk_bytes = o->chunk_bytes;
     return oari_exec_init(x);
 }
 
-static oar_status check_world(const oar_backend_env *env)
+static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
 {
-    if (env->ranks < 1 || env->ranks > OARI_MAX_RANKS)
-        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks",
-                         env->ranks, OARI_MAX_RANKS);
-    if (env->rank < 0 || env->rank >= env->ranks)
-        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", env->rank,
-                         env->ranks);
+    oari_engine *e = &g->engine;
+
+    e->lane = oari_alloc(OARI_LANES, sizeof *e->lane);
+    if (e->lane == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(check_rules(g));
+    do
+        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
+    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    return OAR_OK;
+}
+
+static void drop_lanes(oari_engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        oari_exec_clear(&e->lane[i].exec);
+    oari_free(e->lane);
+}
+
+oar_status oari_group_check_world(int rank, int size)
+{
+    if (size < 1 || size > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks", size,
+                         OARI_MAX_RANKS);
+    if (rank < 0 || rank >= size)
+        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank, size);
     return OAR_OK;
 }
 
 static oar_status build(oar_group *g, const oar_backend_env *env,
-                        const oar_group_opts *o, struct oari_world *world)
+                        struct oari_world *world)
 {
+    oar_group_opts *o = &g->settings;
+
     g->name = oari_strdup(o->name != NULL ? o->name : "world");
     if (g->name == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine));
     OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
+    OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
+    if (env->store != NULL && env->ranks > 1)
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, o,
+                                     &g->algorithm, &g->rules));
+    else
+        OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
+    OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, world));
-    return make_exec(g, o);
+    return make_lanes(g, o);
 }
+
+static _Atomic uint64_t worlds; /* made in this process */
 
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
@@ -304,11 +358,15 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->generation = oari_fork_generation();
     g->backend = backend;
     g->timeout_ms = settings->timeout_ms;
-    if (build(g, env, settings, world) != OAR_OK) {
+    g->settings = *settings;
+    g->world_key = atomic_fetch_add(&worlds, 1);
+    g->store = oari_store_retain(env->store);
+    if (build(g, env, world) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
+    g->settings.name = g->settings.backend = NULL; /* the caller's */
     *group = g;
     return OAR_OK;
 }
@@ -325,13 +383,23 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
-    OARI_TRY(check_world(&env));
+    OARI_TRY(oari_group_check_world(rank, size));
     OARI_TRY(oari_group_settings(opts, &o));
     if (store == NULL && size > 1)
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
     name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
     OARI_TRY(oari_backend_find(name, size, &backend));
     return oari_group_open(backend, &env, &o, NULL, group);
+}
+
+static void drop_subsets(oar_group *g)
+{
+    while (g->subsets != NULL) {
+        oari_subset *s = g->subsets;
+
+        g->subsets = s->next;
+        oari_free(s);
+    }
 }
 
 void oar_group_destroy(oar_group *group)
@@ -347,9 +415,14 @@ void oar_group_destroy(oar_group *group)
     }
     if (group->opened)
         group->backend->close(group->self);
-    oari_exec_clear(&group->exec);
+    drop_lanes(&group->engine);
+    oari_batch_drop(group);
+    drop_subsets(group);
+    oar_store_destroy(group->store);
+    oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);
     oari_free(group->self);
     oari_free(group->name);
+    oari_free(group->algorithm);
     oari_free(group);
 }

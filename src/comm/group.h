@@ -14,17 +14,17 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
-    OARI_DEFAULT_SMALL = 512,
-    OARI_DEFAULT_STAGE = 256 << 10,
-    OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
+    OARI_DEFAULT_SPIN_NS = 50000, /* on a backend without a board */
+    OARI_NAME_MAX = 150           /* bytes; keys of the store begin with it */
 };
 
 /* What the in-tree backends are opened with besides oar_backend_env. */
 struct oari_open {
-    size_t small_bytes, stage_bytes;
+    size_t small_bytes, stage_bytes, eager_bytes;
     int64_t spin_us;
     oari_recorder *recorder;
     struct oari_world *world; /* sim's */
+    const char *toward;       /* address at which the ranks meet; NULL: none */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -40,9 +40,23 @@ struct oar_work {
     int mine;          /* and drives it itself: nobody else looks */
     oar_work_fn then;
     void *then_arg;
+    oar_work *whole;       /* it is a part of this one; NULL: it stands alone */
+    _Atomic int parts;     /* of a whole: how many are not done */
+    oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
+    struct oari_lane *lane; /* of a collective under way */
     struct oar_work *next;
 };
+
+/* A place for one collective under way. Over a board there is one, because
+ * meetings have one order; over messages several, told apart by their numbers.
+ */
+typedef struct oari_lane {
+    oari_exec exec;
+    oar_work *work; /* NULL: free */
+} oari_lane;
+
+enum { OARI_LANES = 8 };
 
 /* Who drives, and what is to be driven. See engine.c. */
 typedef struct oari_engine {
@@ -54,11 +68,29 @@ typedef struct oari_engine {
     pthread_cond_t changed;
     oar_work *first, *last; /* collectives queued; under lock */
     oar_work *fresh;        /* messages queued; under lock, newest first */
-    oar_work *current;      /* the driver's: the collective under way */
+    oari_lane *lane;        /* the driver's: collectives under way */
+    int lanes, busy;        /* how many, and in use */
+    int alone;              /* the one under way, or next, is a barrier */
+    uint64_t number;        /* of the collective started last */
     oar_work *message;      /* the driver's: messages under way */
     pthread_t thread;
     int has_thread, stop; /* under lock */
 } oari_engine;
+
+/* Calls collected between oar_batch_begin and _end. Those two guard it: only
+ * the thread that opened it touches it. */
+typedef struct oari_batch {
+    _Atomic int taken, open;
+    pthread_t owner;
+    oar_work *first, *last;
+    int count;
+} oari_batch;
+
+/* How many groups were made of one list of ranks. */
+typedef struct oari_subset {
+    struct oari_subset *next;
+    uint64_t hash, made;
+} oari_subset;
 
 struct oar_group {
     int rank, ranks;
@@ -69,12 +101,27 @@ struct oar_group {
     void *self;
     int opened;
     oari_board *board; /* NULL: none */
+    int64_t spin_ns;   /* before a waiter yields */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
     oar_error fault;
-    oari_exec exec;
+    uint32_t can; /* OAR_CAN_ bits of the backend */
+    oari_rules rules;
     oari_engine engine;
+    oari_batch batch;
+
+    /* for groups made of this one */
+    oar_store *store;        /* a reference; NULL: none */
+    oar_group_opts settings; /* every default filled in, rank 0's where it
+                                counts; without name and backend */
+    char *algorithm;         /* what settings point to; NULL: not ours */
+    uint64_t splits;
+    oari_subset *subsets;
+    int *in_world;      /* by rank: the rank in the first group; NULL: this is
+                           it */
+    uint64_t world_key; /* the same in all groups of one world, in here */
+    uint64_t watched;   /* monitored barriers so far */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -86,11 +133,15 @@ void oari_engine_close(oar_group *group);
 
 /* Runs the operation to its end. The work may be on the caller's stack. */
 void oari_engine_run(oar_group *group, oar_work *work);
-/* Queues it; it goes on by itself. */
-oar_status oari_engine_post(oar_group *group, oar_work *work);
+/* Makes sure that what is queued goes on by itself. */
+oar_status oari_engine_start(oar_group *group);
+void oari_engine_enqueue(oar_group *group, oar_work *work);
 void oari_engine_wait(oar_group *group, oar_work *work);
 /* Drives for a moment, if nobody does. */
 void oari_engine_nudge(oar_group *group);
+/* Whether such a message waits (oar_backend_ops.peek), after a look around. */
+int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                     oar_envelope *found);
 /* Makes whoever sleeps look again. Any thread. */
 void oari_engine_wake(oar_group *group);
 
@@ -101,12 +152,28 @@ void oari_engine_wake(oar_group *group);
 oar_status oari_group_settings(const oar_group_opts *opts,
                                oar_group_opts *full);
 
+/* Names the algorithm by a copy of text (NULL: none), which *algorithm owns. */
+oar_status oari_settings_own(const char *text, oar_group_opts *settings,
+                             char **algorithm);
+
+/* Puts rank 0's in place of those on which all ranks must agree, and fills in
+ * the rules. */
+oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
+                               oar_group_opts *settings, char **algorithm,
+                               oari_rules *rules);
+/* Whether there can be such a rank of such a group. */
+oar_status oari_group_check_world(int rank, int size);
+
 /* Makes a group over a backend, with settings as above. world: sim's, else
  * NULL. */
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
                            const oar_group_opts *settings,
                            struct oari_world *world, oar_group **group);
+
+/* Says whose ranks the group's are: member, by rank: in parent. */
+oar_status oari_group_place(oar_group *group, const oar_group *parent,
+                            const int *member);
 
 /* OAR_OK, or OAR_E_STATE in a child of the process that made the group. */
 oar_status oari_group_owned(const oar_group *group);
@@ -126,11 +193,36 @@ static inline int oari_group_broken(const oar_group *group)
            OARI_FAULT_READY;
 }
 
+/* A fault that a peer has published, or NULL. Any thread. */
+const oar_error *oari_group_published(const oar_group *group);
+/* 0, or how a rank is gone (board.h). The driver's. */
+int oari_group_gone(const oar_group *group, int rank);
+
 /* ---- work.c ----------------------------------------------------------------
  */
 
-/* Gives the call its number and runs or queues it. */
+/* Gives the call its number and runs or queues it. Borrows what it points to
+ * for the call. */
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work);
+/* Several calls that are under way at once, as one. */
+oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
+                          oar_work **work);
+
+/* Whether this thread has a batch open; then calls are added to it. */
+int oari_batching(const oar_group *group);
+oar_status oari_batch_add(oar_group *group, const oari_call *call);
+void oari_batch_drop(oar_group *group);
+
+/* Tags on the wire: a collective's number; or the user's with bit 63 set; or
+ * the library's own with bit 62 set. */
+static inline uint64_t oari_message_tag(int64_t tag)
+{
+    return UINT64_C(1) << 63 | (uint64_t)(tag >= 0 ? tag : 0);
+}
+static inline uint64_t oari_message_any(int64_t tag)
+{
+    return tag >= 0 ? 0 : UINT32_MAX;
+}
 void oari_work_finish(oar_work *work, oar_status status);
 
 #endif

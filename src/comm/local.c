@@ -10,12 +10,22 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "base/thread.h"
+
+/* A world made of ranks of another, until all of them have found it. */
+typedef struct child {
+    struct child *next;
+    oari_world *world;
+    int left; /* ranks that have not asked for it yet */
+    char name[];
+} child;
 
 struct oari_world {
     int ranks;
@@ -24,6 +34,10 @@ struct oari_world {
     oari_control **control;
     int *event;
     const void **recorder;
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t changed;
+    int joined;
+    child *children;
 };
 
 static void free_world(oari_world *w)
@@ -34,6 +48,15 @@ static void free_world(oari_world *w)
         if (w->event != NULL)
             oari_fork_close(w->event[r] - 1);
     }
+    while (w->children != NULL) {
+        child *c = w->children;
+
+        w->children = c->next;
+        oari_world_release(c->world);
+        oari_free(c);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
     oari_free(w->control);
     oari_free(w->event);
     oari_free(w->recorder);
@@ -93,6 +116,8 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
         return OAR_E_NOMEM;
     w->ranks = ranks;
     atomic_store(&w->holders, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    oari_cond_init(&w->changed);
     w->layout = oari_board_layout(ranks, small_bytes, stage_bytes);
     if (make_ranks(w, small_bytes, stage_bytes) != OAR_OK) {
         oari_world_release(w);
@@ -100,6 +125,83 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
     }
     *world = w;
     return OAR_OK;
+}
+
+/* ---- worlds of some of the ranks ----------------------------------------- */
+
+static child *find_child(oari_world *w, const char *name)
+{
+    child *c = w->children;
+
+    while (c != NULL && strcmp(c->name, name) != 0)
+        c = c->next;
+    return c;
+}
+
+static child *add_child(oari_world *w, const char *name, int ranks,
+                        size_t small_bytes, size_t stage_bytes)
+{
+    child *c = oari_alloc(1, sizeof *c + strlen(name) + 1);
+
+    if (c == NULL)
+        return NULL;
+    if (oari_world_create(ranks, small_bytes, stage_bytes, &c->world) !=
+        OAR_OK) {
+        oari_free(c);
+        return NULL;
+    }
+    memcpy(c->name, name, strlen(name) + 1);
+    c->left = ranks;
+    c->next = w->children;
+    w->children = c;
+    return c;
+}
+
+static void drop_child(oari_world *w, child *c)
+{
+    child **at = &w->children;
+
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    oari_free(c);
+}
+
+oar_status oari_world_child(oari_world *world, const char *name, int ranks,
+                            size_t small_bytes, size_t stage_bytes,
+                            oari_world **found)
+{
+    child *c;
+
+    pthread_mutex_lock(&world->lock);
+    c = find_child(world, name);
+    if (c == NULL)
+        c = add_child(world, name, ranks, small_bytes, stage_bytes);
+    if (c != NULL) {
+        *found = c->world;
+        if (--c->left == 0)
+            drop_child(world, c); /* its reference goes to the last */
+        else
+            atomic_fetch_add(&c->world->holders, 1);
+    }
+    pthread_mutex_unlock(&world->lock);
+    return c != NULL ? OAR_OK : oar_last_error()->status;
+}
+
+oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)
+{
+    int joined;
+
+    pthread_mutex_lock(&world->lock);
+    while (world->joined < world->ranks &&
+           oari_cond_wait(&world->changed, &world->lock, deadline_ns))
+        ;
+    joined = world->joined;
+    pthread_mutex_unlock(&world->lock);
+    if (joined == world->ranks)
+        return OAR_OK;
+    return oari_fail(OAR_E_TIMEOUT, "only %d of %d ranks have come", joined,
+                     world->ranks);
 }
 
 /* ---- what a board asks
@@ -190,6 +292,10 @@ oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
     board->recorder = world->recorder; /* filled in as the others join */
     board->world = world;
     atomic_fetch_add(&world->holders, 1);
+    pthread_mutex_lock(&world->lock);
+    world->joined++;
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
     return oari_board_ready(board, spin_us);
 }
 

@@ -14,6 +14,15 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
                              oari_world **world);
 void oari_world_release(oari_world *world); /* NULL is fine */
 
+/* A world of `ranks` of this one's ranks: each asks for it once, by the same
+ * name; the first makes it. Gives one reference. */
+oar_status oari_world_child(oari_world *world, const char *name, int ranks,
+                            size_t small_bytes, size_t stage_bytes,
+                            oari_world **found);
+
+/* Waits until all ranks have joined. */
+oar_status oari_world_wait(oari_world *world, int64_t deadline_ns);
+
 /* The board of one rank, whose recorder the others will read. All ranks join
  * before any of them communicates. */
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,

@@ -5,6 +5,10 @@
  * ring: `head`, bytes ever written, stored by the sender, and `taken`, bytes
  * ever read, stored by the receiver. Both are seq_cst, because after each the
  * other side's sleep flag is looked at (board.c).
+ *
+ * Scratch words of a transfer: 0 links it, 1 is its number (of an offer, for
+ * both sides), 2 what record it becomes or how much of it is copied, 3 the
+ * other side's number or where the data is.
  */
 #include "comm/mail.h"
 
@@ -15,111 +19,72 @@
 
 enum {
     RING_HEAD = 128, /* the head counter has lines of its own */
-    RING = OARI_MAIL_BYTES - RING_HEAD,
-    ASIDE_MAX = 64 << 20, /* bytes of unexpected messages, all sources */
-    ROUND = 16
+    ROUND = 16,
+    SHARE = 16 << 10, /* of the ring, shown at a time: both sides at work */
+    PIECE = 1 << 20   /* copied at a time, before looking around again */
 };
 
+enum kind { PUSH = 1, OFFER, TAKEN, WANTED, STREAM };
+
 typedef struct head {
-    uint64_t bytes;
-    uint64_t tag;
+    uint32_t kind;
+    int32_t status;   /* TAKEN: an oar_status */
+    uint64_t bytes;   /* of the message */
+    uint64_t tag;     /* PUSH, OFFER */
+    uint64_t number;  /* of the offer: the sender's, or in a STREAM the
+                         receiver's */
+    uint64_t place;   /* OFFER: as in board.h, or 0; WANTED: the receiver's
+                         number */
+    uint64_t address; /* OFFER: in the sender's memory */
 } head;
 
-/* A message that came before its receive. */
-typedef struct aside {
-    struct aside *next;
-    uint64_t tag;
-    size_t bytes;
-    int whole;
-    oar_transfer *claimed; /* the receive that waits for the rest */
-    unsigned char data[];
-} aside;
-
-typedef struct list {
-    oar_transfer *first, *last;
-} list;
-
 typedef struct outbox {
-    list queue;
+    oari_row queue;   /* what has to be written */
+    oari_row offered; /* what waits for its receive */
+    head *answer;     /* what has to be written before */
+    size_t answers, answer_room;
     _Atomic uint64_t *head;
     const _Atomic uint64_t *taken;
+    const _Atomic uint64_t *back; /* credit */
     unsigned char *ring;
-    size_t sent; /* of the first transfer, its head included */
+    size_t sent;    /* of the first transfer, its head included */
+    uint64_t spent; /* credit */
+    uint64_t number;
 } outbox;
 
 typedef struct inbox {
-    list posted;
-    aside *kept, *filling;
+    oari_row copying;   /* offers being copied */
+    oari_row streaming; /* offers whose data was asked for */
     const _Atomic uint64_t *head;
     _Atomic uint64_t *taken;
+    _Atomic uint64_t *back;
     const unsigned char *ring;
-    int open; /* a message is being read */
+    int open; /* a record's data is being read */
     head now;
-    size_t got;            /* bytes of its data */
-    oar_transfer *into;    /* its receive */
-    unsigned char *target; /* NULL: drained */
+    size_t got; /* bytes of it */
+    oari_inbound in;
+    oar_transfer *stream; /* its receive, if it is a STREAM */
 } inbox;
 
 struct oari_mail {
     oari_board *board;
+    oari_match *match;
+    size_t eager_bytes;
+    size_t ring; /* bytes of one, without its counter */
     oar_status aborted;
-    size_t kept_bytes;
-    outbox *out;
+    oar_status failed; /* what a call that cannot fail came to */
+    int no_fetch;      /* other processes cannot be read */
+    uint64_t number;
+    oari_taker taker;
+    outbox *out; /* by rank on the board */
     inbox *in;
 };
 
-/* ---- lists of transfers, linked through scratch[0] ------------------------
- */
+static void take(void *self, const oari_offer *offer, oar_transfer *receive);
 
-static void push(list *l, oar_transfer *t)
+static int group_rank(const oari_mail *m, int r)
 {
-    t->scratch[0] = NULL;
-    if (l->last != NULL)
-        l->last->scratch[0] = t;
-    else
-        l->first = t;
-    l->last = t;
-}
-
-static oar_transfer *next_of(const oar_transfer *t)
-{
-    return t->scratch[0];
-}
-
-static oar_transfer *take_tag(list *l, uint64_t tag)
-{
-    oar_transfer *before = NULL, *t = l->first;
-
-    while (t != NULL && t->tag != tag) {
-        before = t;
-        t = next_of(t);
-    }
-    if (t == NULL)
-        return NULL;
-    if (before != NULL)
-        before->scratch[0] = next_of(t);
-    else
-        l->first = next_of(t);
-    if (l->last == t)
-        l->last = before;
-    return t;
-}
-
-static void finish(oar_transfer *t, oar_status status)
-{
-    t->status = status;
-    t->done = 1;
-}
-
-static void finish_all(list *l, oar_status status)
-{
-    oar_transfer *t = l->first, *next;
-
-    for (; t != NULL; t = next) {
-        next = next_of(t);
-        finish(t, status);
-    }
-    l->first = l->last = NULL;
+    return m->board->member != NULL ? m->board->member[r] : r;
 }
 
 /* ---- making ---------------------------------------------------------------
@@ -130,28 +95,38 @@ static void open_boxes(oari_mail *m, int peer)
     const oari_board *b = m->board;
     unsigned char *mine = (unsigned char *)b->control[b->rank];
     unsigned char *theirs = (unsigned char *)b->control[peer];
-    unsigned char *to = mine + b->layout.mail + (size_t)peer * OARI_MAIL_BYTES;
+    unsigned char *to = mine + b->layout.mail + (size_t)peer * b->layout.ring;
     unsigned char *from =
-        theirs + b->layout.mail + (size_t)b->rank * OARI_MAIL_BYTES;
+        theirs + b->layout.mail + (size_t)b->rank * b->layout.ring;
+    _Atomic uint64_t *counts =
+        (_Atomic uint64_t *)(mine + b->layout.taken +
+                             (size_t)peer * OARI_LINE_ALIGN);
+    const _Atomic uint64_t *answers =
+        (const _Atomic uint64_t *)(theirs + b->layout.taken +
+                                   (size_t)b->rank * OARI_LINE_ALIGN);
 
     m->out[peer].head = (_Atomic uint64_t *)to;
     m->out[peer].ring = to + RING_HEAD;
-    m->out[peer].taken =
-        (const _Atomic uint64_t *)(theirs + b->layout.taken +
-                                   (size_t)b->rank * OARI_LINE_ALIGN);
+    m->out[peer].taken = answers;
+    m->out[peer].back = answers + 1;
     m->in[peer].head = (const _Atomic uint64_t *)from;
     m->in[peer].ring = from + RING_HEAD;
-    m->in[peer].taken = (_Atomic uint64_t *)(mine + b->layout.taken +
-                                             (size_t)peer * OARI_LINE_ALIGN);
+    m->in[peer].taken = counts;
+    m->in[peer].back = counts + 1;
 }
 
-oar_status oari_mail_create(oari_board *board, oari_mail **mail)
+oar_status oari_mail_create(oari_board *board, oari_match *match,
+                            size_t eager_bytes, oari_mail **mail)
 {
     oari_mail *m = oari_alloc(1, sizeof *m);
 
     if (m == NULL)
         return OAR_E_NOMEM;
     m->board = board;
+    m->match = match;
+    m->eager_bytes = eager_bytes;
+    m->ring = board->layout.ring - RING_HEAD;
+    m->taker = (oari_taker){ take, m };
     m->out = oari_alloc((size_t)board->ranks, sizeof *m->out);
     m->in = oari_alloc((size_t)board->ranks, sizeof *m->in);
     if (m->out == NULL || m->in == NULL) {
@@ -164,21 +139,12 @@ oar_status oari_mail_create(oari_board *board, oari_mail **mail)
     return OAR_OK;
 }
 
-static void drop_kept(inbox *in)
-{
-    while (in->kept != NULL) {
-        aside *a = in->kept;
-        in->kept = a->next;
-        oari_free(a);
-    }
-}
-
 void oari_mail_destroy(oari_mail *mail)
 {
     if (mail == NULL)
         return;
-    for (int r = 0; mail->in != NULL && r < mail->board->ranks; r++)
-        drop_kept(&mail->in[r]);
+    for (int r = 0; mail->out != NULL && r < mail->board->ranks; r++)
+        oari_free(mail->out[r].answer);
     oari_free(mail->in);
     oari_free(mail->out);
     oari_free(mail);
@@ -192,10 +158,10 @@ static size_t round_up(size_t bytes)
     return (bytes + ROUND - 1) / ROUND * ROUND;
 }
 
-static void ring_write(unsigned char *ring, uint64_t at, const void *from,
-                       size_t bytes)
+static void ring_write(const oari_mail *m, unsigned char *ring, uint64_t at,
+                       const void *from, size_t bytes)
 {
-    size_t first = at % RING, part = RING - first;
+    size_t first = at % m->ring, part = m->ring - first;
 
     if (part > bytes)
         part = bytes;
@@ -204,10 +170,10 @@ static void ring_write(unsigned char *ring, uint64_t at, const void *from,
         memcpy(ring, (const unsigned char *)from + part, bytes - part);
 }
 
-static void ring_read(const unsigned char *ring, uint64_t at, void *to,
-                      size_t bytes)
+static void ring_read(const oari_mail *m, const unsigned char *ring,
+                      uint64_t at, void *to, size_t bytes)
 {
-    size_t first = at % RING, part = RING - first;
+    size_t first = at % m->ring, part = m->ring - first;
 
     if (part > bytes)
         part = bytes;
@@ -216,36 +182,114 @@ static void ring_read(const unsigned char *ring, uint64_t at, void *to,
         memcpy((unsigned char *)to + part, ring, bytes - part);
 }
 
-/* ---- sending ---------------------------------------------------------------
+static size_t room_in(const oari_mail *m, const outbox *out, uint64_t at)
+{
+    uint64_t taken = atomic_load_explicit(out->taken, memory_order_acquire);
+
+    return m->ring - (size_t)(at - taken);
+}
+
+/* ---- writing ---------------------------------------------------------------
  */
 
-/* Writes as much of the first message as there is room for; whether any. */
-static int write_some(outbox *out, oar_transfer *t)
+static oar_status push_answer(outbox *out, const head *h)
+{
+    if (out->answers == out->answer_room) {
+        size_t room = out->answer_room != 0 ? 2 * out->answer_room : 8;
+        head *more = oari_alloc(room, sizeof *more);
+        if (more == NULL)
+            return OAR_E_NOMEM;
+        if (out->answers != 0)
+            memcpy(more, out->answer, out->answers * sizeof *more);
+        oari_free(out->answer);
+        out->answer = more;
+        out->answer_room = room;
+    }
+    out->answer[out->answers++] = *h;
+    return OAR_OK;
+}
+
+static int write_answers(const oari_mail *m, outbox *out)
 {
     uint64_t at = atomic_load_explicit(out->head, memory_order_relaxed);
-    uint64_t taken = atomic_load_explicit(out->taken, memory_order_acquire);
-    size_t room = RING - (size_t)(at - taken), left, part;
-    head h = { t->bytes, t->tag };
+    size_t room = room_in(m, out, at), n = 0;
+
+    for (; n < out->answers && room >= sizeof(head); n++) {
+        ring_write(m, out->ring, at, &out->answer[n], sizeof(head));
+        at += sizeof(head);
+        room -= sizeof(head);
+    }
+    if (n == 0)
+        return 0;
+    out->answers -= n;
+    memmove(out->answer, out->answer + n, out->answers * sizeof(head));
+    atomic_store_explicit(out->head, at, memory_order_seq_cst);
+    return 1;
+}
+
+/* The record that a transfer becomes. */
+static head head_of(oari_mail *m, const oar_transfer *t)
+{
+    oari_board *b = m->board;
+    head h = { .kind = (uint32_t)oari_scratch(t, 2),
+               .bytes = t->bytes,
+               .tag = t->tag,
+               .number = oari_scratch(t, 1) };
+
+    if (h.kind == STREAM)
+        h.number = oari_scratch(t, 3);
+    if (h.kind == OFFER && t->bytes != 0) {
+        h.place = b->ops->place(b->self, t->data, t->bytes);
+        h.address = (uint64_t)(uintptr_t)t->data;
+    }
+    return h;
+}
+
+static size_t data_bytes(const oar_transfer *t)
+{
+    return oari_scratch(t, 2) == OFFER ? 0 : t->bytes;
+}
+
+/* Writes as much of the first record as there is room for; whether any. */
+static int write_some(oari_mail *m, outbox *out, oar_transfer *t)
+{
+    uint64_t start = atomic_load_explicit(out->head, memory_order_relaxed);
+    uint64_t at = start;
+    size_t room = room_in(m, out, at), bytes = data_bytes(t), left, part;
 
     if (out->sent == 0) {
+        head h;
         if (room < sizeof h)
             return 0;
-        ring_write(out->ring, at, &h, sizeof h);
+        h = head_of(m, t);
+        ring_write(m, out->ring, at, &h, sizeof h);
         out->sent = sizeof h;
         at += sizeof h;
         room -= sizeof h;
     }
-    left = t->bytes - (out->sent - sizeof h);
+    left = bytes - (out->sent - sizeof(head));
     part = left < room ? left : room / ROUND * ROUND;
+    part = part < SHARE ? part : SHARE;
     if (part != 0)
-        ring_write(out->ring, at,
-                   (const unsigned char *)t->data + (t->bytes - left), part);
+        ring_write(m, out->ring, at,
+                   (const unsigned char *)t->data + (bytes - left), part);
     out->sent += part;
     at += part == left ? round_up(part) : part;
-    if (at == atomic_load_explicit(out->head, memory_order_relaxed))
+    if (at == start)
         return 0;
     atomic_store_explicit(out->head, at, memory_order_seq_cst);
     return 1;
+}
+
+/* A record is written: an offer waits for its answer, the rest is done. */
+static void end_record(outbox *out, oar_transfer *t)
+{
+    oari_row_remove(&out->queue, NULL, t);
+    out->sent = 0;
+    if (oari_scratch(t, 2) == OFFER)
+        oari_row_push(&out->offered, t);
+    else
+        oari_transfer_finish(t, OAR_OK);
 }
 
 static void push_out(oari_mail *m, int peer)
@@ -254,140 +298,288 @@ static void push_out(oari_mail *m, int peer)
     oar_transfer *t;
     int wrote = 0;
 
-    while ((t = out->queue.first) != NULL) {
-        wrote |= write_some(out, t);
-        if (out->sent != sizeof(head) + t->bytes)
-            break;
-        out->sent = 0;
-        out->queue.first = next_of(t);
-        if (out->queue.first == NULL)
-            out->queue.last = NULL;
-        finish(t, OAR_OK);
+    if (out->answers != 0 && out->sent == 0)
+        wrote = write_answers(m, out);
+    while ((t = out->queue.first) != NULL && write_some(m, out, t)) {
+        wrote = 1;
+        if (out->sent == sizeof(head) + data_bytes(t))
+            end_record(out, t);
     }
     if (wrote)
         oari_board_notify(m->board, peer);
 }
 
-oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer)
+static int may_push(const oari_mail *m, const outbox *out,
+                    const oar_transfer *t)
 {
+    return !t->synchronous && t->bytes <= m->eager_bytes &&
+           oari_match_may_push(
+               m->match, out->spent,
+               atomic_load_explicit(out->back, memory_order_relaxed), t->bytes);
+}
+
+oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
+{
+    outbox *out = &mail->out[to];
+    int push = may_push(mail, out, transfer);
+
     if (mail->aborted != OAR_OK) {
-        finish(transfer, mail->aborted);
+        oari_transfer_finish(transfer, mail->aborted);
         return OAR_OK;
     }
-    push(&mail->out[transfer->peer].queue, transfer);
-    push_out(mail, transfer->peer);
+    oari_scratch_set(transfer, 2, push ? PUSH : OFFER);
+    oari_scratch_set(transfer, 1, ++out->number);
+    if (push)
+        out->spent += oari_credit_cost(transfer->bytes);
+    oari_row_push(&out->queue, transfer);
+    push_out(mail, to);
     return OAR_OK;
 }
 
-/* ---- receiving -------------------------------------------------------------
+/* ---- taking what was offered -----------------------------------------------
  */
 
-static aside **find_kept(inbox *in, uint64_t tag)
+static void answer(oari_mail *m, int peer, const head *h)
 {
-    aside **at = &in->kept;
+    oar_status status = push_answer(&m->out[peer], h);
 
-    while (*at != NULL && ((*at)->tag != tag || (*at)->claimed != NULL))
-        at = &(*at)->next;
-    return at;
-}
-
-/* Hands a whole message that was set aside to its receive. */
-static void hand_over(oari_mail *m, aside **at, oar_transfer *t)
-{
-    aside *a = *at;
-
-    if (a->bytes == t->bytes && a->bytes != 0)
-        memcpy(t->data, a->data, a->bytes);
-    finish(t, a->bytes == t->bytes ? OAR_OK : OAR_E_SIZE);
-    *at = a->next;
-    m->kept_bytes -= a->bytes;
-    oari_free(a);
-}
-
-oar_status oari_mail_recv(oari_mail *mail, oar_transfer *transfer)
-{
-    inbox *in = &mail->in[transfer->peer];
-    aside **at;
-
-    if (mail->aborted != OAR_OK) {
-        finish(transfer, mail->aborted);
-        return OAR_OK;
-    }
-    at = find_kept(in, transfer->tag);
-    if (*at == NULL)
-        push(&in->posted, transfer);
-    else if ((*at)->whole)
-        hand_over(mail, at, transfer);
+    if (status != OAR_OK)
+        m->failed = status;
     else
-        (*at)->claimed = transfer;
+        push_out(m, peer);
+}
+
+static void say_taken(oari_mail *m, int peer, uint64_t number,
+                      oar_status status)
+{
+    head h = { .kind = TAKEN, .status = status, .number = number };
+
+    answer(m, peer, &h);
+}
+
+/* The data has to come through the ring. */
+static void ask_for(oari_mail *m, int peer, oar_transfer *t, uint64_t number)
+{
+    head h = { .kind = WANTED, .number = number, .place = ++m->number };
+
+    oari_scratch_set(t, 1, h.place);
+    oari_row_push(&m->in[peer].streaming, t);
+    answer(m, peer, &h);
+}
+
+/* word: the offer's number, place and address. */
+static void start_copy(oari_mail *m, int peer, const oari_offer *offer,
+                       oar_transfer *t)
+{
+    oari_board *b = m->board;
+    const void *from =
+        b->ops->resolve(b->self, peer, offer->word[1], offer->bytes);
+
+    if (offer->word[1] != 0 && from == NULL) {
+        if (oar_last_error()->status != OAR_E_CLOSED)
+            m->failed = oar_last_error()->status;
+        oari_scratch_set(t, 1, 0); /* ended when the group is */
+        oari_row_push(&m->in[peer].streaming, t);
+        return;
+    }
+    if (from == NULL && (b->ops->fetch == NULL || m->no_fetch)) {
+        ask_for(m, peer, t, offer->word[0]);
+        return;
+    }
+    oari_scratch_set(t, 1, offer->word[0]);
+    oari_scratch_set(t, 2, 0);
+    oari_scratch_set(t, 3, from != NULL ? 0 : offer->word[2]);
+    memcpy(&t->scratch[4], &from, sizeof from);
+    oari_row_push(&m->in[peer].copying, t); /* by the next progress */
+}
+
+static void take(void *self, const oari_offer *offer, oar_transfer *receive)
+{
+    oari_mail *m = self;
+    int peer = oari_board_rank(m->board, offer->source);
+
+    if (receive == NULL)
+        say_taken(m, peer, offer->word[0], OAR_E_SIZE);
+    else if (offer->bytes != 0)
+        start_copy(m, peer, offer, receive);
+    else {
+        oari_transfer_finish(receive, OAR_OK);
+        say_taken(m, peer, offer->word[0], OAR_OK);
+    }
+}
+
+/* Out of a segment. In one process the sender may not give up meanwhile. */
+static oar_status copy_mapped(oari_mail *m, void *to, const void *from,
+                              size_t bytes)
+{
+    const oari_board_ops *ops = m->board->ops;
+
+    if (ops->enter != NULL && !ops->enter(m->board->self))
+        return OAR_E_CLOSED;
+    memcpy(to, from, bytes);
+    if (ops->leave != NULL)
+        ops->leave(m->board->self);
     return OAR_OK;
 }
 
-/* A place for a message without a receive; 0 when it must wait in the ring. */
-static int set_aside(oari_mail *m, inbox *in, oar_status *status)
+static oar_status copy_piece(oari_mail *m, int peer, oar_transfer *t,
+                             size_t done, size_t bytes)
 {
-    aside *a, **end = &in->kept;
+    const oari_board *b = m->board;
+    unsigned char *to = (unsigned char *)t->data + done;
+    uint64_t address = oari_scratch(t, 3);
 
-    if (in->now.bytes > ASIDE_MAX - m->kept_bytes)
-        return 0;
-    a = oari_alloc(1, sizeof *a + in->now.bytes);
-    if (a == NULL) {
-        *status = OAR_E_NOMEM;
-        return 0;
-    }
-    a->tag = in->now.tag;
-    a->bytes = in->now.bytes;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = a;
-    m->kept_bytes += a->bytes;
-    in->filling = a;
-    in->target = a->data;
-    return 1;
+    if (address == 0)
+        return copy_mapped(m, to, (const unsigned char *)t->scratch[4] + done,
+                           bytes);
+    return b->ops->fetch(b->self, peer, address + done, to, bytes);
 }
 
-/* Reads the head of the next message and decides where it goes. 0: nothing
- * there, or it has to wait. */
-static int open_message(oari_mail *m, inbox *in, oar_status *status)
+/* What was copied counts only if the sender is still in it: it publishes its
+ * fault before it uses the buffer for something else. */
+static int stayed(const oari_mail *m, int peer)
 {
+    const oari_control *c = m->board->control[peer];
+
+    atomic_thread_fence(memory_order_acquire); /* after the copying */
+    return atomic_load_explicit(&c->fault, memory_order_acquire) ==
+           OARI_FAULT_NONE;
+}
+
+/* A copy that cannot go on: through the ring, or, when the peer is gone, not at
+ * all: whoever watches over the peers ends the operation. */
+static void give_up_copy(oari_mail *m, int peer, oar_transfer *t,
+                         oar_status status)
+{
+    oari_row_remove(&m->in[peer].copying, NULL, t);
+    if (status == OAR_E_UNSUPPORTED) {
+        m->no_fetch = 1;
+        ask_for(m, peer, t, oari_scratch(t, 1));
+    } else {
+        oari_scratch_set(t, 1, 0); /* no number: it is never streamed */
+        oari_row_push(&m->in[peer].streaming, t);
+    }
+}
+
+/* Copies on in the first offer that is being copied. */
+static void copy_some(oari_mail *m, int peer)
+{
+    oar_transfer *t = m->in[peer].copying.first;
+    size_t done = oari_scratch(t, 2), left = t->bytes - done;
+    size_t bytes = left < PIECE ? left : PIECE;
+    oar_status status = copy_piece(m, peer, t, done, bytes);
+
+    if (status == OAR_OK && !stayed(m, peer))
+        status = OAR_E_CLOSED;
+    if (status != OAR_OK)
+        give_up_copy(m, peer, t, status);
+    else if (bytes < left)
+        oari_scratch_set(t, 2, done + bytes);
+    else {
+        oari_row_remove(&m->in[peer].copying, NULL, t);
+        say_taken(m, peer, oari_scratch(t, 1), OAR_OK);
+        oari_transfer_finish(t, OAR_OK);
+    }
+    if (m->in[peer].copying.first != NULL)
+        oari_board_wake(m->board); /* do not sleep over it */
+}
+
+/* ---- reading ---------------------------------------------------------------
+ */
+
+static oar_status bad_record(const oari_mail *m, int peer, const head *h)
+{
+    return oari_fail(OAR_E_DATA, "rank %d sent a record %u out of place",
+                     group_rank(m, peer), h->kind);
+}
+
+static oar_status read_offer(oari_mail *m, int peer, const head *h)
+{
+    oari_offer offer = { .source = group_rank(m, peer),
+                         .tag = h->tag,
+                         .bytes = h->bytes,
+                         .word = { h->number, h->place, h->address } };
+
+    return oari_match_offer(m->match, &offer, &m->taker);
+}
+
+static oar_status read_answer(oari_mail *m, int peer, const head *h)
+{
+    outbox *out = &m->out[peer];
+    oar_transfer *t = oari_row_take(&out->offered, h->number);
+
+    if (t == NULL)
+        return bad_record(m, peer, h);
+    if (h->kind == TAKEN) {
+        oari_transfer_finish(t, (oar_status)h->status);
+        return OAR_OK;
+    }
+    oari_scratch_set(t, 2, STREAM);
+    oari_scratch_set(t, 3, h->place);
+    oari_row_push(&out->queue, t);
+    push_out(m, peer);
+    return OAR_OK;
+}
+
+static oar_status begin_stream(oari_mail *m, int peer)
+{
+    inbox *in = &m->in[peer];
+
+    in->stream = oari_row_take(&in->streaming, in->now.number);
+    if (in->stream == NULL || in->stream->bytes != in->now.bytes ||
+        in->now.number == 0)
+        return bad_record(m, peer, &in->now);
+    in->in =
+        (oari_inbound){ .target = in->stream->data, .bytes = in->now.bytes };
+    return OAR_OK;
+}
+
+/* Acts on a head; a record with data is open from now on. */
+static oar_status begin_record(oari_mail *m, int peer)
+{
+    inbox *in = &m->in[peer];
+
+    in->got = 0;
+    in->open = in->now.kind == PUSH || in->now.kind == STREAM;
+    in->stream = NULL;
+    switch (in->now.kind) {
+    case PUSH:
+        return oari_match_begin(m->match, group_rank(m, peer), in->now.tag,
+                                in->now.bytes, &in->in);
+    case OFFER: return read_offer(m, peer, &in->now);
+    case TAKEN:
+    case WANTED: return read_answer(m, peer, &in->now);
+    case STREAM: return begin_stream(m, peer);
+    default: return bad_record(m, peer, &in->now);
+    }
+}
+
+/* 0: there is none. */
+static int read_head(oari_mail *m, int peer, oar_status *status)
+{
+    inbox *in = &m->in[peer];
     uint64_t at = atomic_load_explicit(in->taken, memory_order_relaxed);
     uint64_t end = atomic_load_explicit(in->head, memory_order_acquire);
 
     if (end - at < sizeof in->now)
         return 0;
-    ring_read(in->ring, at, &in->now, sizeof in->now);
-    in->filling = NULL;
-    in->target = NULL;
-    in->into = take_tag(&in->posted, in->now.tag);
-    if (in->into == NULL && !set_aside(m, in, status))
-        return 0;
-    if (in->into != NULL && in->into->bytes == in->now.bytes)
-        in->target = in->into->data;
-    in->got = 0;
-    in->open = 1;
+    ring_read(m, in->ring, at, &in->now, sizeof in->now);
     atomic_store_explicit(in->taken, at + sizeof in->now, memory_order_seq_cst);
+    *status = begin_record(m, peer);
     return 1;
 }
 
-static void close_message(oari_mail *m, inbox *in)
+static void end_data(oari_mail *m, inbox *in)
 {
-    aside *a = in->filling, **at = &in->kept;
-
     in->open = 0;
-    if (in->into != NULL) {
-        finish(in->into,
-               in->into->bytes == in->now.bytes ? OAR_OK : OAR_E_SIZE);
-        return;
-    }
-    a->whole = 1;
-    if (a->claimed == NULL)
-        return;
-    while (*at != a)
-        at = &(*at)->next;
-    hand_over(m, at, a->claimed);
+    if (in->stream != NULL)
+        oari_transfer_finish(in->stream, OAR_OK);
+    else
+        oari_match_end(m->match, &in->in);
+    in->stream = NULL;
 }
 
-/* Reads on in the open message; whether it moved. */
+/* Reads on in the open record; whether it moved. */
 static int read_some(oari_mail *m, inbox *in)
 {
     uint64_t at = atomic_load_explicit(in->taken, memory_order_relaxed);
@@ -395,16 +587,17 @@ static int read_some(oari_mail *m, inbox *in)
     size_t left = in->now.bytes - in->got, ready = (size_t)(end - at);
     size_t part = left < ready ? left : ready;
 
+    part = part < SHARE ? part : SHARE;
     if (part < left && part == 0)
         return 0;
-    if (part != 0 && in->target != NULL)
-        ring_read(in->ring, at, in->target + in->got, part);
+    if (part != 0 && in->in.target != NULL)
+        ring_read(m, in->ring, at, in->in.target + in->got, part);
     in->got += part;
     atomic_store_explicit(in->taken,
                           at + (part == left ? round_up(part) : part),
                           memory_order_seq_cst);
     if (in->got == in->now.bytes)
-        close_message(m, in);
+        end_data(m, in);
     return 1;
 }
 
@@ -414,14 +607,22 @@ static oar_status pull_in(oari_mail *m, int peer)
     oar_status status = OAR_OK;
     int moved = 0;
 
-    while (in->open || open_message(m, in, &status)) {
-        if (!read_some(m, in))
-            break;
+    while (status == OAR_OK &&
+           (in->open ? read_some(m, in) : read_head(m, peer, &status)))
         moved = 1;
-    }
     if (moved)
         oari_board_notify(m->board, peer);
     return status;
+}
+
+/* Nobody waits for credit: without it messages are offered. */
+static void give_credit(oari_mail *m, int peer)
+{
+    uint64_t back = oari_match_received(m->match, group_rank(m, peer));
+    _Atomic uint64_t *shown = m->in[peer].back;
+
+    if (atomic_load_explicit(shown, memory_order_relaxed) != back)
+        atomic_store_explicit(shown, back, memory_order_relaxed);
 }
 
 oar_status oari_mail_progress(oari_mail *mail)
@@ -429,25 +630,47 @@ oar_status oari_mail_progress(oari_mail *mail)
     if (mail->aborted != OAR_OK)
         return OAR_OK;
     for (int r = 0; r < mail->board->ranks; r++) {
+        if (r == mail->board->rank)
+            continue;
         push_out(mail, r);
         OARI_TRY(pull_in(mail, r));
+        if (mail->in[r].copying.first != NULL)
+            copy_some(mail, r);
+        give_credit(mail, r);
     }
-    return OAR_OK;
+    return mail->failed;
+}
+
+/* ---- the end ---------------------------------------------------------------
+ */
+
+/* Peers that are threads may be reading what was offered: they are waited for
+ * before the buffers are the user's again. */
+static void withdraw(oari_mail *m, const outbox *out)
+{
+    const oari_board *b = m->board;
+
+    if (out->offered.first != NULL)
+        b->ops->detach(b->self, out->offered.first->data, 0);
 }
 
 void oari_mail_abort(oari_mail *mail, oar_status why)
 {
+    if (mail->aborted != OAR_OK)
+        return;
     mail->aborted = why;
     for (int r = 0; r < mail->board->ranks; r++) {
         inbox *in = &mail->in[r];
-        finish_all(&mail->out[r].queue, why);
-        finish_all(&in->posted, why);
-        if (in->open && in->into != NULL)
-            finish(in->into, why);
+        outbox *out = &mail->out[r];
+        withdraw(mail, out);
+        oari_row_finish(&out->queue, why);
+        oari_row_finish(&out->offered, why);
+        oari_row_finish(&in->copying, why);
+        oari_row_finish(&in->streaming, why);
+        if (in->stream != NULL)
+            oari_transfer_finish(in->stream, why);
+        oari_match_drop(&in->in, why);
+        in->stream = NULL;
         in->open = 0;
-        for (aside *a = in->kept; a != NULL; a = a->next)
-            if (a->claimed != NULL)
-                finish(a->claimed, why);
-        drop_kept(in);
     }
 }

@@ -2,27 +2,40 @@
 /* comm/mail.h: messages between ranks of a board.
  *
  * For every ordered pair there is a ring of bytes in the sender's control
- * block; the receiver keeps, in its own, how many bytes it has taken. A message
- * is a 16-byte head (bytes, tag) and its data, rounded up to 16; one longer
- * than the ring flows through it. It goes straight into the buffer of the
- * receive that matches, or, if none is posted yet, into memory set aside, up to
- * a limit: then it stays in the ring, and the sender waits.
+ * block; the receiver keeps, in its own, how many bytes it has taken and what
+ * credit it has given back (match.h). A record is a head of 48 bytes and, for
+ * some, data, rounded up to 16; one longer than the ring flows through it.
+ *
+ *   PUSH    a message with its data, up to eager_bytes and the credit
+ *   OFFER   a message's envelope, and where its data is
+ *   TAKEN   the answer: it was copied, or refused because of its size
+ *   WANTED  the answer: its data cannot be reached, send it
+ *   STREAM  the data of a message that was wanted
+ *
+ * The data of an offer is copied by the receiver, straight from the sender's
+ * buffer: out of a segment both map, or by a system call that reads another
+ * process (board->ops->fetch). The receiver never writes into the sender's
+ * memory. What it copied counts only if the sender had not given up by then.
  */
 #ifndef OARI_COMM_MAIL_H
 #define OARI_COMM_MAIL_H
 
 #include "comm/board.h"
+#include "comm/match.h"
 
 typedef struct oari_mail oari_mail;
 
-oar_status oari_mail_create(oari_board *board, oari_mail **mail);
+/* Peers of transfers are ranks of the group, as is everything the match sees.
+ * Borrows board and match. */
+oar_status oari_mail_create(oari_board *board, oari_match *match,
+                            size_t eager_bytes, oari_mail **mail);
 void oari_mail_destroy(oari_mail *mail); /* NULL is fine */
 
-oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer);
-oar_status oari_mail_recv(oari_mail *mail, oar_transfer *transfer);
+/* `to` is the peer's rank on the board. */
+oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to);
 oar_status oari_mail_progress(oari_mail *mail);
 
-/* Ends every transfer under way. Called by the driver. */
+/* Ends every transfer it was given. Called by the driver. */
 void oari_mail_abort(oari_mail *mail, oar_status why);
 
 #endif

@@ -1,68 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan: the list of steps and the table of planners. */
+/* plan: the list of steps, and how rows and messages are cut. */
 #include "comm/plan.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "comm/planners.h"
 
-const oari_algorithm oari_algorithms[] = {
-    { "line", OAR_COLL_BARRIER, 1, oari_plan_line_barrier },
-    { "line", OAR_COLL_BROADCAST, 1, oari_plan_line_broadcast },
-    { "line", OAR_COLL_ALL_REDUCE, 1, oari_plan_line_all_reduce },
-    { "direct", OAR_COLL_BROADCAST, 1, oari_plan_direct_broadcast },
-    { "direct", OAR_COLL_ALL_REDUCE, 1, oari_plan_direct_all_reduce },
-    { "staged", OAR_COLL_BROADCAST, 1, oari_plan_staged_broadcast },
-    { "staged", OAR_COLL_ALL_REDUCE, 1, oari_plan_staged_all_reduce },
-    { "dissemination", OAR_COLL_BARRIER, 0, oari_plan_dissemination },
-    { "binomial", OAR_COLL_BROADCAST, 0, oari_plan_binomial },
-    { "exchange", OAR_COLL_ALL_REDUCE, 0, oari_plan_exchange },
-    { NULL, OAR_COLL_COUNT, 0, NULL },
+enum {
+    BLOCK = 64,            /* elements */
+    CHUNK_LEAST = 32 << 10 /* bytes: what is shorter is not worth cutting */
 };
 
-/* A line has room only for so much; nothing may force more into it. */
-static int fits(const oari_algorithm *a, const oari_ask *ask)
-{
-    return a->kind == ask->kind &&
-           (strcmp(a->name, "line") != 0 ||
-            ask->count <= ask->small_bytes / ask->element);
-}
-
-const oari_algorithm *oari_choose(const oari_ask *ask, int over_memory,
-                                  const char *name)
-{
-    const oari_algorithm *best = NULL;
-
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
-        if (!fits(a, ask) || a->over_memory != over_memory)
-            continue;
-        if (name != NULL && strcmp(a->name, name) == 0)
-            return a;
-        if (best == NULL)
-            best = a;
-    }
-    if (best == NULL)
-        oari_fail(OAR_E_UNSUPPORTED, "%s of %zu elements has no algorithm",
-                  oar_coll_name(ask->kind), ask->count);
-    return best;
-}
-
-int oari_algorithm_kind(const char *name)
-{
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (strcmp(a->name, name) == 0)
-            return a->over_memory ? OARI_OVER_MEMORY : OARI_OVER_MESSAGES;
-    return OARI_NO_ALGORITHM;
-}
-
-oar_status oari_plan_make(const oari_algorithm *algorithm, const oari_ask *ask,
-                          oari_plan *plan)
+oar_status oari_plan_make(const char *name, oari_planner planner,
+                          const oari_ask *ask, oari_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
-    plan->algorithm = algorithm->name;
-    algorithm->plan(ask, plan);
+    plan->algorithm = name;
+    planner(ask, plan);
     oari_plan_end(plan);
     if (plan->failed) {
         oari_plan_clear(plan);
@@ -96,7 +51,7 @@ static int grow(oari_plan *plan)
     return 1;
 }
 
-static void append(oari_plan *plan, oari_step step)
+void oari_plan_step(oari_plan *plan, oari_step step)
 {
     if (plan->failed || (plan->steps == plan->room && !grow(plan)))
         return;
@@ -105,16 +60,24 @@ static void append(oari_plan *plan, oari_step step)
 
 void oari_plan_meet(oari_plan *plan, size_t from_at, size_t count)
 {
-    append(plan, (oari_step){ .kind = OARI_MEET,
-                              .peer = -1,
-                              .from = OARI_IN,
-                              .from_at = from_at,
-                              .count = count });
+    oari_plan_step(plan, (oari_step){ .kind = OARI_MEET,
+                                      .peer = -1,
+                                      .from = OARI_IN,
+                                      .from_at = from_at,
+                                      .count = count });
 }
 
-int oari_plan_unless_reachable(oari_plan *plan, int peer)
+void oari_plan_meet_table(oari_plan *plan)
 {
-    append(plan, (oari_step){ .kind = OARI_UNLESS_REACHABLE, .peer = peer });
+    oari_plan_step(
+        plan, (oari_step){ .kind = OARI_MEET, .peer = -1, .from = OARI_TABLE });
+}
+
+int oari_plan_unless_reachable(oari_plan *plan, oari_where what, int peer)
+{
+    oari_plan_step(plan, (oari_step){ .kind = OARI_UNLESS_REACHABLE,
+                                      .from = what,
+                                      .peer = peer });
     return plan->steps - 1;
 }
 
@@ -126,76 +89,234 @@ void oari_plan_land(oari_plan *plan, int jump)
 
 void oari_plan_end(oari_plan *plan)
 {
-    append(plan, (oari_step){ .kind = OARI_END, .peer = -1 });
+    oari_plan_step(plan, (oari_step){ .kind = OARI_END, .peer = -1 });
+}
+
+void oari_plan_settle(oari_plan *plan)
+{
+    oari_plan_step(plan, (oari_step){ .kind = OARI_SETTLE, .peer = -1 });
 }
 
 void oari_plan_copy(oari_plan *plan, oari_where to, size_t to_at,
                     oari_where from, int peer, size_t from_at, size_t count)
 {
-    if (count == 0)
-        return;
-    append(plan, (oari_step){ .kind = OARI_COPY,
-                              .to = to,
-                              .from = from,
-                              .peer = peer,
-                              .to_at = to_at,
-                              .from_at = from_at,
-                              .count = count });
+    if (count != 0)
+        oari_plan_step(plan, (oari_step){ .kind = OARI_COPY,
+                                          .to = to,
+                                          .from = from,
+                                          .peer = peer,
+                                          .to_peer = -1,
+                                          .to_at = to_at,
+                                          .from_at = from_at,
+                                          .count = count });
+}
+
+void oari_plan_copy_out(oari_plan *plan, int to_peer, size_t to_at,
+                        oari_where from, size_t from_at, size_t count)
+{
+    if (count != 0)
+        oari_plan_step(plan, (oari_step){ .kind = OARI_COPY,
+                                          .to = OARI_OUT,
+                                          .from = from,
+                                          .peer = -1,
+                                          .to_peer = to_peer,
+                                          .to_at = to_at,
+                                          .from_at = from_at,
+                                          .count = count });
 }
 
 void oari_plan_reduce(oari_plan *plan, oari_where to, size_t to_at,
-                      oari_where from, size_t from_at, size_t out_at,
-                      size_t count)
+                      oari_where from, size_t from_at, size_t count)
 {
-    if (count == 0)
-        return;
-    append(plan, (oari_step){ .kind = OARI_REDUCE,
-                              .to = to,
-                              .from = from,
-                              .peer = -1,
-                              .to_at = to_at,
-                              .from_at = from_at,
-                              .out_at = out_at,
-                              .count = count });
+    if (count != 0)
+        oari_plan_step(plan, (oari_step){ .kind = OARI_REDUCE,
+                                          .to = to,
+                                          .from = from,
+                                          .peer = -1,
+                                          .to_peer = -1,
+                                          .to_at = to_at,
+                                          .from_at = from_at,
+                                          .count = count });
+}
+
+void oari_plan_combine(oari_plan *plan, oari_spot to, oari_spot left,
+                       oari_spot right, int finish, size_t count)
+{
+    if (count != 0)
+        oari_plan_step(plan, (oari_step){ .kind = OARI_COMBINE,
+                                          .to = to.where,
+                                          .from = left.where,
+                                          .with = right.where,
+                                          .peer = -1,
+                                          .to_peer = -1,
+                                          .finish = finish,
+                                          .to_at = to.at,
+                                          .from_at = left.at,
+                                          .with_at = right.at,
+                                          .count = count });
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static void post(oari_plan *plan, oari_step step)
+{
+    plan->posted++;
+    if (plan->posted - plan->waited > plan->most)
+        plan->most = plan->posted - plan->waited;
+    oari_plan_step(plan, step);
 }
 
 void oari_plan_send(oari_plan *plan, int peer, oari_where from, size_t from_at,
                     size_t count)
 {
-    append(plan, (oari_step){ .kind = OARI_SEND,
-                              .from = from,
-                              .peer = peer,
-                              .from_at = from_at,
-                              .count = count });
+    if (count != 0)
+        post(plan, (oari_step){ .kind = OARI_SEND,
+                                .from = from,
+                                .peer = peer,
+                                .to_peer = -1,
+                                .from_at = from_at,
+                                .count = count });
 }
 
 void oari_plan_recv(oari_plan *plan, int peer, oari_where to, size_t to_at,
                     size_t count)
 {
-    append(plan, (oari_step){ .kind = OARI_RECV,
-                              .to = to,
-                              .peer = peer,
-                              .to_at = to_at,
-                              .count = count });
+    if (count != 0)
+        post(plan, (oari_step){ .kind = OARI_RECV,
+                                .to = to,
+                                .peer = peer,
+                                .to_peer = -1,
+                                .to_at = to_at,
+                                .count = count });
+}
+
+void oari_plan_signal(oari_plan *plan, int to, int from)
+{
+    post(plan, (oari_step){ .kind = OARI_RECV,
+                            .to = OARI_NOWHERE,
+                            .peer = from,
+                            .to_peer = -1 });
+    post(plan, (oari_step){ .kind = OARI_SEND,
+                            .from = OARI_NOWHERE,
+                            .peer = to,
+                            .to_peer = -1 });
+}
+
+void oari_plan_wait_until(oari_plan *plan, int posted)
+{
+    if (posted <= plan->waited)
+        return;
+    oari_plan_step(plan,
+                   (oari_step){ .kind = OARI_WAIT,
+                                .peer = -1,
+                                .count = (size_t)(posted - plan->waited) });
+    plan->waited = posted;
 }
 
 void oari_plan_wait(oari_plan *plan)
 {
-    append(plan, (oari_step){ .kind = OARI_WAIT, .peer = -1 });
+    oari_plan_wait_until(plan, plan->posted);
 }
 
-/* ---- slices -------------------------------------------------------------- */
+/* ---- cutting ------------------------------------------------------------- */
 
 size_t oari_slice_first(size_t count, int ranks, int r)
 {
-    size_t blocks = (count + 63) / 64, n = (size_t)ranks, k = (size_t)r;
+    size_t blocks = (count + BLOCK - 1) / BLOCK;
+    size_t n = (size_t)ranks, k = (size_t)r;
     size_t first = blocks / n * k + (k < blocks % n ? k : blocks % n);
 
-    return first * 64 < count ? first * 64 : count;
+    return first * BLOCK < count ? first * BLOCK : count;
 }
 
 size_t oari_slice_count(size_t count, int ranks, int r)
 {
     return oari_slice_first(count, ranks, r + 1) -
            oari_slice_first(count, ranks, r);
+}
+
+oari_cut oari_cut_slices(size_t count, int n)
+{
+    return (oari_cut){ .n = n, .count = count, .slices = 1 };
+}
+
+oari_cut oari_cut_parts(const oari_ask *ask)
+{
+    return (oari_cut){ .n = ask->ranks, .count = ask->count, .at = ask->at };
+}
+
+size_t oari_cut_first(const oari_cut *cut, int r)
+{
+    if (cut->at != NULL)
+        return cut->at[r];
+    if (cut->slices)
+        return oari_slice_first(cut->count, cut->n, r);
+    return (size_t)r * cut->count;
+}
+
+size_t oari_cut_count(const oari_cut *cut, int r)
+{
+    if (cut->at != NULL)
+        return cut->at[r + 1] - cut->at[r];
+    return cut->slices ? oari_slice_count(cut->count, cut->n, r) : cut->count;
+}
+
+size_t oari_cut_most(const oari_cut *cut)
+{
+    size_t most = 0;
+
+    if (cut->at == NULL)
+        return oari_cut_count(cut, 0);
+    for (int r = 0; r < cut->n; r++)
+        if (oari_cut_count(cut, r) > most)
+            most = oari_cut_count(cut, r);
+    return most;
+}
+
+size_t oari_piece(size_t count, size_t size, size_t index, size_t *got)
+{
+    size_t first = index * size < count ? index * size : count;
+    size_t left = count - first;
+
+    *got = left < size ? left : size;
+    return first;
+}
+
+size_t oari_chunk(const oari_ask *ask, size_t count, size_t element)
+{
+    size_t chunk = ask->chunk_bytes / element / BLOCK * BLOCK;
+    size_t quarter = (count / OARI_WINDOW + BLOCK - 1) / BLOCK * BLOCK;
+    size_t least = CHUNK_LEAST / element;
+
+    if (quarter < chunk)
+        chunk = quarter > least ? quarter : least < chunk ? least : chunk;
+    return chunk != 0 ? chunk : BLOCK;
+}
+
+/* ---- circles ------------------------------------------------------------- */
+
+oari_circle oari_circle_all(const oari_ask *ask)
+{
+    return (oari_circle){ .n = ask->ranks, .me = ask->rank };
+}
+
+oari_circle oari_circle_from(const oari_ask *ask, int first)
+{
+    int n = ask->ranks;
+
+    return (oari_circle){ .n = n,
+                          .me = (ask->rank - first + n) % n,
+                          .first = first };
+}
+
+int oari_circle_wrap(const oari_circle *c, int member)
+{
+    return (member % c->n + c->n) % c->n;
+}
+
+int oari_circle_rank(const oari_circle *c, int member)
+{
+    int index = oari_circle_wrap(c, member);
+
+    return c->rank != NULL ? c->rank[index] : (index + c->first) % c->n;
 }

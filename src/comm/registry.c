@@ -15,13 +15,11 @@
 /* One line a backend: deleting its folder and its line here leaves a library
  * that builds. */
 extern const oar_backend_ops oari_backend_self, oari_backend_native,
-    oari_backend_shm, oari_backend_sim;
+    oari_backend_shm, oari_backend_tcp, oari_backend_sim;
 
 static const oar_backend_ops *const built_in[] = {
-    &oari_backend_self,
-    &oari_backend_sim,
-    &oari_backend_native,
-    &oari_backend_shm,
+    &oari_backend_self, &oari_backend_sim, &oari_backend_native,
+    &oari_backend_shm,  &oari_backend_tcp,
 };
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in, MAX_PLUGINS = 64 };

@@ -21,9 +21,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/store.h"
+#include "comm/store_shelf.h"
 
 typedef struct file_store {
+    oari_shelf shelf;
     int folder; /* descriptor */
     char *path;
 } file_store;
@@ -128,8 +129,7 @@ static oar_status put_value(file_store *s, const char *name,
 }
 
 static oar_status update_locked(file_store *s, const char *key,
-                                oar_status (*change)(void *, oari_value *),
-                                void *arg)
+                                oari_change_fn change, void *arg)
 {
     char name[NAME_MAX_BYTES];
     oari_value value = { 0 };
@@ -148,8 +148,8 @@ static oar_status update_locked(file_store *s, const char *key,
     return status;
 }
 
-static oar_status update(void *self, const char *key,
-                         oar_status (*change)(void *, oari_value *), void *arg)
+static oar_status update(void *self, const char *key, oari_change_fn change,
+                         void *arg)
 {
     file_store *s = self;
     oar_status status;
@@ -182,9 +182,75 @@ static void pause_longer(void *self, int tries, int64_t deadline_ns)
     nanosleep(&time, NULL);
 }
 
-static oar_status clear(void *self)
+/* ---- all keys ------------------------------------------------------------ */
+
+static int hex(char c)
 {
-    file_store *s = self;
+    return c <= '9' ? c - '0' : c - 'A' + 10;
+}
+
+/* The key that a file is named by; 0 for other files. */
+static int key_of(const char *name, char key[OAR_STORE_KEY_MAX + 1])
+{
+    size_t n = 0;
+
+    if (*name == '.')
+        return 0;
+    for (; *name != 0 && n < OAR_STORE_KEY_MAX; n++)
+        if (*name != '%')
+            key[n] = *name++;
+        else if (strspn(name + 1, "0123456789ABCDEF") >= 2) {
+            key[n] = (char)(hex(name[1]) * 16 + hex(name[2]));
+            name += 3;
+        } else
+            return 0;
+    key[n] = 0;
+    return *name == 0;
+}
+
+/* Calls fn for each key that begins so. */
+static oar_status each_key(file_store *s, const char *prefix,
+                           oar_status (*fn)(file_store *s, const char *key,
+                                            const char *name, void *arg),
+                           void *arg)
+{
+    char key[OAR_STORE_KEY_MAX + 1];
+    DIR *folder = opendir(s->path);
+    oar_status status = OAR_OK;
+    struct dirent *item;
+
+    if (folder == NULL)
+        return errno == ENOENT ? OAR_OK
+                               : oari_fail(OAR_E_SYSTEM, "open %s", s->path);
+    while (status == OAR_OK && (item = readdir(folder)) != NULL)
+        if (key_of(item->d_name, key) && oari_begins_with(key, prefix))
+            status = fn(s, key, item->d_name, arg);
+    closedir(folder);
+    return status;
+}
+
+static oar_status note_key(file_store *s, const char *key, const char *name,
+                           void *names)
+{
+    return oari_names_add(names, key);
+}
+
+static oar_status list(void *self, const char *prefix, oari_names *names)
+{
+    return each_key(self, prefix, note_key, names);
+}
+
+static oar_status remove_file(file_store *s, const char *key, const char *name,
+                              void *arg)
+{
+    if (unlinkat(s->folder, name, 0) != 0 && errno != ENOENT)
+        return oari_fail(OAR_E_SYSTEM, "remove %s/%s", s->path, name);
+    return OAR_OK;
+}
+
+/* Everything, the folder too. */
+static oar_status remove_folder(file_store *s)
+{
     DIR *folder = opendir(s->path);
     struct dirent *item;
 
@@ -199,6 +265,12 @@ static oar_status clear(void *self)
     return OAR_OK;
 }
 
+static oar_status clear(void *self, const char *prefix)
+{
+    return *prefix == 0 ? remove_folder(self)
+                        : each_key(self, prefix, remove_file, NULL);
+}
+
 static void destroy(void *self)
 {
     file_store *s = self;
@@ -209,10 +281,11 @@ static void destroy(void *self)
     oari_free(s);
 }
 
-static const oari_store_ops file_ops = {
+static const oari_shelf_ops file_ops = {
     .look = look,
     .update = update,
     .pause = pause_longer,
+    .list = list,
     .clear = clear,
     .destroy = destroy,
 };
@@ -236,10 +309,11 @@ oar_status oar_store_create_file(const char *folder, oar_store **store)
                          folder == NULL ? "a folder" : "a place for it");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
+    s->shelf.ops = &file_ops;
     s->folder = -1;
     if ((s->path = oari_strdup(folder)) == NULL || open_folder(s) != OAR_OK) {
         destroy(s);
         return oar_last_error()->status;
     }
-    return oari_store_wrap(&file_ops, s, store);
+    return oari_store_wrap(&oari_shelf_store, s, store);
 }

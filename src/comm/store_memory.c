@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_memory: keys in a list of this process, for ranks that are threads. One
- * lock guards the list; every change wakes all who wait. */
+/* store_memory: keys in a table of this process, for ranks that are threads.
+ * One lock guards the table; every change wakes all who wait. */
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
@@ -8,90 +8,39 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/store.h"
-
-typedef struct entry {
-    struct entry *next;
-    char *key;
-    oari_value value;
-} entry;
+#include "comm/store_shelf.h"
+#include "comm/store_table.h"
 
 typedef struct memory_store {
+    oari_shelf shelf;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    entry *first;
+    oari_table table;
 } memory_store;
-
-static entry **find(memory_store *s, const char *key)
-{
-    entry **at = &s->first;
-
-    while (*at != NULL && strcmp((*at)->key, key) != 0)
-        at = &(*at)->next;
-    return at;
-}
 
 static oar_status look(void *self, const char *key, oari_value *value)
 {
     memory_store *s = self;
     oar_status status = OAR_OK;
-    entry *e;
+    const oari_value *found;
 
     pthread_mutex_lock(&s->lock);
-    e = *find(s, key);
-    if (e != NULL)
-        status = oari_value_copy(e->value.data, e->value.bytes, value);
+    found = oari_table_find(&s->table, key);
+    if (found != NULL)
+        status = oari_value_copy(found->data, found->bytes, value);
     pthread_mutex_unlock(&s->lock);
     return status;
 }
 
-static void remove_entry(entry **at)
-{
-    entry *e = *at;
-
-    *at = e->next;
-    oari_free(e->value.data);
-    oari_free(e->key);
-    oari_free(e);
-}
-
-/* A new entry without a value at the end of the list. */
-static oar_status add_entry(entry **at, const char *key)
-{
-    entry *e = oari_alloc(1, sizeof *e);
-
-    if (e == NULL || (e->key = oari_strdup(key)) == NULL) {
-        oari_free(e);
-        return OAR_E_NOMEM;
-    }
-    *at = e;
-    return OAR_OK;
-}
-
-static oar_status update_locked(memory_store *s, const char *key,
-                                oar_status (*change)(void *, oari_value *),
-                                void *arg)
-{
-    entry **at = find(s, key);
-    oar_status status;
-
-    if (*at == NULL)
-        OARI_TRY(add_entry(at, key));
-    status = change(arg, &(*at)->value);
-    if ((*at)->value.data == NULL)
-        remove_entry(at);
-    pthread_cond_broadcast(&s->changed);
-    return status;
-}
-
-static oar_status update(void *self, const char *key,
-                         oar_status (*change)(void *, oari_value *), void *arg)
+static oar_status update(void *self, const char *key, oari_change_fn change,
+                         void *arg)
 {
     memory_store *s = self;
     oar_status status;
 
     pthread_mutex_lock(&s->lock);
-    status = update_locked(s, key, change, arg);
+    status = oari_table_update(&s->table, key, change, arg);
+    pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
     return status;
 }
@@ -112,13 +61,26 @@ static void pause_until_change(void *self, int tries, int64_t deadline_ns)
     pthread_mutex_unlock(&s->lock);
 }
 
-static oar_status clear(void *self)
+static oar_status list(void *self, const char *prefix, oari_names *names)
+{
+    memory_store *s = self;
+    oar_status status;
+
+    pthread_mutex_lock(&s->lock);
+    status = oari_table_list(&s->table, prefix, names);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static oar_status clear(void *self, const char *prefix)
 {
     memory_store *s = self;
 
     pthread_mutex_lock(&s->lock);
-    while (s->first != NULL)
-        remove_entry(&s->first);
+    if (*prefix == 0)
+        oari_table_drop(&s->table);
+    else
+        oari_table_clear(&s->table, prefix);
     pthread_mutex_unlock(&s->lock);
     return OAR_OK;
 }
@@ -127,16 +89,17 @@ static void destroy(void *self)
 {
     memory_store *s = self;
 
-    clear(s);
+    oari_table_drop(&s->table);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     oari_free(s);
 }
 
-static const oari_store_ops memory_ops = {
+static const oari_shelf_ops memory_ops = {
     .look = look,
     .update = update,
     .pause = pause_until_change,
+    .list = list,
     .clear = clear,
     .destroy = destroy,
 };
@@ -151,10 +114,11 @@ oar_status oar_store_create_memory(oar_store **store)
                                     "it");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
+    s->shelf.ops = &memory_ops;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->changed, &attr);
     pthread_condattr_destroy(&attr);
-    return oari_store_wrap(&memory_ops, s, store);
+    return oari_store_wrap(&oari_shelf_store, s, store);
 }

@@ -2,19 +2,32 @@
 /* work: handles of operations, and the one funnel that all calls go through. */
 #include <oarsong/work.h>
 
+#include <sched.h>
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/group.h"
 
+/* A copy of the call with the counts it points to behind the work. */
 static oar_work *make_work(oar_group *group, const oari_call *call)
 {
-    oar_work *work = oari_alloc(1, sizeof *work);
+    size_t n = (size_t)group->ranks;
+    oar_work *work = oari_alloc(1, sizeof *work + 2 * n * sizeof(size_t));
+    size_t *room;
 
     if (work == NULL)
         return NULL;
+    room = (size_t *)(work + 1);
     work->group = group;
     work->call = *call;
-    atomic_store(&work->holders, 2);
+    if (call->in_counts != NULL)
+        work->call.in_counts =
+            memcpy(room, call->in_counts, n * sizeof(size_t));
+    if (call->out_counts != NULL)
+        work->call.out_counts =
+            memcpy(room + n, call->out_counts, n * sizeof(size_t));
+    atomic_store(&work->holders, 1);
     return work;
 }
 
@@ -31,9 +44,9 @@ static oar_status result_of(const oar_work *work)
         return OAR_OK;
     if (work->status == OAR_E_SIZE)
         return oari_fail(OAR_E_SIZE,
-                         "the message of rank %d with tag %u is not of the "
+                         "the message of rank %d with tag %lld is not of the "
                          "%zu bytes that were to be received",
-                         work->call.root, work->call.tag,
+                         work->call.root, (long long)work->call.tag,
                          oari_call_bytes(&work->call));
     return oari_fail_with(&work->group->fault);
 }
@@ -57,6 +70,8 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.sequence = next_number(group, call);
     work.deadline_ns = 0;
     work.then = NULL;
+    work.whole = NULL;
+    work.lane = NULL;
     work.on_stack = 1;
     work.mine = 0;
     atomic_init(&work.done, 0);
@@ -64,23 +79,244 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     return result_of(&work);
 }
 
+/* Hands a work to the engine, which holds it until it is done. */
+static void hand_over(oar_work *work)
+{
+    atomic_fetch_add(&work->holders, 1);
+    work->sequence = next_number(work->group, &work->call);
+    work->deadline_ns = 0;
+    oari_engine_enqueue(work->group, work);
+}
+
+static oar_status post_later(oar_group *group, const oari_call *call,
+                             oar_work **work)
+{
+    oar_work *made = make_work(group, call);
+
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    if (call->prepared) {
+        atomic_store(&made->done, 1); /* nothing to wait for yet */
+        *work = made;
+        return OAR_OK;
+    }
+    if (oari_engine_start(group) != OAR_OK) {
+        oari_free(made);
+        return OAR_E_SYSTEM;
+    }
+    hand_over(made);
+    *work = made;
+    return OAR_OK;
+}
+
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 {
-    oar_work *made;
+    OARI_TRY(oari_group_check(group));
+    if (work != NULL)
+        return post_later(group, call, work);
+    if (call->prepared)
+        return oari_fail(OAR_E_ARG, "%s: prepare without a work to give",
+                         oar_coll_name(call->kind));
+    if (oari_batching(group))
+        return oari_batch_add(group, call);
+    return run_now(group, call);
+}
+
+/* ---- several as one ------------------------------------------------------ */
+
+/* One that is done when its parts are. */
+static oar_work *make_whole(oar_group *group, int parts)
+{
+    oari_call none = { .kind = OAR_COLL_BARRIER, .root = -1 };
+    oar_work *whole = make_work(group, &none);
+
+    if (whole == NULL)
+        return NULL;
+    atomic_store(&whole->parts, parts);
+    return whole;
+}
+
+/* A part has finished; the last one ends the whole. */
+static void finish_part(oar_work *whole, const oari_call *call,
+                        oar_status status)
+{
+    oari_engine *e = &whole->group->engine;
+
+    if (status != OAR_OK) {
+        pthread_mutex_lock(&e->lock);
+        if (whole->failed == OAR_OK) {
+            whole->failed = status;
+            whole->call = *call;
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (atomic_fetch_sub(&whole->parts, 1) == 1)
+        oari_work_finish(whole, whole->failed);
+}
+
+/* Posts them all, linked by next; waits if nobody wants the handle. */
+static oar_status post_parts(oar_group *group, oar_work *whole, oar_work *part,
+                             oar_work **work)
+{
+    oar_work *next;
     oar_status status;
 
-    OARI_TRY(oari_group_check(group));
-    if (work == NULL)
-        return run_now(group, call);
-    if ((made = make_work(group, call)) == NULL)
-        return OAR_E_NOMEM;
-    made->sequence = next_number(group, call);
-    status = oari_engine_post(group, made);
-    if (status != OAR_OK)
-        oari_free(made);
-    else
-        *work = made;
+    atomic_fetch_add(&whole->holders, 1); /* its parts' */
+    for (; part != NULL; part = next) {
+        next = part->next;
+        part->whole = whole;
+        hand_over(part);
+        let_go(part);
+    }
+    if (work != NULL) {
+        *work = whole;
+        return OAR_OK;
+    }
+    status = oar_work_wait(whole);
+    let_go(whole);
     return status;
+}
+
+static void drop_parts(oar_work *part)
+{
+    while (part != NULL) {
+        oar_work *next = part->next;
+
+        oari_free(part);
+        part = next;
+    }
+}
+
+static oar_status post_list(oar_group *group, int count, oar_work *part,
+                            oar_work **work)
+{
+    oar_work *whole = make_whole(group, count);
+
+    if (whole == NULL || (work != NULL && oari_engine_start(group) != OAR_OK)) {
+        oar_status why = whole == NULL ? OAR_E_NOMEM : OAR_E_SYSTEM;
+
+        drop_parts(part);
+        oari_free(whole);
+        return why;
+    }
+    return post_parts(group, whole, part, work);
+}
+
+oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
+                          oar_work **work)
+{
+    oar_work *first = NULL, **end = &first;
+
+    OARI_TRY(oari_group_check(group));
+    if (call->prepared)
+        return oari_fail(OAR_E_ARG, "several operations cannot be prepared as "
+                                    "one");
+    if (work == NULL && oari_batching(group)) {
+        for (int i = 0; i < count; i++)
+            OARI_TRY(oari_batch_add(group, &call[i]));
+        return OAR_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        if ((*end = make_work(group, &call[i])) == NULL) {
+            drop_parts(first);
+            return OAR_E_NOMEM;
+        }
+        end = &(*end)->next;
+    }
+    return post_list(group, count, first, work);
+}
+
+/* ---- batches ------------------------------------------------------------- */
+
+int oari_batching(const oar_group *group)
+{
+    return atomic_load_explicit(&group->batch.open, memory_order_acquire) &&
+           pthread_equal(group->batch.owner, pthread_self());
+}
+
+oar_status oari_batch_add(oar_group *group, const oari_call *call)
+{
+    oari_batch *b = &group->batch;
+    oar_work *made = make_work(group, call);
+
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    if (b->last != NULL)
+        b->last->next = made;
+    else
+        b->first = made;
+    b->last = made;
+    b->count++;
+    return OAR_OK;
+}
+
+void oari_batch_drop(oar_group *group)
+{
+    drop_parts(group->batch.first);
+    group->batch.first = group->batch.last = NULL;
+    group->batch.count = 0;
+}
+
+oar_status oar_batch_begin(oar_group *group)
+{
+    int closed = 0;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "batch_begin without a group");
+    OARI_TRY(oari_group_check(group));
+    if (!atomic_compare_exchange_strong(&group->batch.taken, &closed, 1))
+        return oari_fail(OAR_E_STATE, "group \"%s\" has a batch open already",
+                         group->name);
+    group->batch.owner = pthread_self();
+    atomic_store_explicit(&group->batch.open, 1, memory_order_release);
+    return OAR_OK;
+}
+
+oar_status oar_batch_end(oar_group *group, oar_work **work)
+{
+    oar_work *first;
+    int count;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "batch_end without a group");
+    OARI_TRY(oari_group_owned(group));
+    if (!oari_batching(group))
+        return oari_fail(OAR_E_STATE,
+                         "batch_end on group \"%s\" without a batch of this "
+                         "thread",
+                         group->name);
+    first = group->batch.first;
+    count = group->batch.count;
+    group->batch.first = group->batch.last = NULL;
+    group->batch.count = 0;
+    atomic_store(&group->batch.open, 0);
+    atomic_store(&group->batch.taken, 0);
+    if (count == 0 && work == NULL)
+        return OAR_OK;
+    return post_list(group, count, first, work);
+}
+
+/* ---- the end of a work ----------------------------------------------------
+ */
+
+static void wake_waiters(oari_engine *e)
+{
+    if (atomic_load(&e->waiters) != 0)
+        pthread_cond_broadcast(&e->changed);
+}
+
+/* Runs its function, if it has one: before the work counts as done, so that who
+ * waits for it finds that it has run. The lock is held, but not meanwhile. */
+static void run_then(oari_engine *e, oar_work *work, oar_status status)
+{
+    oar_work_fn then = work->then;
+    void *arg = work->then_arg;
+
+    if (then == NULL || work->on_stack)
+        return;
+    pthread_mutex_unlock(&e->lock);
+    then(arg, status);
+    pthread_mutex_lock(&e->lock);
 }
 
 /* The engine's side is over. A work on the stack is gone as soon as `done` is
@@ -89,8 +325,7 @@ void oari_work_finish(oar_work *work, oar_status status)
 {
     oari_engine *e = &work->group->engine;
     int on_stack = work->on_stack;
-    oar_work_fn then;
-    void *arg;
+    oar_work *whole = work->whole;
 
     if (work->mine) {
         work->status = status;
@@ -98,18 +333,36 @@ void oari_work_finish(oar_work *work, oar_status status)
         return;
     }
     pthread_mutex_lock(&e->lock);
+    run_then(e, work, status);
     work->status = status;
-    then = work->then;
-    arg = work->then_arg;
     atomic_store_explicit(&work->done, 1, memory_order_release);
-    if (atomic_load(&e->waiters) != 0)
-        pthread_cond_broadcast(&e->changed);
+    wake_waiters(e);
     pthread_mutex_unlock(&e->lock);
     if (on_stack)
         return;
-    if (then != NULL)
-        then(arg, status);
+    if (whole != NULL)
+        finish_part(whole, &work->call, status);
     let_go(work);
+}
+
+oar_status oar_work_start(oar_work *work)
+{
+    int done = 1;
+
+    if (work == NULL)
+        return oari_fail(OAR_E_ARG, "work_start of NULL");
+    OARI_TRY(oari_group_check(work->group));
+    if (!work->call.prepared)
+        return oari_fail(OAR_E_STATE, "this %s was not prepared to be started",
+                         oar_coll_name(work->call.kind));
+    OARI_TRY(oari_engine_start(work->group));
+    if (!atomic_compare_exchange_strong(&work->done, &done, 0))
+        return oari_fail(OAR_E_STATE, "this %s is under way",
+                         oar_coll_name(work->call.kind));
+    work->status = OAR_OK;
+    work->then = NULL; /* a function is for one start */
+    hand_over(work);
+    return OAR_OK;
 }
 
 oar_status oar_work_wait(oar_work *work)
@@ -148,6 +401,39 @@ oar_status oar_work_wait_all(int count, oar_work *const *work)
         }
     }
     return first != OAR_OK ? oari_fail_with(&record) : OAR_OK;
+}
+
+/* One round over them: the first that is done, or -1. */
+static int find_done(int count, oar_work *const *work, int *left)
+{
+    *left = 0;
+    for (int i = 0; i < count; i++) {
+        if (work[i] == NULL)
+            continue;
+        if (atomic_load_explicit(&work[i]->done, memory_order_acquire))
+            return i;
+        ++*left;
+    }
+    return -1;
+}
+
+oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
+{
+    int left, found;
+
+    if (count < 0 || (count > 0 && work == NULL) || index == NULL)
+        return oari_fail(OAR_E_ARG, "work_wait_any for %d works", count);
+    for (int i = 0; i < count; i++)
+        if (work[i] != NULL)
+            OARI_TRY(oari_group_owned(work[i]->group));
+    while ((found = find_done(count, work, &left)) < 0 && left != 0) {
+        for (int i = 0; i < count; i++)
+            if (work[i] != NULL)
+                oari_engine_nudge(work[i]->group);
+        sched_yield();
+    }
+    *index = found;
+    return found >= 0 ? result_of(work[found]) : OAR_OK;
 }
 
 oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg)

@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "comm/store.h"
+#include "comm/store_shelf.h"
 #include "support/deed.h"
 
 enum {
@@ -24,13 +24,6 @@ enum {
     MEETING_MS = 250,   /* of the groups that are never complete */
     KILLED = 128 + SIGKILL
 };
-
-/* Looking for leaks takes longer than an exit without destroy may. */
-OAR_API const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "detect_leaks=0";
-}
 
 static void die(void *arg)
 {
@@ -205,12 +198,11 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
     return result;
 }
 
-static oari_store_ops mortal_ops;
-static const oari_store_ops *file_ops;
+static oari_shelf_ops mortal_ops;
+static const oari_shelf_ops *file_ops;
 
 static oar_status mortal_update(void *self, const char *key,
-                                oar_status (*change)(void *, oari_value *),
-                                void *arg)
+                                oari_change_fn change, void *arg)
 {
     oar_status status;
 
@@ -225,15 +217,17 @@ static oar_status mortal_join(const crew *c, int rank, oar_group **group)
     oar_group_opts o = oar_group_opts_init();
     char path[160];
     oar_store *store;
+    oari_shelf *shelf;
     oar_status status;
 
     snprintf(path, sizeof path, "%s/store", c->folder);
     if ((status = oar_store_create_file(path, &store)) != OAR_OK)
         return status;
-    file_ops = store->ops;
+    shelf = store->self;
+    file_ops = shelf->ops;
     mortal_ops = *file_ops;
     mortal_ops.update = mortal_update;
-    store->ops = &mortal_ops;
+    shelf->ops = &mortal_ops;
     o.backend = "shm";
     o.timeout_ms = MEETING_MS;
     status = oar_group_create(store, rank, c->ranks, &o, group);

@@ -352,6 +352,7 @@ typedef struct duel {
     oari_world *world;
     oari_recorder *recorder[2];
     oari_board board[2];
+    oari_match *match[2];
     oari_mail *mail[2];
     int by_mail;
     _Atomic int64_t turn; /* how often a side was ready */
@@ -399,7 +400,7 @@ static void *arrive(void *arg)
             return NULL;
         wait_a_little();
         if (d->by_mail)
-            oari_mail_send(d->mail[0], &t);
+            oari_mail_send(d->mail[0], &t, 1);
         else {
             oari_meet_begin(b);
             oari_meet_poll(b);
@@ -446,7 +447,7 @@ static void fall_asleep_often(duel *d)
         oar_transfer t = letter(0, &text);
         int seen;
         if (d->by_mail)
-            oari_mail_recv(d->mail[1], &t);
+            oari_match_recv(d->match[1], &t);
         else
             oari_meet_begin(&d->board[1]);
         line_up(d, &turns);
@@ -468,7 +469,10 @@ static void open_duel(duel *d)
         assert_int_equal(
             oari_world_join(d->world, r, -1, d->recorder[r], &d->board[r]),
             OAR_OK);
-        assert_int_equal(oari_mail_create(&d->board[r], &d->mail[r]), OAR_OK);
+        assert_int_equal(oari_match_create(r, 2, 4096, &d->match[r]), OAR_OK);
+        assert_int_equal(
+            oari_mail_create(&d->board[r], d->match[r], 4096, &d->mail[r]),
+            OAR_OK);
     }
 }
 
@@ -476,6 +480,7 @@ static void close_duel(duel *d)
 {
     for (int r = 0; r < 2; r++) {
         oari_mail_destroy(d->mail[r]);
+        oari_match_destroy(d->match[r]);
         oari_world_leave(&d->board[r]);
         oari_recorder_destroy(d->recorder[r]);
     }

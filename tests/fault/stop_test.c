@@ -8,6 +8,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -31,8 +33,9 @@ typedef struct scene {
     const deed *deed;
     int step;       /* at which rank 1 stops; -1: nobody stops */
     int by_timeout; /* else rank 0 aborts, from another thread */
+    int threads;    /* the ranks are threads: rank 1 waits instead */
     int steps;      /* that rank 1 came to */
-    crew_flag entered, give_up, refilled, went_on;
+    crew_flag entered, give_up, refilled, go_on, went_on;
     _Atomic int64_t aborted_ns;
 } scene;
 
@@ -203,7 +206,14 @@ static int check_late_write(const stage *s)
 
 static void stop_here(void *arg)
 {
-    raise(SIGSTOP);
+    scene *sc = arg;
+
+    if (!sc->threads) {
+        raise(SIGSTOP);
+        return;
+    }
+    crew_raise(&sc->give_up);
+    crew_await(&sc->go_on, 1, CREW_PATIENCE_MS);
 }
 
 /* Runs it until it fails: at once, unless rank 1 had done its part. */
@@ -292,7 +302,7 @@ static int be_stopped(stage *s)
     oar_status status;
     int failed;
 
-    deed_watch(s->scene->step, stop_here, NULL);
+    deed_watch(s->scene->step, stop_here, s->scene);
     crew_raise(&s->scene->entered);
     failed = run_until_failure(s, &status);
     crew_raise(&s->scene->went_on);
@@ -346,6 +356,115 @@ static int count_scene(crew *c, int rank, void *arg)
     oar_group_destroy(s.group);
     drop_memory(&s);
     return 0;
+}
+
+/* ---- ranks as threads
+ * -------------------------------------------------------- */
+
+/* Rank 1 came too late to read: it must not have what the root has now. */
+static int check_unread(stage *s)
+{
+    stage root = { .rank = s->hands.deed->last_root ? s->c->ranks - 1 : 0 };
+    const unsigned char *out = (const unsigned char *)s->hands.out;
+    size_t same = 0;
+
+    if (s->hands.deed->kind != OAR_COLL_BROADCAST || root.rank == s->rank)
+        return 0;
+    for (size_t i = 0; i < bytes_of(s); i++)
+        same += out[i] == pattern(&root, i, 0);
+    CREW_CHECK(s->c, s->rank, same < bytes_of(s) / 2);
+    return 0;
+}
+
+static int be_late_thread(stage *s)
+{
+    oar_status status;
+    int failed;
+
+    deed_watch(s->scene->step, stop_here, s->scene);
+    failed = run_until_failure(s, &status) || check_unread(s);
+    crew_raise(&s->scene->went_on);
+    return failed;
+}
+
+static int be_patient_thread(stage *s)
+{
+    if (give_up_in_time(s) != 0)
+        return 1;
+    refill(s);
+    crew_raise(&s->scene->refilled);
+    CREW_CHECK(s->c, s->rank,
+               crew_await(&s->scene->refilled, (uint32_t)s->c->ranks - 1,
+                          CREW_PATIENCE_MS));
+    crew_raise(&s->scene->go_on);
+    CREW_CHECK(s->c, s->rank,
+               crew_await(&s->scene->went_on, 1, CREW_PATIENCE_MS));
+    return check_refill(s);
+}
+
+static oar_status run_thread(oar_group *g, void *arg)
+{
+    stage s = { .scene = arg, .rank = oar_group_rank(g), .group = g };
+    crew c = { .ranks = oar_group_size(g) };
+    int failed;
+
+    s.c = &c;
+    snprintf(c.what, sizeof c.what, "%s, %d threads, stop at step %d",
+             s.scene->deed->name, c.ranks, s.scene->step);
+    CHECK_OK(deed_take(&s.hands, s.scene->deed, s.rank, c.ranks));
+    deed_watch(-1, NULL, NULL);
+    failed = s.rank == STOPPED ? be_late_thread(&s) : be_patient_thread(&s);
+    CHECK(!failed);
+    deed_drop(&s.hands);
+    return OAR_OK;
+}
+
+static oar_status count_thread(oar_group *g, void *arg)
+{
+    scene *sc = arg;
+    deed_hands h;
+
+    CHECK_OK(deed_take(&h, sc->deed, oar_group_rank(g), oar_group_size(g)));
+    deed_watch(-1, NULL, NULL);
+    CHECK_OK(deed_run(&h, g, 0));
+    CHECK(deed_right(&h));
+    if (oar_group_rank(g) == STOPPED)
+        sc->steps = deed_steps();
+    deed_drop(&h);
+    return OAR_OK;
+}
+
+static void play_threads(const deed *d, int ranks, int step, int *steps)
+{
+    oar_group_opts o = deed_opts(d, CREW_PATIENCE_MS);
+    scene *sc = crew_page(sizeof *sc);
+
+    sc->deed = d;
+    sc->step = step;
+    sc->threads = 1;
+    deed_watch(-1, NULL, NULL); /* before there are threads */
+    if (oar_sim_run_with(ranks, &o, steps != NULL ? count_thread : run_thread,
+                         sc) != OAR_OK)
+        fail_msg("%s, %d threads, step %d: %s", d->name, ranks, step,
+                 oar_last_error_text());
+    if (steps != NULL)
+        *steps = sc->steps;
+    crew_drop_page(sc, sizeof *sc);
+}
+
+static void a_late_thread_finds_the_gate_shut(void **state)
+{
+    int scenarios = 0;
+
+    for (int ranks = 2; ranks <= 3; ranks++)
+        for (const deed *d = deed_list; d->name != NULL; d++) {
+            int steps;
+            play_threads(d, ranks, -1, &steps);
+            for (int step = 0; step < steps - 1; step++, scenarios++)
+                play_threads(d, ranks, step, NULL);
+        }
+    unsetenv("OARSONG_ALGO");
+    print_message("%d stops\n", scenarios);
 }
 
 /* ---- the parent -----------------------------------------------------------
@@ -458,6 +577,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(
             a_late_writer_cannot_hurt_the_two_others_after_an_abort),
         cmocka_unit_test(a_late_writer_cannot_hurt_the_others_after_a_timeout),
+        cmocka_unit_test(a_late_thread_finds_the_gate_shut),
         cmocka_unit_test(a_small_operation_times_out_without_a_meeting),
     };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every planner, for all ranks at once, without a network: each element of each
- * output is the combination of every rank's contribution, once, in the order of
- * ranks, whatever order the ranks run in. The rules are in symbolic.h. */
+ * output is what it should be, each contribution is in it once, in the order of
+ * ranks where that is promised, whatever order the ranks run in. The rules are
+ * in symbolic.h. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,66 +11,13 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <oarsong/memory.h>
-
-#include "comm/board.h"
 #include "comm/planners.h"
-#include "support/symbolic.h"
+#include "support/plans.h"
 
 enum { MAX_RANKS = 33 };
 
-static const size_t counts[] = { 0, 1, 3, 17, 63, 64, 65, 130, 577, 1000 };
+static const size_t counts[] = { 0, 1, 3, 17, 64, 65, 130, 577 };
 enum { COUNTS = sizeof counts / sizeof *counts };
-
-/* Sizes that make the edges come near: with the first a chunk is one block of
- * 64 and 1000 elements are sixteen of them; with the second the data of a
- * direct plan that cannot reach fits a line. */
-static const struct {
-    size_t element, small_bytes, stage_bytes;
-} settings[] = { { 8, 512, 64 }, { 4, 64, 4096 }, { 8, 4096, 1024 } };
-enum { SETTINGS = sizeof settings / sizeof *settings };
-
-static symbolic_op make_op(const oari_algorithm *a, int ranks, size_t count,
-                           int setting)
-{
-    return (symbolic_op){
-        .algorithm = a,
-        .reachable = 1,
-        .ask = { .kind = a->kind,
-                 .ranks = ranks,
-                 .root = a->kind == OAR_COLL_BROADCAST ? 0 : -1,
-                 .count = a->kind == OAR_COLL_BARRIER ? 0 : count,
-                 .element = settings[setting].element,
-                 .small_bytes = settings[setting].small_bytes,
-                 .line_bytes = oari_line_bytes(settings[setting].small_bytes),
-                 .stage_bytes = settings[setting].stage_bytes }
-    };
-}
-
-static const oari_algorithm *find(const char *name, oar_coll kind)
-{
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (strcmp(a->name, name) == 0 && a->kind == kind)
-            return a;
-    fail_msg("no planner %s of %s", name, oar_coll_name(kind));
-    return NULL;
-}
-
-/* Whether the library would ever run this. */
-static int may_run(const symbolic_op *op)
-{
-    return oari_choose(&op->ask, op->algorithm->over_memory,
-                       op->algorithm->name) == op->algorithm;
-}
-
-static void run(const symbolic_case *c, symbolic_counts *did)
-{
-    const char *wrong = symbolic_run(c, did);
-
-    if (wrong != NULL)
-        fail_msg("%s, then %s: %s", c->op[0].algorithm->name,
-                 c->op[c->ops - 1].algorithm->name, wrong);
-}
 
 /* The operation twice, so that the second meets what the first left. */
 static void run_twice(const symbolic_op *op, uint64_t seed)
@@ -82,39 +30,82 @@ static void run_twice(const symbolic_op *op, uint64_t seed)
 
     c.op[0].in_place = seed * 0x9e3779b97f4a7c15u;
     c.op[1].in_place = ~c.op[0].in_place;
-    run(&c, NULL);
+    plans_run(&c, NULL);
 }
 
-static int uses_reach(const oari_algorithm *a)
+/* All reachable, none, only one private, or only root's output private. */
+static void set_reach(symbolic_op *op, int how)
 {
-    return strcmp(a->name, "direct") == 0;
+    uint64_t one = UINT64_C(1) << (op->ask.ranks / 2);
+
+    op->in_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
+    op->out_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
+    if (how == 3) {
+        op->in_reach = UINT64_MAX;
+        op->out_reach = op->ask.root >= 0 ? ~(UINT64_C(1) << op->ask.root) : 0;
+    }
 }
 
-/* Every variant of few ranks; of many, one that the seed picks. */
-static uint64_t run_variants(symbolic_op op, uint64_t seed)
+static int kinds_of_reach(const oari_algorithm *a)
 {
-    int weights = op.ask.kind == OAR_COLL_ALL_REDUCE ? 2 : 1;
-    int outcomes = uses_reach(op.algorithm) ? 2 : 1;
-    int roots = op.ask.kind == OAR_COLL_BROADCAST ? op.ask.ranks : 1;
-    int all = weights * outcomes * roots, few = op.ask.ranks <= 7;
+    return a->over == OARI_MEMORY && (strcmp(a->name, "direct") == 0 ||
+                                      strcmp(a->name, "sizes") == 0)
+               ? 4
+               : 1;
+}
+
+/* The v-th way to run an operation of this kind; 0: there are fewer. */
+static int vary(const oari_algorithm *a, int ranks, int v, plans_variant *out,
+                int *reach)
+{
+    int roots = plans_has_root(a->kind) ? ranks : 1;
+    int weights = symbolic_reduces(a->kind) ? 3 : 1;
+    int reaches = kinds_of_reach(a);
+    int shapes = plans_has_parts(a->kind)       ? 3
+                 : plans_can_be_object(a->kind) ? 3
+                                                : 1;
+    int shape;
+
+    out->root = v % roots;
+    v /= roots;
+    *reach = v % reaches;
+    v /= reaches;
+    shape = v % shapes;
+    v /= shapes;
+    out->weighted = v % weights;
+    out->ragged = shape == 1;
+    out->object = shape == 2 && plans_can_be_object(a->kind);
+    return roots * reaches * shapes * weights;
+}
+
+static size_t count_for(const oari_algorithm *a, int n, int c)
+{
+    size_t count = counts[c];
+
+    if (plans_has_parts(a->kind) && count > 65)
+        return count / (size_t)(n < 4 ? 1 : n) + 3;
+    return n <= 9 || n == 16 || n >= 32 || count <= 130 ? count
+                                                        : count / 4 + 10;
+}
+
+/* Every variant of few ranks; of many, some that the seed picks. */
+static uint64_t run_variants(const oari_algorithm *a, int n, int c,
+                             uint64_t seed)
+{
+    plans_variant v = { .setting = (n + c) % PLANS_SETTINGS };
+    int reach, all = vary(a, n, 0, &v, &reach), few = n <= 3;
 
     for (int i = 0; i < (few ? all : 1); i++, seed++) {
-        int v = few ? i : (int)(seed * 2654435761u % (uint64_t)all);
-        op.ask.weighted = v % weights;
-        op.reachable = v / weights % outcomes == 0;
-        if (op.ask.kind == OAR_COLL_BROADCAST)
-            op.ask.root = v / weights / outcomes;
-        run_twice(&op, seed);
+        symbolic_op op;
+        vary(a, n, few ? i : (int)(seed * 2654435761u % (uint64_t)all), &v,
+             &reach);
+        v.seed = seed;
+        op = plans_make(a, n, count_for(a, n, c), v);
+        set_reach(&op, reach);
+        if (plans_may_run(&op))
+            run_twice(&op, seed);
     }
     return seed;
-}
-
-/* The two largest are less for most sizes, but several chunks still. */
-static size_t count_for(int n, int c)
-{
-    int whole = n <= 9 || (n >= 16 && n <= 17) || n >= 32;
-
-    return whole || counts[c] <= 130 ? counts[c] : counts[c] / 4 + 10;
 }
 
 static void every_planner_gives_every_rank_the_result(void **state)
@@ -123,11 +114,27 @@ static void every_planner_gives_every_rank_the_result(void **state)
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
         for (int n = 1; n <= MAX_RANKS; n++)
-            for (int c = 0; c < COUNTS; c++) {
-                symbolic_op op =
-                    make_op(a, n, count_for(n, c), (n + c) % SETTINGS);
-                if ((a->kind != OAR_COLL_BARRIER || c == 0) && may_run(&op))
-                    seed = run_variants(op, seed);
+            for (int c = 0; c < (a->kind == OAR_COLL_BARRIER ? 1 : COUNTS); c++)
+                if (n <= 7 || (n + c) % 5 == 0)
+                    seed = run_variants(a, n, c, seed);
+}
+
+/* Every root, and every kind of parts, of every size. */
+static void every_planner_holds_for_every_root(void **state)
+{
+    uint64_t seed = 1;
+
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
+        for (int n = 2; n <= MAX_RANKS && plans_has_root(a->kind); n++)
+            for (int root = 0; root < n; root++, seed++) {
+                plans_variant v = { .root = root,
+                                    .ragged = seed % 3 == 1,
+                                    .object = seed % 3 == 2 &&
+                                              plans_can_be_object(a->kind),
+                                    .seed = seed };
+                symbolic_op op = plans_make(a, n, 5, v);
+                if (plans_may_run(&op))
+                    run_twice(&op, seed);
             }
 }
 
@@ -137,13 +144,16 @@ static void every_planner_holds_in_every_order_of_ranks(void **state)
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
         for (int i = 0; i < 4; i++)
-            for (uint64_t seed = 1; seed <= 30; seed++) {
-                symbolic_op op =
-                    make_op(a, few[i], seed & 4 ? 200 : 64, seed & 2 ? 0 : 1);
-                op.reachable = seed & 1;
-                if (op.ask.root >= 0)
-                    op.ask.root = (int)(seed % (uint64_t)few[i]);
-                if (may_run(&op))
+            for (uint64_t seed = 1; seed <= 16; seed++) {
+                plans_variant v = { .setting = seed & 2 ? 0 : 1,
+                                    .root = (int)(seed % (uint64_t)few[i]),
+                                    .ragged = seed % 3 == 0,
+                                    .object = seed % 3 == 1 &&
+                                              plans_can_be_object(a->kind),
+                                    .seed = seed };
+                symbolic_op op = plans_make(a, few[i], seed & 4 ? 200 : 64, v);
+                set_reach(&op, (int)(seed / 2 % 4));
+                if (plans_may_run(&op))
                     run_twice(&op, seed);
             }
 }
@@ -151,54 +161,66 @@ static void every_planner_holds_in_every_order_of_ranks(void **state)
 /* Whatever comes after whatever, over the same lines, stages and buffers. */
 static void operations_of_different_kinds_follow_each_other(void **state)
 {
+    static const size_t sizes[] = { 200, 33, 65, 300 };
     uint64_t seed = 1;
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
         for (const oari_algorithm *b = oari_algorithms; b->name != NULL; b++)
-            for (int i = 0; i < 3 * SYMBOLIC_ORDERS; i++, seed++) {
-                int n = i < 3 ? 2 : i < 6 ? 3 : 5;
-                symbolic_case c = {
-                    .ranks = n,
-                    .ops = 4,
-                    .op = { make_op(a, n, 200, 0), make_op(b, n, 33, 0),
-                            make_op(a, n, 65, 0), make_op(b, n, 300, 0) },
-                    .order = (symbolic_order)(i % SYMBOLIC_ORDERS),
-                    .seed = seed
-                };
+            for (int i = (int)(seed % 2); i < SYMBOLIC_ORDERS; i += 2, seed++) {
+                int n = i == 0 ? 2 : i == 1 ? 3 : 5, fine = 1;
+                symbolic_case c = { .ranks = n,
+                                    .ops = 4,
+                                    .order = (symbolic_order)i,
+                                    .seed = seed };
                 for (int k = 0; k < 4; k++) {
-                    c.op[k].reachable = seed >> k & 1;
-                    if (!may_run(&c.op[k]))
-                        c.op[k].ask.count = 60;
+                    const oari_algorithm *one = k % 2 == 0 ? a : b;
+                    plans_variant v = { .root = k % n,
+                                        .seed = seed + (uint64_t)k };
+                    size_t part = plans_has_parts(one->kind) ? (size_t)n : 1;
+                    v.ragged = strcmp(one->name, "sizes") == 0;
+                    v.object = v.ragged && plans_can_be_object(one->kind);
+                    v.setting = PLANS_SETTINGS - 1;
+                    c.op[k] = plans_make(one, n, sizes[k] / part, v);
+                    set_reach(&c.op[k], (int)(seed >> k) % 4);
+                    if (!plans_may_run(&c.op[k]))
+                        c.op[k] = plans_make(one, n, 40 / part, v);
+                    fine &= plans_may_run(&c.op[k]);
                 }
-                run(&c, NULL);
+                if (fine)
+                    plans_run(&c, NULL);
             }
 }
 
 /* ---- planners that are wrong, so that we know that it would show ----------
  */
 
+static void reduce_all(oari_plan *plan, oari_where to, oari_where from,
+                       size_t at, size_t count)
+{
+    oari_plan_reduce(plan, to, at, from, at, count);
+}
+
 static void forget_last_meeting(const oari_ask *ask, oari_plan *plan)
 {
-    plan->shows_buffers = 1;
+    plan->shows = OARI_SHOWS_IN | OARI_SHOWS_OUT;
     oari_plan_meet(plan, 0, 0);
-    oari_plan_reduce(
-        plan, OARI_ALL_OUT, oari_slice_first(ask->count, ask->ranks, ask->rank),
-        OARI_IN, oari_slice_first(ask->count, ask->ranks, ask->rank), 0,
-        oari_slice_count(ask->count, ask->ranks, ask->rank));
+    reduce_all(plan, OARI_ALL_OUT, OARI_IN,
+               oari_slice_first(ask->count, ask->ranks, ask->rank),
+               oari_slice_count(ask->count, ask->ranks, ask->rank));
 }
 
 static void hide_buffers(const oari_ask *ask, oari_plan *plan)
 {
     forget_last_meeting(ask, plan);
     oari_plan_meet(plan, 0, 0);
-    plan->shows_buffers = 0;
+    plan->shows = 0;
 }
 
 static void combine_too_much(const oari_ask *ask, oari_plan *plan)
 {
-    plan->shows_buffers = 1;
+    plan->shows = OARI_SHOWS_IN | OARI_SHOWS_OUT;
     oari_plan_meet(plan, 0, 0);
-    oari_plan_reduce(plan, OARI_ALL_OUT, 0, OARI_IN, 0, 0, ask->count);
+    reduce_all(plan, OARI_ALL_OUT, OARI_IN, 0, ask->count);
     oari_plan_meet(plan, 0, 0);
 }
 
@@ -206,7 +228,7 @@ static void read_an_old_line(const oari_ask *ask, oari_plan *plan)
 {
     oari_plan_meet(plan, 0, ask->count);
     oari_plan_meet(plan, 0, 0);
-    oari_plan_reduce(plan, OARI_OUT, 0, OARI_LINE, 0, 0, ask->count);
+    reduce_all(plan, OARI_OUT, OARI_LINE, 0, ask->count);
 }
 
 /* The next chunk goes where the last is still being read. */
@@ -216,7 +238,7 @@ static void reuse_the_stage(const oari_ask *ask, oari_plan *plan)
         size_t left = ask->count - at, part = left < 17 ? left : 17;
         oari_plan_copy(plan, OARI_STAGE, 0, OARI_IN, -1, at, part);
         oari_plan_meet(plan, 0, 0);
-        oari_plan_reduce(plan, OARI_OUT, at, OARI_STAGE, 0, 0, part);
+        oari_plan_reduce(plan, OARI_OUT, at, OARI_STAGE, 0, part);
     }
 }
 
@@ -229,7 +251,7 @@ static void wait_in_a_circle(const oari_ask *ask, oari_plan *plan)
 {
     int n = ask->ranks;
 
-    plan->slot_count = ask->count;
+    plan->gather_count = ask->count;
     oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
     oari_plan_wait(plan);
     oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
@@ -240,7 +262,7 @@ static void send_too_little(const oari_ask *ask, oari_plan *plan)
 {
     int n = ask->ranks;
 
-    plan->slot_count = ask->count;
+    plan->gather_count = ask->count;
     oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
     oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count - 1);
     oari_plan_wait(plan);
@@ -250,11 +272,68 @@ static void write_what_is_sent(const oari_ask *ask, oari_plan *plan)
 {
     int n = ask->ranks;
 
-    plan->slot_count = ask->count;
+    plan->gather_count = ask->count;
     oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
     oari_plan_send(plan, (ask->rank + 1) % n, OARI_OUT, 0, ask->count);
     oari_plan_copy(plan, OARI_OUT, 0, OARI_IN, -1, 1, 1);
     oari_plan_wait(plan);
+}
+
+/* Waits for fewer than it needs. */
+static void wait_too_little(const oari_ask *ask, oari_plan *plan)
+{
+    int n = ask->ranks, before = (ask->rank + n - 1) % n;
+
+    plan->work_count = ask->count;
+    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
+    oari_plan_recv(plan, before, OARI_WORK, 0, ask->count);
+    oari_plan_wait_until(plan, 1);
+    oari_plan_combine(plan, (oari_spot){ OARI_OUT, 0 },
+                      (oari_spot){ OARI_WORK, 0 }, (oari_spot){ OARI_IN, 0 }, 1,
+                      ask->count);
+    oari_plan_wait(plan);
+}
+
+static void add_a_neighbour(const oari_ask *ask, oari_plan *plan, int times)
+{
+    int n = ask->ranks, before = (ask->rank + n - 1) % n;
+    oari_spot work = { OARI_WORK, 0 }, in = { OARI_IN, 0 };
+
+    plan->work_count = ask->count;
+    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
+    oari_plan_recv(plan, before, OARI_WORK, 0, ask->count);
+    oari_plan_wait(plan);
+    for (int i = 1; i < times; i++)
+        oari_plan_combine(plan, work, work, in, 0, ask->count);
+    oari_plan_combine(plan, (oari_spot){ OARI_OUT, 0 }, work, in, 1,
+                      ask->count);
+}
+
+static void leave_one_out(const oari_ask *ask, oari_plan *plan)
+{
+    add_a_neighbour(ask, plan, 1);
+}
+
+static void add_mine_twice(const oari_ask *ask, oari_plan *plan)
+{
+    add_a_neighbour(ask, plan, 2);
+}
+
+static void finish_twice(const oari_ask *ask, oari_plan *plan)
+{
+    oari_spot out = { OARI_OUT, 0 }, none = { OARI_NOWHERE, 0 };
+
+    oari_plan_combine(plan, out, (oari_spot){ OARI_IN, 0 }, none, 1,
+                      ask->count);
+    oari_plan_combine(plan, out, out, none, 1, ask->count);
+}
+
+static void combine_neighbours(const oari_ask *ask, oari_plan *plan)
+{
+    plan->work_count = ask->count;
+    oari_plan_combine(plan, (oari_spot){ OARI_WORK, 0 },
+                      (oari_spot){ OARI_IN, 0 }, (oari_spot){ OARI_IN, 1 }, 0,
+                      1);
 }
 
 static void wrong_planners_are_found_out(void **state)
@@ -272,13 +351,21 @@ static void wrong_planners_are_found_out(void **state)
         { wait_in_a_circle, "waits for ever" },
         { send_too_little, "which expects" },
         { write_what_is_sent, "which a message uses" },
+        { wait_too_little, "which a message uses" },
+        { leave_one_out, "the wrong out" },
+        { add_mine_twice, "twice" },
+        { finish_twice, "no partial result" },
+        { combine_neighbours, "different elements" },
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        oari_algorithm a = { "wrong", OAR_COLL_ALL_REDUCE, 1, wrong[i].plan };
-        symbolic_case c = {
-            .ranks = 3, .ops = 1, .op = { make_op(&a, 3, 200, 0) }, .seed = 5
-        };
+        oari_algorithm a = { "wrong", OAR_COLL_ALL_REDUCE, OARI_MEMORY, 1,
+                             NULL,    wrong[i].plan };
+        symbolic_case c = { .ranks = 3,
+                            .ops = 1,
+                            .op = { plans_make(&a, 3, 200,
+                                               (plans_variant){ 0 }) },
+                            .seed = 5 };
         const char *text = symbolic_run(&c, NULL);
         if (text == NULL || strstr(text, wrong[i].why) == NULL)
             fail_msg("wrong planner %zu: %s", i, text != NULL ? text : "fine");
@@ -287,237 +374,86 @@ static void wrong_planners_are_found_out(void **state)
 
 static void a_barrier_that_does_not_wait_is_found_out(void **state)
 {
-    oari_algorithm a = *find("dissemination", OAR_COLL_BARRIER);
+    oari_algorithm a = *plans_find("dissemination", OAR_COLL_BARRIER);
     symbolic_case c = { .ranks = 3,
                         .ops = 1,
-                        .op = { make_op(&a, 3, 0, 0) },
+                        .op = { plans_make(&a, 3, 0, (plans_variant){ 0 }) },
                         .order = SYMBOLIC_LAZY };
 
     a.plan = oari_plan_exchange; /* of 0 elements: no messages at all */
     assert_non_null(strstr(symbolic_run(&c, NULL), "passes a barrier"));
 }
 
-/* ---- what the headers of the planners promise ---------------------------- */
+/* ---- several hosts ---------------------------------------------------------
+ */
 
-static symbolic_counts count_once(symbolic_op op)
+/* Ranks over hosts: in blocks, in turn, or at random; numbered by their lowest
+ * rank. */
+static int place_on_hosts(symbolic_case *c, int hosts, uint64_t seed)
 {
-    symbolic_case c = {
-        .ranks = op.ask.ranks, .ops = 1, .op = { op }, .seed = 3
-    };
-    symbolic_counts did;
+    int number[SYMBOLIC_RANKS], used = 0;
 
-    run(&c, &did);
-    return did;
-}
-
-static size_t rounds_of(int ranks)
-{
-    size_t rounds = 0;
-
-    while (1 << rounds < ranks)
-        rounds++;
-    return rounds;
-}
-
-static void exchange_sends_what_its_formula_says(void **state)
-{
-    const oari_algorithm *a = find("exchange", OAR_COLL_ALL_REDUCE);
-
-    for (int n = 1; n <= MAX_RANKS; n++)
-        for (int c = 0; c < COUNTS; c++) {
-            symbolic_op op = make_op(a, n, counts[c], 0);
-            size_t others = (size_t)n - 1, total = 0;
-            symbolic_counts did;
-
-            op.ask.weighted = c & 1;
-            did = count_once(op);
-            for (int r = 0; r < n; r++) {
-                size_t mine = oari_slice_count(counts[c], n, r);
-                total += did.sent[r];
-                assert_int_equal(did.sent[r], counts[c] - mine + others * mine);
-                assert_int_equal(did.factors[r], c & 1 ? others : 0);
-                assert_true(did.messages[r] <= 2 * others + did.factors[r]);
-            }
-            assert_int_equal(total, 2 * others * counts[c]);
-        }
-}
-
-static void
-binomial_sends_the_buffer_once_to_each_in_logarithmic_rounds(void **state)
-{
-    const oari_algorithm *a = find("binomial", OAR_COLL_BROADCAST);
-
-    for (int n = 1; n <= MAX_RANKS; n++) {
-        symbolic_counts did = count_once(make_op(a, n, 17, 0));
-        size_t total = 0;
-
-        for (int r = 0; r < n; r++) {
-            total += did.messages[r];
-            assert_int_equal(did.sent[r], 17 * did.messages[r]);
-            assert_true(did.messages[r] <= rounds_of(n));
-        }
-        assert_int_equal(total, n - 1);
+    for (int h = 0; h < hosts; h++)
+        number[h] = -1;
+    for (int r = 0; r < c->ranks; r++) {
+        uint64_t drawn = (seed * 977 + (uint64_t)r) * 0x9e3779b97f4a7c15u >> 40;
+        int h = seed % 3 == 0   ? r * hosts / c->ranks
+                : seed % 3 == 1 ? r % hosts
+                                : (int)(drawn % (uint64_t)hosts);
+        if (number[h] < 0)
+            number[h] = used++;
+        c->host[r] = number[h];
     }
+    c->hosts = used;
+    return used > 1 && used < c->ranks;
 }
 
-static void dissemination_takes_logarithmic_rounds(void **state)
+static void run_on_hosts(const oari_algorithm *a, int n, int hosts,
+                         size_t count, uint64_t seed)
 {
-    const oari_algorithm *a = find("dissemination", OAR_COLL_BARRIER);
+    plans_variant v = { .setting = (int)(seed % 3),
+                        .root = (int)(seed * 7 % (uint64_t)n),
+                        .weighted = (int)(seed / 3 % 3),
+                        .ragged = seed % 2 && plans_has_parts(a->kind),
+                        .seed = seed };
+    symbolic_case c = { .ranks = n,
+                        .ops = 2,
+                        .order = (symbolic_order)(seed % SYMBOLIC_ORDERS),
+                        .seed = seed };
 
-    for (int n = 1; n <= MAX_RANKS; n++) {
-        symbolic_counts did = count_once(make_op(a, n, 0, 0));
-
-        for (int r = 0; r < n; r++) {
-            assert_int_equal(did.messages[r], rounds_of(n));
-            assert_int_equal(did.rounds[r], rounds_of(n));
-        }
-    }
+    if (!place_on_hosts(&c, hosts, seed))
+        return;
+    c.op[0] = plans_make(a, n, plans_has_parts(a->kind) ? count / 4 : count, v);
+    set_reach(&c.op[0], (int)(seed / 2 % 3));
+    c.op[0].in_place = seed * 0x9e3779b97f4a7c15u;
+    c.op[1] = c.op[0];
+    c.op[1].in_place = ~c.op[0].in_place;
+    plans_run(&c, NULL);
 }
 
-static void memory_plans_meet_as_often_as_they_say(void **state)
+static void two_levels_give_the_result_on_any_hosts(void **state)
 {
-    symbolic_op line = make_op(find("line", OAR_COLL_ALL_REDUCE), 5, 17, 0);
-    symbolic_op direct = make_op(find("direct", OAR_COLL_ALL_REDUCE), 5, 17, 0);
-    symbolic_op staged =
-        make_op(find("staged", OAR_COLL_ALL_REDUCE), 5, 130, 0);
+    static const size_t sizes[] = { 0, 1, 65, 300, 1000 };
+    uint64_t seed = 1;
 
-    assert_int_equal(count_once(line).meetings[4], 1);
-    assert_int_equal(count_once(direct).meetings[4], 2);
-    assert_int_equal(count_once(staged).meetings[4], 2 + 3); /* 3 chunks */
-}
-
-/* ---- the table ----------------------------------------------------------- */
-
-static void the_best_planner_comes_first(void **state)
-{
-    oari_ask ask = make_op(find("line", OAR_COLL_ALL_REDUCE), 3, 17, 0).ask;
-
-    assert_string_equal(oari_choose(&ask, 1, NULL)->name, "line");
-    ask.count = 100000;
-    assert_string_equal(oari_choose(&ask, 1, NULL)->name, "direct");
-    assert_string_equal(oari_choose(&ask, 1, "staged")->name, "staged");
-    assert_string_equal(oari_choose(&ask, 0, NULL)->name, "exchange");
-    ask.kind = OAR_COLL_BROADCAST;
-    assert_string_equal(oari_choose(&ask, 0, NULL)->name, "binomial");
-    ask.kind = OAR_COLL_BARRIER;
-    ask.count = 0;
-    assert_string_equal(oari_choose(&ask, 0, NULL)->name, "dissemination");
-    assert_string_equal(oari_choose(&ask, 1, NULL)->name, "line");
-}
-
-static void a_name_counts_only_where_it_plans(void **state)
-{
-    oari_ask ask = make_op(find("line", OAR_COLL_ALL_REDUCE), 3, 17, 0).ask;
-
-    assert_string_equal(oari_choose(&ask, 1, "staged")->name, "staged");
-    assert_string_equal(oari_choose(&ask, 1, "magic")->name, "line");
-    ask.count = 100000; /* nothing may force more into a line */
-    assert_string_equal(oari_choose(&ask, 1, "line")->name, "direct");
-    assert_string_equal(oari_choose(&ask, 1, "exchange")->name, "direct");
-    ask.kind = OAR_COLL_BARRIER;
-    ask.count = 0;
-    assert_string_equal(oari_choose(&ask, 1, "staged")->name, "line");
-    assert_string_equal(oari_choose(&ask, 0, "exchange")->name,
-                        "dissemination");
-    ask.kind = OAR_COLL_GATHER; /* nobody plans that yet */
-    assert_null(oari_choose(&ask, 1, NULL));
-    assert_int_equal(oar_last_error()->status, OAR_E_UNSUPPORTED);
-    assert_non_null(strstr(oar_last_error_text(), "gather"));
-}
-
-static void a_name_tells_what_it_works_over(void **state)
-{
-    assert_int_equal(oari_algorithm_kind("direct"), OARI_OVER_MEMORY);
-    assert_int_equal(oari_algorithm_kind("exchange"), OARI_OVER_MESSAGES);
-    assert_int_equal(oari_algorithm_kind("magic"), OARI_NO_ALGORITHM);
-}
-
-static uint64_t live(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    assert_int_equal(oar_memory_read(&stats), OAR_OK);
-    return stats.live;
-}
-
-static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
-{
-    uint64_t before = live();
-
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
-        symbolic_op op = make_op(a, 7, 60, 0);
-        oari_plan plan;
-        int failures = 0;
-
-        for (uint64_t n = 1;; n++, failures++) {
-            oar_memory_fail_after(n);
-            if (oari_plan_make(a, &op.ask, &plan) == OAR_OK)
-                break;
-            assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
-            assert_int_equal(live(), before);
-        }
-        oar_memory_fail_after(0);
-        oari_plan_clear(&plan);
-        assert_true(failures > 0);
-        assert_int_equal(live(), before);
-    }
-}
-
-/* ---- slices -------------------------------------------------------------- */
-
-static void slices_cover_all_once_and_begin_on_blocks_of_64(void **state)
-{
-    for (int n = 1; n <= MAX_RANKS; n++)
-        for (size_t count = 0; count <= 5000; count += count < 200 ? 1 : 61) {
-            size_t next = 0, most = 0, least = SIZE_MAX;
-            for (int r = 0; r < n; r++) {
-                size_t first = oari_slice_first(count, n, r);
-                size_t length = oari_slice_count(count, n, r);
-                size_t blocks = (length + 63) / 64;
-                assert_int_equal(first, next);
-                assert_true(first % 64 == 0 || length == 0);
-                most = blocks > most ? blocks : most;
-                least = blocks < least ? blocks : least;
-                next = first + length;
-            }
-            assert_int_equal(next, count);
-            assert_true(most - least <= 1); /* nobody does much more */
-            assert_true(oari_slice_count(count, n, 0) >=
-                        oari_slice_count(count, n, n - 1));
-        }
-}
-
-static void slices_hold_at_sizes_that_no_int_holds(void **state)
-{
-    size_t count = ((size_t)1 << 40) + 12345;
-
-    for (int n = 1; n <= MAX_RANKS; n++) {
-        assert_int_equal(oari_slice_first(count, n, 0), 0);
-        assert_int_equal(oari_slice_first(count, n, n), count);
-        for (int r = 1; r < n; r++)
-            assert_int_equal(oari_slice_first(count, n, r) % 64, 0);
-    }
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
+        for (int n = 2; n <= MAX_RANKS && strcmp(a->name, "two_level") == 0;
+             n += n < 12 ? 1 : 5)
+            for (int hosts = 2; hosts < n && hosts < 8; hosts++)
+                for (size_t s = 0; s < 5; s++)
+                    run_on_hosts(a, n, hosts, sizes[s], seed++);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_planner_gives_every_rank_the_result),
+        cmocka_unit_test(every_planner_holds_for_every_root),
         cmocka_unit_test(every_planner_holds_in_every_order_of_ranks),
         cmocka_unit_test(operations_of_different_kinds_follow_each_other),
         cmocka_unit_test(wrong_planners_are_found_out),
         cmocka_unit_test(a_barrier_that_does_not_wait_is_found_out),
-        cmocka_unit_test(exchange_sends_what_its_formula_says),
-        cmocka_unit_test(
-            binomial_sends_the_buffer_once_to_each_in_logarithmic_rounds),
-        cmocka_unit_test(dissemination_takes_logarithmic_rounds),
-        cmocka_unit_test(memory_plans_meet_as_often_as_they_say),
-        cmocka_unit_test(the_best_planner_comes_first),
-        cmocka_unit_test(a_name_counts_only_where_it_plans),
-        cmocka_unit_test(a_name_tells_what_it_works_over),
-        cmocka_unit_test(a_plan_without_memory_is_no_plan_and_leaks_nothing),
-        cmocka_unit_test(slices_cover_all_once_and_begin_on_blocks_of_64),
-        cmocka_unit_test(slices_hold_at_sizes_that_no_int_holds),
+        cmocka_unit_test(two_levels_give_the_result_on_any_hosts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -57,24 +57,26 @@ int crew_await(crew_flag *flag, uint32_t value, int timeout_ms)
 
 int crew_looks_for_leaks;
 
+/* Asked by a sanitizer when a process exits. */
+OAR_API int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return !crew_looks_for_leaks;
+}
+
 /* ---- starting ------------------------------------------------------------ */
 
 static _Noreturn void be_rank(crew *c, int rank, pid_t parent, crew_fn fn,
                               void *arg)
 {
     struct rlimit none = { 0, 0 };
-    int code;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
     setrlimit(RLIMIT_CORE, &none); /* a crash leaves no file */
     setenv("TMPDIR", c->folder, 1);
-    code = fn(c, rank, arg);
-    if (crew_looks_for_leaks)
-        exit(code);
-    fflush(NULL);
-    _exit(code);
+    exit(fn(c, rank, arg));
 }
 
 static void make_folder(crew *c)
@@ -111,7 +113,7 @@ void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
     }
 }
 
-static oar_status open_store(const crew *c, oar_store **store)
+oar_status crew_store(const crew *c, oar_store **store)
 {
     char path[160];
 
@@ -124,11 +126,12 @@ oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
 {
     oar_group_opts o = opts != NULL ? *opts : oar_group_opts_init();
     oar_store *store;
-    oar_status status = open_store(c, &store);
+    oar_status status = crew_store(c, &store);
 
     if (status != OAR_OK)
         return status;
-    o.backend = "shm";
+    if (o.backend == NULL)
+        o.backend = "shm";
     status = oar_group_create(store, rank, c->ranks, &o, group);
     oar_store_destroy(store);
     return status;
@@ -227,7 +230,7 @@ static void clear_folder(crew *c)
 {
     oar_store *store;
 
-    if (open_store(c, &store) != OAR_OK)
+    if (crew_store(c, &store) != OAR_OK)
         return;
     oar_store_clear(store);
     oar_store_destroy(store);

@@ -25,17 +25,21 @@ typedef struct crew {
 /* What a rank does; 0 is success. */
 typedef int (*crew_fn)(crew *c, int rank, void *arg);
 
-/* Whether ranks end by exit, where a sanitizer looks for leaks (a tenth of a
- * second each time), and not by _exit. */
+/* Whether a sanitizer looks for leaks when a process exits. That takes seconds
+ * where there are threads, and in a forked child it finds what was on stacks
+ * that are gone; so it is off in programs with crews, unless they turn it on.
+ */
 extern int crew_looks_for_leaks;
 
 /* Names the scenario and starts the ranks. A failure here ends the test. */
 void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
                 ...) OAR_PRINTF(5, 6);
 
-/* In a rank: its group over "shm" and the crew's store. */
+/* In a rank: its group over "shm", unless opts name another backend, and the
+ * crew's store. */
 oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
                      oar_group **group);
+oar_status crew_store(const crew *c, oar_store **store);
 
 /* How the rank ended: its exit code, 128 + the signal that killed it, or
  * CREW_LATE. */

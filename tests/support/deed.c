@@ -123,6 +123,7 @@ oar_group_opts deed_opts(const deed *d, int64_t timeout_ms)
     o.timeout_ms = timeout_ms;
     o.small_bytes = 512;
     o.stage_bytes = 4096;
+    o.eager_bytes = 64; /* so that a send waits for its receive */
     return o;
 }
 
@@ -226,7 +227,7 @@ int deed_right(const deed_hands *h)
 /* ---- steps ----------------------------------------------------------------
  */
 
-static struct {
+static _Thread_local struct {
     int step, seen, at;
     void (*fn)(void *arg);
     void *arg;
@@ -238,7 +239,7 @@ static void count_step(const oari_exec *exec)
     if (exec->number != 1 || exec->at == watched.at)
         return;
     watched.at = exec->at;
-    if (watched.seen++ == watched.step)
+    if (watched.seen++ == watched.step && watched.fn != NULL)
         watched.fn(watched.arg);
 }
 
@@ -249,7 +250,8 @@ void deed_watch(int step, void (*fn)(void *arg), void *arg)
     watched.arg = arg;
     watched.seen = 0;
     watched.at = -1;
-    oari_exec_hook = count_step;
+    if (oari_exec_hook != count_step)
+        oari_exec_hook = count_step;
 }
 
 int deed_steps(void)

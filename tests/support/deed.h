@@ -55,7 +55,8 @@ int deed_right(const deed_hands *h);
  */
 
 /* Calls fn(arg) before step number `step` (from 0, as this rank comes to them)
- * of the first collective on a group; -1: only counts. */
+ * of the first collective on a group, if the calling thread drives it; -1: only
+ * counts. */
 void deed_watch(int step, void (*fn)(void *arg), void *arg);
 /* Steps of that collective so far, its END included. */
 int deed_steps(void);

@@ -32,9 +32,9 @@ oar_status ranks_run(const char *backend, int n, const oar_group_opts *opts,
 
 const char *const *ranks_backends(void)
 {
-    static const char *list[4] = { "sim", "shm" };
+    static const char *list[5] = { "sim", "shm", "tcp" };
 
-    list[2] = getenv("OARSONG_TEST_PLUGIN");
+    list[3] = getenv("OARSONG_TEST_PLUGIN");
     return list;
 }
 

@@ -7,31 +7,49 @@
 #include <string.h>
 
 #include "comm/board.h"
+#include "comm/planners.h"
 
 /* ---- symbols ------------------------------------------------------------- */
 
-typedef uint64_t symbol; /* 0: never written */
+typedef enum state { UNWRITTEN, INPUT, PARTIAL, FINISHED, OTHER } state;
 
-static symbol mix(symbol a, symbol b)
+typedef struct symbol {
+    state state;
+    uint64_t text; /* what was done, in which order */
+    uint64_t id;   /* of a contribution: which element */
+    uint64_t from; /* bit r: rank r's is in it */
+} symbol;
+
+static uint64_t mix(uint64_t a, uint64_t b)
 {
     a = (a ^ b) * 0x9e3779b97f4a7c15u;
     a = (a ^ a >> 32) * 0xd6e8feb86659fd93u;
-    a ^= a >> 29;
-    return a != 0 ? a : 1;
+    return a ^ a >> 29;
 }
 
-enum { INPUT = 11, GARBAGE, FACTOR, REDUCED, HEADER };
+enum { ELEMENT = 11, GARBAGE, FACTOR, SIZE, FINISH, HEADER };
 
-static symbol name(int what, int op, int rank, size_t at)
+static uint64_t name(int what, int op, int rank, size_t at)
 {
-    return mix((symbol)what << 48 | (symbol)op << 40 | (symbol)rank << 32,
-               (symbol)at);
+    return mix((uint64_t)what << 48 | (uint64_t)op << 40 | (uint64_t)rank << 32,
+               (uint64_t)at);
+}
+
+static symbol input(int op, int rank, size_t at)
+{
+    return (symbol){ INPUT, name(ELEMENT, op, rank, at), name(0, op, 0, at),
+                     UINT64_C(1) << rank };
+}
+
+static symbol other(int what, int op, int rank, size_t at)
+{
+    return (symbol){ OTHER, name(what, op, rank, at), 0, 0 };
 }
 
 /* ---- the world ----------------------------------------------------------- */
 
 /* Memory of a rank that others may reach. */
-enum { IN, OUT, STAGE, LINE_0, LINE_1, MEMORIES };
+enum { IN = SYMBOLIC_IN, OUT = SYMBOLIC_OUT, STAGE, LINE_0, LINE_1, MEMORIES };
 static const char *const memory_name[] = { "in", "out", "stage", "line 0",
                                            "line 1" };
 
@@ -64,22 +82,25 @@ typedef struct transfer {
     int sending, peer, done;
     oari_where where;
     size_t at, count;
+    uint32_t clock[SYMBOLIC_RANKS]; /* the sender's, when it began */
 } transfer;
 
 typedef struct one_rank {
     int op; /* how many it has ended */
     int started;
     oari_plan plan;
-    int at, begun, met;
+    int at, begun, met, shows;
     uint64_t meeting;
     memory memory[MEMORIES];
-    symbol *gather;
-    size_t gather_room;
-    symbol factor[SYMBOLIC_RANKS];
-    transfer transfer[2 * SYMBOLIC_RANKS];
-    int transfers;
+    symbolic_region in, out; /* of the operation */
+    symbol *gather, *work;
+    symbol factor[SYMBOLIC_RANKS], table[SYMBOLIC_RANKS];
+    transfer *transfer;
+    int transfers, room;
     uint32_t clock[SYMBOLIC_RANKS];
     uint32_t shown[2][SYMBOLIC_RANKS]; /* the clock at the line's meeting */
+    int member[SYMBOLIC_RANKS];        /* of its board */
+    int members, self;
 } one_rank;
 
 typedef struct world {
@@ -88,7 +109,7 @@ typedef struct world {
     uint64_t random;
     int broken;
     char text[512];
-    symbol *expected[SYMBOLIC_OPS];
+    uint64_t *result[SYMBOLIC_OPS]; /* what reductions came to: by element */
     one_rank rank[SYMBOLIC_RANKS];
 } world;
 
@@ -122,6 +143,19 @@ static const symbolic_op *op_of(int me)
     return &w.c->op[w.rank[me].op];
 }
 
+/* The rank of a member of my board. */
+static int member(int me, int peer)
+{
+    const one_rank *r = &w.rank[me];
+
+    if (peer < 0)
+        return me;
+    if (peer < r->members)
+        return r->member[peer];
+    broke("rank %d goes to member %d of a board of %d", me, peer, r->members);
+    return me;
+}
+
 /* ---- memory that is watched ---------------------------------------------- */
 
 static cell *touch(int me, int owner, int what, size_t at)
@@ -131,7 +165,7 @@ static cell *touch(int me, int owner, int what, size_t at)
 
     if (at < m->room) {
         if (c->run != run_number)
-            *c = (cell){ 0, 0, 0, NOBODY, 0, run_number };
+            *c = (cell){ { UNWRITTEN, 0, 0, 0 }, 0, 0, NOBODY, 0, run_number };
         return c;
     }
     broke("rank %d goes to %s[%zu] of rank %d, which has %zu", me,
@@ -181,8 +215,8 @@ static symbol get(int me, int owner, int what, size_t at)
     cell *c = touch(me, owner, what, at);
 
     if (c == NULL)
-        return 0;
-    if (c->value == 0)
+        return (symbol){ UNWRITTEN, 0, 0, 0 };
+    if (c->value.state == UNWRITTEN)
         broke("rank %d reads %s[%zu] of rank %d before it is written", me,
               memory_name[what], at, owner);
     if (c->writer != me && c->clock > clock[c->writer])
@@ -212,129 +246,146 @@ static void put(int me, int owner, int what, size_t at, symbol value)
 
 /* ---- places of a plan ---------------------------------------------------- */
 
-static int in_of(int owner, int op)
-{
-    const symbolic_op *o = &w.c->op[op];
-
-    return o->ask.kind == OAR_COLL_BROADCAST || o->in_place >> owner & 1 ? OUT
-                                                                         : IN;
-}
+/* Where a place of a plan really is. */
+typedef struct spot {
+    int what; /* memory; -1: scratch */
+    size_t at;
+    symbol *scratch;
+} spot;
 
 /* Whether `me` may go to the buffers of another rank by now. */
-static void check_reach(int me, int owner, oari_where where)
+static void check_reach(int me, int owner, int in)
 {
-    const one_rank *r = &w.rank[me];
-    const symbolic_op *o = op_of(me);
-    int shown = o->ask.kind != OAR_COLL_BROADCAST ||
-                (where == OARI_IN && owner == o->ask.root);
+    const one_rank *r = &w.rank[me], *o = &w.rank[owner];
+    uint64_t reach = in ? op_of(me)->in_reach : op_of(me)->out_reach;
+    int shown = o->shows & (in ? OARI_SHOWS_IN : OARI_SHOWS_OUT);
 
-    if (owner == me || (r->plan.shows_buffers && r->met > 0 && shown &&
-                        o->reachable && w.rank[owner].op == r->op))
+    if (owner == me ||
+        (shown && r->met > 0 && o->op == r->op && (reach >> owner & 1)))
         return;
-    broke("rank %d goes to a buffer of rank %d that it cannot reach", me,
-          owner);
+    broke("rank %d goes to the %s of rank %d that it cannot reach", me,
+          in ? "input" : "output", owner);
 }
 
-static int watched(int me, int owner, oari_where where)
+static spot in_buffer(int me, int owner, int in, size_t at, size_t count)
 {
-    switch (where) {
-    case OARI_IN:
-        check_reach(me, owner, where);
-        return in_of(owner, w.rank[me].op);
-    case OARI_OUT:
-    case OARI_ALL_OUT: check_reach(me, owner, where); return OUT;
-    case OARI_LINE: return w.rank[me].meeting & 1 ? LINE_1 : LINE_0;
-    case OARI_STAGE: return STAGE;
-    case OARI_GATHER:
-    case OARI_FACTOR: break;
-    }
-    return -1;
+    const symbolic_region *b = in ? &w.rank[owner].in : &w.rank[owner].out;
+
+    check_reach(me, owner, in);
+    if (at + count > b->count)
+        broke("rank %d goes to the %s of rank %d at %zu to %zu, which has %zu",
+              me, in ? "input" : "output", owner, at, at + count, b->count);
+    return (spot){ (int)b->memory, b->base + at, NULL };
 }
 
-static symbol *scratch(int me, oari_where where, size_t at)
+static spot in_scratch(int me, symbol *s, size_t room, size_t at, size_t count)
+{
+    if (at + count > room)
+        broke("rank %d goes to scratch %zu to %zu of %zu", me, at, at + count,
+              room);
+    return (spot){ -1, at, s };
+}
+
+static spot find(int me, int owner, oari_where where, size_t at, size_t count)
 {
     one_rank *r = &w.rank[me];
 
-    if (where == OARI_GATHER && at < r->gather_room)
-        return &r->gather[at];
-    if (where == OARI_FACTOR && at < (size_t)w.c->ranks)
-        return &r->factor[at];
-    broke("rank %d goes to scratch place %d[%zu]", me, (int)where, at);
-    return &r->factor[0];
-}
-
-/* Messages under way that hold any of these elements: 1 if one reads, 2 if one
- * writes. */
-static int held(int me, oari_where where, size_t at, size_t count)
-{
-    const one_rank *r = &w.rank[me];
-    int how = 0;
-
-    for (int i = 0; i < r->transfers; i++) {
-        const transfer *t = &r->transfer[i];
-        int same = t->where == where ||
-                   (where <= OARI_OUT && t->where <= OARI_OUT &&
-                    watched(me, me, where) == watched(me, me, t->where));
-        if (same && at < t->at + t->count && t->at < at + count)
-            how |= t->sending ? 1 : 2;
+    switch (where) {
+    case OARI_IN: return in_buffer(me, owner, 1, at, count);
+    case OARI_OUT:
+    case OARI_ALL_OUT: return in_buffer(me, owner, 0, at, count);
+    case OARI_LINE: return (spot){ r->meeting & 1 ? LINE_1 : LINE_0, at, NULL };
+    case OARI_STAGE:
+    case OARI_STAGE_AND_OUT: return (spot){ STAGE, at, NULL };
+    case OARI_GATHER:
+        return in_scratch(me, r->gather, r->plan.gather_count, at, count);
+    case OARI_WORK:
+        return in_scratch(me, r->work, r->plan.work_count, at, count);
+    case OARI_FACTOR:
+        return in_scratch(me, r->factor, (size_t)w.c->ranks, at, count);
+    case OARI_TABLE:
+        return in_scratch(me, r->table, (size_t)w.c->ranks, at, count);
+    case OARI_NOWHERE: break;
     }
-    return how;
+    return (spot){ -1, 0, NULL };
 }
 
-static symbol take(int me, int owner, oari_where where, size_t at)
+static symbol load(int me, int owner, const spot *s, size_t i)
 {
-    int what = watched(me, owner, where);
     symbol value;
 
-    if (owner == me && w.rank[me].transfers != 0 && held(me, where, at, 1) & 2)
-        broke("rank %d reads place %d[%zu], where a message arrives", me,
-              (int)where, at);
-    if (what >= 0)
-        return get(me, owner, what, at);
-    value = *scratch(me, where, at);
-    if (value == 0)
-        broke("rank %d reads scratch place %d[%zu] before it is written", me,
-              (int)where, at);
+    if (s->what >= 0)
+        return get(me, owner, s->what, s->at + i);
+    value = s->scratch[s->at + i];
+    if (value.state == UNWRITTEN)
+        broke("rank %d reads scratch[%zu] before it is written", me, s->at + i);
     return value;
 }
 
-static void leave(int me, int owner, oari_where where, size_t at, symbol value)
+static void store(int me, int owner, const spot *s, size_t i, symbol value)
 {
-    int what = watched(me, owner, where);
-
-    if (owner == me && w.rank[me].transfers != 0 && held(me, where, at, 1))
-        broke("rank %d writes place %d[%zu], which a message uses", me,
-              (int)where, at);
-    if (what >= 0)
-        put(me, owner, what, at, value);
+    if (s->what >= 0)
+        put(me, owner, s->what, s->at + i, value);
     else
-        *scratch(me, where, at) = value;
+        s->scratch[s->at + i] = value;
 }
 
-/* ---- steps over memory --------------------------------------------------- */
+/* Whether messages under way use any of these elements of mine; writing ones
+ * only, if I only read. */
+static void check_free(int me, const spot *s, size_t count, int writing)
+{
+    const one_rank *r = &w.rank[me];
+
+    for (int i = 0; i < r->transfers && !w.broken; i++) {
+        const transfer *t = &r->transfer[i];
+        spot other_spot = find(me, me, t->where, t->at, t->count);
+        int same = s->what >= 0 ? s->what == other_spot.what
+                                : other_spot.what < 0 &&
+                                      s->scratch == other_spot.scratch;
+        if (same && (writing || !t->sending) && t->count != 0 &&
+            s->at < other_spot.at + t->count && other_spot.at < s->at + count)
+            broke("rank %d %s %zu elements at %zu, which a message uses", me,
+                  writing ? "writes" : "reads", count, s->at);
+    }
+}
+
+static spot use(int me, int owner, oari_where where, size_t at, size_t count,
+                int writing)
+{
+    spot s = find(me, owner, where, at, count);
+
+    if (owner == me && !w.broken)
+        check_free(me, &s, count, writing);
+    return s;
+}
+
+/* ---- meetings -------------------------------------------------------------
+ */
 
 static void begin_meeting(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
     int slot = (int)(r->meeting + 1) & 1, line = slot ? LINE_1 : LINE_0;
-    size_t room = w.rank[me].memory[line].room - 1;
+    size_t room = r->memory[line].room - 1;
+    spot from = { -1, 0, NULL };
 
+    if (s->count != 0)
+        from = use(me, me, OARI_IN, s->from_at, s->count, 0);
     if (s->count > room)
         broke("rank %d puts %zu elements in a line of %zu", me, s->count, room);
     for (size_t i = 0; i < s->count && !w.broken; i++)
-        put(me, me, line, i, take(me, me, OARI_IN, s->from_at + i));
+        put(me, me, line, i, load(me, me, &from, i));
     r->meeting++;
-    put(me, me, line, room, name(HEADER, r->op, me, r->meeting));
+    put(me, me, line, room, other(HEADER, r->op, me, r->meeting));
     memcpy(r->shown[slot], r->clock, sizeof r->clock);
     r->clock[me]++;
     r->begun = 1;
     w.counts.meetings[me]++;
 }
 
-static void join(int me, int peer, int slot)
+static void join(int me, const uint32_t *theirs)
 {
     uint32_t *mine = w.rank[me].clock;
-    const uint32_t *theirs = w.rank[peer].shown[slot];
 
     for (int i = 0; i < w.c->ranks; i++)
         if (theirs[i] > mine[i])
@@ -346,15 +397,17 @@ static void end_meeting(int me)
     one_rank *r = &w.rank[me];
     int slot = (int)r->meeting & 1, line = slot ? LINE_1 : LINE_0;
 
-    for (int p = 0; p < w.c->ranks; p++)
-        join(me, p, slot);
-    for (int p = 0; p < w.c->ranks; p++) {
+    for (int i = 0; i < r->members; i++)
+        join(me, w.rank[r->member[i]].shown[slot]);
+    for (int i = 0; i < r->members; i++) {
+        int p = r->member[i];
         size_t head = w.rank[p].memory[line].room - 1;
-        if (get(me, p, line, head) != name(HEADER, r->op, p, r->meeting))
+        if (get(me, p, line, head).text !=
+            other(HEADER, r->op, p, r->meeting).text)
             broke("rank %d finds another meeting in the line of rank %d", me,
                   p);
         if (r->met == 0)
-            r->factor[p] = name(FACTOR, r->op, p, 0);
+            r->factor[p] = other(FACTOR, r->op, p, 0);
     }
     r->met++;
     r->begun = 0;
@@ -369,8 +422,8 @@ static int run_meet(int me, const oari_step *s)
         begin_meeting(me, s);
         return 1;
     }
-    for (int p = 0; p < w.c->ranks; p++)
-        if (w.rank[p].meeting < r->meeting)
+    for (int i = 0; i < r->members; i++)
+        if (w.rank[r->member[i]].meeting < r->meeting)
             return 0;
     end_meeting(me);
     return 1;
@@ -380,53 +433,170 @@ static int run_unless_reachable(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
+    uint64_t reach = s->from == OARI_IN ? o->in_reach : o->out_reach;
+    int bit = s->from == OARI_IN ? OARI_SHOWS_IN : OARI_SHOWS_OUT, all = 1;
 
-    if (r->met != 1 || !r->plan.shows_buffers || s->jump <= r->at ||
+    if (r->met == 0 || r->shows == 0 || s->jump <= r->at ||
         s->jump >= r->plan.steps)
         broke("rank %d: step %d asks what it cannot know", me, r->at);
-    r->at = o->reachable || o->ask.count == 0 ? r->at + 1 : s->jump;
+    for (int i = 0; i < r->members; i++) {
+        int p = r->member[i];
+        if (s->peer < 0 || s->peer == i)
+            all &= (w.rank[p].shows & bit) != 0 && (reach >> p & 1);
+    }
+    r->at = all ? r->at + 1 : s->jump;
     return 1;
 }
+
+/* ---- copying and combining ------------------------------------------------
+ */
 
 static int run_copy(int me, const oari_step *s)
 {
-    int from = s->peer < 0 ? me : s->peer;
+    int owner = member(me, s->peer), target = member(me, s->to_peer);
+    spot from = find(me, owner, s->from, s->from_at, s->count);
+    spot to = find(me, target, s->to, s->to_at, s->count);
 
-    for (size_t i = 0; i < s->count && !w.broken; i++)
-        leave(me, me, s->to, s->to_at + i,
-              take(me, from, s->from, s->from_at + i));
     w.rank[me].at++;
+    if (owner == target && from.what == to.what && from.what >= 0 &&
+        from.at == to.at)
+        return 1; /* in place: nothing to do */
+    from = use(me, owner, s->from, s->from_at, s->count, 0);
+    to = use(me, target, s->to, s->to_at, s->count, 1);
+    for (size_t i = 0; i < s->count && !w.broken; i++)
+        store(me, target, &to, i, load(me, owner, &from, i));
     return 1;
 }
 
-static symbol combine_one(int me, const oari_step *s, size_t i)
+/* A rank's contribution, widened and weighted. */
+static symbol lift(int me, int rank, symbol s)
+{
+    const symbolic_op *o = op_of(me);
+
+    if (s.state != INPUT)
+        broke("rank %d takes something else for a contribution", me);
+    s.state = PARTIAL;
+    if (o->ask.weighted) {
+        symbol f = w.rank[me].factor[rank];
+        if (f.state == UNWRITTEN)
+            broke("rank %d does not know the factor of rank %d", me, rank);
+        s.text = mix(s.text, f.text);
+    }
+    return s;
+}
+
+static symbol join_parts(int me, symbol a, symbol b)
+{
+    if (a.id != b.id)
+        broke("rank %d combines different elements", me);
+    if ((a.from & b.from) != 0)
+        broke("rank %d combines a contribution twice", me);
+    return (symbol){ PARTIAL, mix(a.text, b.text), a.id, a.from | b.from };
+}
+
+static symbol finish(int me, symbol s)
+{
+    const symbolic_op *o = op_of(me);
+
+    for (int p = 0; p < w.c->ranks && o->ask.mean; p++)
+        if (w.rank[me].factor[p].state == UNWRITTEN)
+            broke("rank %d divides without the factor of rank %d", me, p);
+    return (symbol){ FINISHED, mix(s.text, FINISH), s.id, s.from };
+}
+
+/* Sources of a reduction: whose, and where. */
+typedef struct sources {
+    int n;
+    int rank[SYMBOLIC_RANKS], owner[SYMBOLIC_RANKS];
+    spot at[SYMBOLIC_RANKS];
+} sources;
+
+static void find_sources(int me, const oari_step *s, sources *from)
 {
     const one_rank *r = &w.rank[me];
-    symbol sum = (symbol)REDUCED;
 
-    for (int p = 0; p < w.c->ranks; p++) {
-        size_t slot = s->from == OARI_GATHER ? r->plan.slot_count : 0;
-        int owner = s->from == OARI_GATHER ? me : p;
-        symbol part =
-            take(me, owner, s->from, s->from_at + (size_t)p * slot + i);
-        if (op_of(me)->ask.weighted)
-            part = mix(part, take(me, me, OARI_FACTOR, (size_t)p));
-        sum = mix(sum, part);
+    from->n = s->from == OARI_GATHER ? r->plan.slots : r->members;
+    for (int i = 0; i < from->n; i++) {
+        size_t slot = (size_t)((i - s->peer + from->n) % from->n);
+        if (s->from != OARI_GATHER) {
+            from->rank[i] = from->owner[i] = r->member[i];
+            from->at[i] =
+                use(me, r->member[i], s->from, s->from_at, s->count, 0);
+            continue;
+        }
+        from->rank[i] = i;
+        from->owner[i] = me;
+        from->at[i] =
+            i == me ? use(me, me, OARI_IN, s->with_at, s->count, 0)
+                    : use(me, me, OARI_GATHER,
+                          s->from_at + slot * r->plan.slot_count, s->count, 0);
     }
-    return sum;
+}
+
+static symbol reduce_one(int me, const oari_step *s, const sources *from,
+                         size_t i)
+{
+    symbol sum =
+        lift(me, from->rank[0], load(me, from->owner[0], &from->at[0], i));
+
+    for (int p = 1; p < from->n; p++)
+        sum = join_parts(
+            me, sum,
+            lift(me, from->rank[p], load(me, from->owner[p], &from->at[p], i)));
+    return s->to == OARI_WORK ? sum : finish(me, sum);
 }
 
 static int run_reduce(int me, const oari_step *s)
 {
+    const one_rank *r = &w.rank[me];
+    int all = s->to == OARI_ALL_OUT, both = s->to == OARI_STAGE_AND_OUT;
+    int target = member(me, s->to_peer);
+    sources from;
+    spot to[SYMBOLIC_RANKS], out = { -1, 0, NULL };
+
+    find_sources(me, s, &from);
+    for (int i = 0; i < (all ? r->members : 1); i++)
+        to[i] =
+            use(me, all ? r->member[i] : target, s->to, s->to_at, s->count, 1);
+    if (both)
+        out = use(me, me, OARI_OUT, s->with_at, s->count, 1);
     for (size_t i = 0; i < s->count && !w.broken; i++) {
-        symbol sum = combine_one(me, s, i);
-        if (s->to == OARI_ALL_OUT)
-            for (int p = 0; p < w.c->ranks; p++)
-                leave(me, p, OARI_OUT, s->to_at + i, sum);
-        else
-            leave(me, me, s->to, s->to_at + i, sum);
-        if (s->to == OARI_STAGE)
-            leave(me, me, OARI_OUT, s->out_at + i, sum);
+        symbol sum = reduce_one(me, s, &from, i);
+        for (int p = 0; p < (all ? r->members : 1); p++)
+            store(me, all ? r->member[p] : target, &to[p], i, sum);
+        if (both)
+            store(me, me, &out, i, sum);
+    }
+    w.rank[me].at++;
+    return 1;
+}
+
+static symbol partial(int me, oari_where where, symbol s)
+{
+    if (where == OARI_IN)
+        return lift(me, me, s);
+    if (s.state == INPUT && !op_of(me)->ask.lift)
+        s.state = PARTIAL;
+    if (s.state != PARTIAL)
+        broke("rank %d combines what is no partial result", me);
+    return s;
+}
+
+static int run_combine(int me, const oari_step *s)
+{
+    int two = s->with != OARI_NOWHERE;
+    spot left = use(me, me, s->from, s->from_at, s->count, 0);
+    spot right = use(me, me, s->with, s->with_at, two ? s->count : 0, 0);
+    spot to = use(me, me, s->to, s->to_at, s->count, 1);
+
+    if (!s->finish && s->to != OARI_WORK)
+        broke("rank %d leaves a partial result in place %d", me, (int)s->to);
+    for (size_t i = 0; i < s->count && !w.broken; i++) {
+        symbol sum = partial(me, s->from, load(me, me, &left, i));
+        if (two)
+            sum = join_parts(me, sum,
+                             partial(me, s->with, load(me, me, &right, i)));
+        store(me, me, &to, i, s->finish ? finish(me, sum) : sum);
     }
     w.rank[me].at++;
     return 1;
@@ -434,32 +604,51 @@ static int run_reduce(int me, const oari_step *s)
 
 /* ---- messages ------------------------------------------------------------ */
 
+static size_t element_of(int me, oari_where where)
+{
+    switch (where) {
+    case OARI_FACTOR:
+    case OARI_TABLE: return 8;
+    case OARI_WORK: return op_of(me)->ask.wide;
+    default: return op_of(me)->ask.element;
+    }
+}
+
+static void count_message(int me, const transfer *t)
+{
+    if (t->where == OARI_FACTOR || t->where == OARI_TABLE)
+        w.counts.words[me] += t->count;
+    else {
+        w.counts.messages[me]++;
+        w.counts.sent[me] += t->count * element_of(me, t->where);
+    }
+}
+
 static int run_message(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
     int sending = s->kind == OARI_SEND;
-    transfer t = { sending,
-                   s->peer,
-                   0,
-                   sending ? s->from : s->to,
-                   sending ? s->from_at : s->to_at,
-                   s->count };
+    transfer t = { .sending = sending,
+                   .peer = s->peer,
+                   .where = sending ? s->from : s->to,
+                   .at = sending ? s->from_at : s->to_at,
+                   .count = s->count };
 
     if (s->peer < 0 || s->peer >= w.c->ranks || s->peer == me)
         broke("rank %d has a message with rank %d", me, s->peer);
-    if (r->transfers == 2 * w.c->ranks) { /* oari_exec.transfer_room */
+    if (r->transfers == r->plan.most)
         broke("rank %d starts more than %d messages", me, r->transfers);
+    if (w.broken)
         return 1;
-    }
-    if (held(me, t.where, t.at, t.count) & (sending ? 2 : 3))
-        broke("rank %d: two messages use place %d[%zu ..]", me, (int)t.where,
-              t.at);
+    if (t.count != 0)
+        use(me, me, t.where, t.at, t.count, !sending);
+    memcpy(t.clock, r->clock, sizeof t.clock);
+    r->clock[me]++;
     r->transfer[r->transfers++] = t;
-    if (sending) {
-        w.counts.messages[me]++;
-        *(t.where == OARI_FACTOR ? &w.counts.factors[me]
-                                 : &w.counts.sent[me]) += t.count;
-    }
+    if ((size_t)r->transfers > w.counts.most[me])
+        w.counts.most[me] = (size_t)r->transfers;
+    if (sending)
+        count_message(me, &t);
     r->at++;
     return 1;
 }
@@ -481,107 +670,204 @@ static transfer *other_end(int me, const transfer *mine)
 
 static void deliver(int from, transfer *send, int to, transfer *receive)
 {
-    if (send->count != receive->count ||
-        (send->where == OARI_FACTOR) != (receive->where == OARI_FACTOR))
-        broke("rank %d sends %zu elements to rank %d, which expects %zu", from,
-              send->count, to, receive->count);
+    size_t sent = send->count * element_of(from, send->where);
+    size_t wanted = receive->count * element_of(to, receive->where);
+    spot a = find(from, from, send->where, send->at, send->count);
+    spot b = find(to, to, receive->where, receive->at, receive->count);
+
+    if (sent != wanted)
+        broke("rank %d sends %zu bytes to rank %d, which expects %zu", from,
+              sent, to, wanted);
     send->done = receive->done = 1;
-    for (size_t i = 0; i < send->count && !w.broken; i++) {
-        int a = watched(from, from, send->where);
-        int b = watched(to, to, receive->where);
-        symbol value = a >= 0 ? get(from, from, a, send->at + i)
-                              : *scratch(from, send->where, send->at + i);
-        if (value == 0)
-            broke("rank %d sends scratch[%zu] before it is written", from, i);
-        if (b >= 0)
-            put(to, to, b, receive->at + i, value);
-        else
-            *scratch(to, receive->where, receive->at + i) = value;
-    }
+    memcpy(receive->clock, send->clock, sizeof send->clock);
+    for (size_t i = 0; i < send->count && !w.broken; i++)
+        store(to, to, &b, i, load(from, from, &a, i));
 }
 
-static int run_wait(int me)
+static void try_messages(int me, int *moved)
 {
     one_rank *r = &w.rank[me];
-    int moved = 0, left = 0;
 
-    for (int i = 0; i < r->transfers; i++) {
+    for (int i = 0; i < r->transfers && !w.broken; i++) {
         transfer *mine = &r->transfer[i], *theirs;
-        if (mine->done)
+        if (mine->done || (theirs = other_end(me, mine)) == NULL)
             continue;
-        if ((theirs = other_end(me, mine)) == NULL) {
-            left++;
-            continue;
-        }
-        moved = 1;
+        *moved = 1;
         if (mine->sending)
             deliver(me, mine, mine->peer, theirs);
         else
             deliver(mine->peer, theirs, me, mine);
     }
-    if (left != 0)
-        return moved;
+}
+
+static int run_wait(int me, const oari_step *s)
+{
+    one_rank *r = &w.rank[me];
+    int moved = 0, k = (int)s->count;
+
+    if (k < 1 || k > r->transfers) {
+        broke("rank %d waits for %d of %d messages", me, k, r->transfers);
+        return 0;
+    }
+    try_messages(me, &moved);
+    for (int i = 0; i < k; i++)
+        if (!r->transfer[i].done)
+            return moved;
+    for (int i = 0; i < k; i++)
+        if (!r->transfer[i].sending)
+            join(me, r->transfer[i].clock);
+    r->transfers -= k;
+    memmove(r->transfer, r->transfer + k,
+            (size_t)r->transfers * sizeof *r->transfer);
     w.counts.rounds[me]++;
-    r->transfers = 0;
     r->at++;
     return 1;
 }
 
 /* ---- a rank's user ------------------------------------------------------- */
 
-static symbol result_of(const symbolic_op *o, int op, size_t at)
+static void take_plan(int me)
 {
-    symbol sum = (symbol)REDUCED;
+    one_rank *r = &w.rank[me];
 
-    if (o->ask.kind == OAR_COLL_BROADCAST)
-        return name(INPUT, op, o->ask.root, at);
-    for (int p = 0; p < w.c->ranks; p++) {
-        symbol part = name(INPUT, op, p, at);
-        if (o->ask.weighted)
-            part = mix(part, name(FACTOR, op, p, 0));
-        sum = mix(sum, part);
-    }
-    return sum;
+    free(r->gather);
+    free(r->work);
+    free(r->transfer);
+    r->gather = calloc(r->plan.gather_count + 1, sizeof *r->gather);
+    r->work = calloc(r->plan.work_count + 1, sizeof *r->work);
+    r->transfer = calloc((size_t)r->plan.most + 1, sizeof *r->transfer);
+    r->at = r->transfers = 0;
+}
+
+static void make_plan(int me, int settled)
+{
+    one_rank *r = &w.rank[me];
+    const symbolic_op *o = op_of(me);
+    const oari_algorithm *a = o->algorithm;
+    oari_ask ask = symbolic_ask(o, me, settled);
+    oari_rules rules = { .bruck_ranks = 4, .chain_bytes = 400 };
+    oari_planner planner = a->plan;
+
+    ask.board_rank = r->self;
+    ask.member = w.c->hosts > 1 ? r->member : NULL;
+    ask.hosts = w.c->hosts > 1 ? w.c->host : NULL;
+    if (settled && r->met != 0)
+        planner = oari_plan_direct_rest;
+    else if (settled && (a = oari_choose(&ask, &rules)) != NULL)
+        planner = a->plan;
+    oari_plan_clear(&r->plan);
+    if (a == NULL || oari_plan_make(a->name, planner, &ask, &r->plan) != OAR_OK)
+        broke("rank %d: no plan: %s", me, oar_last_error_text());
+    take_plan(me);
 }
 
 static void start_op(int me)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
-    oari_ask ask = o->ask;
-    int in = in_of(me, r->op);
 
-    ask.rank = me;
-    if (oari_plan_make(o->algorithm, &ask, &r->plan) != OAR_OK)
-        broke("rank %d: no plan: %s", me, oar_last_error_text());
-    for (size_t i = 0; i < ask.count; i++)
-        put(me, me, in, i, name(INPUT, r->op, me, i));
-    for (size_t i = 0; i < ask.count && in != OUT; i++)
-        put(me, me, OUT, i, name(GARBAGE, r->op, me, i));
+    r->in = symbolic_input(o, me);
+    r->out = symbolic_output(o, me);
+    for (size_t i = 0; i < r->out.count; i++)
+        put(me, me, (int)r->out.memory, r->out.base + i,
+            other(GARBAGE, r->op, me, i));
+    for (size_t i = 0; i < r->in.count; i++)
+        put(me, me, (int)r->in.memory, r->in.base + i, input(r->op, me, i));
     memset(r->factor, 0, sizeof r->factor);
-    r->factor[me] = name(FACTOR, r->op, me, 0);
-    r->gather_room = r->plan.slot_count * (size_t)w.c->ranks;
-    free(r->gather);
-    r->gather = calloc(r->gather_room + 1, sizeof *r->gather);
-    r->at = r->begun = r->met = r->transfers = 0;
+    memset(r->table, 0, sizeof r->table);
+    r->factor[me] = other(FACTOR, r->op, me, 0);
+    r->table[me] = other(SIZE, r->op, me, 0);
+    for (int p = 0; p < w.c->ranks && me == o->ask.root; p++)
+        r->table[p] = other(SIZE, r->op, p, 0);
+    r->begun = r->met = 0;
+    make_plan(me, 0);
+    r->shows = r->plan.shows;
     r->started = 1;
+}
+
+/* Sizes are known when the messages with them, or the lines, have come. */
+static int run_settle(int me)
+{
+    one_rank *r = &w.rank[me];
+    const symbolic_op *o = op_of(me);
+    int all = o->ask.kind == OAR_COLL_ALL_GATHER;
+
+    for (int p = 0; p < w.c->ranks && r->met == 0; p++)
+        if ((all || p == me) && r->table[p].state == UNWRITTEN &&
+            o->ask.kind != OAR_COLL_BROADCAST)
+            broke("rank %d settles without the size of rank %d", me, p);
+    if (r->transfers != 0)
+        broke("rank %d settles with messages under way", me);
+    make_plan(me, 1);
+    return 1;
+}
+
+/* ---- what came out ------------------------------------------------------- */
+
+static uint64_t canonical_text(const symbolic_op *o, int op, size_t at)
+{
+    uint64_t sum = 0;
+
+    for (int p = 0; p < w.c->ranks; p++) {
+        uint64_t part = name(ELEMENT, op, p, at);
+        if (o->ask.weighted)
+            part = mix(part, other(FACTOR, op, p, 0).text);
+        sum = p == 0 ? part : mix(sum, part);
+    }
+    return mix(sum, FINISH);
+}
+
+/* The right elements, of every rank once, and the same bits everywhere. */
+static int is_reduced(int me, symbol got, size_t at)
+{
+    const one_rank *r = &w.rank[me];
+    const symbolic_op *o = op_of(me);
+    uint64_t all =
+        w.c->ranks == 64 ? UINT64_MAX : (UINT64_C(1) << w.c->ranks) - 1;
+    uint64_t *result = &w.result[r->op][at];
+
+    if (*result == 0)
+        *result =
+            o->algorithm->canonical ? canonical_text(o, r->op, at) : got.text;
+    return got.state == FINISHED && got.from == all &&
+           got.id == name(0, r->op, 0, at) && got.text == *result;
+}
+
+static int is_right(int me, size_t i)
+{
+    const one_rank *r = &w.rank[me];
+    symbol got = get(me, me, (int)r->out.memory, r->out.base + i);
+    symbolic_origin from = symbolic_origin_of(op_of(me), me, i);
+
+    if (symbolic_reduces(op_of(me)->ask.kind))
+        return is_reduced(me, got, from.at);
+    return got.text == input(r->op, from.rank, from.at).text;
+}
+
+static int is_output(const one_rank *r, size_t i)
+{
+    size_t at = r->in.base + i;
+
+    return r->in.memory == r->out.memory && at >= r->out.base &&
+           at < r->out.base + r->out.count;
 }
 
 static void check_result(int me)
 {
     const one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
-    int in = in_of(me, r->op);
 
-    for (size_t i = 0; i < o->ask.count && !w.broken; i++) {
-        if (get(me, me, OUT, i) != w.expected[r->op][i])
+    for (size_t i = 0; i < r->out.count && !w.broken; i++)
+        if (!is_right(me, i))
             broke("%s %s of %zu: rank %d ends with the wrong out[%zu]",
                   o->algorithm->name, oar_coll_name(o->ask.kind), o->ask.count,
                   me, i);
-        if (in != OUT && get(me, me, in, i) != name(INPUT, r->op, me, i))
+    for (size_t i = 0; i < r->in.count && !w.broken; i++)
+        if (!is_output(r, i) &&
+            get(me, me, (int)r->in.memory, r->in.base + i).text !=
+                input(r->op, me, i).text)
             broke("%s: the input of rank %d was changed at %zu",
                   o->algorithm->name, me, i);
-    }
     for (int p = 0; p < w.c->ranks && o->ask.kind == OAR_COLL_BARRIER; p++)
         if (w.rank[p].op < r->op ||
             (w.rank[p].op == r->op && !w.rank[p].started))
@@ -625,9 +911,11 @@ static int run_step(int me)
     case OARI_UNLESS_REACHABLE: return run_unless_reachable(me, s);
     case OARI_COPY: return run_copy(me, s);
     case OARI_REDUCE: return run_reduce(me, s);
+    case OARI_COMBINE: return run_combine(me, s);
     case OARI_SEND:
     case OARI_RECV: return run_message(me, s);
-    case OARI_WAIT: return run_wait(me);
+    case OARI_WAIT: return run_wait(me, s);
+    case OARI_SETTLE: return run_settle(me);
     case OARI_END: end_op(me); return 1;
     }
     broke("rank %d has a step of no kind", me);
@@ -680,6 +968,14 @@ static void make_memory(memory *m, struct arena *a, size_t room)
     *m = (memory){ room, a->cell, a->read };
 }
 
+static void widen(size_t *room, symbolic_region region)
+{
+    size_t end = region.base + region.count;
+
+    if (end > room[region.memory])
+        room[region.memory] = end;
+}
+
 /* As much of each as a group has: see board.c. */
 static void make_rank(int rank)
 {
@@ -690,29 +986,36 @@ static void make_rank(int rank)
         const oari_ask *a = &w.c->op[i].ask;
         oari_layout l =
             oari_board_layout(a->ranks, a->small_bytes, a->stage_bytes);
-        size_t line = a->line_bytes / a->element + 1;
-        room[IN] = a->count > room[IN] ? a->count : room[IN];
-        room[OUT] = room[IN];
+        widen(room, symbolic_input(&w.c->op[i], rank));
+        widen(room, symbolic_output(&w.c->op[i], rank));
         room[STAGE] = l.stage_room / a->element;
-        room[LINE_0] = room[LINE_1] = line;
+        room[LINE_0] = room[LINE_1] = a->line_bytes / a->element + 1;
     }
     for (int m = 0; m < MEMORIES; m++)
-        make_memory(&r->memory[m], &arena[rank][m], room[m]);
+        make_memory(&r->memory[m], &arena[rank][m], room[m] + 1);
+    for (int m = IN; m <= OUT; m++)
+        r->memory[m].room = room[m];
+    r->clock[rank] = 1;
+    for (int p = 0; p < w.c->ranks; p++)
+        if (w.c->hosts < 2 || w.c->host[p] == w.c->host[rank]) {
+            r->self = p == rank ? r->members : r->self;
+            r->member[r->members++] = p;
+        }
 }
 
 static void clear_rank(one_rank *r)
 {
     free(r->gather);
+    free(r->work);
+    free(r->transfer);
     oari_plan_clear(&r->plan);
 }
 
-static void make_expected(int op)
+static void make_results(int op)
 {
-    const symbolic_op *o = &w.c->op[op];
+    size_t most = symbolic_input(&w.c->op[op], 0).count;
 
-    w.expected[op] = malloc((o->ask.count + 1) * sizeof(symbol));
-    for (size_t i = 0; i < o->ask.count; i++)
-        w.expected[op][i] = result_of(o, op, i);
+    w.result[op] = calloc(most + 1, sizeof *w.result[op]);
 }
 
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
@@ -722,17 +1025,15 @@ const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts)
     w.c = c;
     w.random = c->seed * 0x9e3779b97f4a7c15u + 1;
     run_number++;
-    for (int r = 0; r < c->ranks; r++) {
+    for (int r = 0; r < c->ranks; r++)
         make_rank(r);
-        w.rank[r].clock[r] = 1;
-    }
     for (int i = 0; i < c->ops; i++)
-        make_expected(i);
+        make_results(i);
     run_all();
     for (int r = 0; r < c->ranks; r++)
         clear_rank(&w.rank[r]);
     for (int i = 0; i < c->ops; i++)
-        free(w.expected[i]);
+        free(w.result[i]);
     if (counts != NULL)
         *counts = w.counts;
     return w.broken ? w.text : NULL;

@@ -2,11 +2,14 @@
 /* support/symbolic.h: all ranks' plans at once, in one thread, without numbers.
  *
  * Every element is a symbol: a word that tells which rank's input it is, or
- * which symbols were combined in which order. Ranks take their steps in an
- * order drawn from a seed. The world sees to it that
+ * which contributions were combined, and in which order. Ranks take their steps
+ * in an order drawn from a seed. The world sees to it that
  *   - nothing is read that was not written, and no place is left,
+ *   - no contribution is combined twice, or with one of another element, and
+ *     none before it is widened and weighted, or after it is finished,
  *   - two ranks never touch an element, one of them writing, unless a meeting
- *     lies between (a vector clock per rank, an epoch per element),
+ *     or a message lies between (a vector clock per rank, an epoch per
+ * element),
  *   - a line still shows the meeting it is read for,
  *   - a buffer of a message is left alone while the message is under way,
  *   - messages need no room between sender and receiver (a send ends when its
@@ -17,15 +20,17 @@
 #ifndef TESTS_SUPPORT_SYMBOLIC_H
 #define TESTS_SUPPORT_SYMBOLIC_H
 
-#include "comm/plan.h"
+#include "comm/choose.h"
 
 enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4 };
 
 typedef struct symbolic_op {
     const oari_algorithm *algorithm;
-    oari_ask ask;      /* its rank is filled in for each rank */
-    int reachable;     /* what UNLESS_REACHABLE finds */
-    uint64_t in_place; /* bit r: rank r's input is its output */
+    oari_ask ask;   /* what all ranks have alike; count: of an equal part */
+    uint64_t parts; /* ragged: the seed of their sizes, up to 2 count */
+    uint64_t in_reach, out_reach; /* bit r: rank r's buffer can be reached */
+    uint64_t in_place;            /* bit r: rank r's smaller buffer is its
+                                     place in the larger one */
 } symbolic_op;
 
 typedef enum symbolic_order {
@@ -40,19 +45,54 @@ typedef struct symbolic_case {
     symbolic_op op[SYMBOLIC_OPS];
     symbolic_order order;
     uint64_t seed;
+    int host[SYMBOLIC_RANKS]; /* several: a board for each */
+    int hosts;                /* 0: one, whose board has all ranks */
 } symbolic_case;
 
 /* What each rank did, over all operations. */
 typedef struct symbolic_counts {
-    size_t sent[SYMBOLIC_RANKS];     /* elements of the buffer */
-    size_t factors[SYMBOLIC_RANKS];  /* sent */
-    size_t messages[SYMBOLIC_RANKS]; /* sent */
+    size_t sent[SYMBOLIC_RANKS];     /* bytes of data and partial results */
+    size_t words[SYMBOLIC_RANKS];    /* factors and sizes sent */
+    size_t messages[SYMBOLIC_RANKS]; /* of data, sent */
     size_t meetings[SYMBOLIC_RANKS];
     size_t rounds[SYMBOLIC_RANKS]; /* WAITs */
+    size_t most[SYMBOLIC_RANKS];   /* messages under way at once */
 } symbolic_counts;
 
 /* Runs it. NULL, or a sentence (valid until the next call) that says what went
  * wrong. counts may be NULL. */
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts);
+
+/* ---- what an operation means: symbolic_op.c --------------------------------
+ */
+
+/* Elements of rank r's part of the row; of an all_to_all, from r to q. */
+size_t symbolic_part(const symbolic_op *o, int r);
+size_t symbolic_pair(const symbolic_op *o, int r, int q);
+
+typedef enum symbolic_memory { SYMBOLIC_IN, SYMBOLIC_OUT } symbolic_memory;
+
+/* A buffer: in which of a rank's two memories, from where, how long. */
+typedef struct symbolic_region {
+    symbolic_memory memory;
+    size_t base, count;
+} symbolic_region;
+
+symbolic_region symbolic_input(const symbolic_op *o, int rank);
+symbolic_region symbolic_output(const symbolic_op *o, int rank);
+
+int symbolic_reduces(oar_coll kind);
+
+/* Which element of which rank's input is element i of a rank's output; of a
+ * reduction, of all ranks' inputs. */
+typedef struct symbolic_origin {
+    int rank;
+    size_t at;
+} symbolic_origin;
+symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i);
+
+/* What a rank is asked, before and after sizes are settled. Valid until the
+ * next call. */
+oari_ask symbolic_ask(const symbolic_op *o, int rank, int settled);
 
 #endif

@@ -114,8 +114,8 @@ CASE(topk, top(tape, in[0]))
 
 CASE(index_select, oar_index_select(tape, in[0], 1, in[1]))
 CASE(index_select_rows, oar_index_select(tape, in[0], 0, in[1]))
-CASE(gather, oar_gather(tape, in[0], 1, in[1]))
-CASE(gather_first, oar_gather(tape, in[0], 0, in[1]))
+CASE(gather, oar_take_along(tape, in[0], 1, in[1]))
+CASE(gather_first, oar_take_along(tape, in[0], 0, in[1]))
 CASE(scatter_add, oar_scatter_add(tape, in[0], -1, in[2], in[1]))
 
 CASE(matmul, oar_matmul(tape, BOTH))

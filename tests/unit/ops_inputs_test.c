@@ -198,7 +198,7 @@ static void indices_and_masks_of_other_dtypes_are_refused(void **state)
         assert_says(oar_last_error()->status, OAR_E_DTYPE, "f32 [7]"); \
     } while (0)
     REFUSED(oar_index_select(NULL, a, 0, b));
-    REFUSED(oar_gather(NULL, a, 0, b));
+    REFUSED(oar_take_along(NULL, a, 0, b));
     REFUSED(oar_scatter_add(NULL, a, 0, b, b));
     REFUSED(oar_embedding(NULL, a, b));
     REFUSED(oar_cross_entropy(NULL, a, b));

@@ -247,10 +247,11 @@ static void picks_name_the_index(void **state)
     refuses(oar_index_select(NULL, a, 0, far), OAR_E_SHAPE, "index [3, 1]");
     refuses(oar_index_select(NULL, a, 2, index64), OAR_E_SHAPE, "dim 2");
     refuses(oar_index_select(NULL, a, 0, whole), OAR_E_DTYPE, "i32 [3, 4]");
-    refuses(oar_gather(NULL, a, 1, far), OAR_E_ARG, "it has 4");
-    refuses(oar_gather(NULL, a, 1, index64), OAR_E_SHAPE,
+    refuses(oar_take_along(NULL, a, 1, far), OAR_E_ARG, "it has 4");
+    refuses(oar_take_along(NULL, a, 1, index64), OAR_E_SHAPE,
             "[3, 4] by index [7]");
-    refuses(oar_gather(NULL, vector, 1, index64), OAR_E_SHAPE, "dim 1 of [4]");
+    refuses(oar_take_along(NULL, vector, 1, index64), OAR_E_SHAPE,
+            "dim 1 of [4]");
     refuses(oar_scatter_add(NULL, a, 1, far, a), OAR_E_SHAPE,
             "to [3, 4] by index [3, 1] of [3, 4]");
     refuses(oar_scatter_add(NULL, a, 1, far, wide), OAR_E_DTYPE, "f64");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both kinds of store, by the same tests: what store.h promises. */
+/* Every kind of store, by the same tests: what store.h promises. What only the
+ * TCP store has is in store_tcp_test.c. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,16 +22,35 @@
 
 enum { PATIENCE_MS = 20000 };
 
+typedef enum store_kind {
+    MEMORY,
+    FILES,
+    TCP,
+    PREFIX,
+    PREFIX_OF_TCP
+} store_kind;
+
 /* One store, and a second handle on what it holds where that can be. */
 typedef struct fixture {
-    char folder[FOLDER_PATH]; /* "": in memory */
+    store_kind kind;
+    char folder[FOLDER_PATH]; /* "": no folder */
+    oar_store_server *server;
+    oar_store *parent; /* of a prefix */
     oar_store *store;
     oar_store *other;
 } fixture;
 
-static int make_memory(void **state)
+static fixture *make(store_kind kind)
 {
     fixture *f = calloc(1, sizeof *f);
+
+    f->kind = kind;
+    return f;
+}
+
+static int make_memory(void **state)
+{
+    fixture *f = make(MEMORY);
 
     assert_int_equal(oar_store_create_memory(&f->store), OAR_OK);
     f->other = f->store;
@@ -40,7 +60,7 @@ static int make_memory(void **state)
 
 static int make_file(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = make(FILES);
 
     folder_make(f->folder);
     assert_int_equal(oar_store_create_file(f->folder, &f->store), OAR_OK);
@@ -49,13 +69,76 @@ static int make_file(void **state)
     return 0;
 }
 
+static void connect_to(fixture *f, oar_store **store)
+{
+    assert_int_equal(oar_store_create_tcp(oar_store_server_address(f->server),
+                                          PATIENCE_MS, store),
+                     OAR_OK);
+}
+
+static int make_tcp(void **state)
+{
+    fixture *f = make(TCP);
+
+    assert_int_equal(oar_store_serve("127.0.0.1:0", &f->server), OAR_OK);
+    connect_to(f, &f->store);
+    connect_to(f, &f->other);
+    *state = f;
+    return 0;
+}
+
+/* Keys beside the prefix, which nothing may see or touch. */
+static void surround(oar_store *parent)
+{
+    assert_int_equal(oar_store_set(parent, "spa", "1", 1), OAR_OK);
+    assert_int_equal(oar_store_set(parent, "spac", "2", 1), OAR_OK);
+    assert_int_equal(oar_store_set(parent, "spb", "3", 1), OAR_OK);
+    assert_int_equal(oar_store_set(parent, "k", "4", 1), OAR_OK);
+}
+
+static int make_prefix(void **state)
+{
+    fixture *f = make(PREFIX);
+
+    assert_int_equal(oar_store_create_memory(&f->parent), OAR_OK);
+    surround(f->parent);
+    assert_int_equal(oar_store_create_prefix(f->parent, "space/", &f->store),
+                     OAR_OK);
+    assert_int_equal(oar_store_create_prefix(f->parent, "space/", &f->other),
+                     OAR_OK);
+    *state = f;
+    return 0;
+}
+
+static int make_prefix_of_tcp(void **state)
+{
+    fixture *f = make(PREFIX_OF_TCP);
+    oar_store *outer;
+
+    assert_int_equal(oar_store_serve("127.0.0.1:0", &f->server), OAR_OK);
+    connect_to(f, &f->parent);
+    surround(f->parent);
+    assert_int_equal(oar_store_create_prefix(f->parent, "sp", &outer), OAR_OK);
+    assert_int_equal(oar_store_create_prefix(outer, "ace/", &f->store), OAR_OK);
+    assert_int_equal(oar_store_create_prefix(outer, "ace/", &f->other), OAR_OK);
+    oar_store_destroy(outer); /* its prefixes hold it */
+    *state = f;
+    return 0;
+}
+
+static void assert_surrounded(oar_store *parent);
+
 static int drop(void **state)
 {
     fixture *f = *state;
 
+    if (f->parent != NULL)
+        assert_surrounded(f->parent);
+    oar_store_destroy(f->parent);
     if (f->other != f->store)
         oar_store_destroy(f->other);
     oar_store_destroy(f->store);
+    oar_store_server_destroy(f->server);
     if (f->folder[0] != 0)
         folder_drop(f->folder);
     free(f);
@@ -74,6 +157,14 @@ static void assert_holds(oar_store *store, const char *key, const void *value,
     assert_memory_equal(found, value, bytes);
     assert_int_equal(((char *)found)[bytes], 0);
     oar_free(found);
+}
+
+static void assert_surrounded(oar_store *parent)
+{
+    assert_holds(parent, "spa", "1", 1);
+    assert_holds(parent, "spac", "2", 1);
+    assert_holds(parent, "spb", "3", 1);
+    assert_holds(parent, "k", "4", 1);
 }
 
 static void assert_lacks(oar_store *store, const char *key)
@@ -151,9 +242,16 @@ static void keys_have_1_to_200_bytes(void **state)
     memset(key, 'k', sizeof key);
     key[OAR_STORE_KEY_MAX + 1] = 0;
     assert_says(oar_store_set(f->store, key, "v", 1), OAR_E_ARG, "201 bytes");
+    assert_says(
+        oar_store_get(f->store, key, 0, (void *[]){ NULL }, (size_t[]){ 0 }),
+        OAR_E_ARG, "201 bytes");
     assert_says(oar_store_set(f->store, "", "v", 1), OAR_E_ARG, "0 bytes");
     assert_says(oar_store_set(f->store, NULL, "v", 1), OAR_E_ARG, "key");
     key[OAR_STORE_KEY_MAX] = 0;
+    if (f->parent != NULL) { /* the prefix counts */
+        assert_says(oar_store_set(f->store, key, "v", 1), OAR_E_ARG, "prefix");
+        key[OAR_STORE_KEY_MAX - strlen("space/")] = 0;
+    }
     assert_int_equal(oar_store_set(f->store, key, "v", 1), OAR_OK);
     assert_holds(f->other, key, "v", 1);
 }
@@ -285,6 +383,104 @@ static void clear_removes_every_key(void **state)
         assert_int_equal(folder_entries(f->folder), -1);
 }
 
+static void assert_lists(oar_store *store, const char *prefix, int count,
+                         const char *const *key)
+{
+    char **found = NULL;
+    int n = -1;
+
+    assert_int_equal(oar_store_list(store, prefix, &n, &found), OAR_OK);
+    assert_int_equal(n, count);
+    for (int i = 0; i < count; i++)
+        assert_string_equal(found[i], key[i]);
+    assert_null(found[count]);
+    oar_free(found);
+}
+
+static void a_list_has_the_keys_that_begin_so_in_order(void **state)
+{
+    fixture *f = *state;
+    static const char *const all[] = { "\x01", "a",   "a b", "a.",  "a/1",
+                                       "a/2",  "aa/", "b",   "\xff" };
+
+    assert_lists(f->store, "", 0, NULL);
+    for (int i = 8; i >= 0; i--)
+        assert_int_equal(oar_store_set(f->store, all[i], "v", 1), OAR_OK);
+    assert_lists(f->other, "", 9, all);
+    assert_lists(f->other, NULL, 9, all);
+    assert_lists(f->other, "a/", 2, all + 4);
+    assert_lists(f->other, "a", 6, all + 1);
+    assert_lists(f->other, "a/1", 1, all + 4);
+    assert_lists(f->other, "a/11", 0, NULL);
+    assert_lists(f->other, "c", 0, NULL);
+    assert_int_equal(oar_store_delete(f->store, "a/1"), OAR_OK);
+    assert_lists(f->other, "a/", 1, all + 5);
+}
+
+/* More than one message of the wire holds, and than a table begins with. */
+static void a_list_may_be_long(void **state)
+{
+    fixture *f = *state;
+    enum { MANY = 4999 };
+    char key[32], **found = NULL;
+    int n = 0;
+
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof key, "many/%d", i * 7 % MANY);
+        assert_int_equal(oar_store_set(f->store, key, "", 0), OAR_OK);
+    }
+    assert_int_equal(oar_store_list(f->other, "many/", &n, &found), OAR_OK);
+    assert_int_equal(n, MANY);
+    for (int i = 1; i < n; i++)
+        assert_true(strcmp(found[i - 1], found[i]) < 0);
+    oar_free(found);
+    assert_int_equal(oar_store_clear(f->store), OAR_OK);
+    assert_lists(f->store, "", 0, NULL);
+}
+
+static void a_list_refuses_bad_arguments(void **state)
+{
+    fixture *f = *state;
+    char wide[OAR_STORE_KEY_MAX + 2], **keys = NULL;
+    int n = 7;
+
+    assert_says(oar_store_list(NULL, "", &n, &keys), OAR_E_ARG, "store");
+    assert_says(oar_store_list(f->store, "", NULL, &keys), OAR_E_ARG,
+                "nowhere");
+    assert_says(oar_store_list(f->store, "", &n, NULL), OAR_E_ARG, "nowhere");
+    assert_null(keys);
+    memset(wide, 'w', sizeof wide);
+    wide[OAR_STORE_KEY_MAX + 1] = 0;
+    assert_lists(f->store, wide, 0, NULL);
+}
+
+static void a_prefix_in_a_store_is_a_store(void **state)
+{
+    fixture *f = *state;
+    oar_store *inner;
+    int64_t sum;
+    const char *const key[] = { "n" };
+
+    assert_int_equal(oar_store_set(f->store, "outside", "o", 1), OAR_OK);
+    assert_int_equal(oar_store_create_prefix(f->store, "in.", &inner), OAR_OK);
+    assert_int_equal(oar_store_add(inner, "n", 5, &sum), OAR_OK);
+    assert_holds(f->other, "in.n", "5", 1);
+    assert_lacks(inner, "outside");
+    assert_lists(inner, "", 1, key);
+    assert_int_equal(oar_store_wait(inner, 1, key, 0), OAR_OK);
+    assert_int_equal(oar_store_clear(inner), OAR_OK);
+    assert_lacks(f->other, "in.n");
+    assert_holds(f->other, "outside", "o", 1);
+    oar_store_destroy(inner);
+    assert_says(oar_store_create_prefix(NULL, "p", &inner), OAR_E_ARG, "store");
+    assert_says(oar_store_create_prefix(f->store, NULL, &inner), OAR_E_ARG,
+                "prefix");
+    assert_says(oar_store_create_prefix(f->store, "", &inner), OAR_E_ARG,
+                "0 bytes");
+    assert_says(oar_store_create_prefix(f->store, "p", NULL), OAR_E_ARG,
+                "place");
+}
+
 /* ---- waiting ------------------------------------------------------------- */
 
 static void a_timeout_names_the_key_and_is_kept(void **state)
@@ -314,6 +510,42 @@ static void wait_names_the_first_key_that_is_missing(void **state)
     assert_int_equal(oar_store_set(f->store, "two", NULL, 0), OAR_OK);
     assert_int_equal(oar_store_wait(f->other, 3, key, 0), OAR_OK);
     assert_int_equal(oar_store_wait(f->other, 3, key, -1), OAR_OK);
+}
+
+enum { CROWD = 600 };
+
+static void *set_crowd(void *arg)
+{
+    fixture *f = arg;
+    char key[32];
+
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(key, sizeof key, "crowd %d", i * 7 % CROWD);
+        if (oar_store_set(f->other, key, "", 0) != OAR_OK)
+            return arg;
+    }
+    return NULL;
+}
+
+static void many_keys_may_be_waited_for(void **state)
+{
+    fixture *f = *state;
+    static char text[CROWD][32];
+    const char *key[CROWD];
+    pthread_t thread;
+    void *failed;
+
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(text[i], sizeof text[i], "crowd %d", i);
+        key[i] = text[i];
+    }
+    assert_int_equal(pthread_create(&thread, NULL, set_crowd, f), 0);
+    assert_int_equal(oar_store_wait(f->store, CROWD, key, PATIENCE_MS), OAR_OK);
+    pthread_join(thread, &failed);
+    assert_null(failed);
+    assert_int_equal(oar_store_delete(f->other, "crowd 599"), OAR_OK);
+    assert_says(oar_store_wait(f->store, CROWD, key, 0), OAR_E_TIMEOUT,
+                "\"crowd 599\"");
 }
 
 static void *set_late(void *arg)
@@ -468,20 +700,20 @@ static void a_reader_never_sees_half_a_value(void **state)
 
 /* ---- without memory ------------------------------------------------------ */
 
-static oar_status make_in_memory(void *arg)
+static oar_status make_one(void *arg)
 {
+    fixture *f = arg;
     oar_store *store = NULL;
-    oar_status status = oar_store_create_memory(&store);
+    oar_status status = OAR_E_ARG;
 
-    oar_store_destroy(store);
-    return status;
-}
-
-static oar_status make_in_folder(void *arg)
-{
-    oar_store *store = NULL;
-    oar_status status = oar_store_create_file(arg, &store);
-
+    switch (f->kind) {
+    case MEMORY: status = oar_store_create_memory(&store); break;
+    case FILES: status = oar_store_create_file(f->folder, &store); break;
+    case PREFIX:
+        status = oar_store_create_prefix(f->parent, "in", &store);
+        break;
+    default: break; /* store_tcp_test.c */
+    }
     oar_store_destroy(store);
     return status;
 }
@@ -535,6 +767,17 @@ static oar_status wait_without(void *arg)
     return oar_store_wait(f->store, 2, key, 0);
 }
 
+static oar_status list_without(void *arg)
+{
+    fixture *f = arg;
+    char **keys = NULL;
+    int count;
+    oar_status status = oar_store_list(f->store, "", &count, &keys);
+
+    oar_free(keys);
+    return status;
+}
+
 static oar_status delete_without(void *arg)
 {
     fixture *f = arg;
@@ -550,16 +793,14 @@ static void without_memory_every_call_fails_whole(void **state)
 {
     fixture *f = *state;
 
-    if (f->folder[0] != 0)
-        census_fail_each(make_in_folder, f->folder);
-    else
-        census_fail_each(make_in_memory, NULL);
+    census_fail_each(make_one, f);
     assert_int_equal(oar_store_set(f->store, "there", "v", 1), OAR_OK);
     census_fail_each(set_without, f);
     census_fail_each(add_without, f);
     census_fail_each(swap_without, f);
     census_fail_each(get_without, f);
     census_fail_each(wait_without, f);
+    census_fail_each(list_without, f);
     if (f->folder[0] != 0) /* in memory it needs none */
         census_fail_each(delete_without, f);
     assert_holds(f->store, "there", "v", 1);
@@ -585,11 +826,18 @@ static void a_change_without_memory_leaves_the_old_value(void **state)
 
 static void constructors_want_somewhere_to_put_it(void **state)
 {
+    oar_store_server *server = NULL;
     oar_store *store = NULL;
 
     assert_says(oar_store_create_memory(NULL), OAR_E_ARG, "nowhere");
     assert_says(oar_store_create_file(NULL, &store), OAR_E_ARG, "folder");
     assert_says(oar_store_create_file("/tmp", NULL), OAR_E_ARG, "place");
+    assert_says(oar_store_create_tcp(NULL, 0, &store), OAR_E_ARG, "address");
+    assert_says(oar_store_create_tcp("127.0.0.1:1", 0, NULL), OAR_E_ARG,
+                "place");
+    assert_says(oar_store_serve(NULL, &server), OAR_E_ARG, "address");
+    assert_says(oar_store_serve("127.0.0.1:0", NULL), OAR_E_ARG, "place");
+    assert_null(server);
     assert_null(store);
 }
 
@@ -656,34 +904,46 @@ static void a_value_that_grew_too_large_on_disk_is_refused(void **state)
                 "1048577");
 }
 
-#define BOTH(test)                                       \
+#define LOCAL(test)                                      \
     { "memory: " #test, test, make_memory, drop, NULL }, \
+        { "file: " #test, test, make_file, drop, NULL }, \
     {                                                    \
-        "file: " #test, test, make_file, drop, NULL      \
+        "prefix: " #test, test, make_prefix, drop, NULL  \
+    }
+#define ALL(test)                                                          \
+    LOCAL(test), { "tcp: " #test, test, make_tcp, drop, NULL },            \
+    {                                                                      \
+        "prefix of prefix of tcp: " #test, test, make_prefix_of_tcp, drop, \
+            NULL                                                           \
     }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(what_is_set_is_got_through_every_handle),
-        BOTH(a_value_may_be_empty_binary_and_large),
-        BOTH(keys_may_have_any_character),
-        BOTH(keys_have_1_to_200_bytes),
-        BOTH(bad_arguments_are_refused),
-        BOTH(add_counts_from_zero_and_keeps_text),
-        BOTH(add_refuses_what_is_no_number_or_overflows),
-        BOTH(compare_set_swaps_only_what_was_expected),
-        BOTH(delete_removes_one_key_once),
-        BOTH(clear_removes_every_key),
-        BOTH(a_timeout_names_the_key_and_is_kept),
-        BOTH(wait_names_the_first_key_that_is_missing),
-        BOTH(who_waits_sees_what_another_sets),
-        BOTH(threads_add_exactly_and_one_wins_each_round),
+        ALL(what_is_set_is_got_through_every_handle),
+        ALL(a_value_may_be_empty_binary_and_large),
+        ALL(keys_may_have_any_character),
+        ALL(keys_have_1_to_200_bytes),
+        ALL(bad_arguments_are_refused),
+        ALL(add_counts_from_zero_and_keeps_text),
+        ALL(add_refuses_what_is_no_number_or_overflows),
+        ALL(compare_set_swaps_only_what_was_expected),
+        ALL(delete_removes_one_key_once),
+        ALL(clear_removes_every_key),
+        ALL(a_list_has_the_keys_that_begin_so_in_order),
+        ALL(a_list_may_be_long),
+        ALL(a_list_refuses_bad_arguments),
+        ALL(a_prefix_in_a_store_is_a_store),
+        ALL(many_keys_may_be_waited_for),
+        ALL(a_timeout_names_the_key_and_is_kept),
+        ALL(wait_names_the_first_key_that_is_missing),
+        ALL(who_waits_sees_what_another_sets),
+        ALL(threads_add_exactly_and_one_wins_each_round),
         cmocka_unit_test_setup_teardown(
             processes_add_exactly_and_one_wins_each_round, make_file, drop),
-        BOTH(a_reader_never_sees_half_a_value),
-        BOTH(without_memory_every_call_fails_whole),
-        BOTH(a_change_without_memory_leaves_the_old_value),
+        ALL(a_reader_never_sees_half_a_value),
+        LOCAL(without_memory_every_call_fails_whole),
+        LOCAL(a_change_without_memory_leaves_the_old_value),
         cmocka_unit_test(constructors_want_somewhere_to_put_it),
         cmocka_unit_test(a_folder_that_cannot_be_is_named),
         cmocka_unit_test(

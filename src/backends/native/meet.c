@@ -2,11 +2,11 @@
 /* meet: how the ranks of a host find each other.
  *
  * Every rank publishes a note in the store: who it is, which host it is on, and
- * the random name of a unix socket it listens on. The higher rank of a pair
- * connects to the lower one and proves, by the token of the lower one's note,
- * that it can read the store. Both then pass their control block, eventfd and
- * recorder. The sockets stay open: they carry segments, and their end is how a
- * death is noticed.
+ * the random name of a unix socket it listens on. Those of one host make a
+ * board. The higher rank of a pair connects to the lower one and proves, by the
+ * token of the lower one's note, that it can read the store. Both then pass
+ * their control block, eventfd and recorder. The sockets stay open: they carry
+ * segments, and their end is how a death is noticed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "device/segment.h"
 #include "backends/native/native.h"
 
-enum { NOTE_MAGIC = 0x4f415231, PROTOCOL = 1, PASSED = 3, BOOT_ID = 40 };
+enum { NOTE_MAGIC = 0x4f415231, PROTOCOL = 2, PASSED = 3 };
 
 /* What a rank publishes. Fixed size, checked field by field. */
 typedef struct note {
@@ -33,7 +33,7 @@ typedef struct note {
     uint32_t protocol;
     int32_t rank, ranks;
     uint64_t page, small_bytes, stage_bytes;
-    char boot[BOOT_ID];
+    char host[NATIVE_HOST];
     char socket[OARI_LOCAL_NAME];
     unsigned char token[16];
 } note;
@@ -50,7 +50,8 @@ typedef struct meeting {
     native *n;
     const oar_backend_env *env;
     int64_t deadline_ns;
-    int64_t instance; /* how often this name was used in this store */
+    const char *prefix; /* of the keys */
+    int one_host;       /* and no other */
     int listener;
     note mine;
     note *note; /* by rank */
@@ -59,24 +60,9 @@ typedef struct meeting {
 /* ---- notes
  * ---------------------------------------------------------------------*/
 
-static oar_status read_boot_id(char boot[BOOT_ID])
-{
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, boot, BOOT_ID - 1) : -1;
-
-    if (fd >= 0)
-        close(fd);
-    if (got <= 0)
-        return oari_fail(OAR_E_SYSTEM, "read the boot id");
-    boot[got] = 0;
-    boot[strcspn(boot, "\n")] = 0;
-    return OAR_OK;
-}
-
 static void key_of(const meeting *m, int rank, char *key, size_t bytes)
 {
-    snprintf(key, bytes, "%s/%lld/%d", m->env->name, (long long)m->instance,
-             rank);
+    snprintf(key, bytes, "%s/%d", m->prefix, rank);
 }
 
 static oar_status fill_note(const meeting *m, note *mine)
@@ -88,7 +74,7 @@ static oar_status fill_note(const meeting *m, note *mine)
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
     mine->small_bytes = m->env->core->small_bytes;
     mine->stage_bytes = m->env->core->stage_bytes;
-    OARI_TRY(read_boot_id(mine->boot));
+    OARI_TRY(native_host(mine->host));
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     return OAR_OK;
@@ -104,19 +90,12 @@ static oar_status publish(meeting *m)
     return oar_store_set(m->env->store, key, &m->mine, sizeof m->mine);
 }
 
-/* Joins are counted per rank, so that a name can be used again. */
-static oar_status count_instance(meeting *m)
-{
-    char key[OAR_STORE_KEY_MAX];
-
-    snprintf(key, sizeof key, "%s/join/%d", m->env->name, m->env->rank);
-    return oar_store_add(m->env->store, key, 1, &m->instance);
-}
-
 static oar_status check_note(const meeting *m, int rank, const note *other)
 {
+    int here = strcmp(other->host, m->mine.host) == 0;
+
     if (other->magic != NOTE_MAGIC || other->protocol != PROTOCOL ||
-        other->page != m->mine.page)
+        (here && other->page != m->mine.page))
         return oari_fail(OAR_E_MISMATCH,
                          "rank %d speaks protocol %u (page size %llu), this "
                          "is protocol %d (page size %llu)",
@@ -128,10 +107,10 @@ static oar_status check_note(const meeting *m, int rank, const note *other)
                          "of %d",
                          rank, other->rank, other->ranks, m->env->rank,
                          m->env->ranks);
-    if (strncmp(other->boot, m->mine.boot, BOOT_ID) != 0)
+    if (m->one_host && !here)
         return oari_fail(OAR_E_UNSUPPORTED,
-                         "rank %d is on another host; groups across hosts are "
-                         "not supported yet",
+                         "rank %d is on another host, which backend \"shm\" "
+                         "does not reach",
                          rank);
     return OAR_OK;
 }
@@ -157,7 +136,81 @@ static oar_status read_note(meeting *m, int rank)
         memcpy(&m->note[rank], value, sizeof(note));
     oari_free(value);
     m->note[rank].socket[OARI_LOCAL_NAME - 1] = 0;
+    m->note[rank].host[NATIVE_HOST - 1] = 0;
     return check_note(m, rank, &m->note[rank]);
+}
+
+static oar_status read_notes(meeting *m)
+{
+    for (int r = 0; r < m->env->ranks; r++)
+        if (r != m->env->rank)
+            OARI_TRY(read_note(m, r));
+    return OAR_OK;
+}
+
+/* ---- who is on the board ------------------------------------------------- */
+
+static int is_here(const meeting *m, int rank)
+{
+    return m->n->host[rank] == m->n->host[m->env->rank];
+}
+
+static oar_status list_members(meeting *m)
+{
+    native *n = m->n;
+    oari_board *b = &n->base.board;
+    int at = 0;
+
+    n->member = oari_alloc((size_t)b->ranks, sizeof *n->member);
+    if (n->member == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < m->env->ranks; r++) {
+        if (r == m->env->rank)
+            b->rank = at;
+        if (is_here(m, r))
+            n->member[at++] = r;
+    }
+    b->member = n->member;
+    return OAR_OK;
+}
+
+static oar_status make_peers(native *n)
+{
+    int ranks = n->base.board.ranks;
+
+    n->peer = oari_alloc((size_t)ranks, sizeof *n->peer);
+    if (n->peer == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < ranks; r++)
+        n->peer[r].socket = n->peer[r].pidfd = -1;
+    return OAR_OK;
+}
+
+static oar_status find_hosts(meeting *m)
+{
+    native *n = m->n;
+    oari_board *b = &n->base.board;
+
+    n->host = oari_alloc((size_t)m->env->ranks, sizeof *n->host);
+    if (n->host == NULL)
+        return OAR_E_NOMEM;
+    native_number_hosts(m->env->ranks, m->note[0].host, sizeof(note), n->host);
+    b->rank = m->env->rank;
+    for (int r = 0; r < m->env->ranks; r++) {
+        b->ranks += is_here(m, r);
+        if (n->host[r] >= n->hosts)
+            n->hosts = n->host[r] + 1;
+    }
+    if (n->hosts > 1)
+        OARI_TRY(list_members(m));
+    OARI_TRY(oari_board_init(b));
+    return make_peers(n);
+}
+
+/* The rank in the group of a rank on the board. */
+static int rank_of(const meeting *m, int r)
+{
+    return m->n->member != NULL ? m->n->member[r] : r;
 }
 
 /* ---- my side
@@ -240,10 +293,9 @@ static oar_status watch(native *n, int rank)
     native_peer *p = &n->peer[rank];
     struct epoll_event event = { .events = EPOLLRDHUP,
                                  .data.u32 = (uint32_t)rank };
-    int64_t pid;
 
-    OARI_TRY(oari_local_pid(p->socket, &pid));
-    p->pidfd = oari_fork_guard((int)syscall(SYS_pidfd_open, pid, 0));
+    OARI_TRY(oari_local_pid(p->socket, &p->pid));
+    p->pidfd = oari_fork_guard((int)syscall(SYS_pidfd_open, p->pid, 0));
     if (epoll_ctl(n->epoll_fd, EPOLL_CTL_ADD, p->socket, &event) != 0)
         return oari_fail(OAR_E_SYSTEM, "watch rank %d", rank);
     event.events = EPOLLIN;
@@ -281,8 +333,10 @@ static oar_status accept_greeting(meeting *m, int rank, const greeting *g,
 }
 
 /* Says whose fault it is that nothing goes over a socket. */
-static oar_status blame(const meeting *m, int rank, oar_status status)
+static oar_status blame(const meeting *m, int peer, oar_status status)
 {
+    int rank = rank_of(m, peer);
+
     if (status == OAR_E_CLOSED)
         return oari_fail(OAR_E_PEER,
                          "rank %d died or left while group \"%s\" was made",
@@ -297,11 +351,12 @@ static oar_status blame(const meeting *m, int rank, oar_status status)
 
 static oar_status call_on(meeting *m, int rank, int *socket)
 {
-    oar_status status = oari_local_connect(m->note[rank].socket, socket);
+    const note *listener = &m->note[rank_of(m, rank)];
+    oar_status status = oari_local_connect(listener->socket, socket);
 
     if (status != OAR_OK)
         return blame(m, rank, status);
-    status = greet(m, *socket, &m->note[rank]);
+    status = greet(m, *socket, listener);
     if (status != OAR_OK) {
         close(*socket);
         *socket = -1;
@@ -327,24 +382,32 @@ static oar_status hear_back(meeting *m, int rank, int socket)
         close(socket);
         return blame(m, rank, status);
     }
-    if (g.rank != rank || !same_token(&g, &m->note[rank])) {
+    if (g.rank != rank_of(m, rank) ||
+        !same_token(&g, &m->note[rank_of(m, rank)])) {
         turn_away(pass, socket);
-        return oari_fail(OAR_E_AUTH, "somebody else answers for rank %d", rank);
+        return oari_fail(OAR_E_AUTH, "somebody else answers for rank %d",
+                         rank_of(m, rank));
     }
     return accept_greeting(m, rank, &g, pass, socket);
 }
 
+/* Its rank on the board; -1: it is none that may call. */
 static int known(const meeting *m, const greeting *g)
 {
-    return same_token(g, &m->mine) && g->rank > m->env->rank &&
-           g->rank < m->env->ranks && m->n->peer[g->rank].socket < 0;
+    int rank;
+
+    if (!same_token(g, &m->mine) || g->rank <= m->env->rank ||
+        g->rank >= m->env->ranks)
+        return -1;
+    rank = oari_board_rank(&m->n->base.board, g->rank);
+    return rank >= 0 && m->n->peer[rank].socket < 0 ? rank : -1;
 }
 
 /* Lets one higher rank in; strangers are turned away and do not count. */
 static oar_status let_one_in(meeting *m, int *let_in)
 {
     greeting g;
-    int pass[PASSED], socket;
+    int pass[PASSED], socket, rank;
     int64_t pid;
 
     OARI_TRY(oari_local_accept(m->listener, m->deadline_ns, &socket, &pid));
@@ -353,34 +416,36 @@ static oar_status let_one_in(meeting *m, int *let_in)
         close(socket);
         return OAR_OK;
     }
-    if (!known(m, &g)) {
+    if ((rank = known(m, &g)) < 0) {
         turn_away(pass, socket);
         return OAR_OK;
     }
-    OARI_TRY(accept_greeting(m, g.rank, &g, pass, socket));
+    OARI_TRY(accept_greeting(m, rank, &g, pass, socket));
     *let_in += 1;
-    return blame(m, g.rank, greet(m, socket, &m->mine));
+    return blame(m, rank, greet(m, socket, &m->mine));
 }
 
 static oar_status meet_lower(meeting *m, int *socket)
 {
-    for (int r = 0; r < m->env->rank; r++)
+    for (int r = 0; r < m->n->base.board.rank; r++)
         OARI_TRY(call_on(m, r, &socket[r]));
     return OAR_OK;
 }
 
 static int first_missing(const meeting *m)
 {
-    int rank = m->env->rank + 1;
+    const oari_board *b = &m->n->base.board;
+    int rank = b->rank + 1;
 
-    while (rank < m->env->ranks - 1 && m->n->peer[rank].socket >= 0)
+    while (rank < b->ranks - 1 && m->n->peer[rank].socket >= 0)
         rank++;
     return rank;
 }
 
 static oar_status meet_higher(meeting *m)
 {
-    int wanted = m->env->ranks - 1 - m->env->rank, let_in = 0;
+    const oari_board *b = &m->n->base.board;
+    int wanted = b->ranks - 1 - b->rank, let_in = 0;
     oar_status status;
 
     while (let_in < wanted) {
@@ -393,22 +458,9 @@ static oar_status meet_higher(meeting *m)
     return OAR_OK;
 }
 
-static oar_status meet_all(meeting *m, int *socket)
+static oar_status hear_lower(meeting *m, int *socket)
 {
-    OARI_TRY(fill_note(m, &m->mine));
-    m->note[m->env->rank] = m->mine;
-    if (m->env->ranks > 1) {
-        OARI_TRY(count_instance(m));
-        OARI_TRY(publish(m));
-    }
-    for (int r = 0; r < m->env->ranks; r++)
-        if (r != m->env->rank)
-            OARI_TRY(read_note(m, r));
-    OARI_TRY(make_control(m));
-    OARI_TRY(make_wait(m->n));
-    OARI_TRY(meet_lower(m, socket));
-    OARI_TRY(meet_higher(m));
-    for (int r = 0; r < m->env->rank; r++) {
+    for (int r = 0; r < m->n->base.board.rank; r++) {
         int answering = socket[r];
         socket[r] = -1;
         OARI_TRY(hear_back(m, r, answering));
@@ -416,10 +468,28 @@ static oar_status meet_all(meeting *m, int *socket)
     return OAR_OK;
 }
 
-oar_status native_meet(native *n, const oar_backend_env *env)
+static oar_status meet_all(meeting *m, int *socket)
+{
+    OARI_TRY(fill_note(m, &m->mine));
+    if (m->env->ranks > 1)
+        OARI_TRY(publish(m));
+    m->note[m->env->rank] = m->mine;
+    OARI_TRY(read_notes(m));
+    OARI_TRY(find_hosts(m));
+    OARI_TRY(make_control(m));
+    OARI_TRY(make_wait(m->n));
+    OARI_TRY(meet_lower(m, socket));
+    OARI_TRY(meet_higher(m));
+    return hear_lower(m, socket);
+}
+
+oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
+                       char prefix[OAR_STORE_KEY_MAX])
 {
     meeting m = { .n = n,
                   .env = env,
+                  .prefix = prefix,
+                  .one_host = one_host,
                   .deadline_ns = oari_deadline(env->timeout_ms),
                   .listener = -1 };
     int *socket = oari_alloc((size_t)env->ranks, sizeof *socket);
@@ -429,7 +499,10 @@ oar_status native_meet(native *n, const oar_backend_env *env)
     if (socket != NULL && m.note != NULL) {
         for (int r = 0; r < env->ranks; r++)
             socket[r] = -1;
-        status = meet_all(&m, socket);
+        status = env->ranks > 1 ? native_prefix(env, prefix, OAR_STORE_KEY_MAX)
+                                : OAR_OK;
+        if (status == OAR_OK)
+            status = meet_all(&m, socket);
         for (int r = 0; r < env->ranks; r++)
             if (socket[r] >= 0)
                 close(socket[r]);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* native: ranks as processes. Within a host they share memory: each rank's
  * control block is a memfd that the others map read-only, and its segments are
- * mapped as they come into use. Across hosts (TCP) is not there yet. */
+ * mapped as they come into use. Ranks on other hosts are reached by TCP; then
+ * the board is that of this host, and a mesh leads to the others. All links
+ * share one match, and one descriptor to sleep on. */
 #include "backends/native/native.h"
 
 #include <string.h>
@@ -15,41 +17,151 @@
 
 static oar_status native_probe(oar_backend_caps *caps)
 {
-    caps->note = "ranks as processes, shared memory within a host";
+    caps->note = "ranks as processes, shared memory within a host, TCP across";
+    caps->can = OARI_MATCH_CAN | OAR_CAN_MEMORY;
     return OAR_OK;
 }
 
 static oar_status shm_probe(oar_backend_caps *caps)
 {
     caps->note = "native, shared memory only";
+    caps->can = OARI_MATCH_CAN | OAR_CAN_MEMORY;
     return OAR_OK;
 }
 
-static oar_status make_peers(native *n, const oar_backend_env *env)
+/* ---- opening ------------------------------------------------------------- */
+
+/* Its set of descriptors becomes one of those this rank sleeps on. */
+static oar_status open_mesh(native *n, const oar_backend_env *env,
+                            const char *prefix)
 {
-    n->peer = oari_alloc((size_t)env->ranks, sizeof *n->peer);
-    if (n->peer == NULL)
+    char host[NATIVE_HOST];
+    tcp_setup setup = {
+        .env = env, .prefix = prefix, .host = host, .match = n->base.match
+    };
+    struct epoll_event event = { .events = EPOLLIN,
+                                 .data.u32 = UINT32_MAX - 1 };
+
+    n->mesh = oari_alloc(1, sizeof *n->mesh);
+    if (n->mesh == NULL)
         return OAR_E_NOMEM;
+    tcp_init(n->mesh);
+    OARI_TRY(native_host(host));
+    OARI_TRY(tcp_open(n->mesh, &setup));
     for (int r = 0; r < env->ranks; r++)
-        n->peer[r].socket = n->peer[r].pidfd = -1;
+        if (n->host[r] == n->host[env->rank])
+            n->mesh->peer[r].address[0] = 0; /* not by TCP */
+    if (epoll_ctl(n->epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd, &event) != 0)
+        return oari_fail(OAR_E_SYSTEM, "watch the mesh");
     return OAR_OK;
+}
+
+static oar_status open_links(native *n, const oar_backend_env *env,
+                             int one_host)
+{
+    oari_board *b = &n->base.board;
+    char prefix[OAR_STORE_KEY_MAX];
+
+    n->control_fd = n->event_fd = n->epoll_fd = -1;
+    b->wait_fd = -1;
+    b->ops = &native_board_ops;
+    b->self = n;
+    OARI_TRY(native_meet(n, env, one_host, prefix));
+    OARI_TRY(oari_board_ready(b, env->core->spin_us));
+    OARI_TRY(oari_boarded_open(&n->base, env->rank, env->ranks,
+                               env->core->eager_bytes));
+    return n->hosts > 1 ? open_mesh(n, env, prefix) : OAR_OK;
 }
 
 static oar_status native_open(void *self, const oar_backend_env *env)
 {
-    native *n = self;
-    oari_board *b = &n->base.board;
+    return open_links(self, env, 0);
+}
 
-    n->control_fd = n->event_fd = n->epoll_fd = -1;
-    b->ops = &native_board_ops;
-    b->self = n;
-    b->rank = env->rank;
-    b->ranks = env->ranks;
-    OARI_TRY(make_peers(n, env));
-    OARI_TRY(oari_board_init(b));
-    OARI_TRY(native_meet(n, env));
-    OARI_TRY(oari_board_ready(b, env->core->spin_us));
-    return oari_boarded_open(&n->base);
+static oar_status shm_open_links(void *self, const oar_backend_env *env)
+{
+    return open_links(self, env, 1);
+}
+
+/* ---- messages ------------------------------------------------------------ */
+
+static oar_status native_send(void *self, oar_transfer *t)
+{
+    native *n = self;
+
+    if (n->mesh != NULL && n->host[t->peer] != n->host[n->base.rank])
+        return tcp_send(n->mesh, t);
+    return oari_boarded_send(self, t);
+}
+
+static oar_status native_recv(void *self, oar_transfer *t)
+{
+    native *n = self;
+
+    OARI_TRY(oari_boarded_recv(self, t));
+    if (n->mesh != NULL &&
+        (t->done ? n->host[t->source] != n->host[n->base.rank]
+                 : t->peer < 0 || n->host[t->peer] != n->host[n->base.rank]))
+        tcp_expect(n->mesh, t);
+    return OAR_OK;
+}
+
+/* The mesh first: what it has been given must end before the match does. */
+static oar_status native_progress(void *self)
+{
+    native *n = self;
+    oar_status status = n->mesh != NULL ? tcp_progress(n->mesh) : OAR_OK;
+
+    return status != OAR_OK ? status : oari_boarded_progress(self);
+}
+
+static void native_abort(void *self, oar_status why)
+{
+    native *n = self;
+
+    if (n->mesh != NULL)
+        tcp_abort(n->mesh, why);
+    oari_boarded_abort(self, why);
+}
+
+/* ---- who is there -------------------------------------------------------- */
+
+static const int *native_hosts(void *self)
+{
+    native *n = self;
+
+    return n->hosts > 1 ? n->host : NULL;
+}
+
+static int native_gone(void *self, int rank)
+{
+    native *n = self;
+    const oari_board *b = &n->base.board;
+    int here = oari_board_rank(b, rank);
+
+    if (here < 0)
+        return n->mesh->peer[rank].gone;
+    if (!b->gone[here])
+        return 0;
+    return atomic_load(&b->control[here]->closed) ? OARI_PEER_LEFT
+                                                  : OARI_PEER_DIED;
+}
+
+static const oar_error *native_published(void *self)
+{
+    native *n = self;
+    const oar_error *here = oari_board_published(&n->base.board);
+
+    return here != NULL || n->mesh == NULL ? here : tcp_published(n->mesh);
+}
+
+static void native_publish(void *self, const oar_error *record)
+{
+    native *n = self;
+
+    oari_board_publish(&n->base.board, record);
+    if (n->mesh != NULL)
+        tcp_publish(n->mesh, record);
 }
 
 /* ---- leaving
@@ -95,6 +207,9 @@ static void native_close(void *self)
     native *n = self;
     oari_board *b = &n->base.board;
 
+    if (n->mesh != NULL)
+        tcp_close(n->mesh);
+    oari_free(n->mesh);
     oari_boarded_close(&n->base);
     say_goodbye(n);
     for (int r = 0; n->peer != NULL && r < b->ranks; r++)
@@ -103,15 +218,31 @@ static void native_close(void *self)
     oari_fork_close(n->event_fd);
     oari_fork_close(n->epoll_fd);
     oari_free(n->peer);
+    oari_free(n->host);
+    oari_free(n->member);
     oari_board_clear(b);
 }
 
+/* The common part of both tables. */
+#define NATIVE_OPS                                                           \
+    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                 \
+    .self_size = sizeof(native), .close = native_close, .send = native_send, \
+    .recv = native_recv, .peek = oari_boarded_peek,                          \
+    .progress = native_progress, .abort = native_abort,                      \
+    .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone, \
+    .published = native_published, .publish = native_publish,                \
+    .post_count = OAR_COLL_COUNT
+
 extern const oar_backend_ops oari_backend_native, oari_backend_shm;
 const oar_backend_ops oari_backend_native = {
-    OARI_BOARDED_OPS,      .name = "native",    .self_size = sizeof(native),
-    .probe = native_probe, .open = native_open, .close = native_close,
+    NATIVE_OPS,
+    .name = "native",
+    .probe = native_probe,
+    .open = native_open,
 };
 const oar_backend_ops oari_backend_shm = {
-    OARI_BOARDED_OPS,   .name = "shm",       .self_size = sizeof(native),
-    .probe = shm_probe, .open = native_open, .close = native_close,
+    NATIVE_OPS,
+    .name = "shm",
+    .probe = shm_probe,
+    .open = shm_open_links,
 };

@@ -6,6 +6,8 @@
 #include "comm/boarded.h"
 #include "comm/group.h"
 #include "net/local.h"
+#include "backends/native/host.h"
+#include "backends/native/tcp.h"
 
 /* A segment of a peer's, mapped here. */
 typedef struct mapped {
@@ -16,19 +18,26 @@ typedef struct mapped {
 typedef struct native_peer {
     int socket; /* only that peer holds the other end */
     int pidfd;
+    int64_t pid;     /* as this process sees it */
     mapped *segment; /* by number */
     uint32_t segments, segment_room;
 } native_peer;
 
 typedef struct native {
     oari_boarded base; /* first: the core's view */
-    native_peer *peer; /* by rank */
+    native_peer *peer; /* by rank on the board */
     int control_fd, event_fd, epoll_fd;
     uint32_t segments_sent; /* of mine, to all peers */
+    int *host;              /* by rank, as in backend.h */
+    int hosts;
+    int *member;    /* of the board; NULL: all on one host */
+    tcp_mesh *mesh; /* to other hosts; NULL: there are none */
 } native;
 
-/* Finds the peers through the store and exchanges descriptors (meet.c). */
-oar_status native_meet(native *n, const oar_backend_env *env);
+/* Finds the peers through the store and exchanges descriptors with those on
+ * this host (meet.c). prefix gets the beginning of the group's keys. */
+oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
+                       char prefix[OAR_STORE_KEY_MAX]);
 
 /* Segments of mine and theirs (reach.c). */
 extern const oari_board_ops native_board_ops;

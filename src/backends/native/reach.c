@@ -6,9 +6,10 @@
  * for the first time; so a peer that reads a place finds the descriptor waiting
  * on its socket, and never waits for it.
  */
-#include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -88,6 +89,19 @@ static oar_status grow_segments(native_peer *p)
     return OAR_OK;
 }
 
+/* A peer that died with something unread breaks the socket once, before what it
+ * had sent can be read. */
+static oar_status hear_segment(native_peer *p, segment_note *note, int *fd)
+{
+    oar_status status =
+        oari_local_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
+
+    if (status == OAR_E_CLOSED)
+        status = oari_local_recv(p->socket, note, sizeof *note, fd, 1,
+                                 oari_now_ns());
+    return status;
+}
+
 /* Takes the next descriptor that the peer has sent. */
 static oar_status take_segment(native_peer *p, int rank)
 {
@@ -98,8 +112,7 @@ static oar_status take_segment(native_peer *p, int rank)
     int fd;
 
     OARI_TRY(grow_segments(p));
-    OARI_TRY(
-        oari_local_recv(p->socket, &note, sizeof note, &fd, 1, oari_now_ns()));
+    OARI_TRY(hear_segment(p, &note, &fd));
     status = note.number == p->segments && note.number < MAX_PEER_SEGMENTS
                  ? oari_segment_map(fd, note.bytes, 1, &base)
                  : oari_fail(OAR_E_DATA, "rank %d sent segment %u, not %u",
@@ -143,6 +156,33 @@ static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
     return p->segment[number - 1].base + offset;
 }
 
+/* ---- private memory ------------------------------------------------------ */
+
+static int has_died(const native_peer *p)
+{
+    struct pollfd wait = { p->pidfd, POLLIN, 0 };
+
+    return poll(&wait, 1, 0) > 0;
+}
+
+/* Looked at after the reading: had it died before, its pid might be another's.
+ * Without a pidfd that could not be told. */
+static oar_status fetch(void *self, int peer, uint64_t address, void *to,
+                        size_t bytes)
+{
+    const native_peer *p = &((native *)self)->peer[peer];
+    struct iovec mine = { to, bytes };
+    struct iovec theirs = { (void *)(uintptr_t)address, bytes };
+    ssize_t got;
+
+    if (p->pidfd < 0 || p->pid <= 0)
+        return OAR_E_UNSUPPORTED;
+    got = process_vm_readv((pid_t)p->pid, &mine, 1, &theirs, 1, 0);
+    if (has_died(p))
+        return OAR_E_CLOSED;
+    return got == (ssize_t)bytes ? OAR_OK : OAR_E_UNSUPPORTED;
+}
+
 /* ---- life and death
  * ------------------------------------------------------------*/
 
@@ -175,5 +215,6 @@ const oari_board_ops native_board_ops = {
     .place = place,
     .resolve = resolve,
     .detach = detach,
+    .fetch = fetch,
     .check = check,
 };

@@ -9,6 +9,7 @@
 static oar_status self_probe(oar_backend_caps *caps)
 {
     caps->note = "a group of one";
+    caps->can = OARI_MATCH_CAN | OAR_CAN_MEMORY;
     return OAR_OK;
 }
 
@@ -27,7 +28,8 @@ static oar_status self_open(void *self, const oar_backend_env *env)
     status =
         oari_world_join(world, 0, core->spin_us, core->recorder, &b->board);
     oari_world_release(world);
-    return status == OAR_OK ? oari_boarded_open(b) : status;
+    return status == OAR_OK ? oari_boarded_open(b, 0, 1, core->eager_bytes)
+                            : status;
 }
 
 static void self_close(void *self)

@@ -14,6 +14,7 @@
 static oar_status sim_probe(oar_backend_caps *caps)
 {
     caps->note = "ranks as threads of one process (oar_sim_run)";
+    caps->can = OARI_MATCH_CAN | OAR_CAN_MEMORY;
     return OAR_OK;
 }
 
@@ -27,7 +28,7 @@ static oar_status sim_open(void *self, const oar_backend_env *env)
                          "a group over \"sim\" is made by oar_sim_run");
     OARI_TRY(oari_world_join(core->world, env->rank, core->spin_us,
                              core->recorder, &b->board));
-    return oari_boarded_open(b);
+    return oari_boarded_open(b, env->rank, env->ranks, core->eager_bytes);
 }
 
 static void sim_close(void *self)

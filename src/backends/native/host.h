@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* native/host.h: which ranks can share memory, and under which keys they meet.
+ */
+#ifndef OARI_NATIVE_HOST_H
+#define OARI_NATIVE_HOST_H
+
+#include <oarsong/backend.h>
+
+/* Who this host is. */
+enum { NATIVE_HOST = 256 };
+oar_status native_host(char host[NATIVE_HOST]);
+/* The beginning of the group's keys in the store, another every time. */
+oar_status native_prefix(const oar_backend_env *env, char *prefix,
+                         size_t bytes);
+/* Numbers hosts as backend.h says; first: of the texts, stride bytes apart. */
+void native_number_hosts(int ranks, const char *first, size_t stride,
+                         int *host);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* native/tcp.h: links over TCP, to all ranks of a group or to those on other
+ * hosts. docs/tcp.md says how they work.
+ *
+ * A mesh is one rank's side of it: a listener, a descriptor to sleep on, and
+ * for every peer its sockets and what is on its way. Sockets are made at the
+ * first use of a pair. All of it belongs to the driver, except tcp_wake,
+ * tcp_abort, tcp_publish and tcp_published.
+ */
+#ifndef OARI_NATIVE_TCP_H
+#define OARI_NATIVE_TCP_H
+
+#include <stdatomic.h>
+
+#include "comm/board.h"
+#include "comm/match.h"
+#include "net/frame.h"
+#include "net/sock.h"
+#include "backends/native/host.h"
+
+enum {
+    TCP_SOCKETS_MAX = 8, /* of one pair */
+    TCP_BUFFER = 16 << 10,
+    TCP_SMALL = 4 << 10, /* data up to here is copied behind its head */
+    TCP_PART = 1 << 20,  /* of a large message, in one frame */
+    TCP_WIDE = 2 << 20,  /* messages that are spread over several sockets */
+    TCP_SINK = 64 << 10, /* for what is drained */
+    TCP_TOKEN = 16,      /* bytes that prove that a caller knows the store */
+    TCP_FAULT_SLOT = -1
+};
+
+typedef struct tcp_mesh tcp_mesh;
+
+typedef enum tcp_state {
+    TCP_CONNECTING, /* I call */
+    TCP_CALLING,    /* I have said hello */
+    TCP_ANSWERING,  /* somebody calls, and has to say hello */
+    TCP_UP,
+    TCP_DEAD /* closed; freed at the end of the round */
+} tcp_state;
+
+/* One socket. */
+typedef struct tcp_conn {
+    struct tcp_conn *next;
+    int fd, peer; /* peer: -1 until it is known */
+    int slot;     /* which of the pair's; TCP_FAULT_SLOT: only for a fault */
+    tcp_state state;
+    int64_t deadline_ns; /* to be up, or to have said hello */
+    int watched;         /* for room to write */
+    int mute;            /* nothing can be written any more */
+    uint32_t sent, seen; /* frames */
+
+    /* out: bytes first, then the payload, which is not copied */
+    size_t out_at, out_end;
+    const unsigned char *payload;
+    size_t payload_left;
+    oar_transfer *paying; /* whose payload it is */
+
+    /* in: bytes that have been read and not looked at, and the frame whose
+     * payload is being read */
+    size_t in_at, in_end;
+    oari_frame now;
+    int open; /* there is such a frame */
+    int bulk; /* it was a large part: read heads alone */
+    size_t left;
+    unsigned char *target; /* NULL: drained */
+    oari_inbound inbound;
+    oar_transfer *take;
+    unsigned char small[OARI_FAULT_BYTES]; /* of a hello or a fault */
+    unsigned char out[TCP_BUFFER], in[TCP_BUFFER];
+} tcp_conn;
+
+typedef struct tcp_peer {
+    char address[OARI_SOCK_TEXT];
+    unsigned char token[TCP_TOKEN];  /* of its note */
+    tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
+    tcp_conn *theirs;                /* over which it sends; may be the same */
+    int called;                      /* by me */
+    int widened;                     /* its other sockets have been, too */
+    int refused;                     /* attempts in a row */
+    int attempts;
+    int64_t since_ns, again_ns; /* first attempt, next attempt */
+    int64_t fading_ns;          /* a connection has ended: the others must, by
+                                   then */
+    int unsettled;              /* it has to be looked after */
+    int farewell;               /* it has said goodbye */
+    int gone;                   /* OARI_PEER_DIED ... */
+    oari_row queue;             /* messages to be written, in order */
+    oari_row offered;           /* messages that wait for their receive */
+    oari_row jobs;              /* messages whose data is being written */
+    oari_row takes;             /* receives whose data is on its way */
+    oari_frame *answer;         /* to be written before anything else */
+    size_t answers, answer_room;
+    uint64_t number; /* of the last message or take */
+    uint64_t spent;  /* credit */
+    uint32_t back;   /* credit, as it says */
+    uint32_t told;   /* credit that it knows of */
+} tcp_peer;
+
+struct tcp_mesh {
+    int rank, ranks;
+    int sockets; /* for each pair */
+    size_t eager_bytes;
+    int64_t timeout_ms;
+    uint64_t context;
+    unsigned char token[TCP_TOKEN]; /* of my note */
+    oari_match *match;              /* borrowed */
+    oari_taker taker;
+    int listener, epoll_fd, event_fd;
+    tcp_peer *peer;  /* by rank */
+    int *host;       /* by rank, as in backend.h */
+    tcp_conn *conns; /* all */
+    int open_conns;  /* of them */
+    int unsettled;   /* peers that have to be looked after */
+    int dead;        /* conns to be freed */
+    unsigned polls;
+    oar_status failed; /* what a call that cannot fail came to */
+    oar_status ended;  /* aborted, and all transfers ended */
+    unsigned char *sink;
+    _Atomic int aborted; /* an oar_status */
+    _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */
+    _Atomic int heard;   /* OARI_FAULT_*: one that a peer told */
+    int told;            /* the driver's: mine has been */
+    oar_error my_fault, their_fault;
+};
+
+/* ---- tcp_mesh.c: what a backend does with it ----------------------------- */
+
+typedef struct tcp_setup {
+    const oar_backend_env *env;
+    const char *prefix; /* of its keys in the store */
+    const char *host;   /* who this host is, see host.c */
+    oari_match *match;
+} tcp_setup;
+
+/* Copes with everything zero; descriptors must be -1: tcp_init sees to that. */
+void tcp_init(tcp_mesh *m);
+oar_status tcp_open(tcp_mesh *m, const tcp_setup *setup);
+/* A mesh of one: nobody to find, no listener. */
+oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup);
+void tcp_close(tcp_mesh *m);
+
+oar_status tcp_send(tcp_mesh *m, oar_transfer *t);
+/* A receive has been posted: peers that it needs are connected to. */
+void tcp_expect(tcp_mesh *m, const oar_transfer *t);
+oar_status tcp_progress(tcp_mesh *m);
+/* 1 if progress would find something; else epoll_fd tells when. */
+int tcp_arm(tcp_mesh *m);
+void tcp_wake(tcp_mesh *m);
+void tcp_abort(tcp_mesh *m, oar_status why);
+
+/* ---- tcp_meet.c ---------------------------------------------------------- */
+
+/* What a rank publishes, under prefix/tcp/rank. Fixed size, checked field by
+ * field; the magic also tells the byte order. */
+typedef struct tcp_note {
+    uint32_t magic, protocol;
+    int32_t rank, ranks;
+    uint64_t page, context; /* rank 0's context is the group's */
+    char host[NATIVE_HOST];
+    char address[OARI_SOCK_TEXT];
+    unsigned char token[TCP_TOKEN];
+} tcp_note;
+
+/* Listens, publishes where, and learns the same of all others. */
+oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup);
+
+/* ---- tcp_call.c: making and ending connections --------------------------- */
+
+/* Connects to the peer, unless there is a connection or it is gone. */
+void tcp_want(tcp_mesh *m, int peer);
+/* The same if it does not call by itself soon. */
+void tcp_want_later(tcp_mesh *m, int peer);
+/* The same for one socket; slot as in tcp_conn. NULL if that fails at once. */
+tcp_conn *tcp_call(tcp_mesh *m, int peer, int slot);
+/* Tries again where it is time to, and gives up where it is too late. */
+void tcp_look_after(tcp_mesh *m);
+/* Makes the other sockets of a pair, once. */
+void tcp_widen(tcp_mesh *m, int peer);
+void tcp_accept(tcp_mesh *m);
+/* The socket can be written: is the connection made? */
+void tcp_connected(tcp_mesh *m, tcp_conn *c);
+/* The other end has said hello: c->now and c->small. */
+void tcp_greeted(tcp_mesh *m, tcp_conn *c);
+/* The other end is gone, or has to go. */
+void tcp_lose(tcp_mesh *m, tcp_conn *c);
+/* The peer is gone. */
+void tcp_drop(tcp_mesh *m, int peer);
+void tcp_reap(tcp_mesh *m);
+/* How many ways there are to tell a stranger from a rank: one. */
+int tcp_admits(const tcp_mesh *m, const tcp_conn *c);
+
+/* ---- tcp_out.c ----------------------------------------------------------- */
+
+/* Puts a frame and its small payload behind what is to be written; 0 if there
+ * is no room for it now. */
+int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data);
+/* 1: all is written; 0: no room, or broken. */
+int tcp_flush(tcp_mesh *m, tcp_conn *c);
+/* Writes what there is for the peer, as far as there is room. */
+void tcp_pump(tcp_mesh *m, int peer);
+/* A frame for the peer that comes before all messages. */
+oar_status tcp_answer(tcp_mesh *m, int peer, const oari_frame *frame);
+void tcp_credit(tcp_mesh *m, int peer);
+void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why);
+
+/* ---- tcp_in.c ------------------------------------------------------------ */
+
+oar_status tcp_read(tcp_mesh *m, tcp_conn *c);
+void tcp_end_in(tcp_mesh *m, oar_status why);
+void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive);
+
+/* ---- tcp_fault.c --------------------------------------------------------- */
+
+/* Any thread. */
+void tcp_publish(tcp_mesh *m, const oar_error *record);
+const oar_error *tcp_published(const tcp_mesh *m);
+/* The driver's: tells the peers, in bounded time. */
+void tcp_tell(tcp_mesh *m);
+void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES]);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tcp_meet: how the ranks of a mesh find each other. Every rank publishes a
+ * note in the store: where it listens, which host it is on, and a token that
+ * whoever calls must know. Rank 0's note also has the group's context. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/group.h"
+#include "backends/native/tcp.h"
+
+enum { NOTE_MAGIC = 0x4f415254, BACKLOG = 1024 };
+
+typedef struct gathering {
+    tcp_mesh *m;
+    const tcp_setup *setup;
+    int64_t deadline_ns;
+    tcp_note *note; /* by rank */
+} gathering;
+
+static void key_of(const gathering *g, int rank, char *key, size_t bytes)
+{
+    snprintf(key, bytes, "%s/tcp/%d", g->setup->prefix, rank);
+}
+
+/* At the address from which packets go to where the ranks meet; where there is
+ * no network at all, on this host only. */
+static oar_status begin_listening(tcp_mesh *m, const char *toward, char *text)
+{
+    oar_status status = oari_sock_local(toward, text);
+
+    if (status == OAR_E_UNAVAILABLE)
+        return status;
+    if (status != OAR_OK)
+        snprintf(text, OARI_SOCK_TEXT, "127.0.0.1:0");
+    OARI_TRY(oari_sock_listen(text, BACKLOG, &m->listener));
+    return oari_sock_name(m->listener, text);
+}
+
+static oar_status fill_note(gathering *g, tcp_note *mine)
+{
+    const oar_backend_env *env = g->setup->env;
+
+    mine->magic = NOTE_MAGIC;
+    mine->protocol = OARI_FRAME_VERSION;
+    mine->rank = env->rank;
+    mine->ranks = env->ranks;
+    mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
+    snprintf(mine->host, sizeof mine->host, "%s", g->setup->host);
+    if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token ||
+        getrandom(&mine->context, sizeof mine->context, 0) !=
+            sizeof mine->context)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    memcpy(g->m->token, mine->token, sizeof mine->token);
+    return begin_listening(g->m, env->core->toward, mine->address);
+}
+
+static oar_status check_note(const gathering *g, int rank,
+                             const tcp_note *other)
+{
+    const oar_backend_env *env = g->setup->env;
+
+    if (other->magic != NOTE_MAGIC || other->protocol != OARI_FRAME_VERSION)
+        return oari_fail(OAR_E_MISMATCH,
+                         "rank %d speaks TCP protocol %u (and %s byte order), "
+                         "this is protocol %d",
+                         rank, other->protocol,
+                         other->magic == NOTE_MAGIC ? "the same" : "another",
+                         OARI_FRAME_VERSION);
+    if (other->rank != rank || other->ranks != env->ranks)
+        return oari_fail(OAR_E_MISMATCH,
+                         "rank %d calls itself rank %d of %d, this is rank %d "
+                         "of %d",
+                         rank, other->rank, other->ranks, env->rank,
+                         env->ranks);
+    return OAR_OK;
+}
+
+static oar_status read_note(gathering *g, int rank)
+{
+    const oar_backend_env *env = g->setup->env;
+    tcp_note *n = &g->note[rank];
+    char key[OAR_STORE_KEY_MAX];
+    void *value;
+    size_t bytes;
+    oar_status status;
+
+    key_of(g, rank, key, sizeof key);
+    status = oar_store_get(
+        env->store, key, oari_deadline_left_ms(g->deadline_ns), &value, &bytes);
+    if (status == OAR_E_TIMEOUT)
+        return oari_fail(OAR_E_TIMEOUT,
+                         "rank %d did not join group \"%s\" in %lld ms", rank,
+                         env->name, (long long)env->timeout_ms);
+    if (status != OAR_OK)
+        return status;
+    if (bytes == sizeof *n)
+        memcpy(n, value, sizeof *n);
+    oari_free(value);
+    n->host[sizeof n->host - 1] = n->address[sizeof n->address - 1] = 0;
+    return check_note(g, rank, n);
+}
+
+static oar_status gather(gathering *g)
+{
+    tcp_mesh *m = g->m;
+    const oar_backend_env *env = g->setup->env;
+    char key[OAR_STORE_KEY_MAX];
+
+    OARI_TRY(fill_note(g, &g->note[m->rank]));
+    key_of(g, m->rank, key, sizeof key);
+    OARI_TRY(
+        oar_store_set(env->store, key, &g->note[m->rank], sizeof(tcp_note)));
+    for (int r = 0; r < m->ranks; r++) {
+        if (r != m->rank)
+            OARI_TRY(read_note(g, r));
+        memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
+        memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
+    }
+    m->context = g->note[0].context;
+    native_number_hosts(m->ranks, g->note[0].host, sizeof(tcp_note), m->host);
+    return OAR_OK;
+}
+
+oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
+{
+    gathering g = { .m = m,
+                    .setup = setup,
+                    .deadline_ns = oari_deadline(setup->env->timeout_ms) };
+    oar_status status;
+
+    g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);
+    if (g.note == NULL)
+        return OAR_E_NOMEM;
+    status = gather(&g);
+    oari_free(g.note);
+    return status;
+}

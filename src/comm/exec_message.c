@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exec_message: the messages of a plan. They are kept in a ring in the order
+ * they were started, and a WAIT is for the oldest.
+ *
+ * The tag of a message is the collective's number and, where the backend can
+ * receive with some bits left open, some of the operation's fingerprint: then a
+ * message of another operation is taken, noticed and named, instead of being
+ * waited for. Bit 63 is the user's messages'. */
+#include "base/status.h"
+#include "comm/exec_run.h"
+
+enum { CHECK_BITS = 24 };
+
+static const uint64_t check_mask = (UINT64_C(1) << CHECK_BITS) - 1;
+
+size_t oari_exec_element(const oari_exec *exec, oari_where where)
+{
+    switch (where) {
+    case OARI_FACTOR:
+    case OARI_TABLE: return sizeof(uint64_t);
+    case OARI_WORK:
+        return oar_dtype_size(
+            oari_partial_dtype(exec->call->op.kind, exec->call->out.dtype));
+    default: return exec->element;
+    }
+}
+
+static uint64_t tag_of(const oari_exec *exec)
+{
+    uint64_t check = exec->checks_tags ? exec->fingerprint & check_mask : 0;
+
+    return exec->number << CHECK_BITS | check;
+}
+
+oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
+{
+    int sending = step->kind == OARI_SEND;
+    oari_where where = sending ? step->from : step->to;
+    size_t at = sending ? step->from_at : step->to_at;
+    int slot = (exec->oldest + exec->transfers) % exec->transfer_room;
+    oar_transfer *t = &exec->transfer[slot];
+    oar_status status;
+
+    *t =
+        (oar_transfer){ .size = sizeof *t,
+                        .peer = step->peer,
+                        .tag = tag_of(exec),
+                        .any = exec->checks_tags && !sending ? check_mask : 0,
+                        .data = oari_exec_locate(exec, where, -1, at),
+                        .bytes = step->count * oari_exec_element(exec, where) };
+    exec->transfers++;
+    status = sending ? exec->backend->send(exec->self, t)
+                     : exec->backend->recv(exec->self, t);
+    if (status != OAR_OK) {
+        exec->transfers--; /* the backend does not have it */
+        return OARI_FAILED;
+    }
+    exec->at++;
+    return OARI_DONE;
+}
+
+static oari_progress failed(const oari_exec *exec, const oar_transfer *t)
+{
+    if (t->status != OAR_E_SIZE)
+        oari_fail(t->status, "message with rank %d failed", t->peer);
+    else if (t->got_bytes != t->bytes)
+        oari_fail(OAR_E_MISMATCH,
+                  "rank %d expected %zu bytes of rank %d, which sent %zu in "
+                  "operation #%llu %s",
+                  exec->rank, t->bytes, t->peer, t->got_bytes,
+                  (unsigned long long)exec->sequence,
+                  oar_coll_name(exec->call->kind));
+    else
+        oari_fail(OAR_E_MISMATCH,
+                  "rank %d sent %zu bytes to rank %d, which expected another "
+                  "number, in operation #%llu %s",
+                  exec->rank, t->bytes, t->peer,
+                  (unsigned long long)exec->sequence,
+                  oar_coll_name(exec->call->kind));
+    return OARI_FAILED;
+}
+
+/* Whether a message that has come belongs to this operation. */
+static int belongs(const oari_exec *exec, const oar_transfer *t)
+{
+    if (t->any == 0 || t->got_tag == t->tag)
+        return 1;
+    oari_fail(OAR_E_MISMATCH,
+              "rank %d is in operation #%llu %s(%zu %s) at %s:%d, but rank %d "
+              "is in another one",
+              exec->rank, (unsigned long long)exec->sequence,
+              oar_coll_name(exec->call->kind), exec->call->out.count,
+              oar_dtype_name(exec->call->out.dtype), exec->call->file,
+              exec->call->line, t->peer);
+    return 0;
+}
+
+static oari_progress take_oldest(oari_exec *exec)
+{
+    const oar_transfer *t = &exec->transfer[exec->oldest];
+
+    if (t->status == OAR_E_SIZE && !belongs(exec, t))
+        return OARI_FAILED;
+    if (t->status != OAR_OK)
+        return failed(exec, t);
+    if (!belongs(exec, t))
+        return OARI_FAILED;
+    if (++exec->oldest == exec->transfer_room)
+        exec->oldest = 0;
+    exec->transfers--;
+    exec->waiting--;
+    return OARI_DONE;
+}
+
+/* A message that has failed ends the operation, even if an older one is still
+ * under way: that may never come. */
+static oari_progress look_for_failure(oari_exec *exec)
+{
+    for (int i = 0; i < exec->transfers; i++) {
+        int slot = (exec->oldest + i) % exec->transfer_room;
+        const oar_transfer *t = &exec->transfer[slot];
+        if (t->done && t->status != OAR_OK)
+            return failed(exec, t);
+    }
+    return OARI_PENDING;
+}
+
+oari_progress oari_run_wait(oari_exec *exec, const oari_step *step)
+{
+    if (exec->waiting == 0)
+        exec->waiting = (int)step->count;
+    while (exec->waiting != 0) {
+        if (!exec->transfer[exec->oldest].done)
+            return look_for_failure(exec);
+        if (take_oldest(exec) != OARI_DONE)
+            return OARI_FAILED;
+    }
+    exec->at++;
+    return OARI_DONE;
+}
+
+int oari_exec_owes_message(const oari_exec *exec, int rank)
+{
+    for (int i = 0; i < exec->transfers; i++) {
+        int slot = (exec->oldest + i) % exec->transfer_room;
+        const oar_transfer *t = &exec->transfer[slot];
+        if (t->peer == rank && !t->done)
+            return 1;
+    }
+    return 0;
+}

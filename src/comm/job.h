@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/job.h: a name that the processes of one job on this host have in common
+ * and no others. */
+#ifndef OARI_COMM_JOB_H
+#define OARI_COMM_JOB_H
+
+#include <oarsong/status.h>
+
+enum { OARI_JOB_FOLDER = 256 };
+
+/* The path of a folder for the job, in XDG_RUNTIME_DIR or /tmp: with the user,
+ * the values of the variables `job` (those that are set), and the process that
+ * launched the ranks (the nearest ancestor without the variable `rank`), and a
+ * number that the ranks agree on. The folder is not made. */
+oar_status oari_job_folder(const char *rank, const char *const job[2],
+                           int number, char path[OARI_JOB_FOLDER]);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launcher: what the environment of one launcher or another says. Rank and size
+ * are looked for in one's names after another's; the first that has both
+ * counts. Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR
+ * and MASTER_PORT; on one host, a folder named after the job; under SLURM, the
+ * host that srun runs on. */
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/job.h"
+#include "comm/meeting.h"
+#include "net/sock.h"
+
+typedef struct launcher {
+    const char *rank, *size; /* names of variables, as all of these are */
+    const char *local_size;  /* ranks on this host */
+    const char *nodes[3];    /* hosts */
+    const char *job[2];      /* what tells jobs apart */
+} launcher;
+
+static const launcher launchers[] = {
+    { .rank = "OARSONG_RANK", .size = "OARSONG_SIZE" },
+    { .rank = "RANK", .size = "WORLD_SIZE" }, /* torchrun */
+    { .rank = "OMPI_COMM_WORLD_RANK",
+      .size = "OMPI_COMM_WORLD_SIZE",
+      .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+      .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
+    { .rank = "PMI_RANK", /* MPICH */
+      .size = "PMI_SIZE",
+      .local_size = "MPI_LOCALNRANKS",
+      .job = { "PMI_PORT" } },
+    { .rank = "SLURM_PROCID",
+      .size = "SLURM_NTASKS",
+      .nodes = { "SLURM_STEP_NUM_NODES", "SLURM_NNODES",
+                 "SLURM_JOB_NUM_NODES" },
+      .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" } },
+};
+
+/* NULL: none. */
+static const launcher *find_launcher(void)
+{
+    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
+        if (oari_env_text(launchers[i].rank) != NULL &&
+            oari_env_text(launchers[i].size) != NULL)
+            return &launchers[i];
+    return NULL;
+}
+
+oar_status oari_launcher_rank(int *rank, int *size)
+{
+    const launcher *l = find_launcher();
+    int64_t r = 0, n = 1;
+
+    if ((oari_env_text("OARSONG_RANK") == NULL) !=
+        (oari_env_text("OARSONG_SIZE") == NULL))
+        return oari_fail(OAR_E_ARG,
+                         "of OARSONG_RANK and OARSONG_SIZE only one is set");
+    if (l != NULL) {
+        OARI_TRY(oari_env_int(l->size, 1, INT_MAX, &n));
+        OARI_TRY(oari_env_int(l->rank, 0, n - 1, &r));
+    }
+    *rank = (int)r;
+    *size = (int)n;
+    return OAR_OK;
+}
+
+/* ---- OARSONG_STORE ------------------------------------------------------- */
+
+/* What follows the scheme, with or without "//"; NULL: another scheme. */
+static const char *after_scheme(const char *text, const char *scheme)
+{
+    size_t bytes = strlen(scheme);
+
+    if (strncmp(text, scheme, bytes) != 0)
+        return NULL;
+    return text + bytes + (strncmp(text + bytes, "//", 2) == 0 ? 2 : 0);
+}
+
+static oar_status open_store(const char *text, int64_t timeout_ms,
+                             oar_store **store)
+{
+    const char *where;
+
+    if ((where = after_scheme(text, "file:")) != NULL)
+        return oar_store_create_file(where, store);
+    if ((where = after_scheme(text, "tcp:")) != NULL)
+        return oar_store_create_tcp(where, timeout_ms, store);
+    return oari_fail(OAR_E_UNAVAILABLE,
+                     "OARSONG_STORE is \"%s\", but should be file:FOLDER or "
+                     "tcp:HOST:PORT",
+                     text);
+}
+
+/* ---- MASTER_ADDR --------------------------------------------------------- */
+
+enum { TORCH_PORT = 29500 };
+
+/* Where torchrun's agent keeps a store of its own at MASTER_PORT, and tells its
+ * ranks so, ours is at the port above (or, at the top, below). */
+static oar_status master_port(int64_t *port)
+{
+    const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
+
+    *port = TORCH_PORT;
+    OARI_TRY(oari_env_int("MASTER_PORT", 1, 65535, port));
+    if (agent != NULL && strcmp(agent, "True") == 0)
+        *port += *port < 65535 ? 1 : -1;
+    return OAR_OK;
+}
+
+/* A name that stands for this host's loopback here is no use elsewhere. */
+static void warn_of_loopback(const char *address, int size)
+{
+    int64_t here = size;
+
+    if (oari_env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &here) == OAR_OK &&
+        here < size && oari_sock_names_loopback(address))
+        oari_log(OAR_LOG_WARN,
+                 "rank 0 serves the store at %s, a loopback address here: "
+                 "ranks on other hosts cannot reach it",
+                 address);
+}
+
+static oar_status meet_at_master(const char *host, int rank, int size,
+                                 const char *name, int64_t timeout_ms,
+                                 oari_meeting *meeting)
+{
+    char address[OARI_SOCK_TEXT];
+    int bare_v6 = strchr(host, ':') != NULL && host[0] != '[', used;
+    int64_t port;
+
+    OARI_TRY(master_port(&port));
+    used = snprintf(address, sizeof address, bare_v6 ? "[%s]:%d" : "%s:%d",
+                    host, (int)port);
+    if (used >= (int)sizeof address)
+        return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
+    if (rank == 0)
+        warn_of_loopback(address, size);
+    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+}
+
+/* ---- without an address -------------------------------------------------- */
+
+static oar_status on_one_host(const launcher *l, int size, int *one)
+{
+    int64_t here = 0, nodes = 0;
+
+    if (l->local_size != NULL)
+        OARI_TRY(oari_env_int(l->local_size, 1, INT_MAX, &here));
+    for (size_t i = 0; i < 3 && nodes == 0; i++)
+        if (l->nodes[i] != NULL)
+            OARI_TRY(oari_env_int(l->nodes[i], 1, INT_MAX, &nodes));
+    *one = here == size || nodes == 1;
+    return OAR_OK;
+}
+
+/* A folder for each time: all ranks come here equally often, and one that is
+ * early must not find the folder that is about to go. */
+static oar_status meet_in_folder(const launcher *l, int rank,
+                                 int64_t timeout_ms, oari_meeting *meeting)
+{
+    static _Atomic int times;
+    char folder[OARI_JOB_FOLDER];
+
+    OARI_TRY(
+        oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
+    return oari_meeting_folder(folder, rank, timeout_ms, meeting);
+}
+
+/* Outside the range that systems give to whoever asks for any port. */
+static oar_status meet_by_slurm(const char *host, int rank, const char *name,
+                                int64_t timeout_ms, oari_meeting *meeting)
+{
+    char address[OARI_SOCK_TEXT];
+    int64_t job = 0, step = 0;
+
+    OARI_TRY(oari_env_int("SLURM_JOB_ID", 0, INT64_MAX / 64, &job));
+    OARI_TRY(oari_env_int("SLURM_STEP_ID", 0, INT64_MAX / 64, &step));
+    snprintf(address, sizeof address,
+             strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
+             (int)(12288 + (job * 31 + step) % 16384));
+    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+}
+
+static oar_status say_what_to_do(const launcher *l, int size)
+{
+    if (l->local_size == NULL && l->nodes[0] == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "%d ranks, but nothing says where they meet: start "
+                         "them with `oarsong run -n %d`, or set OARSONG_STORE "
+                         "to file:FOLDER, or MASTER_ADDR and MASTER_PORT",
+                         size, size);
+    return oari_fail(OAR_E_UNAVAILABLE,
+                     "%d ranks by %s, on several hosts as it seems: set "
+                     "MASTER_ADDR and MASTER_PORT to where rank 0 can serve "
+                     "a store",
+                     size, l->size);
+}
+
+oar_status oari_launcher_meeting(int rank, int size, const char *name,
+                                 int64_t timeout_ms, oari_meeting *meeting)
+{
+    const char *store = oari_env_text("OARSONG_STORE");
+    const char *master = oari_env_text("MASTER_ADDR");
+    const char *slurm = oari_env_text("SLURM_LAUNCH_NODE_IPADDR");
+    const launcher *l = find_launcher();
+    int one = 0;
+
+    if (store != NULL)
+        return open_store(store, timeout_ms, &meeting->store);
+    if (master != NULL)
+        return meet_at_master(master, rank, size, name, timeout_ms, meeting);
+    OARI_TRY(on_one_host(l, size, &one));
+    if (one)
+        return meet_in_folder(l, rank, timeout_ms, meeting);
+    if (l->nodes[0] != NULL && slurm != NULL)
+        return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
+    return say_what_to_do(l, size);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* net/frame.h: the head of everything that goes over TCP between ranks.
+ *
+ * 64 bytes, little-endian whatever the machine, with a CRC32C over the rest of
+ * it, checked before anything is done or allocated on its word:
+ *
+ *    0  magic "OARF"       4  version    5  kind       6  flags (2)
+ *    8  context           16  sequence (4)            20  source (4)
+ *   24  tag               32  bytes     40  handle    48  fingerprint
+ *   56  credit (4)        60  CRC32C of bytes 0 to 59
+ */
+#ifndef OARI_NET_FRAME_H
+#define OARI_NET_FRAME_H
+
+#include <oarsong/status.h>
+
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 1 };
+
+typedef enum oari_frame_kind {
+    OARI_FRAME_HELLO = 1, /* who calls, and a proof; the first on a socket,
+                             both ways */
+    OARI_FRAME_PUSH,      /* a message with its data */
+    OARI_FRAME_OFFER,     /* a message without it */
+    OARI_FRAME_TAKE,      /* an offered message is wanted, or refused */
+    OARI_FRAME_DATA,      /* part of a message that is wanted */
+    OARI_FRAME_CREDIT,    /* nothing but its credit */
+    OARI_FRAME_FAULT,     /* the group has ended: its record */
+    OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
+    OARI_FRAME_KINDS
+} oari_frame_kind;
+
+enum {
+    OARI_FRAME_REFUSED = 1, /* TAKE: of another size than its receive */
+    OARI_FRAME_LAST = 2,    /* HELLO: only for the fault that follows */
+    OARI_FRAME_FLAGS = 3
+};
+
+typedef struct oari_frame {
+    oari_frame_kind kind;
+    uint16_t flags;
+    uint64_t context;  /* of the group; the same on all ranks */
+    uint32_t sequence; /* of the frame on its socket, from 0 */
+    uint32_t source;   /* rank */
+    uint64_t tag;      /* PUSH, OFFER; DATA: where the part begins; HELLO: which
+                          of the pair's sockets; TAKE: the receiver's handle */
+    uint64_t bytes;    /* PUSH, DATA, HELLO, FAULT: what follows; OFFER: what
+                          would */
+    uint64_t handle;   /* OFFER, TAKE: the sender's name for the message; DATA:
+                          the receiver's */
+    uint64_t fingerprint; /* of the operation; 0: none. Carried only */
+    uint32_t credit;      /* given back since the beginning, modulo 2^32 */
+} oari_frame;
+
+void oari_frame_write(const oari_frame *frame,
+                      unsigned char raw[OARI_FRAME_BYTES]);
+
+/* OAR_E_DATA, with the reason, if these bytes are not a frame. Whether kind and
+ * numbers make sense is the reader's to see. */
+oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
+                           oari_frame *frame);
+
+/* A fault record as it travels. */
+enum { OARI_FAULT_BYTES = 800 };
+void oari_fault_write(const oar_error *record,
+                      unsigned char raw[OARI_FAULT_BYTES]);
+void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
+                     oar_error *record);
+
+/* CRC32C (Castagnoli), by the processor where it can. */
+uint32_t oari_crc32c(const void *data, size_t bytes);
+/* The same without its help, to compare. */
+uint32_t oari_crc32c_plain(const void *data, size_t bytes);
+
+#endif

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Death, abort and departure over TCP: who hears what, and how soon. */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+#include "support/census.h"
+
+enum { SOON_MS = 3000, LARGE = 64 << 20 };
+
+/* The links: all by TCP, or two hosts of which each shares memory. */
+static const char *const kinds[] = { "tcp", "native" };
+enum { KINDS = 2 };
+
+typedef struct scene {
+    const char *backend;
+    uint64_t seed;
+    crew_flag flag[CREW_MAX];
+} scene;
+
+static oar_span bytes_at(void *data, size_t bytes)
+{
+    return oar_span_of(data, bytes, OAR_U8);
+}
+
+/* Ranks below half on one host, the others on another. */
+static int join(crew *c, int rank, const scene *s, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    o.backend = s->backend;
+    o.timeout_ms = 15000;
+    setenv("OARSONG_HOST_ID", rank < (c->ranks + 1) / 2 ? "a" : "b", 1);
+    return crew_join(c, rank, &o, g) == OAR_OK ? 0 : 1;
+}
+
+static void play(int ranks, crew_fn fn, int dies, uint64_t seed,
+                 const char *what)
+{
+    for (int k = 0; k < KINDS; k++) {
+        scene *s = crew_page(sizeof *s);
+        crew c;
+        s->backend = kinds[k];
+        s->seed = seed;
+        crew_start(&c, ranks, fn, s, "%s over %s, seed %d", what, kinds[k],
+                   (int)seed);
+        for (int r = 0; r < ranks; r++)
+            crew_expect(&c, r, r == dies ? 128 + SIGKILL : 0);
+        crew_end(&c);
+        crew_drop_page(s, sizeof *s);
+    }
+}
+
+/* ---- death --------------------------------------------------------------- */
+
+/* Rank 0 waits for the dead; rank 1 for rank 0, and does not know the dead. */
+static int wait_for_the_dead(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    char x = 0;
+    int64_t since;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    if (rank == 2) {
+        CREW_CHECK(c, rank,
+                   oar_send(g, bytes_at(&x, 1), 0, 1, NULL, NULL) == OAR_OK);
+        crew_await(&s->flag[0], 1, CREW_PATIENCE_MS);
+        raise(SIGKILL);
+    }
+    if (rank == 0) {
+        CREW_CHECK(c, rank,
+                   oar_recv(g, bytes_at(&x, 1), 2, 1, NULL, NULL) == OAR_OK);
+        crew_raise(&s->flag[0]);
+    }
+    since = oari_now_ns();
+    CREW_CHECK(c, rank,
+               oar_recv(g, bytes_at(&x, 1), rank == 0 ? 2 : 0, 1, NULL, NULL) ==
+                   OAR_E_PEER);
+    CREW_CHECK(c, rank, rank != 0 || crew_ms_since(since) < SOON_MS);
+    CREW_CHECK(c, rank, oar_last_error()->peer == 2);
+    CREW_CHECK(c, rank, oar_last_error()->rank == 0);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 2") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "died") != NULL);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_death_is_told_to_those_that_wait_and_their_waiters(void **state)
+{
+    play(3, wait_for_the_dead, 2, 0, "waiting for the dead");
+}
+
+/* The dead one was never connected to. */
+static int wait_for_a_stranger(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    char x = 0;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    crew_raise(&s->flag[0]);
+    if (rank == 1) {
+        crew_await(&s->flag[0], 2, CREW_PATIENCE_MS);
+        raise(SIGKILL);
+    }
+    CREW_CHECK(c, rank,
+               oar_recv(g, bytes_at(&x, 1), 1, 1, NULL, NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, oar_last_error()->peer == 1);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void the_death_of_a_rank_nobody_talked_to_is_noticed(void **state)
+{
+    play(2, wait_for_a_stranger, 1, 0, "waiting for a stranger");
+}
+
+static int sum_until_one_dies(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    static float x[100000];
+    uint64_t seed = s->seed;
+    int last = (int)(crew_random(&seed) % 40);
+    size_t count = crew_random(&seed) % 2 ? 100000 : 17;
+    oar_status status = OAR_OK;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    for (int i = 0; status == OAR_OK; i++) {
+        if (rank == 1 && i == last)
+            raise(SIGKILL);
+        status = oar_all_reduce(g, oar_span_of(x, count, OAR_F32), OAR_SUM,
+                                NULL, NULL);
+    }
+    CREW_CHECK(c, rank, status == OAR_E_PEER);
+    CREW_CHECK(c, rank, oar_last_error()->peer == 1);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_PEER);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_death_between_sums_is_told_to_all_survivors(void **state)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++)
+        play(4, sum_until_one_dies, 1, seed, "sums");
+}
+
+/* What it had sent counts. */
+static int send_and_die(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    int x = 0;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    if (rank == 1) {
+        for (int i = 0; i < 100; i++)
+            CREW_CHECK(c, rank,
+                       oar_send(g, bytes_at(&i, sizeof i), 0, 1, NULL, NULL) ==
+                           OAR_OK);
+        crew_await(&s->flag[0], 1, CREW_PATIENCE_MS);
+        raise(SIGKILL);
+    }
+    CREW_CHECK(c, 0,
+               oar_recv(g, bytes_at(&x, sizeof x), 1, 1, NULL, NULL) == OAR_OK);
+    crew_raise(&s->flag[0]);
+    for (int i = 1; i < 100; i++) {
+        CREW_CHECK(c, 0,
+                   oar_recv(g, bytes_at(&x, sizeof x), 1, 1, NULL, NULL) ==
+                       OAR_OK);
+        CREW_CHECK(c, 0, x == i);
+    }
+    CREW_CHECK(c, 0,
+               oar_recv(g, bytes_at(&x, sizeof x), 1, 1, NULL, NULL) ==
+                   OAR_E_PEER);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void what_was_sent_before_a_death_arrives(void **state)
+{
+    play(2, send_and_die, 1, 0, "sent before");
+}
+
+/* ---- departure ----------------------------------------------------------- */
+
+static int leave_early(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    char x = 0;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 0) {
+        CREW_CHECK(
+            c, 0, oar_recv(g, bytes_at(&x, 1), 1, 1, NULL, NULL) == OAR_E_PEER);
+        CREW_CHECK(c, 0, strstr(oar_last_error_text(), "has left") != NULL);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_rank_that_leaves_is_not_said_to_have_died(void **state)
+{
+    play(2, leave_early, -1, 0, "leaving");
+}
+
+/* ---- abort --------------------------------------------------------------- */
+
+static int abort_while_others_wait(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    int64_t since;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    crew_raise(&s->flag[1]);
+    if (rank == 3) {
+        crew_await(&s->flag[1], 4, CREW_PATIENCE_MS);
+        CREW_CHECK(c, rank, oar_group_abort(g, "enough of it") == OAR_OK);
+        crew_await(&s->flag[0], 3, CREW_PATIENCE_MS);
+    } else {
+        since = oari_now_ns();
+        CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
+        CREW_CHECK(c, rank, crew_ms_since(since) < SOON_MS);
+        CREW_CHECK(c, rank,
+                   strstr(oar_last_error_text(), "enough of it") != NULL);
+        CREW_CHECK(c, rank, oar_last_error()->rank == 3);
+        crew_raise(&s->flag[0]);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void an_abort_is_told_to_all_with_its_text(void **state)
+{
+    play(4, abort_while_others_wait, -1, 0, "abort");
+}
+
+/* No connection, and the one that aborted does nothing any more. */
+static int abort_among_strangers(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+    char x = 0;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    if (rank == 0) {
+        CREW_CHECK(c, rank, oar_group_abort(g, "alone") == OAR_OK);
+        crew_raise(&s->flag[0]);
+        crew_await(&s->flag[1], 1, CREW_PATIENCE_MS);
+    } else {
+        CREW_CHECK(c, rank, crew_await(&s->flag[0], 1, CREW_PATIENCE_MS));
+        CREW_CHECK(c, rank,
+                   oar_recv(g, bytes_at(&x, 1), 0, 1, NULL, NULL) ==
+                       OAR_E_ABORTED);
+        CREW_CHECK(c, rank, strstr(oar_last_error_text(), "alone") != NULL);
+        crew_raise(&s->flag[1]);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void an_abort_reaches_ranks_without_a_connection(void **state)
+{
+    play(2, abort_among_strangers, -1, 0, "abort among strangers");
+}
+
+/* In the middle of a large message, at any moment. */
+static int abort_in_the_middle(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    static unsigned char data[LARGE];
+    uint64_t seed = s->seed;
+    struct timespec pause = { 0, (long)(crew_random(&seed) % 30000000) };
+    oar_group *g;
+    oar_work *work;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    if (rank == 0) {
+        CREW_CHECK(c, 0,
+                   oar_send(g, bytes_at(data, LARGE), 1, 1, NULL, &work) ==
+                       OAR_OK);
+        crew_await(&s->flag[0], 1, CREW_PATIENCE_MS);
+        nanosleep(&pause, NULL);
+        CREW_CHECK(c, 0, oar_group_abort(g, "half-way") == OAR_OK);
+        oar_work_wait(work);
+        crew_await(&s->flag[1], 1, CREW_PATIENCE_MS);
+        oar_work_release(work);
+    } else {
+        crew_raise(&s->flag[0]);
+        if (oar_recv(g, bytes_at(data, LARGE), 0, 1, NULL, NULL) == OAR_OK)
+            oar_recv(g, bytes_at(data, 1), 0, 1, NULL, NULL);
+        CREW_CHECK(c, 1, oar_last_error()->status == OAR_E_ABORTED);
+        CREW_CHECK(c, 1, strstr(oar_last_error_text(), "half-way") != NULL);
+        crew_raise(&s->flag[1]);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void an_abort_in_the_middle_of_a_message_is_told_as_such(void **state)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++)
+        play(2, abort_in_the_middle, -1, seed, "abort half-way");
+}
+
+/* ---- deadlines ----------------------------------------------------------- */
+
+static int wait_for_one_that_is_stopped(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_call_opts o = oar_call_opts_init();
+    static unsigned char data[LARGE];
+    oar_group *g;
+    int64_t since;
+
+    o.timeout_ms = 300;
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1) {
+        atomic_store(&s->flag[1], (uint32_t)getpid());
+        crew_raise(&s->flag[0]);
+        crew_await(&s->flag[2], 1, CREW_PATIENCE_MS);
+        oar_group_destroy(g);
+        return 0;
+    }
+    CREW_CHECK(c, 0, crew_await(&s->flag[0], 1, CREW_PATIENCE_MS));
+    kill((pid_t)atomic_load(&s->flag[1]), SIGSTOP);
+    since = oari_now_ns();
+    CREW_CHECK(c, 0,
+               oar_send(g, bytes_at(data, LARGE), 1, 1, &o, NULL) ==
+                   OAR_E_TIMEOUT);
+    CREW_CHECK(c, 0, crew_ms_since(since) < SOON_MS);
+    CREW_CHECK(c, 0, oar_last_error()->peer == 1);
+    oar_group_destroy(g); /* needs nobody */
+    CREW_CHECK(c, 0, crew_ms_since(since) < 2 * SOON_MS);
+    kill((pid_t)atomic_load(&s->flag[1]), SIGCONT);
+    crew_raise(&s->flag[2]);
+    return 0;
+}
+
+static void a_stopped_peer_costs_no_more_than_the_deadline(void **state)
+{
+    play(2, wait_for_one_that_is_stopped, -1, 0, "stopped");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_is_told_to_those_that_wait_and_their_waiters),
+        cmocka_unit_test(the_death_of_a_rank_nobody_talked_to_is_noticed),
+        cmocka_unit_test(a_death_between_sums_is_told_to_all_survivors),
+        cmocka_unit_test(what_was_sent_before_a_death_arrives),
+        cmocka_unit_test(a_rank_that_leaves_is_not_said_to_have_died),
+        cmocka_unit_test(an_abort_is_told_to_all_with_its_text),
+        cmocka_unit_test(an_abort_reaches_ranks_without_a_connection),
+        cmocka_unit_test(an_abort_in_the_middle_of_a_message_is_told_as_such),
+        cmocka_unit_test(a_stopped_peer_costs_no_more_than_the_deadline),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/wire.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/group.h"
+#include "comm/registry.h"
+
+enum { WIRE_TIMEOUT_MS = 15000 };
+#define MEET_TAG (UINT64_C(0x77) << 48)
+
+static int complain(const wire *w, const char *what)
+{
+    fprintf(stderr, "rank %d of %d over %s: %s: %s: %s\n", w->rank, w->ranks,
+            w->ops != NULL ? w->ops->name : "?", what,
+            oar_status_name(oar_last_error()->status), oar_last_error_text());
+    return 1;
+}
+
+int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
+{
+    size_t eager = setup->eager_bytes != 0 ? setup->eager_bytes : 64 << 10;
+    struct oari_open core = { .small_bytes = 512,
+                              .stage_bytes = 4096,
+                              .eager_bytes = eager,
+                              .spin_us = -1 };
+    oar_backend_env env = { .size = sizeof env,
+                            .rank = rank,
+                            .ranks = c->ranks,
+                            .name = "wire",
+                            .timeout_ms = WIRE_TIMEOUT_MS,
+                            .core = &core };
+    char host[16];
+
+    *w = (wire){ .rank = rank, .ranks = c->ranks };
+    if (setup->hosts > 0) {
+        snprintf(host, sizeof host, "%d", rank * setup->hosts / c->ranks);
+        setenv("OARSONG_HOST_ID", host, 1);
+    }
+    if (oari_backend_find(setup->backend, c->ranks, &w->ops) != OAR_OK ||
+        crew_store(c, &w->store) != OAR_OK ||
+        oari_recorder_create("wire", rank, c->ranks, &w->recorder) != OAR_OK)
+        return complain(w, "open");
+    w->self = calloc(1, w->ops->self_size);
+    core.recorder = w->recorder;
+    env.store = w->store;
+    if (w->ops->open(w->self, &env) != OAR_OK)
+        return complain(w, "open");
+    return 0;
+}
+
+void wire_close(wire *w)
+{
+    if (w->self != NULL)
+        w->ops->close(w->self);
+    free(w->self);
+    oari_recorder_destroy(w->recorder);
+    oar_store_destroy(w->store);
+}
+
+int wire_send(wire *w, oar_transfer *t, int to, uint64_t tag, void *data,
+              size_t bytes)
+{
+    int synchronous = t->synchronous;
+
+    *t = (oar_transfer){ .size = sizeof *t,
+                         .peer = to,
+                         .tag = tag,
+                         .data = data,
+                         .bytes = bytes,
+                         .synchronous = synchronous };
+    return w->ops->send(w->self, t) == OAR_OK ? 0 : complain(w, "send");
+}
+
+int wire_recv(wire *w, oar_transfer *t, int from, uint64_t tag, uint64_t any,
+              void *data, size_t bytes)
+{
+    *t = (oar_transfer){ .size = sizeof *t,
+                         .peer = from,
+                         .tag = tag,
+                         .any = any,
+                         .data = data,
+                         .bytes = bytes };
+    return w->ops->recv(w->self, t) == OAR_OK ? 0 : complain(w, "recv");
+}
+
+int wire_turn(wire *w)
+{
+    return w->ops->progress(w->self) == OAR_OK ? 0 : complain(w, "progress");
+}
+
+oar_status wire_wait(wire *w, const oar_transfer *t)
+{
+    int64_t deadline = oari_deadline(WIRE_TIMEOUT_MS);
+
+    while (!t->done) {
+        if (wire_turn(w) != 0)
+            return OAR_E_INTERNAL;
+        if (!t->done && oari_now_ns() > deadline) {
+            complain(w, "waited in vain");
+            return OAR_E_TIMEOUT;
+        }
+        if (!t->done)
+            sched_yield();
+    }
+    return t->status;
+}
+
+int wire_probe(wire *w, int from, uint64_t tag, uint64_t any,
+               oar_envelope *found)
+{
+    int64_t deadline = oari_deadline(WIRE_TIMEOUT_MS);
+
+    while (!w->ops->peek(w->self, from, tag, any, found)) {
+        if (wire_turn(w) != 0 || oari_now_ns() > deadline)
+            return complain(w, "probed in vain");
+        sched_yield();
+    }
+    return 0;
+}
+
+/* To and from everyone, synchronously. */
+int wire_meet(wire *w)
+{
+    oar_transfer *t = calloc(2 * (size_t)w->ranks, sizeof *t);
+    int failed = 0;
+
+    for (int r = 0; r < w->ranks; r++) {
+        t[2 * r].synchronous = 1;
+        failed |= wire_send(w, &t[2 * r], r, MEET_TAG, NULL, 0);
+        failed |= wire_recv(w, &t[2 * r + 1], r, MEET_TAG, 0, NULL, 0);
+    }
+    for (int i = 0; i < 2 * w->ranks && !failed; i++)
+        failed = wire_wait(w, &t[i]) != OAR_OK;
+    if (!failed)
+        free(t);
+    return failed;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups made of groups: who is in them, whose rank is whose, and that their
+ * traffic never mixes. */
+#include "support/ranks.h"
+
+#include <string.h>
+
+#include <oarsong/backend.h>
+#include <oarsong/p2p.h>
+
+#include "support/says.h"
+
+static oar_status sum_is(oar_group *g, int64_t mine, int64_t wanted)
+{
+    int64_t x = mine;
+
+    CHECK_OK(
+        oar_all_reduce(g, oar_span_of(&x, 1, OAR_I64), OAR_SUM, NULL, NULL));
+    CHECK(x == wanted);
+    return OAR_OK;
+}
+
+static oar_status split_by_parity(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g), n = oar_group_size(g);
+    oar_group *half = NULL;
+
+    CHECK_OK(oar_group_split(g, rank % 2, -rank, &half));
+    CHECK(oar_group_size(half) == (n + 1 - rank % 2) / 2);
+    /* the key is -rank: the highest comes first */
+    CHECK(oar_group_rank(half) == (n - 1 - rank) / 2);
+    for (int r = 0; r < oar_group_size(half); r++) {
+        int there = oar_group_to_world(half, r);
+        CHECK(there % 2 == rank % 2 && oar_group_from_world(half, there) == r);
+        CHECK(oar_group_translate(half, r, g) == there);
+        CHECK(oar_group_translate(g, there, half) == r);
+    }
+    CHECK(oar_group_from_world(half, (rank + 1) % 2) == -1);
+    CHECK_OK(sum_is(half, 1, oar_group_size(half)));
+    CHECK_OK(sum_is(g, 1, n));
+    oar_group_destroy(half);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_split_makes_one_group_a_colour(void **state)
+{
+    ranks_all(2, split_by_parity, NULL);
+    ranks_all(5, split_by_parity, NULL);
+}
+
+static oar_status split_out(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g);
+    oar_group *rest = g;
+
+    CHECK_OK(oar_group_split(g, rank == 0 ? -1 : 7, 0, &rest));
+    CHECK((rest == NULL) == (rank == 0));
+    if (rest != NULL)
+        CHECK_OK(sum_is(rest, rank, 1 + 2));
+    oar_group_destroy(rest);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_rank_without_a_colour_gets_no_group(void **state)
+{
+    ranks_all(3, split_out, NULL);
+}
+
+static oar_status split_deep(oar_group *g, void *arg)
+{
+    oar_group *a, *b, *c, *one;
+
+    CHECK_OK(oar_group_dup(g, &a));
+    CHECK_OK(oar_group_split(a, oar_group_rank(g) / 2, 0, &b));
+    CHECK_OK(oar_group_dup(b, &c));
+    oar_group_destroy(a); /* a child outlives its parent */
+    oar_group_destroy(b);
+    CHECK(oar_group_size(c) == 2);
+    CHECK(oar_group_to_world(c, oar_group_rank(c)) == oar_group_rank(g));
+    CHECK_OK(sum_is(c, 1, 2));
+    CHECK_OK(oar_group_split(c, oar_group_rank(c), 0, &one));
+    CHECK(oar_group_size(one) == 1);
+    CHECK_OK(sum_is(one, 5, 5));
+    oar_group_destroy(c);
+    oar_group_destroy(one);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void children_have_children_and_outlive_their_parents(void **state)
+{
+    ranks_all(4, split_deep, NULL);
+}
+
+/* The cases of the original's sub-backend. */
+static oar_status subset_cases(oar_group *g, void *arg)
+{
+    const int odd[] = { 3, 1 }, messy[] = { 3, 2, 0, 2, 3 }, far[] = { 0, 4 };
+    int rank = oar_group_rank(g);
+    oar_group *sub = NULL;
+
+    CHECK(says(oar_group_subset(g, 0, odd, &sub), OAR_E_WORLD, "no ranks"));
+    CHECK(says(oar_group_subset(g, 2, far, &sub), OAR_E_RANK,
+               "rank 4 in a group of 4"));
+    if (rank % 2 == 0)
+        CHECK(
+            says(oar_group_subset(g, 2, odd, &sub), OAR_E_RANK, "not one of"));
+    else {
+        CHECK_OK(oar_group_subset(g, 2, odd, &sub));
+        CHECK(oar_group_size(sub) == 2 && oar_group_rank(sub) == rank / 2);
+        CHECK_OK(sum_is(sub, rank, 4));
+        oar_group_destroy(sub);
+    }
+    if (rank != 1) {
+        const int place[] = { 0, -1, 1, 2 };
+
+        CHECK_OK(oar_group_subset(g, 5, messy, &sub));
+        CHECK(oar_group_size(sub) == 3 && oar_group_rank(sub) == place[rank]);
+        for (int r = 0; r < 4; r++)
+            CHECK(oar_group_from_world(sub, r) == place[r]);
+        CHECK(oar_group_to_world(sub, 3) == -1);
+        CHECK_OK(oar_barrier(sub, NULL, NULL));
+        oar_group_destroy(sub);
+    }
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_subset_is_sorted_and_has_every_rank_once(void **state)
+{
+    ranks_all(4, subset_cases, NULL);
+}
+
+/* Two groups of the same pair, the same tag, wildcards: each message stays in
+ * its group, whatever the order of the receives. */
+static oar_status share_a_pair(oar_group *g, void *arg)
+{
+    oar_backend_caps caps = oar_backend_caps_init();
+    const int both[] = { 0, 1 };
+    oar_group *a, *b;
+    int any;
+    int32_t sent[3] = { 10, 20, 30 }, got[3] = { 0 };
+    oar_group *order[3];
+
+    if (oar_group_rank(g) > 1)
+        return oar_barrier(g, NULL, NULL);
+    CHECK_OK(oar_backend_available(oar_group_backend(g), &caps));
+    any = (caps.can & OAR_CAN_ANY) != 0;
+    CHECK_OK(oar_group_subset(g, 2, both, &a));
+    CHECK_OK(oar_group_subset(g, 2, both, &b));
+    order[0] = g, order[1] = a, order[2] = b;
+    for (int i = 0; i < 3; i++)
+        if (oar_group_rank(g) == 0)
+            CHECK_OK(oar_send(order[i], oar_span_of(&sent[i], 1, OAR_I32), 1, 5,
+                              NULL, NULL));
+    for (int i = 2; i >= 0; i--)
+        if (oar_group_rank(g) == 1) {
+            CHECK_OK(oar_recv(order[i], oar_span_of(&got[i], 1, OAR_I32),
+                              i != 1 && any ? OAR_ANY_SOURCE : 0,
+                              i != 1 && any ? OAR_ANY_TAG : 5, NULL, NULL));
+            CHECK(got[i] == sent[i]);
+        }
+    oar_group_destroy(a);
+    oar_group_destroy(b);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void groups_that_share_a_pair_do_not_mix(void **state)
+{
+    ranks_all(3, share_a_pair, NULL);
+}
+
+/* Operations in flight on several groups at once, waited for in any order. */
+static oar_status many_in_flight(oar_group *g, void *arg)
+{
+    enum { GROUPS = 3, EACH = 4, COUNT = 5003 };
+    static _Thread_local float x[GROUPS][EACH][COUNT];
+    oar_group *group[GROUPS];
+    oar_work *work[GROUPS * EACH];
+    int n = oar_group_size(g), rank = oar_group_rank(g);
+
+    group[0] = g;
+    CHECK_OK(oar_group_dup(g, &group[1]));
+    CHECK_OK(oar_group_split(g, 0, -rank, &group[2]));
+    for (int i = 0; i < GROUPS * EACH; i++) {
+        float *buffer = x[i % GROUPS][i / GROUPS];
+
+        for (int k = 0; k < COUNT; k++)
+            buffer[k] = (float)(rank + i + k % 10);
+        CHECK_OK(oar_all_reduce(group[i % GROUPS],
+                                oar_span_of(buffer, COUNT, OAR_F32), OAR_SUM,
+                                NULL, &work[i]));
+    }
+    for (int i = GROUPS * EACH - 1; i >= 0; i--) {
+        CHECK_OK(oar_work_wait(work[i]));
+        oar_work_release(work[i]);
+        for (int k = 0; k < COUNT; k++)
+            CHECK(x[i % GROUPS][i / GROUPS][k] ==
+                  (float)(n * (n - 1) / 2 + n * (i + k % 10)));
+    }
+    oar_group_destroy(group[1]);
+    oar_group_destroy(group[2]);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void operations_on_several_groups_go_on_at_once(void **state)
+{
+    ranks_all(2, many_in_flight, NULL);
+    ranks_all(3, many_in_flight, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_split_makes_one_group_a_colour),
+        cmocka_unit_test(a_rank_without_a_colour_gets_no_group),
+        cmocka_unit_test(children_have_children_and_outlive_their_parents),
+        cmocka_unit_test(a_subset_is_sorted_and_has_every_rank_once),
+        cmocka_unit_test(groups_that_share_a_pair_do_not_mix),
+        cmocka_unit_test(operations_on_several_groups_go_on_at_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oarsong conform: the whole matrix on one backend, with every value checked.
+ * conform.h says how.
+ *
+ * There are two passes: one with the thresholds as they are, one with
+ * thresholds so low that a thousand elements cross all of them. */
+#include "conform.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tool.h"
+
+enum { ROOM = 8 << 20, TIMEOUT_MS = 60000 };
+
+/* ---- one rank -------------------------------------------------------------
+ */
+
+static void go_through(desk *d)
+{
+    conform_barriers(d, d->world, "world");
+    conform_collectives(d, d->world, "world", 0);
+    conform_bytes(d, d->world, "world");
+    conform_messages(d);
+    conform_odd_messages(d);
+    conform_groups(d);
+    conform_in_flight(d);
+}
+
+static oar_status be_rank(oar_group *group, void *arg)
+{
+    settings *s = arg;
+    desk d = { .s = s,
+               .world = group,
+               .rank = oar_group_rank(group),
+               .ranks = oar_group_size(group),
+               .room = ROOM };
+    void *shared = NULL;
+    oar_status status = oar_shared_alloc(ROOM, &shared);
+
+    if (status != OAR_OK)
+        return status;
+    d.row = &s->ledger->row[d.rank];
+    d.cell = (size_t)s->tight * (CONFORM_CELLS / 2);
+    d.in_barriers = 0;
+    d.shared = shared;
+    d.private = calloc(1, ROOM);
+    if (d.private != NULL)
+        go_through(&d);
+    free(d.private);
+    oar_shared_free(shared);
+    if (d.broken)
+        return oar_group_fault(group, NULL);
+    return d.private != NULL ? OAR_OK : OAR_E_NOMEM;
+}
+
+/* ---- all of them ----------------------------------------------------------
+ */
+
+static oar_group_opts opts_of(const settings *s)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    o.backend = s->backend;
+    o.algorithm = s->algorithm;
+    if (getenv("OARSONG_TIMEOUT_MS") == NULL)
+        o.timeout_ms = TIMEOUT_MS;
+    if (s->tight) {
+        o.small_bytes = 64;
+        o.stage_bytes = 512;
+        o.eager_bytes = 256;
+        o.chunk_bytes = 128;
+    }
+    return o;
+}
+
+/* A group of one, without any other process. */
+static oar_status run_alone(settings *s, const oar_group_opts *o)
+{
+    oar_group *group = NULL;
+    oar_status status = oar_group_create(NULL, 0, 1, o, &group);
+
+    if (status == OAR_OK)
+        status = be_rank(group, s);
+    oar_group_destroy(group);
+    return status;
+}
+
+static oar_status run_pass(settings *s)
+{
+    oar_group_opts o = opts_of(s);
+    oar_launch_result result = oar_launch_result_init();
+
+    atomic_store(&s->ledger->arrived, 0);
+    if (strcmp(s->backend, "self") == 0)
+        return run_alone(s, &o);
+    if (strcmp(s->backend, "sim") == 0)
+        return oar_sim_run_with(s->ranks, &o, be_rank, s);
+    return oar_launch_fn(s->ranks, be_rank, s, &o, NULL, &result);
+}
+
+static int run_both(settings *s)
+{
+    for (s->tight = 0; s->tight < 2; s->tight++)
+        if (run_pass(s) != OAR_OK)
+            return conform_report(s, oar_last_error_text());
+    s->tight = 1;
+    return conform_report(s, NULL);
+}
+
+/* ---- the command line -----------------------------------------------------
+ */
+
+static int usage(FILE *to)
+{
+    fprintf(to,
+            "oarsong conform [options]\n\n"
+            "Runs every collective and message on ranks that it starts itself, "
+            "and compares every\nvalue with one computed here. Exit code 1 if "
+            "anything is wrong.\n\n"
+            "  --backend B   native, shm, tcp, sim, self, or the path of a "
+            "plugin (native)\n"
+            "  --ranks N     how many (4)\n"
+            "  --quick       fewer sizes and variants: seconds instead of "
+            "minutes\n"
+            "  --kind K      only this one, e.g. all_reduce or wildcards\n"
+            "  --dtype D     only this one, e.g. bf16\n"
+            "  --algo A      force an algorithm by name\n"
+            "  --seed S      other numbers\n"
+            "  --device D    cpu\n"
+            "  --format F    text or json (text)\n");
+    return to == stdout ? TOOL_OK : TOOL_USAGE;
+}
+
+static int read_kind(const char *text, int *found)
+{
+    for (int k = 0; k < KINDS; k++)
+        if (strcmp(text, kind_name((kind)k)) == 0) {
+            *found = k;
+            return 1;
+        }
+    fprintf(stderr, "oarsong conform: the kinds are");
+    for (int k = 0; k < KINDS; k++)
+        fprintf(stderr, " %s", kind_name((kind)k));
+    fprintf(stderr, "\n\n");
+    return 0;
+}
+
+static int read_format(const char *text, int *json)
+{
+    *json = strcmp(text, "json") == 0;
+    return *json || strcmp(text, "text") == 0;
+}
+
+/* An option with a value; whether it was understood. */
+static int read_option(settings *s, const char *name, const char *value)
+{
+    oar_dtype dtype;
+    size_t number;
+    int good = 1;
+
+    if (strcmp(name, "--backend") == 0)
+        s->backend = value;
+    else if (strcmp(name, "--algo") == 0)
+        s->algorithm = value;
+    else if (strcmp(name, "--ranks") == 0) {
+        if ((good = tool_number(value, 1, CONFORM_MAX_RANKS, &number)))
+            s->ranks = (int)number;
+    } else if (strcmp(name, "--seed") == 0) {
+        if ((good = tool_number(value, 0, SIZE_MAX, &number)))
+            s->seed = number;
+    } else if (strcmp(name, "--dtype") == 0) {
+        if ((good = oar_dtype_parse(value, &dtype) == OAR_OK))
+            s->only_dtype = (int)dtype;
+    } else if (strcmp(name, "--kind") == 0)
+        good = read_kind(value, &s->only_kind);
+    else if (strcmp(name, "--format") == 0)
+        good = read_format(value, &s->json);
+    else if (strcmp(name, "--device") == 0)
+        good = strcmp(value, "cpu") == 0;
+    else
+        good = 0;
+    return good;
+}
+
+static int read_options(settings *s, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0)
+            s->quick = 1;
+        else if (i + 1 == argc || !read_option(s, argv[i], argv[i + 1]))
+            return 0;
+        else
+            i++;
+    }
+    if (strcmp(s->backend, "self") == 0)
+        s->ranks = 1;
+    return 1;
+}
+
+static ledger *make_ledger(int ranks)
+{
+    void *memory = mmap(NULL, sizeof(ledger) + (size_t)ranks * sizeof(row),
+                        PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    return memory != MAP_FAILED ? memory : NULL;
+}
+
+int tool_conform(int argc, char **argv)
+{
+    settings s = { .backend = "native",
+                   .ranks = 4,
+                   .only_kind = -1,
+                   .only_dtype = -1,
+                   .seed = 1 };
+    oar_backend_caps caps = oar_backend_caps_init();
+
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return usage(stdout);
+    if (!read_options(&s, argc, argv))
+        return usage(stderr);
+    if (oar_backend_available(s.backend, &caps) != OAR_OK)
+        return tool_failed("conform");
+    s.can = caps.can;
+    s.ledger = make_ledger(s.ranks);
+    if (s.ledger == NULL) {
+        fprintf(stderr, "oarsong conform: no memory for the ledger\n");
+        return TOOL_FAILED;
+    }
+    return run_both(&s) == 0 ? TOOL_OK : TOOL_FAILED;
+}
