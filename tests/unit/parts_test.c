@@ -111,11 +111,12 @@ static oar_span piece(const row *r, int32_t *x, int i)
     return oar_span_of(x + r->first[i], r->count[i], OAR_I32);
 }
 
-static oar_status finish(oar_status status, oar_work *work)
+/* work: where the call, whose status this is, has put its handle. */
+static oar_status finish(oar_status status, oar_work *const *work)
 {
-    if (status == OAR_OK && work != NULL)
-        status = oar_work_wait(work);
-    oar_work_release(work);
+    if (status == OAR_OK && *work != NULL)
+        status = oar_work_wait(*work);
+    oar_work_release(*work);
     return status;
 }
 
@@ -160,7 +161,7 @@ static oar_status all_gather(oar_group *g, row *r, int in_place)
     fill(in.data, in.count, r->rank, 0);
     CHECK_OK(finish(oar_all_gather_v(g, in, whole(r, r->out),
                                      r->ragged ? r->count : NULL, NULL, &work),
-                    work));
+                    &work));
     for (int i = 0; i < r->n; i++)
         CHECK(is(r->out + r->first[i], r->count[i], i, 0));
     return OAR_OK;
@@ -329,7 +330,7 @@ static oar_status run_gather_bytes(oar_group *g, int async)
 
     CHECK_OK(finish(oar_all_gather_bytes(g, mine, object_bytes(rank), &all, got,
                                          NULL, async ? &work : NULL),
-                    work));
+                    &work));
     CHECK_OK(check_all(all, got, n));
     CHECK_OK(oar_gather_bytes(g, mine, object_bytes(rank), n - 1,
                               rank == n - 1 ? &there : NULL,
