@@ -528,6 +528,8 @@ static int want_token(oar_group *g, const oar_work *work)
     oari_engine *e = &g->engine;
     int mine = 0;
 
+    if (try_token(e))
+        return 1; /* nobody drives, so nobody sleeps */
     atomic_fetch_add(&e->waiters, 1);
     oari_engine_wake(g);
     pthread_mutex_lock(&e->lock);
@@ -574,10 +576,13 @@ void oari_engine_run(oar_group *group, oar_work *work)
 {
     oari_engine *e = &group->engine;
 
-    if (work->call.kind < OAR_COLL_SEND && try_token(e)) {
+    if (try_token(e)) {
         if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
-            start_collective(group, e->lane, work);
+            if (work->call.kind < OAR_COLL_SEND)
+                start_collective(group, e->lane, work);
+            else
+                start_message(group, work);
             drive(group, work);
             give_token(e);
             return;
@@ -655,7 +660,8 @@ void oari_engine_enqueue(oar_group *group, oar_work *work)
 {
     enqueue(group, work);
     tell_everyone(&group->engine);
-    oari_engine_wake(group);
+    if (atomic_load(&group->engine.token)) /* who drives may be asleep */
+        oari_engine_wake(group);
 }
 
 oar_status oari_engine_init(oari_engine *engine)
