@@ -153,6 +153,8 @@ static const char *best_all_reduce(const oari_ask *a, const oari_rules *r,
     int64_t size = (int64_t)bytes;
     int doubles = a->wide != a->element; /* what a sum travels as */
 
+    if (a->ranks == 2 && !doubles && size <= r->pair_bytes)
+        return size <= r->swap_bytes ? "doubling" : "halving";
     if ((a->ranks <= r->exchange_ranks || doubles) && size > r->latency_bytes)
         return "exchange";
     if (size <= r->latency_bytes)

@@ -34,6 +34,10 @@ extern const oari_algorithm oari_algorithms[];
       "messages: up to so many ranks a small all_reduce gathers all inputs") \
     X(ring_bytes, "OARSONG_RING_BYTES", 256 << 10,                           \
       "messages: from here on all_reduce goes around a ring")                \
+    X(swap_bytes, "OARSONG_SWAP_BYTES", 64 << 10,                            \
+      "messages: up to here two ranks swap whole inputs in an all_reduce")   \
+    X(pair_bytes, "OARSONG_PAIR_BYTES", 4 << 20,                             \
+      "messages: up to here two ranks swap halves")                          \
     X(exchange_ranks, "OARSONG_EXCHANGE_RANKS", 2,                           \
       "messages: up to so many ranks everyone sends to everyone")            \
     X(chain_bytes, "OARSONG_CHAIN_BYTES", 512 << 10,                         \
