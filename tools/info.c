@@ -190,6 +190,32 @@ static void print_backends(void)
     }
 }
 
+/* One line a collective: the algorithms that do it. */
+static void print_algorithms(void)
+{
+    const char *title = "algorithms";
+
+    for (int k = 0; k < OAR_COLL_SEND; k++) {
+        const char *name, *last = "";
+        oar_coll kind;
+
+        printf("%-10s %-14s", title, oar_coll_name((oar_coll)k));
+        title = "";
+        for (int i = 0; (name = oar_algorithm_name(i, &kind)) != NULL; i++)
+            if ((int)kind == k && strcmp(name, last) != 0)
+                printf(" %s", last = name);
+        printf("\n");
+    }
+}
+
+static void print_thresholds(void)
+{
+    char text[256];
+
+    for (int i = 0; oar_threshold_text(i, text, sizeof text); i++)
+        printf("%-10s %s\n", i == 0 ? "thresholds" : "", text);
+}
+
 /* Every variable that changes how the library runs, if it is set. */
 static void print_environment(void)
 {
@@ -219,6 +245,8 @@ int tool_info(int argc, char **argv)
     print_memory();
     print_devices();
     print_backends();
+    print_algorithms();
+    print_thresholds();
     print_environment();
     return TOOL_OK;
 }

@@ -350,7 +350,7 @@ oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
     return algorithm != NULL ? force_all(rules, algorithm) : OAR_OK;
 }
 
-int oari_rule_text(int index, char *text, size_t bytes)
+int oar_threshold_text(int index, char *text, size_t bytes)
 {
     static const struct {
         const char *name, *text;
@@ -361,11 +361,24 @@ int oari_rule_text(int index, char *text, size_t bytes)
 #undef X
     };
 
-    if (index < 0 || index >= (int)(sizeof rule / sizeof *rule))
+    if (index < 0 || index >= (int)(sizeof rule / sizeof *rule) || text == NULL)
         return 0;
-    snprintf(text, bytes, "%s (%lld): %s", rule[index].name,
+    snprintf(text, bytes, "%s (normally %lld): %s", rule[index].name,
              (long long)rule[index].normal, rule[index].text);
     return 1;
+}
+
+const char *oar_algorithm_name(int index, oar_coll *kind)
+{
+    const oari_algorithm *a = oari_algorithms;
+
+    for (int i = 0; a->name != NULL && i < index; i++)
+        a++;
+    if (index < 0 || a->name == NULL)
+        return NULL;
+    if (kind != NULL)
+        *kind = a->kind;
+    return a->name;
 }
 
 oar_status oari_rules_check(const oari_rules *rules, int over)

@@ -61,9 +61,6 @@ typedef struct oari_rules {
  * that). Holds no pointers: rank 0's can be sent to all. */
 oar_status oari_rules_read(oari_rules *rules, const char *algorithm);
 
-/* The index-th rule as "NAME value: text"; 0 past the last. */
-int oari_rule_text(int index, char *text, size_t bytes);
-
 /* OAR_E_UNSUPPORTED if something is forced that needs what there is not. */
 oar_status oari_rules_check(const oari_rules *rules, int over);
 

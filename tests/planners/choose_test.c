@@ -479,7 +479,7 @@ static void thresholds_come_from_the_environment(void **state)
     assert_int_equal(oari_rules_read(&rules, NULL), OAR_E_ARG);
     unsetenv("OARSONG_RING_BYTES");
     unsetenv("OARSONG_LATENCY_BYTES");
-    for (int i = 0; oari_rule_text(i, text, sizeof text); i++)
+    for (int i = 0; oar_threshold_text(i, text, sizeof text); i++)
         known += strstr(text, "OARSONG_RING_BYTES (262144)") != NULL;
     assert_int_equal(known, 1);
 }
@@ -610,9 +610,22 @@ static void messages_are_cut_where_it_pays(void **state)
     assert_int_equal(oari_chunk(&ask, 1000, 4), 64);
 }
 
+static void every_algorithm_can_be_listed(void **state)
+{
+    int found = 0;
+    oar_coll kind;
+    const char *name;
+
+    for (int i = 0; (name = oar_algorithm_name(i, &kind)) != NULL; i++)
+        found += strcmp(name, "ring") == 0 && kind == OAR_COLL_ALL_REDUCE;
+    assert_int_equal(found, 1);
+    assert_null(oar_algorithm_name(-1, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_algorithm_can_be_listed),
         cmocka_unit_test(every_rank_sends_what_the_formula_says),
         cmocka_unit_test(no_algorithm_is_without_a_formula),
         cmocka_unit_test(a_tree_scatters_what_it_gathers),
