@@ -80,7 +80,8 @@ OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
 /* Groups made of a group's ranks. All of its ranks call this, in the same order
  * among its collectives; each new group has traffic of its own, whatever ranks,
  * tags or wildcards it shares with others. It does not need its parent to live
- * on, and takes its settings from it.
+ * on, and takes its settings from it. OAR_E_STATE while this thread has a batch
+ * open on it (not for subset, which does not need the others).
  *
  * split: one group for each colour, ranks ordered by key and then by their old
  * rank. A colour below 0: none for me (*group is NULL). */

@@ -431,6 +431,20 @@ static void sleep_blind(void)
     nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
 }
 
+/* Whether something was posted since the last look. The ring that told of it
+ * may have come while the backend made progress, which takes rings for its own.
+ */
+static int could_start(oari_engine *e)
+{
+    int found;
+
+    pthread_mutex_lock(&e->lock);
+    found = e->fresh != NULL || (e->first != NULL && free_lane(e) != NULL &&
+                                 !(e->busy != 0 && e->alone));
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
 static void sleep_on_backend(oar_group *g)
 {
     const oar_backend_ops *ops = g->backend;
@@ -440,7 +454,7 @@ static void sleep_on_backend(oar_group *g)
         sleep_blind();
         return;
     }
-    if (!ops->arm(g->self))
+    if (!ops->arm(g->self) && !could_start(&g->engine))
         poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(&g->engine)));
 }
 

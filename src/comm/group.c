@@ -5,6 +5,7 @@
 #include "comm/group.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,10 +92,19 @@ static int heard_of_one(oar_group *g)
     return published != NULL;
 }
 
+/* Whoever claimed the fault writes it down without waiting for anybody. */
+static void await_fault(const oar_group *g)
+{
+    while (!oari_group_broken(g))
+        sched_yield();
+}
+
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    if (heard_of_one(group) || !claim_fault(group))
+    if (heard_of_one(group) || !claim_fault(group)) {
+        await_fault(group);
         return;
+    }
     group->fault = *oar_last_error();
     sign(group, work, peer);
     settle_fault(group);

@@ -78,10 +78,11 @@ typedef struct oari_engine {
 } oari_engine;
 
 /* Calls collected between oar_batch_begin and _end. Those two guard it: only
- * the thread that opened it touches it. */
+ * the thread that opened it touches it. Others look whose it is, even while it
+ * changes hands: it is never theirs. */
 typedef struct oari_batch {
     _Atomic int taken, open;
-    pthread_t owner;
+    _Atomic pthread_t owner;
     oar_work *first, *last;
     int count;
 } oari_batch;
@@ -182,7 +183,9 @@ oar_status oari_group_owned(const oar_group *group);
 oar_status oari_group_check(const oar_group *group);
 
 /* Ends the group with this thread's last error, unless it has ended; work, if
- * any, says in which operation. */
+ * any, says in which operation. The group is broken when this returns, even if
+ * another thread's fault came first and is only being written: what has failed
+ * must not be driven on. */
 void oari_group_break(oar_group *group, const oar_work *work, int peer);
 /* The same with a record that came from a peer. */
 void oari_group_adopt(oar_group *group, const oar_error *record);

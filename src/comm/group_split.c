@@ -92,13 +92,13 @@ static void name_child(const oar_group *parent, const char *own, char *name,
                        size_t bytes)
 {
     int n = snprintf(name, bytes, "%s.%s", parent->name, own);
+    unsigned hash = 0;
 
     if (n >= 0 && (size_t)n < bytes && n <= OARI_NAME_MAX)
         return;
-    n = 0;
     for (const char *c = parent->name; *c != 0; c++)
-        n = n * 31 + *c;
-    snprintf(name, bytes, "%.60s~%08x.%s", parent->name, (unsigned)n, own);
+        hash = hash * 31 + (unsigned char)*c;
+    snprintf(name, bytes, "%.60s~%08x.%s", parent->name, hash, own);
 }
 
 /* How often that list has been asked for on this group. Every one of those
@@ -214,6 +214,11 @@ oar_status oar_group_split(oar_group *parent, int colour, int key,
     if (parent == NULL || group == NULL)
         return oari_fail(OAR_E_ARG, "group_split without a %s",
                          parent == NULL ? "group" : "place for the new one");
+    if (oari_batching(parent))
+        return oari_fail(OAR_E_STATE,
+                         "group_split of \"%s\" cannot be put off: a batch is "
+                         "open",
+                         parent->name);
     mine.rank = parent->rank;
     if (colour < 0)
         mine.colour = -1;

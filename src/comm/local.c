@@ -33,8 +33,9 @@ struct oari_world {
     oari_layout layout;
     oari_control **control;
     int *event;
-    const void **recorder;
-    pthread_mutex_t lock; /* guards the rest */
+    const void **recorder; /* by rank: for the boards to read */
+    oari_recorder **held;  /* by rank: whose, kept while anybody may read it */
+    pthread_mutex_t lock;  /* guards the rest */
     pthread_cond_t changed;
     int joined;
     child *children;
@@ -47,6 +48,8 @@ static void free_world(oari_world *w)
             munmap(w->control[r], w->layout.bytes);
         if (w->event != NULL)
             oari_fork_close(w->event[r] - 1);
+        if (w->held != NULL)
+            oari_recorder_destroy(w->held[r]);
     }
     while (w->children != NULL) {
         child *c = w->children;
@@ -60,6 +63,7 @@ static void free_world(oari_world *w)
     oari_free(w->control);
     oari_free(w->event);
     oari_free(w->recorder);
+    oari_free(w->held);
     oari_free(w);
 }
 
@@ -100,7 +104,9 @@ static oar_status make_ranks(oari_world *w, size_t small_bytes,
     w->control = oari_alloc(n, sizeof *w->control);
     w->event = oari_alloc(n, sizeof *w->event);
     w->recorder = oari_alloc(n, sizeof *w->recorder);
-    if (w->control == NULL || w->event == NULL || w->recorder == NULL)
+    w->held = oari_alloc(n, sizeof *w->held);
+    if (w->control == NULL || w->event == NULL || w->recorder == NULL ||
+        w->held == NULL)
         return OAR_E_NOMEM;
     for (int r = 0; r < w->ranks; r++)
         OARI_TRY(make_rank(w, r, small_bytes, stage_bytes));
@@ -274,7 +280,7 @@ static const oari_board_ops local_ops = {
 };
 
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
-                           const oari_recorder *recorder, oari_board *board)
+                           oari_recorder *recorder, oari_board *board)
 {
     board->ops = &local_ops;
     board->self = board;
@@ -287,6 +293,7 @@ oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
         board->event[r] = world->event[r] - 1;
     }
     board->wait_fd = board->event[rank];
+    world->held[rank] = oari_recorder_retain(recorder);
     world->recorder[rank] = oari_recorder_base(recorder);
     oari_free(board->recorder);
     board->recorder = world->recorder; /* filled in as the others join */
@@ -312,7 +319,6 @@ void oari_world_leave(oari_board *board)
 
     if (world != NULL) {
         oari_world_say_left(board);
-        world->recorder[board->rank] = NULL;
         board->recorder = NULL; /* the world's */
     }
     oari_board_clear(board);

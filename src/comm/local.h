@@ -23,10 +23,10 @@ oar_status oari_world_child(oari_world *world, const char *name, int ranks,
 /* Waits until all ranks have joined. */
 oar_status oari_world_wait(oari_world *world, int64_t deadline_ns);
 
-/* The board of one rank, whose recorder the others will read. All ranks join
- * before any of them communicates. */
+/* The board of one rank, whose recorder the others will read, even after it has
+ * left: the world holds it. All ranks join before any of them communicates. */
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
-                           const oari_recorder *recorder, oari_board *board);
+                           oari_recorder *recorder, oari_board *board);
 
 /* Says that the rank has left: whoever waits for it waits in vain. */
 void oari_world_say_left(oari_board *board);

@@ -68,6 +68,7 @@ typedef struct site_key {
 } site_key;
 
 struct oari_recorder {
+    _Atomic int holders;
     mapping *map;
     int fd;
     pthread_mutex_t lock;           /* of entering a site */
@@ -159,6 +160,7 @@ oar_status oari_recorder_create(const char *group, int rank, int ranks,
 
     if (r == NULL)
         return OAR_E_NOMEM;
+    atomic_store(&r->holders, 1);
     r->fd = -1;
     pthread_mutex_init(&r->lock, NULL);
     if (map_memory(group, rank, r) != OAR_OK) {
@@ -171,9 +173,15 @@ oar_status oari_recorder_create(const char *group, int rank, int ranks,
     return OAR_OK;
 }
 
+oari_recorder *oari_recorder_retain(oari_recorder *recorder)
+{
+    atomic_fetch_add(&recorder->holders, 1);
+    return recorder;
+}
+
 void oari_recorder_destroy(oari_recorder *recorder)
 {
-    if (recorder == NULL)
+    if (recorder == NULL || atomic_fetch_sub(&recorder->holders, 1) != 1)
         return;
     if (recorder->map != NULL)
         munmap(recorder->map, oari_recorder_bytes());

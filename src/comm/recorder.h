@@ -12,6 +12,8 @@ typedef struct oari_recorder oari_recorder;
 /* In a memfd, or in a file of OARSONG_RECORDER_DIR if that is set. */
 oar_status oari_recorder_create(const char *group, int rank, int ranks,
                                 oari_recorder **recorder);
+/* One more that has to destroy it. */
+oari_recorder *oari_recorder_retain(oari_recorder *recorder);
 void oari_recorder_destroy(oari_recorder *recorder); /* NULL is fine */
 
 /* The descriptor to pass to peers (borrowed), and the mapping's size. */

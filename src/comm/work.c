@@ -231,7 +231,9 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
 int oari_batching(const oar_group *group)
 {
     return atomic_load_explicit(&group->batch.open, memory_order_acquire) &&
-           pthread_equal(group->batch.owner, pthread_self());
+           pthread_equal(
+               atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
+               pthread_self());
 }
 
 oar_status oari_batch_add(oar_group *group, const oari_call *call)
@@ -267,8 +269,20 @@ oar_status oar_batch_begin(oar_group *group)
     if (!atomic_compare_exchange_strong(&group->batch.taken, &closed, 1))
         return oari_fail(OAR_E_STATE, "group \"%s\" has a batch open already",
                          group->name);
-    group->batch.owner = pthread_self();
+    atomic_store(&group->batch.owner, pthread_self());
     atomic_store_explicit(&group->batch.open, 1, memory_order_release);
+    return OAR_OK;
+}
+
+/* A handle of what is done already. */
+static oar_status post_nothing(oar_group *group, oar_work **work)
+{
+    oar_work *whole = make_whole(group, 0);
+
+    if (whole == NULL)
+        return OAR_E_NOMEM;
+    atomic_store(&whole->done, 1);
+    *work = whole;
     return OAR_OK;
 }
 
@@ -291,8 +305,8 @@ oar_status oar_batch_end(oar_group *group, oar_work **work)
     group->batch.count = 0;
     atomic_store(&group->batch.open, 0);
     atomic_store(&group->batch.taken, 0);
-    if (count == 0 && work == NULL)
-        return OAR_OK;
+    if (count == 0)
+        return work != NULL ? post_nothing(group, work) : OAR_OK;
     return post_list(group, count, first, work);
 }
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@
 #include "base/clock.h"
 #include "support/deed.h"
 
-enum { NOTICED_MS = 2000, COUNT = 20000, FORKS = 300 };
+enum { NOTICED_MS = 2000, COUNT = 20000, FORKS = 300, KINDS = 6 };
 
 /* How a child ended, as crew_wait says it. */
 static int wait_for(pid_t pid)
@@ -128,6 +129,8 @@ static _Noreturn void be_child(forker *f, oar_work *pending, int number)
 {
     int code = 0;
 
+    prctl(PR_SET_PDEATHSIG,
+          SIGKILL); /* it must not outlive a test that fails */
     if (number % 3 == 1)
         code = try_everything(f->c, f->group, pending);
     if (number % 3 == 2)
@@ -137,22 +140,27 @@ static _Noreturn void be_child(forker *f, oar_work *pending, int number)
     _exit(code);
 }
 
+/* As often as there is time for: a sanitizer makes forking slow. */
 static void *fork_often(void *arg)
 {
     forker *f = arg;
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS / 2);
+    int i = 0;
     float x;
     oar_work *pending = NULL;
 
     if (oar_recv(f->group, oar_span_of(&x, 1, OAR_F32), 1, 99, NULL,
                  &pending) != OAR_OK)
         f->failed++;
-    for (int i = 0; i < FORKS && !f->failed; i++) {
+    for (; i < FORKS && !f->failed && oari_now_ns() < deadline; i++) {
         pid_t pid = fork();
         if (pid == 0)
             be_child(f, pending, i);
         if (pid < 0 || wait_for(pid) != 0)
             f->failed++;
     }
+    if (i < KINDS)
+        f->failed++;
     f->done = 1;
     if (pending == NULL || oar_work_wait(pending) != OAR_OK || x != 5)
         f->failed++;

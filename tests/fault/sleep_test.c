@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,20 +25,29 @@
 #include "comm/local.h"
 #include "comm/mail.h"
 
-enum { NAP_MS = 100, RING_MS = 1000, LOOKS = 20, LONG = 30000, FDS = 1024 };
+enum {
+    NAP_MS = 100,
+    RING_MS = 1000,
+    LOOKS = 20,
+    LONG = 30000,
+    FDS = 1024,
+    LATE_NS = 20000,
+    TURN = 16 /* operations between two that wait for a sleeper */
+};
 
 /* ---- naps ------------------------------------------------------------------
  */
 
 /* For all ranks, threads or processes. */
 typedef struct ledger {
-    _Atomic int naps, overslept;
+    _Atomic int naps, overslept, asleep;
     _Atomic int64_t arrived; /* at barriers */
 } ledger;
 
 static ledger *book;
+static int64_t spins; /* as the groups were told; below 0: they do not */
 /* by the descriptor it sleeps on */
-static _Atomic(const oari_board *) board_of[FDS];
+static _Atomic(oar_group *) group_of[FDS];
 
 static uint64_t counter_at(const oari_control *control, size_t offset)
 {
@@ -54,10 +64,25 @@ static int has_mail(const oari_board *b, int from)
            counter_at(b->control[b->rank], taken);
 }
 
+/* Without a board: messages that were posted and not begun. */
+static int has_fresh(oari_engine *e)
+{
+    int found;
+
+    pthread_mutex_lock(&e->lock);
+    found = e->fresh != NULL;
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
 /* Whether this rank should be awake: all have come to its meeting, or there is
  * mail. (Room for more mail shows only as a very long nap.) */
-static int something_there(const oari_board *b)
+static int something_there(oar_group *g)
 {
+    const oari_board *b = g->board;
+
+    if (b == NULL)
+        return has_fresh(&g->engine);
     if (b->arrived < b->ranks && oari_meet_missing(b) < 0)
         return 1;
     for (int r = 0; r < b->ranks; r++)
@@ -73,12 +98,12 @@ static int wait_for(struct pollfd *fds, nfds_t count, int timeout_ms)
     return ppoll(fds, count, timeout_ms >= 0 ? &time : NULL, NULL);
 }
 
-static int sleep_on(struct pollfd *fds, const oari_board *board)
+static int sleep_on(struct pollfd *fds, oar_group *g)
 {
     int late = 0, ready = 0;
 
     for (int i = 0; i < LOOKS && ready == 0 && !late; i++) {
-        late = something_there(board);
+        late = something_there(g);
         ready = wait_for(fds, 1, RING_MS);
     }
     if (ready == 0)
@@ -86,22 +111,45 @@ static int sleep_on(struct pollfd *fds, const oari_board *board)
     return ready;
 }
 
-static const oari_board *find_board(const struct pollfd *fds, nfds_t count)
+static oar_group *find_group(const struct pollfd *fds, nfds_t count)
 {
-    return count == 1 && fds->fd >= 0 && fds->fd < FDS ? board_of[fds->fd]
+    return count == 1 && fds->fd >= 0 && fds->fd < FDS ? group_of[fds->fd]
                                                        : NULL;
+}
+
+static int nap(struct pollfd *fds, int timeout_ms, oar_group *g)
+{
+    int ready;
+
+    atomic_fetch_add(&book->naps, 1);
+    atomic_fetch_add(&book->asleep, 1);
+    ready = wait_for(fds, 1, timeout_ms);
+    if (ready == 0 && timeout_ms >= NAP_MS / 2)
+        ready = sleep_on(fds, g);
+    atomic_fetch_sub(&book->asleep, 1);
+    return ready;
 }
 
 /* In place of the C library's. */
 int poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 {
-    int ready = wait_for(fds, count, timeout_ms);
-    const oari_board *board = find_board(fds, count);
+    int ready = wait_for(fds, count, 0);
+    oar_group *g = find_group(fds, count);
 
-    if (board == NULL)
-        return ready;
-    atomic_fetch_add(&book->naps, 1);
-    return ready != 0 || timeout_ms < NAP_MS / 2 ? ready : sleep_on(fds, board);
+    if (g != NULL)
+        return nap(fds, timeout_ms, g);
+    return ready != 0 ? ready : wait_for(fds, count, timeout_ms);
+}
+
+/* Used by the mesh of TCP links to look for what has come, rings among it. A
+ * little late here, so that some are posted meanwhile. */
+int epoll_wait(int fd, struct epoll_event *event, int most, int timeout_ms)
+{
+    int64_t end = oari_now_ns() + LATE_NS;
+
+    while (oari_now_ns() < end)
+        continue;
+    return epoll_pwait(fd, event, most, timeout_ms, NULL);
 }
 
 /* Between spinning and sleeping the engine yields for 50 us. On a busy machine
@@ -128,17 +176,35 @@ static void dawdle(void)
         continue;
 }
 
+/* Now and then a rank, each in its turn, comes only when somebody sleeps: so
+ * there are naps however fast or slow the machine is. The others wait for it
+ * meanwhile, and so one of them will; unless the other user's thread keeps them
+ * awake, for which there is the deadline. */
+static void await_sleeper(uint64_t round, int rank, int ranks)
+{
+    int64_t deadline = oari_deadline(RING_MS);
+
+    if (round % TURN != 0 || round / TURN % (uint64_t)ranks != (uint64_t)rank)
+        return;
+    while (atomic_load(&book->asleep) == 0 && oari_now_ns() < deadline)
+        syscall(SYS_sched_yield); /* the real one */
+}
+
 static void dawdle_at_first(const oari_exec *exec)
 {
-    if (exec->at == 0)
-        dawdle();
+    if (exec->at != 0)
+        return;
+    dawdle();
+    if (spins < 0)
+        await_sleeper(exec->number, exec->rank, exec->ranks);
 }
 
 /* Begins a rank's part. */
-static void begin(const oar_group *g, int chore)
+static void begin(oar_group *g, int chore)
 {
     seed = (uint64_t)(10 * chore + oar_group_rank(g));
-    board_of[g->board->wait_fd] = g->board;
+    group_of[g->board != NULL ? g->board->wait_fd
+                              : g->backend->wait_fd(g->self)] = g;
 }
 
 /* ---- what ranks do ----------------------------------------------------------
@@ -186,6 +252,8 @@ static oar_status messages(oar_group *g, void *arg)
         size_t count = i % 64 == 63 ? LONG : 3;
         oar_work *work;
         out[0] = out[count - 1] = i + rank;
+        if (spins < 0)
+            await_sleeper((uint64_t)i, rank, n);
         CHECK_OK(
             oar_send(g, oar_span_of(out, count, OAR_I32), to, 7, NULL, &work));
         dawdle();
@@ -268,6 +336,70 @@ static oar_status both(oar_group *g, void *arg)
     return status;
 }
 
+/* One thread drives, because it waits for a message that comes last; another
+ * posts, and nobody but its posting wakes the first. */
+static oar_status wait_for_last(oar_group *g)
+{
+    int32_t last = 0;
+
+    CHECK_OK(oar_recv(g, oar_span_of(&last, 1, OAR_I32), oar_group_rank(g), 8,
+                      NULL, NULL));
+    CHECK(last == 3);
+    return OAR_OK;
+}
+
+static void *drive_on(void *arg)
+{
+    talker *t = arg;
+
+    t->status = wait_for_last(t->group);
+    return NULL;
+}
+
+static oar_status post_beside(oar_group *g, int rounds)
+{
+    int n = oar_group_size(g), rank = oar_group_rank(g);
+    crew_flag ended = 0;
+
+    for (int i = 0; i < rounds; i++) {
+        int32_t in = 0, out = i;
+        int step = 1 + i % (n - 1); /* so that there are many connections */
+        oar_work *work[2];
+        CHECK_OK(oar_recv(g, oar_span_of(&in, 1, OAR_I32),
+                          (rank + n - step) % n, 7, NULL, &work[0]));
+        dawdle();
+        if (spins < 0)
+            await_sleeper((uint64_t)i, rank, n);
+        CHECK_OK(oar_send(g, oar_span_of(&out, 1, OAR_I32), (rank + step) % n,
+                          7, NULL, &work[1]));
+        CHECK_OK(oar_work_then(work[0], note_done, &ended));
+        CHECK(crew_await(&ended, (uint32_t)i + 1, CREW_PATIENCE_MS));
+        CHECK(in == i);
+        CHECK_OK(oar_work_wait(work[1]));
+        oar_work_release(work[0]);
+        oar_work_release(work[1]);
+    }
+    return OAR_OK;
+}
+
+static oar_status beside(oar_group *g, void *arg)
+{
+    int32_t last = 3;
+    talker t = { .group = g };
+    pthread_t thread;
+    oar_status status;
+
+    begin(g, 5);
+    CHECK(pthread_create(&thread, NULL, drive_on, &t) == 0);
+    status = post_beside(g, *(const int *)arg);
+    CHECK_OK(oar_send(g, oar_span_of(&last, 1, OAR_I32), oar_group_rank(g), 8,
+                      NULL, NULL));
+    pthread_join(thread, NULL);
+    CHECK(t.status == OAR_OK);
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    return status;
+}
+
 /* ---- the tests
  * --------------------------------------------------------------- */
 
@@ -277,10 +409,10 @@ static void hammer_on(const char *backend, int64_t spin_us, oar_rank_fn fn,
     oar_group_opts o = oar_group_opts_init();
     int naps, overslept;
 
-    o.spin_us = spin_us;
+    o.spin_us = spins = spin_us;
     oari_exec_hook = dawdle_at_first;
     book = crew_page(sizeof *book);
-    memset(board_of, 0, sizeof board_of);
+    memset(group_of, 0, sizeof group_of);
     if (ranks_run(backend, ranks, &o, fn, &rounds) != OAR_OK)
         fail_msg("%s, %d ranks: %s", backend, ranks, oar_last_error_text());
     naps = book->naps;
@@ -337,6 +469,12 @@ static void two_users_and_the_engine_do_not_oversleep(void **state)
 {
     hammer(both, 2, 1000);
     hammer(both, 3, 500);
+}
+
+static void nobody_sleeps_over_what_another_thread_has_posted(void **state)
+{
+    hammer(beside, 3, 1000);
+    hammer_on("tcp", -1, beside, 6, 600);
 }
 
 /* ---- the handshake alone
@@ -512,6 +650,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_message_oversleeps),
         cmocka_unit_test(no_handover_to_a_user_oversleeps),
         cmocka_unit_test(two_users_and_the_engine_do_not_oversleep),
+        cmocka_unit_test(nobody_sleeps_over_what_another_thread_has_posted),
     };
 
     if (argc > 1)

@@ -55,6 +55,96 @@ static oar_status run_knot(oar_group *g, void *arg)
     return oar_barrier(g, NULL, NULL);
 }
 
+static oar_status run_empty(oar_group *g, void *arg)
+{
+    oar_work *work = NULL;
+    int done = 0;
+
+    CHECK_OK(oar_batch_begin(g));
+    CHECK_OK(oar_batch_end(g, &work));
+    CHECK_OK(oar_work_test(work, &done));
+    CHECK(done);
+    CHECK_OK(oar_work_wait(work));
+    oar_work_release(work);
+    return OAR_OK;
+}
+
+static void an_empty_batch_is_done_at_once(void **state)
+{
+    ranks_all(1, run_empty, NULL);
+    ranks_all(2, run_empty, NULL);
+}
+
+/* A new group is made by a collective whose outcome is needed at once. */
+static oar_status split_in_batch(oar_group *g, void *arg)
+{
+    int64_t x = 1;
+    oar_group *half = NULL;
+
+    CHECK_OK(oar_batch_begin(g));
+    CHECK_OK(oar_all_reduce(g, one(&x), OAR_SUM, NULL, NULL));
+    CHECK(says(oar_group_split(g, 0, 0, &half), OAR_E_STATE, "batch"));
+    CHECK(says(oar_group_dup(g, &half), OAR_E_STATE, "batch"));
+    CHECK(half == NULL);
+    CHECK_OK(oar_batch_end(g, NULL));
+    CHECK(x == oar_group_size(g));
+    CHECK_OK(oar_group_dup(g, &half));
+    oar_group_destroy(half);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void no_group_is_split_inside_a_batch(void **state)
+{
+    ranks_all(1, split_in_batch, NULL);
+    ranks_all(3, split_in_batch, NULL);
+}
+
+/* Another thread's calls are not put off, whatever batches come and go. */
+typedef struct batcher {
+    oar_group *group;
+    _Atomic int stop;
+    oar_status status;
+} batcher;
+
+static void *batch_on(void *arg)
+{
+    batcher *b = arg;
+    int64_t x = 1;
+
+    while (!b->stop && b->status == OAR_OK) {
+        b->status = oar_batch_begin(b->group);
+        if (b->status == OAR_OK)
+            b->status = oar_recv(b->group, one(&x), 0, 5, NULL, NULL);
+        if (b->status == OAR_OK)
+            b->status = oar_send(b->group, one(&x), 0, 5, NULL, NULL);
+        if (b->status == OAR_OK)
+            b->status = oar_batch_end(b->group, NULL);
+    }
+    return NULL;
+}
+
+static oar_status run_beside(oar_group *g, void *arg)
+{
+    batcher b = { .group = g };
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, batch_on, &b) == 0);
+    for (int i = 0; i < 500; i++) {
+        int64_t x = i;
+        oar_status status = oar_all_reduce(g, one(&x), OAR_SUM, NULL, NULL);
+        if (status != OAR_OK || x != i)
+            b.status = OAR_E_INTERNAL;
+    }
+    b.stop = 1;
+    pthread_join(thread, NULL);
+    return b.status;
+}
+
+static void a_batch_is_its_threads_alone(void **state)
+{
+    ranks_all(1, run_beside, NULL);
+}
+
 static void a_batch_is_started_as_one(void **state)
 {
     ranks_all(1, run_knot, NULL);
@@ -237,6 +327,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_is_started_as_one),
+        cmocka_unit_test(an_empty_batch_is_done_at_once),
+        cmocka_unit_test(no_group_is_split_inside_a_batch),
+        cmocka_unit_test(a_batch_is_its_threads_alone),
         cmocka_unit_test(a_batch_left_open_is_dropped_with_its_group),
         cmocka_unit_test(a_part_that_fails_fails_the_batch_only),
         cmocka_unit_test(a_prepared_call_runs_as_often_as_it_is_started),

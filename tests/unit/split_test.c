@@ -8,6 +8,7 @@
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
 
+#include "comm/group.h"
 #include "support/says.h"
 
 static oar_status sum_is(oar_group *g, int64_t mine, int64_t wanted)
@@ -207,6 +208,66 @@ static void operations_on_several_groups_go_on_at_once(void **state)
     ranks_all(3, many_in_flight, NULL);
 }
 
+/* A name that leaves no room for what tells its children apart. */
+static oar_status split_long_name(oar_group *g, void *arg)
+{
+    oar_group *a, *b;
+
+    CHECK_OK(oar_group_dup(g, &a));
+    CHECK_OK(oar_group_dup(g, &b));
+    CHECK(strlen(oar_group_name(a)) <= OARI_NAME_MAX);
+    CHECK(strcmp(oar_group_name(a), oar_group_name(b)) != 0);
+    CHECK_OK(sum_is(a, 1, oar_group_size(g)));
+    CHECK_OK(sum_is(b, 2, 2 * oar_group_size(g)));
+    oar_group_destroy(a);
+    oar_group_destroy(b);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void children_of_a_long_name_have_names_that_fit(void **state)
+{
+    oar_group_opts o = oar_group_opts_init();
+    char name[OARI_NAME_MAX + 1];
+
+    memset(name, 'z', OARI_NAME_MAX);
+    name[OARI_NAME_MAX] = 0;
+    o.name = name;
+    assert_int_equal(ranks_run("sim", 2, &o, split_long_name, NULL), OAR_OK);
+    assert_int_equal(ranks_run("shm", 2, &o, split_long_name, NULL), OAR_OK);
+}
+
+/* What it did last is read after it has left, or while it does. */
+static oar_status leave_first(oar_group *g, void *arg)
+{
+    const int *together = arg;
+    oar_group *pair;
+
+    CHECK_OK(oar_group_dup(g, &pair));
+    CHECK_OK(oar_barrier(pair, NULL, NULL));
+    if (oar_group_rank(g) == 0)
+        oar_group_destroy(pair);
+    if (!*together)
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+    if (oar_group_rank(g) == 1) {
+        CHECK(says(oar_barrier(pair, NULL, NULL), OAR_E_PEER,
+                   "its last operation was"));
+        oar_group_destroy(pair);
+    }
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_rank_that_left_is_named_with_its_last_operation(void **state)
+{
+    int together = 0;
+
+    assert_int_equal(ranks_run("shm", 2, NULL, leave_first, &together), OAR_OK);
+    assert_int_equal(ranks_run("sim", 2, NULL, leave_first, &together), OAR_OK);
+    together = 1;
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(ranks_run("sim", 2, NULL, leave_first, &together),
+                         OAR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +277,8 @@ int main(void)
         cmocka_unit_test(a_subset_is_sorted_and_has_every_rank_once),
         cmocka_unit_test(groups_that_share_a_pair_do_not_mix),
         cmocka_unit_test(operations_on_several_groups_go_on_at_once),
+        cmocka_unit_test(children_of_a_long_name_have_names_that_fit),
+        cmocka_unit_test(a_rank_that_left_is_named_with_its_last_operation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

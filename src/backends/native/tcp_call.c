@@ -344,8 +344,10 @@ static void keep_transfers(tcp_peer *p, tcp_conn *c)
 {
     if (c->paying != NULL && oari_scratch(c->paying, 3) == 0)
         oari_row_push(&p->queue, c->paying);
-    if (c->inbound.into != NULL)
+    if (c->inbound.into != NULL) {
+        oari_scratch_set(c->inbound.into, 1, 0); /* no data is for it */
         oari_row_push(&p->takes, c->inbound.into);
+    }
     c->paying = NULL;
     c->payload = NULL;
     c->inbound = (oari_inbound){ 0 };
