@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong bench: times an operation over ranks that it starts itself.
+/* oarsong bench: times an operation over ranks that it starts itself, or as one
+ * rank of a job that was started with OARSONG_RANK set.
  *
  * Iterations are issued back to back. Every rank notes the time at which each
  * one ended; iteration i ends when it has ended on all ranks, and its duration
@@ -7,6 +8,10 @@
  * the whole run, and no rank can hide another's work. An operation with a root
  * is done once for each root in every iteration, so that no rank runs ahead,
  * and its time is the iteration's divided by the roots.
+ *
+ * Ranks that it starts note their times in memory that all share. Those of a
+ * job may be on hosts with clocks of their own: they count from the end of a
+ * barrier, which the first iteration's time is off by, and rank 0 gathers.
  */
 #include "bench.h"
 
@@ -49,6 +54,22 @@ static double *row(const bench_plan *p, int rank)
     return p->end + (size_t)rank * (BENCH_MAX_ITERS + 1);
 }
 
+/* The rows of a job's ranks, to rank 0. */
+static oar_status gather_rows(const bench_point *at)
+{
+    const bench_plan *p = at->p;
+    size_t width = BENCH_MAX_ITERS + 1;
+    double *mine = row(p, at->rank), from = mine[0];
+    oar_span all =
+        oar_span_of(at->rank == 0 ? p->end : NULL,
+                    at->rank == 0 ? width * (size_t)p->ranks : 0, OAR_F64);
+
+    for (size_t i = 0; i < width; i++)
+        mine[i] -= mine[i] != 0 ? from : 0;
+    return oar_gather(at->group, oar_span_of(mine, width, OAR_F64), all, 0,
+                      NULL, NULL);
+}
+
 /* On rank 0, after all ranks have finished. */
 static void summarise(const bench_plan *p, size_t iters, bench_figures *f)
 {
@@ -60,6 +81,9 @@ static void summarise(const bench_plan *p, size_t iters, bench_figures *f)
                 first[i] = row(p, r)[i];
     for (size_t i = 0; i < iters; i++)
         first[i] = (first[i + 1] - first[i]) / bench_ops(p);
+    f->mean = 0;
+    for (size_t i = 0; i < iters; i++)
+        f->mean += first[i] / (double)iters;
     qsort(first, iters, sizeof *first, by_size);
     f->iters = iters;
     f->p50 = percentile(first, iters, 0.5);
@@ -112,8 +136,10 @@ static oar_status iterate(const bench_point *at, size_t iters)
     oar_status status = OAR_OK;
 
     memset(end, 0, (iters + 1) * sizeof *end);
+    if (at->p->joined)
+        status = oar_barrier(at->group, NULL, NULL);
     if (!bench_takes_part(at))
-        return OAR_OK;
+        return status;
     end[0] = now_us();
     for (size_t i = 0; i < iters && status == OAR_OK; i++) {
         status = bench_operate(at);
@@ -132,7 +158,8 @@ static oar_status measure(const bench_point *at, bench_figures *f)
         return status;
     if ((status = choose_iters(at, &iters)) != OAR_OK ||
         (status = iterate(at, iters)) != OAR_OK ||
-        (status = oar_barrier(at->group, NULL, NULL)) != OAR_OK)
+        (status = oar_barrier(at->group, NULL, NULL)) != OAR_OK ||
+        (at->p->joined && (status = gather_rows(at)) != OAR_OK))
         return status;
     f->iters = iters;
     if (at->rank == 0)
@@ -241,180 +268,53 @@ static oar_status bench_rank(oar_group *group, void *arg)
     return wrong == 0 ? OAR_OK : OAR_E_DATA;
 }
 
-/* ---- the command line -----------------------------------------------------
+/* ---- all of them -----------------------------------------------------------
  */
 
-static int usage(FILE *to)
+/* One rank of a job that somebody else started. */
+static oar_status join(bench_plan *p, const oar_group_opts *opts)
 {
-    fprintf(to, "oarsong bench KIND [options]\n\nKIND is one of");
-    for (int k = 0; k < BENCH_KINDS; k++)
-        fprintf(to, " %s", bench_kind_name((bench_kind)k));
-    fprintf(
-        to,
-        "\n(p2p: a ping-pong, one way; stream: many messages from rank 0 to "
-        "rank 1).\n\n"
-        "  --ranks N         processes to start (2)\n"
-        "  --backend B       native, shm, tcp, or the path of a plugin\n"
-        "  --min B, --max B  sizes in bytes (8 to 64M)\n"
-        "  --step-factor N   from one size to the next (2)\n"
-        "  --dtype T         f32, bf16, i8, ... (f32)\n"
-        "  --op O            sum, avg, prod, min, max, band, bor, bxor (sum)"
-        "\n"
-        "  --memory M        shared or private (shared)\n"
-        "  --algo A          force an algorithm by name\n"
-        "  --iters N         iterations a size (as many as fit 200 ms)\n"
-        "  --budget-ms N     instead of 200\n"
-        "  --warmup N        iterations before (20)\n"
-        "  --no-check        do not compare results\n"
-        "  --no-bind         do not bind ranks to cores\n"
-        "  --peer NAME       first column of csv (oarsong)\n"
-        "  --format F        nccl, osu, csv or json (nccl)\n");
-    return to == stdout ? TOOL_OK : TOOL_USAGE;
-}
+    oar_group *group = NULL;
+    oar_status status = oar_group_from_env(opts, &group);
 
-static int read_kind(const char *text, bench_kind *kind)
-{
-    for (int k = 0; k < BENCH_KINDS; k++)
-        if (strcmp(text, bench_kind_name((bench_kind)k)) == 0) {
-            *kind = (bench_kind)k;
-            return 1;
-        }
-    return 0;
-}
-
-static int read_op(const char *text, oar_op *op)
-{
-    for (int k = 0; k <= OAR_OP_BXOR; k++)
-        if (strcmp(text, oar_op_name((oar_op_kind)k)) == 0) {
-            *op = OAR_OP((oar_op_kind)k, 0);
-            return 1;
-        }
-    return 0;
-}
-
-static int read_format(const char *text, bench_format *f)
-{
-    static const char *const names[] = { "nccl", "osu", "csv", "json" };
-
-    for (int i = 0; i < 4; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *f = (bench_format)i;
-            return 1;
-        }
-    return 0;
-}
-
-static int read_memory(const char *text, int *private_memory)
-{
-    *private_memory = strcmp(text, "private") == 0;
-    return *private_memory || strcmp(text, "shared") == 0;
-}
-
-/* "8,1K,64K". The largest becomes the maximum. */
-static int read_sizes(bench_plan *p, const char *text)
-{
-    char one[32];
-    size_t length;
-
-    p->min = p->max = 0;
-    for (p->sizes = 0; p->sizes < BENCH_MAX_SIZES; text += length + 1) {
-        length = strcspn(text, ",");
-        snprintf(one, sizeof one, "%.*s", (int)length, text);
-        if (length >= sizeof one ||
-            !tool_number(one, 0, (size_t)1 << 40, &p->size[p->sizes]))
-            return 0;
-        if (p->size[p->sizes] > p->max)
-            p->max = p->size[p->sizes];
-        p->sizes++;
-        if (text[length] == 0)
-            return 1;
+    if (status != OAR_OK)
+        return status;
+    p->joined = 1;
+    p->bind = 0; /* who started the ranks knows where they are */
+    p->ranks = oar_group_size(group);
+    if (p->ranks <= BENCH_MAX_RANKS)
+        status = bench_rank(group, p);
+    else {
+        fprintf(stderr, "oarsong bench: at most %d ranks\n", BENCH_MAX_RANKS);
+        status = OAR_E_WORLD;
     }
-    return 0;
+    oar_group_destroy(group);
+    return status;
 }
 
-/* A number; whether the option was one and the value good. */
-static int read_number(bench_plan *p, const char *name, const char *value)
+static oar_status start(bench_plan *p, const oar_group_opts *opts)
 {
-    const struct {
-        const char *name;
-        size_t low, high, *to;
-    } numbers[] = {
-        { "--min", 0, (size_t)1 << 40, &p->min },
-        { "--max", 0, (size_t)1 << 40, &p->max },
-        { "--step-factor", 2, 1 << 20, &p->factor },
-        { "--iters", 1, BENCH_MAX_ITERS, &p->iters },
-        { "--warmup", 1, BENCH_MAX_ITERS, &p->warm_up },
-        { "--budget-ms", 1, 100000, &p->budget_ms },
-    };
+    oar_launch_opts l = oar_launch_opts_init();
+    oar_launch_result result = oar_launch_result_init();
 
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (strcmp(name, numbers[i].name) == 0)
-            return tool_number(value, numbers[i].low, numbers[i].high,
-                               numbers[i].to);
-    return 0;
+    l.hosts = p->hosts != NULL ? p->host : NULL;
+    return oar_launch_fn(p->ranks, bench_rank, p, opts, &l, &result);
 }
 
-/* An option with a value; whether it was understood. */
-static int read_option(bench_plan *p, const char *name, const char *value)
+static int run(bench_plan *p)
 {
-    size_t ranks = 0;
-    int good = 1;
+    size_t bytes = sizeof(double) * BENCH_MAX_RANKS * (BENCH_MAX_ITERS + 1);
+    oar_group_opts opts = oar_group_opts_init();
+    oar_status status;
 
-    if (strcmp(name, "--ranks") == 0) {
-        good = tool_number(value, 1, BENCH_MAX_RANKS, &ranks);
-        p->ranks = (int)ranks;
-    } else if (strcmp(name, "--backend") == 0)
-        p->backend = value;
-    else if (strcmp(name, "--algo") == 0)
-        p->algo = value;
-    else if (strcmp(name, "--peer") == 0)
-        p->peer = value;
-    else if (strcmp(name, "--memory") == 0)
-        good = read_memory(value, &p->private_memory);
-    else if (strcmp(name, "--dtype") == 0)
-        good = oar_dtype_parse(value, &p->dtype) == OAR_OK;
-    else if (strcmp(name, "--op") == 0)
-        good = read_op(value, &p->op);
-    else if (strcmp(name, "--sizes") == 0)
-        good = read_sizes(p, value);
-    else if (strcmp(name, "--format") == 0)
-        good = read_format(value, &p->format);
-    else
-        good = read_number(p, name, value);
-    return good;
-}
-
-/* What only together makes no sense. */
-static int fits(bench_plan *p)
-{
-    if (p->kind == BENCH_BARRIER)
-        p->min = p->max = p->sizes = 0;
-    if ((p->kind == BENCH_P2P || p->kind == BENCH_STREAM) && p->ranks < 2)
-        return 0;
-    if (bench_kind_folds(p->kind) && oar_op_check(p->op, p->dtype) != OAR_OK) {
-        tool_failed("bench");
-        return 0;
-    }
-    return p->min <= p->max;
-}
-
-static int read_options(bench_plan *p, int argc, char **argv)
-{
-    if (argc < 2 || !read_kind(argv[1], &p->kind))
-        return 0;
-    for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--no-check") == 0)
-            p->check = 0;
-        else if (strcmp(argv[i], "--check") == 0)
-            p->check = 1;
-        else if (strcmp(argv[i], "--no-bind") == 0)
-            p->bind = 0;
-        else if (i + 1 == argc || !read_option(p, argv[i], argv[i + 1]))
-            return 0;
-        else
-            i++;
-    }
-    return fits(p);
+    p->end = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p->end == MAP_FAILED)
+        return TOOL_FAILED;
+    opts.backend = p->backend;
+    opts.algorithm = p->algo;
+    status = getenv("OARSONG_RANK") != NULL ? join(p, &opts) : start(p, &opts);
+    return status == OAR_OK ? TOOL_OK : tool_failed("bench");
 }
 
 int tool_bench(int argc, char **argv)
@@ -430,21 +330,10 @@ int tool_bench(int argc, char **argv)
                      .op = OAR_SUM,
                      .check = 1,
                      .bind = 1 };
-    oar_group_opts opts = oar_group_opts_init();
-    oar_launch_result result = oar_launch_result_init();
-    size_t bytes = sizeof(double) * BENCH_MAX_RANKS * (BENCH_MAX_ITERS + 1);
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return usage(stdout);
-    if (!read_options(&p, argc, argv))
-        return usage(stderr);
-    p.end = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p.end == MAP_FAILED)
-        return TOOL_FAILED;
-    opts.backend = p.backend;
-    opts.algorithm = p.algo;
-    if (oar_launch_fn(p.ranks, bench_rank, &p, &opts, NULL, &result) == OAR_OK)
-        return TOOL_OK;
-    return tool_failed("bench");
+        return bench_usage(stdout);
+    if (!bench_read_options(&p, argc, argv))
+        return bench_usage(stderr);
+    return run(&p);
 }

@@ -3,6 +3,8 @@
 #ifndef OARSONG_BENCH_H
 #define OARSONG_BENCH_H
 
+#include <stdio.h>
+
 #include <oarsong/oarsong.h>
 
 enum { BENCH_MAX_RANKS = 64, BENCH_MAX_ITERS = 20000, BENCH_MAX_SIZES = 64 };
@@ -40,6 +42,9 @@ typedef struct bench_plan {
     bench_kind kind;
     int ranks;
     const char *peer, *backend, *algo;
+    const char *hosts; /* NULL: all ranks on one */
+    int host[BENCH_MAX_RANKS];
+    int joined; /* one rank of a job that somebody else started */
     size_t min, max, factor, iters, warm_up, budget_ms;
     size_t sizes, size[BENCH_MAX_SIZES]; /* 0 of them: min, max and factor */
     oar_dtype dtype;
@@ -61,9 +66,9 @@ typedef struct bench_point {
 } bench_point;
 
 typedef struct bench_figures {
-    size_t iters;    /* 0: not measured */
-    double p50, p10; /* us */
-    long wrong;      /* -1: not checked */
+    size_t iters;          /* 0: not measured */
+    double p50, p10, mean; /* us */
+    long wrong;            /* -1: not checked */
 } bench_figures;
 
 /* ---- bench_op.c: what is timed --------------------------------------------
@@ -88,6 +93,14 @@ void bench_lay_out(bench_point *at, size_t bytes);
 
 /* One iteration. */
 oar_status bench_operate(const bench_point *at);
+
+/* ---- bench_options.c ------------------------------------------------------
+ */
+
+/* Says how it is called; returns the exit code. */
+int bench_usage(FILE *to);
+/* Whether all options were understood and make sense together. */
+int bench_read_options(bench_plan *p, int argc, char **argv);
 
 /* ---- bench_check.c --------------------------------------------------------
  */

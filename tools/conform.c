@@ -6,10 +6,12 @@
  * thresholds so low that a thousand elements cross all of them. */
 #include "conform.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tool.h"
 
@@ -88,17 +90,46 @@ static oar_status run_alone(settings *s, const oar_group_opts *o)
     return status;
 }
 
+/* One rank of a job that somebody else started. What it found must be in the
+ * ledger before rank 0 reads it. */
+static oar_status join_pass(settings *s, const oar_group_opts *o)
+{
+    oar_group *group = NULL;
+    oar_status status;
+
+    if (s->tight && s->rank == 0) /* nobody goes on before this one joins */
+        atomic_store(&s->ledger->arrived, 0);
+    status = oar_group_from_env(o, &group);
+    if (status == OAR_OK && oar_group_size(group) != s->ranks) {
+        fprintf(stderr, "oarsong conform: %d ranks, but a job of %d\n",
+                s->ranks, oar_group_size(group));
+        status = OAR_E_WORLD;
+    }
+    if (status == OAR_OK) {
+        s->rank = oar_group_rank(group);
+        status = be_rank(group, s);
+    }
+    if (status == OAR_OK)
+        status = oar_barrier(group, NULL, NULL);
+    oar_group_destroy(group);
+    return status;
+}
+
 static oar_status run_pass(settings *s)
 {
     oar_group_opts o = opts_of(s);
     oar_launch_result result = oar_launch_result_init();
+    oar_launch_opts l = oar_launch_opts_init();
 
+    l.hosts = s->hosts != NULL ? s->host : NULL;
+    if (s->file != NULL)
+        return join_pass(s, &o);
     atomic_store(&s->ledger->arrived, 0);
     if (strcmp(s->backend, "self") == 0)
         return run_alone(s, &o);
     if (strcmp(s->backend, "sim") == 0)
         return oar_sim_run_with(s->ranks, &o, be_rank, s);
-    return oar_launch_fn(s->ranks, be_rank, s, &o, NULL, &result);
+    return oar_launch_fn(s->ranks, be_rank, s, &o, &l, &result);
 }
 
 static int run_both(settings *s)
@@ -107,7 +138,7 @@ static int run_both(settings *s)
         if (run_pass(s) != OAR_OK)
             return conform_report(s, oar_last_error_text());
     s->tight = 1;
-    return conform_report(s, NULL);
+    return s->rank == 0 ? conform_report(s, NULL) : 0;
 }
 
 /* ---- the command line -----------------------------------------------------
@@ -115,22 +146,28 @@ static int run_both(settings *s)
 
 static int usage(FILE *to)
 {
-    fprintf(to,
-            "oarsong conform [options]\n\n"
-            "Runs every collective and message on ranks that it starts itself, "
-            "and compares every\nvalue with one computed here. Exit code 1 if "
-            "anything is wrong.\n\n"
-            "  --backend B   native, shm, tcp, sim, self, or the path of a "
-            "plugin (native)\n"
-            "  --ranks N     how many (4)\n"
-            "  --quick       fewer sizes and variants: seconds instead of "
-            "minutes\n"
-            "  --kind K      only this one, e.g. all_reduce or wildcards\n"
-            "  --dtype D     only this one, e.g. bf16\n"
-            "  --algo A      force an algorithm by name\n"
-            "  --seed S      other numbers\n"
-            "  --device D    cpu\n"
-            "  --format F    text or json (text)\n");
+    fprintf(
+        to,
+        "oarsong conform [options]\n\n"
+        "Runs every collective and message on ranks that it starts itself, "
+        "and compares every\nvalue with one computed here. Exit code 1 if "
+        "anything is wrong.\n\n"
+        "  --backend B   native, shm, tcp, sim, self, or the path of a "
+        "plugin (native)\n"
+        "  --ranks N     how many (4)\n"
+        "  --hosts H     as if on several hosts: 3+1, or 2 to deal the ranks"
+        " in turn\n"
+        "  --ledger F    start nobody: be one of a job's ranks, with "
+        "OARSONG_RANK set, all on\n                this machine; F is a "
+        "file, new for this run, that they share\n"
+        "  --quick       fewer sizes and variants: seconds instead of "
+        "minutes\n"
+        "  --kind K      only this one, e.g. all_reduce or wildcards\n"
+        "  --dtype D     only this one, e.g. bf16\n"
+        "  --algo A      force an algorithm by name\n"
+        "  --seed S      other numbers\n"
+        "  --device D    cpu\n"
+        "  --format F    text or json (text)\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;
 }
 
@@ -165,6 +202,10 @@ static int read_option(settings *s, const char *name, const char *value)
         s->backend = value;
     else if (strcmp(name, "--algo") == 0)
         s->algorithm = value;
+    else if (strcmp(name, "--hosts") == 0)
+        s->hosts = value;
+    else if (strcmp(name, "--ledger") == 0)
+        s->file = value;
     else if (strcmp(name, "--ranks") == 0) {
         if ((good = tool_number(value, 1, CONFORM_MAX_RANKS, &number)))
             s->ranks = (int)number;
@@ -185,6 +226,12 @@ static int read_option(settings *s, const char *name, const char *value)
     return good;
 }
 
+/* Only those can be set apart. */
+static int starts_processes(const settings *s)
+{
+    return strcmp(s->backend, "sim") != 0 && strcmp(s->backend, "self") != 0;
+}
+
 static int read_options(settings *s, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -197,15 +244,27 @@ static int read_options(settings *s, int argc, char **argv)
     }
     if (strcmp(s->backend, "self") == 0)
         s->ranks = 1;
-    return 1;
+    if (s->hosts == NULL)
+        return s->file == NULL || starts_processes(s);
+    return starts_processes(s) && s->file == NULL &&
+           tool_hosts(s->hosts, CONFORM_MAX_RANKS, &s->ranks, s->host);
 }
 
-static ledger *make_ledger(int ranks)
+/* Zeros at first, also in a file: it only ever grows, to the same size. */
+static ledger *make_ledger(int ranks, const char *file)
 {
-    void *memory = mmap(NULL, sizeof(ledger) + (size_t)ranks * sizeof(row),
-                        PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t bytes = sizeof(ledger) + (size_t)ranks * sizeof(row);
+    int flags = MAP_SHARED | MAP_NORESERVE, fd = -1;
+    void *memory;
 
+    if (file == NULL)
+        flags |= MAP_ANONYMOUS;
+    else if ((fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0 ||
+             ftruncate(fd, (off_t)bytes) != 0)
+        return NULL;
+    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (fd >= 0)
+        close(fd);
     return memory != MAP_FAILED ? memory : NULL;
 }
 
@@ -225,7 +284,7 @@ int tool_conform(int argc, char **argv)
     if (oar_backend_available(s.backend, &caps) != OAR_OK)
         return tool_failed("conform");
     s.can = caps.can;
-    s.ledger = make_ledger(s.ranks);
+    s.ledger = make_ledger(s.ranks, s.file);
     if (s.ledger == NULL) {
         fprintf(stderr, "oarsong conform: no memory for the ledger\n");
         return TOOL_FAILED;

@@ -95,6 +95,7 @@ typedef struct note {
     uint64_t hash; /* of a result that all ranks must share; 0: none */
     float ulp;
     uint8_t verdict;
+    char of[16]; /* t.of is a pointer of the process that wrote it */
     trial t;
 } note;
 
@@ -113,6 +114,10 @@ typedef struct ledger {
 
 typedef struct settings {
     const char *backend, *algorithm;
+    const char *hosts; /* NULL: all ranks on one */
+    int host[CONFORM_MAX_RANKS];
+    const char *file; /* of the ledger; NULL: we start the ranks */
+    int rank;         /* of a job; 0 where we start the ranks */
     int ranks, quick, json, only_kind, only_dtype; /* -1: all */
     int tight; /* the pass with thresholds that small sizes cross */
     uint64_t seed;

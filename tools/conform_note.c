@@ -43,6 +43,7 @@ int note_begin(desk *d, const trial *t)
         return 0;
     n = &d->row->note[++d->cell];
     n->t = *t;
+    snprintf(n->of, sizeof n->of, "%s", t->of);
     n->verdict = RIGHT;
     d->row->last[d->s->tight] = d->cell;
     return 1;

@@ -30,6 +30,15 @@ static void add_text(sum *s, const char *text)
         snprintf(s->text[s->texts++], CONFORM_TEXT, "%s", text);
 }
 
+/* What any rank has written. */
+static void describe(const note *n, char *text, size_t bytes)
+{
+    trial t = n->t;
+
+    t.of = n->of;
+    note_describe(&t, text, bytes);
+}
+
 /* Ranks that should have the same bits and do not. */
 static int bits_differ(const settings *set, size_t cell, sum *s)
 {
@@ -44,7 +53,7 @@ static int bits_differ(const settings *set, size_t cell, sum *s)
         if (first < 0)
             first = r;
         else if (n->hash != l->row[first].note[cell].hash) {
-            note_describe(&n->t, what, sizeof what);
+            describe(n, what, sizeof what);
             snprintf(text, sizeof text,
                      "%s: ranks %d and %d have different bits", what, first, r);
             add_text(s, text);
@@ -116,9 +125,10 @@ static const char *dtype_of(int index)
 
 static void print_text(const settings *set, const sum *s)
 {
-    printf("# oarsong conform: backend %s, %d ranks, seed %llu%s\n"
+    printf("# oarsong conform: backend %s, %d ranks%s%s, seed %llu%s\n"
            "# %-18s %-5s %8s %8s %8s %10s\n",
-           set->backend, set->ranks, (unsigned long long)set->seed,
+           set->backend, set->ranks, set->hosts != NULL ? ", hosts " : "",
+           set->hosts != NULL ? set->hosts : "", (unsigned long long)set->seed,
            set->quick ? ", quick" : "", "collective", "dtype", "cells",
            "cannot", "wrong", "worst ULP");
     for (int i = 0; i < LINES; i++)
@@ -188,7 +198,7 @@ static void print_ends(const settings *set)
         size_t cell = at->last[set->tight];
         if (cell == 0)
             continue;
-        note_describe(&at->note[cell].t, what, sizeof what);
+        describe(&at->note[cell], what, sizeof what);
         fprintf(stderr, "rank %d was at cell %zu: %s\n", r, cell, what);
     }
 }

@@ -18,4 +18,10 @@ int tool_failed(const char *what);
 /* A whole number with an optional K, M or G. Returns 0 if it is none. */
 int tool_number(const char *text, size_t low, size_t high, size_t *value);
 
+/* Which ranks are to take each other for neighbours on one host. "3+1": three
+ * on the first, one on the second, and *ranks becomes the sum; "2": *ranks
+ * dealt in turn over two. host has room for `most` ranks. Returns 0 if the text
+ * is neither. */
+int tool_hosts(const char *text, int most, int *ranks, int *host);
+
 #endif

@@ -12,6 +12,9 @@ typedef struct oar_launch_opts {
     int64_t timeout_ms; /* for the whole run; 0: none */
     int64_t grace_ms;   /* between SIGTERM and SIGKILL for the ranks that are
                            left when one fails; 0: 2 s, below 0: no SIGTERM */
+    const int *hosts;   /* borrows a number for each rank: those with different
+                           ones take each other for ranks of different hosts
+                           (OARSONG_HOST_ID is set); NULL: all are on one */
 } oar_launch_opts;
 OAR_OPTS_INIT(oar_launch_opts);
 

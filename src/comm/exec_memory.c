@@ -75,6 +75,7 @@ static void leave_peers(const oari_exec *exec)
 static int is_inside(const oari_exec *exec, oari_where where, int peer,
                      size_t at, size_t count)
 {
+    const oari_board *b = exec->board;
     size_t has;
 
     if (peer < 0 || peer == self_of(exec) ||
@@ -86,7 +87,8 @@ static int is_inside(const oari_exec *exec, oari_where where, int peer,
     oari_fail(OAR_E_MISMATCH,
               "rank %d needs elements %zu to %zu of rank %d's %s, which has "
               "%zu",
-              exec->rank, at, at + count, peer,
+              exec->rank, at, at + count,
+              b->member != NULL ? b->member[peer] : peer,
               where == OARI_IN ? "input" : "output", has);
     return 0;
 }
@@ -159,9 +161,11 @@ static int find_lines(oari_exec *exec, const oari_step *step)
     return b->ranks;
 }
 
-static void find_scales(oari_exec *exec, int sources)
+/* Slots are those of the group's ranks, all else of the board's. */
+static void find_scales(oari_exec *exec, const oari_step *step, int sources)
 {
-    const int *member = exec->board != NULL ? exec->board->member : NULL;
+    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
+    const int *member = b != NULL ? b->member : NULL;
 
     for (int r = 0; r < sources; r++)
         exec->scale[r] = exec->factor[member != NULL ? member[r] : r];
@@ -206,7 +210,7 @@ static void reduce(oari_exec *exec, const oari_step *step)
     };
 
     if (factors)
-        find_scales(exec, r.sources);
+        find_scales(exec, step, r.sources);
     if (step->to == OARI_WORK) {
         oari_exec_reduce_partly(exec, r.sources, r.destination[0], step->count);
         return;

@@ -10,6 +10,7 @@
 #include <oarsong/p2p.h>
 
 #include "comm/exec.h"
+#include "comm/match.h"
 #include "comm/recorder.h"
 
 enum {
@@ -220,7 +221,7 @@ void oari_batch_drop(oar_group *group);
  * the library's own with bit 62 set. */
 static inline uint64_t oari_message_tag(int64_t tag)
 {
-    return UINT64_C(1) << 63 | (uint64_t)(tag >= 0 ? tag : 0);
+    return OARI_USER_TAG | (uint64_t)(tag >= 0 ? tag : 0);
 }
 static inline uint64_t oari_message_any(int64_t tag)
 {

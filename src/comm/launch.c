@@ -61,6 +61,8 @@ static void set_environment(const launch *l, int rank)
     set_number("OARSONG_RANK", rank);
     set_number("OARSONG_SIZE", l->ranks);
     setenv("OARSONG_STORE", store, 1);
+    if (l->opts.hosts != NULL)
+        set_number("OARSONG_HOST_ID", l->opts.hosts[rank]);
 }
 
 static void error_key(int rank, char key[32])

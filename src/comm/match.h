@@ -89,6 +89,9 @@ typedef struct oari_taker {
 oar_status oari_match_offer(oari_match *match, const oari_offer *offer,
                             const oari_taker *taker);
 
+/* Tags of the user's messages have this bit, those of collectives do not. */
+#define OARI_USER_TAG (UINT64_C(1) << 63)
+
 /* ---- credit -------------------------------------------------------------- */
 
 /* What a pushed message costs its sender until it is received. */

@@ -185,16 +185,28 @@ static oar_status say(oar_store *store, const char *key, oar_group_opts *o,
     return oar_store_set(store, key, text, strlen(text));
 }
 
+/* A name can be used again: which time this is, by the joins of a rank. */
+static oar_status settings_key(oar_store *store, const char *name, int rank,
+                               char *key, size_t bytes)
+{
+    int64_t times;
+
+    snprintf(key, bytes, "%s/agree/%d", name, rank);
+    OARI_TRY(oar_store_add(store, key, 1, &times));
+    snprintf(key, bytes, "%s/settings/%" PRId64, name, times);
+    return OAR_OK;
+}
+
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
                                oar_group_opts *o, char **algorithm,
                                oari_rules *rules)
 {
-    char key[OARI_NAME_MAX + 16];
+    char key[OARI_NAME_MAX + 32];
     void *text;
     size_t bytes;
     oar_status status;
 
-    snprintf(key, sizeof key, "%s/settings", name);
+    OARI_TRY(settings_key(store, name, rank, key, sizeof key));
     if (rank == 0)
         return say(store, key, o, rules);
     status = oar_store_get(store, key, o->timeout_ms, &text, &bytes);

@@ -16,9 +16,11 @@
 #include <oarsong/p2p.h>
 #include <oarsong/recorder.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/exec.h"
+#include "comm/group.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -1147,6 +1149,41 @@ static void without_memory_for_a_handle_the_group_goes_on(void **state)
     oar_group_destroy(g);
 }
 
+/* ---- what ranks agree on ------------------------------------------------- */
+
+/* The stage of a group called "again", as rank 0 wants it or as others hear. */
+static size_t stage_of(oar_store *store, int rank, size_t wanted)
+{
+    oar_group_opts given = oar_group_opts_init(), o;
+    char *algorithm = NULL;
+    oari_rules rules;
+
+    given.stage_bytes = wanted;
+    given.timeout_ms = PATIENCE_MS;
+    assert_int_equal(oari_group_settings(&given, &o), OAR_OK);
+    assert_int_equal(
+        oari_settings_agree(store, "again", rank, &o, &algorithm, &rules),
+        OAR_OK);
+    oari_free(algorithm);
+    return o.stage_bytes;
+}
+
+/* Rank 0 makes two groups of one name before the others come to the first. */
+static void
+settings_are_those_of_the_group_and_not_of_its_namesake(void **state)
+{
+    oar_store *store;
+
+    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
+    assert_int_equal(stage_of(store, 0, 4096), 4096);
+    assert_int_equal(stage_of(store, 1, 0), 4096);
+    assert_int_equal(stage_of(store, 0, 8192), 8192);
+    assert_int_equal(stage_of(store, 2, 0), 4096);
+    assert_int_equal(stage_of(store, 2, 0), 8192);
+    assert_int_equal(stage_of(store, 1, 0), 8192);
+    oar_store_destroy(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1193,6 +1230,8 @@ int main(void)
         cmocka_unit_test(
             without_memory_a_collective_ends_the_group_on_all_ranks),
         cmocka_unit_test(without_memory_for_a_handle_the_group_goes_on),
+        cmocka_unit_test(
+            settings_are_those_of_the_group_and_not_of_its_namesake),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

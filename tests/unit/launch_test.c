@@ -189,6 +189,21 @@ static void without_grace_there_is_no_sigterm(void **state)
     assert_int_equal(files_left(), 0);
 }
 
+static void ranks_are_set_apart_as_if_on_hosts(void **state)
+{
+    static const int hosts[3] = { 5, 7, 5 };
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.hosts = hosts;
+    assert_int_equal(run_shell(3,
+                               "case $OARSONG_RANK in "
+                               "1) test $OARSONG_HOST_ID = 7;; "
+                               "*) test $OARSONG_HOST_ID = 5;; esac",
+                               &o, NULL),
+                     OAR_OK);
+    assert_null(getenv("OARSONG_HOST_ID"));
+}
+
 static void the_launcher_is_left_as_it_was(void **state)
 {
     census before = census_take();
@@ -378,6 +393,7 @@ int main(void)
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(every_rank_has_its_own_number),
         cmocka_unit_test(without_grace_there_is_no_sigterm),
+        cmocka_unit_test(ranks_are_set_apart_as_if_on_hosts),
         cmocka_unit_test(the_launcher_is_left_as_it_was),
         cmocka_unit_test(without_memory_nothing_is_started_or_left),
         cmocka_unit_test(a_result_needs_its_size),

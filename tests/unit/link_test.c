@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/fork.h"
 #include "comm/board.h"
+#include "comm/match.h"
 #include "support/census.h"
 
 #define ANY_TAG UINT64_C(0xffffffff)
@@ -285,21 +286,22 @@ static int misfit(const crew *c, wire *w, size_t sent, size_t wanted,
     oar_envelope e = { .size = sizeof e };
     int told = synchronous || sent > 65536;
     int rank = w->rank, x = 5;
+    uint64_t tag = OARI_USER_TAG | 9; /* a collective's senders are not told */
 
     if (rank == 1) {
-        CREW_CHECK(c, 1, wire_send(w, &t, 0, 9, data, sent) == 0);
+        CREW_CHECK(c, 1, wire_send(w, &t, 0, tag, data, sent) == 0);
         CREW_CHECK(c, 1, wire_wait(w, &t) == (told ? OAR_E_SIZE : OAR_OK));
-        CREW_CHECK(c, 1, wire_send(w, &more, 0, 9, &x, sizeof x) == 0);
+        CREW_CHECK(c, 1, wire_send(w, &more, 0, tag, &x, sizeof x) == 0);
         CREW_CHECK(c, 1, wire_wait(w, &more) == OAR_OK);
     } else if (rank == 0) {
         if (early)
-            CREW_CHECK(c, 0, wire_probe(w, 1, 9, 0, &e) == 0);
+            CREW_CHECK(c, 0, wire_probe(w, 1, tag, 0, &e) == 0);
         memset(data, 0x55, wanted);
-        CREW_CHECK(c, 0, wire_recv(w, &t, 1, 9, 0, data, wanted) == 0);
+        CREW_CHECK(c, 0, wire_recv(w, &t, 1, tag, 0, data, wanted) == 0);
         CREW_CHECK(c, 0, wire_wait(w, &t) == OAR_E_SIZE);
         CREW_CHECK(c, 0, t.got_bytes == sent);
         CREW_CHECK(c, 0, wanted == 0 || data[wanted - 1] == 0x55);
-        CREW_CHECK(c, 0, wire_recv(w, &more, 1, 9, 0, &x, sizeof x) == 0);
+        CREW_CHECK(c, 0, wire_recv(w, &more, 1, tag, 0, &x, sizeof x) == 0);
         CREW_CHECK(c, 0, wire_wait(w, &more) == OAR_OK && x == 5);
     }
     free(data);

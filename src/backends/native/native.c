@@ -48,6 +48,7 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
     tcp_init(n->mesh);
     OARI_TRY(native_host(host));
     OARI_TRY(tcp_open(n->mesh, &setup));
+    n->mesh->ahead_bytes = TCP_AHEAD * n->mesh->eager_bytes;
     for (int r = 0; r < env->ranks; r++)
         if (n->host[r] == n->host[env->rank])
             n->mesh->peer[r].address[0] = 0; /* not by TCP */

@@ -25,6 +25,8 @@ enum {
     TCP_PART = 1 << 20,  /* of a large message, in one frame */
     TCP_WIDE = 2 << 20,  /* messages that are spread over several sockets */
     TCP_SINK = 64 << 10, /* for what is drained */
+    TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
+                            another host */
     TCP_TOKEN = 16,      /* bytes that prove that a caller knows the store */
     TCP_FAULT_SLOT = -1
 };
@@ -101,6 +103,7 @@ struct tcp_mesh {
     int rank, ranks;
     int sockets; /* for each pair */
     size_t eager_bytes;
+    size_t ahead_bytes; /* the same for messages of collectives */
     int64_t timeout_ms;
     uint64_t context;
     unsigned char token[TCP_TOKEN]; /* of my note */

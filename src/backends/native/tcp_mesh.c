@@ -69,7 +69,7 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     m->rank = setup->env->rank;
     m->ranks = setup->env->ranks;
     m->sockets = (int)sockets;
-    m->eager_bytes = setup->env->core->eager_bytes;
+    m->eager_bytes = m->ahead_bytes = setup->env->core->eager_bytes;
     m->timeout_ms = setup->env->timeout_ms;
     m->match = setup->match;
     m->taker = (oari_taker){ tcp_take, m };

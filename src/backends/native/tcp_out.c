@@ -253,10 +253,18 @@ void tcp_pump(tcp_mesh *m, int peer)
 
 /* ---- messages and answers ------------------------------------------------ */
 
+/* Of a collective the receiver is likely to be at it, too: to ask it first
+ * would cost the way there and back, behind whatever is being written both
+ * ways. */
+static size_t most_pushed(const tcp_mesh *m, const oar_transfer *t)
+{
+    return t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
+}
+
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
 {
     tcp_peer *p = &m->peer[t->peer];
-    int push = !t->synchronous && t->bytes <= m->eager_bytes &&
+    int push = !t->synchronous && t->bytes <= most_pushed(m, t) &&
                oari_match_may_push(m->match, p->spent,
                                    p->spent - (uint32_t)(p->spent - p->back),
                                    t->bytes);

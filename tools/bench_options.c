@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench_options: the command line of `oarsong bench`. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tool.h"
+
+int bench_usage(FILE *to)
+{
+    fprintf(to, "oarsong bench KIND [options]\n\nKIND is one of");
+    for (int k = 0; k < BENCH_KINDS; k++)
+        fprintf(to, " %s", bench_kind_name((bench_kind)k));
+    fprintf(
+        to,
+        "\n(p2p: a ping-pong, one way; stream: many messages from rank 0 to "
+        "rank 1).\nWhere OARSONG_RANK and OARSONG_SIZE are set, it starts "
+        "nobody and is one rank of\nthat job; all ranks must get the same "
+        "options.\n\n"
+        "  --ranks N         processes to start (2)\n"
+        "  --hosts H         as if on several hosts: 3+1, or 2 to deal the "
+        "ranks in turn\n"
+        "  --backend B       native, shm, tcp, or the path of a plugin\n"
+        "  --min B, --max B  sizes in bytes (8 to 64M)\n"
+        "  --step-factor N   from one size to the next (2)\n"
+        "  --dtype T         f32, bf16, i8, ... (f32)\n"
+        "  --op O            sum, avg, prod, min, max, band, bor, bxor (sum)"
+        "\n"
+        "  --memory M        shared or private (shared)\n"
+        "  --algo A          force an algorithm by name\n"
+        "  --iters N         iterations a size (as many as fit 200 ms)\n"
+        "  --budget-ms N     instead of 200\n"
+        "  --warmup N        iterations before (20)\n"
+        "  --no-check        do not compare results\n"
+        "  --no-bind         do not bind ranks to cores\n"
+        "  --peer NAME       first column of csv (oarsong)\n"
+        "  --format F        nccl, osu, csv or json (nccl)\n");
+    return to == stdout ? TOOL_OK : TOOL_USAGE;
+}
+
+static int read_kind(const char *text, bench_kind *kind)
+{
+    for (int k = 0; k < BENCH_KINDS; k++)
+        if (strcmp(text, bench_kind_name((bench_kind)k)) == 0) {
+            *kind = (bench_kind)k;
+            return 1;
+        }
+    return 0;
+}
+
+static int read_op(const char *text, oar_op *op)
+{
+    for (int k = 0; k <= OAR_OP_BXOR; k++)
+        if (strcmp(text, oar_op_name((oar_op_kind)k)) == 0) {
+            *op = OAR_OP((oar_op_kind)k, 0);
+            return 1;
+        }
+    return 0;
+}
+
+static int read_format(const char *text, bench_format *f)
+{
+    static const char *const names[] = { "nccl", "osu", "csv", "json" };
+
+    for (int i = 0; i < 4; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *f = (bench_format)i;
+            return 1;
+        }
+    return 0;
+}
+
+static int read_memory(const char *text, int *private_memory)
+{
+    *private_memory = strcmp(text, "private") == 0;
+    return *private_memory || strcmp(text, "shared") == 0;
+}
+
+/* "8,1K,64K". The largest becomes the maximum. */
+static int read_sizes(bench_plan *p, const char *text)
+{
+    char one[32];
+    size_t length;
+
+    p->min = p->max = 0;
+    for (p->sizes = 0; p->sizes < BENCH_MAX_SIZES; text += length + 1) {
+        length = strcspn(text, ",");
+        snprintf(one, sizeof one, "%.*s", (int)length, text);
+        if (length >= sizeof one ||
+            !tool_number(one, 0, (size_t)1 << 40, &p->size[p->sizes]))
+            return 0;
+        if (p->size[p->sizes] > p->max)
+            p->max = p->size[p->sizes];
+        p->sizes++;
+        if (text[length] == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* A number; whether the option was one and the value good. */
+static int read_number(bench_plan *p, const char *name, const char *value)
+{
+    const struct {
+        const char *name;
+        size_t low, high, *to;
+    } numbers[] = {
+        { "--min", 0, (size_t)1 << 40, &p->min },
+        { "--max", 0, (size_t)1 << 40, &p->max },
+        { "--step-factor", 2, 1 << 20, &p->factor },
+        { "--iters", 1, BENCH_MAX_ITERS, &p->iters },
+        { "--warmup", 1, BENCH_MAX_ITERS, &p->warm_up },
+        { "--budget-ms", 1, 100000, &p->budget_ms },
+    };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(name, numbers[i].name) == 0)
+            return tool_number(value, numbers[i].low, numbers[i].high,
+                               numbers[i].to);
+    return 0;
+}
+
+/* An option with a value; whether it was understood. */
+static int read_option(bench_plan *p, const char *name, const char *value)
+{
+    size_t ranks = 0;
+    int good = 1;
+
+    if (strcmp(name, "--ranks") == 0) {
+        good = tool_number(value, 1, BENCH_MAX_RANKS, &ranks);
+        p->ranks = (int)ranks;
+    } else if (strcmp(name, "--backend") == 0)
+        p->backend = value;
+    else if (strcmp(name, "--hosts") == 0)
+        p->hosts = value;
+    else if (strcmp(name, "--algo") == 0)
+        p->algo = value;
+    else if (strcmp(name, "--peer") == 0)
+        p->peer = value;
+    else if (strcmp(name, "--memory") == 0)
+        good = read_memory(value, &p->private_memory);
+    else if (strcmp(name, "--dtype") == 0)
+        good = oar_dtype_parse(value, &p->dtype) == OAR_OK;
+    else if (strcmp(name, "--op") == 0)
+        good = read_op(value, &p->op);
+    else if (strcmp(name, "--sizes") == 0)
+        good = read_sizes(p, value);
+    else if (strcmp(name, "--format") == 0)
+        good = read_format(value, &p->format);
+    else
+        good = read_number(p, name, value);
+    return good;
+}
+
+/* What only together makes no sense. */
+static int fits(bench_plan *p)
+{
+    if (p->kind == BENCH_BARRIER)
+        p->min = p->max = p->sizes = 0;
+    if (p->hosts != NULL &&
+        !tool_hosts(p->hosts, BENCH_MAX_RANKS, &p->ranks, p->host))
+        return 0;
+    if ((p->kind == BENCH_P2P || p->kind == BENCH_STREAM) && p->ranks < 2)
+        return 0;
+    if (bench_kind_folds(p->kind) && oar_op_check(p->op, p->dtype) != OAR_OK) {
+        tool_failed("bench");
+        return 0;
+    }
+    return p->min <= p->max;
+}
+
+int bench_read_options(bench_plan *p, int argc, char **argv)
+{
+    if (argc < 2 || !read_kind(argv[1], &p->kind))
+        return 0;
+    for (int i = 2; i < argc; i++) {
+        if (strcmp(argv[i], "--no-check") == 0)
+            p->check = 0;
+        else if (strcmp(argv[i], "--check") == 0)
+            p->check = 1;
+        else if (strcmp(argv[i], "--no-bind") == 0)
+            p->bind = 0;
+        else if (i + 1 == argc || !read_option(p, argv[i], argv[i + 1]))
+            return 0;
+        else
+            i++;
+    }
+    return fits(p);
+}
