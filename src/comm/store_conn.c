@@ -59,6 +59,8 @@ void oari_conn_destroy(oari_conn *conn)
     oari_session_leave(conn);
     oari_conn_drop_body(conn);
     drop_out(conn);
+    /* Closing alone leaves it in the set while a forked child has it open. */
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     oari_fork_close(conn->fd);
     if (conn->prev != NULL)
         conn->prev->next = conn->next;

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -1047,6 +1048,38 @@ static void a_child_makes_its_own_store(void **state)
     oar_store_server_destroy(server);
 }
 
+/* A child made without fork handlers keeps the server's side of a connection
+ * open after the server has closed it: it must not come back as an event. */
+static void a_connection_that_a_child_holds_is_over_all_the_same(void **state)
+{
+    oar_store_server *server = serve();
+    oar_store *store = join(server);
+    int raw = connect_raw(server);
+    clock_t before;
+    void *value;
+    size_t bytes;
+    pid_t child;
+
+    assert_works(store); /* by now the other one is accepted */
+    if ((child = _Fork()) == 0) {
+        close(raw);
+        alarm(20); /* should the test fail */
+        for (;;)
+            pause();
+    }
+    oari_fork_close(raw);
+    assert_works(store);
+    before = clock();
+    assert_int_equal(oar_store_get(store, "never", 300, &value, &bytes),
+                     OAR_E_TIMEOUT);
+    assert_true(clock() - before < CLOCKS_PER_SEC / 8); /* nobody spins */
+    assert_works(store);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    oar_store_destroy(store);
+    oar_store_server_destroy(server);
+}
+
 /* ---- without memory ------------------------------------------------------ */
 
 static oar_status serve_without(void *arg)
@@ -1173,6 +1206,7 @@ int main(void)
         cmocka_unit_test(two_thousand_who_wait_are_woken_by_one),
         cmocka_unit_test(threads_that_wait_do_not_hold_up_others),
         cmocka_unit_test(a_child_makes_its_own_store),
+        cmocka_unit_test(a_connection_that_a_child_holds_is_over_all_the_same),
         cmocka_unit_test(without_memory_a_client_fails_whole),
         cmocka_unit_test(without_memory_a_server_goes_on),
     };

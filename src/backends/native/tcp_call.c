@@ -75,7 +75,9 @@ static void hang_up(tcp_mesh *m, tcp_conn *c)
 {
     if (c->state == TCP_DEAD)
         return;
-    oari_fork_close(c->fd); /* leaves the epoll set with it */
+    /* Closing alone leaves it in the set while a forked child has it open. */
+    epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    oari_fork_close(c->fd);
     c->fd = -1;
     c->state = TCP_DEAD;
     m->open_conns--;
