@@ -209,8 +209,8 @@ OAR_API oar_status oar_backend_available(const char *name,
 OAR_API const char *oar_backend_name(int index);
 
 /* The name of the index-th algorithm, and which collective it does in *kind
- * (may be NULL); NULL past the last. A name comes once for each collective. What
- * oar_group_opts.algorithm and OARSONG_ALGO take. */
+ * (may be NULL); NULL past the last. A name comes once for each collective.
+ * What oar_group_opts.algorithm and OARSONG_ALGO take. */
 OAR_API const char *oar_algorithm_name(int index, oar_coll *kind);
 
 /* The index-th threshold of the choice among them, as "NAME (normally N): what
