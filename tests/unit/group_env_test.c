@@ -218,6 +218,14 @@ static void a_master_may_be_named_by_ipv6(void **state)
  * that OARSONG_STORE names. */
 static void ranks_use_a_store_that_is_served_already(void **state)
 {
+#ifdef __SANITIZE_ADDRESS__
+    /* Its allocator takes no care of forks: a child made while the server's
+     * thread allocates may never get a lock. */
+    print_message(
+        "skipped: the address sanitizer cannot fork beside threads\n");
+    skip();
+#else
+
     oar_store_server *server;
     oar_store *store;
     char text[OARI_SOCK_TEXT + 8];
@@ -239,6 +247,7 @@ static void ranks_use_a_store_that_is_served_already(void **state)
         OAR_OK);
     oar_store_destroy(store);
     oar_store_server_destroy(server);
+#endif
 }
 
 static void a_port_that_others_have_is_named(void **state)
