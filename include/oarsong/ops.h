@@ -170,7 +170,7 @@ OAR_API oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
 /* result[i][j] = a[index[i][j]][j] for dim 0; index has a's dims. */
 OAR_API oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
                                    oar_tensor *index);
-/* A copy of a with source added at the places gather would read. */
+/* A copy of a with source added at the places take_along would read. */
 OAR_API oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
                                     oar_tensor *index, oar_tensor *source);
 /* Rows of table [n, width] at index [..]: result [.., width]. */

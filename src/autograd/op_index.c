@@ -129,10 +129,10 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
                                      .extra = { .dims = { dim, 0 } } });
 }
 
-/* ---- gather ------------------------------------------------------------- */
+/* ---- take_along --------------------------------------------------------- */
 
-static oar_status gather_back(oari_node *node, int i, const oari_array *to,
-                              int add)
+static oar_status take_along_back(oari_node *node, int i, const oari_array *to,
+                                  int add)
 {
     oari_desk desk = { .pool = &node->tape->pool };
     oari_array index = oari_array_of(node->saved[INDEX]);
@@ -147,7 +147,8 @@ static oar_status gather_back(oari_node *node, int i, const oari_array *to,
     return oari_desk_clear(&desk);
 }
 
-static const oari_op gather_op = { .name = "gather", .backward = gather_back };
+static const oari_op take_along_op = { .name = "take_along",
+                                       .backward = take_along_back };
 
 /* Whether index lies within a, but for dim, where its numbers count. */
 static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
@@ -173,9 +174,9 @@ oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
     oar_tensor *out;
     oari_array to, from, numbers;
 
-    if (oari_check_inputs("gather", tape, 2, (oar_tensor *[]){ a, index }) !=
-            OAR_OK ||
-        check_within("gather", a, &dim, index) != OAR_OK)
+    if (oari_check_inputs("take_along", tape, 2,
+                          (oar_tensor *[]){ a, index }) != OAR_OK ||
+        check_within("take_along", a, &dim, index) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), a->dtype, index->at.shape);
     if (out == NULL)
@@ -185,7 +186,7 @@ oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
     numbers = oari_array_of(index);
     oari_gather(&to, &from, dim, &numbers);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &gather_op,
+                     &(oari_recipe){ .op = &take_along_op,
                                      .inputs = 1,
                                      .input = { a },
                                      .saved = { [INDEX] = index },

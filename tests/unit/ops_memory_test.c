@@ -139,7 +139,7 @@ static void a_second_step_allocates_nothing(void **state)
 
         OK(oar_tape_create(&tape));
         for (int s = 0; s < 4; s++) {
-            if (s == 2)
+            if (s == 1)
                 before = memory().allocations;
             OK(run_step(&op_cases[i], tape, &l));
             oar_tape_reset(tape);
