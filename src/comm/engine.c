@@ -8,28 +8,13 @@
  * that is not waited for at once; it drives only while no user wants to, and
  * hands the token over when one does.
  *
- * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
  * The lock guards the queues and the condition variable; it is never held while
  * driving.
  */
-#include <inttypes.h>
-#include <sched.h>
-#include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <poll.h>
 
-#include "base/clock.h"
 #include "base/status.h"
-#include "base/thread.h"
-#include "comm/group.h"
-
-enum {
-    YIELD_NS = 50000,        /* before going to sleep */
-    NAP_NS = 100000000,      /* longest sleep between two looks around */
-    BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
-    MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
-};
+#include "comm/drive.h"
 
 /* ---- the token
  * ----------------------------------------------------------------*/
@@ -53,464 +38,6 @@ static void give_token(oari_engine *e)
     atomic_store(&e->token, 0);
     if (atomic_load(&e->waiters) != 0 || atomic_load(&e->posted) != 0)
         tell_everyone(e);
-}
-
-/* ---- faults
- * --------------------------------------------------------------------*/
-
-static void timed_out(oar_group *g, const oar_work *work, int missing)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[256] = "the others";
-
-    if (missing >= 0)
-        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
-    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
-              oar_coll_name(work->call.kind), limit, who);
-    oari_group_break(g, work, missing);
-}
-
-static void peer_gone(oar_group *g, const oar_work *work, int rank)
-{
-    static const char *const how[] = {
-        [OARI_PEER_DIED] = "has died",
-        [OARI_PEER_LEFT] = "has left the group",
-        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
-    };
-    char who[256];
-
-    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
-    oari_group_break(g, work, rank);
-}
-
-/* Whether a rank that is gone still owes the collective something. */
-static int owes(const oari_exec *x, int rank)
-{
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
-}
-
-/* A message from anybody is lost when nobody is left to send it. */
-static int lost_peer(const oar_group *g, int peer)
-{
-    int last = -1;
-
-    if (peer >= 0)
-        return oari_group_gone(g, peer) ? peer : -1;
-    for (int r = 0; r < g->ranks; r++) {
-        if (r == g->rank)
-            continue;
-        if (!oari_group_gone(g, r))
-            return -1;
-        last = r;
-    }
-    return last;
-}
-
-/* The first rank the operation waits for that will never come, or -1. */
-static int lost_rank(const oar_group *g, const oar_work *work)
-{
-    if (work->lane == NULL)
-        return lost_peer(g, work->call.root);
-    for (int r = 0; r < g->ranks; r++)
-        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
-            return r;
-    return -1;
-}
-
-/* Who the operation waits for, if one rank can be named. */
-static int missing_rank(const oar_group *g, const oar_work *work)
-{
-    int rank;
-
-    if (work->lane == NULL)
-        return work->call.root;
-    rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
-    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
-                                                 : rank;
-}
-
-static void look_at_deadline(oar_group *g, oar_work *work)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-
-    if (work->deadline_ns == 0)
-        work->deadline_ns = oari_deadline(limit);
-    else if (oari_now_ns() >= work->deadline_ns)
-        timed_out(g, work, missing_rank(g, work));
-}
-
-static void look_at(oar_group *g, oar_work *work)
-{
-    int lost = lost_rank(g, work);
-
-    if (lost >= 0)
-        peer_gone(g, work, lost);
-    else
-        look_at_deadline(g, work);
-}
-
-/* Off the fast path: has anything gone wrong? */
-static void look_around(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    const oar_error *published;
-
-    if ((published = oari_group_published(g)) != NULL)
-        oari_group_adopt(g, published);
-    for (int i = 0; i < e->lanes; i++)
-        if (!oari_group_broken(g) && e->lane[i].work != NULL)
-            look_at(g, e->lane[i].work);
-    for (oar_work *w = e->message; w != NULL; w = w->next)
-        if (!oari_group_broken(g))
-            look_at(g, w);
-}
-
-/* ---- driving
- * -------------------------------------------------------------------*/
-
-static void finish(oar_group *g, oar_work *work, oar_status status)
-{
-    if (!work->mine)
-        atomic_fetch_sub(&g->engine.posted, 1);
-    oari_recorder_done(g->recorder, work->sequence,
-                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
-    oari_work_finish(work, status);
-}
-
-static void finish_lane(oar_group *g, oari_lane *lane, oar_status status)
-{
-    oar_work *work = lane->work;
-
-    lane->work = NULL;
-    work->lane = NULL;
-    g->engine.busy--;
-    finish(g, work, status);
-}
-
-/* Ends what is under way, after the group has broken. The backend lets go of
- * all transfers at its next progress. */
-static void finish_broken(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    oar_work *work;
-
-    if (g->backend->abort != NULL)
-        g->backend->abort(g->self, g->fault.status);
-    if (g->backend->progress != NULL)
-        g->backend->progress(g->self);
-    for (int i = 0; i < e->lanes; i++)
-        if (e->lane[i].work != NULL) {
-            oari_exec_withdraw(&e->lane[i].exec);
-            finish_lane(g, &e->lane[i], g->fault.status);
-        }
-    while ((work = e->message) != NULL) {
-        e->message = work->next;
-        finish(g, work, g->fault.status);
-    }
-}
-
-/* The next one that may begin. A barrier is a point in the order: it runs
- * alone, after all before it and before all after it. */
-static oar_work *take_collective(oari_engine *e)
-{
-    oar_work *work;
-
-    if (e->busy != 0 && e->alone)
-        return NULL;
-    pthread_mutex_lock(&e->lock);
-    work = e->first;
-    if (work != NULL) {
-        e->alone = work->call.kind == OAR_COLL_BARRIER;
-        if (e->alone && e->busy != 0)
-            work = NULL;
-        else if ((e->first = work->next) == NULL)
-            e->last = NULL;
-    }
-    pthread_mutex_unlock(&e->lock);
-    return work;
-}
-
-static oar_work *take_messages(oari_engine *e)
-{
-    oar_work *newest, *oldest = NULL, *next;
-
-    pthread_mutex_lock(&e->lock);
-    newest = e->fresh;
-    e->fresh = NULL;
-    pthread_mutex_unlock(&e->lock);
-    for (; newest != NULL; newest = next) {
-        next = newest->next;
-        newest->next = oldest;
-        oldest = newest;
-    }
-    return oldest;
-}
-
-/* A plan that cannot be made leaves the ranks out of step: that ends the group.
- */
-static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
-{
-    oari_engine *e = &g->engine;
-
-    lane->work = work;
-    work->lane = lane;
-    e->busy++;
-    if (oari_exec_start(&lane->exec, &work->call, work->sequence,
-                        ++e->number) != OAR_OK)
-        oari_group_break(g, work, -1);
-}
-
-static void start_message(oar_group *g, oar_work *work)
-{
-    oari_engine *e = &g->engine;
-    oar_transfer *t = &work->transfer;
-    oar_work **end = &e->message;
-    oar_status status;
-
-    *t = (oar_transfer){ .size = sizeof *t,
-                         .peer = work->call.root,
-                         .tag = work->call.wire_tag != 0
-                                    ? work->call.wire_tag
-                                    : oari_message_tag(work->call.tag),
-                         .any = oari_message_any(work->call.tag),
-                         .data = work->call.out.data,
-                         .bytes = oari_span_bytes(&work->call.out),
-                         .synchronous = work->call.synchronous };
-    work->next = NULL;
-    while (*end != NULL)
-        end = &(*end)->next;
-    *end = work;
-    status = work->call.kind == OAR_COLL_SEND ? g->backend->send(g->self, t)
-                                              : g->backend->recv(g->self, t);
-    if (status != OAR_OK)
-        oari_group_break(g, work, t->peer);
-}
-
-static void say_what_came(const oar_work *work)
-{
-    const oar_transfer *t = &work->transfer;
-    oar_message came = { .size = sizeof came,
-                         .source = t->source,
-                         .tag = (int64_t)(t->got_tag & UINT32_MAX),
-                         .bytes = t->got_bytes };
-
-    if (work->call.kind == OAR_COLL_RECV && work->call.message != NULL &&
-        (t->status == OAR_OK || t->status == OAR_E_SIZE))
-        oari_struct_give(work->call.message, &came, sizeof came, "message");
-}
-
-static int drive_messages(oar_group *g)
-{
-    oar_work **at = &g->engine.message, *work;
-    int moved = 0;
-
-    while ((work = *at) != NULL) {
-        if (!work->transfer.done) {
-            at = &work->next;
-            continue;
-        }
-        *at = work->next;
-        say_what_came(work);
-        finish(g, work, work->transfer.status);
-        moved = 1;
-    }
-    return moved;
-}
-
-static int drive_lane(oar_group *g, oari_lane *lane)
-{
-    switch (oari_exec_poll(&lane->exec)) {
-    case OARI_PENDING: return 0;
-    case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
-    case OARI_FAILED: oari_group_break(g, lane->work, -1); return 1;
-    }
-    return 0;
-}
-
-static int drive_collectives(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    int moved = 0;
-
-    if (e->busy == 0)
-        return 0;
-    for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
-        if (e->lane[i].work != NULL)
-            moved |= drive_lane(g, &e->lane[i]);
-    return moved;
-}
-
-static oari_lane *free_lane(oari_engine *e)
-{
-    for (int i = 0; e->busy < e->lanes && i < e->lanes; i++)
-        if (e->lane[i].work == NULL)
-            return &e->lane[i];
-    return NULL;
-}
-
-static void take_new_work(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    oar_work *work, *next;
-    oari_lane *lane;
-
-    for (work = take_messages(e); work != NULL; work = next) {
-        next = work->next;
-        start_message(g, work);
-    }
-    while ((lane = free_lane(e)) != NULL && (work = take_collective(e)) != NULL)
-        start_collective(g, lane, work);
-}
-
-/* Whether anything beyond the collectives under way is posted. One that a
- * caller drives by itself is not counted as posted. */
-static int more_posted(const oari_engine *e)
-{
-    int mine = e->busy != 0 && e->lane->work != NULL && e->lane->work->mine;
-
-    return atomic_load_explicit(&e->posted, memory_order_relaxed) >
-           e->busy - mine;
-}
-
-/* One round. Returns whether anything moved. */
-static int drive_once(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    int moved = 0;
-
-    if (more_posted(e))
-        take_new_work(g);
-    if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (e->lane->exec.board == NULL || e->lane->exec.board->member != NULL ||
-         e->message != NULL || oari_exec_has_messages(&e->lane->exec)) &&
-        g->backend->progress(g->self) != OAR_OK)
-        oari_group_break(g, e->lane->work, -1);
-    if (!oari_group_broken(g))
-        moved = drive_collectives(g);
-    if (!oari_group_broken(g) && e->message != NULL)
-        moved |= drive_messages(g);
-    if (oari_group_broken(g)) {
-        take_new_work(g);
-        finish_broken(g);
-        moved = 1;
-    }
-    return moved;
-}
-
-/* ---- waiting
- * -------------------------------------------------------------------*/
-
-typedef struct idle {
-    int64_t since; /* 0: not idle yet */
-    int polls;
-} idle;
-
-static int64_t sooner(const oar_work *work, int64_t than)
-{
-    return work != NULL && work->deadline_ns != 0 && work->deadline_ns < than
-               ? work->deadline_ns
-               : than;
-}
-
-static int64_t nearest_deadline(const oari_engine *e)
-{
-    int64_t nearest = oari_now_ns() + NAP_NS;
-
-    for (int i = 0; i < e->lanes; i++)
-        nearest = sooner(e->lane[i].work, nearest);
-    for (const oar_work *w = e->message; w != NULL; w = w->next)
-        nearest = sooner(w, nearest);
-    return nearest;
-}
-
-static void sleep_blind(void)
-{
-    nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-}
-
-/* Whether something was posted since the last look. The ring that told of it
- * may have come while the backend made progress, which takes rings for its own.
- */
-static int could_start(oari_engine *e)
-{
-    int found;
-
-    pthread_mutex_lock(&e->lock);
-    found = e->fresh != NULL || (e->first != NULL && free_lane(e) != NULL &&
-                                 !(e->busy != 0 && e->alone));
-    pthread_mutex_unlock(&e->lock);
-    return found;
-}
-
-static void sleep_on_backend(oar_group *g)
-{
-    const oar_backend_ops *ops = g->backend;
-    struct pollfd wait = { -1, POLLIN, 0 };
-
-    if (ops->wait_fd == NULL || (wait.fd = ops->wait_fd(g->self)) < 0) {
-        sleep_blind();
-        return;
-    }
-    if (!ops->arm(g->self) && !could_start(&g->engine))
-        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(&g->engine)));
-}
-
-/* What is posted from now on rings, and a ring that came early is not lost:
- * only what peers do has to be looked for once more. */
-static void sleep_on_board(oar_group *g)
-{
-    oari_board_arm(g->board);
-    if (drive_once(g))
-        oari_board_awake(g->board);
-    else
-        oari_board_sleep(g->board, nearest_deadline(&g->engine));
-}
-
-/* Nothing moved: spin on, yield, or sleep. */
-static void be_idle(oar_group *g, idle *i)
-{
-    int64_t spin = g->spin_ns, now;
-
-    if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
-        return;
-    now = oari_now_ns();
-    if (i->since == 0)
-        i->since = now;
-    if (now - i->since < spin)
-        return;
-    look_around(g);
-    if (now - i->since < spin + YIELD_NS)
-        sched_yield();
-    else if (g->board != NULL)
-        sleep_on_board(g);
-    else
-        sleep_on_backend(g);
-}
-
-static int is_done(const oar_work *work)
-{
-    return atomic_load_explicit(&work->done, memory_order_acquire);
-}
-
-/* Drives, token in hand, until the work is done; NULL: until there is nothing
- * left, or a user wants the token. */
-static void drive(oar_group *g, const oar_work *work)
-{
-    oari_engine *e = &g->engine;
-    idle i = { 0 };
-
-    for (;;) {
-        if (drive_once(g))
-            i = (idle){ 0 };
-        if (work != NULL
-                ? is_done(work)
-                : atomic_load(&e->posted) == 0 || atomic_load(&e->waiters) != 0)
-            return;
-        be_idle(g, &i);
-    }
 }
 
 /* ---- users
@@ -547,7 +74,7 @@ static int want_token(oar_group *g, const oar_work *work)
     atomic_fetch_add(&e->waiters, 1);
     oari_engine_wake(g);
     pthread_mutex_lock(&e->lock);
-    while (!(work != NULL && is_done(work)) && !(mine = try_token(e)))
+    while (!(work != NULL && oari_work_is_done(work)) && !(mine = try_token(e)))
         pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
     atomic_fetch_sub(&e->waiters, 1);
@@ -558,10 +85,10 @@ void oari_engine_wait(oar_group *group, oar_work *work)
 {
     oari_engine *e = &group->engine;
 
-    if (is_done(work))
+    if (oari_work_is_done(work))
         return;
     if (want_token(group, work)) {
-        drive(group, work);
+        oari_drive(group, work);
         give_token(e);
     } else if (atomic_load(&e->posted) != 0)
         tell_everyone(e); /* the engine's thread stepped back for us */
@@ -574,8 +101,8 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
 
     if (!want_token(group, NULL))
         return 0;
-    drive_once(group);
-    look_around(group);
+    oari_drive_once(group);
+    oari_drive_look(group);
     if (!oari_group_broken(group) && group->backend->progress != NULL &&
         group->backend->progress(group->self) != OAR_OK)
         oari_group_break(group, NULL, -1);
@@ -593,11 +120,8 @@ void oari_engine_run(oar_group *group, oar_work *work)
     if (try_token(e)) {
         if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
-            if (work->call.kind < OAR_COLL_SEND)
-                start_collective(group, e->lane, work);
-            else
-                start_message(group, work);
-            drive(group, work);
+            oari_drive_start(group, work);
+            oari_drive(group, work);
             give_token(e);
             return;
         }
@@ -611,8 +135,8 @@ void oari_engine_nudge(oar_group *group)
 {
     if (!try_token(&group->engine))
         return;
-    drive_once(group);
-    look_around(group);
+    oari_drive_once(group);
+    oari_drive_look(group);
     give_token(&group->engine);
 }
 
@@ -640,7 +164,7 @@ static void *engine_thread(void *arg)
             continue;
         }
         pthread_mutex_unlock(&e->lock);
-        drive(g, NULL);
+        oari_drive(g, NULL);
         give_token(e);
         pthread_mutex_lock(&e->lock);
     }
@@ -648,14 +172,14 @@ static void *engine_thread(void *arg)
     return NULL;
 }
 
-static oar_status start_thread(oar_group *g)
+oar_status oari_engine_start(oar_group *group)
 {
-    oari_engine *e = &g->engine;
+    oari_engine *e = &group->engine;
     int failed = 0;
 
     pthread_mutex_lock(&e->lock);
     if (!e->has_thread) {
-        failed = pthread_create(&e->thread, NULL, engine_thread, g);
+        failed = pthread_create(&e->thread, NULL, engine_thread, group);
         e->has_thread = !failed;
     }
     pthread_mutex_unlock(&e->lock);
@@ -663,11 +187,6 @@ static oar_status start_thread(oar_group *g)
         return oari_fail(OAR_E_SYSTEM, "start the engine's thread: %s",
                          strerror(failed));
     return OAR_OK;
-}
-
-oar_status oari_engine_start(oar_group *group)
-{
-    return start_thread(group);
 }
 
 void oari_engine_enqueue(oar_group *group, oar_work *work)
@@ -698,7 +217,7 @@ void oari_engine_close(oar_group *group)
         pthread_join(e->thread, NULL);
     }
     while (group->opened && atomic_load(&e->posted) != 0)
-        drive_once(group); /* it is broken: everything ends at once */
+        oari_drive_once(group); /* it is broken: everything ends at once */
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
 }
