@@ -32,6 +32,7 @@ unsigned char *oari_exec_locate(oari_exec *exec, oari_where where, int peer,
             oari_line_data(exec->board->line[rank][exec->board->meeting & 1]);
         break;
     case OARI_STAGE:
+    case OARI_OTHER_STAGES:
     case OARI_STAGE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
     case OARI_GATHER: base = exec->gather; break;
     case OARI_WORK: base = exec->work; break;
@@ -171,12 +172,27 @@ static void find_scales(oari_exec *exec, const oari_step *step, int sources)
         exec->scale[r] = exec->factor[member != NULL ? member[r] : r];
 }
 
+/* What only I read need not be in my stage. */
+static int find_stages(oari_exec *exec, const oari_step *step)
+{
+    const oari_board *b = exec->board;
+
+    for (int r = 0; r < b->ranks; r++)
+        exec->source[r] =
+            r == b->rank
+                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
+                : oari_exec_locate(exec, OARI_STAGE, r, step->from_at);
+    return b->ranks;
+}
+
 static int find_sources(oari_exec *exec, const oari_step *step)
 {
     if (step->from == OARI_LINE)
         return find_lines(exec, step);
     if (step->from == OARI_GATHER)
         return find_slots(exec, step);
+    if (step->from == OARI_OTHER_STAGES)
+        return find_stages(exec, step);
     for (int r = 0; r < exec->board->ranks; r++)
         exec->source[r] = oari_exec_locate(exec, step->from, r, step->from_at);
     return exec->board->ranks;

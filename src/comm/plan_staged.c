@@ -3,9 +3,10 @@
  * cache level go through each rank's stage, which the others can read. Nobody
  * writes to another rank's memory.
  *
- * all_reduce of chunk c: everyone has copied its part into its stage; rank r
- * combines slice r of all stages into its own stage and output; one meeting
- * later the others fetch it from there. The copying in of chunk c+1 shares the
+ * all_reduce of chunk c: everyone has copied what the others need of it, all
+ * but slice r, into its stage; rank r combines its slice r with that of all
+ * other stages into its own stage and output; one meeting later the others
+ * fetch it from there. The copying in of chunk c+1 shares the
  * meeting of chunk c. A stage holds three chunks: while I fill chunk c+1 a slow
  * peer may still fetch c-1 from me, but no longer c-2. The meeting at the start
  * keeps the first chunk from overwriting what a slow peer still fetches of the
@@ -47,6 +48,20 @@ static void copy_in(const oari_ask *ask, oari_plan *plan, size_t of,
                    count);
 }
 
+/* The same without what only I read. */
+static void copy_in_for_others(const oari_ask *ask, oari_plan *plan,
+                               size_t index)
+{
+    size_t count, at = oari_piece(ask->count, chunk_room(ask), index, &count);
+    size_t mine = oari_slice_first(count, ask->ranks, ask->rank);
+    size_t after = mine + oari_slice_count(count, ask->ranks, ask->rank);
+    size_t stage = stage_at(ask, index);
+
+    oari_plan_copy(plan, OARI_STAGE, stage, OARI_IN, -1, at, mine);
+    oari_plan_copy(plan, OARI_STAGE, stage + after, OARI_IN, -1, at + after,
+                   count - after);
+}
+
 /* ---- a vector ------------------------------------------------------------ */
 
 static int is_root(const oari_ask *ask)
@@ -62,7 +77,7 @@ static void combine_slice(const oari_ask *ask, oari_plan *plan, size_t index)
     size_t stage = stage_at(ask, index) + at;
     oari_step step = { .kind = OARI_REDUCE,
                        .to = ask->root < 0 ? OARI_STAGE_AND_OUT : OARI_STAGE,
-                       .from = OARI_STAGE,
+                       .from = OARI_OTHER_STAGES,
                        .peer = -1,
                        .to_peer = -1,
                        .to_at = stage,
@@ -97,11 +112,11 @@ static void reduce_vector(const oari_ask *ask, oari_plan *plan)
 {
     size_t total = pieces_of(ask->count, chunk_room(ask));
 
-    copy_in(ask, plan, ask->count, 0);
+    copy_in_for_others(ask, plan, 0);
     oari_plan_meet(plan, 0, 0);
     for (size_t c = 0; c < total; c++) {
         combine_slice(ask, plan, c);
-        copy_in(ask, plan, ask->count, c + 1);
+        copy_in_for_others(ask, plan, c + 1);
         oari_plan_meet(plan, 0, 0);
         if (ask->root < 0 || is_root(ask))
             fetch_slices(ask, plan, c);
@@ -201,6 +216,8 @@ static void copy_in_pieces(const oari_ask *ask, oari_plan *plan, size_t index)
     for (int r = 0; r < ask->ranks; r++) {
         size_t count,
             at = oari_piece(oari_cut_count(&row, r), room, index, &count);
+        if (r == ask->rank)
+            continue; /* only I read it */
         oari_plan_copy(plan, OARI_STAGE,
                        stage_at(ask, index) + (size_t)r * room, OARI_IN, -1,
                        oari_cut_first(&row, r) + at, count);
@@ -229,8 +246,18 @@ static void reduce_piece(const oari_ask *ask, oari_plan *plan, size_t index)
     size_t at =
         oari_piece(oari_cut_count(&row, ask->rank), room, index, &count);
 
-    oari_plan_reduce(plan, OARI_OUT, at, OARI_STAGE,
-                     stage_at(ask, index) + (size_t)ask->rank * room, count);
+    if (count != 0)
+        oari_plan_step(
+            plan, (oari_step){ .kind = OARI_REDUCE,
+                               .to = OARI_OUT,
+                               .from = OARI_OTHER_STAGES,
+                               .peer = -1,
+                               .to_peer = -1,
+                               .to_at = at,
+                               .from_at = stage_at(ask, index) +
+                                          (size_t)ask->rank * room,
+                               .with_at = oari_cut_first(&row, ask->rank) + at,
+                               .count = count });
 }
 
 static void by_pieces(const oari_ask *ask, oari_plan *plan, size_t most)

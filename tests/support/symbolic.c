@@ -296,6 +296,7 @@ static spot find(int me, int owner, oari_where where, size_t at, size_t count)
     case OARI_ALL_OUT: return in_buffer(me, owner, 0, at, count);
     case OARI_LINE: return (spot){ r->meeting & 1 ? LINE_1 : LINE_0, at, NULL };
     case OARI_STAGE:
+    case OARI_OTHER_STAGES:
     case OARI_STAGE_AND_OUT: return (spot){ STAGE, at, NULL };
     case OARI_GATHER:
         return in_scratch(me, r->gather, r->plan.gather_count, at, count);
@@ -519,9 +520,10 @@ static void find_sources(int me, const oari_step *s, sources *from)
     for (int i = 0; i < from->n; i++) {
         size_t slot = (size_t)((i - s->peer + from->n) % from->n);
         if (s->from != OARI_GATHER) {
+            int own = s->from == OARI_OTHER_STAGES && r->member[i] == me;
             from->rank[i] = from->owner[i] = r->member[i];
-            from->at[i] =
-                use(me, r->member[i], s->from, s->from_at, s->count, 0);
+            from->at[i] = use(me, r->member[i], own ? OARI_IN : s->from,
+                              own ? s->with_at : s->from_at, s->count, 0);
             continue;
         }
         from->rank[i] = i;
