@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -19,7 +20,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 1, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
+enum { CONTROL_VERSION = 2, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -44,7 +45,8 @@ oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
     l.stage = round_up(l.taken + (size_t)ranks * OARI_LINE_ALIGN, page);
     l.stage_room = 3 * round_up(stage_bytes, page);
     l.mail = l.stage + l.stage_room;
-    l.ring = ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES;
+    l.ring = OARI_RING_COUNTER +
+             (ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES);
     l.bytes = round_up(l.mail + (size_t)ranks * l.ring, page);
     return l;
 }
@@ -87,6 +89,8 @@ void oari_control_init(oari_control *control, int rank, int ranks,
     control->pid = getpid();
     control->small_bytes = small_bytes;
     control->stage_bytes = stage_bytes;
+    if (getrandom(&control->mail_key, sizeof control->mail_key, 0) < 0)
+        control->mail_key = oari_ticks(); /* only to tell stamps from rests */
     control->cpus = oari_cpus();
 }
 

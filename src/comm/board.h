@@ -19,12 +19,13 @@
 
 #include <oarsong/backend.h>
 
+#include "comm/mail_ring.h"
 #include "comm/recorder.h"
 
 enum {
     OARI_LINE_ALIGN = 128,      /* two cache lines: some machines fetch pairs */
     OARI_LINE_BYTES = 4096,     /* room for data in a line, at least */
-    OARI_MAIL_BYTES = 64 << 10, /* a ring, with its counter */
+    OARI_MAIL_BYTES = 64 << 10, /* a ring */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
     OARI_MAIL_MOST = 256 << 10, /* ... this much */
     OARI_MAX_RANKS = 1024
@@ -59,6 +60,7 @@ typedef struct oari_control {
     int32_t rank, ranks;
     int64_t pid;
     uint64_t small_bytes, stage_bytes; /* rank 0's count for all */
+    uint64_t mail_key;                 /* of its rings (mail_ring.h) */
     int32_t cpus;                      /* it may run on */
     _Atomic uint32_t closed;           /* it has left, in good order */
     _Alignas(128) _Atomic uint32_t sleeping;
@@ -76,7 +78,7 @@ typedef struct oari_layout {
     size_t taken; /* per source: bytes of its mail taken, and credit given
                      back: two atomic u64 */
     size_t mail;  /* per destination: a ring */
-    size_t ring;  /* bytes of one */
+    size_t ring;  /* bytes of one, its counter included */
     size_t bytes; /* of the whole */
 } oari_layout;
 

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mail: messages through rings in shared memory. See mail.h.
  *
- * Only the driver touches this. Between processes there are two counters per
- * ring: `head`, bytes ever written, stored by the sender, and `taken`, bytes
- * ever read, stored by the receiver. Both are seq_cst, because after each the
- * other side's sleep flag is looked at (board.c).
- *
- * Scratch words of a transfer: 0 links it, 1 is its number (of an offer, for
- * both sides), 2 what record it becomes or how much of it is copied, 3 the
- * other side's number or where the data is.
+ * Only the driver touches this. Scratch words of a transfer: 0 links it, 1 is
+ * its number (of an offer, for both sides), 2 what record it becomes or how
+ * much of it is copied, 3 the other side's number or where the data is.
  */
 #include "comm/mail.h"
 
@@ -17,37 +12,30 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-enum {
-    RING_HEAD = 128, /* the head counter has lines of its own */
-    ROUND = 16,
-    SHARE = 16 << 10, /* of the ring, shown at a time: both sides at work */
-    PIECE = 1 << 20   /* copied at a time, before looking around again */
-};
+enum { PIECE = 1 << 20 /* copied at a time, before looking around again */ };
 
 enum kind { PUSH = 1, OFFER, TAKEN, WANTED, STREAM };
 
-typedef struct head {
-    uint32_t kind;
-    int32_t status;   /* TAKEN: an oar_status */
-    uint64_t bytes;   /* of the message */
-    uint64_t tag;     /* PUSH, OFFER */
-    uint64_t number;  /* of the offer: the sender's, or in a STREAM the
-                         receiver's */
-    uint64_t place;   /* OFFER: as in board.h, or 0; WANTED: the receiver's
-                         number */
-    uint64_t address; /* OFFER: in the sender's memory */
-} head;
+/* Records. PUSH, OFFER: the message's tag and size; number: of the offer, the
+ * sender's, or in a STREAM the receiver's. */
+typedef oari_record head;
+enum {
+    PLACE,
+    ADDRESS
+}; /* words of an OFFER: as in board.h, or 0; and in the
+      sender's memory. PLACE of a WANTED: the receiver's
+      number. `shown` of a TAKEN: an oar_status */
 
 typedef struct outbox {
     oari_row queue;   /* what has to be written */
     oari_row offered; /* what waits for its receive */
     head *answer;     /* what has to be written before */
     size_t answers, answer_room;
-    _Atomic uint64_t *head;
-    const _Atomic uint64_t *taken;
+    oari_ring_out ring;
     const _Atomic uint64_t *back; /* credit */
-    unsigned char *ring;
-    size_t sent;    /* of the first transfer, its head included */
+    uint64_t known;               /* of it */
+    int begun;      /* the head of the first transfer is shown ... */
+    size_t sent;    /* ... and so much of its data */
     uint64_t spent; /* credit */
     uint64_t number;
 } outbox;
@@ -55,10 +43,8 @@ typedef struct outbox {
 typedef struct inbox {
     oari_row copying;   /* offers being copied */
     oari_row streaming; /* offers whose data was asked for */
-    const _Atomic uint64_t *head;
-    _Atomic uint64_t *taken;
+    oari_ring_in ring;
     _Atomic uint64_t *back;
-    const unsigned char *ring;
     int open; /* a record's data is being read */
     head now;
     size_t got; /* bytes of it */
@@ -70,7 +56,6 @@ struct oari_mail {
     oari_board *board;
     oari_match *match;
     size_t eager_bytes;
-    size_t ring; /* bytes of one, without its counter */
     oar_status aborted;
     oar_status failed; /* what a call that cannot fail came to */
     int no_fetch;      /* other processes cannot be read */
@@ -105,13 +90,19 @@ static void open_boxes(oari_mail *m, int peer)
         (const _Atomic uint64_t *)(theirs + b->layout.taken +
                                    (size_t)b->rank * OARI_LINE_ALIGN);
 
-    m->out[peer].head = (_Atomic uint64_t *)to;
-    m->out[peer].ring = to + RING_HEAD;
-    m->out[peer].taken = answers;
+    size_t bytes = b->layout.ring - OARI_RING_COUNTER;
+
+    m->out[peer].ring = (oari_ring_out){ .ring = to + OARI_RING_COUNTER,
+                                         .bytes = bytes,
+                                         .key = b->control[b->rank]->mail_key,
+                                         .head = (_Atomic uint64_t *)to,
+                                         .taken = answers };
     m->out[peer].back = answers + 1;
-    m->in[peer].head = (const _Atomic uint64_t *)from;
-    m->in[peer].ring = from + RING_HEAD;
-    m->in[peer].taken = counts;
+    m->in[peer].ring = (oari_ring_in){ .ring = from + OARI_RING_COUNTER,
+                                       .bytes = bytes,
+                                       .key = b->control[peer]->mail_key,
+                                       .head = (const _Atomic uint64_t *)from,
+                                       .taken = counts };
     m->in[peer].back = counts + 1;
 }
 
@@ -125,7 +116,6 @@ oar_status oari_mail_create(oari_board *board, oari_match *match,
     m->board = board;
     m->match = match;
     m->eager_bytes = eager_bytes;
-    m->ring = board->layout.ring - RING_HEAD;
     m->taker = (oari_taker){ take, m };
     m->out = oari_alloc((size_t)board->ranks, sizeof *m->out);
     m->in = oari_alloc((size_t)board->ranks, sizeof *m->in);
@@ -150,45 +140,6 @@ void oari_mail_destroy(oari_mail *mail)
     oari_free(mail);
 }
 
-/* ---- bytes through a ring --------------------------------------------------
- */
-
-static size_t round_up(size_t bytes)
-{
-    return (bytes + ROUND - 1) / ROUND * ROUND;
-}
-
-static void ring_write(const oari_mail *m, unsigned char *ring, uint64_t at,
-                       const void *from, size_t bytes)
-{
-    size_t first = at % m->ring, part = m->ring - first;
-
-    if (part > bytes)
-        part = bytes;
-    memcpy(ring + first, from, part);
-    if (bytes > part)
-        memcpy(ring, (const unsigned char *)from + part, bytes - part);
-}
-
-static void ring_read(const oari_mail *m, const unsigned char *ring,
-                      uint64_t at, void *to, size_t bytes)
-{
-    size_t first = at % m->ring, part = m->ring - first;
-
-    if (part > bytes)
-        part = bytes;
-    memcpy(to, ring + first, part);
-    if (bytes > part)
-        memcpy((unsigned char *)to + part, ring, bytes - part);
-}
-
-static size_t room_in(const oari_mail *m, const outbox *out, uint64_t at)
-{
-    uint64_t taken = atomic_load_explicit(out->taken, memory_order_acquire);
-
-    return m->ring - (size_t)(at - taken);
-}
-
 /* ---- writing ---------------------------------------------------------------
  */
 
@@ -209,21 +160,18 @@ static oar_status push_answer(outbox *out, const head *h)
     return OAR_OK;
 }
 
-static int write_answers(const oari_mail *m, outbox *out)
+static int write_answers(outbox *out)
 {
-    uint64_t at = atomic_load_explicit(out->head, memory_order_relaxed);
-    size_t room = room_in(m, out, at), n = 0;
+    size_t n = 0;
 
-    for (; n < out->answers && room >= sizeof(head); n++) {
-        ring_write(m, out->ring, at, &out->answer[n], sizeof(head));
-        at += sizeof(head);
-        room -= sizeof(head);
-    }
+    for (; n < out->answers &&
+           oari_ring_room(&out->ring, sizeof(head)) >= sizeof(head);
+         n++)
+        oari_ring_put(&out->ring, &out->answer[n], NULL, 0, 1);
     if (n == 0)
         return 0;
     out->answers -= n;
     memmove(out->answer, out->answer + n, out->answers * sizeof(head));
-    atomic_store_explicit(out->head, at, memory_order_seq_cst);
     return 1;
 }
 
@@ -239,8 +187,8 @@ static head head_of(oari_mail *m, const oar_transfer *t)
     if (h.kind == STREAM)
         h.number = oari_scratch(t, 3);
     if (h.kind == OFFER && t->bytes != 0) {
-        h.place = b->ops->place(b->self, t->data, t->bytes);
-        h.address = (uint64_t)(uintptr_t)t->data;
+        h.is.word[PLACE] = b->ops->place(b->self, t->data, t->bytes);
+        h.is.word[ADDRESS] = (uint64_t)(uintptr_t)t->data;
     }
     return h;
 }
@@ -250,34 +198,48 @@ static size_t data_bytes(const oar_transfer *t)
     return oari_scratch(t, 2) == OFFER ? 0 : t->bytes;
 }
 
-/* Writes as much of the first record as there is room for; whether any. */
-static int write_some(oari_mail *m, outbox *out, oar_transfer *t)
+static size_t least(size_t a, size_t b)
 {
-    uint64_t start = atomic_load_explicit(out->head, memory_order_relaxed);
-    uint64_t at = start;
-    size_t room = room_in(m, out, at), bytes = data_bytes(t), left, part;
+    return a < b ? a : b;
+}
 
-    if (out->sent == 0) {
-        head h;
-        if (room < sizeof h)
-            return 0;
-        h = head_of(m, t);
-        ring_write(m, out->ring, at, &h, sizeof h);
-        out->sent = sizeof h;
-        at += sizeof h;
-        room -= sizeof h;
-    }
-    left = bytes - (out->sent - sizeof(head));
-    part = left < room ? left : room / ROUND * ROUND;
-    part = part < SHARE ? part : SHARE;
-    if (part != 0)
-        ring_write(m, out->ring, at,
-                   (const unsigned char *)t->data + (bytes - left), part);
-    out->sent += part;
-    at += part == left ? round_up(part) : part;
-    if (at == start)
+/* The head with as much data as there is room for. */
+static int write_head(oari_mail *m, outbox *out, oar_transfer *t)
+{
+    size_t bytes = data_bytes(t), line = sizeof(head), part;
+    size_t room = oari_ring_room(&out->ring, line + least(bytes, line));
+    head h;
+
+    if (room < line)
         return 0;
-    atomic_store_explicit(out->head, at, memory_order_seq_cst);
+    h = head_of(m, t);
+    out->begun = 1;
+    if (bytes <= OARI_RING_INLINE) {
+        if (bytes != 0)
+            memcpy(h.is.data, t->data, bytes);
+        oari_ring_put(&out->ring, &h, NULL, 0, 1);
+        out->sent = bytes;
+        return 1;
+    }
+    part = least(bytes, least(room - line, OARI_RING_SHARE));
+    h.shown = (uint32_t)part;
+    oari_ring_put(&out->ring, &h, t->data, part, part == bytes);
+    out->sent = part;
+    return 1;
+}
+
+/* More of its data. */
+static int write_data(outbox *out, const oar_transfer *t)
+{
+    size_t left = t->bytes - out->sent;
+    size_t room = oari_ring_room(&out->ring, least(left, OARI_RING_SHARE));
+    size_t part = least(left, least(room, OARI_RING_SHARE));
+
+    if (part == 0)
+        return 0;
+    oari_ring_put_data(&out->ring, (const unsigned char *)t->data + out->sent,
+                       part, part == left);
+    out->sent += part;
     return 1;
 }
 
@@ -286,6 +248,7 @@ static void end_record(outbox *out, oar_transfer *t)
 {
     oari_row_remove(&out->queue, NULL, t);
     out->sent = 0;
+    out->begun = 0;
     if (oari_scratch(t, 2) == OFFER)
         oari_row_push(&out->offered, t);
     else
@@ -298,24 +261,31 @@ static void push_out(oari_mail *m, int peer)
     oar_transfer *t;
     int wrote = 0;
 
-    if (out->answers != 0 && out->sent == 0)
-        wrote = write_answers(m, out);
-    while ((t = out->queue.first) != NULL && write_some(m, out, t)) {
+    if (out->answers != 0 && !out->begun)
+        wrote = write_answers(out);
+    while ((t = out->queue.first) != NULL &&
+           (out->begun ? write_data(out, t) : write_head(m, out, t))) {
         wrote = 1;
-        if (out->sent == sizeof(head) + data_bytes(t))
+        if (out->sent == data_bytes(t))
             end_record(out, t);
     }
     if (wrote)
         oari_board_notify(m->board, peer);
 }
 
-static int may_push(const oari_mail *m, const outbox *out,
-                    const oar_transfer *t)
+/* Asks what was given back only when what is known does not do. */
+static int has_credit(const oari_mail *m, outbox *out, size_t bytes)
+{
+    if (oari_match_may_push(m->match, out->spent, out->known, bytes))
+        return 1;
+    out->known = atomic_load_explicit(out->back, memory_order_relaxed);
+    return oari_match_may_push(m->match, out->spent, out->known, bytes);
+}
+
+static int may_push(const oari_mail *m, outbox *out, const oar_transfer *t)
 {
     return !t->synchronous && t->bytes <= m->eager_bytes &&
-           oari_match_may_push(
-               m->match, out->spent,
-               atomic_load_explicit(out->back, memory_order_relaxed), t->bytes);
+           has_credit(m, out, t->bytes);
 }
 
 oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
@@ -352,7 +322,7 @@ static void answer(oari_mail *m, int peer, const head *h)
 static void say_taken(oari_mail *m, int peer, uint64_t number,
                       oar_status status)
 {
-    head h = { .kind = TAKEN, .status = status, .number = number };
+    head h = { .kind = TAKEN, .shown = (uint32_t)status, .number = number };
 
     answer(m, peer, &h);
 }
@@ -360,9 +330,10 @@ static void say_taken(oari_mail *m, int peer, uint64_t number,
 /* The data has to come through the ring. */
 static void ask_for(oari_mail *m, int peer, oar_transfer *t, uint64_t number)
 {
-    head h = { .kind = WANTED, .number = number, .place = ++m->number };
+    head h = { .kind = WANTED, .number = number };
 
-    oari_scratch_set(t, 1, h.place);
+    h.is.word[PLACE] = ++m->number;
+    oari_scratch_set(t, 1, m->number);
     oari_row_push(&m->in[peer].streaming, t);
     answer(m, peer, &h);
 }
@@ -498,7 +469,8 @@ static oar_status read_offer(oari_mail *m, int peer, const head *h)
     oari_offer offer = { .source = group_rank(m, peer),
                          .tag = h->tag,
                          .bytes = h->bytes,
-                         .word = { h->number, h->place, h->address } };
+                         .word = { h->number, h->is.word[PLACE],
+                                   h->is.word[ADDRESS] } };
 
     return oari_match_offer(m->match, &offer, &m->taker);
 }
@@ -511,11 +483,11 @@ static oar_status read_answer(oari_mail *m, int peer, const head *h)
     if (t == NULL)
         return bad_record(m, peer, h);
     if (h->kind == TAKEN) {
-        oari_transfer_finish(t, (oar_status)h->status);
+        oari_transfer_finish(t, (oar_status)h->shown);
         return OAR_OK;
     }
     oari_scratch_set(t, 2, STREAM);
-    oari_scratch_set(t, 3, h->place);
+    oari_scratch_set(t, 3, h->is.word[PLACE]);
     oari_row_push(&out->queue, t);
     push_out(m, peer);
     return OAR_OK;
@@ -558,13 +530,9 @@ static oar_status begin_record(oari_mail *m, int peer)
 static int read_head(oari_mail *m, int peer, oar_status *status)
 {
     inbox *in = &m->in[peer];
-    uint64_t at = atomic_load_explicit(in->taken, memory_order_relaxed);
-    uint64_t end = atomic_load_explicit(in->head, memory_order_acquire);
 
-    if (end - at < sizeof in->now)
+    if (!oari_ring_get(&in->ring, &in->now))
         return 0;
-    ring_read(m, in->ring, at, &in->now, sizeof in->now);
-    atomic_store_explicit(in->taken, at + sizeof in->now, memory_order_seq_cst);
     *status = begin_record(m, peer);
     return 1;
 }
@@ -582,21 +550,23 @@ static void end_data(oari_mail *m, inbox *in)
 /* Reads on in the open record; whether it moved. */
 static int read_some(oari_mail *m, inbox *in)
 {
-    uint64_t at = atomic_load_explicit(in->taken, memory_order_relaxed);
-    uint64_t end = atomic_load_explicit(in->head, memory_order_acquire);
-    size_t left = in->now.bytes - in->got, ready = (size_t)(end - at);
-    size_t part = left < ready ? left : ready;
+    size_t left = in->now.bytes - in->got, part;
+    unsigned char *to = in->in.target != NULL ? in->in.target + in->got : NULL;
 
-    part = part < SHARE ? part : SHARE;
-    if (part < left && part == 0)
+    if (in->now.bytes <= OARI_RING_INLINE) {
+        if (to != NULL && left != 0)
+            memcpy(to, in->now.is.data, left);
+        end_data(m, in);
+        return 1;
+    }
+    part = oari_ring_ready(&in->ring, least(left, OARI_RING_SHARE));
+    if (part == 0)
         return 0;
-    if (part != 0 && in->in.target != NULL)
-        ring_read(m, in->ring, at, in->in.target + in->got, part);
+    oari_ring_get_data(&in->ring, to, part, part == left);
+    if (part < left)
+        oari_ring_tell(&in->ring); /* there is room for more */
     in->got += part;
-    atomic_store_explicit(in->taken,
-                          at + (part == left ? round_up(part) : part),
-                          memory_order_seq_cst);
-    if (in->got == in->now.bytes)
+    if (part == left)
         end_data(m, in);
     return 1;
 }
@@ -610,8 +580,10 @@ static oar_status pull_in(oari_mail *m, int peer)
     while (status == OAR_OK &&
            (in->open ? read_some(m, in) : read_head(m, peer, &status)))
         moved = 1;
-    if (moved)
+    if (moved) {
+        oari_ring_tell(&in->ring);
         oari_board_notify(m->board, peer);
+    }
     return status;
 }
 

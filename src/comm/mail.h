@@ -3,8 +3,7 @@
  *
  * For every ordered pair there is a ring of bytes in the sender's control
  * block; the receiver keeps, in its own, how many bytes it has taken and what
- * credit it has given back (match.h). A record is a head of 48 bytes and, for
- * some, data, rounded up to 16; one longer than the ring flows through it.
+ * credit it has given back (match.h). What is in a ring: mail_ring.h.
  *
  *   PUSH    a message with its data, up to eager_bytes and the credit
  *   OFFER   a message's envelope, and where its data is

@@ -57,7 +57,7 @@ static uint64_t counter_at(const oari_control *control, size_t offset)
 
 static int has_mail(const oari_board *b, int from)
 {
-    size_t ring = b->layout.mail + (size_t)b->rank * OARI_MAIL_BYTES;
+    size_t ring = b->layout.mail + (size_t)b->rank * b->layout.ring;
     size_t taken = b->layout.taken + (size_t)from * OARI_LINE_ALIGN;
 
     return counter_at(b->control[from], ring) !=
