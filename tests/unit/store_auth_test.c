@@ -250,23 +250,48 @@ static void a_server_remembers_whom_it_refused_first(void **state)
 
 /* ---- children ------------------------------------------------------------ */
 
+static void ask_something(oari_store_link *link, char port[OARI_SOCK_TEXT])
+{
+    oari_wire_message add = { .head.kind = OARI_WIRE_ADD,
+                              .amount = 1,
+                              .key = { "n", 1 } };
+    oari_patience patience = { CALLER_PATIENCE_MS,
+                               oari_deadline(CALLER_PATIENCE_MS), 0 };
+    oari_wire_message reply;
+
+    OK(oari_link_ask(link, &add, &patience, &reply));
+    OK(oari_sock_name(link->stream.fd, port));
+}
+
 /* A child that gives up what it inherited must not say goodbye in the name of
- * its parent. */
+ * its parent, whose connection would have to be made again. */
 static void a_child_does_not_end_its_parents_connection(void **state)
 {
+    char before[OARI_SOCK_TEXT], after[OARI_SOCK_TEXT];
+    oari_store_link *link;
+    oari_trust trust;
     house h;
     pid_t child;
     int how;
 
     open_house(&h, "tls", &ours, &oari_store_default_limits);
-    assert_goes_on(&h);
+    set_wire("tls");
+    OK(oari_trust_make(&ours, &trust));
+    set_wire(NULL);
+    OK(oari_link_create(oar_store_server_address(h.server), &trust, &link));
+    ask_something(link, before);
     if ((child = fork()) == 0) {
+        link->stream.fd = -1;
+        oari_link_destroy(link);
         oar_store_destroy(h.guest);
         oar_store_server_destroy(h.server);
         _exit(0);
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    ask_something(link, after);
+    assert_string_equal(before, after);
+    oari_link_destroy(link);
     close_house(&h);
 }
 
