@@ -9,6 +9,8 @@
 #include <cmocka.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -293,6 +295,61 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     assert_string_equal(before, after);
     oari_link_destroy(link);
     close_house(&h);
+}
+
+typedef struct busy {
+    const house *house;
+    _Atomic int *done;
+} busy;
+
+/* New connections and old ones, without end. */
+static void *stay_busy(void *arg)
+{
+    const busy *b = arg;
+
+    for (;;) {
+        oar_store *store = NULL;
+        if (oari_store_join(oar_store_server_address(b->house->server),
+                            CALLER_PATIENCE_MS, &ours, &store) != OAR_OK ||
+            oar_store_add(store, "busy", 1, NULL) != OAR_OK)
+            _exit(2);
+        oar_store_destroy(store);
+        atomic_fetch_add(b->done, 1);
+    }
+    return NULL;
+}
+
+/* Leaves by exit, with all that the C library does then. */
+static void exit_in_the_middle(int times)
+{
+    static _Atomic int done;
+    static house h;
+    busy b = { &h, &done };
+    pthread_t thread;
+
+    set_wire("tls");
+    if (oari_store_serve("127.0.0.1:0", &oari_store_default_limits, &ours,
+                         &h.server) != OAR_OK ||
+        pthread_create(&thread, NULL, stay_busy, &b) != 0)
+        _exit(3);
+    while (atomic_load(&done) < times)
+        sched_yield();
+    exit(0);
+}
+
+/* The thread of a server, and others that have a connection, may be in the
+ * midst of TLS when the program ends. */
+static void a_program_may_exit_with_a_busy_server(void **state)
+{
+    for (int times = 1; times <= 10; times++) {
+        pid_t child;
+        int how;
+        if ((child = fork()) == 0)
+            exit_in_the_middle(times);
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFEXITED(how));
+        assert_int_equal(WEXITSTATUS(how), 0);
+    }
 }
 
 /* ---- handshakes by hand -------------------------------------------------- */
@@ -810,6 +867,7 @@ int main(void)
         cmocka_unit_test(a_server_without_a_secret_is_for_this_host),
         cmocka_unit_test(a_server_remembers_whom_it_refused_first),
         cmocka_unit_test(a_child_does_not_end_its_parents_connection),
+        cmocka_unit_test(a_program_may_exit_with_a_busy_server),
         cmocka_unit_test(a_proof_that_is_sent_back_is_refused),
         cmocka_unit_test(nothing_is_done_for_who_has_not_proved_itself),
         cmocka_unit_test(a_handshake_cannot_be_replayed),
