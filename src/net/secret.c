@@ -167,7 +167,7 @@ oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
                              const void *const *part, const size_t *bytes,
                              int parts, unsigned char proof[OARI_PROOF_BYTES])
 {
-    oari_secret_part piece[2 * PARTS_MAX];
+    oari_secret_part piece[2 * PARTS_MAX] = { { NULL, 0 } };
     unsigned char length[PARTS_MAX][NUMBER];
 
     if (parts > PARTS_MAX)
@@ -232,7 +232,8 @@ oar_status oari_secret_parse(const char *what, const char *text,
     for (int i = 0; good && i < OARI_SECRET_BYTES; i++) {
         int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
         good = high >= 0 && low >= 0;
-        made.bytes[i] = (unsigned char)(high << 4 | low);
+        if (good)
+            made.bytes[i] = (unsigned char)(high << 4 | low);
     }
     if (!good)
         return oari_fail(OAR_E_ARG, "%s should be %d hex digits", what,
