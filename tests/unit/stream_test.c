@@ -366,6 +366,33 @@ static void every_bit_of_the_first_flight_counts(void **state)
     }
 }
 
+/* The caller's second flight, by which it proves that it knows the key. Its
+ * length may make the answerer wait for more, for ever. */
+static void every_bit_of_the_second_flight_counts(void **state)
+{
+    unsigned char flight[2048];
+    size_t bytes = 5;
+
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        ssize_t got;
+        wire w;
+        lay_wire(&w);
+        step(&w.e.caller, &w.e.caller_says, &w.e.caller_done);
+        carry(w.near[1], w.far[0]);
+        step(&w.e.answerer, &w.e.answerer_says, &w.e.answerer_done);
+        carry(w.far[0], w.near[1]);
+        step(&w.e.caller, &w.e.caller_says, &w.e.caller_done);
+        got = recv(w.near[1], flight, sizeof flight, 0);
+        assert_true(w.e.caller_done && got > 5);
+        bytes = (size_t)got;
+        flight[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_int_equal(send(w.far[0], flight, bytes, MSG_NOSIGNAL), got);
+        run(&w);
+        assert_false(w.e.answerer_done);
+        take_up(&w);
+    }
+}
+
 static void a_flight_cut_short_gets_nowhere(void **state)
 {
     unsigned char flight[2048];
@@ -760,6 +787,7 @@ int main(void)
         cmocka_unit_test(
             a_server_with_a_certificate_instead_of_the_key_is_refused),
         cmocka_unit_test(every_bit_of_the_first_flight_counts),
+        cmocka_unit_test(every_bit_of_the_second_flight_counts),
         cmocka_unit_test(a_flight_cut_short_gets_nowhere),
         cmocka_unit_test(a_recorded_handshake_is_refused),
         cmocka_unit_test(bytes_that_are_no_tls_are_refused),
