@@ -49,6 +49,8 @@ static oar_status pick_run_id(launch *l)
     const char *id = l->opts.run_id;
     uint64_t number = 0;
 
+    if (id == NULL && l->opts.max_nodes > 1)
+        id = "default"; /* all nodes need the same */
     if (id == NULL) {
         if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
             return oari_fail(OAR_E_SYSTEM, "make an id for the run");

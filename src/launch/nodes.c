@@ -93,6 +93,20 @@ static oar_status told_to_end(const launch *l)
     return oari_fail(OAR_E_ABORTED, "ended by signal %d", l->told);
 }
 
+/* A registrar says something under its job's id as soon as it serves. */
+static oar_status check_job(const launch *l, launch_nodes *n)
+{
+    static const char *const word = "word";
+    oar_status status = oar_store_wait(n->store, 1, &word, n->lease_ms);
+
+    return status == OAR_E_TIMEOUT
+               ? oari_fail(OAR_E_STATE,
+                           "whoever serves at %s has no job \"%s\": another "
+                           "endpoint, or the same --rdzv-id on all nodes",
+                           l->opts.endpoint, l->run_id)
+               : status;
+}
+
 /* Tries until somebody serves there. */
 static oar_status connect(launch *l, launch_nodes *n)
 {
@@ -110,7 +124,9 @@ static oar_status connect(launch *l, launch_nodes *n)
         launch_pause(l, PAUSE_MS);
     }
     oar_store_destroy(probe);
-    return registrar_store(l->opts.endpoint, n->lease_ms, l->run_id, &n->store);
+    OARI_TRY(
+        registrar_store(l->opts.endpoint, n->lease_ms, l->run_id, &n->store));
+    return check_job(l, n);
 }
 
 /* An address of this host that the others can reach, without its port. */

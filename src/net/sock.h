@@ -51,7 +51,9 @@ oar_status oari_sock_connected(int fd, const char *address, int *done);
  * connecting or on a listener, for large ones to have their effect. */
 oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes);
 
-/* Whether the other end is on this host, by a loopback address. */
+/* Whether the other end is on this host: it has a loopback address, or the very
+ * address that this end has (which the kernel takes from no network). Both ends
+ * say the same. */
 int oari_sock_is_loopback(int fd);
 
 /* Whether `address` stands for a loopback address here; 0 for one that is not
