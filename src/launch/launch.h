@@ -82,8 +82,8 @@ typedef struct launch {
 oar_status launch_ranks_start(launch *l);
 void launch_ranks_reap(launch *l);
 void launch_ranks_signal(const launch *l, int sig);
-/* SIGTERM, and after the grace time SIGKILL, unless that has begun. */
-void launch_ranks_end(launch *l);
+/* The signal, and after the grace time SIGKILL, unless that has begun. */
+void launch_ranks_end(launch *l, int sig);
 /* Processes that escaped their group, where all children are ours. */
 void launch_ranks_end_orphans(const launch *l);
 

@@ -3,6 +3,7 @@
  * what the registrar says (registrar.h), and keeps to it. */
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,7 +218,7 @@ void launch_nodes_look(launch *l)
     if (status != OAR_OK || what != WORD_NONE) {
         l->over = n->why;
         launch_say(l, "epoch %d is over: %s", l->epoch.number, n->why);
-        launch_ranks_end(l);
+        launch_ranks_end(l, SIGTERM);
     }
 }
 

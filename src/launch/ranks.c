@@ -95,14 +95,14 @@ void launch_ranks_signal(const launch *l, int sig)
             kill(-l->rank[i].pid, sig);
 }
 
-void launch_ranks_end(launch *l)
+void launch_ranks_end(launch *l, int sig)
 {
     int64_t grace = l->opts.grace_ms != 0 ? l->opts.grace_ms : DEFAULT_GRACE_MS;
 
     if (l->kill_ns != OARI_NEVER)
         return;
     if (grace > 0)
-        launch_ranks_signal(l, SIGTERM);
+        launch_ranks_signal(l, sig);
     launch_ranks_signal(l, SIGCONT); /* a stopped one cannot end */
     l->kill_ns = oari_deadline(grace > 0 ? grace : 0);
 }
@@ -152,7 +152,7 @@ void launch_ranks_reap(launch *l)
         return; /* good, or ended by us */
     l->first_failed = failed;
     launch_report(l, "a rank failed");
-    launch_ranks_end(l);
+    launch_ranks_end(l, SIGTERM);
 }
 
 /* ---- orphans ------------------------------------------------------------- */

@@ -63,7 +63,7 @@ static oar_status run_ranks(launch *l)
     launch_boxes_make(l);
     status = launch_ranks_start(l);
     if (status != OAR_OK)
-        launch_ranks_end(l);
+        launch_ranks_end(l, SIGTERM);
     launch_watch(l);
     launch_ranks_end_orphans(l);
     return status;

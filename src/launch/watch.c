@@ -60,13 +60,14 @@ void launch_signals_restore(launch *l)
 /* A second one means it. */
 static void told_to_end(launch *l, int sig)
 {
-    launch_ranks_signal(l, sig);
+    if (l->kill_ns != OARI_NEVER) /* they were to end before */
+        launch_ranks_signal(l, sig);
     if (l->told != 0)
         l->kill_ns = 0;
     l->told = sig;
     if (l->result.exit_code == 0)
         l->result.exit_code = 128 + sig;
-    launch_ranks_end(l);
+    launch_ranks_end(l, sig);
 }
 
 /* What Ctrl-Z does to a program, to all of them. */
@@ -112,7 +113,7 @@ static void see_what_time_it_is(launch *l)
         if (l->result.exit_code == 0)
             l->result.exit_code = TIMED_OUT;
         launch_report(l, "the time is over");
-        launch_ranks_end(l);
+        launch_ranks_end(l, SIGTERM);
     }
     if (now >= l->kill_ns && l->left > 0) {
         launch_ranks_signal(l, SIGKILL);
