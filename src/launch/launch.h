@@ -35,8 +35,8 @@ typedef struct launch_epoch {
 typedef struct launch_rank {
     pid_t pid; /* 0: not running */
     int code;  /* how it ended; -1: it has not */
-    int64_t ended_ns;
-    int box; /* of its recorder; -1: none */
+    int late;  /* it ended when it was told to */
+    int box;   /* of its recorder; -1: none */
     launch_stream stream[2];
 } launch_rank;
 
@@ -59,10 +59,11 @@ typedef struct launch {
     launch_keeper keeper;
     launch_nodes *nodes; /* NULL: there is only this one */
     launch_rank *rank;
-    int left;         /* ranks that run */
-    int first_failed; /* of this epoch, by local rank; -1: none */
-    int64_t kill_ns;  /* when those that are left are killed */
-    const char *over; /* why the epoch ends though no rank failed; NULL: not */
+    int left;          /* ranks that run */
+    int first_failed;  /* of this epoch, by local rank; -1: none */
+    int64_t settle_ns; /* when those that are left are told to end */
+    int64_t kill_ns;   /* when those that are left are killed */
+    const char *over;  /* why the epoch ends though no rank failed; NULL: not */
 
     launch_sink sink[2]; /* standard error's may be unused: it is the first */
     launch_sink *out, *err;
@@ -73,6 +74,7 @@ typedef struct launch {
     int signal_fd;
     int told; /* the signal that ends all; 0: none */
     int64_t deadline_ns, look_ns;
+    int64_t stall_look_ns;
     uint64_t stall_seen; /* the operation that was last reported */
     oar_launch_result result;
 } launch;
@@ -81,6 +83,8 @@ typedef struct launch {
 
 oar_status launch_ranks_start(launch *l);
 void launch_ranks_reap(launch *l);
+/* After a failure: ends the others when they had their moment. */
+void launch_ranks_settle(launch *l);
 void launch_ranks_signal(const launch *l, int sig);
 /* The signal, and after the grace time SIGKILL, unless that has begun. */
 void launch_ranks_end(launch *l, int sig);
@@ -134,6 +138,7 @@ oar_status launch_epochs_run(launch *l);
 
 void launch_boxes_make(launch *l);
 void launch_boxes_drop(launch *l);
+void launch_boxes_in_rank(const launch *l, int local);
 void launch_report(launch *l, const char *why);
 void launch_look_for_stall(launch *l);
 

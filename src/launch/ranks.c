@@ -13,7 +13,12 @@
 #include "base/status.h"
 #include "launch/launch.h"
 
-enum { DEFAULT_GRACE_MS = 2000, ORPHANS_MAX = 256, SWEEPS = 1000 };
+enum {
+    DEFAULT_GRACE_MS = 2000,
+    SETTLE_MS = 100,
+    ORPHANS_MAX = 256,
+    SWEEPS = 1000
+};
 
 /* ---- in the rank --------------------------------------------------------- */
 
@@ -38,6 +43,7 @@ static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
     if (getppid() != parent)
         _exit(1);
     launch_output_in_rank(l, local);
+    launch_boxes_in_rank(l, local);
     if (l->bound != NULL)
         sched_setaffinity(0, sizeof *l->bound, &l->bound[local]);
     setrlimit(RLIMIT_NOFILE, &l->files);
@@ -75,7 +81,7 @@ static oar_status start_rank(launch *l, int local)
 oar_status launch_ranks_start(launch *l)
 {
     l->first_failed = -1;
-    l->kill_ns = OARI_NEVER;
+    l->kill_ns = l->settle_ns = OARI_NEVER;
     l->over = NULL;
     for (int i = 0; i < l->ranks; i++) {
         l->rank[i].code = -1;
@@ -105,6 +111,7 @@ void launch_ranks_end(launch *l, int sig)
         launch_ranks_signal(l, sig);
     launch_ranks_signal(l, SIGCONT); /* a stopped one cannot end */
     l->kill_ns = oari_deadline(grace > 0 ? grace : 0);
+    l->settle_ns = OARI_NEVER;
 }
 
 /* A rank that has ended is looked at before it is reaped: until then its
@@ -126,7 +133,7 @@ static void note_end(launch *l, int local, int how)
 
     r->pid = 0;
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
-    r->ended_ns = oari_now_ns();
+    r->late = l->kill_ns != OARI_NEVER;
     l->left--;
 }
 
@@ -148,9 +155,19 @@ void launch_ranks_reap(launch *l)
         if (l->rank[i].code != 0 && more_telling(l, i, failed))
             failed = i;
     }
-    if (failed < 0 || l->kill_ns != OARI_NEVER)
-        return; /* good, or ended by us */
+    if (failed < 0 || l->kill_ns != OARI_NEVER || l->first_failed >= 0)
+        return; /* good, or ended by us, or a consequence */
     l->first_failed = failed;
+    l->settle_ns = oari_deadline(SETTLE_MS);
+}
+
+/* The others are left a moment to find out by themselves, and to say what they
+ * have to: who only left, and who waited for whom, is clearer then. */
+void launch_ranks_settle(launch *l)
+{
+    if (l->first_failed < 0 || l->kill_ns != OARI_NEVER ||
+        (l->left > 0 && oari_now_ns() < l->settle_ns))
+        return;
     launch_report(l, "a rank failed");
     launch_ranks_end(l, SIGTERM);
 }

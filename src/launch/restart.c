@@ -77,21 +77,19 @@ static void end_epoch(launch *l)
 
 /* ---- how it ended -------------------------------------------------------- */
 
-/* "; ranks 0, 3 had left with code 0", if any had before that rank failed. */
+/* "; had left with code 0: rank 0, 3", if any had. */
 static void tell_who_left(const launch *l, char *text, size_t room)
 {
-    const launch_rank *failed = &l->rank[l->first_failed];
     size_t used = 0;
     int count = 0;
 
     text[0] = 0;
     for (int i = 0; i < l->ranks && used + 64 < room; i++) {
         const launch_rank *r = &l->rank[i];
-        if (r->code != 0 || r->ended_ns > failed->ended_ns)
+        if (r->code != 0 || r->late)
             continue;
         used += (size_t)snprintf(text + used, room - used, "%s%d",
-                                 count++ == 0 ? "; had left before with code "
-                                                "0: rank "
+                                 count++ == 0 ? "; had left with code 0: rank "
                                               : ", ",
                                  l->epoch.first + i);
     }

@@ -139,12 +139,19 @@ static void wait_until(launch *l, int64_t when_ns)
     take_signals(l);
 }
 
+static int64_t next_time(const launch *l)
+{
+    return earlier(earlier(l->look_ns, l->settle_ns),
+                   earlier(l->kill_ns, l->deadline_ns));
+}
+
 static void watch_ranks(launch *l)
 {
     while (l->left > 0) {
-        wait_until(l, earlier(l->look_ns, earlier(l->kill_ns, l->deadline_ns)));
+        wait_until(l, next_time(l));
         launch_output_move(l);
         launch_ranks_reap(l);
+        launch_ranks_settle(l);
         see_what_time_it_is(l);
     }
 }

@@ -568,6 +568,8 @@ static void a_job_is_restarted_in_a_new_epoch(void **state)
         run_shell(2,
                   "echo $OARSONG_STORE $OARSONG_SECRET "
                   ">$TMPDIR/$OARSONG_EPOCH.$RANK; "
+                  "until test -s $TMPDIR/$OARSONG_EPOCH.0 && "
+                  "test -s $TMPDIR/$OARSONG_EPOCH.1; do sleep 0.01; done; "
                   "test $OARSONG_EPOCH = $TORCHELASTIC_RESTART_COUNT && "
                   "test $TORCHELASTIC_MAX_RESTARTS = 3 && "
                   "test $OARSONG_EPOCH = 2",
@@ -612,8 +614,7 @@ static void who_left_before_is_told(void **state)
                   "rm pid; exit 3",
                   NULL, NULL),
         OAR_E_PEER);
-    assert_says("rank 1 ended with code 3; had left before with code 0: "
-                "rank 0");
+    assert_says("rank 1 ended with code 3; had left with code 0: rank 0");
 }
 
 /* ---- what ranks are told and given -----------------------------------------
