@@ -284,12 +284,26 @@ static void keep_strict(oari_inquest *q)
     q->waits = kept;
 }
 
+/* A rank that waits for a message is in it, though its group is at nothing. */
+static void mark_message(oari_part *p)
+{
+    for (int i = 0; i < p->ops && p->here == OARI_IDLE; i++)
+        if (p->op[i].kind >= OAR_COLL_SEND && p->op[i].waited &&
+            p->op[i].state == OAR_RECORD_POSTED)
+            p->here = OARI_WAITS;
+}
+
 oar_status oari_waits_find(oari_inquest *q)
 {
     for (int i = 0; i < q->items; i++)
-        for (int r = 0; r < q->item[i].ranks; r++)
-            if (q->item[i].part[r].ring != NULL)
-                OARI_TRY(wait_of(q, &q->item[i], &q->item[i].part[r]));
+        for (int r = 0; r < q->item[i].ranks; r++) {
+            oari_part *p = &q->item[i].part[r];
+
+            if (p->ring == NULL)
+                continue;
+            OARI_TRY(wait_of(q, &q->item[i], p));
+            mark_message(p);
+        }
     keep_strict(q);
     return q->autopsy->ranks > 0 ? find_circle(q) : OAR_OK;
 }
