@@ -240,15 +240,11 @@ void oari_judge_wait(const oari_inquest *q, const oari_wait *first, char *text,
     char about[OP * 3], waiters[LIST + 64], others[LIST + 32] = "";
     int count = 0;
 
-    say_waiters(w, waiters, sizeof waiters);
     if (p == NULL) {
-        char what[OP];
-
-        say_what(w, what, sizeof what);
-        snprintf(text, bytes, "nobody has sent what rank %d waits for in %s",
-                 w->part->world, what);
+        snprintf(text, bytes, "rank %d waits for anybody", w->part->world);
         return;
     }
+    say_waiters(w, waiters, sizeof waiters);
     list_parts(w->in, is_target, w, others, sizeof others, &count);
     say_missing(q, w, p, about, sizeof about);
     if (count > 1)
@@ -507,12 +503,13 @@ static int judge_waits(oari_inquest *q)
     const oari_wait *w = oari_waits_longest(q, patience_ns, 0);
 
     for (int i = 0; w == NULL && i < q->waits; i++)
-        if (oari_part_gone(q->wait[i].part) && q->wait[i].strict)
+        if (oari_part_gone(q->wait[i].part) && oari_wait_counts(&q->wait[i]))
             w = &q->wait[i];
     for (int i = 0; w == NULL && i < q->waits; i++) {
         const oari_part *target = oari_wait_target(&q->wait[i]);
 
-        if (q->wait[i].strict && target != NULL && oari_part_gone(target))
+        if (oari_wait_counts(&q->wait[i]) && target != NULL &&
+            oari_part_gone(target))
             w = &q->wait[i];
     }
     if (w == NULL)

@@ -141,10 +141,11 @@ const oari_part *oari_wait_target(const oari_wait *w)
     return NULL;
 }
 
-/* A message that nobody waits for may lie there for good reason. */
-static int counts(const oari_wait *w)
+int oari_wait_counts(const oari_wait *w)
 {
-    return w->strict || w->op->kind < OAR_COLL_SEND;
+    if (w->op == NULL || w->op->kind < OAR_COLL_SEND)
+        return 1;
+    return w->strict && w->peer != NULL && w->op->tag <= UINT32_MAX;
 }
 
 const oari_wait *oari_waits_longest(const oari_inquest *q, int64_t older_ns,
@@ -155,7 +156,7 @@ const oari_wait *oari_waits_longest(const oari_inquest *q, int64_t older_ns,
     for (int i = 0; i < q->waits; i++) {
         const oari_wait *w = &q->wait[i];
 
-        if (w->age_ns < older_ns || !counts(w) ||
+        if (w->age_ns < older_ns || !oari_wait_counts(w) ||
             (alive && (oari_part_gone(w->part) ||
                        (w->op != NULL && w->op->state != OAR_RECORD_POSTED))))
             continue;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <oarsong/autopsy.h>
@@ -26,12 +27,12 @@ static int in_folder;    /* boxes are files there */
 static crew_flag *flag;  /* raised: who waits for it may end */
 static crew_flag *ready; /* how many have ended the first six operations */
 
+static crew now; /* the one under test; its rest is ended in any case */
+
 /* What a rank does when all have met. */
 typedef int (*deed_fn)(crew *c, int rank, oar_group *g);
 
 /* ---- ranks --------------------------------------------------------------- */
-
-static int reduce_line;
 
 static oar_status reduce(oar_group *g)
 {
@@ -39,7 +40,6 @@ static oar_status reduce(oar_group *g)
     oar_call_opts o = oar_call_opts_init();
 
     o.label = "gradients";
-    reduce_line = __LINE__ + 1;
     return oar_all_reduce(g, oar_span_of(x, COUNT, OAR_F32), OAR_SUM, &o, NULL);
 }
 
@@ -175,6 +175,16 @@ static int do_nothing_wrong(crew *c, int rank, oar_group *g)
 
 /* ---- the parent ---------------------------------------------------------- */
 
+static void kill_all(crew *c)
+{
+    for (int r = 0; r < RANKS; r++)
+        if (c->pid[r] != 0)
+            kill(c->pid[r], SIGKILL);
+    for (int r = 0; r < RANKS; r++)
+        if (c->pid[r] != 0)
+            crew_wait(c, r, CREW_PATIENCE_MS);
+}
+
 static int set_up(void **state)
 {
     flag = crew_page(2 * sizeof *flag);
@@ -188,6 +198,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
+    kill_all(&now);
     for (int r = 0; r < RANKS; r++)
         close(box[r]);
     folder_drop(folder);
@@ -203,18 +214,21 @@ static void start(crew *c, deed_fn fn, const char *name)
     crew_start(c, RANKS, be_rank, &what, "%s", name);
 }
 
+static oar_status look_once(oar_autopsy **a)
+{
+    return in_folder ? oar_autopsy_open(folder, a)
+                     : oar_autopsy_from_fds(box, RANKS, a);
+}
+
 static oar_autopsy *look(void)
 {
     oar_autopsy *a = NULL;
 
-    if (in_folder)
-        OK(oar_autopsy_open(folder, &a));
-    else
-        OK(oar_autopsy_from_fds(box, RANKS, &a));
+    OK(look_once(&a));
     return a;
 }
 
-/* Until an operation waits, in at least so many ranks if those are said. */
+/* Until an operation waits. */
 static void await_stall(crew *c, oar_stall *stall)
 {
     int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
@@ -222,9 +236,8 @@ static void await_stall(crew *c, oar_stall *stall)
 
     while (!found) {
         oar_autopsy *a = NULL;
-        oar_status status = in_folder ? oar_autopsy_open(folder, &a)
-                                      : oar_autopsy_from_fds(box, RANKS, &a);
-        if (status == OAR_OK)
+
+        if (look_once(&a) == OAR_OK)
             found = oar_autopsy_stall(a, STALL_MS, stall);
         oar_autopsy_destroy(a);
         if (!found && oari_now_ns() > deadline)
@@ -238,29 +251,21 @@ static oar_autopsy *await_text(crew *c, const char *part)
     int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
 
     for (;;) {
-        oar_autopsy *a = look();
+        oar_autopsy *a = NULL;
         char *text = NULL;
         int found;
 
-        OK(oar_autopsy_text(a, &text));
-        found = strstr(text, part) != NULL;
+        if (look_once(&a) == OAR_OK)
+            OK(oar_autopsy_text(a, &text));
+        found = text != NULL && strstr(text, part) != NULL;
         if (!found && oari_now_ns() > deadline)
-            crew_give_up(c, "no \"%s\" in\n%s", part, text);
+            crew_give_up(c, "no \"%s\" in\n%s", part,
+                         text != NULL ? text : oar_last_error_text());
         oar_free(text);
         if (found)
             return a;
         oar_autopsy_destroy(a);
     }
-}
-
-static void kill_all(crew *c)
-{
-    for (int r = 0; r < RANKS; r++)
-        if (c->pid[r] != 0)
-            kill(c->pid[r], SIGKILL);
-    for (int r = 0; r < RANKS; r++)
-        if (c->pid[r] != 0)
-            crew_wait(c, r, CREW_PATIENCE_MS);
 }
 
 static char *text_of(const oar_autopsy *a)
@@ -308,9 +313,19 @@ static void assert_row(const char *text, int rank, const char *here,
     assert_true(strlen(row) <= 120);
 }
 
-static void site_of(int line, char site[64])
+/* Until these ranks wait in the seventh operation, as the table has it. */
+static oar_autopsy *await_waiting(crew *c, const char *ranks)
 {
-    snprintf(site, 64, "autopsy_test.c:%d", line);
+    oar_autopsy *a = NULL;
+    char row[64];
+
+    for (; *ranks != 0; ranks++) {
+        oar_autopsy_destroy(a);
+        snprintf(row, sizeof row, "\n  %-11c  waits     all_reduce #7 ",
+                 *ranks);
+        a = await_text(c, row);
+    }
+    return a;
 }
 
 /* The verdict alone. */
@@ -361,21 +376,19 @@ static json_t *group_named(json_t *json, const char *name)
 
 static void a_killed_rank_is_named_with_the_call_it_did_not_come_to(void **s)
 {
-    crew c;
     oar_autopsy *a;
     json_t *json, *group, *member;
-    char who[128], site[64], *text;
+    char who[128], *text;
     pid_t pid;
 
-    start(&c, die_before, "rank 2 is killed before an all_reduce");
-    pid = c.pid[2];
-    crew_expect(&c, 2, 128 + SIGKILL);
-    oar_autopsy_destroy(await_text(&c, "\n  0            failed"));
-    oar_autopsy_destroy(await_text(&c, "\n  1            failed"));
-    a = await_text(&c, "\n  3            failed");
+    start(&now, die_before, "rank 2 is killed before an all_reduce");
+    pid = now.pid[2];
+    crew_expect(&now, 2, 128 + SIGKILL);
+    oar_autopsy_destroy(await_text(&now, "\n  0            failed"));
+    oar_autopsy_destroy(await_text(&now, "\n  1            failed"));
+    a = await_text(&now, "\n  3            failed");
     OK(oar_autopsy_note(a, 2, "killed by SIGKILL"));
     text = text_of(a);
-    site_of(reduce_line, site);
     snprintf(who, sizeof who,
              "pid %d) was killed by SIGKILL before all_reduce "
              "#7 at autopsy_test.c:",
@@ -412,21 +425,20 @@ static void a_killed_rank_is_named_with_the_call_it_did_not_come_to(void **s)
     crew_raise(flag);
     for (int r = 0; r < RANKS; r++)
         if (r != 2)
-            crew_expect(&c, r, 7);
-    crew_end(&c);
+            crew_expect(&now, r, 7);
+    crew_end(&now);
 }
 
 /* The three of one kind: rank 2 has not come, and why. */
 static void expect_missing(deed_fn fn, const char *name, const char *verdict,
                            const char *process)
 {
-    crew c;
     oar_autopsy *a;
     oar_stall stall = oar_stall_init();
     char *text;
 
-    start(&c, fn, name);
-    await_stall(&c, &stall);
+    start(&now, fn, name);
+    await_stall(&now, &stall);
     assert_string_equal(stall.group, "world");
     assert_int_equal(stall.kind, OAR_COLL_ALL_REDUCE);
     assert_int_equal(stall.number, 7);
@@ -435,7 +447,7 @@ static void expect_missing(deed_fn fn, const char *name, const char *verdict,
     assert_true(stall.rank != 2 && stall.waiting_ms >= STALL_MS);
     assert_has(stall.site, "autopsy_test.c:");
     assert_has(stall.text, verdict);
-    a = look();
+    a = await_waiting(&now, "013");
     text = text_of(a);
     assert_row(text, 2, "missing", "all_reduce #6 at autopsy_test.c:");
     assert_row(text, 2, "missing", process);
@@ -444,8 +456,8 @@ static void expect_missing(deed_fn fn, const char *name, const char *verdict,
     assert_row(text, 3, "waits", "all_reduce #7");
     oar_free(text);
     oar_autopsy_destroy(a);
-    kill_all(&c);
-    crew_end(&c);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static void a_stopped_rank_is_not_taken_for_a_dead_one(void **state)
@@ -462,27 +474,25 @@ static void a_rank_that_computes_is_seen_to_run(void **state)
 
 static void one_that_is_waited_for_after_posting_is_a_stall_too(void **state)
 {
-    crew c;
     oar_stall stall = oar_stall_init();
 
-    start(&c, wait_for_work, "ranks wait for a work");
-    await_stall(&c, &stall);
+    start(&now, wait_for_work, "ranks wait for a work");
+    await_stall(&now, &stall);
     assert_int_equal(stall.missing, 2);
-    kill_all(&c);
-    crew_end(&c);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static void a_rank_that_exits_early_is_said_to_have_exited(void **state)
 {
-    crew c;
     oar_autopsy *a;
     char *text;
 
-    start(&c, exit_before, "rank 2 exits before an all_reduce");
-    crew_expect(&c, 2, 0);
-    crew_expect(&c, 0, 7);
-    crew_expect(&c, 1, 7);
-    crew_expect(&c, 3, 7);
+    start(&now, exit_before, "rank 2 exits before an all_reduce");
+    crew_expect(&now, 2, 0);
+    crew_expect(&now, 0, 7);
+    crew_expect(&now, 1, 7);
+    crew_expect(&now, 3, 7);
     a = look();
     text = text_of(a);
     assert_has(text, "exited before all_reduce #7");
@@ -494,18 +504,17 @@ static void a_rank_that_exits_early_is_said_to_have_exited(void **state)
     assert_row(text, 0, "failed", "exit code 7");
     oar_free(text);
     oar_autopsy_destroy(a);
-    crew_end(&c);
+    crew_end(&now);
 }
 
 static void ranks_that_call_different_things_are_named_with_both(void **state)
 {
-    crew c;
     oar_autopsy *a;
     char *text, line[1100];
 
-    start(&c, call_another, "rank 1 calls a barrier");
-    oar_autopsy_destroy(await_text(&c, "ranks 0, 2, 3 call all_reduce"));
-    a = await_text(&c, "\n  1            failed");
+    start(&now, call_another, "rank 1 calls a barrier");
+    oar_autopsy_destroy(await_text(&now, "ranks 0, 2, 3 call all_reduce"));
+    a = await_text(&now, "\n  1            failed");
     text = text_of(a);
     oar_autopsy_destroy(a);
     first_line(text, line, sizeof line);
@@ -517,19 +526,18 @@ static void ranks_that_call_different_things_are_named_with_both(void **state)
     oar_free(text);
     crew_raise(flag);
     for (int r = 0; r < RANKS; r++)
-        crew_expect(&c, r, 7);
-    crew_end(&c);
+        crew_expect(&now, r, 7);
+    crew_end(&now);
 }
 
 static void ranks_that_wait_in_a_circle_are_a_deadlock(void **state)
 {
-    crew c;
     oar_autopsy *a;
     json_t *json;
     char *text, line[1100];
 
-    start(&c, receive_in_circle, "everybody receives from the next");
-    a = await_text(&c, "rank 3 waits for rank 0");
+    start(&now, receive_in_circle, "everybody receives from the next");
+    a = await_text(&now, "rank 3 waits for rank 0");
     json = json_of(a, 0);
     assert_int_equal(json_array_size(json_object_get(json, "circle")), RANKS);
     json_decref(json);
@@ -542,22 +550,21 @@ static void ranks_that_wait_in_a_circle_are_a_deadlock(void **state)
     assert_row(text, 2, "waits", "recv #7 from rank 3, tag 7, at");
     oar_free(text);
     oar_autopsy_destroy(a);
-    kill_all(&c);
+    kill_all(&now);
     a = look(); /* and afterwards as well */
     text = text_of(a);
     assert_begins(text, "deadlock");
     oar_free(text);
     oar_autopsy_destroy(a);
-    crew_end(&c);
+    crew_end(&now);
 }
 
 static void a_receive_names_whom_it_waits_for(void **state)
 {
-    crew c;
     oar_stall stall = oar_stall_init();
 
-    start(&c, receive_nothing, "rank 1 sends nothing");
-    await_stall(&c, &stall);
+    start(&now, receive_nothing, "rank 1 sends nothing");
+    await_stall(&now, &stall);
     assert_int_equal(stall.kind, OAR_COLL_RECV);
     assert_int_equal(stall.rank, 0);
     assert_int_equal(stall.missing, 1);
@@ -565,20 +572,19 @@ static void a_receive_names_whom_it_waits_for(void **state)
     assert_has(stall.text, "recv #8 from rank 1, tag 99, at autopsy_test.c:");
     crew_raise(flag);
     for (int r = 1; r < RANKS; r++)
-        crew_wait(&c, r, CREW_PATIENCE_MS);
-    kill_all(&c);
-    crew_end(&c);
+        crew_wait(&now, r, CREW_PATIENCE_MS);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static void a_row_of_waits_is_followed_to_its_end(void **state)
 {
-    crew c;
     oar_autopsy *a;
     oar_stall stall = oar_stall_init();
     char *text, line[1100];
 
-    start(&c, wait_in_part, "rank 3 is waited for in a part");
-    a = await_text(&c, "rank 3 (host "); /* a second later */
+    start(&now, wait_in_part, "rank 3 is waited for in a part");
+    a = await_text(&now, "rank 3 (host "); /* a second later */
     assert_true(oar_autopsy_stall(a, STALL_MS, &stall));
     text = text_of(a);
     first_line(text, line, sizeof line);
@@ -591,8 +597,8 @@ static void a_row_of_waits_is_followed_to_its_end(void **state)
     assert_row(text, 3, "missing", "running");
     oar_free(text);
     oar_autopsy_destroy(a);
-    kill_all(&c);
-    crew_end(&c);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static int join_without_last(crew *c, int rank, void *arg)
@@ -607,13 +613,12 @@ static int join_without_last(crew *c, int rank, void *arg)
 
 static void a_group_that_is_not_made_names_who_has_not_come(void **state)
 {
-    crew c;
     oar_stall stall = oar_stall_init();
     oar_autopsy *a;
     char *text;
 
-    crew_start(&c, RANKS, join_without_last, NULL, "rank 3 does not join");
-    await_stall(&c, &stall);
+    crew_start(&now, RANKS, join_without_last, NULL, "rank 3 does not join");
+    await_stall(&now, &stall);
     assert_int_equal(stall.kind, OAR_COLL_COUNT);
     assert_int_equal(stall.missing, 3);
     assert_has(stall.text, "rank 3 has not made its group yet");
@@ -624,24 +629,22 @@ static void a_group_that_is_not_made_names_who_has_not_come(void **state)
     assert_row(text, 3, "not yet", "no call yet");
     oar_free(text);
     oar_autopsy_destroy(a);
-    kill_all(&c);
-    crew_end(&c);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static void after_all_are_killed_the_table_is_still_right(void **state)
 {
     for (in_folder = 0; in_folder < 2; in_folder++) {
-        crew c;
         oar_autopsy *a;
-        oar_stall stall = oar_stall_init();
         pid_t pid;
         char *text, here[64];
 
         atomic_store(ready, 0);
-        start(&c, compute_before, "all are killed");
-        await_stall(&c, &stall);
-        pid = c.pid[2];
-        kill_all(&c);
+        start(&now, compute_before, "all are killed");
+        oar_autopsy_destroy(await_waiting(&now, "013"));
+        pid = now.pid[2];
+        kill_all(&now);
         a = look();
         text = text_of(a);
         assert_begins(text, "rank 2 (host ");
@@ -655,26 +658,23 @@ static void after_all_are_killed_the_table_is_still_right(void **state)
         assert_false(oar_autopsy_stall(a, 0, NULL));
         oar_free(text);
         oar_autopsy_destroy(a);
-        crew_end(&c);
+        crew_end(&now);
     }
 }
 
 /* As a launcher does it: looked at while they hang, read much later. */
 static void what_was_saved_says_the_same_when_all_are_gone(void **state)
 {
-    crew c;
     oar_autopsy *a, *again = NULL;
-    oar_stall stall = oar_stall_init();
     char *before, *after;
 
-    start(&c, stop_before, "saved while rank 2 is stopped");
-    await_stall(&c, &stall);
-    a = look();
+    start(&now, stop_before, "saved while rank 2 is stopped");
+    a = await_waiting(&now, "013");
     OK(oar_autopsy_note(a, 1, "killed by SIGSEGV"));
     before = text_of(a);
     OK(oar_autopsy_save(a, folder));
     oar_autopsy_destroy(a);
-    kill_all(&c);
+    kill_all(&now);
     assert_int_equal(folder_entries(folder), RANKS);
     OK(oar_autopsy_open(folder, &again));
     after = text_of(again);
@@ -684,20 +684,20 @@ static void what_was_saved_says_the_same_when_all_are_gone(void **state)
     oar_free(before);
     oar_free(after);
     oar_autopsy_destroy(again);
-    crew_end(&c);
+    crew_end(&now);
 }
 
 static void a_rank_without_a_box_is_unknown_and_not_left_out(void **state)
 {
-    crew c;
     oar_autopsy *a = NULL;
     oar_stall stall = oar_stall_init();
     json_t *json, *rank;
     char *text;
     int some[RANKS];
 
-    start(&c, compute_before, "rank 2 has no box");
-    await_stall(&c, &stall);
+    start(&now, compute_before, "rank 2 has no box");
+    oar_autopsy_destroy(await_waiting(&now, "013"));
+    await_stall(&now, &stall);
     memcpy(some, box, sizeof some);
     some[2] = -1;
     OK(oar_autopsy_from_fds(some, RANKS, &a));
@@ -713,19 +713,18 @@ static void a_rank_without_a_box_is_unknown_and_not_left_out(void **state)
     json_decref(json);
     oar_free(text);
     oar_autopsy_destroy(a);
-    kill_all(&c);
-    crew_end(&c);
+    kill_all(&now);
+    crew_end(&now);
 }
 
 static void when_nothing_is_wrong_that_is_what_is_said(void **state)
 {
-    crew c;
     oar_autopsy *a;
     char *text;
 
-    start(&c, do_nothing_wrong, "nothing is wrong");
+    start(&now, do_nothing_wrong, "nothing is wrong");
     for (int r = 0; r < RANKS; r++)
-        crew_expect(&c, r, 0);
+        crew_expect(&now, r, 0);
     a = look();
     text = text_of(a);
     assert_has(text, "nothing is wrong: 4 ranks");
@@ -733,7 +732,68 @@ static void when_nothing_is_wrong_that_is_what_is_said(void **state)
     assert_false(oar_autopsy_wrong(a));
     oar_free(text);
     oar_autopsy_destroy(a);
-    crew_end(&c);
+    crew_end(&now);
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+/* Its exit code, and what it printed. */
+static int run_command(const char *args, char *out, size_t bytes)
+{
+    const char *build = getenv("OARSONG_BUILD_DIR");
+    char line[512];
+    size_t n;
+    FILE *pipe;
+    int how;
+
+    snprintf(line, sizeof line, "'%s/bin/oarsong' autopsy %s 2>&1", build,
+             args);
+    pipe = popen(line, "r");
+    assert_non_null(pipe);
+    n = fread(out, 1, bytes - 1, pipe);
+    out[n] = 0;
+    how = pclose(pipe);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+}
+
+static void the_command_reads_a_folder_and_says_if_it_is_well(void **state)
+{
+    static char out[1 << 18];
+    const char *build = getenv("OARSONG_BUILD_DIR");
+    char args[FOLDER_PATH + 32], path[512];
+    oar_stall stall = oar_stall_init();
+    json_t *json;
+
+    snprintf(path, sizeof path, "%s/bin/oarsong", build != NULL ? build : "");
+    if (access(path, X_OK) != 0)
+        skip();
+    in_folder = 1;
+    start(&now, do_nothing_wrong, "a job that ends well");
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&now, r, 0);
+    crew_end(&now);
+    assert_int_equal(run_command(folder, out, sizeof out), 0);
+    assert_begins(out, "nothing is wrong: 4 ranks");
+    atomic_store(ready, 0);
+    atomic_store(flag, 0);
+    start(&now, compute_before, "a job that hangs");
+    await_stall(&now, &stall);
+    kill_all(&now);
+    crew_end(&now);
+    assert_int_equal(run_command(folder, out, sizeof out), 1);
+    assert_begins(out, "rank 2 (host ");
+    snprintf(args, sizeof args, "%s --json --last 2", folder);
+    assert_int_equal(run_command(args, out, sizeof out), 1);
+    json = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(json);
+    assert_begins(json_text(json, "verdict"), "rank 2 (host ");
+    json_decref(json);
+    assert_int_equal(run_command("", out, sizeof out), 2);
+    assert_int_equal(run_command("/no/such/folder", out, sizeof out), 2);
+    assert_has(out, "/no/such/folder");
+    assert_int_equal(run_command("--last 2 x", out, sizeof out), 2);
+    assert_int_equal(run_command("--help", out, sizeof out), 0);
+    assert_has(out, "--json");
 }
 
 #define BOXES(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -755,6 +815,7 @@ int main(void)
         BOXES(what_was_saved_says_the_same_when_all_are_gone),
         BOXES(a_rank_without_a_box_is_unknown_and_not_left_out),
         BOXES(when_nothing_is_wrong_that_is_what_is_said),
+        BOXES(the_command_reads_a_folder_and_says_if_it_is_well),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

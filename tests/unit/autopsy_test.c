@@ -214,6 +214,51 @@ static void messages_do_not_disturb_the_count_of_collectives(void **state)
         close(fd[r]);
 }
 
+/* A thread's message was counted after another thread's collective. */
+static void a_message_that_was_counted_late_is_put_right(void **state)
+{
+    oar_autopsy *a = NULL;
+    oar_stall stall = oar_stall_init();
+    int fd[2];
+
+    for (int r = 0; r < 2; r++) {
+        make_head(r, 2, "one", OARI_LIFE_SLEEPS);
+        make_ring(r, 2);
+        add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_DONE);
+        if (r == 0)
+            add_op(2, OAR_COLL_SEND, 1, 11, OAR_RECORD_DONE);
+        add_op(3 - (uint64_t)r, OAR_COLL_BARRIER, -1, 20, OAR_RECORD_POSTED);
+        fd[r] = put_box(); /* rank 0 says that it is at number 3 */
+    }
+    OK(oar_autopsy_from_fds(fd, 2, &a));
+    assert_int_equal(oar_autopsy_stall(a, 0, &stall), 0);
+    oar_autopsy_destroy(a);
+    close(fd[0]);
+    close(fd[1]);
+}
+
+/* As a server does all day. */
+static void who_receives_from_anybody_is_not_stuck(void **state)
+{
+    oar_autopsy *a = NULL;
+    char *text = NULL;
+    int fd;
+
+    make_head(0, 1, "one", OARI_LIFE_SLEEPS);
+    make_ring(0, 2);
+    made->head.world = 2;
+    add_op(1, OAR_COLL_RECV, -1, 2, OAR_RECORD_POSTED);
+    fd = put_box();
+    OK(oar_autopsy_from_fds(&fd, 1, &a));
+    assert_int_equal(oar_autopsy_stall(a, 0, NULL), 0);
+    assert_int_equal(oar_autopsy_wrong(a), 0);
+    OK(oar_autopsy_text(a, &text));
+    assert_has(text, "recv #1 from any rank, tag 5, at train.c:88");
+    oar_free(text);
+    oar_autopsy_destroy(a);
+    close(fd);
+}
+
 static void the_oldest_that_is_left_tells_what_was_dropped(void **state)
 {
     oar_autopsy *a = NULL;
@@ -510,6 +555,8 @@ int main(void)
         MADE(ranks_that_are_alike_share_a_line),
         MADE(every_rank_of_a_small_job_has_its_own),
         MADE(messages_do_not_disturb_the_count_of_collectives),
+        MADE(a_message_that_was_counted_late_is_put_right),
+        MADE(who_receives_from_anybody_is_not_stuck),
         MADE(the_oldest_that_is_left_tells_what_was_dropped),
         MADE(boxes_of_an_earlier_epoch_are_not_mixed_in),
         MADE(a_circle_through_two_groups_is_found),
