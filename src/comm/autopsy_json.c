@@ -45,13 +45,13 @@ static json_t *operation(const oari_case *c, const oari_part *p,
 {
     oar_record r = oari_op_record(p, op);
     int is_message = op->kind >= OAR_COLL_SEND;
+    uint64_t bytes = op->count * oar_dtype_size(op->dtype);
     json_t *o = json_pack(
         "{s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:s, s:b}", "kind",
         oar_coll_name(op->kind), "sequence", (json_int_t)op->sequence, "count",
         (json_int_t)op->count, "dtype", oar_dtype_name(op->dtype), "bytes",
-        (json_int_t)(op->count * oar_dtype_size(op->dtype)), "site", r.site,
-        "label", r.label, "state", state_name(op->state), "waited",
-        (int)op->waited);
+        (json_int_t)bytes, "site", r.site, "label", r.label, "state",
+        state_name(op->state), "waited", (int)op->waited);
 
     if (o == NULL)
         return NULL;

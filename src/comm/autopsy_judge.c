@@ -423,9 +423,8 @@ static int judge_death(oari_inquest *q)
     const oari_wait *wait;
     char who[128], how[192], where[OP + 16];
 
-    if (rank < 0)
+    if (rank < 0 || (w = oari_autopsy_of(q->autopsy, rank)) == NULL)
         return 0;
-    w = oari_autopsy_of(q->autopsy, rank);
     say_who(w, rank, who, sizeof who);
     say_end(w, how, sizeof how);
     wait = wait_for(q, rank);

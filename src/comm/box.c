@@ -496,7 +496,7 @@ oar_status oari_box_take(const oari_ring_owner *owner, oari_ring_place *place)
     pthread_mutex_lock(&mine.lock);
     if (mine.map == NULL)
         status = find_box(owner);
-    if (status == OAR_OK)
+    if (status == OAR_OK && mine.map != NULL)
         status = take_ring(owner, place);
     if (status == OAR_OK)
         mine.holders++;
