@@ -45,13 +45,13 @@ static json_t *operation(const oari_case *c, const oari_part *p,
 {
     oar_record r = oari_op_record(p, op);
     int is_message = op->kind >= OAR_COLL_SEND;
+    uint64_t bytes = op->count * oar_dtype_size(op->dtype);
     json_t *o = json_pack(
         "{s:s, s:I, s:I, s:s, s:I, s:s, s:s, s:s, s:b}", "kind",
         oar_coll_name(op->kind), "sequence", (json_int_t)op->sequence, "count",
         (json_int_t)op->count, "dtype", oar_dtype_name(op->dtype), "bytes",
-        (json_int_t)(op->count * oar_dtype_size(op->dtype)), "site", r.site,
-        "label", r.label, "state", state_name(op->state), "waited",
-        (int)op->waited);
+        (json_int_t)bytes, "site", r.site, "label", r.label, "state",
+        state_name(op->state), "waited", (int)op->waited);
 
     if (o == NULL)
         return NULL;
@@ -185,7 +185,9 @@ static json_t *rank_of(const oar_autopsy *a, int rank)
     json_object_set_new(o, "note", json_string(w->note));
     json_object_set_new(o, "now_ms", ms(w->now_ns));
     json_object_set_new(o, "wall_ms",
-                        ms(head->wall_ns - head->base_ns + w->now_ns));
+                        json_real(((double)head->wall_ns -
+                                   (double)head->base_ns + (double)w->now_ns) /
+                                  1e6));
     json_object_set_new(o, "groups_not_recorded",
                         number(atomic_load(&head->crowded)));
     json_object_set_new(o, "groups_damaged", number(w->image.damaged));

@@ -58,6 +58,13 @@ void oari_text_mend(char *text, size_t room)
 
 #define MEND(field) oari_text_mend(field, sizeof field)
 
+/* Moments that can be added and subtracted; 0 for one that cannot be. */
+static void mend_time(int64_t *ns)
+{
+    if (*ns < 0 || *ns > INT64_MAX / 4)
+        *ns = 0;
+}
+
 /* ---- rings --------------------------------------------------------------- */
 
 static void mend_slot(oari_slot *s, uint64_t index)
@@ -102,6 +109,8 @@ static int makes_sense(const oari_ring *r)
 
 static void mend_ring(oari_ring *r)
 {
+    mend_time(&r->base_ns);
+    mend_time(&r->ended_ns);
     MEND(r->backend);
     MEND(r->group);
     mend_fault(&r->fault);
@@ -129,8 +138,11 @@ static void mend_box(oari_image *image)
         box->head.rank = -1;
     if (box->head.world < 0 || box->head.world > OARI_MEMBERS)
         box->head.world = 0;
-    if (box->head.seen_ns < 0)
-        box->head.seen_ns = 0;
+    mend_time(&box->head.base_ns);
+    mend_time(&box->head.wall_ns);
+    mend_time(&box->head.seen_ns);
+    mend_time(&box->head.seen_wall_ns);
+    mend_time(&box->head.look_ns);
     for (int i = 0; i < image->rings; i++) {
         oari_ring *r = &box->ring[i];
 
@@ -232,7 +244,7 @@ static oar_status read_at(int fd, void *into, size_t bytes, uint64_t at)
  * half of one and half of the other. */
 static oar_status drop_changed(int fd, oari_ring *ring, uint64_t at)
 {
-    static _Thread_local oari_slot again[OAR_RECORDS];
+    oari_slot again[OAR_RECORDS];
 
     OARI_TRY(read_at(fd, again, sizeof again, at + offsetof(oari_ring, slot)));
     for (int i = 0; i < OAR_RECORDS; i++)
