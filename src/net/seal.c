@@ -26,8 +26,8 @@ static EVP_CIPHER_CTX *begin(const unsigned char *key, uint64_t number,
     unsigned char nonce[NONCE];
 
     make_nonce(number, nonce);
-    if (c != NULL && EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, nonce,
-                                       sealing) == 1)
+    if (c != NULL &&
+        EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, nonce, sealing) == 1)
         return c;
     EVP_CIPHER_CTX_free(c);
     return NULL;
@@ -55,9 +55,9 @@ oar_status oari_seal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
                      unsigned char tag[OARI_SEAL_TAG])
 {
     EVP_CIPHER_CTX *c = begin(key, number, 1);
-    int sealed = c != NULL && run(c, data, bytes) && end(c) &&
-                 EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, OARI_SEAL_TAG,
-                                     tag) == 1;
+    int sealed =
+        c != NULL && run(c, data, bytes) && end(c) &&
+        EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, OARI_SEAL_TAG, tag) == 1;
 
     EVP_CIPHER_CTX_free(c);
     ERR_clear_error();

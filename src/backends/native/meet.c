@@ -38,7 +38,7 @@ typedef struct note {
     char host[NATIVE_HOST];
     char socket[OARI_LOCAL_NAME];
     unsigned char token[16];
-    uint64_t proves; /* that it knows the job's secret */
+    uint64_t proves;                       /* that it knows the job's secret */
     unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
 } note;
 
@@ -126,8 +126,7 @@ static oar_status check_note(const meeting *m, int rank, const note *other)
                          "rank %d is on another host, which backend \"shm\" "
                          "does not reach",
                          rank);
-    return native_believe(&m->secret, &about, other->proves != 0,
-                          other->proof);
+    return native_believe(&m->secret, &about, other->proves != 0, other->proof);
 }
 
 static oar_status read_note(meeting *m, int rank)

@@ -31,7 +31,7 @@ enum {
     TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
                             another host */
     TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
-    TCP_HELLO = 8 + OARI_PROOF_BYTES, /* what a hello carries */
+    TCP_HELLO = 8 + OARI_PROOF_BYTES,              /* what a hello carries */
     TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
     TCP_FAULT_SLOT = -1
 };
@@ -54,16 +54,16 @@ typedef struct tcp_conn {
     oari_stream stream;
     int slot; /* which of the pair's; TCP_FAULT_SLOT: only for a fault */
     tcp_state state;
-    int undecided;        /* it may yet begin with TLS */
-    int shaking;          /* the handshake of TLS is under way */
-    int claims;           /* the caller that TLS names; -1: none */
-    int64_t since_ns;     /* it has been there */
-    int64_t deadline_ns;  /* to be up, or to have said hello */
-    int64_t asked_ns;     /* without an answer, see tcp_lease.c; 0: not */
+    int undecided;       /* it may yet begin with TLS */
+    int shaking;         /* the handshake of TLS is under way */
+    int claims;          /* the caller that TLS names; -1: none */
+    int64_t since_ns;    /* it has been there */
+    int64_t deadline_ns; /* to be up, or to have said hello */
+    int64_t asked_ns;    /* without an answer, see tcp_lease.c; 0: not */
     unsigned char hello[TCP_HELLO]; /* what the caller's carried */
-    int watched;         /* for room to write */
-    int mute;            /* nothing can be written any more */
-    uint32_t sent, seen; /* frames */
+    int watched;                    /* for room to write */
+    int mute;                       /* nothing can be written any more */
+    uint32_t sent, seen;            /* frames */
 
     /* out: bytes first, then the payload, which is not copied */
     size_t out_at, out_end;

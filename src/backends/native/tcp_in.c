@@ -249,8 +249,7 @@ static void came(tcp_conn *c, size_t bytes)
 
 static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
 {
-    if (timed_out && c->peer >= 0 && c->slot >= 0 &&
-        c->state != TCP_CONNECTING)
+    if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
         tcp_vanish(m, c->peer);
     else
         tcp_lose(m, c);

@@ -141,7 +141,7 @@ static oar_status read_note(gathering *g, int rank)
  * same notes, so they come to the same answer. */
 static int is_apart(const tcp_note *a, const tcp_note *b)
 {
-    return strcmp(a->host, b->host) != 0 &&
+    return !native_one_machine(a->host, b->host) &&
            !(oari_sock_names_loopback(a->address) &&
              oari_sock_names_loopback(b->address));
 }

@@ -151,7 +151,8 @@ static oar_status serve_set(tcp_mesh *m)
 static oar_status serve_all(tcp_mesh *m)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        OARI_TRY(tcp_serve(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
+        OARI_TRY(
+            tcp_serve(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
     return OAR_OK;
 }
 
@@ -167,8 +168,8 @@ static void end_all(tcp_mesh *m, oar_status why)
  * has read already, the set does not tell of. */
 static oar_status serve_some(tcp_mesh *m)
 {
-    int few = m->open_conns <= FEW && m->unsettled == 0 &&
-              m->polls % ASK_EVERY != 0;
+    int few =
+        m->open_conns <= FEW && m->unsettled == 0 && m->polls % ASK_EVERY != 0;
     oar_status status = OAR_OK;
 
     if (few || m->again) {

@@ -88,8 +88,8 @@ oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
                             raw + NUMBER);
     }
     put_number(raw, ++m->peer[c->peer].calls);
-    OARI_TRY(prove_call(m, (pair){ m->rank, c->peer }, hello, raw,
-                        raw + NUMBER));
+    OARI_TRY(
+        prove_call(m, (pair){ m->rank, c->peer }, hello, raw, raw + NUMBER));
     memcpy(c->hello, raw, TCP_HELLO);
     return OAR_OK;
 }
@@ -114,8 +114,7 @@ static int is_new(tcp_peer *p, uint64_t number)
 static int comes_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 {
     int only_a_fault = (c->now.flags & OARI_FRAME_LAST) != 0;
-    int wanted =
-        !only_a_fault && m->peer[c->now.source].wire == OARI_WIRE_TLS;
+    int wanted = !only_a_fault && m->peer[c->now.source].wire == OARI_WIRE_TLS;
 
     return wanted == (c->stream.tls != NULL) &&
            (!wanted || c->claims == (int)c->now.source);
