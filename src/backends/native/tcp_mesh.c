@@ -22,8 +22,10 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LOOK_EVERY = 8, /* at the clock */
-    LINGER_MS = 1000,
+    LOOK_EVERY = 8,   /* at the clock */
+    LINGER_MS = 1000, /* to leave in good order */
+    BROKEN_MS = 500,  /* to leave a group that has ended: with peers that are
+                         stopped, too, that takes less than a second */
     LEASE_MS = 10000
 };
 
@@ -68,7 +70,7 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     int64_t sockets = DEFAULT_SOCKETS, lease_ms = LEASE_MS;
 
     OARI_TRY(oari_env_int("OARSONG_TCP_SOCKETS", 1, TCP_SOCKETS_MAX, &sockets));
-    OARI_TRY(oari_env_int("OARSONG_TCP_LEASE_MS", 2000, 3600000, &lease_ms));
+    OARI_TRY(oari_env_int("OARSONG_TCP_LEASE_MS", 1000, 3600000, &lease_ms));
     m->lease_ms = lease_ms;
     m->rank = setup->env->rank;
     m->ranks = setup->env->ranks;
@@ -238,6 +240,15 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
 }
 
+/* Whether the other end has reset it: nothing is sent any more, though the
+ * kernel goes on counting what was not. */
+static int is_reset(const tcp_conn *c)
+{
+    struct pollfd look = { c->fd, 0, 0 };
+
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /* Closing a socket with something unread in it would throw away what is still
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
@@ -250,6 +261,8 @@ static int has_unsent(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
     while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
         ;
+    if (is_reset(c))
+        return 0;
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
@@ -265,7 +278,8 @@ static int anything_unsent(tcp_mesh *m)
 
 static void linger(tcp_mesh *m)
 {
-    int64_t deadline = oari_deadline(LINGER_MS);
+    int broken = atomic_load(&m->aborted) != OAR_OK;
+    int64_t deadline = oari_deadline(broken ? BROKEN_MS : LINGER_MS);
 
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         say_goodbye(m, c);
