@@ -51,7 +51,7 @@ int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data)
     frame.context = m->context;
     frame.source = (uint32_t)m->rank;
     frame.sequence = c->sent++;
-    if (c->slot >= 0) {
+    if (c->slot >= 0 && frame.kind != OARI_FRAME_HELLO) {
         frame.credit = (uint32_t)oari_match_received(m->match, c->peer);
         m->peer[c->peer].told = frame.credit;
     }
