@@ -16,6 +16,7 @@
 
 #include "comm/board.h"
 #include "comm/group.h"
+#include "net/secret.h"
 
 enum { RANKS = 5, HERE = 3 }; /* on the first host; the others on the second */
 
@@ -395,6 +396,12 @@ int main(void)
         cmocka_unit_test(factors_are_those_of_the_groups_ranks),
         cmocka_unit_test(two_levels_send_less_between_hosts_than_flat_plans),
     };
+    char text[OARI_SECRET_HEX];
+    oari_secret secret;
 
+    if (oari_secret_make(&secret) != OAR_OK)
+        return 1;
+    oari_secret_text(&secret, text);
+    setenv("OARSONG_SECRET", text, 1); /* or they would not talk */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
