@@ -137,6 +137,164 @@ static void be_admitted(stage *s)
     assert_int_equal(got, IMPOSTOR_HELLO);
 }
 
+/* ---- hellos --------------------------------------------------------------
+ */
+
+/* The real one makes progress until it has hung up; 0 if it said something. */
+static int hangs_up(stage *s, int fd)
+{
+    int64_t deadline = oari_deadline(PATIENCE_MS);
+    unsigned char byte;
+    int got = -1;
+
+    while (got < 0 && oari_now_ns() < deadline) {
+        OK(tcp_progress(&s->mesh));
+        got = impostor_hear(fd, &byte, 1, 0);
+    }
+    oari_fork_close(fd);
+    return got == 0;
+}
+
+static int refuses(stage *s, const void *hello, size_t bytes)
+{
+    int fd = impostor_connect(&s->other, 0);
+
+    impostor_say(fd, hello, bytes);
+    shutdown(fd, SHUT_WR);
+    return hangs_up(s, fd);
+}
+
+static void put_sum_right(unsigned char head[OARI_FRAME_BYTES])
+{
+    uint32_t sum = oari_crc32c(head, 60);
+
+    for (int i = 0; i < 4; i++)
+        head[60 + i] = (unsigned char)(sum >> 8 * i);
+}
+
+/* With the checksum it had, and with the one it should have. */
+static void a_hello_with_any_bit_changed_is_refused(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    stage s;
+
+    raise_curtain(&s);
+    for (int bit = 0; bit < IMPOSTOR_HELLO * 8; bit++)
+        for (int right = 0; right < 2; right++) {
+            impostor_hello(&s.other, 0, 1, raw);
+            raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            if (right && bit < 60 * 8)
+                put_sum_right(raw);
+            assert_true(refuses(&s, raw, sizeof raw));
+        }
+    be_admitted(&s); /* as it would have been without them */
+    drop_curtain(&s);
+}
+
+static void a_hello_cut_anywhere_is_refused(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    stage s;
+
+    raise_curtain(&s);
+    for (size_t bytes = 0; bytes < sizeof raw; bytes++) {
+        impostor_hello(&s.other, 0, 1, raw);
+        assert_true(refuses(&s, raw, bytes));
+    }
+    be_admitted(&s);
+    drop_curtain(&s);
+}
+
+/* Sockets of a pair may be heard in another order than they called in. */
+static void calls_count_once_in_any_order(void **state)
+{
+    unsigned char raw[3][IMPOSTOR_HELLO];
+    int fd[3];
+    stage s;
+
+    raise_curtain(&s);
+    for (int i = 0; i < 3; i++)
+        impostor_hello(&s.other, 0, i, raw[i]);
+    for (int i = 2; i >= 0; i--) {
+        int64_t deadline = oari_deadline(PATIENCE_MS);
+        fd[i] = impostor_connect(&s.other, 0);
+        impostor_say(fd[i], raw[i], IMPOSTOR_HELLO);
+        while (s.mesh.peer[1].conn[i] == NULL && oari_now_ns() < deadline)
+            OK(tcp_progress(&s.mesh));
+        assert_non_null(s.mesh.peer[1].conn[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        assert_true(refuses(&s, raw[i], IMPOSTOR_HELLO));
+    drop_curtain(&s);
+    for (int i = 0; i < 3; i++)
+        oari_fork_close(fd[i]);
+}
+
+/* ---- faults -------------------------------------------------------------- */
+
+/* A fault as rank 1 would tell it over a connection of its own. */
+static void write_fault(stage *s, unsigned char *raw)
+{
+    tcp_conn *c = calloc(1, sizeof *c);
+    oari_frame frame = { .kind = OARI_FRAME_FAULT,
+                         .context = s->other.mesh.context,
+                         .sequence = 1,
+                         .source = 1,
+                         .bytes = TCP_SEALED };
+    oar_error record = { .size = sizeof record,
+                         .status = OAR_E_ABORTED,
+                         .rank = 1,
+                         .text = "enough of it" };
+    unsigned char *sealed = raw + IMPOSTOR_HELLO + OARI_FRAME_BYTES;
+
+    impostor_hello(&s->other, 0, TCP_FAULT_SLOT, raw);
+    memcpy(c->hello, raw + OARI_FRAME_BYTES, TCP_HELLO);
+    oari_frame_write(&frame, raw + IMPOSTOR_HELLO);
+    oari_fault_write(&record, sealed);
+    OK(tcp_seal_fault(&s->other.mesh, c, sealed));
+    free(c);
+}
+
+enum { FAULT = IMPOSTOR_HELLO + OARI_FRAME_BYTES + TCP_SEALED };
+
+static int is_heard(stage *s, const unsigned char raw[FAULT])
+{
+    int64_t deadline = oari_deadline(PATIENCE_MS);
+    int fd = impostor_connect(&s->other, 0);
+    unsigned char byte;
+
+    impostor_say(fd, raw, FAULT);
+    shutdown(fd, SHUT_WR);
+    while (tcp_published(&s->mesh) == NULL && oari_now_ns() < deadline &&
+           impostor_hear(fd, &byte, 1, 0) != 0)
+        OK(tcp_progress(&s->mesh));
+    oari_fork_close(fd);
+    return tcp_published(&s->mesh) != NULL;
+}
+
+/* Also where all else goes by TLS: it is sealed by itself, and not readable. */
+static void a_fault_is_heard_only_as_it_was_sealed(void **state)
+{
+    unsigned char raw[FAULT];
+    stage s;
+
+    for (int tls = 0; tls < 2; tls++) {
+        setenv("OARSONG_WIRE", tls ? "tls" : "auth", 1);
+        raise_curtain(&s);
+        for (int bit = 0; bit < TCP_SEALED * 8; bit += step()) {
+            write_fault(&s, raw);
+            raw[FAULT - TCP_SEALED + bit / 8] ^= (unsigned char)(1 << bit % 8);
+            assert_false(is_heard(&s, raw));
+        }
+        write_fault(&s, raw);
+        assert_null(memmem(raw, sizeof raw, "enough", 6));
+        assert_true(is_heard(&s, raw));
+        assert_string_equal(tcp_published(&s.mesh)->text, "enough of it");
+        drop_curtain(&s);
+    }
+    unsetenv("OARSONG_WIRE");
+}
+
 /* ---- heads --------------------------------------------------------------- */
 
 static void a_right_message_is_taken(void **state)
@@ -158,7 +316,6 @@ static void a_right_message_is_taken(void **state)
 static outcome send_changed(int bit, int right_sum)
 {
     unsigned char raw[OARI_FRAME_BYTES + DATA] = { 0 };
-    uint32_t sum;
     outcome came;
     stage s;
 
@@ -166,9 +323,8 @@ static outcome send_changed(int bit, int right_sum)
     be_admitted(&s);
     write_push(&s, raw);
     raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
-    sum = oari_crc32c(raw, 60);
-    for (int i = 0; right_sum && i < 4; i++)
-        raw[60 + i] = (unsigned char)(sum >> 8 * i);
+    if (right_sum)
+        put_sum_right(raw);
     impostor_say(s.fd, raw, sizeof raw);
     shutdown(s.fd, SHUT_WR);
     came = await_outcome(&s, PATIENCE_MS);
@@ -450,6 +606,10 @@ static void ranks_with_different_wires_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hello_with_any_bit_changed_is_refused),
+        cmocka_unit_test(a_hello_cut_anywhere_is_refused),
+        cmocka_unit_test(calls_count_once_in_any_order),
+        cmocka_unit_test(a_fault_is_heard_only_as_it_was_sealed),
         cmocka_unit_test(a_right_message_is_taken),
         cmocka_unit_test(
             a_head_with_any_bit_changed_ends_the_group_and_names_the_rank),
