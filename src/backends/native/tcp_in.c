@@ -267,6 +267,19 @@ static void came(tcp_conn *c, size_t bytes)
     c->in_end += bytes - part;
 }
 
+/* Most are plain: not even a call more for them. */
+static inline ssize_t read_some(tcp_conn *c, const struct iovec *piece, int n)
+{
+    return c->stream.tls == NULL ? readv(c->fd, piece, n)
+                                 : oari_stream_read(&c->stream, piece, n);
+}
+
+/* That the socket does not tell of. */
+static inline int has_more(const tcp_conn *c)
+{
+    return c->stream.tls != NULL && oari_stream_pending(&c->stream);
+}
+
 static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
 {
     if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
@@ -283,7 +296,7 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         struct iovec piece[2];
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
-        ssize_t got = oari_stream_read(&c->stream, piece, n);
+        ssize_t got = read_some(c, piece, n);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return OAR_OK;
         if (got <= 0) {
@@ -292,10 +305,10 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         }
         came(c, (size_t)got);
         OARI_TRY(parse(m, c));
-        if ((size_t)got < asked && !oari_stream_pending(&c->stream))
+        if ((size_t)got < asked && !has_more(c))
             return OAR_OK;
     }
-    m->again |= c->state != TCP_DEAD && oari_stream_pending(&c->stream);
+    m->again |= has_more(c);
     return OAR_OK;
 }
 
