@@ -37,7 +37,8 @@ enum {
     PAUSE_MAX_NS = 500000000, /* ... up to here */
     EXPECT_NS = 50000000,     /* for one that is to send, to call */
     FADE_NS = 1000000000, /* from the first connection's end to the last's */
-    GRACE_NS = 20000000   /* from the last's, for one that comes late */
+    GRACE_NS = 20000000,  /* from the last's, for one that comes late */
+    SURE_MS = 1000        /* beyond a lease */
 };
 
 /* ---- sockets ------------------------------------------------------------- */
@@ -186,10 +187,30 @@ void tcp_want_later(tcp_mesh *m, int peer)
     set_unsettled(m, p, 1);
 }
 
+/* A host that does not answer a call is not there: as with a lease. */
+static int is_too_late(const tcp_mesh *m, const tcp_peer *p, int64_t now)
+{
+    int64_t limit = m->timeout_ms;
+
+    if (p->apart && (limit < 0 || limit > m->lease_ms + SURE_MS))
+        limit = m->lease_ms + SURE_MS;
+    return limit >= 0 && now - p->since_ns > limit * 1000000;
+}
+
+/* An attempt that takes too long, or that has come to its end unseen. */
+static void end_attempt(tcp_mesh *m, tcp_conn *c, int late)
+{
+    if (late)
+        tcp_connected(m, c);
+    if (c->state == TCP_CONNECTING && !c->shaking)
+        tcp_lose(m, c);
+}
+
 static void look_after(tcp_mesh *m, int peer, int64_t now)
 {
     tcp_peer *p = &m->peer[peer];
     tcp_conn *c = p->conn[0];
+    int late = is_too_late(m, p, now);
 
     if (!p->unsettled)
         return;
@@ -199,13 +220,13 @@ static void look_after(tcp_mesh *m, int peer, int64_t now)
         return;
     }
     if (c != NULL && c->state == TCP_CONNECTING && !c->shaking &&
-        now >= c->deadline_ns)
-        tcp_lose(m, c);
-    if (p->conn[0] != NULL || now < p->again_ns)
+        (late || now >= c->deadline_ns))
+        end_attempt(m, c, late);
+    if (p->conn[0] != NULL || p->gone)
         return;
-    if (m->timeout_ms >= 0 && now - p->since_ns > m->timeout_ms * 1000000)
+    if (late && p->called)
         give_up(m, p, OARI_PEER_UNREACHABLE);
-    else
+    else if (now >= p->again_ns)
         call_first(m, peer);
 }
 

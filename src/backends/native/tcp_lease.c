@@ -8,15 +8,17 @@
  * not do: it also ends a connection whose other end answers, but takes nothing,
  * which is what a stopped process looks like.
  */
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
 #include "net/sock.h"
 #include "backends/native/tcp.h"
 
-enum { TICK_NS = 100000000 };
+enum { TICK_NS = 100000000, REPEATED = 3 };
 #define SURE_MS INT64_C(1000)
 
 void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
@@ -27,11 +29,14 @@ void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
 
 /* Sent, perhaps not for the first time, and not answered for a while. Where a
  * process is stopped the kernel repeats itself more and more rarely: that there
- * is no answer counts only after such a repetition. */
+ * is no answer counts only after such a repetition. One that failed here, since
+ * there is no way any more, does not count as sent. */
 static int data_unanswered(const struct tcp_info *info)
 {
-    return info->tcpi_unacked != 0 && info->tcpi_last_data_sent >= SURE_MS &&
-           info->tcpi_last_ack_recv > info->tcpi_last_data_sent;
+    return info->tcpi_unacked != 0 &&
+           (info->tcpi_retransmits >= REPEATED ||
+            (info->tcpi_last_data_sent >= SURE_MS &&
+             info->tcpi_last_ack_recv > info->tcpi_last_data_sent));
 }
 
 /* The other end had no room; asked whether it has some now, it does not answer.
@@ -46,6 +51,21 @@ static int question_unanswered(tcp_conn *c, const struct tcp_info *info,
     return c->asked_ns != 0 && now - c->asked_ns >= SURE_MS * 1000000;
 }
 
+/* Nothing is under way, and what the kernel asks by itself is not answered. It
+ * gives up after some questions; but where it cannot even ask, since its own
+ * interface or route is gone, it never does. */
+static int silence_unanswered(const tcp_mesh *m, const tcp_conn *c,
+                              const struct tcp_info *info)
+{
+    uint32_t age = info->tcpi_last_ack_recv < info->tcpi_last_data_recv
+                       ? info->tcpi_last_ack_recv
+                       : info->tcpi_last_data_recv;
+    int left = 0;
+
+    return (int64_t)age > m->lease_ms + SURE_MS &&
+           ioctl(c->fd, SIOCOUTQ, &left) == 0 && left == 0;
+}
+
 static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
 {
     struct tcp_info info = { 0 };
@@ -53,6 +73,8 @@ static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
 
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return 0;
+    if (silence_unanswered(m, c, &info))
+        return 1;
     return (question_unanswered(c, &info, now) || data_unanswered(&info)) &&
            (int64_t)info.tcpi_last_ack_recv > m->lease_ms;
 }
