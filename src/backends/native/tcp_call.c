@@ -295,6 +295,7 @@ static int is_ready(tcp_mesh *m, tcp_conn *c)
         return 0;
     if (c->slot < 0 || m->peer[c->peer].wire != OARI_WIRE_TLS)
         return 1;
+    tcp_begin_lease(m, c); /* the other may take its time, but not its host */
     if (tcp_encrypt(m, c) == OAR_OK)
         return tcp_shake(m, c);
     tcp_lose(m, c);

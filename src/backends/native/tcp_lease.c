@@ -9,8 +9,8 @@
  * which is what a stopped process looks like.
  */
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -30,11 +30,12 @@ void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
 /* Sent, perhaps not for the first time, and not answered for a while. Where a
  * process is stopped the kernel repeats itself more and more rarely: that there
  * is no answer counts only after such a repetition. One that failed here, since
- * there is no way any more, does not count as sent. */
+ * there is no way any more, does not count as sent; then their number tells,
+ * unless the other end had no room, and answers each without taking it. */
 static int data_unanswered(const struct tcp_info *info)
 {
     return info->tcpi_unacked != 0 &&
-           (info->tcpi_retransmits >= REPEATED ||
+           ((info->tcpi_retransmits >= REPEATED && info->tcpi_snd_wnd != 0) ||
             (info->tcpi_last_data_sent >= SURE_MS &&
              info->tcpi_last_ack_recv > info->tcpi_last_data_sent));
 }
