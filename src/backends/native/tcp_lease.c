@@ -27,15 +27,25 @@ void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
         oari_sock_keep_alive(c->fd, m->lease_ms);
 }
 
+/* The other end has no room, as where its process is stopped, and says so to
+ * what is sent to it, without anything of its own. */
+static int says_there_is_no_room(const struct tcp_info *info)
+{
+    return info->tcpi_snd_wnd == 0 &&
+           info->tcpi_last_ack_recv <= info->tcpi_last_data_sent &&
+           info->tcpi_last_ack_recv < info->tcpi_last_data_recv;
+}
+
 /* Sent, perhaps not for the first time, and not answered for a while. Where a
  * process is stopped the kernel repeats itself more and more rarely: that there
  * is no answer counts only after such a repetition. One that failed here, since
- * there is no way any more, does not count as sent; then their number tells,
- * unless the other end had no room, and answers each without taking it. */
+ * there is no way any more, does not count as sent; then their number tells. */
 static int data_unanswered(const struct tcp_info *info)
 {
+    int repeated = info->tcpi_retransmits >= REPEATED;
+
     return info->tcpi_unacked != 0 &&
-           ((info->tcpi_retransmits >= REPEATED && info->tcpi_snd_wnd != 0) ||
+           ((repeated && !says_there_is_no_room(info)) ||
             (info->tcpi_last_data_sent >= SURE_MS &&
              info->tcpi_last_ack_recv > info->tcpi_last_data_sent));
 }
