@@ -100,7 +100,8 @@ static int see_the_hosts(crew *c, int rank, void *arg)
 
     CREW_CHECK(c, rank, move_to(arg, rank >= HERE));
     CREW_CHECK(c, rank,
-               wire_open(&w, c, rank, &(wire_setup){ "native", 0, 0 }) == 0);
+               wire_open(&w, c, rank, &(wire_setup){ .backend = "native" }) ==
+                   0);
     CREW_CHECK(c, rank, look_around(c, &w) == 0);
     CREW_CHECK(c, rank, wire_meet(&w) == 0);
     wire_close(&w);

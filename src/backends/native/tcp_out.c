@@ -19,7 +19,7 @@
 
 /* ---- one socket ---------------------------------------------------------- */
 
-static void watch_room(tcp_mesh *m, tcp_conn *c, int wanted)
+void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted)
 {
     struct epoll_event event = { .events = EPOLLIN | (wanted ? EPOLLOUT : 0u),
                                  .data.ptr = c };
@@ -52,7 +52,7 @@ int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data)
     frame.context = m->context;
     frame.source = (uint32_t)m->rank;
     frame.sequence = c->sent++;
-    if (c->slot >= 0) {
+    if (c->slot >= 0 && frame.kind != OARI_FRAME_HELLO) {
         frame.credit = (uint32_t)oari_match_received(m->match, c->peer);
         m->peer[c->peer].told = frame.credit;
     }
@@ -101,7 +101,17 @@ static void wrote(tcp_mesh *m, tcp_conn *c, size_t bytes)
 static void go_mute(tcp_mesh *m, tcp_conn *c)
 {
     c->mute = 1;
-    watch_room(m, c, 0);
+    tcp_watch_room(m, c, 0);
+}
+
+/* Most are plain: not even a call more for them. */
+static inline ssize_t write_some(tcp_conn *c, struct iovec *piece, int n)
+{
+    struct msghdr message = { .msg_iov = piece, .msg_iovlen = (size_t)n };
+
+    return c->stream.tls == NULL
+               ? sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+               : oari_stream_write(&c->stream, piece, n);
 }
 
 int tcp_flush(tcp_mesh *m, tcp_conn *c)
@@ -109,21 +119,23 @@ int tcp_flush(tcp_mesh *m, tcp_conn *c)
     while (!c->mute && (c->out_at < c->out_end || c->payload != NULL)) {
         struct iovec piece[2] = { { c->out + c->out_at,
                                     c->out_end - c->out_at } };
-        struct msghdr message = { .msg_iov = piece, .msg_iovlen = 1 };
+        int pieces = 1;
         ssize_t put;
         if (c->payload != NULL) {
             memcpy(&piece[1].iov_base, &c->payload, sizeof c->payload);
             piece[1].iov_len = c->payload_left;
-            message.msg_iovlen = 2;
+            pieces = 2;
         }
-        put = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        put = write_some(c, piece, pieces);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
-            watch_room(m, c, 1);
+            tcp_watch_room(m, c, 1);
             return 0;
         }
         if (put < 0) {
+            if (errno == ETIMEDOUT && c->peer >= 0)
+                m->peer[c->peer].vanished = 1;
             go_mute(m, c);
             return 0;
         }
@@ -131,7 +143,7 @@ int tcp_flush(tcp_mesh *m, tcp_conn *c)
     }
     if (c->mute)
         return 0;
-    watch_room(m, c, 0);
+    tcp_watch_room(m, c, 0);
     return 1;
 }
 
