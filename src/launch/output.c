@@ -38,8 +38,23 @@ oar_status launch_output_open(launch *l)
     return l->opts.lines ? open_sinks(l) : OAR_OK;
 }
 
+/* That nobody reads is no news; that a disk is full is. */
+static void tell_of_loss(launch *l, int i)
+{
+    int why = l->sink[i].broken;
+
+    if (why != 0 && why != EPIPE)
+        launch_say(l, "what ranks wrote to standard %s is not complete: %s",
+                   i == 0 ? "output" : "error", strerror(why));
+}
+
 void launch_output_close(launch *l)
 {
+    for (int i = 0; i < 2; i++) {
+        if (l->told == 0)
+            launch_sink_finish(&l->sink[i]);
+        tell_of_loss(l, i);
+    }
     for (int i = 0; i < 2; i++) {
         if (l->told == 0)
             launch_sink_finish(&l->sink[i]);
@@ -225,6 +240,9 @@ void launch_output_end(launch *l)
         s->fd = -1;
         while (l->told == 0 && !launch_stream_pump(s))
             launch_sink_finish(s->sink);
+        if (s->log_errno != 0)
+            launch_say(l, "the log of rank %d is not complete: %s",
+                       l->epoch.first + i / 2, strerror(s->log_errno));
         launch_stream_close(s);
     }
 }

@@ -117,6 +117,7 @@ static void keep(launch_stream *s, const char *bytes, size_t count)
         if (done < 0 && errno == EINTR)
             continue;
         if (done <= 0) {
+            s->log_errno = errno;
             oari_fork_close(s->log_fd);
             s->log_fd = -1;
             return;

@@ -16,6 +16,7 @@ typedef struct launch_stream {
     int fd;            /* we read here; -1: there is none, or it has ended */
     int peer_fd;       /* the rank writes here; -1: it has it, not we */
     int log_fd;        /* -1: no file */
+    int log_errno;     /* why the file is not complete; 0: it is */
     launch_sink *sink; /* NULL: it is not shown */
     char *data;
     size_t from, have;

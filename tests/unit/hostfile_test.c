@@ -116,8 +116,8 @@ static void a_hostfile_has_its_limits(void **state)
     assert_says(
         launch_hostfile_read(large, LAUNCH_HOSTFILE_MAX + 1, &hosts, &count),
         OAR_E_DATA, "bytes");
-    for (int i = 0; i <= LAUNCH_HOSTS_MAX; i++)
-        snprintf(large + 8 * i, 9, "h%06d\n", i);
+    for (int i = 0, at = 0; i <= LAUNCH_HOSTS_MAX; i++)
+        at += snprintf(large + at, 16, "h%d\n", i);
     assert_says(read_text(large, &hosts, &count), OAR_E_DATA, "hosts");
     free(large);
 }
