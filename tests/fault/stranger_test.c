@@ -593,6 +593,41 @@ static void nobody_comes_without_tls_where_it_is_wanted(void **state)
     bring_home(&j);
 }
 
+/* ---- two jobs ------------------------------------------------------------ */
+
+/* Each rank of another job, at one store. */
+static int join_the_wrong_one(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    char text[OARI_SECRET_HEX];
+    oari_secret mine;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, oari_secret_make(&mine) == OAR_OK);
+    oari_secret_text(&mine, text);
+    setenv("OARSONG_SECRET", text, 1);
+    o.backend = arg;
+    o.timeout_ms = 15000;
+    CREW_CHECK(c, rank,
+               says(crew_join(c, rank, &o, &g), OAR_E_AUTH,
+                    "another job secret than this rank"));
+    return 0;
+}
+
+static void ranks_of_two_jobs_do_not_become_one(void **state)
+{
+    static char backend[][8] = { "shm", "native", "tcp" };
+    crew c;
+
+    for (int b = 0; b < 3; b++) {
+        crew_start(&c, 2, join_the_wrong_one, backend[b], "two jobs by %s",
+                   backend[b]);
+        crew_expect(&c, 0, 0);
+        crew_expect(&c, 1, 0);
+        crew_end(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -607,6 +642,7 @@ int main(void)
         cmocka_unit_test(
             calls_under_tls_cut_or_changed_or_repeated_are_refused),
         cmocka_unit_test(nobody_comes_without_tls_where_it_is_wanted),
+        cmocka_unit_test(ranks_of_two_jobs_do_not_become_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

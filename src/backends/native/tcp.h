@@ -251,6 +251,9 @@ int tcp_shake(tcp_mesh *m, tcp_conn *c);
 void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c);
 /* Looks from time to time for hosts that do not answer any more. */
 void tcp_look_at_leases(tcp_mesh *m);
+/* The group ends: those that do not seem to answer are hung up on. Where only
+ * one way is cut, that is all that still gets through. */
+void tcp_end_doubtful(tcp_mesh *m);
 
 /* ---- tcp_out.c ----------------------------------------------------------- */
 

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -460,8 +461,15 @@ void tcp_drop(tcp_mesh *m, int peer)
                           : OARI_PEER_DIED);
 }
 
+/* Where only one way is cut, it still hears that this side has given up: not
+ * behind what it has not acknowledged, but at once. */
 void tcp_vanish(tcp_mesh *m, int peer)
 {
+    struct linger at_once = { 1, 0 };
+
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (c->peer == peer && c->fd >= 0)
+            setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     m->peer[peer].vanished = 1;
     tcp_drop(m, peer);
 }

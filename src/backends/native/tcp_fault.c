@@ -137,6 +137,7 @@ void tcp_tell(tcp_mesh *m)
                        OARI_FAULT_READY)
         return;
     m->told = 1;
+    tcp_end_doubtful(m);
     for (int r = 0; r < m->ranks; r++)
         calls += tell_peer(m, r, m->my_fault.rank == m->rank);
     if (calls != 0)

@@ -110,3 +110,24 @@ void tcp_look_at_leases(tcp_mesh *m)
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         look_at(m, c, now);
 }
+
+/* Half of a lease, and something repeated in vain: that is no proof, but what
+ * is said to it now would not arrive either. */
+static int is_doubtful(const tcp_mesh *m, const tcp_conn *c)
+{
+    struct tcp_info info = { 0 };
+    socklen_t bytes = sizeof info;
+
+    return c->state != TCP_DEAD && c->peer >= 0 && c->slot >= 0 &&
+           m->peer[c->peer].apart &&
+           getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+           info.tcpi_unacked != 0 && info.tcpi_retransmits > 1 &&
+           2 * (int64_t)info.tcpi_last_ack_recv > m->lease_ms;
+}
+
+void tcp_end_doubtful(tcp_mesh *m)
+{
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (is_doubtful(m, c))
+            tcp_vanish(m, c->peer);
+}
