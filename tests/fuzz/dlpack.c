@@ -71,8 +71,8 @@ static int reach(int64_t step, int64_t count, int64_t *far)
            *far >= -ROOM;
 }
 
-/* Whether all elements lie in the memory that was given. Sizes are as the
- * library has taken them, so there is no element, or not too many. */
+/* Whether all elements lie in the memory that was given, and are not too many
+ * to copy. */
 static int is_inside(const stranger *s)
 {
     const oari_dl_tensor *t = &s->managed.tensor;
@@ -86,7 +86,8 @@ static int is_inside(const stranger *s)
         if (!reach(t->strides != NULL ? s->strides[i] : row, s->shape[i], &far))
             return 0;
         *(far < 0 ? &low : &high) += far;
-        row *= s->shape[i];
+        if ((row *= s->shape[i]) > ROOM)
+            return 0; /* steps of nothing, and more than we would copy */
     }
     return low * size + (int64_t)t->byte_offset >= 0 &&
            (high + 1) * size + (int64_t)t->byte_offset <= ROOM;

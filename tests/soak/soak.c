@@ -4,10 +4,11 @@
  * docs/testing.md says more.
  *
  *   soak [--ranks 8] [--ops 1000000] [--seed 1] [--backend shm] [--hosts 1]
- *        [--tight] [--timeout-ms 120000] [--quiet]
+ *        [--tight] [--timeout-ms 120000] [--quiet] [--spoil N]
  *
  * --hosts H deals the ranks to H pretended hosts; --tight sets the thresholds
- * so low that small operations cross all of them. */
+ * so low that small operations cross all of them; --spoil makes one output
+ * wrong, at operation N or soon after, which must be found. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ static int usage(const char *what)
     fprintf(stderr,
             "soak: %s\nsoak [--ranks N] [--ops N] [--seed S] [--backend "
             "shm|tcp|native|sim] [--hosts H] [--tight] [--timeout-ms T] "
-            "[--quiet]\n",
+            "[--quiet] [--spoil N]\n",
             what);
     return 2;
 }
@@ -55,6 +56,8 @@ static int read_option(settings *s, const char *name, const char *value)
         s->ops = n;
     else if (strcmp(name, "--seed") == 0)
         s->seed = n;
+    else if (strcmp(name, "--spoil") == 0)
+        s->spoil = n;
     else if (strcmp(name, "--timeout-ms") == 0 && n <= INT32_MAX)
         s->timeout_ms = (int64_t)n;
     else

@@ -87,6 +87,8 @@ typedef struct settings {
     int ranks, hosts, tight, quiet;
     uint64_t ops, seed;
     int64_t timeout_ms;
+    uint64_t spoil; /* from this operation on the next output is made wrong, to
+                       see that it is found */
     ledger *ledger;
 } settings;
 
@@ -108,6 +110,7 @@ typedef struct soak {
     crowd slot[SOAK_SLOTS];
     unsigned char *arena[2]; /* shared, private */
     size_t used[2];
+    int spoiled;
 } soak;
 
 /* Memory of one buffer, between guards. */

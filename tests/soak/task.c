@@ -346,10 +346,25 @@ static oar_status check_output(soak *k, const task *t)
     }
 }
 
+/* Once: all bits of the last byte of an output that a collective left here. */
+static void spoil(soak *k, const task *t)
+{
+    size_t bytes = t->out.count * oar_dtype_size(t->dtype);
+    unsigned char *out = t->out.data;
+
+    if (k->spoiled || t->value < k->s->spoil || bytes == 0 ||
+        t->kind < K_BROADCAST || t->kind > K_ALL_TO_ALL_V)
+        return;
+    out[bytes - 1] ^= 0xff;
+    k->spoiled = 1;
+}
+
 oar_status task_check(soak *k, const task *t)
 {
     if (t->c->group == NULL)
         return OAR_OK;
+    if (k->s->spoil != 0 && k->rank == k->s->ranks - 1)
+        spoil(k, t);
     if (!layout_guards_hold(t))
         return task_fail(k, t, "wrote outside of a buffer");
     if (!t->in_place && reads_input(t) &&
