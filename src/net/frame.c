@@ -199,23 +199,50 @@ void oari_fault_write(const oar_error *record,
 #undef X
 }
 
+/* Whether a character begins here that a terminal would obey: of ASCII, or of
+ * Latin-1 as UTF-8 has it. */
+static int controls(const unsigned char *at)
+{
+    return *at < 0x20 || *at == 0x7f ||
+           (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0);
+}
+
+/* A text of a peer's is shown to people: it ends, and only its letters count.
+ */
+static void read_text(char *into, const unsigned char *from, size_t bytes)
+{
+    memcpy(into, from, bytes - 1);
+    into[bytes - 1] = 0;
+    for (char *at = into; *at != 0; at++)
+        if (controls((const unsigned char *)at))
+            *at = '?';
+}
+
+static oar_status read_status(uint64_t raw)
+{
+    switch (raw) {
+#define X(name, value, text) \
+    case value: return value == OAR_OK ? OAR_E_PEER : name;
+        OAR_STATUS_LIST(X)
+#undef X
+    default: return OAR_E_PEER; /* it is a failure, whatever it is */
+    }
+}
+
 void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
                      oar_error *record)
 {
     const unsigned char *at = raw + 32;
 
     *record = (oar_error){ .size = sizeof *record };
-    record->status = (oar_status)(int32_t)get(raw, 4);
+    record->status = read_status(get(raw, 4));
     record->rank = (int32_t)get(raw + 4, 4);
     record->peer = (int32_t)get(raw + 8, 4);
     record->sys_errno = (int32_t)get(raw + 12, 4);
     record->pid = (int64_t)get(raw + 16, 8);
     record->sequence = get(raw + 24, 8);
-    if (record->status == OAR_OK)
-        record->status = OAR_E_PEER; /* it is a failure, whatever it is */
-#define X(member, bytes)                   \
-    memcpy(record->member, at, (bytes)-1); \
-    record->member[(bytes)-1] = 0;         \
+#define X(member, bytes)                  \
+    read_text(record->member, at, bytes); \
     at += (bytes);
     TEXTS(X)
 #undef X

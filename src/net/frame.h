@@ -14,7 +14,7 @@
 
 #include <oarsong/status.h>
 
-enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 1 };
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 2 };
 
 typedef enum oari_frame_kind {
     OARI_FRAME_HELLO = 1, /* who calls, and a proof; the first on a socket,
@@ -59,7 +59,8 @@ void oari_frame_write(const oari_frame *frame,
 oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
                            oari_frame *frame);
 
-/* A fault record as it travels. */
+/* A fault record as it travels. What is read is a failure that this library
+ * knows, and its texts end and have no control characters, whatever came. */
 enum { OARI_FAULT_BYTES = 800 };
 void oari_fault_write(const oar_error *record,
                       unsigned char raw[OARI_FAULT_BYTES]);

@@ -17,8 +17,8 @@ typedef union any_address {
     struct sockaddr_storage room;
 } any_address;
 
-/* A peer that is gone without a word is noticed after about 20 s. */
-enum { KEEP_IDLE_S = 10, KEEP_EVERY_S = 3, KEEP_TRIES = 3 };
+/* A peer that is gone without a word is noticed after so long. */
+enum { KEEP_MS = 20000, KEEP_TRIES = 3 };
 
 /* Closes after a failure without disturbing errno. */
 static void drop(int fd)
@@ -34,14 +34,25 @@ static int set(int fd, int level, int option, int value)
     return setsockopt(fd, level, option, &value, sizeof value);
 }
 
+/* The kernel counts in seconds: some idle, then a question every so often. */
+void oari_sock_keep_alive(int fd, int64_t lease_ms)
+{
+    int seconds = (int)((lease_ms + 999) / 1000);
+    int every = seconds / 5 > 0 ? seconds / 5 : 1;
+    int tries = seconds > KEEP_TRIES ? KEEP_TRIES : 1;
+    int idle = seconds - every * tries;
+
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle > 0 ? idle : 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, tries);
+}
+
 /* What every connection has. Options that a kernel lacks are no failure. */
 static void tune(int fd)
 {
     set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S);
-    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, KEEP_EVERY_S);
-    set(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEP_TRIES);
+    oari_sock_keep_alive(fd, KEEP_MS);
 }
 
 static int make_socket(const struct addrinfo *at)

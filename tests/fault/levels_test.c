@@ -69,7 +69,7 @@ static int join(crew *c, int rank, const plot *p, oar_group **g)
 static int check_record(crew *c, int rank, const oar_group *g, int victim)
 {
     oar_error record = { .size = sizeof record };
-    char name[16];
+    char name[24];
 
     snprintf(name, sizeof name, "rank %d ", victim);
     CREW_CHECK(c, rank, oar_group_fault(g, &record) == OAR_E_PEER);

@@ -405,11 +405,11 @@ static int connect_to(const char *address)
 /* A hello that is right but for the proof. */
 static void say_false_hello(int fd, uint64_t context)
 {
-    unsigned char raw[OARI_FRAME_BYTES + TCP_TOKEN] = { 0 };
+    unsigned char raw[OARI_FRAME_BYTES + TCP_HELLO] = { 0 };
     oari_frame hello = { .kind = OARI_FRAME_HELLO,
                          .context = context,
                          .source = 1,
-                         .bytes = TCP_TOKEN };
+                         .bytes = TCP_HELLO };
 
     oari_frame_write(&hello, raw);
     assert_int_equal(send(fd, raw, sizeof raw, MSG_NOSIGNAL), sizeof raw);

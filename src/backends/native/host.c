@@ -55,6 +55,15 @@ oar_status native_host(char host[NATIVE_HOST])
     return OAR_OK;
 }
 
+int native_one_machine(const char *a, const char *b)
+{
+    int spaces = 0;
+
+    for (; *a == *b && *a != 0 && spaces < 4; a++, b++)
+        spaces += *a == ' ';
+    return spaces == 4;
+}
+
 /* Joins are counted per rank, so that a name can be used again. */
 oar_status native_prefix(const oar_backend_env *env, char *prefix, size_t bytes)
 {

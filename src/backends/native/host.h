@@ -9,6 +9,9 @@
 /* Who this host is. */
 enum { NATIVE_HOST = 256 };
 oar_status native_host(char host[NATIVE_HOST]);
+/* Whether two that may have been set apart by OARSONG_HOST_ID still have one
+ * network: what they say to each other does not leave the machine. */
+int native_one_machine(const char *a, const char *b);
 /* The beginning of the group's keys in the store, another every time. */
 oar_status native_prefix(const oar_backend_env *env, char *prefix,
                          size_t bytes);

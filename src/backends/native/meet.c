@@ -3,10 +3,11 @@
  *
  * Every rank publishes a note in the store: who it is, which host it is on, and
  * the random name of a unix socket it listens on. Those of one host make a
- * board. The higher rank of a pair connects to the lower one and proves, by the
- * token of the lower one's note, that it can read the store. Both then pass
- * their control block, eventfd and recorder. The sockets stay open: they carry
- * segments, and their end is how a death is noticed.
+ * board. The higher rank of a pair connects to the lower one. Both prove that
+ * they have read the token of the lower one's note, and that they know the
+ * job's secret, if it has one, and pass their control block, eventfd and
+ * recorder. The sockets stay open: they carry segments, and their end is how a
+ * death is noticed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,8 +25,9 @@
 #include "base/status.h"
 #include "device/segment.h"
 #include "backends/native/native.h"
+#include "backends/native/proof.h"
 
-enum { NOTE_MAGIC = 0x4f415231, PROTOCOL = 2, PASSED = 3 };
+enum { NOTE_MAGIC = 0x4f415231, PROTOCOL = 3, PASSED = 3 };
 
 /* What a rank publishes. Fixed size, checked field by field. */
 typedef struct note {
@@ -36,13 +38,15 @@ typedef struct note {
     char host[NATIVE_HOST];
     char socket[OARI_LOCAL_NAME];
     unsigned char token[16];
+    uint64_t proves;                       /* that it knows the job's secret */
+    unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
 } note;
 
 /* What comes with the descriptors. */
 typedef struct greeting {
     uint32_t magic;
     int32_t rank;
-    unsigned char token[16]; /* of the listener's note */
+    unsigned char proof[OARI_PROOF_BYTES];
     uint64_t control_bytes, recorder_bytes;
 } greeting;
 
@@ -53,6 +57,7 @@ typedef struct meeting {
     const char *prefix; /* of the keys */
     int one_host;       /* and no other */
     int listener;
+    oari_secret secret;
     note mine;
     note *note; /* by rank */
 } meeting;
@@ -77,22 +82,31 @@ static oar_status fill_note(const meeting *m, note *mine)
     OARI_TRY(native_host(mine->host));
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
+    mine->proves = (uint64_t)m->secret.known;
     return OAR_OK;
+}
+
+static native_note as_note(const meeting *m, int rank, const note *n)
+{
+    return (native_note){ m->prefix, rank, n, offsetof(note, proof) };
 }
 
 static oar_status publish(meeting *m)
 {
     char key[OAR_STORE_KEY_MAX];
+    native_note mine = as_note(m, m->env->rank, &m->mine);
 
     OARI_TRY(oari_local_listen(m->mine.socket, &m->listener));
     oari_fork_guard(m->listener);
+    OARI_TRY(native_vouch(&m->secret, &mine, m->mine.proof));
     key_of(m, m->env->rank, key, sizeof key);
     return oar_store_set(m->env->store, key, &m->mine, sizeof m->mine);
 }
 
 static oar_status check_note(const meeting *m, int rank, const note *other)
 {
-    int here = strcmp(other->host, m->mine.host) == 0;
+    native_note about = as_note(m, rank, other);
+    int here = strncmp(other->host, m->mine.host, NATIVE_HOST) == 0;
 
     if (other->magic != NOTE_MAGIC || other->protocol != PROTOCOL ||
         (here && other->page != m->mine.page))
@@ -112,7 +126,7 @@ static oar_status check_note(const meeting *m, int rank, const note *other)
                          "rank %d is on another host, which backend \"shm\" "
                          "does not reach",
                          rank);
-    return OAR_OK;
+    return native_believe(&m->secret, &about, other->proves != 0, other->proof);
 }
 
 static oar_status read_note(meeting *m, int rank)
@@ -135,9 +149,10 @@ static oar_status read_note(meeting *m, int rank)
     if (bytes == sizeof(note))
         memcpy(&m->note[rank], value, sizeof(note));
     oari_free(value);
+    OARI_TRY(check_note(m, rank, &m->note[rank]));
     m->note[rank].socket[OARI_LOCAL_NAME - 1] = 0;
     m->note[rank].host[NATIVE_HOST - 1] = 0;
-    return check_note(m, rank, &m->note[rank]);
+    return OAR_OK;
 }
 
 static oar_status read_notes(meeting *m)
@@ -253,7 +268,25 @@ static oar_status make_wait(native *n)
 /* ---- one peer
  * ------------------------------------------------------------------*/
 
-static oar_status greet(meeting *m, int socket, const note *listener)
+/* What a greeting proves: which way it goes, and that whoever sends it knows
+ * the listener's token and the secret. */
+static oar_status prove(const meeting *m, const greeting *g, int peer,
+                        const note *listener,
+                        unsigned char proof[OARI_PROOF_BYTES])
+{
+    int answer = g->rank == listener->rank;
+    int caller = answer ? peer : g->rank;
+    const void *part[] = { answer ? "answer" : "caller", listener->token };
+    size_t bytes[] = { 6, sizeof listener->token };
+    unsigned char key[OARI_SECRET_BYTES] = { 0 };
+
+    if (m->secret.known)
+        OARI_TRY(oari_secret_key(&m->secret, "meet", 0, caller, listener->rank,
+                                 key));
+    return oari_secret_prove(key, part, bytes, 2, proof);
+}
+
+static oar_status greet(meeting *m, int socket, int peer, const note *listener)
 {
     native *n = m->n;
     greeting g = { .magic = NOTE_MAGIC,
@@ -263,7 +296,7 @@ static oar_status greet(meeting *m, int socket, const note *listener)
     int pass[PASSED] = { n->control_fd, n->event_fd,
                          oari_recorder_fd(m->env->core->recorder) };
 
-    memcpy(g.token, listener->token, sizeof g.token);
+    OARI_TRY(prove(m, &g, peer, listener, g.proof));
     return oari_local_send(socket, &g, sizeof g, pass, PASSED);
 }
 
@@ -305,13 +338,13 @@ static oar_status watch(native *n, int rank)
     return OAR_OK;
 }
 
-static int same_token(const greeting *g, const note *expected)
+static int is_proved(const meeting *m, const greeting *g, const note *listener)
 {
-    unsigned differ = 0;
+    unsigned char proof[OARI_PROOF_BYTES];
 
-    for (size_t i = 0; i < sizeof g->token; i++)
-        differ |= (unsigned)(g->token[i] ^ expected->token[i]);
-    return differ == 0 && g->magic == NOTE_MAGIC;
+    return g->magic == NOTE_MAGIC &&
+           prove(m, g, m->env->rank, listener, proof) == OAR_OK &&
+           oari_secret_same(proof, g->proof);
 }
 
 /* Keeps the control block and event of a peer that greeted over this socket. */
@@ -356,7 +389,7 @@ static oar_status call_on(meeting *m, int rank, int *socket)
 
     if (status != OAR_OK)
         return blame(m, rank, status);
-    status = greet(m, *socket, listener);
+    status = greet(m, *socket, rank_of(m, rank), listener);
     if (status != OAR_OK) {
         close(*socket);
         *socket = -1;
@@ -383,7 +416,7 @@ static oar_status hear_back(meeting *m, int rank, int socket)
         return blame(m, rank, status);
     }
     if (g.rank != rank_of(m, rank) ||
-        !same_token(&g, &m->note[rank_of(m, rank)])) {
+        !is_proved(m, &g, &m->note[rank_of(m, rank)])) {
         turn_away(pass, socket);
         return oari_fail(OAR_E_AUTH, "somebody else answers for rank %d",
                          rank_of(m, rank));
@@ -396,8 +429,8 @@ static int known(const meeting *m, const greeting *g)
 {
     int rank;
 
-    if (!same_token(g, &m->mine) || g->rank <= m->env->rank ||
-        g->rank >= m->env->ranks)
+    if (g->rank <= m->env->rank || g->rank >= m->env->ranks ||
+        !is_proved(m, g, &m->mine))
         return -1;
     rank = oari_board_rank(&m->n->base.board, g->rank);
     return rank >= 0 && m->n->peer[rank].socket < 0 ? rank : -1;
@@ -422,7 +455,7 @@ static oar_status let_one_in(meeting *m, int *let_in)
     }
     OARI_TRY(accept_greeting(m, rank, &g, pass, socket));
     *let_in += 1;
-    return blame(m, rank, greet(m, socket, &m->mine));
+    return blame(m, rank, greet(m, socket, g.rank, &m->mine));
 }
 
 static oar_status meet_lower(meeting *m, int *socket)
@@ -470,6 +503,7 @@ static oar_status hear_lower(meeting *m, int *socket)
 
 static oar_status meet_all(meeting *m, int *socket)
 {
+    OARI_TRY(native_secret(&m->secret));
     OARI_TRY(fill_note(m, &m->mine));
     if (m->env->ranks > 1)
         OARI_TRY(publish(m));
@@ -507,6 +541,7 @@ oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
             if (socket[r] >= 0)
                 close(socket[r]);
     }
+    oari_secret_forget(&m.secret);
     oari_fork_close(m.listener);
     oari_free(m.note);
     oari_free(socket);

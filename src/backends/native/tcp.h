@@ -15,7 +15,10 @@
 #include "comm/board.h"
 #include "comm/match.h"
 #include "net/frame.h"
+#include "net/seal.h"
+#include "net/secret.h"
 #include "net/sock.h"
+#include "net/stream.h"
 #include "backends/native/host.h"
 
 enum {
@@ -27,7 +30,9 @@ enum {
     TCP_SINK = 64 << 10, /* for what is drained */
     TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
                             another host */
-    TCP_TOKEN = 16,      /* bytes that prove that a caller knows the store */
+    TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
+    TCP_HELLO = 8 + OARI_PROOF_BYTES,              /* what a hello carries */
+    TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
     TCP_FAULT_SLOT = -1
 };
 
@@ -44,13 +49,21 @@ typedef enum tcp_state {
 /* One socket. */
 typedef struct tcp_conn {
     struct tcp_conn *next;
+    tcp_mesh *mesh;
     int fd, peer; /* peer: -1 until it is known */
-    int slot;     /* which of the pair's; TCP_FAULT_SLOT: only for a fault */
+    oari_stream stream;
+    int slot; /* which of the pair's; TCP_FAULT_SLOT: only for a fault */
     tcp_state state;
+    int undecided;       /* it may yet begin with TLS */
+    int shaking;         /* the handshake of TLS is under way */
+    int claims;          /* the caller that TLS names; -1: none */
+    int64_t since_ns;    /* it has been there */
     int64_t deadline_ns; /* to be up, or to have said hello */
-    int watched;         /* for room to write */
-    int mute;            /* nothing can be written any more */
-    uint32_t sent, seen; /* frames */
+    int64_t asked_ns;    /* without an answer, see tcp_lease.c; 0: not */
+    unsigned char hello[TCP_HELLO]; /* what the caller's carried */
+    int watched;                    /* for room to write */
+    int mute;                       /* nothing can be written any more */
+    uint32_t sent, seen;            /* frames */
 
     /* out: bytes first, then the payload, which is not copied */
     size_t out_at, out_end;
@@ -68,13 +81,17 @@ typedef struct tcp_conn {
     unsigned char *target; /* NULL: drained */
     oari_inbound inbound;
     oar_transfer *take;
-    unsigned char small[OARI_FAULT_BYTES]; /* of a hello or a fault */
+    unsigned char small[TCP_SEALED]; /* of a hello or a fault */
     unsigned char out[TCP_BUFFER], in[TCP_BUFFER];
 } tcp_conn;
 
 typedef struct tcp_peer {
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];  /* of its note */
+    int apart;                       /* on another host, for all we know */
+    oari_wire wire;                  /* what connections have to be */
+    uint64_t calls;                  /* mine, counted */
+    uint64_t newest, window;         /* of its: seen, see tcp_prove.c */
     tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
     tcp_conn *theirs;                /* over which it sends; may be the same */
     int called;                      /* by me */
@@ -86,6 +103,7 @@ typedef struct tcp_peer {
                                    then */
     int unsettled;              /* it has to be looked after */
     int farewell;               /* it has said goodbye */
+    int vanished;               /* its host does not answer any more */
     int gone;                   /* OARI_PEER_DIED ... */
     oari_row queue;             /* messages to be written, in order */
     oari_row offered;           /* messages that wait for their receive */
@@ -105,15 +123,20 @@ struct tcp_mesh {
     size_t eager_bytes;
     size_t ahead_bytes; /* the same for messages of collectives */
     int64_t timeout_ms;
+    int64_t lease_ms; /* for a host not to answer */
+    int64_t tick_ns;  /* next look at the leases */
     uint64_t context;
-    unsigned char token[TCP_TOKEN]; /* of my note */
-    oari_match *match;              /* borrowed */
+    oari_secret secret; /* the job's, or one of the group's own */
+    int encrypts;       /* with some peers */
+    int again;          /* TLS has bytes that the sockets have not */
+    oari_match *match;  /* borrowed */
     oari_taker taker;
     int listener, epoll_fd, event_fd;
     tcp_peer *peer;  /* by rank */
     int *host;       /* by rank, as in backend.h */
     tcp_conn *conns; /* all */
     int open_conns;  /* of them */
+    int strangers;   /* of those: they have not said hello */
     int unsettled;   /* peers that have to be looked after */
     int dead;        /* conns to be freed */
     unsigned polls;
@@ -147,6 +170,8 @@ oar_status tcp_send(tcp_mesh *m, oar_transfer *t);
 /* A receive has been posted: peers that it needs are connected to. */
 void tcp_expect(tcp_mesh *m, const oar_transfer *t);
 oar_status tcp_progress(tcp_mesh *m);
+/* Does for one socket what the events say. */
+oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events);
 /* 1 if progress would find something; else epoll_fd tells when. */
 int tcp_arm(tcp_mesh *m);
 void tcp_wake(tcp_mesh *m);
@@ -163,6 +188,10 @@ typedef struct tcp_note {
     char host[NATIVE_HOST];
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];
+    uint32_t wire;   /* oari_wire, of connections within a host */
+    uint32_t proves; /* that it knows the job's secret */
+    unsigned char key[OARI_SECRET_BYTES];  /* if not: rank 0's is the group's */
+    unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
 } tcp_note;
 
 /* Listens, publishes where, and learns the same of all others. */
@@ -189,15 +218,46 @@ void tcp_greeted(tcp_mesh *m, tcp_conn *c);
 void tcp_lose(tcp_mesh *m, tcp_conn *c);
 /* The peer is gone. */
 void tcp_drop(tcp_mesh *m, int peer);
+/* Its host is. */
+void tcp_vanish(tcp_mesh *m, int peer);
 void tcp_reap(tcp_mesh *m);
-/* How many ways there are to tell a stranger from a rank: one. */
-int tcp_admits(const tcp_mesh *m, const tcp_conn *c);
+/* Sends away strangers that are too late. */
+void tcp_tidy_strangers(tcp_mesh *m);
+
+/* ---- tcp_prove.c: who is a rank ------------------------------------------ */
+
+/* What a hello of mine has to carry. */
+oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
+                     unsigned char raw[TCP_HELLO]);
+/* How many ways there are to tell a stranger from a rank: one. c->now and
+ * c->small are a hello. */
+int tcp_admits(tcp_mesh *m, tcp_conn *c);
+/* A record behind the hello of a connection that is only for it. */
+oar_status tcp_seal_fault(const tcp_mesh *m, const tcp_conn *c,
+                          unsigned char raw[TCP_SEALED]);
+oar_status tcp_unseal_fault(const tcp_mesh *m, const tcp_conn *c,
+                            unsigned char raw[TCP_SEALED]);
+/* Begins TLS, as the one that calls or is called. */
+oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c);
+/* Sees whether a stranger begins TLS; 0 if that cannot be told yet, or it is
+ * gone. */
+int tcp_decide(tcp_mesh *m, tcp_conn *c);
+/* One step of the handshake; 1 when it is done. */
+int tcp_shake(tcp_mesh *m, tcp_conn *c);
+
+/* ---- tcp_lease.c --------------------------------------------------------- */
+
+void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c);
+/* Looks from time to time for hosts that do not answer any more. */
+void tcp_look_at_leases(tcp_mesh *m);
 
 /* ---- tcp_out.c ----------------------------------------------------------- */
 
 /* Puts a frame and its small payload behind what is to be written; 0 if there
  * is no room for it now. */
 int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data);
+/* Whether to be told of room to write. */
+void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted);
 /* 1: all is written; 0: no room, or broken. */
 int tcp_flush(tcp_mesh *m, tcp_conn *c);
 /* Writes what there is for the peer, as far as there is room. */
@@ -220,6 +280,6 @@ void tcp_publish(tcp_mesh *m, const oar_error *record);
 const oar_error *tcp_published(const tcp_mesh *m);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
-void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES]);
+void tcp_hear(tcp_mesh *m, tcp_conn *c);
 
 #endif

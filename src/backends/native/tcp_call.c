@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_call: how a connection comes to be, and how it ends.
  *
- * Whoever first needs a pair calls. The caller says hello with the token of the
- * other's note, which proves that it can read the store; the other answers with
- * the token of the caller's. Nothing is kept of a caller that does not say
+ * Whoever first needs a pair calls, and says hello with a proof (tcp_prove.c);
+ * the other answers with one. Nothing is kept of a caller that does not say
  * hello in time, or says anything else.
  *
  * The caller goes on behind its hello without waiting for the answer: a small
- * message must not wait for a receiver that is busy elsewhere. So a call is
+ * message must not wait for a receiver that is busy elsewhere. (TLS has to
+ * wait, for its handshake; until that is done the connection counts as not
+ * made.) So a call is
  * never turned down because the other side calls, too: then the pair has two
  * connections, and each side keeps sending over its own. A side that has not
  * sent yet when it is called sends over that one.
@@ -27,8 +28,9 @@
 #include "backends/native/tcp.h"
 
 enum {
-    STRANGERS_MAX = 64,       /* that have not said hello */
+    STRANGERS_MAX = 128,      /* that have not said hello */
     HELLO_MS = 5000,          /* to say it in */
+    HELLO_MIN_NS = 100000000, /* even if others wait to be let in */
     CONNECT_MS = 10000,       /* for one attempt */
     REFUSED_MAX = 3,          /* attempts, then nobody is there */
     PAUSE_NS = 20000000,      /* before the second attempt; doubles ... */
@@ -51,10 +53,15 @@ static tcp_conn *add_conn(tcp_mesh *m, int fd, int peer, int slot,
         return NULL;
     }
     memset(c, 0, offsetof(tcp_conn, out));
+    oari_stream_plain(&c->stream, fd);
+    c->mesh = m;
     c->fd = fd;
     c->peer = peer;
     c->slot = slot;
     c->state = state;
+    c->claims = -1;
+    c->undecided = m->encrypts && state == TCP_ANSWERING;
+    c->since_ns = oari_now_ns();
     c->deadline_ns = oari_deadline(limit_ms);
     c->watched = state == TCP_CONNECTING;
     event.data.ptr = c;
@@ -68,6 +75,7 @@ static tcp_conn *add_conn(tcp_mesh *m, int fd, int peer, int slot,
     c->next = m->conns;
     m->conns = c;
     m->open_conns++;
+    m->strangers += state == TCP_ANSWERING;
     return c;
 }
 
@@ -75,10 +83,12 @@ static void hang_up(tcp_mesh *m, tcp_conn *c)
 {
     if (c->state == TCP_DEAD)
         return;
+    oari_stream_close(&c->stream);
     /* Closing alone leaves it in the set while a forked child has it open. */
     epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     oari_fork_close(c->fd);
     c->fd = -1;
+    m->strangers -= c->state == TCP_ANSWERING;
     c->state = TCP_DEAD;
     m->open_conns--;
     m->dead++;
@@ -188,7 +198,8 @@ static void look_after(tcp_mesh *m, int peer, int64_t now)
             tcp_drop(m, peer);
         return;
     }
-    if (c != NULL && c->state == TCP_CONNECTING && now >= c->deadline_ns)
+    if (c != NULL && c->state == TCP_CONNECTING && !c->shaking &&
+        now >= c->deadline_ns)
         tcp_lose(m, c);
     if (p->conn[0] != NULL || now < p->again_ns)
         return;
@@ -211,9 +222,16 @@ static void say_hello(tcp_mesh *m, tcp_conn *c)
     oari_frame hello = { .kind = OARI_FRAME_HELLO,
                          .flags = c->slot < 0 ? OARI_FRAME_LAST : 0,
                          .tag = c->slot < 0 ? 0 : (uint64_t)c->slot,
-                         .bytes = TCP_TOKEN };
+                         .bytes = TCP_HELLO };
+    unsigned char raw[TCP_HELLO];
+    oar_status status = tcp_prove(m, c, &hello, raw);
 
-    tcp_put(m, c, hello, m->peer[c->peer].token);
+    if (status != OAR_OK) {
+        m->failed = status;
+        return;
+    }
+    tcp_begin_lease(m, c);
+    tcp_put(m, c, hello, raw);
     tcp_flush(m, c);
 }
 
@@ -233,69 +251,100 @@ void tcp_widen(tcp_mesh *m, int peer)
     }
 }
 
-void tcp_connected(tcp_mesh *m, tcp_conn *c)
+/* Whether the socket is connected; it is lost if it cannot be. */
+static int is_made(tcp_mesh *m, tcp_conn *c)
 {
     tcp_peer *p = &m->peer[c->peer];
     int done;
 
-    if (oari_sock_connected(c->fd, p->address, &done) != OAR_OK) {
-        if (oar_last_error()->sys_errno == ECONNREFUSED && c->slot == 0)
-            p->refused++;
-        tcp_lose(m, c);
-        return;
-    }
-    if (!done)
+    if (oari_sock_connected(c->fd, p->address, &done) == OAR_OK)
+        return done;
+    if (oar_last_error()->sys_errno == ECONNREFUSED && c->slot == 0)
+        p->refused++;
+    tcp_lose(m, c);
+    return 0;
+}
+
+/* Whether it has shaken hands, where that is wanted. */
+static int is_ready(tcp_mesh *m, tcp_conn *c)
+{
+    if (c->shaking)
+        return tcp_shake(m, c);
+    if (!is_made(m, c))
+        return 0;
+    if (c->slot < 0 || m->peer[c->peer].wire != OARI_WIRE_TLS)
+        return 1;
+    if (tcp_encrypt(m, c) == OAR_OK)
+        return tcp_shake(m, c);
+    tcp_lose(m, c);
+    return 0;
+}
+
+void tcp_connected(tcp_mesh *m, tcp_conn *c)
+{
+    if (!is_ready(m, c))
         return;
     c->state = TCP_CALLING;
     say_hello(m, c);
     if (c->slot < 0)
         return;
     if (c->slot == 0)
-        set_unsettled(m, p, 0);
+        set_unsettled(m, &m->peer[c->peer], 0);
     tcp_pump(m, c->peer);
 }
 
 /* ---- answering ----------------------------------------------------------- */
 
-/* Makes room by sending away a stranger that is too late, or the oldest. */
-static void tidy_strangers(tcp_mesh *m)
+void tcp_tidy_strangers(tcp_mesh *m)
 {
     int64_t now = oari_now_ns();
-    tcp_conn *oldest = NULL;
-    int strangers = 0;
 
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
-        if (c->state != TCP_ANSWERING)
-            continue;
-        strangers++;
-        if (now >= c->deadline_ns)
+    for (tcp_conn *c = m->conns; c != NULL && m->strangers != 0; c = c->next)
+        if (c->state == TCP_ANSWERING && now >= c->deadline_ns)
             hang_up(m, c);
-        else
+}
+
+/* The oldest; of those that TLS knows by name only if there are no others. */
+static tcp_conn *oldest_stranger(const tcp_mesh *m)
+{
+    tcp_conn *oldest = NULL;
+
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
+        if (c->state == TCP_ANSWERING &&
+            (oldest == NULL || c->claims < 0 || oldest->claims >= 0))
             oldest = c; /* new ones are put in front */
-    }
-    if (strangers >= STRANGERS_MAX && oldest != NULL)
-        hang_up(m, oldest);
+    return oldest;
+}
+
+/* Sends one away, but not one that has only come, nor one whose hello is here.
+ */
+static int make_room(tcp_mesh *m)
+{
+    tcp_conn *c = oldest_stranger(m);
+    oar_status status;
+
+    if (c == NULL || oari_now_ns() - c->since_ns < HELLO_MIN_NS)
+        return 0;
+    status = tcp_serve(m, c, EPOLLIN);
+    if (status != OAR_OK)
+        m->failed = status;
+    if (c->state == TCP_ANSWERING)
+        hang_up(m, c);
+    return 1;
 }
 
 void tcp_accept(tcp_mesh *m)
 {
     int fd;
 
-    tidy_strangers(m);
+    tcp_tidy_strangers(m);
     for (int i = 0; i < STRANGERS_MAX; i++) {
+        if (m->strangers >= STRANGERS_MAX && !make_room(m))
+            return;
         if (oari_sock_accept(m->listener, &fd) != OAR_OK || fd < 0)
             return;
         add_conn(m, fd, -1, 0, TCP_ANSWERING, HELLO_MS);
     }
-}
-
-int tcp_admits(const tcp_mesh *m, const tcp_conn *c)
-{
-    unsigned differ = 0;
-
-    for (int i = 0; i < TCP_TOKEN; i++)
-        differ |= (unsigned)(c->small[i] ^ m->token[i]);
-    return differ == 0;
 }
 
 static void answer_call(tcp_mesh *m, tcp_conn *c)
@@ -309,6 +358,7 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
     }
     c->peer = (int)c->now.source;
     c->state = TCP_UP;
+    m->strangers--;
     c->slot = (int)slot;
     if ((c->now.flags & OARI_FRAME_LAST) != 0) {
         c->slot = TCP_FAULT_SLOT;
@@ -328,14 +378,12 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
 
 void tcp_greeted(tcp_mesh *m, tcp_conn *c)
 {
-    if (!tcp_admits(m, c) || c->now.source == (uint32_t)m->rank)
+    if (!tcp_admits(m, c))
         tcp_lose(m, c);
     else if (c->state == TCP_ANSWERING)
         answer_call(m, c);
-    else if (c->now.source == (uint32_t)c->peer)
-        c->state = TCP_UP;
     else
-        tcp_lose(m, c);
+        c->state = TCP_UP;
 }
 
 /* ---- ending -------------------------------------------------------------- */
@@ -384,7 +432,16 @@ void tcp_drop(tcp_mesh *m, int peer)
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         if (c->peer == peer && c->slot >= 0 && c->state != TCP_DEAD)
             end_conn(m, c);
-    give_up(m, p, p->farewell ? OARI_PEER_LEFT : OARI_PEER_DIED);
+    give_up(m, p,
+            p->farewell   ? OARI_PEER_LEFT
+            : p->vanished ? OARI_PEER_UNREACHABLE
+                          : OARI_PEER_DIED);
+}
+
+void tcp_vanish(tcp_mesh *m, int peer)
+{
+    m->peer[peer].vanished = 1;
+    tcp_drop(m, peer);
 }
 
 /* What else it has sent is still read: over its other connections, and over one

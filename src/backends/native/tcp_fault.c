@@ -36,20 +36,29 @@ const oar_error *tcp_published(const tcp_mesh *m)
 }
 
 /* Only the driver hears: no race. */
-void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES])
+void tcp_hear(tcp_mesh *m, tcp_conn *c)
 {
+    if (c->slot < 0 && tcp_unseal_fault(m, c, c->small) != OAR_OK) {
+        tcp_lose(m, c);
+        return;
+    }
     if (atomic_load(&m->heard) != OARI_FAULT_NONE)
         return;
-    oari_fault_read(raw, &m->their_fault);
+    oari_fault_read(c->small, &m->their_fault);
     atomic_store_explicit(&m->heard, OARI_FAULT_READY, memory_order_release);
 }
 
 static int put_fault(tcp_mesh *m, tcp_conn *c)
 {
     oari_frame frame = { .kind = OARI_FRAME_FAULT, .bytes = OARI_FAULT_BYTES };
-    unsigned char raw[OARI_FAULT_BYTES];
+    unsigned char raw[TCP_SEALED];
 
     oari_fault_write(&m->my_fault, raw);
+    if (c->slot < 0) {
+        frame.bytes = TCP_SEALED;
+        if (tcp_seal_fault(m, c, raw) != OAR_OK)
+            return 0;
+    }
     if (!tcp_put(m, c, frame, raw)) {
         tcp_flush(m, c);
         if (!tcp_put(m, c, frame, raw))
@@ -81,7 +90,8 @@ static int tell_peer(tcp_mesh *m, int peer, int strangers_too)
     return tcp_call(m, peer, TCP_FAULT_SLOT) != NULL;
 }
 
-/* A call made for it: when it gets through, everything is said at once. */
+/* A call made for it: when it gets through, everything is said at once. TLS
+ * would have to wait for an answer, which one that computes does not give. */
 static void say_and_end(tcp_mesh *m, tcp_conn *c)
 {
     tcp_connected(m, c);

@@ -125,7 +125,7 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
     c->open = 0;
     switch (c->now.kind) {
     case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
-    case OARI_FRAME_FAULT: tcp_hear(m, c->small); break;
+    case OARI_FRAME_FAULT: tcp_hear(m, c); break;
     case OARI_FRAME_PUSH:
         oari_match_end(m->match, &c->inbound);
         tcp_credit(m, c->peer);
@@ -134,10 +134,13 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
     }
 }
 
-static int fits(const oari_frame *frame)
+static int fits(const tcp_conn *c)
 {
-    return frame->kind == OARI_FRAME_HELLO   ? frame->bytes == TCP_TOKEN
-           : frame->kind == OARI_FRAME_FAULT ? frame->bytes == OARI_FAULT_BYTES
+    const oari_frame *frame = &c->now;
+    uint64_t fault = c->slot < 0 ? TCP_SEALED : OARI_FAULT_BYTES;
+
+    return frame->kind == OARI_FRAME_HELLO   ? frame->bytes == TCP_HELLO
+           : frame->kind == OARI_FRAME_FAULT ? frame->bytes == fault
                                              : 1;
 }
 
@@ -146,7 +149,7 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
 {
     int hello = c->now.kind == OARI_FRAME_HELLO;
 
-    return c->now.context == m->context && fits(&c->now) &&
+    return c->now.context == m->context && fits(c) &&
            c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
            (hello || c->now.source == (uint32_t)c->peer) &&
@@ -244,25 +247,35 @@ static void came(tcp_conn *c, size_t bytes)
     c->in_end += bytes - part;
 }
 
-/* Reads what there is, as far as it is fair to the others. */
+static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
+{
+    if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
+        tcp_vanish(m, c->peer);
+    else
+        tcp_lose(m, c);
+}
+
+/* Reads what there is, as far as it is fair to the others. What TLS has read
+ * ahead, the socket does not tell of. */
 oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
 {
     for (int i = 0; i < READS && c->state != TCP_DEAD; i++) {
         struct iovec piece[2];
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
-        ssize_t got = readv(c->fd, piece, n);
+        ssize_t got = oari_stream_read(&c->stream, piece, n);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return OAR_OK;
         if (got <= 0) {
-            tcp_lose(m, c);
+            lose(m, c, got < 0 && errno == ETIMEDOUT);
             return OAR_OK;
         }
         came(c, (size_t)got);
         OARI_TRY(parse(m, c));
-        if ((size_t)got < asked)
+        if ((size_t)got < asked && !oari_stream_pending(&c->stream))
             return OAR_OK;
     }
+    m->again |= c->state != TCP_DEAD && oari_stream_pending(&c->stream);
     return OAR_OK;
 }
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_meet: how the ranks of a mesh find each other. Every rank publishes a
- * note in the store: where it listens, which host it is on, and a token that
- * whoever calls must know. Rank 0's note also has the group's context. */
+ * note in the store: where it listens, which host it is on, and a token that is
+ * part of the proof of whoever calls. Rank 0's note also has the group's
+ * context and, where the job has no secret, a key: then whoever can read the
+ * store is a rank. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -11,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "backends/native/proof.h"
 #include "backends/native/tcp.h"
 
 enum { NOTE_MAGIC = 0x4f415254, BACKLOG = 1024 };
@@ -19,7 +22,9 @@ typedef struct gathering {
     tcp_mesh *m;
     const tcp_setup *setup;
     int64_t deadline_ns;
-    tcp_note *note; /* by rank */
+    oari_secret secret; /* the job's */
+    oari_wire near;     /* what connections within a host have to be */
+    tcp_note *note;     /* by rank */
 } gathering;
 
 static void key_of(const gathering *g, int rank, char *key, size_t bytes)
@@ -41,9 +46,29 @@ static oar_status begin_listening(tcp_mesh *m, const char *toward, char *text)
     return oari_sock_name(m->listener, text);
 }
 
+static native_note as_note(const gathering *g, int rank)
+{
+    return (native_note){ g->setup->prefix, rank, &g->note[rank],
+                          offsetof(tcp_note, proof) };
+}
+
+static oar_status fill_random(const gathering *g, tcp_note *mine)
+{
+    if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token ||
+        getrandom(&mine->context, sizeof mine->context, 0) !=
+            sizeof mine->context)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    if (g->secret.known || mine->rank != 0)
+        return OAR_OK;
+    if (getrandom(mine->key, sizeof mine->key, 0) != sizeof mine->key)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    return OAR_OK;
+}
+
 static oar_status fill_note(gathering *g, tcp_note *mine)
 {
     const oar_backend_env *env = g->setup->env;
+    native_note note = as_note(g, env->rank);
 
     mine->magic = NOTE_MAGIC;
     mine->protocol = OARI_FRAME_VERSION;
@@ -51,18 +76,18 @@ static oar_status fill_note(gathering *g, tcp_note *mine)
     mine->ranks = env->ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
     snprintf(mine->host, sizeof mine->host, "%s", g->setup->host);
-    if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token ||
-        getrandom(&mine->context, sizeof mine->context, 0) !=
-            sizeof mine->context)
-        return oari_fail(OAR_E_SYSTEM, "getrandom");
-    memcpy(g->m->token, mine->token, sizeof mine->token);
-    return begin_listening(g->m, env->core->toward, mine->address);
+    mine->wire = (uint32_t)g->near;
+    mine->proves = (uint32_t)g->secret.known;
+    OARI_TRY(fill_random(g, mine));
+    OARI_TRY(begin_listening(g->m, env->core->toward, mine->address));
+    return native_vouch(&g->secret, &note, mine->proof);
 }
 
 static oar_status check_note(const gathering *g, int rank,
                              const tcp_note *other)
 {
     const oar_backend_env *env = g->setup->env;
+    native_note note = as_note(g, rank);
 
     if (other->magic != NOTE_MAGIC || other->protocol != OARI_FRAME_VERSION)
         return oari_fail(OAR_E_MISMATCH,
@@ -77,6 +102,12 @@ static oar_status check_note(const gathering *g, int rank,
                          "of %d",
                          rank, other->rank, other->ranks, env->rank,
                          env->ranks);
+    OARI_TRY(
+        native_believe(&g->secret, &note, (int)other->proves, other->proof));
+    if (other->wire != (uint32_t)g->near)
+        return oari_fail(OAR_E_MISMATCH,
+                         "rank %d has another OARSONG_WIRE than this rank",
+                         rank);
     return OAR_OK;
 }
 
@@ -101,8 +132,42 @@ static oar_status read_note(gathering *g, int rank)
     if (bytes == sizeof *n)
         memcpy(n, value, sizeof *n);
     oari_free(value);
+    OARI_TRY(check_note(g, rank, n));
     n->host[sizeof n->host - 1] = n->address[sizeof n->address - 1] = 0;
-    return check_note(g, rank, n);
+    return OAR_OK;
+}
+
+/* Whether what they say to each other can leave this host. Both sides see the
+ * same notes, so they come to the same answer. */
+static int is_apart(const tcp_note *a, const tcp_note *b)
+{
+    return !native_one_machine(a->host, b->host) &&
+           !(oari_sock_names_loopback(a->address) &&
+             oari_sock_names_loopback(b->address));
+}
+
+static oar_status agree_on_wire(gathering *g, int rank)
+{
+    tcp_mesh *m = g->m;
+    tcp_peer *p = &m->peer[rank];
+
+    p->apart = is_apart(&g->note[m->rank], &g->note[rank]);
+    p->wire = g->near;
+    if (p->apart)
+        OARI_TRY(oari_wire_for(&g->secret, 0, &p->wire));
+    m->encrypts |= p->wire == OARI_WIRE_TLS;
+    return OAR_OK;
+}
+
+/* The job's secret, or what takes its place. */
+static void choose_secret(gathering *g)
+{
+    oari_secret *s = &g->m->secret;
+
+    *s = g->secret;
+    if (!s->known)
+        memcpy(s->bytes, g->note[0].key, sizeof s->bytes);
+    s->known = 1;
 }
 
 static oar_status gather(gathering *g)
@@ -111,6 +176,8 @@ static oar_status gather(gathering *g)
     const oar_backend_env *env = g->setup->env;
     char key[OAR_STORE_KEY_MAX];
 
+    OARI_TRY(native_secret(&g->secret));
+    OARI_TRY(oari_wire_for(&g->secret, 1, &g->near));
     OARI_TRY(fill_note(g, &g->note[m->rank]));
     key_of(g, m->rank, key, sizeof key);
     OARI_TRY(
@@ -120,8 +187,11 @@ static oar_status gather(gathering *g)
             OARI_TRY(read_note(g, r));
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
         memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
+        if (r != m->rank)
+            OARI_TRY(agree_on_wire(g, r));
     }
     m->context = g->note[0].context;
+    choose_secret(g);
     native_number_hosts(m->ranks, g->note[0].host, sizeof(tcp_note), m->host);
     return OAR_OK;
 }
@@ -137,6 +207,7 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
     if (g.note == NULL)
         return OAR_E_NOMEM;
     status = gather(&g);
+    oari_secret_forget(&g.secret);
     oari_free(g.note);
     return status;
 }

@@ -22,7 +22,11 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LINGER_MS = 1000
+    LOOK_EVERY = 8,   /* at the clock */
+    LINGER_MS = 1000, /* to leave in good order */
+    BROKEN_MS = 500,  /* to leave a group that has ended: with peers that are
+                         stopped, too, that takes less than a second */
+    LEASE_MS = 10000
 };
 
 /* ---- opening ------------------------------------------------------------- */
@@ -63,9 +67,11 @@ static oar_status make_tables(tcp_mesh *m)
 
 oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
 {
-    int64_t sockets = DEFAULT_SOCKETS;
+    int64_t sockets = DEFAULT_SOCKETS, lease_ms = LEASE_MS;
 
     OARI_TRY(oari_env_int("OARSONG_TCP_SOCKETS", 1, TCP_SOCKETS_MAX, &sockets));
+    OARI_TRY(oari_env_int("OARSONG_TCP_LEASE_MS", 1000, 3600000, &lease_ms));
+    m->lease_ms = lease_ms;
     m->rank = setup->env->rank;
     m->ranks = setup->env->ranks;
     m->sockets = (int)sockets;
@@ -100,14 +106,16 @@ void tcp_expect(tcp_mesh *m, const oar_transfer *t)
             tcp_want_later(m, r);
 }
 
-static oar_status serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
+oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
 {
-    if (c->state == TCP_DEAD)
+    if (c->state == TCP_DEAD || (c->undecided && !tcp_decide(m, c)))
         return OAR_OK;
     if (c->state == TCP_CONNECTING) {
         tcp_connected(m, c);
         return OAR_OK;
     }
+    if (c->shaking && !tcp_shake(m, c))
+        return OAR_OK;
     if ((events & EPOLLOUT) != 0) {
         tcp_flush(m, c);
         if (c->peer >= 0 && c->slot >= 0)
@@ -137,16 +145,16 @@ static oar_status serve_set(tcp_mesh *m)
         else if (event[i].data.ptr == &m->event_fd)
             drain_event(m);
         else
-            OARI_TRY(serve(m, event[i].data.ptr, event[i].events));
+            OARI_TRY(tcp_serve(m, event[i].data.ptr, event[i].events));
     }
     return OAR_OK;
 }
 
-/* With few sockets it is quicker to read them all than to ask first. */
-static oar_status serve_few(tcp_mesh *m)
+static oar_status serve_all(tcp_mesh *m)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        OARI_TRY(serve(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
+        OARI_TRY(
+            tcp_serve(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
     return OAR_OK;
 }
 
@@ -158,11 +166,28 @@ static void end_all(tcp_mesh *m, oar_status why)
         tcp_end_out(m, &m->peer[r], why);
 }
 
+/* With few sockets it is quicker to read them all than to ask first. What TLS
+ * has read already, the set does not tell of. */
+static oar_status serve_some(tcp_mesh *m)
+{
+    int few =
+        m->open_conns <= FEW && m->unsettled == 0 && m->polls % ASK_EVERY != 0;
+    oar_status status = OAR_OK;
+
+    if (few || m->again) {
+        m->again = 0;
+        status = serve_all(m);
+    }
+    if (!few && status == OAR_OK)
+        status = serve_set(m);
+    if (m->again)
+        tcp_wake(m); /* nobody sleeps on it */
+    return status;
+}
+
 oar_status tcp_progress(tcp_mesh *m)
 {
     oar_status why = (oar_status)atomic_load(&m->aborted), status;
-    int few = m->open_conns <= FEW && m->unsettled == 0 &&
-              ++m->polls % ASK_EVERY != 0;
 
     if (why != OAR_OK && m->ended == OAR_OK)
         end_all(m, why);
@@ -172,7 +197,9 @@ oar_status tcp_progress(tcp_mesh *m)
         return OAR_OK;
     if (m->unsettled != 0)
         tcp_look_after(m);
-    status = few ? serve_few(m) : serve_set(m);
+    if (++m->polls % LOOK_EVERY == 0)
+        tcp_look_at_leases(m);
+    status = serve_some(m);
     tcp_reap(m);
     return status != OAR_OK ? status : m->failed;
 }
@@ -213,6 +240,15 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
 }
 
+/* Whether the other end has reset it: nothing is sent any more, though the
+ * kernel goes on counting what was not. */
+static int is_reset(const tcp_conn *c)
+{
+    struct pollfd look = { c->fd, 0, 0 };
+
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 /* Closing a socket with something unread in it would throw away what is still
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
@@ -225,6 +261,8 @@ static int has_unsent(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
     while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
         ;
+    if (is_reset(c))
+        return 0;
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
@@ -240,7 +278,8 @@ static int anything_unsent(tcp_mesh *m)
 
 static void linger(tcp_mesh *m)
 {
-    int64_t deadline = oari_deadline(LINGER_MS);
+    int broken = atomic_load(&m->aborted) != OAR_OK;
+    int64_t deadline = oari_deadline(broken ? BROKEN_MS : LINGER_MS);
 
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         say_goodbye(m, c);
@@ -256,6 +295,7 @@ void tcp_close(tcp_mesh *m)
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
         next = c->next;
+        oari_stream_close(&c->stream);
         oari_fork_close(c->fd);
         c->fd = -1;
     }
@@ -274,4 +314,5 @@ void tcp_close(tcp_mesh *m)
     oari_free(m->peer);
     oari_free(m->host);
     oari_free(m->sink);
+    oari_secret_forget(&m->secret);
 }

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/alloc.h"
@@ -19,7 +18,7 @@
 
 /* ---- one socket ---------------------------------------------------------- */
 
-static void watch_room(tcp_mesh *m, tcp_conn *c, int wanted)
+void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted)
 {
     struct epoll_event event = { .events = EPOLLIN | (wanted ? EPOLLOUT : 0u),
                                  .data.ptr = c };
@@ -101,7 +100,7 @@ static void wrote(tcp_mesh *m, tcp_conn *c, size_t bytes)
 static void go_mute(tcp_mesh *m, tcp_conn *c)
 {
     c->mute = 1;
-    watch_room(m, c, 0);
+    tcp_watch_room(m, c, 0);
 }
 
 int tcp_flush(tcp_mesh *m, tcp_conn *c)
@@ -109,21 +108,21 @@ int tcp_flush(tcp_mesh *m, tcp_conn *c)
     while (!c->mute && (c->out_at < c->out_end || c->payload != NULL)) {
         struct iovec piece[2] = { { c->out + c->out_at,
                                     c->out_end - c->out_at } };
-        struct msghdr message = { .msg_iov = piece, .msg_iovlen = 1 };
+        int pieces = 1;
         ssize_t put;
         if (c->payload != NULL) {
             memcpy(&piece[1].iov_base, &c->payload, sizeof c->payload);
             piece[1].iov_len = c->payload_left;
-            message.msg_iovlen = 2;
+            pieces = 2;
         }
-        put = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (put < 0 && errno == EINTR)
-            continue;
+        put = oari_stream_write(&c->stream, piece, pieces);
         if (put < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
-            watch_room(m, c, 1);
+            tcp_watch_room(m, c, 1);
             return 0;
         }
         if (put < 0) {
+            if (errno == ETIMEDOUT && c->peer >= 0)
+                m->peer[c->peer].vanished = 1;
             go_mute(m, c);
             return 0;
         }
@@ -131,7 +130,7 @@ int tcp_flush(tcp_mesh *m, tcp_conn *c)
     }
     if (c->mute)
         return 0;
-    watch_room(m, c, 0);
+    tcp_watch_room(m, c, 0);
     return 1;
 }
 

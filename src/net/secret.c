@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* secret: where a job's secret comes from, and the keys and proofs made of it.
+ * The arithmetic is OpenSSL's. */
+#include "net/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/core_names.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/kdf.h>
+#include <openssl/params.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "base/status.h"
+
+enum {
+    FILE_MIN = OARI_SECRET_BYTES,
+    FILE_MAX = 1 << 16,
+    PURPOSE_MAX = 32,
+    NUMBER = 8 /* bytes of a number in what is hashed */
+};
+
+/* Versions of what is derived: other ones give other keys. */
+static const char key_salt[] = "oarsong key 1";
+static const char file_salt[] = "oarsong secret file 1";
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+static oar_status broken(const char *what)
+{
+    return oari_fail(OAR_E_INTERNAL, "OpenSSL cannot compute %s", what);
+}
+
+/* What a function is given of it must be writable by its type, though OpenSSL
+ * only reads it. */
+static OSSL_PARAM param_of(const char *name, oari_secret_part part)
+{
+    union {
+        const void *from;
+        void *to;
+    } data = { part.data };
+
+    return OSSL_PARAM_construct_octet_string(name, data.to, part.bytes);
+}
+
+static OSSL_PARAM digest(const char *name)
+{
+    static char sha256[] = "SHA256";
+
+    return OSSL_PARAM_construct_utf8_string(name, sha256, 0);
+}
+
+oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
+                            oari_secret_part info, unsigned char *out,
+                            size_t out_bytes)
+{
+    EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
+    EVP_KDF_CTX *context = kdf != NULL ? EVP_KDF_CTX_new(kdf) : NULL;
+    OSSL_PARAM param[] = { digest(OSSL_KDF_PARAM_DIGEST),
+                           param_of(OSSL_KDF_PARAM_KEY, key),
+                           param_of(OSSL_KDF_PARAM_SALT, salt),
+                           param_of(OSSL_KDF_PARAM_INFO, info),
+                           OSSL_PARAM_construct_end() };
+    int done =
+        context != NULL && EVP_KDF_derive(context, out, out_bytes, param) == 1;
+
+    EVP_KDF_CTX_free(context);
+    EVP_KDF_free(kdf);
+    return done ? OAR_OK : broken("a key");
+}
+
+static int mac_of(EVP_MAC_CTX *context, oari_secret_part key,
+                  const oari_secret_part *part, int parts, unsigned char *mac)
+{
+    OSSL_PARAM param[] = { digest(OSSL_MAC_PARAM_DIGEST),
+                           OSSL_PARAM_construct_end() };
+    size_t bytes = 0;
+
+    if (EVP_MAC_init(context, key.data, key.bytes, param) != 1)
+        return 0;
+    for (int i = 0; i < parts; i++)
+        if (EVP_MAC_update(context, part[i].data, part[i].bytes) != 1)
+            return 0;
+    return EVP_MAC_final(context, mac, &bytes, OARI_PROOF_BYTES) == 1 &&
+           bytes == OARI_PROOF_BYTES;
+}
+
+oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
+                            int parts, unsigned char mac[OARI_PROOF_BYTES])
+{
+    EVP_MAC *hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+    EVP_MAC_CTX *context = hmac != NULL ? EVP_MAC_CTX_new(hmac) : NULL;
+    int done = context != NULL && mac_of(context, key, part, parts, mac);
+
+    EVP_MAC_CTX_free(context);
+    EVP_MAC_free(hmac);
+    return done ? OAR_OK : broken("a proof");
+}
+
+/* ---- keys and proofs ----------------------------------------------------- */
+
+static unsigned char *put_number(unsigned char *at, uint64_t n)
+{
+    for (int i = 0; i < NUMBER; i++, n >>= 8)
+        *at++ = (unsigned char)n;
+    return at;
+}
+
+oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
+                           uint64_t context, int64_t caller, int64_t answerer,
+                           unsigned char key[OARI_SECRET_BYTES])
+{
+    unsigned char info[PURPOSE_MAX + 1 + 3 * NUMBER], *at = info;
+    size_t bytes = strlen(purpose);
+
+    if (!secret->known || bytes > PURPOSE_MAX)
+        return oari_fail(OAR_E_INTERNAL, "no key for \"%s\" of %s secret",
+                         purpose, secret->known ? "this" : "no");
+    memcpy(at, purpose, bytes + 1);
+    at = put_number(at + bytes + 1, context);
+    at = put_number(at, (uint64_t)caller);
+    at = put_number(at, (uint64_t)answerer);
+    return oari_secret_hkdf(
+        (oari_secret_part){ secret->bytes, OARI_SECRET_BYTES },
+        (oari_secret_part){ key_salt, strlen(key_salt) },
+        (oari_secret_part){ info, (size_t)(at - info) }, key,
+        OARI_SECRET_BYTES);
+}
+
+enum { PARTS_MAX = 16 };
+
+oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
+                             const void *const *part, const size_t *bytes,
+                             int parts, unsigned char proof[OARI_PROOF_BYTES])
+{
+    oari_secret_part piece[2 * PARTS_MAX];
+    unsigned char length[PARTS_MAX][NUMBER];
+
+    if (parts > PARTS_MAX)
+        return oari_fail(OAR_E_INTERNAL, "a proof of %d parts", parts);
+    for (int i = 0; i < parts; i++) {
+        put_number(length[i], bytes[i]);
+        piece[2 * i] = (oari_secret_part){ length[i], NUMBER };
+        piece[2 * i + 1] = (oari_secret_part){ part[i], bytes[i] };
+    }
+    return oari_secret_hmac((oari_secret_part){ key, OARI_SECRET_BYTES }, piece,
+                            2 * parts, proof);
+}
+
+int oari_secret_same(const unsigned char a[OARI_PROOF_BYTES],
+                     const unsigned char b[OARI_PROOF_BYTES])
+{
+    return CRYPTO_memcmp(a, b, OARI_PROOF_BYTES) == 0;
+}
+
+/* ---- where it comes from ------------------------------------------------- */
+
+oar_status oari_secret_make(oari_secret *secret)
+{
+    if (getrandom(secret->bytes, sizeof secret->bytes, 0) !=
+        (ssize_t)sizeof secret->bytes)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    secret->known = 1;
+    return OAR_OK;
+}
+
+void oari_secret_forget(oari_secret *secret)
+{
+    if (secret != NULL)
+        OPENSSL_cleanse(secret, sizeof *secret);
+}
+
+void oari_secret_text(const oari_secret *secret, char text[OARI_SECRET_HEX])
+{
+    static const char digit[] = "0123456789abcdef";
+
+    for (int i = 0; i < OARI_SECRET_BYTES; i++) {
+        *text++ = digit[secret->bytes[i] >> 4];
+        *text++ = digit[secret->bytes[i] & 15];
+    }
+    *text = 0;
+}
+
+static int value_of(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 32);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+oar_status oari_secret_parse(const char *what, const char *text,
+                             oari_secret *secret)
+{
+    oari_secret made = { .known = 1 };
+    int good = strlen(text) == OARI_SECRET_HEX - 1;
+
+    for (int i = 0; good && i < OARI_SECRET_BYTES; i++) {
+        int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+        good = high >= 0 && low >= 0;
+        made.bytes[i] = (unsigned char)(high << 4 | low);
+    }
+    if (!good)
+        return oari_fail(OAR_E_ARG, "%s should be %d hex digits", what,
+                         OARI_SECRET_HEX - 1);
+    *secret = made;
+    oari_secret_forget(&made);
+    return OAR_OK;
+}
+
+/* Whoever else can read it is in the job; whoever can write it can make others
+ * be. */
+static oar_status check_file(int fd, const char *path)
+{
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return oari_fail(OAR_E_SYSTEM, "look at OARSONG_SECRET_FILE %s", path);
+    if (!S_ISREG(info.st_mode))
+        return oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s is no file", path);
+    if ((info.st_uid != geteuid() && info.st_uid != 0) ||
+        (info.st_mode & 077) != 0)
+        return oari_fail(OAR_E_AUTH,
+                         "OARSONG_SECRET_FILE %s is open to others than its "
+                         "owner, or another user's: chmod 600 it",
+                         path);
+    if (info.st_size < FILE_MIN || info.st_size > FILE_MAX)
+        return oari_fail(OAR_E_ARG,
+                         "OARSONG_SECRET_FILE %s has %lld bytes: it should "
+                         "have %d to %d",
+                         path, (long long)info.st_size, FILE_MIN, FILE_MAX);
+    return OAR_OK;
+}
+
+static oar_status read_all(int fd, const char *path, unsigned char *into,
+                           size_t *have)
+{
+    ssize_t got = 1;
+
+    while (got != 0 && *have < FILE_MAX) {
+        got = read(fd, into + *have, FILE_MAX - *have);
+        if (got < 0 && errno != EINTR)
+            return oari_fail(OAR_E_SYSTEM, "read OARSONG_SECRET_FILE %s", path);
+        *have += got > 0 ? (size_t)got : 0;
+    }
+    if (*have < FILE_MIN)
+        return oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s became shorter",
+                         path);
+    return OAR_OK;
+}
+
+static oar_status hash_file(int fd, const char *path, oari_secret *secret)
+{
+    unsigned char *content = oari_alloc(FILE_MAX, 1);
+    oari_secret_part part = { content, 0 };
+    oar_status status;
+
+    if (content == NULL)
+        return OAR_E_NOMEM;
+    status = read_all(fd, path, content, &part.bytes);
+    if (status == OAR_OK)
+        status =
+            oari_secret_hmac((oari_secret_part){ file_salt, strlen(file_salt) },
+                             &part, 1, secret->bytes);
+    OPENSSL_cleanse(content, FILE_MAX);
+    oari_free(content);
+    secret->known = status == OAR_OK;
+    return status;
+}
+
+static oar_status read_secret(const char *path, oari_secret *secret)
+{
+    oari_secret made = { .known = 0 };
+    oar_status status;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+    if (fd < 0)
+        return oari_fail(OAR_E_SYSTEM, "open OARSONG_SECRET_FILE %s", path);
+    status = check_file(fd, path);
+    if (status == OAR_OK)
+        status = hash_file(fd, path, &made);
+    close(fd);
+    if (status == OAR_OK)
+        *secret = made;
+    oari_secret_forget(&made);
+    return status;
+}
+
+oar_status oari_secret_find(oari_secret *secret)
+{
+    const char *text = oari_env_text("OARSONG_SECRET");
+    const char *path = oari_env_text("OARSONG_SECRET_FILE");
+
+    if (text != NULL)
+        return oari_secret_parse("OARSONG_SECRET", text, secret);
+    if (path != NULL)
+        return read_secret(path, secret);
+    memset(secret, 0, sizeof *secret);
+    return OAR_OK;
+}
+
+/* ---- what a connection has to be ----------------------------------------- */
+
+typedef enum wanted { AUTO, PLAIN, AUTH, TLS, WANTED } wanted;
+
+static const char *const names[WANTED] = { "auto", "plain", "auth", "tls" };
+
+static oar_status read_wanted(wanted *w)
+{
+    const char *text = oari_env_text("OARSONG_WIRE");
+
+    *w = AUTO;
+    if (text == NULL)
+        return OAR_OK;
+    for (*w = 0; *w < WANTED; (*w)++)
+        if (strcmp(text, names[*w]) == 0)
+            return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "OARSONG_WIRE is \"%.40s\", but should be auto, plain, "
+                     "auth or tls",
+                     text);
+}
+
+static oar_status no_secret(wanted w)
+{
+    if (w == AUTO)
+        return oari_fail(OAR_E_AUTH,
+                         "no connection to another host without a secret of "
+                         "the job: start it with `oarsong run`, or set "
+                         "OARSONG_SECRET_FILE to the same file's content on "
+                         "all hosts, or, on a network where everybody may "
+                         "join and read, OARSONG_WIRE=plain");
+    return oari_fail(OAR_E_AUTH,
+                     "OARSONG_WIRE=%s needs a secret of the job: start it "
+                     "with `oarsong run` or set OARSONG_SECRET_FILE",
+                     names[w]);
+}
+
+oar_status oari_wire_for(const oari_secret *secret, int loopback,
+                         oari_wire *wire)
+{
+    static const oari_wire fixed[WANTED] = { [PLAIN] = OARI_WIRE_PLAIN,
+                                             [AUTH] = OARI_WIRE_AUTH,
+                                             [TLS] = OARI_WIRE_TLS };
+    wanted w;
+
+    OARI_TRY(read_wanted(&w));
+    if (w == PLAIN || (w == AUTO && !secret->known && loopback))
+        *wire = OARI_WIRE_PLAIN;
+    else if (!secret->known)
+        return no_secret(w);
+    else if (w == AUTO)
+        *wire = loopback ? OARI_WIRE_AUTH : OARI_WIRE_TLS;
+    else
+        *wire = fixed[w];
+    return OAR_OK;
+}
