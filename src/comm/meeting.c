@@ -17,6 +17,8 @@
 #include "base/status.h"
 #include "comm/group.h"
 #include "comm/store.h"
+#include "comm/store_link.h"
+#include "comm/store_server.h"
 
 enum {
     PROBE_MS = 10000, /* for a server at an address that is taken */
@@ -61,6 +63,11 @@ static oar_status join_other(const char *address, int64_t timeout_ms,
                              &meeting->store) == OAR_OK)
         return OAR_OK;
     why = *oar_last_error();
+    if (why.status == OAR_E_AUTH)
+        return oari_fail(OAR_E_AUTH,
+                         "rank 0 cannot serve the store: %s is in use by "
+                         "another job (%.300s)",
+                         address, why.text);
     return oari_fail(OAR_E_UNAVAILABLE,
                      "rank 0 cannot serve the store: %s is in use, and not by "
                      "a store of ours (%.300s)",
@@ -121,26 +128,66 @@ static oar_status make_own(const char *folder)
     return OAR_OK;
 }
 
-/* The folder only says where rank 0 serves: it goes after the meeting, but the
- * group needs a store as long as groups may be made of it. */
-static oar_status find_server(int rank, int64_t timeout_ms,
+/* The folder only says where rank 0 serves, and by which secret: it goes after
+ * the meeting, but the group needs a store as long as groups may be made of it.
+ */
+static const char address_key[] = "address", secret_key[] = "secret";
+
+static oar_status open_server(int64_t timeout_ms, const oari_secret *secret,
                               oari_meeting *meeting)
 {
-    static const char key[] = "address";
     const char *address;
+    char text[OARI_SECRET_HEX];
+
+    OARI_TRY(oari_store_serve("127.0.0.1:0", &oari_store_default_limits, secret,
+                              &meeting->server));
+    address = oar_store_server_address(meeting->server);
+    oari_secret_text(secret, text);
+    OARI_TRY(oar_store_set(meeting->door, secret_key, text, strlen(text)));
+    OARI_TRY(
+        oar_store_set(meeting->door, address_key, address, strlen(address)));
+    return oari_store_join(address, timeout_ms, secret, &meeting->store);
+}
+
+static oar_status read_secret(oar_store *door, int64_t timeout_ms,
+                              oari_secret *secret)
+{
     oar_status status;
     void *text;
     size_t bytes;
 
-    if (rank == 0) {
-        OARI_TRY(oar_store_serve("127.0.0.1:0", &meeting->server));
-        address = oar_store_server_address(meeting->server);
-        OARI_TRY(oar_store_set(meeting->door, key, address, strlen(address)));
-        return oar_store_create_tcp(address, timeout_ms, &meeting->store);
-    }
-    OARI_TRY(oar_store_get(meeting->door, key, timeout_ms, &text, &bytes));
-    status = oar_store_create_tcp(text, timeout_ms, &meeting->store);
+    OARI_TRY(oar_store_get(door, secret_key, timeout_ms, &text, &bytes));
+    status = oari_secret_parse("the secret of this meeting", text, secret);
     oar_free(text);
+    return status;
+}
+
+static oar_status find_server(int64_t timeout_ms, oari_secret *secret,
+                              oari_meeting *meeting)
+{
+    oar_status status;
+    void *text;
+    size_t bytes;
+
+    OARI_TRY(
+        oar_store_get(meeting->door, address_key, timeout_ms, &text, &bytes));
+    status = read_secret(meeting->door, timeout_ms, secret);
+    if (status == OAR_OK)
+        status = oari_store_join(text, timeout_ms, secret, &meeting->store);
+    oar_free(text);
+    return status;
+}
+
+static oar_status meet_behind(int rank, int64_t timeout_ms,
+                              oari_meeting *meeting)
+{
+    oari_secret secret = { .known = 0 };
+    oar_status status = rank == 0 ? oari_secret_make(&secret) : OAR_OK;
+
+    if (status == OAR_OK)
+        status = rank == 0 ? open_server(timeout_ms, &secret, meeting)
+                           : find_server(timeout_ms, &secret, meeting);
+    oari_secret_forget(&secret);
     return status;
 }
 
@@ -150,7 +197,7 @@ oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
     OARI_TRY(make_own(folder));
     OARI_TRY(oar_store_create_file(folder, &meeting->door));
     meeting->counted = 1;
-    return find_server(rank, timeout_ms, meeting);
+    return meet_behind(rank, timeout_ms, meeting);
 }
 
 /* ---- coming and going ---------------------------------------------------- */

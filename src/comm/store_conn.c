@@ -4,6 +4,7 @@
  * body gets memory as its bytes come, not as its length is announced; when the
  * server holds too much, the connection is cut, and its client comes again. */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "comm/store_server.h"
 
@@ -26,6 +28,8 @@ oari_conn *oari_conn_create(oar_store_server *server, int fd)
     }
     c->server = server;
     c->fd = fd;
+    oari_stream_plain(&c->stream, fd);
+    c->far = oari_trust_wire(&server->trust, fd, &c->wire) != OAR_OK;
     c->deadline_ns = OARI_NEVER;
     c->next = server->first;
     if (c->next != NULL)
@@ -57,10 +61,12 @@ void oari_conn_destroy(oari_conn *conn)
 
     oari_desk_unpark(conn);
     oari_session_leave(conn);
+    oari_conn_is_known(conn);
     oari_conn_drop_body(conn);
     drop_out(conn);
     /* Closing alone leaves it in the set while a forked child has it open. */
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    oari_stream_close(&conn->stream);
     oari_fork_close(conn->fd);
     if (conn->prev != NULL)
         conn->prev->next = conn->next;
@@ -80,15 +86,11 @@ void oari_conn_kill(oari_conn *conn)
 
 /* ---- out ----------------------------------------------------------------- */
 
-static void watch(oari_conn *c)
+static void watch_for(oari_conn *c, uint32_t wanted)
 {
-    uint32_t wanted = EPOLLRDHUP;
     struct epoll_event event = { .data.ptr = c };
 
-    if (c->out != NULL)
-        wanted |= EPOLLOUT;
-    else if (c->state != OARI_CONN_PARKED)
-        wanted |= EPOLLIN;
+    wanted |= EPOLLRDHUP;
     if (wanted == c->events)
         return;
     event.events = wanted;
@@ -97,13 +99,22 @@ static void watch(oari_conn *c)
     c->events = wanted;
 }
 
+static void watch(oari_conn *c)
+{
+    if (c->state == OARI_CONN_SHAKE)
+        return; /* shake has seen to it */
+    if (c->out != NULL)
+        watch_for(c, EPOLLOUT);
+    else
+        watch_for(c, c->state == OARI_CONN_PARKED ? 0 : EPOLLIN);
+}
+
 static void push_out(oari_conn *c)
 {
     while (c->out != NULL) {
-        ssize_t put = send(c->fd, c->out + c->out_done,
-                           c->out_bytes - c->out_done, MSG_NOSIGNAL);
-        if (put < 0 && errno == EINTR)
-            continue;
+        struct iovec rest = { c->out + c->out_done,
+                              c->out_bytes - c->out_done };
+        ssize_t put = oari_stream_write(&c->stream, &rest, 1);
         if (put < 0 && errno != EAGAIN)
             oari_conn_kill(c);
         if (put < 0)
@@ -154,9 +165,8 @@ void oari_conn_refuse(oari_conn *conn, uint32_t flag)
 static int fill(oari_conn *c, unsigned char *into, size_t wanted, size_t *have)
 {
     while (*have < wanted) {
-        ssize_t got = recv(c->fd, into + *have, wanted - *have, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
+        struct iovec room = { into + *have, wanted - *have };
+        ssize_t got = oari_stream_read(&c->stream, &room, 1);
         if (got == 0 || (got < 0 && errno != EAGAIN))
             oari_conn_kill(c);
         if (got <= 0)
@@ -245,20 +255,113 @@ static int read_body(oari_conn *c)
     return 1;
 }
 
+/* ---- TLS ----------------------------------------------------------------- */
+
+/* To one who begins TLS where it cannot be: "handshake failure", as TLS says
+ * it, after what it has sent is read. It must not think it worth another try.
+ */
+static void refuse_tls(oari_conn *c)
+{
+    static const unsigned char alert[] = { 21, 3, 3, 0, 2, 2, 40 };
+    char hello[2048];
+
+    while (recv(c->fd, hello, sizeof hello, MSG_DONTWAIT) > 0)
+        continue;
+    send(c->fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT);
+    oari_conn_kill(c);
+}
+
+/* Said once: where many come, the log must not be theirs to fill. */
+static void warn(oari_conn *c)
+{
+    char peer[OARI_SOCK_TEXT] = "somewhere";
+
+    if (c->server->warned)
+        return;
+    c->server->warned = 1;
+    oari_sock_peer(c->fd, peer);
+    oari_log(OAR_LOG_WARN,
+             "the store at %s refused a caller at %s, which could not prove "
+             "that it belongs to this job; further ones are not reported",
+             c->server->address, peer);
+}
+
+static void shake(oari_conn *c)
+{
+    int done = 0;
+    short want = 0;
+
+    if (oari_stream_shake(&c->stream, &done, &want) != OAR_OK) {
+        if (oar_last_error()->status == OAR_E_AUTH)
+            warn(c);
+        oari_conn_kill(c);
+    } else if (done)
+        c->state = OARI_CONN_HELLO;
+    else
+        watch_for(c, (want & POLLIN ? EPOLLIN : 0) |
+                         (want & POLLOUT ? EPOLLOUT : 0));
+}
+
+/* The first byte tells TLS from a greeting of ours. TLS is welcome wherever
+ * there is a key for it, also where less would do. */
+static void look_at_first(oari_conn *c)
+{
+    enum { TLS_HANDSHAKE = 22 };
+    unsigned char first;
+    ssize_t got = recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        oari_conn_kill(c);
+    if (got <= 0)
+        return;
+    if (first != TLS_HANDSHAKE)
+        c->state = OARI_CONN_HELLO;
+    else if (c->far || c->wire == OARI_WIRE_PLAIN)
+        refuse_tls(c);
+    else if (oari_trust_answer(&c->server->trust, c->fd, &c->stream) != OAR_OK)
+        oari_conn_kill(c);
+    else
+        c->state = OARI_CONN_SHAKE;
+}
+
 /* ---- greetings ----------------------------------------------------------- */
+
+static void turn_away(oari_conn *c)
+{
+    if (oar_last_error()->status == OAR_E_AUTH)
+        warn(c);
+    oari_conn_refuse(c, 0);
+    oari_conn_kill(c);
+}
+
+/* Whether the connection is what it has to be, whoever is at its end. */
+static oar_status check_wire(const oari_conn *c)
+{
+    if (c->far)
+        return oari_wire_refuse();
+    if (c->wire == OARI_WIRE_TLS && c->stream.tls == NULL)
+        return oari_fail(OAR_E_AUTH,
+                         "this store asks for TLS, and the caller did not "
+                         "begin it: set the same OARSONG_WIRE and "
+                         "OARSONG_SECRET_FILE for all, or start all with one "
+                         "`oarsong run`");
+    return OAR_OK;
+}
 
 static void greet(oari_conn *c, const oari_wire_message *hello)
 {
-    oari_wire_message welcome = { .id = c->server->id };
+    oar_store_server *s = c->server;
+    oari_wire_message welcome = { .id = s->id };
 
     if (hello->head.kind != OARI_WIRE_HELLO || hello->id == 0) {
         oari_conn_kill(c);
         return;
     }
     c->id = hello->id;
-    if (oari_auth_welcome(&c->auth, hello, &welcome) != OAR_OK) {
-        oari_conn_refuse(c, 0);
-        oari_conn_kill(c);
+    if (check_wire(c) != OAR_OK ||
+        oari_auth_welcome(&c->auth, &s->trust, c->wire, hello, &welcome) !=
+            OAR_OK) {
+        turn_away(c);
         return;
     }
     c->state = OARI_CONN_PROOF;
@@ -271,12 +374,12 @@ static void admit(oari_conn *c, const oari_wire_message *proof)
         oari_conn_kill(c);
         return;
     }
-    if (oari_auth_check(&c->auth, proof) != OAR_OK ||
+    if (oari_auth_check(&c->auth, &c->server->trust, proof) != OAR_OK ||
         oari_session_join(c) != OAR_OK) {
-        oari_conn_refuse(c, 0);
-        oari_conn_kill(c);
+        turn_away(c);
         return;
     }
+    oari_conn_is_known(c);
     c->state = OARI_CONN_READY;
     oari_conn_reply(c, &(oari_wire_message){ 0 });
 }
@@ -302,10 +405,19 @@ static void handle(oari_conn *c)
         oari_conn_drop_body(c);
 }
 
+/* Bytes that TLS has read already bring no event: they are taken now. */
 static void pull_in(oari_conn *c)
 {
-    for (int i = 0; i < TURN && !c->dead; i++) {
+    if (c->state == OARI_CONN_FIRST)
+        look_at_first(c);
+    if (c->state == OARI_CONN_SHAKE && !c->dead)
+        shake(c);
+    if (c->state == OARI_CONN_FIRST || c->state == OARI_CONN_SHAKE)
+        return;
+    for (int i = 0; !c->dead; i++) {
         if (c->out != NULL || c->state == OARI_CONN_PARKED)
+            return;
+        if (i >= TURN && !oari_stream_pending(&c->stream))
             return;
         if (!read_head(c) || !read_body(c))
             return;
@@ -323,7 +435,8 @@ void oari_conn_event(oari_conn *conn, uint32_t events)
     }
     if (events & EPOLLOUT)
         push_out(conn);
-    if (events & EPOLLIN)
+    if (events & EPOLLIN || conn->state == OARI_CONN_SHAKE ||
+        oari_stream_pending(&conn->stream))
         pull_in(conn);
     if (!conn->dead)
         watch(conn);

@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,17 +23,20 @@
 
 enum {
     ATTEMPT_MS = 5000, /* to connect and be welcomed, once */
-    LEAST_MS = 1000    /* to reach a server, for calls with less time */
+    LEAST_MS = 1000,   /* to reach a server, for calls with less time */
+    WELCOME_MAX = OARI_WIRE_TEXT_MAX + 64 /* bytes: a refusal and its reason */
 };
 
-oar_status oari_link_create(const char *address, oari_store_link **link)
+oar_status oari_link_create(const char *address, const oari_trust *trust,
+                            oari_store_link **link)
 {
     oari_store_link *l = oari_alloc(1, sizeof *l);
 
     if (l == NULL)
         return OAR_E_NOMEM;
     l->address = address;
-    l->fd = -1;
+    l->trust = trust;
+    oari_stream_plain(&l->stream, -1);
     while (l->id == 0)
         if (getrandom(&l->id, sizeof l->id, 0) != sizeof l->id) {
             oari_free(l);
@@ -47,8 +49,9 @@ oar_status oari_link_create(const char *address, oari_store_link **link)
 
 static void hang_up(oari_store_link *l)
 {
-    oari_fork_close(l->fd);
-    l->fd = -1;
+    oari_stream_close(&l->stream);
+    oari_fork_close(l->stream.fd);
+    oari_stream_plain(&l->stream, -1);
 }
 
 static void drop_reply(oari_store_link *l)
@@ -74,7 +77,7 @@ static oar_status lost(const oari_store_link *l, const char *why)
 static oar_status await(const oari_store_link *l, short events,
                         int64_t deadline_ns)
 {
-    struct pollfd wait = { l->fd, events, 0 };
+    struct pollfd wait = { l->stream.fd, events, 0 };
     int ready;
 
     do
@@ -88,17 +91,18 @@ static oar_status await(const oari_store_link *l, short events,
     return OAR_OK;
 }
 
-static oar_status put_all(oari_store_link *l, const unsigned char *bytes,
+static oar_status put_all(oari_store_link *l, unsigned char *bytes,
                           size_t count, int64_t deadline_ns)
 {
     while (count > 0) {
-        ssize_t put = send(l->fd, bytes, count, MSG_NOSIGNAL);
+        struct iovec rest = { bytes, count };
+        ssize_t put = oari_stream_write(&l->stream, &rest, 1);
         if (put > 0) {
             bytes += put;
             count -= (size_t)put;
         } else if (put < 0 && errno == EAGAIN)
             OARI_TRY(await(l, POLLOUT, deadline_ns));
-        else if (put < 0 && errno != EINTR)
+        else if (put < 0)
             return lost(l, strerror(errno));
     }
     return OAR_OK;
@@ -108,7 +112,8 @@ static oar_status get_all(oari_store_link *l, unsigned char *bytes,
                           size_t count, int64_t deadline_ns)
 {
     while (count > 0) {
-        ssize_t got = recv(l->fd, bytes, count, 0);
+        struct iovec room = { bytes, count };
+        ssize_t got = oari_stream_read(&l->stream, &room, 1);
         if (got > 0) {
             bytes += got;
             count -= (size_t)got;
@@ -116,7 +121,7 @@ static oar_status get_all(oari_store_link *l, unsigned char *bytes,
             return lost(l, "the connection was closed");
         else if (errno == EAGAIN)
             OARI_TRY(await(l, POLLIN, deadline_ns));
-        else if (errno != EINTR)
+        else
             return lost(l, strerror(errno));
     }
     return OAR_OK;
@@ -154,12 +159,18 @@ static oar_status read_head(oari_store_link *l, int64_t deadline_ns,
     }
 }
 
+/* A server that has not proved itself may not say much. */
 static oar_status get_message(oari_store_link *l, int64_t deadline_ns,
                               oari_wire_message *m)
 {
     oari_wire_head head;
 
     OARI_TRY(read_head(l, deadline_ns, &head));
+    if (!l->welcome && head.bytes > WELCOME_MAX)
+        return oari_fail(OAR_E_DATA,
+                         "a greeting of %u bytes from the store "
+                         "at %s",
+                         head.bytes, l->address);
     drop_reply(l);
     if ((l->reply = oari_alloc(head.bytes, 1)) == NULL)
         return OAR_E_NOMEM;
@@ -196,32 +207,74 @@ static oar_status greet_with(oari_store_link *l, oari_wire_message *m,
     return reply->head.status == OAR_OK ? OAR_OK : report(reply);
 }
 
-static oar_status greet(oari_store_link *l, int64_t deadline_ns)
+static oar_status greet(oari_store_link *l, oari_wire wire, int64_t deadline_ns)
 {
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO, .id = l->id };
     oari_wire_message proof = { .head.kind = OARI_WIRE_PROOF };
     oari_wire_message reply;
     oari_auth auth;
 
-    OARI_TRY(oari_auth_open(&auth, &hello));
+    OARI_TRY(oari_auth_open(&auth, wire, &hello));
     OARI_TRY(greet_with(l, &hello, deadline_ns, &reply));
-    OARI_TRY(oari_auth_answer(&auth, &reply, &proof));
-    return greet_with(l, &proof, deadline_ns, &reply);
+    OARI_TRY(oari_auth_answer(&auth, l->trust, &reply, &proof));
+    OARI_TRY(greet_with(l, &proof, deadline_ns, &reply));
+    l->welcome = 1;
+    return OAR_OK;
 }
 
 /* ---- connecting ---------------------------------------------------------- */
 
-static oar_status connect_and_greet(oari_store_link *l, int64_t deadline_ns)
+static oar_status reach(oari_store_link *l, int64_t deadline_ns)
 {
     int done = 0;
 
-    OARI_TRY(oari_sock_connect_again(l->address, l->attempts++, &l->fd));
+    OARI_TRY(oari_sock_connect_again(l->address, l->attempts++, &l->stream.fd));
     for (;;) {
-        OARI_TRY(oari_sock_connected(l->fd, l->address, &done));
+        OARI_TRY(oari_sock_connected(l->stream.fd, l->address, &done));
         if (done)
-            return greet(l, deadline_ns);
+            return OAR_OK;
         OARI_TRY(await(l, POLLOUT, deadline_ns));
     }
+}
+
+static oar_status begin_tls(oari_store_link *l, int64_t deadline_ns)
+{
+    int done = 0;
+    short want = 0;
+
+    OARI_TRY(oari_trust_call(l->trust, l->stream.fd, &l->stream));
+    for (;;) {
+        OARI_TRY(oari_stream_shake(&l->stream, &done, &want));
+        if (done)
+            return OAR_OK;
+        OARI_TRY(await(l, want, deadline_ns));
+    }
+}
+
+/* Says which store it was that refused, or was refused. */
+static oar_status name_it(const oari_store_link *l, oar_status status)
+{
+    oar_error why = *oar_last_error();
+
+    if (status != OAR_E_AUTH)
+        return status;
+    return oari_fail(OAR_E_AUTH, "the store at %s: %.440s", l->address,
+                     why.text);
+}
+
+static oar_status connect_and_greet(oari_store_link *l, int64_t deadline_ns)
+{
+    oari_wire wire = OARI_WIRE_PLAIN;
+    oar_status status;
+
+    l->welcome = 0;
+    OARI_TRY(reach(l, deadline_ns));
+    status = oari_trust_wire(l->trust, l->stream.fd, &wire);
+    if (status == OAR_OK && wire == OARI_WIRE_TLS)
+        status = begin_tls(l, deadline_ns);
+    if (status == OAR_OK)
+        status = greet(l, wire, deadline_ns);
+    return name_it(l, status);
 }
 
 /* What a later attempt may not meet: nobody there yet, a name not known yet, a
@@ -314,7 +367,7 @@ oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
 
     request->head.number = ++link->number;
     for (;;) {
-        if (link->fd < 0)
+        if (link->stream.fd < 0)
             OARI_TRY(oari_link_connect(link, reach));
         asked = oari_now_ns();
         status = ask_once(link, request, patience, reply);

@@ -8,17 +8,20 @@
 #include "comm/store_wire.h"
 
 typedef struct oari_store_link {
-    const char *address; /* borrowed */
-    int fd;              /* -1: not connected */
-    unsigned attempts;   /* to connect, since one succeeded */
-    uint64_t id;         /* who this is to the server, whatever connection */
-    uint64_t number;     /* of the last request */
+    const char *address; /* borrowed, as is what follows */
+    const oari_trust *trust;
+    oari_stream stream; /* fd -1: not connected */
+    int welcome;        /* the server has proved itself, and let us in */
+    unsigned attempts;  /* to connect, since one succeeded */
+    uint64_t id;        /* who this is to the server, whatever connection */
+    uint64_t number;    /* of the last request */
     uint64_t dice;
     unsigned char *reply; /* the body of the last reply */
     struct oari_store_link *next;
 } oari_store_link;
 
-oar_status oari_link_create(const char *address, oari_store_link **link);
+oar_status oari_link_create(const char *address, const oari_trust *trust,
+                            oari_store_link **link);
 void oari_link_destroy(oari_store_link *link);
 
 /* Connects, trying again until the deadline, at least once. */
@@ -38,5 +41,12 @@ typedef struct oari_patience {
 oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
                          const oari_patience *patience,
                          oari_wire_message *reply);
+
+/* ---- store_tcp.c --------------------------------------------------------- */
+
+/* As oar_store_create_tcp, with a secret of one's own: it may be unknown, and
+ * is only read. */
+oar_status oari_store_join(const char *address, int64_t timeout_ms,
+                           const oari_secret *secret, oar_store **store);
 
 #endif

@@ -14,12 +14,15 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 
 const oari_store_limits oari_store_default_limits = {
     .handshake_ms = 10000,
+    .grace_ms = 250,
     .transfer_ms = 60000,
     .clients = 60000,
+    .strangers = 1024,
     .sessions = 16384,
     .kept_bytes = (size_t)1 << 30,
     .moving_bytes = (size_t)256 << 20,
@@ -78,6 +81,56 @@ static void bury(oar_store_server *s)
     }
 }
 
+/* ---- strangers: in the order in which they came -------------------------- */
+
+static void add_stranger(oar_store_server *s, oari_conn *c)
+{
+    c->stranger = 1;
+    c->older = s->newest_stranger;
+    if (c->older != NULL)
+        c->older->newer = c;
+    else
+        s->oldest_stranger = c;
+    s->newest_stranger = c;
+    s->strangers++;
+}
+
+void oari_conn_is_known(oari_conn *conn)
+{
+    oar_store_server *s = conn->server;
+
+    if (!conn->stranger)
+        return;
+    conn->stranger = 0;
+    if (conn->older != NULL)
+        conn->older->newer = conn->newer;
+    else
+        s->oldest_stranger = conn->newer;
+    if (conn->newer != NULL)
+        conn->newer->older = conn->older;
+    else
+        s->newest_stranger = conn->older;
+    s->strangers--;
+}
+
+/* Those who have been here longest without proving themselves go, so that many
+ * who say nothing keep nobody out. Whether anybody went. */
+static int make_room(oar_store_server *s)
+{
+    int64_t left = s->limits.handshake_ms - s->limits.grace_ms;
+    int64_t now = oari_now_ns();
+    int gone = 0;
+
+    for (oari_conn *c = s->oldest_stranger; c != NULL && gone < ACCEPTS;
+         c = c->newer) {
+        if (!c->dead && c->deadline_ns - left * 1000000 > now)
+            break;
+        oari_conn_kill(c);
+        gone++;
+    }
+    return gone > 0;
+}
+
 /* ---- who connects -------------------------------------------------------- */
 
 static int watch(oar_store_server *s, int fd, uint32_t events, void *what)
@@ -85,6 +138,12 @@ static int watch(oar_store_server *s, int fd, uint32_t events, void *what)
     struct epoll_event event = { .events = events, .data.ptr = what };
 
     return epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+}
+
+static int is_full(const oar_store_server *s)
+{
+    return s->connections >= s->limits.clients ||
+           s->strangers >= s->limits.strangers;
 }
 
 /* Not listening for a moment: the connections wait in the kernel. */
@@ -96,7 +155,7 @@ static void rest(oar_store_server *s)
 
 static void listen_again(oar_store_server *s)
 {
-    if (s->deaf && s->connections < s->limits.clients &&
+    if (s->deaf && (!is_full(s) || make_room(s)) &&
         watch(s, s->listener, EPOLLIN, s) == 0)
         s->deaf = 0;
 }
@@ -107,6 +166,7 @@ static void welcome(oar_store_server *s, int fd)
 
     if (c == NULL)
         return;
+    add_stranger(s, c);
     c->events = EPOLLIN | EPOLLRDHUP;
     if (watch(s, fd, c->events, c) != 0)
         oari_conn_kill(c);
@@ -117,9 +177,9 @@ static void accept_some(oar_store_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         int fd;
-        if (s->connections >= s->limits.clients ||
-            oari_sock_accept(s->listener, &fd) != OAR_OK) {
-            rest(s); /* too many, or no descriptors left */
+        if (is_full(s) || oari_sock_accept(s->listener, &fd) != OAR_OK) {
+            if (!make_room(s)) /* too many, or no descriptors left */
+                rest(s);
             return;
         }
         if (fd < 0)
@@ -177,6 +237,17 @@ static oar_status start_thread(oar_store_server *s)
 
 /* ---- its life ------------------------------------------------------------ */
 
+/* It was asked to be there, and is; but whoever it was for cannot come. */
+static void warn_of_strangers(const oar_store_server *s)
+{
+    if (s->trust.not_far && !oari_sock_names_loopback(s->address))
+        oari_log(OAR_LOG_WARN,
+                 "the store at %s takes callers from this host only, because "
+                 "the job has no secret: start it with `oarsong run`, or set "
+                 "OARSONG_SECRET_FILE, or OARSONG_WIRE=plain",
+                 s->address);
+}
+
 static oar_status open_all(oar_store_server *s, const char *address)
 {
     OARI_TRY(oari_sock_listen(address, BACKLOG, &s->listener));
@@ -188,11 +259,13 @@ static oar_status open_all(oar_store_server *s, const char *address)
         watch(s, s->listener, EPOLLIN, s) != 0 ||
         getrandom(&s->id, sizeof s->id, 0) != sizeof s->id)
         return oari_fail(OAR_E_SYSTEM, "serve a store at %s", s->address);
+    warn_of_strangers(s);
     return start_thread(s);
 }
 
 oar_status oari_store_serve(const char *address,
                             const oari_store_limits *limits,
+                            const oari_secret *secret,
                             oar_store_server **server)
 {
     oar_store_server *s = oari_alloc(1, sizeof *s);
@@ -204,7 +277,8 @@ oar_status oari_store_serve(const char *address,
     s->next_deadline_ns = OARI_NEVER;
     oari_fork_watch();
     s->generation = oari_fork_generation();
-    if (open_all(s, address) != OAR_OK) {
+    if (oari_trust_make(secret, &s->trust) != OAR_OK ||
+        open_all(s, address) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_store_server_destroy(s);
         return oari_fail_with(&why);
@@ -215,10 +289,17 @@ oar_status oari_store_serve(const char *address,
 
 oar_status oar_store_serve(const char *address, oar_store_server **server)
 {
+    oari_secret secret;
+    oar_status status;
+
     if (address == NULL || server == NULL)
         return oari_fail(OAR_E_ARG, "store_serve without %s",
                          address == NULL ? "an address" : "a place for it");
-    return oari_store_serve(address, &oari_store_default_limits, server);
+    OARI_TRY(oari_secret_find(&secret));
+    status =
+        oari_store_serve(address, &oari_store_default_limits, &secret, server);
+    oari_secret_forget(&secret);
+    return status;
 }
 
 const char *oar_store_server_address(const oar_store_server *server)
@@ -249,5 +330,6 @@ void oar_store_server_destroy(oar_store_server *server)
     oari_fork_close(server->listener);
     oari_fork_close(server->epoll_fd);
     oari_fork_close(server->wake_fd);
+    oari_trust_forget(&server->trust);
     oari_free(server);
 }

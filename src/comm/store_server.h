@@ -21,7 +21,9 @@
 typedef struct oari_store_limits {
     int64_t handshake_ms; /* for a connection to say who it is */
     int64_t transfer_ms;  /* for a request to come, for a reply to be taken */
+    int64_t grace_ms;     /* of that, what nobody takes from it */
     int clients;          /* connections at a time */
+    int strangers;        /* of them, those that have not proved themselves */
     int sessions;         /* clients without one that are remembered */
     size_t kept_bytes;    /* in the table */
     size_t moving_bytes;  /* of requests and replies under way */
@@ -41,6 +43,8 @@ typedef struct oari_session {
 } oari_session;
 
 typedef enum oari_conn_state {
+    OARI_CONN_FIRST, /* nothing has come */
+    OARI_CONN_SHAKE, /* TLS begins */
     OARI_CONN_HELLO, /* nothing is known of it */
     OARI_CONN_PROOF, /* it has said who it is */
     OARI_CONN_READY, /* it may ask */
@@ -49,8 +53,13 @@ typedef enum oari_conn_state {
 
 typedef struct oari_conn {
     struct oar_store_server *server;
-    struct oari_conn *prev, *next; /* all there are */
+    struct oari_conn *prev, *next;   /* all there are */
+    struct oari_conn *older, *newer; /* among strangers */
+    int stranger;
     int fd;
+    oari_stream stream;
+    oari_wire wire; /* what it has to be */
+    int far;        /* it is from elsewhere, where nobody may be from */
     oari_conn_state state;
     int dead;            /* to be buried */
     uint32_t events;     /* what epoll watches for */
@@ -80,6 +89,8 @@ enum { OARI_WAIT_BUCKETS = 1024, OARI_SESSION_BUCKETS = 1024 };
 
 struct oar_store_server {
     oari_store_limits limits;
+    oari_trust trust;
+    int warned;          /* of somebody who could not prove itself */
     unsigned generation; /* of fork */
     char address[OARI_SOCK_TEXT];
     int listener, epoll_fd, wake_fd;
@@ -91,6 +102,8 @@ struct oar_store_server {
     int64_t next_deadline_ns; /* nobody's time is up before that */
     int connections;
     oari_conn *first;
+    oari_conn *oldest_stranger, *newest_stranger;
+    int strangers;
     int any_dead;
     oari_table table;
     size_t moving; /* bytes of requests and replies */
@@ -100,15 +113,19 @@ struct oar_store_server {
     int lonely;                    /* how many */
 };
 
-/* As oar_store_serve, with limits of one's own. */
+/* As oar_store_serve, with limits and a secret of one's own: it may be unknown,
+ * and is only read. */
 oar_status oari_store_serve(const char *address,
                             const oari_store_limits *limits,
+                            const oari_secret *secret,
                             oar_store_server **server);
 extern const oari_store_limits oari_store_default_limits;
 
 /* ---- store_server.c ------------------------------------------------------ */
 
 void oari_conn_set_deadline(oari_conn *conn, int64_t timeout_ms);
+/* It is a stranger no more. */
+void oari_conn_is_known(oari_conn *conn);
 
 /* ---- store_conn.c -------------------------------------------------------- */
 

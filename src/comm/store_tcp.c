@@ -14,6 +14,7 @@
 
 typedef struct tcp_store {
     char *address;
+    oari_trust trust;
     int64_t timeout_ms;
     unsigned generation; /* of fork */
     pthread_mutex_t lock;
@@ -45,7 +46,7 @@ static oar_status take_link(tcp_store *s, oari_store_link **link)
     }
     pthread_mutex_unlock(&s->lock);
     if (l == NULL)
-        return oari_link_create(s->address, link);
+        return oari_link_create(s->address, &s->trust, link);
     *link = l;
     return OAR_OK;
 }
@@ -269,11 +270,12 @@ static void destroy(void *self)
         oari_store_link *link = s->spare;
         s->spare = link->next;
         if (!mine)
-            link->fd = -1;
+            link->stream.fd = -1;
         oari_link_destroy(link);
     }
     pthread_mutex_destroy(&s->lock);
     oari_free(s->address);
+    oari_trust_forget(&s->trust);
     oari_free(s);
 }
 
@@ -306,25 +308,38 @@ static oar_status connect_first(tcp_store *s)
     return status;
 }
 
-oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
-                                oar_store **store)
+oar_status oari_store_join(const char *address, int64_t timeout_ms,
+                           const oari_secret *secret, oar_store **store)
 {
-    tcp_store *s;
+    tcp_store *s = oari_alloc(1, sizeof *s);
 
-    if (address == NULL || store == NULL)
-        return oari_fail(OAR_E_ARG, "store_create_tcp without %s",
-                         address == NULL ? "an address" : "a place for it");
-    if ((s = oari_alloc(1, sizeof *s)) == NULL)
+    if (s == NULL)
         return OAR_E_NOMEM;
     pthread_mutex_init(&s->lock, NULL);
     s->timeout_ms = timeout_ms;
     oari_fork_watch();
     s->generation = oari_fork_generation();
     if ((s->address = oari_strdup(address)) == NULL ||
+        oari_trust_make(secret, &s->trust) != OAR_OK ||
         connect_first(s) != OAR_OK) {
         oar_error why = *oar_last_error();
         destroy(s);
         return oari_fail_with(&why);
     }
     return oari_store_wrap(&tcp_ops, s, store);
+}
+
+oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
+                                oar_store **store)
+{
+    oari_secret secret;
+    oar_status status;
+
+    if (address == NULL || store == NULL)
+        return oari_fail(OAR_E_ARG, "store_create_tcp without %s",
+                         address == NULL ? "an address" : "a place for it");
+    OARI_TRY(oari_secret_find(&secret));
+    status = oari_store_join(address, timeout_ms, &secret, store);
+    oari_secret_forget(&secret);
+    return status;
 }

@@ -328,15 +328,20 @@ static oar_status read_wanted(wanted *w)
                      text);
 }
 
+oar_status oari_wire_refuse(void)
+{
+    return oari_fail(OAR_E_AUTH,
+                     "no connection to another host without a secret of the "
+                     "job: start it with `oarsong run`, or set "
+                     "OARSONG_SECRET_FILE to a file with the same content on "
+                     "all hosts, or, on a network where everybody may join "
+                     "and read, OARSONG_WIRE=plain");
+}
+
 static oar_status no_secret(wanted w)
 {
     if (w == AUTO)
-        return oari_fail(OAR_E_AUTH,
-                         "no connection to another host without a secret of "
-                         "the job: start it with `oarsong run`, or set "
-                         "OARSONG_SECRET_FILE to the same file's content on "
-                         "all hosts, or, on a network where everybody may "
-                         "join and read, OARSONG_WIRE=plain");
+        return oari_wire_refuse();
     return oari_fail(OAR_E_AUTH,
                      "OARSONG_WIRE=%s needs a secret of the job: start it "
                      "with `oarsong run` or set OARSONG_SECRET_FILE",

@@ -88,4 +88,7 @@ typedef enum oari_wire {
 oar_status oari_wire_for(const oari_secret *secret, int loopback,
                          oari_wire *wire);
 
+/* That sentence, for whoever has asked before: of auto, across hosts. */
+oar_status oari_wire_refuse(void);
+
 #endif

@@ -250,12 +250,29 @@ oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes)
     return OAR_OK;
 }
 
+/* Whether two ends have one address, whatever their ports. */
+static int same_host(const any_address *a, const any_address *b)
+{
+    const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+    const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
+
+    if (a->any.sa_family != b->any.sa_family)
+        return 0;
+    if (a->any.sa_family == AF_INET)
+        return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+    return a->any.sa_family == AF_INET6 &&
+           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
+}
+
 int oari_sock_is_loopback(int fd)
 {
-    any_address peer;
+    any_address own, peer;
     socklen_t bytes;
 
-    return read_peer(fd, &peer, &bytes) == 0 && oari_sock_loopback(&peer.any);
+    if (read_peer(fd, &peer, &bytes) != 0)
+        return 0;
+    return oari_sock_loopback(&peer.any) ||
+           (read_own(fd, &own, &bytes) == 0 && same_host(&own, &peer));
 }
 
 int oari_sock_names_loopback(const char *address)

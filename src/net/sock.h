@@ -56,7 +56,9 @@ oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes);
  * unless this is called. */
 void oari_sock_keep_alive(int fd, int64_t lease_ms);
 
-/* Whether the other end is on this host, by a loopback address. */
+/* Whether the other end is on this host: it has a loopback address, or the very
+ * address that this end has (which the kernel takes from no network). Both ends
+ * say the same. */
 int oari_sock_is_loopback(int fd);
 
 /* Whether `address` stands for a loopback address here; 0 for one that is not

@@ -26,6 +26,7 @@
 #include "comm/store_link.h"
 #include "comm/store_server.h"
 #include "net/sock.h"
+#include "support/caller.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -33,9 +34,11 @@ enum { PATIENCE_MS = 20000 };
 
 static oar_store_server *serve_with(const oari_store_limits *limits)
 {
+    oari_secret none = { .known = 0 };
     oar_store_server *server = NULL;
 
-    assert_int_equal(oari_store_serve("127.0.0.1:0", limits, &server), OAR_OK);
+    assert_int_equal(oari_store_serve("127.0.0.1:0", limits, &none, &server),
+                     OAR_OK);
     return server;
 }
 
@@ -65,86 +68,17 @@ static void assert_works(oar_store *store)
 
 /* ---- connections by hand ------------------------------------------------- */
 
-static void await(int fd, short events)
-{
-    struct pollfd wait = { fd, events, 0 };
-
-    assert_int_equal(poll(&wait, 1, PATIENCE_MS), 1);
-}
-
-static int connect_raw(const oar_store_server *server)
-{
-    const char *address = oar_store_server_address(server);
-    int fd, done = 0;
-
-    assert_int_equal(oari_sock_connect(address, &fd), OAR_OK);
-    while (!done) {
-        await(fd, POLLOUT);
-        assert_int_equal(oari_sock_connected(fd, address, &done), OAR_OK);
-    }
-    return fd;
-}
-
-/* Whether the other end closes the connection, whatever it says before. */
-static int is_cut(int fd)
-{
-    char bytes[4096];
-    ssize_t got;
-
-    do {
-        await(fd, POLLIN);
-        got = recv(fd, bytes, sizeof bytes, 0);
-    } while (got > 0);
-    return got <= 0;
-}
-
-static void send_message(int fd, const oari_wire_message *m)
-{
-    unsigned char *frame;
-    size_t bytes;
-
-    assert_int_equal(oari_wire_frame(m, &frame, &bytes), OAR_OK);
-    assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), bytes);
-    oari_free(frame);
-}
-
-static void read_exactly(int fd, unsigned char *into, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t got;
-        await(fd, POLLIN);
-        got = recv(fd, into, bytes, 0);
-        assert_true(got > 0);
-        into += got;
-        bytes -= (size_t)got;
-    }
-}
-
-/* A reply whose body is small. */
-static void read_message(int fd, oari_wire_message *m)
-{
-    static unsigned char body[4096];
-    unsigned char head_bytes[OARI_WIRE_HEAD];
-    oari_wire_head head;
-
-    read_exactly(fd, head_bytes, sizeof head_bytes);
-    assert_int_equal(oari_wire_read_head(head_bytes, &head), OAR_OK);
-    assert_true(head.bytes <= sizeof body);
-    read_exactly(fd, body, head.bytes);
-    assert_int_equal(oari_wire_read(&head, body, m), OAR_OK);
-}
-
 static int connect_as(const oar_store_server *server, uint64_t id)
 {
-    int fd = connect_raw(server);
+    int fd = caller_connect(server);
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO, .id = id };
     oari_wire_message proof = { .head.kind = OARI_WIRE_PROOF }, reply;
 
-    send_message(fd, &hello);
-    read_message(fd, &reply);
+    caller_send(fd, &hello);
+    caller_read(fd, &reply);
     assert_int_equal(reply.head.status, OAR_OK);
-    send_message(fd, &proof);
-    read_message(fd, &reply);
+    caller_send(fd, &proof);
+    caller_read(fd, &reply);
     assert_int_equal(reply.head.status, OAR_OK);
     return fd;
 }
@@ -421,12 +355,12 @@ static void a_change_that_is_repeated_is_done_once(void **state)
     int fd = connect_as(server, 12345);
 
     add.amount = 5;
-    send_message(fd, &add); /* and its reply is lost */
+    caller_send(fd, &add); /* and its reply is lost */
     oari_fork_close(fd);
     for (int i = 0; i < 3; i++) {
         fd = connect_as(server, 12345);
-        send_message(fd, &add);
-        read_message(fd, &reply);
+        caller_send(fd, &add);
+        caller_read(fd, &reply);
         assert_int_equal(reply.head.number, 7);
         assert_int_equal(reply.head.status, OAR_OK);
         assert_int_equal(reply.amount, 5);
@@ -434,16 +368,16 @@ static void a_change_that_is_repeated_is_done_once(void **state)
     }
     for (int i = 0; i < 2; i++) {
         fd = connect_as(server, 12345);
-        send_message(fd, &gone);
-        read_message(fd, &reply);
+        caller_send(fd, &gone);
+        caller_read(fd, &reply);
         assert_int_equal(reply.head.status, OAR_E_NOT_FOUND);
         assert_non_null(
             memmem(reply.value.data, reply.value.bytes, "nowhere", 7));
         oari_fork_close(fd);
     }
     fd = connect_as(server, 12345);
-    send_message(fd, &add); /* older than what it asked last */
-    assert_true(is_cut(fd));
+    caller_send(fd, &add); /* older than what it asked last */
+    assert_true(caller_is_cut(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
@@ -455,12 +389,12 @@ static void a_client_that_comes_back_takes_over(void **state)
     int old = connect_as(server, 777), fresh;
 
     get.amount = -1;
-    send_message(old, &get);
+    caller_send(old, &get);
     fresh = connect_as(server, 777);
-    assert_true(is_cut(old));
+    assert_true(caller_is_cut(old));
     get.amount = 0;
-    send_message(fresh, &get);
-    read_message(fresh, &get);
+    caller_send(fresh, &get);
+    caller_read(fresh, &get);
     assert_int_equal(get.head.status, OAR_E_TIMEOUT);
     oari_fork_close(old);
     oari_fork_close(fresh);
@@ -474,8 +408,8 @@ static int64_t add_as(oar_store_server *server, uint64_t id)
     int fd = connect_as(server, id);
 
     add.amount = 1;
-    send_message(fd, &add);
-    read_message(fd, &reply);
+    caller_send(fd, &add);
+    caller_read(fd, &reply);
     oari_fork_close(fd);
     return reply.amount;
 }
@@ -534,10 +468,10 @@ static void *steal(void *arg)
     int client = -1, server;
 
     for (int i = 0; i <= t->thefts; i++) {
-        await(t->listener, POLLIN);
+        caller_await(t->listener, POLLIN);
         if (oari_sock_accept(t->listener, &client) != OAR_OK || client < 0)
             return arg;
-        server = connect_raw(t->server);
+        server = caller_connect(t->server);
         carry(t, client, server);
         oari_fork_close(client);
         oari_fork_close(server);
@@ -577,10 +511,10 @@ static void a_reply_that_is_lost_is_asked_for_again(void **state)
 static void assert_cut_after(oar_store_server *server, const void *bytes,
                              size_t count)
 {
-    int fd = connect_raw(server);
+    int fd = caller_connect(server);
 
     assert_int_equal(send(fd, bytes, count, MSG_NOSIGNAL), count);
-    assert_true(is_cut(fd));
+    assert_true(caller_is_cut(fd));
     oari_fork_close(fd);
 }
 
@@ -629,10 +563,10 @@ static void every_wrong_byte_of_a_request_is_found(void **state)
         frame[at] ^= flip[i % 3];
         assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), bytes);
         if ((at >= 16 && at < 24) || (at >= 28 && at < 31)) {
-            read_message(fd, &reply);
+            caller_read(fd, &reply);
             assert_int_equal(reply.head.status, OAR_OK);
         } else
-            assert_true(is_cut(fd));
+            assert_true(caller_is_cut(fd));
         frame[at] ^= flip[i % 3];
         oari_fork_close(fd);
     }
@@ -684,17 +618,17 @@ static void who_says_nothing_is_cut_off_in_time(void **state)
     limits.transfer_ms = 30;
     server = serve_with(&limits);
     store = join(server);
-    silent = connect_raw(server);
-    half = connect_raw(server);
+    silent = caller_connect(server);
+    half = caller_connect(server);
     assert_int_equal(send(half, "OA", 2, MSG_NOSIGNAL), 2);
-    assert_true(is_cut(silent));
-    assert_true(is_cut(half));
-    unproved = connect_raw(server);
-    send_message(unproved, &hello);
-    assert_true(is_cut(unproved));
+    assert_true(caller_is_cut(silent));
+    assert_true(caller_is_cut(half));
+    unproved = caller_connect(server);
+    caller_send(unproved, &hello);
+    assert_true(caller_is_cut(unproved));
     partial = connect_as(server, 6);
     assert_int_equal(send(partial, "OARS", 4, MSG_NOSIGNAL), 4);
-    assert_true(is_cut(partial));
+    assert_true(caller_is_cut(partial));
     oari_fork_close(silent);
     oari_fork_close(half);
     oari_fork_close(unproved);
@@ -722,10 +656,10 @@ static void who_does_not_take_its_replies_is_cut_off(void **state)
     fd = connect_as(server, 4);
     for (int i = 0; i < 64; i++) {
         get.head.number++;
-        send_message(fd, &get);
+        caller_send(fd, &get);
     }
     /* Hung up on, not just written to: a poll that does not read. */
-    await(fd, POLLERR | POLLHUP | POLLRDHUP);
+    caller_await(fd, POLLERR | POLLHUP | POLLRDHUP);
     assert_works(store);
     oari_fork_close(fd);
     oar_store_destroy(store);
@@ -738,14 +672,14 @@ static void another_version_is_told_apart(void **state)
                                                          'S', 9,   1 };
     oar_store_server *server = serve();
     oari_wire_message reply;
-    int fd = connect_raw(server);
+    int fd = caller_connect(server);
 
     assert_int_equal(send(fd, hello, sizeof hello, MSG_NOSIGNAL), sizeof hello);
-    read_message(fd, &reply);
+    caller_read(fd, &reply);
     assert_int_equal(reply.head.status, OAR_E_UNSUPPORTED);
     assert_non_null(
         memmem(reply.value.data, reply.value.bytes, "version 9", 9));
-    assert_true(is_cut(fd));
+    assert_true(caller_is_cut(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
@@ -757,12 +691,12 @@ static void proofs_that_are_not_known_are_refused(void **state)
                                 .method = 77 };
     oar_store_server *server = serve();
     oari_wire_message reply;
-    int fd = connect_raw(server);
+    int fd = caller_connect(server);
 
-    send_message(fd, &hello);
-    read_message(fd, &reply);
+    caller_send(fd, &hello);
+    caller_read(fd, &reply);
     assert_int_equal(reply.head.status, OAR_E_AUTH);
-    assert_true(is_cut(fd));
+    assert_true(caller_is_cut(fd));
     oari_fork_close(fd);
     oar_store_server_destroy(server);
 }
@@ -773,14 +707,14 @@ static void *answer_wrongly(void *arg)
     int listener = *(int *)arg, fd;
     char bytes[200];
 
-    await(listener, POLLIN);
+    caller_await(listener, POLLIN);
     if (oari_sock_accept(listener, &fd) != OAR_OK || fd < 0)
         return arg;
-    await(fd, POLLIN);
+    caller_await(fd, POLLIN);
     if (recv(fd, bytes, sizeof bytes, 0) <= 0 ||
         send(fd, "220 mail.example ready\r\n\r\n", 26, MSG_NOSIGNAL) != 26)
         return arg;
-    is_cut(fd);
+    caller_is_cut(fd);
     oari_fork_close(fd);
     return NULL;
 }
@@ -898,14 +832,14 @@ static void too_many_clients_wait_for_their_turn(void **state)
     server = serve_with(&limits);
     first = join(server);
     second = join(server);
-    third = connect_raw(server);
-    send_message(third,
-                 &(oari_wire_message){ .head.kind = OARI_WIRE_HELLO, .id = 3 });
+    third = caller_connect(server);
+    caller_send(third,
+                &(oari_wire_message){ .head.kind = OARI_WIRE_HELLO, .id = 3 });
     assert_works(first);
     wait = (struct pollfd){ third, POLLIN, 0 };
     assert_int_equal(poll(&wait, 1, 0), 0);
     oar_store_destroy(second);
-    await(third, POLLIN); /* it is its turn */
+    caller_await(third, POLLIN); /* it is its turn */
     assert_works(first);
     oari_fork_close(third);
     oar_store_destroy(first);
@@ -970,12 +904,12 @@ static void two_thousand_who_wait_are_woken_by_one(void **state)
     get.amount = PATIENCE_MS;
     for (int i = 0; i < CLIENTS; i++) {
         fd[i] = connect_as(server, 10 + (uint64_t)i);
-        send_message(fd[i], &get);
+        caller_send(fd[i], &get);
     }
     assert_works(store);
     assert_int_equal(oar_store_set(store, "it", "came", 4), OAR_OK);
     for (int i = 0; i < CLIENTS; i++) {
-        read_message(fd[i], &reply);
+        caller_read(fd[i], &reply);
         assert_int_equal(reply.head.status, OAR_OK);
         assert_int_equal(reply.value.bytes, 4);
         assert_memory_equal(reply.value.data, "came", 4);
@@ -1054,7 +988,7 @@ static void a_connection_that_a_child_holds_is_over_all_the_same(void **state)
 {
     oar_store_server *server = serve();
     oar_store *store = join(server);
-    int raw = connect_raw(server);
+    int raw = caller_connect(server);
     clock_t before;
     void *value;
     size_t bytes;

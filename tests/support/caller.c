@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support/caller.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+
+void caller_await(int fd, short events)
+{
+    struct pollfd wait = { fd, events, 0 };
+
+    assert_int_equal(poll(&wait, 1, CALLER_PATIENCE_MS), 1);
+}
+
+int caller_connect(const oar_store_server *server)
+{
+    const char *address = oar_store_server_address(server);
+    int fd, done = 0;
+
+    assert_int_equal(oari_sock_connect(address, &fd), OAR_OK);
+    while (!done) {
+        caller_await(fd, POLLOUT);
+        assert_int_equal(oari_sock_connected(fd, address, &done), OAR_OK);
+    }
+    return fd;
+}
+
+int caller_is_cut(int fd)
+{
+    char bytes[4096];
+    ssize_t got;
+
+    do {
+        caller_await(fd, POLLIN);
+        got = recv(fd, bytes, sizeof bytes, 0);
+    } while (got > 0);
+    return got <= 0;
+}
+
+void caller_say(int fd, const void *bytes, size_t count)
+{
+    assert_int_equal(send(fd, bytes, count, MSG_NOSIGNAL), count);
+}
+
+void caller_send(int fd, const oari_wire_message *message)
+{
+    unsigned char *frame;
+    size_t bytes;
+
+    assert_int_equal(oari_wire_frame(message, &frame, &bytes), OAR_OK);
+    caller_say(fd, frame, bytes);
+    oari_free(frame);
+}
+
+void caller_hear(int fd, void *into, size_t bytes)
+{
+    unsigned char *at = into;
+
+    while (bytes > 0) {
+        ssize_t got;
+        caller_await(fd, POLLIN);
+        got = recv(fd, at, bytes, 0);
+        assert_true(got > 0);
+        at += got;
+        bytes -= (size_t)got;
+    }
+}
+
+void caller_read(int fd, oari_wire_message *message)
+{
+    static unsigned char body[4096];
+    unsigned char head_bytes[OARI_WIRE_HEAD];
+    oari_wire_head head;
+
+    caller_hear(fd, head_bytes, sizeof head_bytes);
+    assert_int_equal(oari_wire_read_head(head_bytes, &head), OAR_OK);
+    assert_true(head.bytes <= sizeof body);
+    caller_hear(fd, body, head.bytes);
+    assert_int_equal(oari_wire_read(&head, body, message), OAR_OK);
+}
