@@ -306,6 +306,7 @@ oar_status oari_group_place(oar_group *child, const oar_group *parent,
     for (int r = 0; r < child->ranks; r++)
         there[r] = oar_group_to_world(parent, member[r]);
     child->in_world = there;
+    oari_recorder_place(child->recorder, there, child->ranks);
     child->world_key = parent->world_key;
     return OAR_OK;
 }

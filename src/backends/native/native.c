@@ -194,11 +194,8 @@ static void drop_peer(native *n, int rank)
         oari_segment_unmap(b->control[rank], b->layout.bytes);
     if (rank == b->rank)
         return;
-    if (b->recorder != NULL && b->recorder[rank] != NULL) {
-        void *base;
-        memcpy(&base, &b->recorder[rank], sizeof base);
-        oari_segment_unmap(base, oari_recorder_bytes());
-    }
+    if (b->recorder != NULL)
+        oari_recorder_unmap(b->recorder[rank]);
     if (b->event != NULL)
         oari_fork_close(b->event[rank]);
 }
