@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store's server and what its clients send: two connections, whose bytes come
- * in pieces, in the order and sizes that the input says. Whatever comes, the
- * server answers in frames that can be read, and holds nothing at the end. */
+ * in pieces, in the order and sizes that the input says. The store's job has a
+ * secret or not; TLS is begun, or not. Whatever comes, the server answers in
+ * frames that can be read, lets nobody in without a proof, and holds nothing
+ * at the end. */
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,13 +23,20 @@ typedef struct client {
     oari_conn *conn; /* the server's; NULL: it has hung up */
     unsigned char in[ROOM];
     size_t have;
+    int greets; /* we do: with a proof */
+    int encrypts;
 } client;
 
-static oar_store_server *make_server(void)
+static oar_store_server *make_server(oari_wire wire)
 {
     oar_store_server *s = calloc(1, sizeof *s);
+    oari_secret secret = { .known = wire != OARI_WIRE_PLAIN };
 
     FUZZ_CHECK(s != NULL);
+    FUZZ_CHECK(oari_trust_make(&secret, &s->trust) == OAR_OK);
+    s->trust.near = s->trust.far = wire;
+    s->trust.not_far = 0;
+    s->warned = 1;
     s->limits = oari_store_default_limits;
     s->limits.kept_bytes = 8192;
     s->limits.moving_bytes = 1 << 20;
@@ -82,24 +91,35 @@ static void bury(oar_store_server *s, client *clients)
     }
 }
 
-/* Takes what was said, and checks that it can be read. */
+static void read_frames(client *c)
+{
+    oari_wire_message message;
+    oari_wire_head head;
+
+    while (c->have >= OARI_WIRE_HEAD) {
+        FUZZ_CHECK(oari_wire_read_head(c->in, &head) == OAR_OK);
+        if (c->have < OARI_WIRE_HEAD + head.bytes)
+            return;
+        FUZZ_CHECK(oari_wire_read(&head, c->in + OARI_WIRE_HEAD, &message) ==
+                   OAR_OK);
+        c->have -= OARI_WIRE_HEAD + head.bytes;
+        memmove(c->in, c->in + OARI_WIRE_HEAD + head.bytes, c->have);
+    }
+}
+
+/* Takes what was said, and checks that it can be read. In TLS it cannot. */
 static void hear(client *c)
 {
+    enum { ALERT = 21, HANDSHAKE = 22 };
     ssize_t got;
 
     while ((got = recv(c->fd, c->in + c->have, ROOM - c->have, 0)) > 0) {
-        oari_wire_message message;
-        oari_wire_head head;
         c->have += (size_t)got;
-        while (c->have >= OARI_WIRE_HEAD) {
-            FUZZ_CHECK(oari_wire_read_head(c->in, &head) == OAR_OK);
-            if (c->have < OARI_WIRE_HEAD + head.bytes)
-                break;
-            FUZZ_CHECK(oari_wire_read(&head, c->in + OARI_WIRE_HEAD,
-                                      &message) == OAR_OK);
-            c->have -= OARI_WIRE_HEAD + head.bytes;
-            memmove(c->in, c->in + OARI_WIRE_HEAD + head.bytes, c->have);
-        }
+        c->encrypts |= c->in[0] == ALERT || c->in[0] == HANDSHAKE;
+        if (c->encrypts)
+            c->have = 0;
+        else if (!c->greets)
+            read_frames(c);
         FUZZ_CHECK(c->have < ROOM);
     }
 }
@@ -137,6 +157,17 @@ static void say_message(client *c, oari_wire_message *m)
     say(c, frame, oari_wire_bytes(m));
 }
 
+/* What the server has answered to a greeting. */
+static int read_welcome(client *c, oari_wire_message *welcome)
+{
+    oari_wire_head head;
+
+    return c->have >= OARI_WIRE_HEAD &&
+           oari_wire_read_head(c->in, &head) == OAR_OK &&
+           c->have == OARI_WIRE_HEAD + head.bytes &&
+           oari_wire_read(&head, c->in + OARI_WIRE_HEAD, welcome) == OAR_OK;
+}
+
 /* Hello and proof, so that what follows is a request. */
 static void greet(oar_store_server *s, client *clients, client *c, uint64_t id)
 {
@@ -145,12 +176,20 @@ static void greet(oar_store_server *s, client *clients, client *c, uint64_t id)
                                 .id = id };
     oari_wire_message proof = { .head.kind = OARI_WIRE_PROOF,
                                 .head.number = 2 };
+    oari_wire_message welcome;
+    oari_auth auth;
 
+    c->greets = 1;
+    FUZZ_CHECK(oari_auth_open(&auth, s->trust.near, &hello) == OAR_OK);
     say_message(c, &hello);
     turn(s, clients);
+    FUZZ_CHECK(read_welcome(c, &welcome));
+    FUZZ_CHECK(oari_auth_answer(&auth, &s->trust, &welcome, &proof) == OAR_OK);
+    c->greets = 0;
+    c->have = 0;
     say_message(c, &proof);
     turn(s, clients);
-    FUZZ_CHECK(c->conn == NULL || c->conn->state == OARI_CONN_READY);
+    FUZZ_CHECK(c->conn != NULL && c->conn->state == OARI_CONN_READY);
 }
 
 /* Pieces: whose (and how long) in one byte, then the bytes. */
@@ -171,20 +210,34 @@ static void say_pieces(oar_store_server *s, client *clients,
     }
 }
 
+/* Where there is a secret, only those of us who greeted may ask. */
+static void check_strangers(const client *clients, int greeted, oari_wire wire)
+{
+    for (int i = 0; i < CLIENTS; i++)
+        FUZZ_CHECK(wire == OARI_WIRE_PLAIN || (greeted >> i & 1) ||
+                   clients[i].conn == NULL ||
+                   clients[i].conn->state < OARI_CONN_READY);
+}
+
+/* The first byte: who greets (2 bits), as the same client, and the wire. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    oar_store_server *s = make_server();
     client *clients = calloc(CLIENTS, sizeof *clients);
-    uint8_t how = 0;
+    oar_store_server *s;
+    oari_wire wire;
+    uint8_t how;
 
     FUZZ_CHECK(clients != NULL);
+    fuzz_take(&data, &bytes, &how, 1);
+    wire = (oari_wire)(how / 8 % 3);
+    s = make_server(wire);
     for (int i = 0; i < CLIENTS; i++)
         connect_client(s, &clients[i]);
-    fuzz_take(&data, &bytes, &how, 1);
-    for (int i = 0; i < CLIENTS; i++)
+    for (int i = 0; i < CLIENTS && wire != OARI_WIRE_TLS; i++)
         if (how >> i & 1)
             greet(s, clients, &clients[i], how & 4 ? 9 : 9 + (uint64_t)i);
     say_pieces(s, clients, data, bytes);
+    check_strangers(clients, wire == OARI_WIRE_TLS ? 0 : how, wire);
     for (int i = 0; i < CLIENTS; i++)
         close(clients[i].fd);
     drop_server(s);

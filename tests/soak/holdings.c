@@ -3,7 +3,7 @@
 #include <dirent.h>
 #include <malloc.h>
 #include <stdio.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "soak.h"
 
@@ -40,16 +40,20 @@ static int64_t count_mappings(void)
     return n;
 }
 
-static int64_t read_rss(void)
+/* A line of /proc/self/status, in bytes. */
+static int64_t read_status(const char *name)
 {
-    FILE *file = fopen("/proc/self/statm", "r");
-    long long pages = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[200];
+    long long found = -1;
 
-    if (file == NULL || fscanf(file, "%*s %lld", &pages) != 1)
-        pages = -1;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0 &&
+            sscanf(line + strlen(name), ": %lld kB", &found) == 1)
+            break;
     if (file != NULL)
         fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
+    return found < 0 ? -1 : found * 1024;
 }
 
 holdings holdings_take(void)
@@ -58,7 +62,8 @@ holdings holdings_take(void)
 
     malloc_trim(0);
     oar_memory_read(&stats);
-    return (holdings){ .rss = read_rss(),
+    return (holdings){ .rss = read_status("VmRSS"),
+                       .shared = read_status("RssShmem"),
                        .mappings = count_mappings(),
                        .descriptors = count_descriptors(),
                        .allocations = (int64_t)stats.live,

@@ -4,11 +4,13 @@
  * docs/testing.md says more.
  *
  *   soak [--ranks 8] [--ops 1000000] [--seed 1] [--backend shm] [--hosts 1]
- *        [--tight] [--timeout-ms 120000] [--quiet] [--spoil N]
+ *        [--tight] [--timeout-ms 120000] [--quiet] [--most BYTES]
+ *        [--spoil N]
  *
- * --hosts H deals the ranks to H pretended hosts; --tight sets the thresholds
- * so low that small operations cross all of them; --spoil makes one output
- * wrong, at operation N or soon after, which must be found. */
+ * --most bounds the buffers; --hosts H deals the ranks to H pretended hosts;
+ * --tight sets the thresholds so low that small operations cross all of them;
+ * --spoil makes one output wrong, at operation N or soon after, which must be
+ * found. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,7 @@ static int usage(const char *what)
     fprintf(stderr,
             "soak: %s\nsoak [--ranks N] [--ops N] [--seed S] [--backend "
             "shm|tcp|native|sim] [--hosts H] [--tight] [--timeout-ms T] "
-            "[--quiet] [--spoil N]\n",
+            "[--quiet] [--most BYTES] [--spoil N]\n",
             what);
     return 2;
 }
@@ -56,6 +58,8 @@ static int read_option(settings *s, const char *name, const char *value)
         s->ops = n;
     else if (strcmp(name, "--seed") == 0)
         s->seed = n;
+    else if (strcmp(name, "--most") == 0 && n >= 1 && n <= SOAK_MOST)
+        s->most = (size_t)n;
     else if (strcmp(name, "--spoil") == 0)
         s->spoil = n;
     else if (strcmp(name, "--timeout-ms") == 0 && n <= INT32_MAX)
@@ -154,6 +158,7 @@ int main(int argc, char **argv)
                    .ranks = 8,
                    .hosts = 1,
                    .ops = 1000000,
+                   .most = SOAK_MOST,
                    .seed = 1,
                    .timeout_ms = 120000 };
     struct timespec from, to;

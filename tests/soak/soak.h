@@ -25,7 +25,7 @@ enum {
     SOAK_GUARD = 32, /* bytes on either side of a buffer */
     SOAK_PARTS = 10, /* progress lines */
     SOAK_ARENA = 16 << 20,
-    SOAK_MOST = 4 << 20 /* bytes of one buffer */
+    SOAK_MOST = 4 << 20 /* bytes of one buffer, unless asked otherwise */
 };
 
 /* What a rank is allowed to have more of at the end than after the warm-up. */
@@ -70,7 +70,7 @@ typedef enum kind {
 } kind;
 
 typedef struct holdings {
-    int64_t rss, mappings, descriptors, allocations, allocated_bytes;
+    int64_t rss, shared, mappings, descriptors, allocations, allocated_bytes;
 } holdings;
 
 /* What all ranks and their starter share. */
@@ -86,6 +86,7 @@ typedef struct settings {
     const char *backend;
     int ranks, hosts, tight, quiet;
     uint64_t ops, seed;
+    size_t most; /* bytes of the largest buffer */
     int64_t timeout_ms;
     uint64_t spoil; /* from this operation on the next output is made wrong, to
                        see that it is found */

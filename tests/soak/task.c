@@ -55,12 +55,12 @@ static kind pick_plain_kind(uint64_t number, int plain)
 }
 
 /* Mostly small, now and then some MiB. */
-static size_t pick_bytes(uint64_t number)
+static size_t pick_bytes(uint64_t number, size_t most)
 {
     uint64_t size = number >> 32;
 
     if (number % 4096 == 7)
-        return size % SOAK_MOST;
+        return size % most;
     switch (number % 64) {
     case 0: return size % (256 << 10);
     case 1:
@@ -92,9 +92,10 @@ static void pick_types(const soak *k, task *t)
 /* Of the larger buffer, where there are parts. */
 static size_t pick_count(const soak *k, const task *t)
 {
-    size_t bytes = pick_bytes(draw(k, t->op, 4));
+    size_t most = k->s->most;
+    size_t bytes = pick_bytes(draw(k, t->op, 4), most) % most;
 
-    if (bytes * (size_t)t->c->size > SOAK_MOST)
+    if (bytes * (size_t)t->c->size > most)
         bytes /= (size_t)t->c->size;
     return bytes / oar_dtype_size(t->dtype);
 }
