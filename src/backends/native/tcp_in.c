@@ -70,13 +70,17 @@ static oar_transfer *find_take(const tcp_peer *p, uint64_t number)
     return t;
 }
 
+/* All parts together are as long as the message: so when the last one ends, no
+ * other socket is still reading one into a buffer that is the user's again. */
 static oar_status begin_data(tcp_mesh *m, tcp_conn *c)
 {
     oar_transfer *t = find_take(&m->peer[c->peer], c->now.handle);
 
-    if (t == NULL || c->now.tag > t->bytes ||
-        c->now.bytes > t->bytes - c->now.tag)
+    if (t == NULL || c->now.handle == 0 || c->now.tag > t->bytes ||
+        c->now.bytes > t->bytes - c->now.tag ||
+        c->now.bytes > t->bytes - oari_scratch(t, 3))
         return nonsense(c);
+    oari_scratch_set(t, 3, oari_scratch(t, 3) + c->now.bytes);
     c->take = t;
     c->target = (unsigned char *)t->data + c->now.tag;
     return OAR_OK;
@@ -294,7 +298,8 @@ void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive)
         oari_transfer_finish(receive, OAR_OK);
     else {
         oari_scratch_set(receive, 1, frame.tag);
-        oari_scratch_set(receive, 2, 0);
+        oari_scratch_set(receive, 2, 0); /* has come */
+        oari_scratch_set(receive, 3, 0); /* has begun to come */
         oari_row_push(&p->takes, receive);
     }
     if (tcp_answer(m, offer->source, &frame) != OAR_OK)
