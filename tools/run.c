@@ -1,57 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong run: N ranks of a program on this machine. */
-#include "tool.h"
-
+/* oarsong run: N ranks of a program, on this machine or several. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <oarsong/oarsong.h>
+
+#include "run_options.h"
+#include "tool.h"
 
 static int usage(FILE *to)
 {
     fprintf(to,
-            "oarsong run -n N [--backend B] PROGRAM ARGS...\n\n"
-            "Starts N ranks of PROGRAM on this machine and waits for them. When"
-            " one fails, the\nothers are ended, and the exit code is that of "
-            "the first that failed.\n\n"
-            "  -n N         how many ranks (also -np N)\n"
-            "  --backend B  sets OARSONG_BACKEND\n");
+            "oarsong run -n N [options] [--] PROGRAM ARGS...\n\n"
+            "Starts N ranks of PROGRAM and waits for them. When one fails, the "
+            "others are ended,\nand the exit code is that of the first that "
+            "failed. Options may be written with - or\n_ between words, and "
+            "values as the next word or behind =.\n\n");
+    run_options_print(to);
+    fprintf(to, "\ndocs/launcher.md says more.\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;
 }
 
-/* Reads options up to the program; returns its index in argv, or 0. */
-static int read_options(int argc, char **argv, size_t *ranks)
+static int complain(const char *text)
 {
-    int i = 1;
+    fprintf(stderr, "oarsong run: %s (--help says more)\n", text);
+    return TOOL_USAGE;
+}
 
-    for (; i < argc && argv[i][0] == '-'; i += 2) {
-        if (i + 1 == argc)
-            return 0;
-        if (strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "-np") == 0) {
-            if (!tool_number(argv[i + 1], 1, 1024, ranks))
-                return 0;
-        } else if (strcmp(argv[i], "--backend") == 0)
-            setenv("OARSONG_BACKEND", argv[i + 1], 1);
-        else
-            return 0;
-    }
-    return i < argc && *ranks != 0 ? i : 0;
+/* torchrun starts one where it is told nothing; that is rarely meant here. */
+static int check(int argc, int program, const run_options *o)
+{
+    if (o->ranks == 0 && o->launch.max_nodes <= 1 && !o->standalone)
+        return complain("how many ranks? -n N");
+    if (program == argc)
+        return complain("which program?");
+    return TOOL_OK;
+}
+
+/* One rank alone writes where we do: there is nothing to sort out. */
+static void choose_lines(run_options *o)
+{
+    o->launch.lines = o->ranks != 1 || o->launch.max_nodes > 1;
+    o->launch.narrate = 1;
+    o->launch.sole = 1;
 }
 
 int tool_run(int argc, char **argv)
 {
     oar_launch_result result = oar_launch_result_init();
-    size_t ranks = 0;
-    int program;
+    run_options options;
+    int program = run_options_read(argc, argv, &options);
+    oar_status status;
 
-    if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return usage(stdout);
-    program = read_options(argc, argv, &ranks);
     if (program == 0)
-        return usage(stderr);
-    if (oar_launch((int)ranks, argv + program, NULL, &result) == OAR_OK)
+        return TOOL_USAGE;
+    if (options.help)
+        return usage(stdout);
+    if (check(argc, program, &options) != TOOL_OK)
+        return TOOL_USAGE;
+    if (options.ranks == 0)
+        options.ranks = 1;
+    choose_lines(&options);
+    status =
+        oar_launch(options.ranks, argv + program, &options.launch, &result);
+    if (status == OAR_OK)
         return TOOL_OK;
     tool_failed("run");
+    if (status == OAR_E_ARG)
+        return TOOL_USAGE;
     return result.exit_code != 0 ? result.exit_code : TOOL_FAILED;
 }

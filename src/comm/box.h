@@ -120,8 +120,9 @@ typedef struct oari_head {
     _Atomic uint64_t serial;  /* of the newest ring */
 
     /* only in a copy: how the process was when somebody looked */
-    int64_t seen_ns, seen_wall_ns;
-    uint64_t seen_ticks;
+    int64_t seen_ns, seen_wall_ns; /* what ages are counted from */
+    int64_t look_ns; /* when the counter was at look_ticks; 0: not known */
+    uint64_t look_ticks;
     char seen_state; /* oari_box_life */
     char note[160];
 } oari_head;

@@ -3,7 +3,8 @@
  * are looked for in one's names after another's; the first that has both
  * counts. Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR
  * and MASTER_PORT; on one host, a folder named after the job; under SLURM, the
- * host that srun runs on. */
+ * first host of the step, where rank 0 is, or else the one that srun runs on.
+ */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,6 +15,7 @@
 #include "base/status.h"
 #include "comm/job.h"
 #include "comm/meeting.h"
+#include "net/hostlist.h"
 #include "net/sock.h"
 
 typedef struct launcher {
@@ -187,6 +189,23 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
 }
 
+/* "" where SLURM does not say. Without PMI, names are all there is. */
+static oar_status find_slurm_host(char host[OARI_HOST_ROOM])
+{
+    static const char *const lists[] = { "SLURM_STEP_NODELIST",
+                                         "SLURM_JOB_NODELIST",
+                                         "SLURM_NODELIST" };
+    const char *srun = oari_env_text("SLURM_LAUNCH_NODE_IPADDR");
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const char *list = oari_env_text(lists[i]);
+        if (list != NULL)
+            return oari_hostlist_first(list, strlen(list), host);
+    }
+    snprintf(host, OARI_HOST_ROOM, "%s", srun != NULL ? srun : "");
+    return OAR_OK;
+}
+
 static oar_status say_what_to_do(const launcher *l, int size)
 {
     if (l->local_size == NULL && l->nodes[0] == NULL)
@@ -207,7 +226,7 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
 {
     const char *store = oari_env_text("OARSONG_STORE");
     const char *master = oari_env_text("MASTER_ADDR");
-    const char *slurm = oari_env_text("SLURM_LAUNCH_NODE_IPADDR");
+    char slurm[OARI_HOST_ROOM] = "";
     const launcher *l = find_launcher();
     int one = 0;
 
@@ -218,7 +237,9 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
     OARI_TRY(on_one_host(l, size, &one));
     if (one)
         return meet_in_folder(l, rank, timeout_ms, meeting);
-    if (l->nodes[0] != NULL && slurm != NULL)
+    if (l->nodes[0] != NULL)
+        OARI_TRY(find_slurm_host(slurm));
+    if (slurm[0] != 0)
         return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
     return say_what_to_do(l, size);
 }

@@ -57,6 +57,9 @@ static const char *const known[] = {
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
 };
 
 static int forget_env(void **state)
@@ -320,6 +323,27 @@ static void slurm_s_ranks_on_several_hosts_meet_where_it_runs(void **state)
     run_ranks("SLURM_PROCID", 1, 1);
 }
 
+static void slurm_s_ranks_meet_on_the_first_host_of_the_step(void **state)
+{
+    set_number("SLURM_NTASKS", RANKS);
+    set_number("SLURM_NNODES", 2);
+    set_number("SLURM_JOB_ID", (int)getpid());
+    setenv("SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1", 1); /* nobody's */
+    setenv("SLURM_STEP_NODELIST", "127.0.0.[1-2],elsewhere", 1);
+    run_ranks("SLURM_PROCID", 1, 1);
+}
+
+static void a_list_of_hosts_that_is_none_is_named(void **state)
+{
+    oar_group *g = NULL;
+
+    set_number("SLURM_NTASKS", RANKS);
+    set_number("SLURM_PROCID", 0);
+    set_number("SLURM_NNODES", 2);
+    setenv("SLURM_JOB_NODELIST", "node[1-", 1);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_DATA, "node[1-");
+}
+
 static void ranks_on_several_hosts_are_told_what_to_do(void **state)
 {
     static const char *const size[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
@@ -517,6 +541,8 @@ int main(void)
         TEST(mpich_s_ranks_on_one_host_need_no_address),
         TEST(slurm_s_ranks_on_one_host_need_no_address),
         TEST(slurm_s_ranks_on_several_hosts_meet_where_it_runs),
+        TEST(slurm_s_ranks_meet_on_the_first_host_of_the_step),
+        TEST(a_list_of_hosts_that_is_none_is_named),
         TEST(ranks_on_several_hosts_are_told_what_to_do),
         TEST(a_folder_that_is_not_ours_alone_is_a_trap),
         TEST(a_job_s_folder_is_named_by_user_job_and_launcher),

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "support/census.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
@@ -30,20 +32,6 @@ static int files_left(void)
         n += item->d_name[0] != '.';
     closedir(d);
     return n;
-}
-
-static void drop_leftovers(void)
-{
-    DIR *d = opendir(folder);
-    struct dirent *item;
-    char path[400];
-
-    while ((item = readdir(d)) != NULL)
-        if (item->d_name[0] != '.') {
-            snprintf(path, sizeof path, "%s/%s", folder, item->d_name);
-            folder_drop(path);
-        }
-    closedir(d);
 }
 
 static oar_status run_shell(int ranks, const char *script,
@@ -69,7 +57,7 @@ static void all_good_ranks_are_a_good_run(void **state)
 
     assert_int_equal(run_shell(3,
                                "test $OARSONG_SIZE = 3 && "
-                               "test -d ${OARSONG_STORE#file:} && "
+                               "test ${OARSONG_STORE#tcp:127.0.0.1:} -gt 0 && "
                                "test $OARSONG_RANK -lt 3",
                                NULL, &r),
                      OAR_OK);
@@ -377,7 +365,372 @@ static void ranks_end_with_a_launcher_that_is_killed(void **state)
     assert_int_equal(waitpid(pid, &how, 0), pid);
     assert_true(wait_for_end(pipe_fd[0]));
     close(pipe_fd[0]);
-    drop_leftovers(); /* its folder, which it could not remove */
+    assert_int_equal(files_left(), 0);
+}
+
+/* A launcher in a child, with a pipe that its ranks have too. */
+typedef struct child {
+    pid_t pid;
+    int fd;
+} child;
+
+static child start_launcher(int ranks, const char *format, oar_launch_opts *o,
+                            void (*before)(void))
+{
+    int pipe_fd[2];
+    char script[512];
+    child c;
+
+    assert_int_equal(pipe(pipe_fd), 0);
+    if ((c.pid = fork()) == 0) {
+        oar_launch_result r = oar_launch_result_init();
+        close(pipe_fd[0]);
+        if (before != NULL)
+            before();
+        dup2(pipe_fd[1], 9);
+        close(pipe_fd[1]);
+        snprintf(script, sizeof script, "%s", format);
+        run_shell(ranks, script, o, &r);
+        _exit(r.exit_code);
+    }
+    close(pipe_fd[1]);
+    c.fd = pipe_fd[0];
+    return c;
+}
+
+static void hear(child *c, int bytes)
+{
+    char one;
+
+    for (int i = 0; i < bytes; i++)
+        assert_int_equal(read(c->fd, &one, 1), 1);
+}
+
+static void expect_exit(child *c, int code)
+{
+    int how;
+
+    assert_int_equal(waitpid(c->pid, &how, 0), c->pid);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), code);
+    assert_true(wait_for_end(c->fd)); /* and nobody else is left */
+    close(c->fd);
+}
+
+static void every_signal_that_ends_is_passed_on(void **state)
+{
+    static const int sig[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+    static const char *const name[] = { "INT", "TERM", "HUP", "QUIT" };
+    char script[256];
+
+    for (int i = 0; i < 4; i++) {
+        child c;
+        snprintf(script, sizeof script,
+                 "trap 'printf %%s y >&9; exit 0' %s; printf x >&9; "
+                 "while :; do sleep 0.02; done",
+                 name[i]);
+        c = start_launcher(2, script, NULL, NULL);
+        hear(&c, 2);
+        assert_int_equal(kill(c.pid, sig[i]), 0);
+        hear(&c, 2);
+        expect_exit(&c, 128 + sig[i]);
+    }
+}
+
+static void a_second_signal_kills_at_once(void **state)
+{
+    oar_launch_opts o = oar_launch_opts_init();
+    int64_t start = oari_now_ns();
+    child c;
+
+    o.grace_ms = 60000;
+    c = start_launcher(2,
+                       "trap 'printf y >&9' INT; trap '' TERM; printf x >&9; "
+                       "while :; do sleep 0.02; done",
+                       &o, NULL);
+    hear(&c, 2);
+    assert_int_equal(kill(c.pid, SIGINT), 0);
+    hear(&c, 2);
+    assert_int_equal(kill(c.pid, SIGINT), 0);
+    expect_exit(&c, 128 + SIGINT);
+    assert_true(oari_now_ns() - start < 30000000000);
+}
+
+static void ignore_hup(void)
+{
+    signal(SIGHUP, SIG_IGN);
+}
+
+static void what_the_launcher_ignores_ends_nobody(void **state)
+{
+    child c = start_launcher(1,
+                             "trap 'exit 7' USR1; echo $$ >$TMPDIR/pid; "
+                             "printf x >&9; while :; do sleep 0.02; done",
+                             NULL, ignore_hup);
+    char path[128];
+    FILE *file;
+    int pid = 0;
+
+    hear(&c, 1);
+    snprintf(path, sizeof path, "%s/pid", folder);
+    file = fopen(path, "r");
+    assert_int_equal(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    unlink(path);
+    assert_int_equal(kill(c.pid, SIGHUP), 0);
+    assert_int_equal(kill(pid, SIGUSR1), 0);
+    expect_exit(&c, 7);
+}
+
+/* 'T' when it is stopped. */
+static char state_of(int pid)
+{
+    char path[64], letter = '?';
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    if ((file = fopen(path, "r")) != NULL) {
+        if (fscanf(file, "%*d (%*[^)]) %c", &letter) != 1)
+            letter = '?';
+        fclose(file);
+    }
+    return letter;
+}
+
+static void wait_for_state(int pid, int stopped)
+{
+    int64_t patience = oari_deadline(20000);
+
+    while ((state_of(pid) == 'T') != stopped && oari_now_ns() < patience)
+        sched_yield();
+    assert_int_equal(state_of(pid) == 'T', stopped);
+}
+
+static void a_launcher_that_is_stopped_stops_its_ranks(void **state)
+{
+    child c = start_launcher(1,
+                             "trap 'exit 0' USR1; echo $$ >&9; "
+                             "while :; do sleep 0.02; done",
+                             NULL, NULL);
+    FILE *said = fdopen(dup(c.fd), "r");
+    int pid = 0, how;
+
+    assert_int_equal(fscanf(said, "%d", &pid), 1);
+    fclose(said);
+    assert_int_equal(kill(c.pid, SIGTSTP), 0);
+    assert_int_equal(waitpid(c.pid, &how, WUNTRACED), c.pid);
+    assert_true(WIFSTOPPED(how));
+    wait_for_state(pid, 1);
+    assert_int_equal(kill(c.pid, SIGCONT), 0);
+    wait_for_state(pid, 0);
+    assert_int_equal(kill(pid, SIGUSR1), 0);
+    expect_exit(&c, 0);
+}
+
+static void what_ranks_started_ends_with_a_launcher_that_is_killed(void **state)
+{
+    child c = start_launcher(2, "sleep 50 & printf x >&9; wait", NULL, NULL);
+    int how;
+
+    hear(&c, 2);
+    assert_int_equal(kill(c.pid, SIGKILL), 0);
+    assert_int_equal(waitpid(c.pid, &how, 0), c.pid);
+    assert_true(wait_for_end(c.fd));
+    close(c.fd);
+    assert_int_equal(files_left(), 0);
+}
+
+static void what_hides_from_its_group_is_found(void **state)
+{
+    oar_launch_opts o = oar_launch_opts_init();
+    child c;
+
+    o.sole = 1;
+    c = start_launcher(2,
+                       "(setsid sh -c 'printf x >&9; exec sleep 50' &) ; "
+                       "exec sleep 0.2",
+                       &o, NULL);
+    hear(&c, 2);
+    expect_exit(&c, 0);
+}
+
+/* ---- epochs ----------------------------------------------------------------
+ */
+
+static void a_job_is_restarted_in_a_new_epoch(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+    char name[128];
+
+    o.max_restarts = 3;
+    assert_int_equal(
+        run_shell(2,
+                  "echo $OARSONG_STORE $OARSONG_SECRET "
+                  ">$TMPDIR/$OARSONG_EPOCH.$RANK; "
+                  "until test -s $TMPDIR/$OARSONG_EPOCH.0 && "
+                  "test -s $TMPDIR/$OARSONG_EPOCH.1; do sleep 0.01; done; "
+                  "test $OARSONG_EPOCH = $TORCHELASTIC_RESTART_COUNT && "
+                  "test $TORCHELASTIC_MAX_RESTARTS = 3 && "
+                  "test $OARSONG_EPOCH = 2",
+                  &o, &r),
+        OAR_OK);
+    assert_int_equal(r.epoch, 2);
+    assert_int_equal(r.failed_rank, -1);
+    assert_int_equal(
+        run_shell(1,
+                  "cd $TMPDIR && cmp 2.0 2.1 && ! cmp 0.0 2.0 && "
+                  "for e in 0 1 2; do cut -d' ' -f2 $e.0; done | sort -u | "
+                  "wc -l | grep -qx 3",
+                  NULL, NULL),
+        OAR_OK);
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "%s/%d.%d", folder, i / 2, i % 2);
+        unlink(name);
+    }
+}
+
+static void when_restarts_are_used_up_the_failure_counts(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.max_restarts = 2;
+    assert_int_equal(
+        run_shell(3, "test $RANK != 1 || exit 9; sleep 50", &o, &r),
+        OAR_E_PEER);
+    assert_int_equal(r.epoch, 2);
+    assert_int_equal(r.failed_rank, 1);
+    assert_int_equal(r.exit_code, 9);
+}
+
+static void who_left_before_is_told(void **state)
+{
+    assert_int_equal(
+        run_shell(2,
+                  "cd $TMPDIR; if test $RANK = 0; then echo $$ >p; mv p pid; "
+                  "exit 0; fi; until test -s pid; do sleep 0.01; done; "
+                  "while kill -0 $(cat pid) 2>&-; do sleep 0.01; done; "
+                  "rm pid; exit 3",
+                  NULL, NULL),
+        OAR_E_PEER);
+    assert_says("rank 1 ended with code 3; had left with code 0: rank 0");
+}
+
+/* ---- what ranks are told and given -----------------------------------------
+ */
+
+static void ranks_have_the_names_of_torchrun(void **state)
+{
+    static const char *const env[] = { "GREETING=a b=c", "EMPTY=", NULL };
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.env = env;
+    o.role = "trainer";
+    o.run_id = "run-7";
+    unsetenv("OMP_NUM_THREADS");
+    assert_int_equal(
+        run_shell(2,
+                  "test $RANK$WORLD_SIZE$LOCAL_RANK$LOCAL_WORLD_SIZE = "
+                  "${OARSONG_RANK}2${OARSONG_LOCAL_RANK}2 && "
+                  "test $GROUP_RANK$GROUP_WORLD_SIZE = 01 && "
+                  "test $ROLE_RANK$ROLE_WORLD_SIZE$ROLE_NAME = "
+                  "${RANK}2trainer && test $TORCHELASTIC_RUN_ID = run-7 && "
+                  "test $MASTER_ADDR = 127.0.0.1 && test $MASTER_PORT -gt 0 "
+                  "&& test $OMP_NUM_THREADS = 1 && test \"$GREETING\" = 'a "
+                  "b=c' && test \"${EMPTY-x}\" = ''",
+                  &o, NULL),
+        OAR_OK);
+    assert_int_equal(run_shell(1, "test -z \"$OMP_NUM_THREADS\"", NULL, NULL),
+                     OAR_OK);
+    setenv("OMP_NUM_THREADS", "3", 1);
+    assert_int_equal(run_shell(2, "test $OMP_NUM_THREADS = 3", NULL, NULL),
+                     OAR_OK);
+    unsetenv("OMP_NUM_THREADS");
+}
+
+static oar_status count_cores(oar_group *g, void *arg)
+{
+    cpu_set_t set;
+    unsigned char mine[1024] = { 0 }, all[1024];
+    oar_span sum = oar_span_of(mine, 1024, OAR_U8);
+
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+    for (int i = 0; i < 1024; i++)
+        mine[i] = CPU_ISSET(i, &set) != 0;
+    CHECK(CPU_COUNT(&set) >= 1);
+    CHECK_OK(oar_all_reduce(g, sum, OAR_SUM, NULL, NULL));
+    memcpy(all, mine, sizeof all);
+    for (int i = 0; i < 1024; i++)
+        CHECK(all[i] <= *(int *)arg);
+    return OAR_OK;
+}
+
+/* At most so many ranks on a core. */
+static void ranks_are_bound_to_cores(void **state)
+{
+    static const char *const way[] = { "none",        "core", "socket",
+                                       "exclusive",   "numa", "node",
+                                       "core-complex" };
+    oar_launch_opts o = oar_launch_opts_init();
+    int cores = oari_cpus(), ranks = cores < 3 ? cores : 3;
+
+    for (size_t i = 0; i < sizeof way / sizeof *way; i++) {
+        int most = i == 1 || i == 3 ? 1 : ranks;
+        oar_status status;
+        o.bind = way[i];
+        status = oar_launch_fn(ranks, count_cores, &most, NULL, &o, NULL);
+        if (status == OAR_E_UNAVAILABLE && i == 1)
+            skip(); /* built without hwloc */
+        if (status != OAR_OK)
+            fail_msg("%s: %s", way[i], oar_last_error_text());
+    }
+    o.bind = "chewing-gum";
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
+    assert_says("no binding \"chewing-gum\"");
+    o.bind = "exclusive";
+    assert_int_equal(run_shell(1000, "true", &o, NULL), OAR_E_UNAVAILABLE);
+}
+
+static void as_many_ranks_as_cores_if_it_is_asked_to(void **state)
+{
+    oar_launch_opts o = oar_launch_opts_init();
+    char expected[32];
+    const char *env[] = { expected, NULL };
+
+    snprintf(expected, sizeof expected, "EXPECTED=%d", oari_cpus());
+    o.env = env;
+    assert_int_equal(oar_launch(OAR_LAUNCH_AUTO,
+                                (char *[]){ (char[]){ "sh" }, (char[]){ "-c" },
+                                            (char[]){ "test $WORLD_SIZE = "
+                                                      "$EXPECTED" },
+                                            NULL },
+                                &o, NULL),
+                     OAR_OK);
+}
+
+static void options_that_make_no_sense_are_named(void **state)
+{
+    static const char *const env[] = { "nothing", NULL };
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.env = env;
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
+    assert_says("\"nothing\" is not NAME=VALUE");
+    o = oar_launch_opts_init();
+    o.redirects = "3";
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
+    assert_says("log-dir");
+    o = oar_launch_opts_init();
+    o.run_id = "../up";
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
+    o = oar_launch_opts_init();
+    o.min_nodes = 2;
+    o.max_nodes = 3;
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
+    assert_says("endpoint");
+    o.max_nodes = 1;
+    assert_int_equal(run_shell(1, "true", &o, NULL), OAR_E_ARG);
 }
 
 int main(void)
@@ -403,6 +756,20 @@ int main(void)
         cmocka_unit_test(a_signal_for_the_launcher_reaches_the_ranks),
         cmocka_unit_test(a_run_ended_by_a_signal_is_aborted),
         cmocka_unit_test(ranks_end_with_a_launcher_that_is_killed),
+        cmocka_unit_test(every_signal_that_ends_is_passed_on),
+        cmocka_unit_test(a_second_signal_kills_at_once),
+        cmocka_unit_test(what_the_launcher_ignores_ends_nobody),
+        cmocka_unit_test(a_launcher_that_is_stopped_stops_its_ranks),
+        cmocka_unit_test(
+            what_ranks_started_ends_with_a_launcher_that_is_killed),
+        cmocka_unit_test(what_hides_from_its_group_is_found),
+        cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
+        cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),
+        cmocka_unit_test(who_left_before_is_told),
+        cmocka_unit_test(ranks_have_the_names_of_torchrun),
+        cmocka_unit_test(ranks_are_bound_to_cores),
+        cmocka_unit_test(as_many_ranks_as_cores_if_it_is_asked_to),
+        cmocka_unit_test(options_that_make_no_sense_are_named),
     };
     int failed;
 

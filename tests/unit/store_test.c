@@ -87,6 +87,22 @@ static int make_tcp(void **state)
     return 0;
 }
 
+/* The same by TLS, as between hosts: both ends keep what they began with. */
+static int make_tls(void **state)
+{
+    int made;
+
+    setenv("OARSONG_WIRE", "tls", 1);
+    setenv("OARSONG_SECRET",
+           "00112233445566778899aabbccddeeff"
+           "00112233445566778899aabbccddeeff",
+           1);
+    made = make_tcp(state);
+    unsetenv("OARSONG_SECRET");
+    unsetenv("OARSONG_WIRE");
+    return made;
+}
+
 /* Keys beside the prefix, which nothing may see or touch. */
 static void surround(oar_store *parent)
 {
@@ -912,6 +928,7 @@ static void a_value_that_grew_too_large_on_disk_is_refused(void **state)
     }
 #define ALL(test)                                                          \
     LOCAL(test), { "tcp: " #test, test, make_tcp, drop, NULL },            \
+        { "tls: " #test, test, make_tls, drop, NULL },                     \
     {                                                                      \
         "prefix of prefix of tcp: " #test, test, make_prefix_of_tcp, drop, \
             NULL                                                           \

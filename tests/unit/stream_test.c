@@ -1,780 +1,357 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams over a pair of sockets: TLS by a key that both ends know, and
- * everything else refused. Both ends are driven by one thread; where bytes are
- * to be changed on their way, a wire lies between two pairs. */
+/* What ranks write, on its way to where it is shown: whole lines, all bytes,
+ * and nobody who waits for ever. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
-#include <openssl/ssl.h>
-#include <openssl/x509.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
 
-#include <oarsong/memory.h>
+#include "base/clock.h"
+#include "launch/logs.h"
+#include "launch/stream.h"
+#include "support/census.h"
+#include "support/says.h"
 
-#include "net/stream.h"
+enum { STREAMS = 3 };
 
-enum { ROUNDS = 64 /* more than any handshake has */ };
+/* A sink with its reader, and ranks that write into streams. */
+typedef struct desk {
+    launch_sink sink;
+    launch_stream stream[STREAMS];
+    int out; /* the sink's other end */
+    char *got;
+    size_t bytes, room;
+} desk;
 
-static const unsigned char good_key[32] = { 3, 1, 4, 1, 5, 9, 2, 6 };
-static const unsigned char bad_key[32] = { 2, 7, 1, 8, 2, 8, 1, 8 };
-
-/* Knows one identity. */
-static int find_key(void *arg, const char *identity, unsigned char key[32])
+static void open_streams(desk *d, int write_fd)
 {
-    int *asked = arg;
-
-    if (asked != NULL)
-        ++*asked;
-    if (strcmp(identity, "7/2/3") != 0)
-        return 0;
-    memcpy(key, good_key, 32);
-    return 1;
-}
-
-typedef struct ends {
-    oari_stream caller, answerer;
-    int fd[2];
-    oar_status caller_says, answerer_says;
-    int caller_done, answerer_done;
-} ends;
-
-static void make_pair(int fd[2])
-{
-    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd),
-                     0);
-}
-
-static void begin(ends *e, const char *identity, const unsigned char *key)
-{
-    memset(e, 0, sizeof *e);
-    make_pair(e->fd);
-    assert_int_equal(oari_stream_call(&e->caller, e->fd[0], identity, key),
-                     OAR_OK);
-    assert_int_equal(oari_stream_answer(&e->answerer, e->fd[1], find_key, NULL),
-                     OAR_OK);
-}
-
-static void end(ends *e)
-{
-    oari_stream_close(&e->caller);
-    oari_stream_close(&e->answerer);
-    close(e->fd[0]);
-    close(e->fd[1]);
-}
-
-static void step(oari_stream *s, oar_status *says, int *done)
-{
-    short want = 0;
-
-    if (*says != OAR_OK || *done)
-        return;
-    *says = oari_stream_shake(s, done, &want);
-    if (*says == OAR_OK)
-        assert_true(*done ? want == 0 : (want & (POLLIN | POLLOUT)) != 0);
-}
-
-static void shake(ends *e)
-{
-    for (int i = 0; i < ROUNDS; i++) {
-        step(&e->caller, &e->caller_says, &e->caller_done);
-        step(&e->answerer, &e->answerer_says, &e->answerer_done);
+    OK(launch_sink_open(&d->sink, write_fd));
+    for (int i = 0; i < STREAMS; i++) {
+        OK(launch_stream_open(&d->stream[i], &d->sink, -1));
+        snprintf(d->stream[i].tag, sizeof d->stream[i].tag, "[%d] ", i);
     }
+    d->room = 1 << 22;
+    d->got = malloc(d->room);
 }
 
-static void begin_good(ends *e)
+static int desk_open(desk *d)
 {
-    begin(e, "7/2/3", good_key);
-    shake(e);
-    assert_int_equal(e->caller_says, OAR_OK);
-    assert_int_equal(e->answerer_says, OAR_OK);
-    assert_true(e->caller_done && e->answerer_done);
+    int ends[2];
+
+    *d = (desk){ 0 };
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    d->out = ends[0];
+    fcntl(d->out, F_SETFL, O_NONBLOCK);
+    open_streams(d, ends[1]);
+    return ends[1];
 }
 
-static ssize_t put(oari_stream *s, const void *data, size_t bytes)
+static void desk_close(desk *d, int write_fd)
 {
-    union {
-        const void *from;
-        void *to;
-    } at = { data };
-
-    return oari_stream_write(s, &(struct iovec){ at.to, bytes }, 1);
+    for (int i = 0; i < STREAMS; i++)
+        launch_stream_close(&d->stream[i]);
+    launch_sink_close(&d->sink);
+    close(write_fd);
+    if (d->out >= 0)
+        close(d->out);
+    free(d->got);
 }
 
-static ssize_t get(oari_stream *s, void *data, size_t bytes)
+static void take_out(desk *d)
 {
-    return oari_stream_read(s, &(struct iovec){ data, bytes }, 1);
+    ssize_t n;
+
+    while (d->out >= 0 &&
+           (n = read(d->out, d->got + d->bytes, d->room - 1 - d->bytes)) > 0)
+        d->bytes += (size_t)n;
+    d->got[d->bytes] = 0;
 }
 
-/* ---- who gets in --------------------------------------------------------- */
-
-static void ends_with_the_same_key_talk(void **state)
+/* One pass of the launcher's loop. Returns whether anything is left. */
+static int turn(desk *d)
 {
-    ends e;
-    char text[16] = "";
+    int more = 0;
 
-    begin_good(&e);
-    assert_string_equal(oari_stream_identity(&e.answerer), "7/2/3");
-    assert_int_equal(put(&e.caller, "hello", 5), 5);
-    assert_int_equal(get(&e.answerer, text, sizeof text), 5);
-    assert_string_equal(text, "hello");
-    assert_int_equal(put(&e.answerer, "you too", 7), 7);
-    assert_int_equal(get(&e.caller, text, sizeof text), 7);
-    assert_int_equal(get(&e.caller, text, sizeof text), -1);
-    assert_int_equal(errno, EAGAIN);
-    end(&e);
-}
-
-static void what_is_said_cannot_be_read_on_the_wire(void **state)
-{
-    static const char said[] = "a sentence that nobody else is to know";
-    ends e;
-    char raw[512] = "";
-
-    begin_good(&e);
-    assert_int_equal(put(&e.caller, said, sizeof said), (ssize_t)sizeof said);
-    assert_true(recv(e.fd[1], raw, sizeof raw, 0) > (ssize_t)sizeof said);
-    assert_null(memmem(raw, sizeof raw, said, 8));
-    end(&e);
-}
-
-static void refused_both(const char *identity, const unsigned char *key)
-{
-    char byte;
-    ends e;
-
-    begin(&e, identity, key);
-    shake(&e);
-    assert_false(e.caller_done || e.answerer_done);
-    assert_int_equal(e.answerer_says, OAR_E_AUTH);
-    assert_int_equal(e.caller_says, OAR_E_AUTH);
-    assert_int_equal(put(&e.caller, "x", 1), -1);
-    assert_int_equal(get(&e.answerer, &byte, 1), -1);
-    end(&e);
-}
-
-static void a_wrong_key_is_refused_on_both_ends(void **state)
-{
-    refused_both("7/2/3", bad_key);
-}
-
-static void an_unknown_identity_is_refused_on_both_ends(void **state)
-{
-    char longest[OARI_STREAM_IDENTITY];
-
-    refused_both("7/3/2", good_key);
-    memset(longest, 'x', sizeof longest - 1);
-    longest[sizeof longest - 1] = 0;
-    refused_both(longest, good_key);
-}
-
-static void identities_that_are_none_are_not_sent(void **state)
-{
-    char long_one[OARI_STREAM_IDENTITY + 1];
-    oari_stream s;
-
-    memset(long_one, 'x', sizeof long_one - 1);
-    long_one[sizeof long_one - 1] = 0;
-    assert_int_equal(oari_stream_call(&s, 0, long_one, good_key),
-                     OAR_E_INTERNAL);
-    assert_int_equal(oari_stream_call(&s, 0, "", good_key), OAR_E_INTERNAL);
-}
-
-/* ---- others' TLS --------------------------------------------------------- */
-
-/* Answers with a client of OpenSSL's at the other end. */
-static oar_status answer_to(SSL_CTX *context)
-{
-    oari_stream answerer;
-    oar_status says = OAR_OK;
-    int fd[2], done = 0;
-    SSL *client = SSL_new(context);
-
-    assert_non_null(client);
-    make_pair(fd);
-    SSL_set_fd(client, fd[0]);
-    SSL_set_connect_state(client);
-    assert_int_equal(oari_stream_answer(&answerer, fd[1], find_key, NULL),
-                     OAR_OK);
-    for (int i = 0; i < ROUNDS && says == OAR_OK && !done; i++) {
-        SSL_do_handshake(client);
-        step(&answerer, &says, &done);
+    for (int i = 0; i < STREAMS; i++) {
+        if (launch_stream_wants(&d->stream[i]))
+            launch_stream_read(&d->stream[i]);
+        more |= !launch_stream_pump(&d->stream[i]);
     }
-    assert_false(done);
-    oari_stream_close(&answerer);
-    SSL_free(client);
-    close(fd[0]);
-    close(fd[1]);
-    return says;
+    launch_sink_write(&d->sink);
+    take_out(d);
+    return more || launch_sink_waiting(&d->sink) > 0;
 }
 
-static unsigned int old_key(SSL *tls, const char *hint, char *identity,
-                            unsigned int identity_room, unsigned char *key,
-                            unsigned int key_room)
+static void rank_writes(desk *d, int i, const char *text)
 {
-    memcpy(identity, "7/2/3", 6);
-    memcpy(key, good_key, 32);
-    return 32;
+    assert_int_equal(write(d->stream[i].peer_fd, text, strlen(text)),
+                     strlen(text));
 }
 
-static void tls_1_2_is_refused_even_with_the_key(void **state)
+static void rank_ends(desk *d, int i)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
-
-    assert_non_null(context);
-    SSL_CTX_set_max_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_psk_client_callback(context, old_key);
-    assert_int_equal(answer_to(context), OAR_E_AUTH);
-    SSL_CTX_free(context);
+    close(d->stream[i].peer_fd);
+    d->stream[i].peer_fd = -1;
 }
 
-static void a_client_without_a_key_is_refused(void **state)
+static void finish(desk *d)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
-
-    assert_non_null(context);
-    assert_int_equal(answer_to(context), OAR_E_AUTH);
-    SSL_CTX_free(context);
+    for (int i = 0; i < STREAMS; i++)
+        if (d->stream[i].peer_fd >= 0)
+            rank_ends(d, i);
+    while (turn(d))
+        continue;
 }
 
-/* One that signs for itself. */
-static void use_certificate(SSL_CTX *context)
+static void lines_come_whole_and_tagged(void **state)
 {
-    EVP_PKEY *key = EVP_EC_gen("P-256");
-    X509 *own = X509_new();
+    desk d;
+    int fd = desk_open(&d);
 
-    assert_true(key != NULL && own != NULL);
-    X509_gmtime_adj(X509_getm_notBefore(own), 0);
-    X509_gmtime_adj(X509_getm_notAfter(own), 3600);
-    assert_int_equal(X509_set_pubkey(own, key), 1);
-    assert_true(X509_sign(own, key, EVP_sha256()) > 0);
-    assert_int_equal(SSL_CTX_use_certificate(context, own), 1);
-    assert_int_equal(SSL_CTX_use_PrivateKey(context, key), 1);
-    X509_free(own);
-    EVP_PKEY_free(key);
+    rank_writes(&d, 0, "one\ntw");
+    rank_writes(&d, 1, "un\n");
+    turn(&d);
+    assert_string_equal(d.got, "[0] one\n[1] un\n");
+    rank_writes(&d, 1, "deux\n");
+    rank_writes(&d, 0, "o\n");
+    turn(&d);
+    assert_string_equal(d.got, "[0] one\n[1] un\n[0] two\n[1] deux\n");
+    finish(&d);
+    desk_close(&d, fd);
 }
 
-static void
-a_server_with_a_certificate_instead_of_the_key_is_refused(void **state)
+static void the_last_line_needs_no_newline(void **state)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
-    SSL *server;
-    ends e;
+    desk d;
+    int fd = desk_open(&d);
 
-    assert_non_null(context);
-    use_certificate(context);
-    server = SSL_new(context);
-    begin(&e, "7/2/3", good_key);
-    oari_stream_close(&e.answerer);
-    SSL_set_fd(server, e.fd[1]);
-    SSL_set_accept_state(server);
-    for (int i = 0; i < ROUNDS; i++) {
-        step(&e.caller, &e.caller_says, &e.caller_done);
-        SSL_do_handshake(server);
-    }
-    assert_int_equal(e.caller_says, OAR_E_AUTH);
-    assert_false(e.caller_done);
-    SSL_free(server);
-    SSL_CTX_free(context);
-    end(&e);
+    rank_writes(&d, 2, "\nend");
+    turn(&d);
+    assert_string_equal(d.got, "[2] \n");
+    finish(&d);
+    assert_string_equal(d.got, "[2] \n[2] end\n");
+    desk_close(&d, fd);
 }
 
-/* ---- changed on its way -------------------------------------------------- */
-
-typedef struct wire {
-    ends e;
-    int near[2], far[2]; /* the caller's pair, the answerer's */
-} wire;
-
-static void lay_wire(wire *w)
+/* 3 MiB without a newline, zeros and all, in pieces as the pipe takes them. */
+static void a_very_long_line_survives(void **state)
 {
-    memset(w, 0, sizeof *w);
-    make_pair(w->near);
-    make_pair(w->far);
-    assert_int_equal(
-        oari_stream_call(&w->e.caller, w->near[0], "7/2/3", good_key), OAR_OK);
-    assert_int_equal(
-        oari_stream_answer(&w->e.answerer, w->far[1], find_key, NULL), OAR_OK);
-}
-
-static void take_up(wire *w)
-{
-    oari_stream_close(&w->e.caller);
-    oari_stream_close(&w->e.answerer);
-    for (int i = 0; i < 2; i++) {
-        close(w->near[i]);
-        close(w->far[i]);
-    }
-}
-
-/* Carries what there is. */
-static void carry(int from, int to)
-{
-    char bytes[4096];
-    ssize_t got = recv(from, bytes, sizeof bytes, 0);
-
-    if (got > 0)
-        assert_int_equal(send(to, bytes, (size_t)got, MSG_NOSIGNAL), got);
-}
-
-static void run(wire *w)
-{
-    for (int i = 0; i < ROUNDS; i++) {
-        step(&w->e.caller, &w->e.caller_says, &w->e.caller_done);
-        carry(w->near[1], w->far[0]);
-        step(&w->e.answerer, &w->e.answerer_says, &w->e.answerer_done);
-        carry(w->far[0], w->near[1]);
-    }
-}
-
-static size_t first_flight(wire *w, unsigned char *flight, size_t room)
-{
-    ssize_t got;
-
-    step(&w->e.caller, &w->e.caller_says, &w->e.caller_done);
-    got = recv(w->near[1], flight, room, 0);
-    assert_true(got > 64);
-    return (size_t)got;
-}
-
-/* The two bytes of the record's version are, by the standard, ignored and under
- * no checksum; all else is. */
-static void every_bit_of_the_first_flight_counts(void **state)
-{
-    unsigned char flight[2048];
-    size_t bytes = 64;
-
-    for (size_t bit = 0; bit < 8 * bytes; bit++) {
-        wire w;
-        lay_wire(&w);
-        bytes = first_flight(&w, flight, sizeof flight);
-        flight[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        assert_int_equal(send(w.far[0], flight, bytes, MSG_NOSIGNAL),
-                         (ssize_t)bytes);
-        run(&w);
-        if (bit / 8 != 1 && bit / 8 != 2)
-            assert_false(w.e.answerer_done || w.e.caller_done);
-        take_up(&w);
-    }
-}
-
-static void a_flight_cut_short_gets_nowhere(void **state)
-{
-    unsigned char flight[2048];
-    size_t bytes = 64;
-
-    for (size_t cut = 0; cut < bytes; cut++) {
-        wire w;
-        lay_wire(&w);
-        bytes = first_flight(&w, flight, sizeof flight);
-        send(w.far[0], flight, cut, MSG_NOSIGNAL);
-        shutdown(w.far[0], SHUT_WR);
-        for (int i = 0; i < ROUNDS; i++)
-            step(&w.e.answerer, &w.e.answerer_says, &w.e.answerer_done);
-        assert_int_equal(w.e.answerer_says, OAR_E_CLOSED);
-        take_up(&w);
-    }
-}
-
-/* Everything that a caller has sent, to another answerer. */
-static void a_recorded_handshake_is_refused(void **state)
-{
-    unsigned char all[4096];
-    size_t bytes;
-    oari_stream again;
-    oar_status says = OAR_OK;
-    int fd[2], done = 0;
-    ssize_t more;
-    wire w;
-
-    lay_wire(&w);
-    bytes = first_flight(&w, all, sizeof all);
-    send(w.far[0], all, bytes, MSG_NOSIGNAL);
-    step(&w.e.answerer, &w.e.answerer_says, &w.e.answerer_done);
-    carry(w.far[0], w.near[1]);
-    step(&w.e.caller, &w.e.caller_says, &w.e.caller_done);
-    assert_true(w.e.caller_done);
-    assert_int_equal(put(&w.e.caller, "order", 5), 5);
-    more = recv(w.near[1], all + bytes, sizeof all - bytes, 0);
-    assert_true(more > 0);
-    bytes += (size_t)more;
-
-    make_pair(fd);
-    assert_int_equal(oari_stream_answer(&again, fd[1], find_key, NULL), OAR_OK);
-    assert_int_equal(send(fd[0], all, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
-    for (int i = 0; i < ROUNDS; i++)
-        step(&again, &says, &done);
-    assert_int_equal(says, OAR_E_AUTH);
-    assert_false(done);
-    oari_stream_close(&again);
-    close(fd[0]);
-    close(fd[1]);
-    take_up(&w);
-}
-
-static void bytes_that_are_no_tls_are_refused(void **state)
-{
-    static const char *const said[] = { "GET / HTTP/1.1\r\n\r\n",
-                                        "OARS and sixteen bytes more" };
-    for (int i = 0; i < 2; i++) {
-        ends e;
-        begin(&e, "7/2/3", good_key);
-        send(e.fd[0], said[i], strlen(said[i]), MSG_NOSIGNAL);
-        for (int j = 0; j < ROUNDS; j++)
-            step(&e.answerer, &e.answerer_says, &e.answerer_done);
-        assert_int_equal(e.answerer_says, OAR_E_AUTH);
-        end(&e);
-    }
-}
-
-/* A record that is never whole, and records without end that mean nothing. */
-static void a_stranger_may_not_say_much(void **state)
-{
-    unsigned char hello[16384 + 5] = { 22, 3, 1, 0x3f, 0xff, 1, 0, 0x3f, 0xfb };
+    enum { LONG = 3 << 20 };
+    unsigned char *line = malloc(LONG);
     size_t sent = 0;
-    ends e;
+    desk d;
+    int fd = desk_open(&d);
 
-    begin(&e, "7/2/3", good_key);
-    while (sent < sizeof hello && e.answerer_says == OAR_OK) {
-        ssize_t some =
-            send(e.fd[0], hello + sent, sizeof hello - sent, MSG_NOSIGNAL);
-        sent += some > 0 ? (size_t)some : 0;
-        step(&e.answerer, &e.answerer_says, &e.answerer_done);
+    for (size_t i = 0; i < LONG; i++)
+        line[i] = (unsigned char)(i * 7 % 251 == '\n' ? 0 : i * 7 % 251);
+    line[LONG - 1] = '\n';
+    fcntl(d.stream[0].peer_fd, F_SETFL, O_NONBLOCK);
+    while (sent < LONG) {
+        ssize_t n = write(d.stream[0].peer_fd, line + sent, LONG - sent);
+        sent += n > 0 ? (size_t)n : 0;
+        if (sent > LONG / 2 && sent < LONG / 2 + (1 << 17))
+            rank_writes(&d, 1, "me too\n");
+        turn(&d);
     }
-    step(&e.answerer, &e.answerer_says, &e.answerer_done);
-    assert_int_equal(e.answerer_says, OAR_E_AUTH);
-    end(&e);
+    finish(&d);
+    assert_memory_equal(d.got, "[0] ", 4);
+    assert_memory_equal(d.got + 4, line, LONG); /* in one piece */
+    assert_non_null(strstr(d.got + 4 + LONG, "[1] me too\n"));
+    free(line);
+    desk_close(&d, fd);
 }
 
-/* ---- bytes --------------------------------------------------------------- */
-
-static void fill(unsigned char *data, size_t bytes, uint64_t seed)
+static void a_rank_that_pauses_in_a_long_line_gives_way(void **state)
 {
-    for (size_t i = 0; i < bytes; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        data[i] = (unsigned char)(seed >> 56);
+    enum { HALF = 100000 };
+    char *half = calloc(HALF + 1, 1);
+    desk d;
+    int fd = desk_open(&d);
+
+    memset(half, 'x', HALF);
+    fcntl(d.stream[0].peer_fd, F_SETPIPE_SZ, 1 << 18);
+    rank_writes(&d, 0, half);
+    rank_writes(&d, 1, "patience\n");
+    while (strstr(d.got, "patience") == NULL)
+        turn(&d);
+    assert_non_null(strstr(d.got, "x\n[1] patience\n"));
+    finish(&d);
+    free(half);
+    desk_close(&d, fd);
+}
+
+/* Nobody reads: reading from the ranks stops, and goes on later. */
+static void a_reader_that_waits_stops_the_ranks_not_the_launcher(void **state)
+{
+    char line[1001];
+    size_t lines = 0;
+    desk d;
+    int fd = desk_open(&d), out = d.out;
+
+    memset(line, 'y', 999);
+    line[999] = '\n';
+    line[1000] = 0;
+    d.out = -1; /* take_out does nothing */
+    fcntl(d.stream[0].peer_fd, F_SETFL, O_NONBLOCK);
+    for (int silent = 0; silent < 5;) {
+        int went = write(d.stream[0].peer_fd, line, 1000) == 1000;
+        lines += (size_t)went;
+        silent = went ? 0 : silent + 1;
+        turn(&d);
     }
+    assert_true(lines < 2000); /* bounded: the sink, the stream, two pipes */
+    d.out = out;
+    finish(&d);
+    assert_int_equal(d.bytes, lines * 1004);
+    desk_close(&d, fd);
 }
 
-/* Writes all of it in parts of odd sizes, as a caller would that is told how
- * much went, and reads it in other ones. */
-static void carry_all(oari_stream *from, oari_stream *to,
-                      const unsigned char *data, unsigned char *got,
-                      size_t bytes)
+static void a_reader_that_is_gone_is_told_to_the_ranks(void **state)
 {
-    size_t put_bytes = 0, got_bytes = 0;
-    int partial = 0;
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    desk d;
+    int fd = desk_open(&d);
 
-    while (got_bytes < bytes) {
-        size_t head = bytes - put_bytes < 64 ? bytes - put_bytes : 64;
-        size_t body = (bytes - put_bytes - head) % 70001;
-        union {
-            const unsigned char *from;
-            unsigned char *to;
-        } at = { data + put_bytes };
-        struct iovec part[3] = { { at.to, head },
-                                 { at.to + head, 0 },
-                                 { at.to + head, body } };
-        ssize_t put_now =
-            put_bytes < bytes ? oari_stream_write(from, part, 3) : 0;
-        size_t room = bytes - got_bytes < 30011 ? bytes - got_bytes : 30011;
-        ssize_t got_now;
-
-        if (put_now < 0)
-            assert_int_equal(errno, EAGAIN);
-        else
-            put_bytes += (size_t)put_now;
-        partial += put_now < (ssize_t)(head + body);
-        got_now = get(to, got + got_bytes, room);
-        if (got_now < 0)
-            assert_int_equal(errno, EAGAIN);
-        else
-            got_bytes += (size_t)got_now;
-        assert_true(got_bytes <= put_bytes + 1);
-    }
-    assert_int_equal(put_bytes, bytes);
-    assert_true(partial > 0);
+    close(d.out);
+    d.out = -1;
+    rank_writes(&d, 0, "to nobody\n");
+    for (int i = 0; i < 3; i++)
+        turn(&d);
+    assert_int_equal(write(d.stream[0].peer_fd, "x", 1), -1);
+    assert_int_equal(errno, EPIPE);
+    finish(&d);
+    desk_close(&d, fd);
+    signal(SIGPIPE, before);
 }
 
-static void large_data_goes_in_parts(void **state)
-{
-    enum { BYTES = 5000011 };
-    unsigned char *data = malloc(BYTES), *got = calloc(1, BYTES);
-    int small = 4096;
-    ends e;
+/* ---- terminals ----------------------------------------------------------- */
 
-    assert_true(data != NULL && got != NULL);
-    for (int secure = 0; secure < 2; secure++) {
-        if (secure)
-            begin_good(&e);
-        else {
-            memset(&e, 0, sizeof e);
-            make_pair(e.fd);
-            oari_stream_plain(&e.caller, e.fd[0]);
-            oari_stream_plain(&e.answerer, e.fd[1]);
-        }
-        setsockopt(e.fd[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-        setsockopt(e.fd[1], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-        fill(data, BYTES, 17);
-        carry_all(&e.caller, &e.answerer, data, got, BYTES);
-        assert_memory_equal(data, got, BYTES);
-        memset(got, 0, BYTES);
-        carry_all(&e.answerer, &e.caller, data, got, 100003);
-        assert_memory_equal(data, got, 100003);
-        end(&e);
-    }
-    free(data);
-    free(got);
+static int open_terminal(desk *d)
+{
+    struct winsize size = { .ws_row = 24, .ws_col = 60 };
+    char name[64];
+    int slave;
+
+    *d = (desk){ 0 };
+    d->out = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (d->out < 0 || grantpt(d->out) != 0 || unlockpt(d->out) != 0 ||
+        ptsname_r(d->out, name, sizeof name) != 0 ||
+        (slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+        return -1;
+    ioctl(slave, TIOCSWINSZ, &size);
+    fcntl(d->out, F_SETFL, O_NONBLOCK);
+    open_streams(d, slave);
+    return slave;
 }
 
-/* What a caller sees that has one byte left to say: it is told to come again
- * until the last of it is on its way, so nothing is forgotten in between. */
-static void a_write_is_not_whole_before_its_record_is_sent(void **state)
+/* Waits for the text to be on the terminal. */
+static void until(desk *d, const char *text)
 {
-    enum { BYTES = 300007 };
-    unsigned char *data = malloc(BYTES), *got = calloc(1, BYTES);
-    size_t put_bytes = 0, got_bytes = 0;
-    int small = 4096;
-    ssize_t some;
-    ends e;
+    int64_t patience = oari_deadline(20000);
 
-    assert_true(data != NULL && got != NULL);
-    fill(data, BYTES, 3);
-    begin_good(&e);
-    setsockopt(e.fd[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
-    while (put_bytes < BYTES) {
-        some = put(&e.caller, data + put_bytes, BYTES - put_bytes);
-        if (some > 0)
-            put_bytes += (size_t)some;
-        else if ((some = get(&e.answerer, got + got_bytes, BYTES - got_bytes)) >
-                 0)
-            got_bytes += (size_t)some;
-    }
-    /* Nothing is written any more: all must be there to be read. */
-    while ((some = get(&e.answerer, got + got_bytes, BYTES - got_bytes)) > 0)
-        got_bytes += (size_t)some;
-    assert_int_equal(got_bytes, BYTES);
-    assert_memory_equal(data, got, BYTES);
-    end(&e);
-    free(data);
-    free(got);
-}
-
-static void what_is_here_already_is_pending(void **state)
-{
-    struct pollfd socket;
-    char text[8];
-    ends e;
-
-    begin_good(&e);
-    socket = (struct pollfd){ e.fd[1], POLLIN, 0 };
-    assert_false(oari_stream_pending(&e.answerer));
-    assert_int_equal(put(&e.caller, "abcde", 5), 5);
-    assert_int_equal(put(&e.caller, "fgh", 3), 3);
-    assert_int_equal(poll(&socket, 1, 0), 1);
-    assert_int_equal(get(&e.answerer, text, 2), 2);
-    assert_int_equal(poll(&socket, 1, 0), 0);
-    assert_true(oari_stream_pending(&e.answerer));
-    assert_int_equal(get(&e.answerer, text, 8), 6);
-    assert_memory_equal(text, "cdefgh", 6);
-    assert_int_equal(get(&e.answerer, text, 8), -1);
-    assert_false(oari_stream_pending(&e.answerer));
-    end(&e);
-}
-
-/* Half a record is here: reading gives nothing, and must not be asked for again
- * and again. */
-static void half_a_record_is_not_pending(void **state)
-{
-    unsigned char raw[256];
-    char text[64];
-    ssize_t bytes;
-    wire w;
-
-    lay_wire(&w);
-    run(&w);
-    assert_true(w.e.answerer_done);
-    assert_int_equal(put(&w.e.caller, "0123456789", 10), 10);
-    bytes = recv(w.near[1], raw, sizeof raw, 0);
-    assert_true(bytes > 12);
-    send(w.far[0], raw, 12, MSG_NOSIGNAL);
-    assert_int_equal(get(&w.e.answerer, text, sizeof text), -1);
-    assert_int_equal(errno, EAGAIN);
-    assert_false(oari_stream_pending(&w.e.answerer));
-    send(w.far[0], raw + 12, (size_t)bytes - 12, MSG_NOSIGNAL);
-    assert_int_equal(get(&w.e.answerer, text, sizeof text), 10);
-    take_up(&w);
-}
-
-static void every_changed_bit_of_a_record_is_noticed(void **state)
-{
-    unsigned char raw[256];
-    ssize_t bytes = 5;
-
-    for (ssize_t bit = 8 * 5; bit < 8 * bytes; bit++) {
-        char text[64];
-        wire w;
-        lay_wire(&w);
-        run(&w);
-        assert_int_equal(put(&w.e.caller, "abc", 3), 3);
-        bytes = recv(w.near[1], raw, sizeof raw, 0);
-        assert_true(bytes > 5);
-        raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        send(w.far[0], raw, (size_t)bytes, MSG_NOSIGNAL);
-        assert_int_equal(get(&w.e.answerer, text, sizeof text), -1);
-        assert_int_equal(errno, EBADMSG);
-        assert_int_equal(get(&w.e.answerer, text, sizeof text), -1);
-        assert_int_equal(errno, EBADMSG);
-        take_up(&w);
+    while (strstr(d->got, text) == NULL) {
+        turn(d);
+        if (oari_now_ns() > patience)
+            fail_msg("\"%s\" does not say \"%s\"", d->got, text);
     }
 }
 
-static void keys_change_as_often_as_they_must(void **state)
+static void a_terminal_shows_progress_and_takes_it_back(void **state)
 {
-    uint64_t before = oari_stream_rekey_records;
-    char text[8];
-    ends e;
+    desk d;
+    int fd = open_terminal(&d);
 
-    oari_stream_rekey_records = 2;
-    begin_good(&e);
-    for (int i = 0; i < 500; i++) {
-        assert_int_equal(put(&e.caller, "abc", 3), 3);
-        assert_int_equal(get(&e.answerer, text, 8), 3);
-        assert_int_equal(put(&e.answerer, "defg", 4), 4);
-        assert_int_equal(get(&e.caller, text, 8), 4);
-    }
-    end(&e);
-    oari_stream_rekey_records = before;
+    if (fd < 0)
+        skip();                               /* no terminals here */
+    assert_true(isatty(d.stream[0].peer_fd)); /* so does a rank have one */
+    rank_writes(&d, 0, "\rstep 1   ");
+    until(&d, "\r\033[K[0] step 1   ");
+    rank_writes(&d, 0, "\rstep 2   ");
+    until(&d, "\r\033[K[0] step 2   ");
+    rank_writes(&d, 1, "a line\n");
+    until(&d, "step 2   \r\033[K[1] a line\r\n");
+    rank_writes(&d, 0, "\rstep 3\n");
+    until(&d, "[1] a line\r\n[0] step 3\r\n");
+    assert_null(strstr(strstr(d.got, "[1] a line"), "step 2"));
+    finish(&d);
+    desk_close(&d, fd);
 }
 
-/* ---- ends ---------------------------------------------------------------- */
-
-static void a_goodbye_is_an_end_and_a_cut_is_not(void **state)
+static void a_terminal_is_not_flooded_by_a_line_too_long_for_it(void **state)
 {
-    char byte;
-    ends e;
+    desk d;
+    int fd = open_terminal(&d);
 
-    begin_good(&e);
-    oari_stream_close(&e.caller);
-    assert_int_equal(get(&e.answerer, &byte, 1), 0);
-    assert_int_equal(get(&e.answerer, &byte, 1), 0);
-    end(&e);
-    begin_good(&e);
-    shutdown(e.fd[0], SHUT_WR);
-    assert_int_equal(get(&e.answerer, &byte, 1), -1);
-    assert_int_equal(errno, ECONNRESET);
-    end(&e);
+    if (fd < 0)
+        skip();
+    for (int i = 0; i < 50; i++)
+        rank_writes(&d, 0, "0123456789");
+    rank_writes(&d, 1, "short\n");
+    until(&d, "[1] short\r\n");
+    rank_writes(&d, 0, "\n");
+    until(&d, "0123456789\r\n");
+    finish(&d);
+    desk_close(&d, fd);
 }
 
-/* SIGPIPE would end the program. */
-static void writing_to_nobody_is_an_error(void **state)
+/* ---- which output goes where --------------------------------------------- */
+
+static void outputs_are_chosen_for_all_or_by_rank(void **state)
 {
-    for (int secure = 0; secure < 2; secure++) {
-        ends e;
-        if (secure)
-            begin_good(&e);
-        else {
-            memset(&e, 0, sizeof e);
-            make_pair(e.fd);
-            oari_stream_plain(&e.caller, e.fd[0]);
-        }
-        close(e.fd[1]);
-        assert_int_equal(put(&e.caller, "x", 1), -1);
-        assert_int_equal(errno, EPIPE);
-        oari_stream_close(&e.caller);
-        e.answerer.fd = -1;
-        oari_stream_close(&e.answerer);
-        close(e.fd[0]);
-    }
+    unsigned char v[3];
+
+    OK(launch_std_read("tee", NULL, 3, v));
+    assert_memory_equal(v, "\0\0\0", 3);
+    OK(launch_std_read("tee", "2", 3, v));
+    assert_memory_equal(v, "\2\2\2", 3);
+    OK(launch_std_read("tee", "0:1,2:3", 3, v));
+    assert_memory_equal(v, "\1\0\3", 3);
+    OK(launch_filter_read(NULL, 3, v));
+    assert_memory_equal(v, "\1\1\1", 3);
+    OK(launch_filter_read("0,2,9", 3, v));
+    assert_memory_equal(v, "\1\0\1", 3);
 }
 
-static void a_plain_stream_needs_no_handshake(void **state)
+static void outputs_that_are_none_are_named(void **state)
 {
-    oari_stream s;
-    int done = 0;
-    short want = 1;
+    static const char *const bad[] = {
+        "4",  "-1",   "x",     "",   "0:4", "0:",
+        ":1", "0:1,", "0:1;1", "1 ", "a:1", "0,1"
+    };
+    unsigned char v[3];
 
-    oari_stream_plain(&s, -1);
-    assert_int_equal(oari_stream_shake(&s, &done, &want), OAR_OK);
-    assert_true(done == 1 && want == 0);
-    assert_false(oari_stream_pending(&s));
-    assert_string_equal(oari_stream_identity(&s), "");
-    oari_stream_close(&s);
-}
-
-static void a_stream_may_be_copied_about(void **state)
-{
-    oari_stream moved;
-    char text[8];
-    ends e;
-
-    begin(&e, "7/2/3", good_key);
-    step(&e.caller, &e.caller_says, &e.caller_done);
-    moved = e.caller;
-    memset(&e.caller, 0x5a, sizeof e.caller);
-    e.caller = moved;
-    shake(&e);
-    assert_true(e.caller_done && e.answerer_done);
-    assert_int_equal(put(&e.caller, "abc", 3), 3);
-    assert_int_equal(get(&e.answerer, text, 8), 3);
-    end(&e);
-}
-
-static void no_memory_is_a_failure_and_no_leak(void **state)
-{
-    int fd[2];
-    oar_status status = OAR_E_NOMEM;
-
-    make_pair(fd);
-    for (uint64_t n = 1; status == OAR_E_NOMEM && n < 50; n++) {
-        oari_stream s;
-        oar_memory_fail_after(n);
-        status = oari_stream_call(&s, fd[0], "7/2/3", good_key);
-        oar_memory_fail_after(0);
-        if (status == OAR_OK)
-            oari_stream_close(&s);
-    }
-    assert_int_equal(status, OAR_OK);
-    close(fd[0]);
-    close(fd[1]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (launch_std_read("tee", bad[i], 3, v) != OAR_E_ARG)
+            fail_msg("\"%s\" was taken", bad[i]);
+    assert_says(launch_std_read("tee", "3:1", 3, v), OAR_E_ARG,
+                "tee names local rank 3 of 3");
+    assert_says(launch_filter_read("1,x", 3, v), OAR_E_ARG, "1,x");
+    assert_int_equal(launch_filter_read("", 3, v), OAR_E_ARG);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends_with_the_same_key_talk),
-        cmocka_unit_test(what_is_said_cannot_be_read_on_the_wire),
-        cmocka_unit_test(a_wrong_key_is_refused_on_both_ends),
-        cmocka_unit_test(an_unknown_identity_is_refused_on_both_ends),
-        cmocka_unit_test(identities_that_are_none_are_not_sent),
-        cmocka_unit_test(tls_1_2_is_refused_even_with_the_key),
-        cmocka_unit_test(a_client_without_a_key_is_refused),
-        cmocka_unit_test(
-            a_server_with_a_certificate_instead_of_the_key_is_refused),
-        cmocka_unit_test(every_bit_of_the_first_flight_counts),
-        cmocka_unit_test(a_flight_cut_short_gets_nowhere),
-        cmocka_unit_test(a_recorded_handshake_is_refused),
-        cmocka_unit_test(bytes_that_are_no_tls_are_refused),
-        cmocka_unit_test(a_stranger_may_not_say_much),
-        cmocka_unit_test(large_data_goes_in_parts),
-        cmocka_unit_test(a_write_is_not_whole_before_its_record_is_sent),
-        cmocka_unit_test(what_is_here_already_is_pending),
-        cmocka_unit_test(half_a_record_is_not_pending),
-        cmocka_unit_test(every_changed_bit_of_a_record_is_noticed),
-        cmocka_unit_test(keys_change_as_often_as_they_must),
-        cmocka_unit_test(a_goodbye_is_an_end_and_a_cut_is_not),
-        cmocka_unit_test(writing_to_nobody_is_an_error),
-        cmocka_unit_test(a_plain_stream_needs_no_handshake),
-        cmocka_unit_test(a_stream_may_be_copied_about),
-        cmocka_unit_test(no_memory_is_a_failure_and_no_leak),
+        cmocka_unit_test(lines_come_whole_and_tagged),
+        cmocka_unit_test(the_last_line_needs_no_newline),
+        cmocka_unit_test(a_very_long_line_survives),
+        cmocka_unit_test(a_rank_that_pauses_in_a_long_line_gives_way),
+        cmocka_unit_test(a_reader_that_waits_stops_the_ranks_not_the_launcher),
+        cmocka_unit_test(a_reader_that_is_gone_is_told_to_the_ranks),
+        cmocka_unit_test(a_terminal_shows_progress_and_takes_it_back),
+        cmocka_unit_test(a_terminal_is_not_flooded_by_a_line_too_long_for_it),
+        cmocka_unit_test(outputs_are_chosen_for_all_or_by_rank),
+        cmocka_unit_test(outputs_that_are_none_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

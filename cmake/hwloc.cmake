@@ -1,0 +1,18 @@
+# hwloc, for binding ranks to cores: auto (if it is there), on, or off.
+set(OARSONG_HWLOC "auto" CACHE STRING "Bind ranks with hwloc: auto, on or off")
+add_library(oarsong_hwloc INTERFACE)
+if(NOT OARSONG_HWLOC STREQUAL "off")
+    find_path(OARSONG_HWLOC_INCLUDE hwloc.h)
+    find_library(OARSONG_HWLOC_LIBRARY hwloc)
+    if(OARSONG_HWLOC_INCLUDE AND OARSONG_HWLOC_LIBRARY)
+        target_include_directories(oarsong_hwloc SYSTEM INTERFACE
+            ${OARSONG_HWLOC_INCLUDE})
+        target_link_libraries(oarsong_hwloc INTERFACE ${OARSONG_HWLOC_LIBRARY})
+        target_compile_definitions(oarsong_hwloc INTERFACE OARSONG_HWLOC)
+        message(STATUS "hwloc: ${OARSONG_HWLOC_LIBRARY}")
+    elseif(OARSONG_HWLOC STREQUAL "on")
+        message(FATAL_ERROR "No hwloc found. Install libhwloc-dev.")
+    else()
+        message(STATUS "hwloc: none, ranks cannot be bound to cores")
+    endif()
+endif()

@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nodes: the agent of this node, one of several. It writes what it does, reads
+ * what the registrar says (registrar.h), and keeps to it. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fork.h"
+#include "base/status.h"
+#include "launch/launch.h"
+#include "launch/registrar.h"
+
+enum {
+    DEFAULT_JOIN_MS = 600000,
+    DEFAULT_LEASE_MS = 5000,
+    PROBE_MS = 1000,
+    PAUSE_MS = 100,
+    BEATS = 5 /* in the time of a lease */
+};
+
+struct launch_nodes {
+    oar_store *store;
+    pid_t registrar; /* beside us; 0: elsewhere */
+    int fd;
+    char id[AGENT_ID_ROOM], key[32];
+    agent_note note;
+    int64_t lease_ms, beat_ns;
+    int number; /* of the round that we are or were in; -1: none yet */
+    char why[256];
+};
+
+/* ---- the store ----------------------------------------------------------- */
+
+static oar_status write_note(launch_nodes *n)
+{
+    char text[AGENT_TEXT_ROOM];
+
+    n->note.beat++;
+    n->beat_ns = oari_deadline(n->lease_ms / BEATS);
+    agent_note_write(&n->note, text);
+    return oar_store_set(n->store, n->key, text, strlen(text));
+}
+
+static oar_status beat(launch_nodes *n)
+{
+    return oari_now_ns() >= n->beat_ns ? write_note(n) : OAR_OK;
+}
+
+static oar_status be_in_state(launch_nodes *n, agent_state state)
+{
+    n->note.state = state;
+    n->note.round = n->number;
+    return write_note(n);
+}
+
+/* Gives "" for a key that is not there. Free it. */
+static oar_status read_key(launch_nodes *n, const char *key, char **text)
+{
+    void *value = NULL;
+    size_t bytes;
+    oar_status status = oar_store_get(n->store, key, 0, &value, &bytes);
+
+    if (status == OAR_E_TIMEOUT) {
+        *text = oari_strdup("");
+        return *text != NULL ? OAR_OK : OAR_E_NOMEM;
+    }
+    *text = value;
+    return status;
+}
+
+/* ---- coming -------------------------------------------------------------- */
+
+static oar_status lost_registrar(const launch *l)
+{
+    char why[256];
+
+    snprintf(why, sizeof why, "%s", oar_last_error_text());
+    return oari_fail(OAR_E_PEER,
+                     "the launcher at %s, which keeps the register of nodes, "
+                     "is gone: %s",
+                     l->opts.endpoint, why);
+}
+
+static oar_status told_to_end(const launch *l)
+{
+    return oari_fail(OAR_E_ABORTED, "ended by signal %d", l->told);
+}
+
+/* A registrar says something under its job's id as soon as it serves. */
+static oar_status check_job(const launch *l, launch_nodes *n)
+{
+    static const char *const word = "word";
+    oar_status status = oar_store_wait(n->store, 1, &word, n->lease_ms);
+
+    return status == OAR_E_TIMEOUT
+               ? oari_fail(OAR_E_STATE,
+                           "whoever serves at %s has no job \"%s\": another "
+                           "endpoint, or the same --rdzv-id on all nodes",
+                           l->opts.endpoint, l->run_id)
+               : status;
+}
+
+/* Tries until somebody serves there. */
+static oar_status connect(launch *l, launch_nodes *n)
+{
+    int64_t join = l->opts.join_ms > 0 ? l->opts.join_ms : DEFAULT_JOIN_MS;
+    int64_t until = oari_deadline(join);
+    oar_store *probe = NULL;
+
+    while (oar_store_create_tcp(l->opts.endpoint, PROBE_MS, &probe) != OAR_OK) {
+        oar_status status = oar_last_error()->status;
+        if (l->told != 0)
+            return told_to_end(l);
+        if (status == OAR_E_ARG || status == OAR_E_AUTH ||
+            oari_now_ns() > until)
+            return status; /* it has said why */
+        launch_pause(l, PAUSE_MS);
+    }
+    oar_store_destroy(probe);
+    OARI_TRY(
+        registrar_store(l->opts.endpoint, n->lease_ms, l->run_id, &n->store));
+    return check_job(l, n);
+}
+
+/* An address of this host that the others can reach, without its port. */
+static oar_status find_host(const launch *l, char host[AGENT_HOST_ROOM])
+{
+    char address[OARI_SOCK_TEXT], *colon;
+    const char *from = address;
+
+    OARI_TRY(oari_sock_local(l->opts.endpoint, address));
+    if ((colon = strrchr(address, ':')) != NULL)
+        *colon = 0;
+    if (address[0] == '[') {
+        address[strcspn(address, "]")] = 0;
+        from++;
+    }
+    snprintf(host, AGENT_HOST_ROOM, "%.127s", from);
+    return OAR_OK;
+}
+
+static oar_status introduce(launch *l, launch_nodes *n)
+{
+    uint64_t id;
+
+    if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id)
+        return oari_fail(OAR_E_SYSTEM, "make an id for this node");
+    snprintf(n->id, sizeof n->id, "%016llx", (unsigned long long)id);
+    snprintf(n->key, sizeof n->key, "agent/%s", n->id);
+    n->note.ranks = l->ranks;
+    n->note.order = l->opts.node_order;
+    n->note.rank = -1;
+    OARI_TRY(find_host(l, n->note.host));
+    return be_in_state(n, AGENT_WAITS);
+}
+
+oar_status launch_nodes_open(launch *l)
+{
+    launch_nodes *n = oari_alloc(1, sizeof *n);
+
+    if (n == NULL)
+        return OAR_E_NOMEM;
+    l->nodes = n;
+    n->fd = n->number = -1;
+    n->lease_ms = l->opts.lease_ms > 0 ? l->opts.lease_ms : DEFAULT_LEASE_MS;
+    if (registrar_start(&l->opts, l->run_id, &n->registrar, &n->fd) != OAR_OK)
+        n->registrar = 0; /* somebody else's, then */
+    OARI_TRY(connect(l, n));
+    return introduce(l, n);
+}
+
+/* ---- what the registrar says --------------------------------------------- */
+
+typedef enum word { WORD_NONE, WORD_OVER, WORD_END } word;
+
+/* OVER: our round, or a later one, has ended. END: the result says how. */
+static oar_status read_word(launch *l, word *what)
+{
+    launch_nodes *n = l->nodes;
+    char *text = NULL;
+    int number, code, rank, used = 0;
+
+    *what = WORD_NONE;
+    OARI_TRY(read_key(n, "word", &text));
+    if (sscanf(text, "end %d %d %n", &code, &rank, &used) == 2 && used > 0) {
+        *what = WORD_END;
+        l->result.exit_code = code;
+        l->result.failed_rank = rank;
+    } else if (sscanf(text, "over %d %n", &number, &used) == 1 && used > 0 &&
+               number >= n->number)
+        *what = WORD_OVER;
+    if (*what != WORD_NONE)
+        snprintf(n->why, sizeof n->why, "%s", text + used);
+    oari_free(text);
+    return OAR_OK;
+}
+
+void launch_nodes_look(launch *l)
+{
+    launch_nodes *n = l->nodes;
+    word what = WORD_NONE;
+    oar_status status;
+
+    if (n == NULL || l->over != NULL)
+        return;
+    if ((status = beat(n)) == OAR_OK)
+        status = read_word(l, &what);
+    if (status != OAR_OK)
+        snprintf(n->why, sizeof n->why, "%s", oar_last_error_text());
+    if (status != OAR_OK || what != WORD_NONE) {
+        l->over = n->why;
+        launch_say(l, "epoch %d is over: %s", l->epoch.number, n->why);
+        launch_ranks_end(l, SIGTERM);
+    }
+}
+
+/* ---- a round ------------------------------------------------------------- */
+
+/* Finds this node in "ID:RANKS ID:RANKS ...". Returns 0 if it is not there. */
+static int find_self(launch *l, const char *text, int nodes)
+{
+    launch_epoch *e = &l->epoch;
+    char id[AGENT_ID_ROOM];
+    int ranks, used, found = 0;
+
+    e->first = e->world = 0;
+    e->nodes = nodes;
+    for (int i = 0; i < nodes; i++, text += used) {
+        if (sscanf(text, " %16[0-9a-f]:%d%n", id, &ranks, &used) != 2 ||
+            ranks < 1)
+            return 0;
+        if (strcmp(id, l->nodes->id) == 0) {
+            e->node = i;
+            e->first = e->world;
+            found = 1;
+        }
+        e->world += ranks;
+    }
+    return found;
+}
+
+/* Whether there is a new round with us in it. */
+static oar_status read_round(launch *l, int *in)
+{
+    launch_nodes *n = l->nodes;
+    char *text = NULL;
+    int number, restarts, nodes, used = 0;
+
+    *in = 0;
+    OARI_TRY(read_key(n, "round", &text));
+    if (sscanf(text, "%d %d %d%n", &number, &restarts, &nodes, &used) == 3 &&
+        used > 0 && number > n->number && find_self(l, text + used, nodes)) {
+        n->number = l->epoch.number = number;
+        l->epoch.restarts = restarts;
+        *in = 1;
+    }
+    oari_free(text);
+    return OAR_OK;
+}
+
+/* The first node serves the store of the ranks and tells the others. */
+static oar_status serve_round(launch *l, const char *key)
+{
+    launch_epoch *e = &l->epoch;
+    char text[1024];
+
+    OARI_TRY(launch_epoch_serve(l, l->nodes->note.host));
+    snprintf(text, sizeof text, "%s %s %s %d", e->store, e->secret, e->master,
+             e->master_port);
+    return oar_store_set(l->nodes->store, key, text, strlen(text));
+}
+
+static int take_store(launch *l, const char *text)
+{
+    launch_epoch *e = &l->epoch;
+
+    return sscanf(text, "%271s %64[0-9a-f] %271s %d", e->store, e->secret,
+                  e->master, &e->master_port) == 4;
+}
+
+/* *over: the round ended before it began. */
+static oar_status wait_for_store(launch *l, const char *key, int *over)
+{
+    char served[OARI_SOCK_TEXT], *text = NULL;
+    word what = WORD_NONE;
+    int there = 0;
+
+    while (!there && what == WORD_NONE && l->told == 0) {
+        OARI_TRY(beat(l->nodes));
+        OARI_TRY(read_word(l, &what));
+        OARI_TRY(read_key(l->nodes, key, &text));
+        there = take_store(l, text);
+        oari_free(text);
+        if (!there)
+            launch_pause(l, PAUSE_MS / 2);
+    }
+    *over = !there;
+    return there ? launch_keeper_start(&l->keeper, NULL, NULL, served) : OAR_OK;
+}
+
+static oar_status begin_round(launch *l, int *over)
+{
+    char key[32];
+
+    *over = 0;
+    snprintf(key, sizeof key, "store/%d", l->epoch.number);
+    OARI_TRY(be_in_state(l->nodes, AGENT_RUNS));
+    if (l->epoch.node == 0)
+        OARI_TRY(serve_round(l, key));
+    else
+        OARI_TRY(wait_for_store(l, key, over));
+    if (!*over)
+        launch_say(l, "epoch %d: node %d of %d, ranks %d to %d of %d",
+                   l->epoch.number, l->epoch.node, l->epoch.nodes,
+                   l->epoch.first, l->epoch.first + l->ranks - 1,
+                   l->epoch.world);
+    return OAR_OK;
+}
+
+/* ---- between rounds ------------------------------------------------------ */
+
+static oar_status say_end(const launch *l)
+{
+    if (l->result.exit_code == 0)
+        return OAR_OK;
+    return oari_fail(OAR_E_PEER, "%s", l->nodes->why);
+}
+
+/* One look at what there is to do. *in: a round; *end: nothing more. */
+static oar_status look_between(launch *l, int *in, int *end)
+{
+    launch_nodes *n = l->nodes;
+    word what;
+
+    OARI_TRY(beat(n));
+    OARI_TRY(read_word(l, &what));
+    *end = what == WORD_END;
+    if (what == WORD_OVER && n->note.state != AGENT_WAITS)
+        OARI_TRY(be_in_state(n, AGENT_WAITS));
+    if (*end || n->note.state != AGENT_WAITS)
+        return OAR_OK;
+    return read_round(l, in);
+}
+
+static oar_status next_round(launch *l, int *more)
+{
+    int in = 0, end = 0, over = 0;
+
+    for (;;) {
+        if (l->told != 0)
+            return told_to_end(l);
+        OARI_TRY(look_between(l, &in, &end));
+        if (end)
+            return say_end(l);
+        if (in)
+            OARI_TRY(begin_round(l, &over));
+        if (in && !over) {
+            *more = 1;
+            return OAR_OK;
+        }
+        if (in)
+            OARI_TRY(be_in_state(l->nodes, AGENT_WAITS));
+        in = 0;
+        launch_pause(l, PAUSE_MS);
+    }
+}
+
+oar_status launch_nodes_join(launch *l, int *more)
+{
+    oar_status status;
+
+    *more = 0;
+    if (l->nodes->note.state == AGENT_RUNS && l->told == 0 &&
+        be_in_state(l->nodes, AGENT_WAITS) != OAR_OK) {
+        l->result.exit_code = 1;
+        return lost_registrar(l);
+    }
+    l->result.exit_code = l->told != 0 ? 128 + l->told : 0;
+    l->result.failed_rank = -1;
+    status = next_round(l, more);
+    if (status == OAR_E_CLOSED || status == OAR_E_TIMEOUT) {
+        l->result.exit_code = 1;
+        return lost_registrar(l);
+    }
+    return status;
+}
+
+void launch_nodes_ended(launch *l, oar_status status)
+{
+    launch_nodes *n = l->nodes;
+
+    if (l->over != NULL || l->told != 0)
+        return; /* we were to stop: the next state is to wait, or to leave */
+    n->note.code = l->result.exit_code;
+    n->note.rank = l->result.failed_rank;
+    if (status != OAR_OK)
+        launch_say(l, "%s", oar_last_error_text());
+    be_in_state(n, status == OAR_OK ? AGENT_DONE : AGENT_FAILED);
+}
+
+/* ---- going --------------------------------------------------------------- */
+
+/* It has the others to tell, if the job ends here. */
+static void see_registrar_out(launch *l)
+{
+    launch_nodes *n = l->nodes;
+    struct pollfd wait = { n->fd, POLLIN, 0 };
+    unsigned char sig = (unsigned char)l->told;
+
+    if (sig != 0 && write(n->fd, &sig, 1) != 1)
+        sig = 0;
+    if (n->store != NULL)
+        poll(&wait, 1, (int)(3 * n->lease_ms));
+    oari_fork_close(n->fd);
+    while (waitpid(n->registrar, NULL, 0) < 0 && errno == EINTR)
+        continue;
+}
+
+void launch_nodes_close(launch *l)
+{
+    launch_nodes *n = l->nodes;
+
+    if (n == NULL)
+        return;
+    if (n->store != NULL && n->key[0] != 0)
+        oar_store_delete(n->store, n->key);
+    if (n->registrar > 0)
+        see_registrar_out(l);
+    oar_store_destroy(n->store);
+    oari_free(n);
+    l->nodes = NULL;
+}
+
+int launch_nodes_owns(const launch *l, pid_t pid)
+{
+    return l->nodes != NULL && l->nodes->registrar == pid;
+}

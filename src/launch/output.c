@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* output: of all ranks, by one poll. Each pass looks at everybody once, a
+ * different one first each time, and takes at most one buffer from each. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/status.h"
+#include "launch/launch.h"
+
+enum { SINK_HIGH = LAUNCH_SINK_ROOM / 2, COLOURS = 6 };
+
+/* ---- where lines go ------------------------------------------------------ */
+
+static oar_status open_sinks(launch *l)
+{
+    l->out = l->err = &l->sink[0];
+    OARI_TRY(launch_sink_open(&l->sink[0], STDOUT_FILENO));
+    if (launch_same_file(STDOUT_FILENO, STDERR_FILENO))
+        return OAR_OK;
+    l->err = &l->sink[1];
+    return launch_sink_open(&l->sink[1], STDERR_FILENO);
+}
+
+oar_status launch_output_open(launch *l)
+{
+    l->sink[0].fd = l->sink[1].fd = -1;
+    l->poll = oari_alloc((size_t)l->ranks * 2 + 4, sizeof *l->poll);
+    if (l->poll == NULL)
+        return OAR_E_NOMEM;
+    return l->opts.lines ? open_sinks(l) : OAR_OK;
+}
+
+void launch_output_close(launch *l)
+{
+    for (int i = 0; i < 2; i++) {
+        if (l->told == 0)
+            launch_sink_finish(&l->sink[i]);
+        launch_sink_close(&l->sink[i]);
+    }
+    l->out = l->err = NULL;
+    oari_free(l->poll);
+    l->poll = NULL;
+}
+
+/* ---- one rank ------------------------------------------------------------ */
+
+static void make_tag(const launch *l, int local, launch_stream *s)
+{
+    static const int colour[COLOURS] = { 36, 32, 33, 35, 34, 31 };
+    int rank = l->epoch.first + local;
+
+    s->tag[0] = 0;
+    if (!l->opts.tags)
+        return;
+    if (s->sink != NULL && s->sink->terminal &&
+        oari_env_text("NO_COLOR") == NULL)
+        snprintf(s->tag, sizeof s->tag, "\033[%dm[%d]\033[0m ",
+                 colour[rank % COLOURS], rank);
+    else
+        snprintf(s->tag, sizeof s->tag, "[%d] ", rank);
+}
+
+/* Where one of its outputs goes: to a file alone, which it then writes itself;
+ * to nobody; or through us. */
+static oar_status open_stream(launch *l, int local, int which)
+{
+    launch_stream *s = &l->rank[local].stream[which];
+    int bit = which == 0 ? LAUNCH_STDOUT : LAUNCH_STDERR, log_fd = -1;
+    launch_sink *sink = which == 0 ? l->out : l->err;
+
+    if (l->logs.file[local] & bit)
+        OARI_TRY(launch_logs_open(&l->logs, l->epoch.number,
+                                  l->epoch.first + local, which, &log_fd));
+    s->peer_fd = log_fd;
+    if (l->logs.only[local] & bit) {
+        oari_fork_forget(log_fd); /* it is the rank's, not ours */
+        return OAR_OK;
+    }
+    if (!l->logs.shown[local]) {
+        sink = NULL;
+        if (log_fd < 0) {
+            s->peer_fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+            return s->peer_fd >= 0 ? OAR_OK
+                                   : oari_fail(OAR_E_SYSTEM, "open /dev/null");
+        }
+    }
+    s->peer_fd = -1;
+    return launch_stream_open(s, sink, log_fd);
+}
+
+oar_status launch_output_rank(launch *l, int local)
+{
+    for (int which = 0; which < 2; which++) {
+        l->rank[local].stream[which] =
+            (launch_stream){ .fd = -1, .peer_fd = -1, .log_fd = -1 };
+        if (l->opts.lines) {
+            OARI_TRY(open_stream(l, local, which));
+            make_tag(l, local, &l->rank[local].stream[which]);
+        }
+    }
+    return OAR_OK;
+}
+
+/* Only the first rank may read what we could, and only if nobody types it. */
+static void give_input(const launch *l, int local)
+{
+    int fd;
+
+    if (l->epoch.first + local == 0 && !isatty(STDIN_FILENO))
+        return;
+    fd = open("/dev/null", O_RDONLY);
+    if (fd > STDIN_FILENO) {
+        dup2(fd, STDIN_FILENO);
+        close(fd);
+    }
+}
+
+void launch_output_in_rank(const launch *l, int local)
+{
+    const launch_stream *s = l->rank[local].stream;
+
+    if (!l->opts.lines)
+        return;
+    give_input(l, local);
+    if (s[0].peer_fd >= 0)
+        dup2(s[0].peer_fd, STDOUT_FILENO);
+    if (s[1].peer_fd >= 0)
+        dup2(s[1].peer_fd, STDERR_FILENO);
+    for (int i = 0; i < 2; i++)
+        if (s[i].peer_fd > STDERR_FILENO)
+            close(s[i].peer_fd);
+}
+
+void launch_output_started(launch *l, int local)
+{
+    for (int which = 0; which < 2; which++) {
+        launch_stream *s = &l->rank[local].stream[which];
+        if (s->peer_fd >= 0)
+            close(s->peer_fd);
+        s->peer_fd = -1;
+    }
+}
+
+/* ---- moving -------------------------------------------------------------- */
+
+static int may_read(const launch_stream *s)
+{
+    return launch_stream_wants(s) &&
+           (s->sink == NULL || launch_sink_waiting(s->sink) < SINK_HIGH);
+}
+
+int launch_output_poll(launch *l, int count)
+{
+    for (int i = 0; i < l->ranks * 2; i++) {
+        launch_stream *s = &l->rank[i / 2].stream[i % 2];
+        s->slot = may_read(s) ? count : -1;
+        if (s->slot >= 0)
+            l->poll[count++] = (struct pollfd){ s->fd, POLLIN, 0 };
+    }
+    for (int i = 0; i < 2; i++)
+        if (l->sink[i].fd >= 0 && launch_sink_waiting(&l->sink[i]) > 0)
+            l->poll[count++] = (struct pollfd){ l->sink[i].fd, POLLOUT, 0 };
+    return count;
+}
+
+static int more(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* One stream's turn. */
+static int move(launch *l, launch_stream *s)
+{
+    int heard = 0;
+
+    if (s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s)) {
+        launch_stream_read(s);
+        heard = 1;
+    }
+    s->slot = -1;
+    if (launch_stream_pump(s) && !heard)
+        return LAUNCH_OUTPUT_DONE;
+    return heard || s->have > 0 ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_SILENT;
+}
+
+static int move_sinks(launch *l)
+{
+    int busy = 0;
+
+    for (int i = 0; i < 2; i++)
+        if (l->sink[i].fd >= 0) {
+            launch_sink_write(&l->sink[i]);
+            busy |= launch_sink_waiting(&l->sink[i]) > 0;
+        }
+    return busy ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_DONE;
+}
+
+int launch_output_move(launch *l)
+{
+    int streams = l->ranks * 2, state = LAUNCH_OUTPUT_DONE;
+
+    if (!l->opts.lines)
+        return state;
+    l->turn = (l->turn + 1) % streams;
+    for (int k = 0; k < streams; k++) {
+        int i = (l->turn + k) % streams;
+        state = more(state, move(l, &l->rank[i / 2].stream[i % 2]));
+    }
+    return more(state, move_sinks(l));
+}
+
+void launch_output_end(launch *l)
+{
+    for (int i = 0; i < l->ranks * 2; i++) {
+        launch_stream *s = &l->rank[i / 2].stream[i % 2];
+        oari_fork_close(s->fd);
+        s->fd = -1;
+        while (l->told == 0 && !launch_stream_pump(s))
+            launch_sink_finish(s->sink);
+        launch_stream_close(s);
+    }
+}
+
+/* ---- the launcher's own words -------------------------------------------- */
+
+/* Whole lines, between those of the ranks; if the sink is full, straight. */
+static void say_line(launch *l, const char *line, size_t bytes)
+{
+    launch_sink *k = l->err;
+
+    if (k == NULL || k->broken || launch_sink_free(k) < bytes + 64) {
+        if (k != NULL)
+            launch_sink_finish(k);
+        fwrite(line, 1, bytes, stderr);
+        return;
+    }
+    if (k->owner != NULL)
+        launch_sink_put(k, "\n", 1);
+    if (k->shown != NULL)
+        launch_sink_put(k, "\r\033[K", 4);
+    k->shown = NULL;
+    launch_sink_put(k, line, bytes);
+    launch_sink_write(k);
+}
+
+void launch_say_text(launch *l, const char *text)
+{
+    if (!l->opts.narrate)
+        return;
+    while (*text != 0) {
+        size_t bytes = strcspn(text, "\n");
+        bytes += text[bytes] == '\n';
+        say_line(l, text, bytes);
+        text += bytes;
+    }
+}
+
+void launch_say(launch *l, const char *format, ...)
+{
+    char what[1024], line[1100];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "oarsong run: %s\n", what);
+    launch_say_text(l, line);
+}

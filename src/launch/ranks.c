@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ranks: each is the leader of a process group, so that what it starts ends
+ * with it, and is killed by the system when the launcher dies. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "launch/launch.h"
+
+enum {
+    DEFAULT_GRACE_MS = 2000,
+    SETTLE_MS = 100,
+    ORPHANS_MAX = 256,
+    SWEEPS = 1000
+};
+
+/* ---- in the rank --------------------------------------------------------- */
+
+static int run_function(const launch *l, int local)
+{
+    oar_group *group = NULL;
+    oar_status status = oar_group_from_env(l->group_opts, &group);
+
+    if (status == OAR_OK)
+        status = l->fn(group, l->arg);
+    if (status != OAR_OK) /* where the launcher finds it */
+        snprintf(l->reason[local], LAUNCH_REASON_ROOM, "%s",
+                 oar_last_error_text());
+    oar_group_destroy(group);
+    return (int)status;
+}
+
+static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    launch_output_in_rank(l, local);
+    launch_boxes_in_rank(l, local);
+    if (l->bound != NULL)
+        sched_setaffinity(0, sizeof *l->bound, &l->bound[local]);
+    setrlimit(RLIMIT_NOFILE, &l->files);
+    launch_environment_set(l, local);
+    sigprocmask(SIG_SETMASK, &l->before, NULL);
+    if (l->argv == NULL)
+        exit(run_function(l, local)); /* flushes what the function printed */
+    execvp(l->argv[0], l->argv);
+    fprintf(stderr, "oarsong: cannot start %s: %s\n", l->argv[0],
+            strerror(errno));
+    _exit(127);
+}
+
+/* ---- starting ------------------------------------------------------------ */
+
+static oar_status start_rank(launch *l, int local)
+{
+    launch_rank *r = &l->rank[local];
+    pid_t self = getpid(), pid;
+
+    OARI_TRY(launch_output_rank(l, local));
+    fflush(NULL); /* or the rank would print it again */
+    if ((pid = fork()) == 0)
+        be_rank(l, local, self);
+    if (pid < 0)
+        return oari_fail(OAR_E_SYSTEM, "start rank %d", l->epoch.first + local);
+    setpgid(pid, pid); /* whoever of us two is first */
+    launch_keeper_note(&l->keeper, pid);
+    launch_output_started(l, local);
+    r->pid = pid;
+    l->left++;
+    return OAR_OK;
+}
+
+oar_status launch_ranks_start(launch *l)
+{
+    l->first_failed = -1;
+    l->kill_ns = l->settle_ns = OARI_NEVER;
+    l->over = NULL;
+    for (int i = 0; i < l->ranks; i++) {
+        l->rank[i].code = -1;
+        l->rank[i].pid = 0;
+    }
+    for (int i = 0; i < l->ranks; i++)
+        OARI_TRY(start_rank(l, i));
+    return OAR_OK;
+}
+
+/* ---- ending -------------------------------------------------------------- */
+
+void launch_ranks_signal(const launch *l, int sig)
+{
+    for (int i = 0; i < l->ranks; i++)
+        if (l->rank[i].pid > 0)
+            kill(-l->rank[i].pid, sig);
+}
+
+void launch_ranks_end(launch *l, int sig)
+{
+    int64_t grace = l->opts.grace_ms != 0 ? l->opts.grace_ms : DEFAULT_GRACE_MS;
+
+    if (l->kill_ns != OARI_NEVER)
+        return;
+    if (grace > 0)
+        launch_ranks_signal(l, sig);
+    launch_ranks_signal(l, SIGCONT); /* a stopped one cannot end */
+    l->kill_ns = oari_deadline(grace > 0 ? grace : 0);
+    l->settle_ns = OARI_NEVER;
+}
+
+/* A rank that has ended is looked at before it is reaped: until then its
+ * process group is still its own, and what it left running can be ended. */
+static int has_ended(pid_t pid, int *how)
+{
+    siginfo_t info = { .si_pid = 0 };
+
+    if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid != pid)
+        return 0;
+    kill(-pid, SIGKILL);
+    return waitpid(pid, how, 0) == pid;
+}
+
+static void note_end(launch *l, int local, int how)
+{
+    launch_rank *r = &l->rank[local];
+
+    r->pid = 0;
+    r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+    r->late = l->kill_ns != OARI_NEVER;
+    l->left--;
+}
+
+/* Of several that are found at once, one that a signal killed is more likely
+ * the cause than one that gave up. */
+static int more_telling(const launch *l, int a, int b)
+{
+    return b < 0 || (l->rank[a].code > 128 && l->rank[b].code <= 128);
+}
+
+void launch_ranks_reap(launch *l)
+{
+    int failed = -1, how;
+
+    for (int i = 0; i < l->ranks; i++) {
+        if (l->rank[i].pid <= 0 || !has_ended(l->rank[i].pid, &how))
+            continue;
+        note_end(l, i, how);
+        if (l->rank[i].code != 0 && more_telling(l, i, failed))
+            failed = i;
+    }
+    if (failed < 0 || l->kill_ns != OARI_NEVER || l->first_failed >= 0)
+        return; /* good, or ended by us, or a consequence */
+    l->first_failed = failed;
+    l->settle_ns = oari_deadline(SETTLE_MS);
+}
+
+/* The others are left a moment to find out by themselves, and to say what they
+ * have to: who only left, and who waited for whom, is clearer then. */
+void launch_ranks_settle(launch *l)
+{
+    if (l->first_failed < 0 || l->kill_ns != OARI_NEVER ||
+        (l->left > 0 && oari_now_ns() < l->settle_ns))
+        return;
+    launch_report(l, "a rank failed");
+    launch_ranks_end(l, SIGTERM);
+}
+
+/* ---- orphans ------------------------------------------------------------- */
+
+/* Our children as the system lists them. */
+static int list_children(pid_t *pid)
+{
+    char path[64];
+    FILE *file;
+    int count = 0, number;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    if ((file = fopen(path, "re")) == NULL)
+        return 0;
+    while (count < ORPHANS_MAX && fscanf(file, "%d", &number) == 1)
+        pid[count++] = number;
+    fclose(file);
+    return count;
+}
+
+/* The ranks have ended: what is left of us came to us when its parent died. The
+ * keepers are ours, and stay. */
+void launch_ranks_end_orphans(const launch *l)
+{
+    pid_t pid[ORPHANS_MAX];
+    int found = 1;
+
+    for (int sweep = 0; l->opts.sole && found && sweep < SWEEPS; sweep++) {
+        int count = list_children(pid);
+        found = 0;
+        for (int i = 0; i < count; i++)
+            if (pid[i] != l->keeper.pid && !launch_nodes_owns(l, pid[i])) {
+                found = 1;
+                kill(pid[i], SIGKILL);
+                waitpid(pid[i], NULL, 0);
+            }
+    }
+}

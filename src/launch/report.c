@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* report: what the recorders of the ranks say when something is wrong. Each
+ * rank records into memory that is the launcher's too (a box), so that it can
+ * be read when the rank is dead. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <oarsong/autopsy.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/status.h"
+#include "comm/box.h"
+#include "launch/launch.h"
+
+enum { DEFAULT_STALL_MS = 30000, STALL_LOOK_MS = 1000 };
+
+/* ---- boxes --------------------------------------------------------------- */
+
+/* Files of the user's own choice take their place. */
+static const char *own_folder(void)
+{
+    return oari_env_text("OARSONG_RECORDER_DIR");
+}
+
+static int is_wanted(const launch *l)
+{
+    return l->opts.narrate || l->logs.folder[0] != 0;
+}
+
+void launch_boxes_make(launch *l)
+{
+    for (int i = 0; i < l->ranks; i++) {
+        l->rank[i].box = -1;
+        if (is_wanted(l) && own_folder() == NULL &&
+            oari_box_make(l->epoch.first + i, &l->rank[i].box) != OAR_OK)
+            l->rank[i].box = -1; /* then without */
+    }
+    l->stall_look_ns = 0;
+}
+
+void launch_boxes_drop(launch *l)
+{
+    for (int i = 0; i < l->ranks; i++) {
+        if (l->rank[i].box >= 0)
+            close(l->rank[i].box);
+        l->rank[i].box = -1;
+    }
+}
+
+void launch_boxes_in_rank(const launch *l, int local)
+{
+    for (int i = 0; i < l->ranks; i++)
+        if (i != local && l->rank[i].box >= 0)
+            close(l->rank[i].box);
+    if (l->rank[local].box >= 0)
+        fcntl(l->rank[local].box, F_SETFD, 0);
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static oar_autopsy *read_boxes(const launch *l)
+{
+    int *fds = oari_alloc((size_t)l->epoch.world, sizeof *fds);
+    oar_autopsy *autopsy = NULL;
+
+    if (fds == NULL)
+        return NULL;
+    for (int r = 0; r < l->epoch.world; r++)
+        fds[r] = -1; /* of other nodes */
+    for (int i = 0; i < l->ranks; i++)
+        fds[l->epoch.first + i] = l->rank[i].box;
+    if (oar_autopsy_from_fds(fds, l->epoch.world, &autopsy) != OAR_OK)
+        autopsy = NULL;
+    oari_free(fds);
+    return autopsy;
+}
+
+static oar_autopsy *open_autopsy(const launch *l)
+{
+    oar_autopsy *autopsy = NULL;
+
+    if (!is_wanted(l))
+        return NULL;
+    if (own_folder() == NULL)
+        return read_boxes(l);
+    return oar_autopsy_open(own_folder(), &autopsy) == OAR_OK ? autopsy : NULL;
+}
+
+/* How the ranks of this node ended is for us to say. */
+static void note_ends(const launch *l, oar_autopsy *a)
+{
+    char text[64];
+
+    for (int i = 0; i < l->ranks; i++) {
+        int code = l->rank[i].code;
+        if (code < 0)
+            continue;
+        if (code > 128 && sigabbrev_np(code - 128) != NULL)
+            snprintf(text, sizeof text, "killed by SIG%s",
+                     sigabbrev_np(code - 128));
+        else
+            snprintf(text, sizeof text, "exit code %d", code);
+        oar_autopsy_note(a, l->epoch.first + i, text);
+    }
+}
+
+/* ---- telling ------------------------------------------------------------- */
+
+static void print(launch *l, const oar_autopsy *a)
+{
+    char *text = NULL;
+
+    if (!l->opts.narrate || oar_autopsy_text(a, &text) != OAR_OK)
+        return;
+    launch_say_text(l, text);
+    oar_free(text);
+}
+
+static void save(launch *l, const oar_autopsy *a)
+{
+    char folder[PATH_MAX];
+
+    if (l->logs.folder[0] == 0)
+        return;
+    if (launch_logs_recorder(&l->logs, l->epoch.number, folder) != OAR_OK ||
+        oar_autopsy_save(a, folder) != OAR_OK)
+        launch_say(l, "the autopsy is not kept: %s", oar_last_error_text());
+    else
+        launch_say(l, "`oarsong autopsy %s` shows this again", folder);
+}
+
+/* Whether anybody has recorded in it. */
+static int is_used(int box)
+{
+    oari_head head;
+
+    return box >= 0 &&
+           pread(box, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+           head.owner != 0;
+}
+
+/* Programs that do not use the library have nothing to tell. */
+static int has_something(const launch *l)
+{
+    if (own_folder() != NULL)
+        return 1;
+    for (int i = 0; i < l->ranks; i++)
+        if (is_used(l->rank[i].box))
+            return 1;
+    return 0;
+}
+
+void launch_report(launch *l, const char *why)
+{
+    oar_error kept = *oar_last_error();
+    oar_autopsy *a = has_something(l) ? open_autopsy(l) : NULL;
+
+    if (a == NULL)
+        return;
+    note_ends(l, a);
+    launch_say(l, "%s; what the ranks did last:", why);
+    print(l, a);
+    save(l, a);
+    oar_autopsy_destroy(a);
+    if (kept.status != OAR_OK)
+        oari_fail_with(&kept);
+}
+
+/* ---- stalls -------------------------------------------------------------- */
+
+static uint64_t identity(const oar_stall *s)
+{
+    uint64_t h = s->number * 31 + (uint64_t)s->kind + 1;
+
+    for (const char *c = s->group; *c != 0; c++)
+        h = h * 1099511628211u + (unsigned char)*c;
+    return h;
+}
+
+static void report_stall(launch *l, oar_autopsy *a, const oar_stall *stall)
+{
+    if (identity(stall) == l->stall_seen)
+        return; /* once is enough */
+    l->stall_seen = identity(stall);
+    launch_say(l, "the job is stalled; what the ranks did last:");
+    note_ends(l, a);
+    print(l, a);
+    save(l, a);
+}
+
+void launch_look_for_stall(launch *l)
+{
+    int64_t stall_ms =
+        l->opts.stall_ms != 0 ? l->opts.stall_ms : DEFAULT_STALL_MS;
+    int64_t look_ms =
+        stall_ms / 4 < STALL_LOOK_MS ? stall_ms / 4 : STALL_LOOK_MS;
+    oar_stall stall = oar_stall_init();
+    oar_autopsy *a;
+
+    if (stall_ms < 0 || !is_wanted(l) || oari_now_ns() < l->stall_look_ns ||
+        l->kill_ns != OARI_NEVER)
+        return;
+    l->stall_look_ns = oari_deadline(look_ms);
+    if (!has_something(l) || (a = open_autopsy(l)) == NULL)
+        return;
+    if (oar_autopsy_stall(a, stall_ms, &stall))
+        report_stall(l, a, &stall);
+    oar_autopsy_destroy(a);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sink: standard output is shared with whoever started us, so it must not be
+ * made non-blocking: a pipe or a terminal is opened a second time instead. What
+ * cannot be (a file: there is no need; a socket: sent without waiting) is
+ * written to in pieces that a poll has announced. */
+#include "launch/sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fork.h"
+
+static void find_own(launch_sink *s, int fd)
+{
+    struct stat info;
+    char path[32];
+
+    s->fd = fd;
+    if (fstat(fd, &info) != 0)
+        return;
+    s->socket = S_ISSOCK(info.st_mode);
+    if (!S_ISFIFO(info.st_mode) && !s->terminal)
+        return;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    fd = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0) {
+        s->fd = oari_fork_guard(fd);
+        s->own = 1;
+    }
+}
+
+static void find_width(launch_sink *s)
+{
+    struct winsize size;
+
+    s->width = ioctl(s->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0
+                   ? size.ws_col
+                   : 80;
+}
+
+oar_status launch_sink_open(launch_sink *sink, int fd)
+{
+    *sink = (launch_sink){ .terminal = isatty(fd) };
+    find_own(sink, fd);
+    find_width(sink);
+    sink->data = oari_alloc(LAUNCH_SINK_ROOM, 1);
+    if (sink->data != NULL)
+        return OAR_OK;
+    launch_sink_close(sink);
+    return OAR_E_NOMEM;
+}
+
+void launch_sink_close(launch_sink *sink)
+{
+    if (sink->own)
+        oari_fork_close(sink->fd);
+    oari_free(sink->data);
+    *sink = (launch_sink){ .fd = -1 };
+}
+
+int launch_same_file(int a, int b)
+{
+    struct stat one, two;
+
+    return fstat(a, &one) == 0 && fstat(b, &two) == 0 &&
+           one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
+size_t launch_sink_waiting(const launch_sink *sink)
+{
+    return sink->to - sink->from;
+}
+
+size_t launch_sink_free(const launch_sink *sink)
+{
+    return LAUNCH_SINK_ROOM - launch_sink_waiting(sink);
+}
+
+void launch_sink_put(launch_sink *sink, const void *bytes, size_t count)
+{
+    if (sink->broken || count == 0)
+        return;
+    if (sink->to + count > LAUNCH_SINK_ROOM) {
+        memmove(sink->data, sink->data + sink->from, launch_sink_waiting(sink));
+        sink->to -= sink->from;
+        sink->from = 0;
+    }
+    memcpy(sink->data + sink->to, bytes, count);
+    sink->to += count;
+}
+
+/* How much may be written at once so that it does not wait: anything where we
+ * do not block; a pipe that polls as writable takes PIPE_BUF. */
+static size_t at_once(const launch_sink *s)
+{
+    struct pollfd ready = { s->fd, POLLOUT, 0 };
+    size_t waiting = launch_sink_waiting(s);
+
+    if (s->own || s->socket)
+        return waiting;
+    if (poll(&ready, 1, 0) != 1)
+        return 0;
+    return waiting < PIPE_BUF ? waiting : PIPE_BUF;
+}
+
+static ssize_t write_some(const launch_sink *s, size_t count)
+{
+    const char *at = s->data + s->from;
+
+    if (s->socket)
+        return send(s->fd, at, count, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return write(s->fd, at, count);
+}
+
+void launch_sink_write(launch_sink *sink)
+{
+    size_t count;
+
+    while (!sink->broken && (count = at_once(sink)) > 0) {
+        ssize_t done = write_some(sink, count);
+        if (done > 0)
+            sink->from += (size_t)done;
+        else if (done < 0 && errno == EINTR)
+            continue;
+        else if (done < 0 && errno != EAGAIN)
+            sink->broken = errno; /* nobody reads, or the disk is full */
+        else
+            break;
+    }
+    if (sink->broken || sink->from == sink->to)
+        sink->from = sink->to = 0;
+}
+
+void launch_sink_finish(launch_sink *sink)
+{
+    struct pollfd ready = { sink->fd, POLLOUT, 0 };
+
+    while (sink->fd >= 0 && !sink->broken && launch_sink_waiting(sink) > 0) {
+        launch_sink_write(sink);
+        if (!sink->broken && launch_sink_waiting(sink) > 0)
+            poll(&ready, 1, -1);
+    }
+}

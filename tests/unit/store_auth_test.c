@@ -1,0 +1,731 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A store whose job has a secret: who knows it gets in, by proof or by TLS;
+ * everybody else is refused, whatever they say and however many they are, while
+ * a client that was there before goes on working. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <oarsong/log.h>
+#include <oarsong/store.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fork.h"
+#include "comm/store_link.h"
+#include "support/caller.h"
+#include "support/census.h"
+#include "support/says.h"
+
+static const oari_secret ours = { .bytes = { 1, 2, 3 }, .known = 1 };
+static const oari_secret theirs = { .bytes = { 1, 2, 4 }, .known = 1 };
+static const oari_secret none = { .known = 0 };
+
+enum { SHORT_MS = 60 /* for a caller that does not go on */ };
+
+/* A server, and a client that is there before and after. */
+typedef struct house {
+    oar_store_server *server;
+    oar_store *guest;
+} house;
+
+static void set_wire(const char *wire)
+{
+    if (wire != NULL)
+        setenv("OARSONG_WIRE", wire, 1);
+    else
+        unsetenv("OARSONG_WIRE");
+}
+
+static oar_status join(const house *h, const char *wire,
+                       const oari_secret *secret, oar_store **store)
+{
+    oar_status status;
+
+    set_wire(wire);
+    status = oari_store_join(oar_store_server_address(h->server),
+                             CALLER_PATIENCE_MS, secret, store);
+    set_wire(NULL);
+    return status;
+}
+
+static void open_house(house *h, const char *wire, const oari_secret *secret,
+                       const oari_store_limits *limits)
+{
+    memset(h, 0, sizeof *h);
+    set_wire(wire);
+    OK(oari_store_serve("127.0.0.1:0", limits, secret, &h->server));
+    OK(join(h, wire, secret, &h->guest));
+}
+
+static oari_store_limits hurried(void)
+{
+    oari_store_limits limits = oari_store_default_limits;
+
+    limits.handshake_ms = SHORT_MS;
+    return limits;
+}
+
+static void assert_goes_on(const house *h)
+{
+    int64_t before, after;
+
+    OK(oar_store_add(h->guest, "alive", 0, &before));
+    OK(oar_store_add(h->guest, "alive", 1, &after));
+    assert_int_equal(after, before + 1);
+}
+
+static void close_house(house *h)
+{
+    assert_goes_on(h);
+    oar_store_destroy(h->guest);
+    oar_store_server_destroy(h->server);
+}
+
+static void refuse(const house *h, const char *wire, const oari_secret *secret,
+                   const char *sentence)
+{
+    oar_store *store = NULL;
+
+    assert_says(join(h, wire, secret, &store), OAR_E_AUTH, sentence);
+    assert_non_null(
+        strstr(oar_last_error_text(), oar_store_server_address(h->server)));
+    assert_null(store);
+    assert_goes_on(h);
+}
+
+/* ---- who gets in --------------------------------------------------------- */
+
+static void clients_with_the_secret_get_in(void **state)
+{
+    static const char *const wires[][2] = {
+        { NULL, NULL }, { "auto", "auth" }, { "tls", "tls" }, { "auth", "tls" }
+    };
+    census before = census_take();
+
+    for (int i = 0; i < 4; i++) {
+        house h;
+        oar_store *other = NULL;
+        open_house(&h, wires[i][0], &ours, &oari_store_default_limits);
+        OK(join(&h, wires[i][1], &ours, &other));
+        OK(oar_store_set(other, "key", "value", 5));
+        OK(oar_store_wait(h.guest, 1, &(const char *){ "key" }, 0));
+        oar_store_destroy(other);
+        close_house(&h);
+    }
+    census_expect(&before);
+}
+
+static void clients_without_it_are_told_what_to_do(void **state)
+{
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    refuse(&h, NULL, &none, "OARSONG_SECRET_FILE");
+    assert_non_null(strstr(oar_last_error_text(), "oarsong run"));
+    refuse(&h, NULL, &theirs, "another job");
+    refuse(&h, "plain", &ours, "OARSONG_WIRE=plain");
+    close_house(&h);
+}
+
+static void
+a_server_without_a_secret_is_refused_by_those_who_have_one(void **state)
+{
+    house h;
+
+    open_house(&h, NULL, &none, &oari_store_default_limits);
+    refuse(&h, NULL, &ours, "OARSONG_SECRET_FILE");
+    refuse(&h, "tls", &ours, "TLS");
+    close_house(&h);
+}
+
+static void tls_and_plain_do_not_meet(void **state)
+{
+    house h;
+
+    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    refuse(&h, "auth", &ours, "asks for TLS");
+    refuse(&h, "plain", &none, "asks for TLS");
+    refuse(&h, "tls", &theirs, "TLS");
+    close_house(&h);
+    open_house(&h, "plain", &ours, &oari_store_default_limits);
+    refuse(&h, "tls", &ours, "TLS");
+    refuse(&h, "auth", &ours, "OARSONG_WIRE");
+    close_house(&h);
+}
+
+static void a_refusal_comes_at_once(void **state)
+{
+    int64_t start = oari_now_ns();
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    refuse(&h, NULL, &theirs, "secret");
+    close_house(&h);
+    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    refuse(&h, "tls", &theirs, "TLS");
+    close_house(&h);
+    assert_true(oari_now_ns() - start < CALLER_PATIENCE_MS * INT64_C(500000));
+}
+
+typedef struct lines {
+    int count;
+    char text[512];
+} lines;
+
+static void note_line(void *arg, oar_log_level level, const char *text)
+{
+    lines *l = arg;
+
+    l->count++;
+    snprintf(l->text, sizeof l->text, "%s", text);
+}
+
+/* Whoever is refused must not be able to fill a disk. */
+static void refusals_are_logged_once(void **state)
+{
+    lines l = { 0 };
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    oar_log_to(note_line, &l, OAR_LOG_WARN);
+    for (int i = 0; i < 5; i++)
+        refuse(&h, NULL, &none, "secret");
+    close_house(&h);
+    oar_log_to(NULL, NULL, OAR_LOG_WARN);
+    assert_int_equal(l.count, 1);
+    assert_non_null(strstr(l.text, "127.0.0.1"));
+}
+
+/* ---- handshakes by hand -------------------------------------------------- */
+
+typedef struct greeting {
+    oari_trust trust;
+    oari_auth auth;
+    oari_wire_message hello, proof;
+} greeting;
+
+static void prepare(greeting *g, const oari_secret *secret)
+{
+    memset(g, 0, sizeof *g);
+    OK(oari_trust_make(secret, &g->trust));
+    g->hello.head.kind = OARI_WIRE_HELLO;
+    g->hello.id = 77;
+    g->proof.head.kind = OARI_WIRE_PROOF;
+    OK(oari_auth_open(&g->auth, OARI_WIRE_AUTH, &g->hello));
+}
+
+static size_t frame_of(const oari_wire_message *m, unsigned char *frame)
+{
+    oari_wire_write(m, frame);
+    return oari_wire_bytes(m);
+}
+
+/* The server's proof, sent back as the client's own. */
+static void a_proof_that_is_sent_back_is_refused(void **state)
+{
+    oari_wire_message welcome, reply;
+    unsigned char echo[OARI_PROOF_BYTES];
+    greeting g;
+    house h;
+    int fd;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    prepare(&g, &none);
+    g.hello.method = OARI_AUTH_HMAC;
+    fd = caller_connect(h.server);
+    caller_send(fd, &g.hello);
+    caller_read(fd, &welcome);
+    assert_int_equal(welcome.head.status, OAR_OK);
+    assert_int_equal(welcome.value.bytes, OARI_PROOF_BYTES);
+    memcpy(echo, welcome.value.data, sizeof echo);
+    g.proof.value = (oari_bytes){ echo, sizeof echo };
+    caller_send(fd, &g.proof);
+    caller_read(fd, &reply);
+    assert_int_equal(reply.head.status, OAR_E_AUTH);
+    assert_true(caller_is_cut(fd));
+    oari_fork_close(fd);
+    close_house(&h);
+}
+
+/* What is asked for before one has proved oneself is not done. */
+static void nothing_is_done_for_who_has_not_proved_itself(void **state)
+{
+    oari_wire_message set = { .head = { .kind = OARI_WIRE_SET, .number = 1 },
+                              .key = { "stolen", 6 },
+                              .value = { "v", 1 } };
+    oari_wire_message welcome;
+    void *value;
+    size_t bytes;
+    greeting g;
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    for (int greets = 0; greets < 2; greets++) {
+        int fd = caller_connect(h.server);
+        prepare(&g, &ours);
+        if (greets) {
+            caller_send(fd, &g.hello);
+            caller_read(fd, &welcome);
+        }
+        caller_send(fd, &set);
+        assert_true(caller_is_cut(fd));
+        oari_fork_close(fd);
+    }
+    assert_int_equal(oar_store_get(h.guest, "stolen", 0, &value, &bytes),
+                     OAR_E_TIMEOUT);
+    close_house(&h);
+}
+
+/* The bytes of a handshake that was good once. */
+static void a_handshake_cannot_be_replayed(void **state)
+{
+    unsigned char hello[512], proof[512];
+    size_t hello_bytes, proof_bytes;
+    oari_wire_message reply;
+    greeting g;
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    prepare(&g, &ours);
+    for (int again = 0; again < 3; again++) {
+        int fd = caller_connect(h.server);
+        hello_bytes = frame_of(&g.hello, hello);
+        caller_say(fd, hello, hello_bytes);
+        caller_read(fd, &reply);
+        assert_int_equal(reply.head.status, OAR_OK);
+        if (again == 0) {
+            OK(oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof));
+            proof_bytes = frame_of(&g.proof, proof);
+        }
+        caller_say(fd, proof, proof_bytes);
+        caller_read(fd, &reply);
+        assert_int_equal(reply.head.status, again == 0 ? OAR_OK : OAR_E_AUTH);
+        if (again != 0)
+            assert_true(caller_is_cut(fd));
+        oari_fork_close(fd);
+    }
+    close_house(&h);
+}
+
+/* A handshake in which `change` of the bytes that the client sends is done to
+ * them, as a client sees it: whether it is let in. */
+typedef struct change {
+    int frame; /* 0: the hello, 1: the proof */
+    size_t bit;
+} change;
+
+static int read_or_cut(int fd, oari_wire_message *m, uint64_t number, int kind)
+{
+    static unsigned char body[1024];
+    unsigned char head_bytes[OARI_WIRE_HEAD];
+    oari_wire_head head;
+
+    for (size_t have = 0, wanted = sizeof head_bytes; have < wanted;) {
+        ssize_t got;
+        caller_await(fd, POLLIN);
+        if ((got = recv(fd, head_bytes + have, wanted - have, 0)) <= 0)
+            return 0;
+        have += (size_t)got;
+    }
+    assert_int_equal(oari_wire_read_head(head_bytes, &head), OAR_OK);
+    caller_hear(fd, body, head.bytes);
+    assert_int_equal(oari_wire_read(&head, body, m), OAR_OK);
+    return head.status == OAR_OK && head.number == number &&
+           head.kind == (kind | OARI_WIRE_REPLY);
+}
+
+static int is_let_in(const house *h, const change *c, size_t bits[2])
+{
+    unsigned char frame[512];
+    oari_wire_message reply;
+    int fd = caller_connect(h->server), in;
+    greeting g;
+
+    prepare(&g, &ours);
+    bits[0] = 8 * frame_of(&g.hello, frame);
+    if (c->frame == 0)
+        frame[c->bit / 8] ^= (unsigned char)(1 << c->bit % 8);
+    caller_say(fd, frame, bits[0] / 8);
+    in = read_or_cut(fd, &reply, 0, OARI_WIRE_HELLO) &&
+         oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof) == OAR_OK;
+    if (in) {
+        bits[1] = 8 * frame_of(&g.proof, frame);
+        if (c->frame == 1)
+            frame[c->bit / 8] ^= (unsigned char)(1 << c->bit % 8);
+        caller_say(fd, frame, bits[1] / 8);
+        in = read_or_cut(fd, &reply, 0, OARI_WIRE_PROOF);
+    }
+    oari_fork_close(fd);
+    return in;
+}
+
+static void every_bit_of_a_handshake_counts(void **state)
+{
+    oari_store_limits limits = hurried();
+    size_t bits[2] = { 8, 8 };
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    assert_true(is_let_in(&h, &(change){ 2, 0 }, bits));
+    close_house(&h);
+    open_house(&h, NULL, &ours, &limits);
+    for (change c = { 0, 0 }; c.frame < 2; c.frame++)
+        for (c.bit = 0; c.bit < bits[c.frame]; c.bit++)
+            if (is_let_in(&h, &c, bits))
+                fail_msg("bit %zu of frame %d does not matter", c.bit, c.frame);
+    close_house(&h);
+}
+
+/* Cut off at each byte, and left alone there: the server does not mind. */
+static void a_handshake_may_end_anywhere(void **state)
+{
+    unsigned char frame[512];
+    size_t bytes = 1;
+    greeting g;
+    house h;
+
+    open_house(&h, NULL, &ours, &oari_store_default_limits);
+    for (int proving = 0; proving < 2; proving++)
+        for (size_t cut = 0; cut < bytes; cut++) {
+            int fd = caller_connect(h.server);
+            oari_wire_message reply;
+            prepare(&g, &ours);
+            bytes = frame_of(&g.hello, frame);
+            if (proving) {
+                caller_say(fd, frame, bytes);
+                caller_read(fd, &reply);
+                OK(oari_auth_answer(&g.auth, &g.trust, &reply, &g.proof));
+                bytes = frame_of(&g.proof, frame);
+            }
+            caller_say(fd, frame, cut);
+            shutdown(fd, SHUT_WR);
+            assert_true(caller_is_cut(fd));
+            oari_fork_close(fd);
+        }
+    close_house(&h);
+}
+
+/* ---- TLS by hand --------------------------------------------------------- */
+
+/* What a client says first. */
+static size_t first_flight(unsigned char *flight, size_t room)
+{
+    oari_stream stream;
+    oari_trust trust;
+    int fd[2], done;
+    short want;
+    ssize_t bytes;
+
+    OK(oari_trust_make(&ours, &trust));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd),
+                     0);
+    OK(oari_trust_call(&trust, fd[0], &stream));
+    OK(oari_stream_shake(&stream, &done, &want));
+    bytes = recv(fd[1], flight, room, 0);
+    assert_true(bytes > 64);
+    oari_stream_close(&stream);
+    close(fd[0]);
+    close(fd[1]);
+    return (size_t)bytes;
+}
+
+/* Says it, and waits to be cut off: it cannot go on, not knowing the key of
+ * that hello. Whether the server went as far as to answer it. */
+static int say_and_be_cut(const house *h, const void *bytes, size_t count)
+{
+    enum { HANDSHAKE = 22 };
+    int fd = caller_connect(h->server);
+    unsigned char answer[4096];
+    int answered = 0;
+    ssize_t got;
+
+    caller_say(fd, bytes, count);
+    do {
+        caller_await(fd, POLLIN);
+        got = recv(fd, answer, sizeof answer, 0);
+        answered |= got > 0 && answer[0] == HANDSHAKE;
+    } while (got > 0);
+    oari_fork_close(fd);
+    return answered;
+}
+
+/* The first flight of a good client, again: the server answers it, as it must,
+ * but who cannot go on is not let in. */
+static void a_replayed_tls_client_gets_nowhere(void **state)
+{
+    oari_store_limits limits = hurried();
+    unsigned char flight[2048];
+    size_t bytes = first_flight(flight, sizeof flight);
+    house h;
+
+    open_house(&h, "tls", &ours, &limits);
+    assert_true(say_and_be_cut(&h, flight, bytes));
+    assert_true(say_and_be_cut(&h, flight, bytes));
+    close_house(&h);
+}
+
+/* All but the record's version, which nobody looks at. Bytes that make the
+ * server wait for more are waited for briefly. */
+static void every_bit_of_a_tls_hello_counts(void **state)
+{
+    oari_store_limits limits = hurried();
+    unsigned char flight[2048];
+    size_t bytes = first_flight(flight, sizeof flight);
+    house h;
+
+    open_house(&h, "tls", &ours, &limits);
+    for (size_t bit = 0; bit < 8 * bytes; bit++) {
+        if (bit / 8 == 1 || bit / 8 == 2)
+            continue;
+        flight[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        if (say_and_be_cut(&h, flight, bytes))
+            fail_msg("bit %zu does not matter", bit);
+        flight[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    close_house(&h);
+}
+
+static void a_tls_hello_may_end_anywhere(void **state)
+{
+    unsigned char flight[2048];
+    size_t bytes = first_flight(flight, sizeof flight);
+    house h;
+
+    open_house(&h, "tls", &ours, &oari_store_default_limits);
+    for (size_t cut = 0; cut < bytes; cut++) {
+        int fd = caller_connect(h.server);
+        caller_say(fd, flight, cut);
+        shutdown(fd, SHUT_WR);
+        assert_true(caller_is_cut(fd));
+        oari_fork_close(fd);
+    }
+    close_house(&h);
+}
+
+/* ---- false servers ------------------------------------------------------- */
+
+typedef struct impostor {
+    int listener;
+    size_t body; /* of its answer, announced */
+    int proved;  /* it was shown a proof */
+    pthread_t thread;
+} impostor;
+
+/* Answers a hello with a proof that it made up, and hopes for one. */
+static void *be_impostor(void *arg)
+{
+    impostor *p = arg;
+    unsigned char junk[OARI_PROOF_BYTES] = { 9 }, frame[512];
+    oari_wire_message hello, welcome = { .id = 5,
+                                         .method = OARI_AUTH_HMAC,
+                                         .expected = { junk, sizeof junk },
+                                         .value = { junk, sizeof junk } };
+    size_t bytes;
+    int fd;
+
+    caller_await(p->listener, POLLIN);
+    if (oari_sock_accept(p->listener, &fd) != OAR_OK || fd < 0)
+        return NULL;
+    caller_read(fd, &hello);
+    welcome.head.kind = OARI_WIRE_HELLO | OARI_WIRE_REPLY;
+    bytes = frame_of(&welcome, frame);
+    if (p->body != 0)
+        for (int i = 0; i < 4; i++)
+            frame[8 + i] = (unsigned char)(p->body >> 8 * i);
+    caller_say(fd, frame, bytes);
+    caller_await(fd, POLLIN);
+    p->proved = recv(fd, frame, sizeof frame, 0) > 0;
+    oari_fork_close(fd);
+    return NULL;
+}
+
+static void meet_impostor(impostor *p, oar_status status, const char *text)
+{
+    char address[OARI_SOCK_TEXT];
+    oar_store *store = NULL;
+
+    OK(oari_sock_listen("127.0.0.1:0", 5, &p->listener));
+    OK(oari_sock_name(p->listener, address));
+    assert_int_equal(pthread_create(&p->thread, NULL, be_impostor, p), 0);
+    assert_says(oari_store_join(address, CALLER_PATIENCE_MS, &ours, &store),
+                status, text);
+    pthread_join(p->thread, NULL);
+    oari_fork_close(p->listener);
+    assert_false(p->proved);
+}
+
+static void a_false_server_is_shown_no_proof(void **state)
+{
+    impostor p = { 0 };
+
+    meet_impostor(&p, OAR_E_AUTH, "does not know this job's secret");
+}
+
+/* Nor is memory taken on its word. */
+static void a_false_server_may_not_announce_much(void **state)
+{
+    impostor p = { .body = 1 << 20 };
+
+    meet_impostor(&p, OAR_E_DATA, "1048576");
+}
+
+/* ---- many ---------------------------------------------------------------- */
+
+static void want_descriptors(rlim_t wanted)
+{
+    struct rlimit limit;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < wanted) {
+        print_message("skipped: only %d descriptors here\n",
+                      (int)limit.rlim_cur);
+        skip();
+    }
+}
+
+static size_t resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* So many callers say this and no more, and stay. */
+static void besiege(const char *wire, int callers, const void *said,
+                    size_t bytes)
+{
+    oari_store_limits limits = oari_store_default_limits;
+    size_t before = resident_bytes(), during;
+    int *fd = calloc((size_t)callers, sizeof *fd);
+    oar_store *late = NULL;
+    house h;
+
+    assert_non_null(fd);
+    limits.grace_ms = 20;
+    open_house(&h, wire, &ours, &limits);
+    for (int i = 0; i < callers; i++) {
+        fd[i] = caller_connect(h.server);
+        if (bytes != 0)
+            send(fd[i], said, bytes, MSG_NOSIGNAL);
+        if (i % 1000 == 999)
+            assert_goes_on(&h);
+    }
+    during = resident_bytes();
+    OK(join(&h, wire, &ours, &late)); /* and a new one gets in */
+    OK(oar_store_set(late, "late", "", 0));
+    oar_store_destroy(late);
+    for (int i = 0; i < callers; i++)
+        oari_fork_close(fd[i]);
+    free(fd);
+    print_message("%d callers: %zu KiB more\n", callers,
+                  during > before ? (during - before) / 1024 : 0);
+    assert_true(during < before + ((size_t)96 << 20));
+    close_house(&h);
+}
+
+static void ten_thousand_who_say_nothing_keep_nobody_out(void **state)
+{
+    want_descriptors(10000 + 1024 + 100);
+    besiege(NULL, 10000, "", 0);
+}
+
+static void thousands_who_say_half_keep_nobody_out(void **state)
+{
+    unsigned char said[2048];
+    greeting g;
+    size_t bytes;
+
+    want_descriptors(3000 + 1024 + 100);
+    prepare(&g, &ours);
+    bytes = frame_of(&g.hello, said);
+    besiege(NULL, 3000, said, bytes - 1);
+    bytes = first_flight(said, sizeof said);
+    besiege("tls", 3000, said, bytes - 1);
+    besiege("tls", 1500, said, bytes);
+}
+
+/* ---- without memory ------------------------------------------------------ */
+
+typedef struct attempt {
+    const house *house;
+    const char *wire;
+} attempt;
+
+static oar_status join_without(void *arg)
+{
+    const attempt *a = arg;
+    oar_store *store = NULL;
+    oar_status status = join(a->house, a->wire, &ours, &store);
+
+    oar_store_destroy(store);
+    return status;
+}
+
+/* Client and server are one process here: where the server's allocation is the
+ * one that fails, the client comes again. */
+static void without_memory_nobody_is_harmed(void **state)
+{
+    static const char *const wire[] = { "auth", "tls" };
+
+    for (int i = 0; i < 2; i++) {
+        house h;
+        open_house(&h, wire[i], &ours, &oari_store_default_limits);
+        for (uint64_t n = 1; n < 30; n++) {
+            oar_status status;
+            oar_memory_fail_after(n);
+            status = join_without(&(attempt){ &h, wire[i] });
+            oar_memory_fail_after(0);
+            if (status != OAR_OK)
+                assert_int_equal(status, OAR_E_NOMEM);
+            assert_goes_on(&h);
+        }
+        close_house(&h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(clients_with_the_secret_get_in),
+        cmocka_unit_test(clients_without_it_are_told_what_to_do),
+        cmocka_unit_test(
+            a_server_without_a_secret_is_refused_by_those_who_have_one),
+        cmocka_unit_test(tls_and_plain_do_not_meet),
+        cmocka_unit_test(a_refusal_comes_at_once),
+        cmocka_unit_test(refusals_are_logged_once),
+        cmocka_unit_test(a_proof_that_is_sent_back_is_refused),
+        cmocka_unit_test(nothing_is_done_for_who_has_not_proved_itself),
+        cmocka_unit_test(a_handshake_cannot_be_replayed),
+        cmocka_unit_test(every_bit_of_a_handshake_counts),
+        cmocka_unit_test(a_handshake_may_end_anywhere),
+        cmocka_unit_test(a_replayed_tls_client_gets_nowhere),
+        cmocka_unit_test(every_bit_of_a_tls_hello_counts),
+        cmocka_unit_test(a_tls_hello_may_end_anywhere),
+        cmocka_unit_test(a_false_server_is_shown_no_proof),
+        cmocka_unit_test(a_false_server_may_not_announce_much),
+        cmocka_unit_test(ten_thousand_who_say_nothing_keep_nobody_out),
+        cmocka_unit_test(thousands_who_say_half_keep_nobody_out),
+        cmocka_unit_test(without_memory_nobody_is_harmed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
