@@ -80,6 +80,7 @@ static int put_box(const unsigned char *box)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static unsigned char *whole;
+    const int32_t one = 1;
     unsigned char *box[BOXES];
     int fd[BOXES + 1] = { -1, -1, -1 };
     oar_autopsy *autopsy;
@@ -90,8 +91,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         FUZZ_CHECK((box[i] = malloc(BYTES)) != NULL);
         memcpy(box[i], whole, BYTES);
     }
-    ((oari_ring *)(box[1] + OARI_BOX_UNIT))->rank = 1;
-    ((oari_ring *)(box[1] + 2 * OARI_BOX_UNIT))->rank = 1;
+    for (int i = 1; i <= RINGS; i++)
+        memcpy(box[1] + i * OARI_BOX_UNIT + offsetof(oari_ring, rank), &one,
+               sizeof one);
     lay_over(box, data, bytes);
     for (int i = 0; i < BOXES; i++)
         fd[i] = put_box(box[i]);

@@ -61,20 +61,13 @@ static size_t pick_bytes(uint64_t number, size_t most)
 
     if (number % 4096 == 7)
         return size % most;
-    switch (number % 64) {
-    case 0: return size % (256 << 10);
-    case 1:
-    case 2:
-    case 3:
-    case 4: return size % 65537;
-    case 5:
-    case 6:
-    case 7:
-    case 8:
-    case 9:
-    case 10: return 0;
-    default: return number % 2 == 0 ? size % 128 : size % 3000;
-    }
+    if (number % 512 == 5)
+        return size % (256 << 10);
+    if (number % 64 == 3)
+        return size % 65537;
+    if (number % 16 == 0)
+        return 0;
+    return number % 4 == 1 ? size % 3000 : size % 128;
 }
 
 static void pick_types(const soak *k, task *t)
