@@ -121,6 +121,10 @@ oar_status oari_waits_find(oari_inquest *q);
  * that may still go on. */
 const oari_wait *oari_waits_longest(const oari_inquest *q, int64_t older_ns,
                                     int alive);
+/* Whether it is one to worry about. A message that nobody is held up by, or
+ * that may come from anybody, or of the library's own, may lie there for good
+ * reason. */
+int oari_wait_counts(const oari_wait *w);
 /* Whether a part is one that this wait is for. */
 int oari_waits_for(const oari_wait *w, const oari_part *p);
 /* The first part that it is for that has not come; NULL: nobody known. */

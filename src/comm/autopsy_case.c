@@ -117,16 +117,28 @@ static oari_op op_of(const oar_record *r)
                       .ragged = (unsigned char)r->ragged };
 }
 
-/* Threads that post messages and collectives at once may have counted each
- * other's late. Numbers of neighbours are known to follow each other, so the
- * last one tells all. */
+/* Threads that post messages and collectives at once may count a message too
+ * late for a collective, whose number is then too high. But numbers follow each
+ * other, and the ones that are right tell what the others should be. Looks at
+ * the newest operations, as far as none is missing between them. */
 static void renumber(oari_part *p)
 {
-    uint64_t next = p->last;
+    uint64_t above = 0, lowest = UINT64_MAX;
+    int first = p->ops;
 
-    for (int i = p->ops - 1; i >= 0; i--)
+    while (first > 0 && (first == p->ops || p->op[first - 1].sequence + 1 ==
+                                                p->op[first].sequence))
+        first--;
+    for (int i = p->ops - 1; i >= first; i--)
+        if (p->op[i].number != 0 && p->op[i].number + above++ < lowest)
+            lowest = p->op[i].number + above - 1;
+    p->last = above > 0 ? lowest : 0;
+    for (int i = p->ops - 1; i >= first; i--)
         if (p->op[i].number != 0)
-            p->op[i].number = next > 0 ? next-- : 0;
+            p->op[i].number = lowest > 0 ? lowest-- : 0;
+    for (int i = 0; i < first; i++)
+        if (p->op[i].number > p->last)
+            p->last = p->op[i].number;
 }
 
 static oar_status read_ops(oari_part *p)
@@ -140,11 +152,8 @@ static oar_status read_ops(oari_part *p)
     if (newest > OAR_RECORDS)
         at = newest - OAR_RECORDS + 1;
     for (; at <= newest && at != 0; at++)
-        if (oari_ring_find(p->ring, p->rate, at, &r)) {
+        if (oari_ring_find(p->ring, p->rate, at, &r))
             p->op[p->ops++] = op_of(&r);
-            if (r.number > p->last)
-                p->last = r.number;
-        }
     renumber(p);
     return OAR_OK;
 }

@@ -80,7 +80,8 @@ static int is_waiting(const oari_part *p, const void *wait)
     return op != NULL && oari_op_open(op);
 }
 
-/* "ranks 0, 1, 3 wait for it since 12.4 s" */
+/* "ranks 0, 1, 3 wait for it since 12.4 s"; of those that are gone nobody knows
+ * since when. */
 static void say_waiters(const oari_wait *w, char *text, size_t bytes)
 {
     int count, over = w->op != NULL && w->op->state != OAR_RECORD_POSTED;
@@ -88,11 +89,15 @@ static void say_waiters(const oari_wait *w, char *text, size_t bytes)
 
     list_parts(w->in, is_waiting, w, list, sizeof list, &count);
     oari_age_text(w->age_ns, age);
-    snprintf(text, bytes, "rank%s %s %s %s%s", count == 1 ? "" : "s", list,
-             over         ? "waited for it"
-             : count == 1 ? "waits for it"
-                          : "wait for it",
-             over ? "" : "since ", age);
+    if (over)
+        snprintf(text, bytes, "rank%s %s waited %s for it",
+                 count == 1 ? "" : "s", list, age);
+    else if (oari_part_gone(w->part))
+        snprintf(text, bytes, "rank%s %s waited for it at the end",
+                 count == 1 ? "" : "s", list);
+    else
+        snprintf(text, bytes, "rank%s %s wait%s for it since %s",
+                 count == 1 ? "" : "s", list, count == 1 ? "s" : "", age);
 }
 
 /* What they wait for it in. */
@@ -122,6 +127,18 @@ static void say_last(const oari_case *c, const oari_part *p, char *text,
              : op->state == OAR_RECORD_FAILED ? "failed"
                                               : "posted",
              age);
+}
+
+/* Then who died first is not to be told from that. */
+static int all_died(const oari_inquest *q)
+{
+    for (int r = 0; r < q->autopsy->ranks; r++) {
+        const oari_witness *w = oari_autopsy_of(q->autopsy, r);
+
+        if (w != NULL && !oari_witness_died(w))
+            return 0;
+    }
+    return 1;
 }
 
 /* ---- one wait ------------------------------------------------------------ */
@@ -186,8 +203,8 @@ static int is_target(const oari_part *p, const void *wait)
     return oari_waits_for(wait, p);
 }
 
-static void say_missing(const oari_wait *w, const oari_part *p, char *text,
-                        size_t bytes)
+static void say_missing(const oari_inquest *q, const oari_wait *w,
+                        const oari_part *p, char *text, size_t bytes)
 {
     char who[128], what[OP], end[OP * 2 + 128];
 
@@ -199,7 +216,13 @@ static void say_missing(const oari_wait *w, const oari_part *p, char *text,
         return;
     }
     say_who(p->witness, p->world, who, sizeof who);
-    if (oari_part_gone(p)) {
+    if (oari_part_gone(p) && all_died(q)) {
+        char last[OP + 64];
+
+        say_last(w->in, p, last, sizeof last);
+        snprintf(end, sizeof end, "had not come to %s when all ended; %s", what,
+                 last);
+    } else if (oari_part_gone(p)) {
         char how[192];
 
         say_end(p->witness, how, sizeof how);
@@ -217,17 +240,13 @@ void oari_judge_wait(const oari_inquest *q, const oari_wait *first, char *text,
     char about[OP * 3], waiters[LIST + 64], others[LIST + 32] = "";
     int count = 0;
 
-    say_waiters(w, waiters, sizeof waiters);
     if (p == NULL) {
-        char what[OP];
-
-        say_what(w, what, sizeof what);
-        snprintf(text, bytes, "nobody has sent what rank %d waits for in %s",
-                 w->part->world, what);
+        snprintf(text, bytes, "rank %d waits for anybody", w->part->world);
         return;
     }
+    say_waiters(w, waiters, sizeof waiters);
     list_parts(w->in, is_target, w, others, sizeof others, &count);
-    say_missing(w, p, about, sizeof about);
+    say_missing(q, w, p, about, sizeof about);
     if (count > 1)
         snprintf(text, bytes, "%s; so have not ranks %s; %s", about, others,
                  waiters);
@@ -397,18 +416,6 @@ static void say_place(const oari_inquest *q, int rank, char *text, size_t bytes)
              oari_op_open(oari_part_newest(p)) ? "inside" : "after", what);
 }
 
-/* Then who died first is not to be told from that. */
-static int all_died(const oari_inquest *q)
-{
-    for (int r = 0; r < q->autopsy->ranks; r++) {
-        const oari_witness *w = oari_autopsy_of(q->autopsy, r);
-
-        if (w != NULL && !oari_witness_died(w))
-            return 0;
-    }
-    return 1;
-}
-
 static int judge_death(oari_inquest *q)
 {
     int rank = find_dead(q);
@@ -468,7 +475,9 @@ static int judge_circle(oari_inquest *q)
 
     if (q->circles == 0)
         return 0;
-    used = (size_t)snprintf(q->verdict, sizeof q->verdict, "deadlock: ");
+    used =
+        (size_t)snprintf(q->verdict, sizeof q->verdict,
+                         "deadlock, ranks wait for each other in a circle: ");
     for (int i = 0; i < q->circles; i++) {
         int from = q->circle[i], to = q->circle[(i + 1) % q->circles];
         const oari_wait *w = link_of(q, from, to);
@@ -479,10 +488,7 @@ static int judge_circle(oari_inquest *q)
         say_what(w, what, sizeof what);
         used += (size_t)snprintf(q->verdict + used, sizeof q->verdict - used,
                                  "%srank %d waits for rank %d in %.150s",
-                                 i == 0                ? ""
-                                 : i + 1 == q->circles ? ", and "
-                                                       : ", ",
-                                 from, to, what);
+                                 i == 0 ? "" : ", ", from, to, what);
         if (used >= sizeof q->verdict)
             break;
     }
@@ -497,12 +503,13 @@ static int judge_waits(oari_inquest *q)
     const oari_wait *w = oari_waits_longest(q, patience_ns, 0);
 
     for (int i = 0; w == NULL && i < q->waits; i++)
-        if (oari_part_gone(q->wait[i].part) && q->wait[i].strict)
+        if (oari_part_gone(q->wait[i].part) && oari_wait_counts(&q->wait[i]))
             w = &q->wait[i];
     for (int i = 0; w == NULL && i < q->waits; i++) {
         const oari_part *target = oari_wait_target(&q->wait[i]);
 
-        if (q->wait[i].strict && target != NULL && oari_part_gone(target))
+        if (oari_wait_counts(&q->wait[i]) && target != NULL &&
+            oari_part_gone(target))
             w = &q->wait[i];
     }
     if (w == NULL)

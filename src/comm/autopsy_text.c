@@ -36,7 +36,7 @@ const char *oari_here_name(oari_here here)
 /* ---- rows ---------------------------------------------------------------- */
 
 typedef struct row {
-    char last[OARI_MEMBERS];
+    char last[288];
     char age[32], life[192], host[160];
 } row;
 
@@ -59,11 +59,8 @@ static void fill_last(const oari_case *c, const oari_part *p, char *text,
 
     oari_op_text(c, p, op, text, bytes);
     n = strlen(text);
-    if (n < bytes)
-        snprintf(text + n, bytes - n, "%s",
-                 op->state == OAR_RECORD_DONE     ? ", done"
-                 : op->state == OAR_RECORD_FAILED ? ", failed"
-                                                  : "");
+    if (op->state == OAR_RECORD_DONE && n < bytes)
+        snprintf(text + n, bytes - n, ", done");
 }
 
 static row fill_row(const oari_case *c, const oari_part *p)
@@ -93,6 +90,8 @@ static int alike(const oari_case *c, const oari_part *a, const oari_part *b)
         return 0;
     if (a->witness == NULL)
         return 1;
+    if (a->last != b->last || a->witness->life != b->witness->life)
+        return 0; /* as they most often differ, and quickly said */
     x = fill_row(c, a);
     y = fill_row(c, b);
     return strcmp(x.last, y.last) == 0 && strcmp(x.life, y.life) == 0 &&
@@ -300,6 +299,19 @@ static void say_lost(oari_words *w, const oar_autopsy *a)
     }
 }
 
+/* Whether ages say less than they seem to. */
+static int nobody_seen(const oar_autopsy *a)
+{
+    for (int i = 0; i < a->witnesses; i++) {
+        const oari_witness *w = &a->witness[i];
+
+        if (w->image.box != NULL &&
+            (w->image.box->head.seen_ns != 0 || !oari_witness_gone(w)))
+            return 0;
+    }
+    return 1;
+}
+
 static void say_idle(oari_words *w, const oari_inquest *q)
 {
     int idle = 0;
@@ -324,6 +336,9 @@ oar_status oar_autopsy_text(const oar_autopsy *autopsy, char **text)
         if (!q.item[i].idle)
             say_case(&w, &q, &q.item[i]);
     say_idle(&w, &q);
+    if (q.wrong && nobody_seen(autopsy))
+        oari_say(&w, "\nnobody lives any more: ages are counted from the last "
+                     "thing that any of them did\n");
     say_unread(&w, autopsy);
     say_lost(&w, autopsy);
     oari_inquest_clear(&q);

@@ -141,10 +141,11 @@ const oari_part *oari_wait_target(const oari_wait *w)
     return NULL;
 }
 
-/* A message that nobody waits for may lie there for good reason. */
-static int counts(const oari_wait *w)
+int oari_wait_counts(const oari_wait *w)
 {
-    return w->strict || w->op->kind < OAR_COLL_SEND;
+    if (w->op == NULL || w->op->kind < OAR_COLL_SEND)
+        return 1;
+    return w->strict && w->peer != NULL && w->op->tag <= UINT32_MAX;
 }
 
 const oari_wait *oari_waits_longest(const oari_inquest *q, int64_t older_ns,
@@ -155,7 +156,7 @@ const oari_wait *oari_waits_longest(const oari_inquest *q, int64_t older_ns,
     for (int i = 0; i < q->waits; i++) {
         const oari_wait *w = &q->wait[i];
 
-        if (w->age_ns < older_ns || !counts(w) ||
+        if (w->age_ns < older_ns || !oari_wait_counts(w) ||
             (alive && (oari_part_gone(w->part) ||
                        (w->op != NULL && w->op->state != OAR_RECORD_POSTED))))
             continue;
@@ -284,12 +285,26 @@ static void keep_strict(oari_inquest *q)
     q->waits = kept;
 }
 
+/* A rank that waits for a message is in it, though its group is at nothing. */
+static void mark_message(oari_part *p)
+{
+    for (int i = 0; i < p->ops && p->here == OARI_IDLE; i++)
+        if (p->op[i].kind >= OAR_COLL_SEND && p->op[i].waited &&
+            p->op[i].state == OAR_RECORD_POSTED)
+            p->here = OARI_WAITS;
+}
+
 oar_status oari_waits_find(oari_inquest *q)
 {
     for (int i = 0; i < q->items; i++)
-        for (int r = 0; r < q->item[i].ranks; r++)
-            if (q->item[i].part[r].ring != NULL)
-                OARI_TRY(wait_of(q, &q->item[i], &q->item[i].part[r]));
+        for (int r = 0; r < q->item[i].ranks; r++) {
+            oari_part *p = &q->item[i].part[r];
+
+            if (p->ring == NULL)
+                continue;
+            OARI_TRY(wait_of(q, &q->item[i], p));
+            mark_message(p);
+        }
     keep_strict(q);
     return q->autopsy->ranks > 0 ? find_circle(q) : OAR_OK;
 }

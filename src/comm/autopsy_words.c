@@ -122,7 +122,7 @@ static void say_peer(const oari_case *c, const oari_op *op, char *text,
     if (n < 0 || (size_t)n >= bytes)
         return;
     if (op->tag >= 0)
-        snprintf(text + n, bytes - (size_t)n, ", tag %" PRId64, op->tag);
+        snprintf(text + n, bytes - (size_t)n, ", tag %" PRId64 ",", op->tag);
 }
 
 void oari_op_text(const oari_case *c, const oari_part *p, const oari_op *op,

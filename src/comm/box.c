@@ -187,14 +187,18 @@ static void sign_box(oari_box *box, const oari_ring_owner *who)
     atomic_store(&box->head.owner, getpid());
 }
 
-/* Whether a box may be written by this process: it is nobody's, or was one's
- * that is gone. */
-static int may_own(const oari_box *box)
+/* Makes a box ours if it is nobody's, or was one's that is gone. Of several
+ * processes that inherited it, one gets it. */
+static int claim_box(oari_box *box)
 {
     int64_t owner = atomic_load(&box->head.owner);
 
-    return owner == 0 || box->head.nonce == mine.nonce ||
-           (kill((pid_t)owner, 0) != 0 && errno == ESRCH);
+    if (owner == (int64_t)getpid() && box->head.nonce == mine.nonce)
+        return 1;
+    if (owner != 0 && (kill((pid_t)owner, 0) == 0 || errno != ESRCH))
+        return 0;
+    return atomic_compare_exchange_strong(&box->head.owner, &owner,
+                                          (int64_t)getpid());
 }
 
 static int is_box(const oari_box *box)
@@ -227,7 +231,7 @@ static int take_inherited(void)
     if (oari_env_int("OARSONG_RECORDER_FD", 0, INT_MAX, &fd) != OAR_OK)
         why = "it is not a number";
     else if (right_size((int)fd) && map_box((int)fd, &box) == OAR_OK) {
-        if (is_box(box) && may_own(box)) {
+        if (is_box(box) && claim_box(box)) {
             mine.fd = (int)fd;
             mine.map = box;
             mine.source = INHERITED;

@@ -232,7 +232,7 @@ static oar_status read_at(int fd, void *into, size_t bytes, uint64_t at)
  * half of one and half of the other. */
 static oar_status drop_changed(int fd, oari_ring *ring, uint64_t at)
 {
-    static _Thread_local oari_slot again[OAR_RECORDS];
+    oari_slot again[OAR_RECORDS];
 
     OARI_TRY(read_at(fd, again, sizeof again, at + offsetof(oari_ring, slot)));
     for (int i = 0; i < OAR_RECORDS; i++)
