@@ -16,6 +16,7 @@
 #include "comm/job.h"
 #include "comm/meeting.h"
 #include "net/hostlist.h"
+#include "net/secret.h"
 #include "net/sock.h"
 
 typedef struct launcher {
@@ -116,16 +117,35 @@ static oar_status master_port(int64_t *port)
 }
 
 /* A name that stands for this host's loopback here is no use elsewhere. */
-static void warn_of_loopback(const char *address, int size)
+static void warn_of_loopback(const char *address)
 {
-    int64_t here = size;
-
-    if (oari_env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &here) == OAR_OK &&
-        here < size && oari_sock_names_loopback(address))
+    if (oari_sock_names_loopback(address))
         oari_log(OAR_LOG_WARN,
                  "rank 0 serves the store at %s, a loopback address here: "
                  "ranks on other hosts cannot reach it",
                  address);
+}
+
+/* Where the ranks are known to be on several hosts, rank 0 need not wait for
+ * those that its store will refuse. */
+static oar_status check_secret(void)
+{
+    oari_secret secret;
+    oari_wire wire;
+    oar_status status;
+
+    OARI_TRY(oari_secret_find(&secret));
+    status = oari_wire_for(&secret, 0, &wire);
+    oari_secret_forget(&secret);
+    return status;
+}
+
+static int spans_hosts(int size)
+{
+    int64_t here = size;
+
+    return oari_env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &here) == OAR_OK &&
+           here < size;
 }
 
 static oar_status meet_at_master(const char *host, int rank, int size,
@@ -141,8 +161,10 @@ static oar_status meet_at_master(const char *host, int rank, int size,
                     host, (int)port);
     if (used >= (int)sizeof address)
         return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
-    if (rank == 0)
-        warn_of_loopback(address, size);
+    if (spans_hosts(size))
+        OARI_TRY(check_secret());
+    if (rank == 0 && spans_hosts(size))
+        warn_of_loopback(address);
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
 }
 
@@ -217,7 +239,7 @@ static oar_status say_what_to_do(const launcher *l, int size)
     return oari_fail(OAR_E_UNAVAILABLE,
                      "%d ranks by %s, on several hosts as it seems: set "
                      "MASTER_ADDR and MASTER_PORT to where rank 0 can serve "
-                     "a store",
+                     "a store, and OARSONG_SECRET_FILE to a secret of the job",
                      size, l->size);
 }
 

@@ -244,6 +244,18 @@ static void leave(oari_meeting *meeting, const oar_group *g)
     oar_store_destroy(meeting->store);
 }
 
+/* Who does not come may have been turned away: then that is what to say. */
+static oar_status explain(const oar_store_server *server)
+{
+    oar_error why = *oar_last_error();
+    oar_error refused;
+
+    if (oari_store_refused(server) == OAR_OK)
+        return oari_fail_with(&why);
+    refused = *oar_last_error();
+    return oari_fail(OAR_E_AUTH, "%.120s: %.380s", why.text, refused.text);
+}
+
 oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,
                              const oar_group_opts *opts, oar_group **group)
 {
@@ -253,6 +265,8 @@ oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,
 
     oari_store_take_server(meeting->store, meeting->server);
     status = oar_group_create(meeting->store, rank, size, opts, &made);
+    if (status == OAR_E_TIMEOUT)
+        status = explain(meeting->server);
     why = *oar_last_error();
     leave(meeting, made);
     if (status != OAR_OK)

@@ -5,6 +5,7 @@
  * server holds too much, the connection is cut, and its client comes again. */
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -18,6 +19,25 @@
 
 enum { FIRST_ROOM = 4096, TURN = 16 /* requests before others have theirs */ };
 
+/* Remembered and said once: where many come, the log must not be theirs to
+ * fill. */
+static void note_refusal(oari_conn *c)
+{
+    oar_store_server *s = c->server;
+
+    if (atomic_load(&s->refused))
+        return;
+    snprintf(s->refused_why, sizeof s->refused_why, "%s",
+             oar_last_error_text());
+    if (oari_sock_peer(c->fd, s->refused_at) != OAR_OK)
+        snprintf(s->refused_at, sizeof s->refused_at, "an unknown address");
+    atomic_store(&s->refused, 1);
+    oari_log(OAR_LOG_WARN,
+             "the store at %s refused a caller at %s (%s); further ones are "
+             "not reported",
+             s->address, s->refused_at, s->refused_why);
+}
+
 oari_conn *oari_conn_create(oar_store_server *server, int fd)
 {
     oari_conn *c = oari_alloc(1, sizeof *c);
@@ -30,6 +50,8 @@ oari_conn *oari_conn_create(oar_store_server *server, int fd)
     c->fd = fd;
     oari_stream_plain(&c->stream, fd);
     c->far = oari_trust_wire(&server->trust, fd, &c->wire) != OAR_OK;
+    if (c->far)
+        note_refusal(c);
     c->deadline_ns = OARI_NEVER;
     c->next = server->first;
     if (c->next != NULL)
@@ -268,22 +290,13 @@ static void refuse_tls(oari_conn *c)
     while (recv(c->fd, hello, sizeof hello, MSG_DONTWAIT) > 0)
         continue;
     send(c->fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (c->far)
+        oari_wire_refuse();
+    else
+        oari_fail(OAR_E_AUTH, "it began TLS, and there is no secret here, or "
+                              "OARSONG_WIRE=plain");
+    note_refusal(c);
     oari_conn_kill(c);
-}
-
-/* Said once: where many come, the log must not be theirs to fill. */
-static void warn(oari_conn *c)
-{
-    char peer[OARI_SOCK_TEXT] = "somewhere";
-
-    if (c->server->warned)
-        return;
-    c->server->warned = 1;
-    oari_sock_peer(c->fd, peer);
-    oari_log(OAR_LOG_WARN,
-             "the store at %s refused a caller at %s, which could not prove "
-             "that it belongs to this job; further ones are not reported",
-             c->server->address, peer);
 }
 
 static void shake(oari_conn *c)
@@ -293,7 +306,7 @@ static void shake(oari_conn *c)
 
     if (oari_stream_shake(&c->stream, &done, &want) != OAR_OK) {
         if (oar_last_error()->status == OAR_E_AUTH)
-            warn(c);
+            note_refusal(c);
         oari_conn_kill(c);
     } else if (done)
         c->state = OARI_CONN_HELLO;
@@ -329,7 +342,7 @@ static void look_at_first(oari_conn *c)
 static void turn_away(oari_conn *c)
 {
     if (oar_last_error()->status == OAR_E_AUTH)
-        warn(c);
+        note_refusal(c);
     oari_conn_refuse(c, 0);
     oari_conn_kill(c);
 }

@@ -302,6 +302,14 @@ oar_status oar_store_serve(const char *address, oar_store_server **server)
     return status;
 }
 
+oar_status oari_store_refused(const oar_store_server *server)
+{
+    if (server == NULL || !atomic_load(&server->refused))
+        return OAR_OK;
+    return oari_fail(OAR_E_AUTH, "the store at %s refused a caller at %s: %s",
+                     server->address, server->refused_at, server->refused_why);
+}
+
 const char *oar_store_server_address(const oar_store_server *server)
 {
     return server != NULL ? server->address : "";

@@ -90,7 +90,8 @@ enum { OARI_WAIT_BUCKETS = 1024, OARI_SESSION_BUCKETS = 1024 };
 struct oar_store_server {
     oari_store_limits limits;
     oari_trust trust;
-    int warned;          /* of somebody who could not prove itself */
+    _Atomic int refused; /* somebody who could not prove itself, and then: */
+    char refused_at[OARI_SOCK_TEXT], refused_why[400];
     unsigned generation; /* of fork */
     char address[OARI_SOCK_TEXT];
     int listener, epoll_fd, wake_fd;
@@ -120,6 +121,10 @@ oar_status oari_store_serve(const char *address,
                             const oari_secret *secret,
                             oar_store_server **server);
 extern const oari_store_limits oari_store_default_limits;
+
+/* Whether somebody was refused for want of proof; then it fails with OAR_E_AUTH
+ * and says who was first, and why. NULL is fine. Any thread. */
+oar_status oari_store_refused(const oar_store_server *server);
 
 /* ---- store_server.c ------------------------------------------------------ */
 

@@ -139,7 +139,7 @@ void oari_frame_write(const oari_frame *frame,
 static oar_status check_raw(const unsigned char *raw)
 {
     if (get(raw, 4) != MAGIC)
-        return oari_fail(OAR_E_DATA, "not a frame of ours");
+        return oari_fail(OAR_E_DATA, "what is no frame of ours");
     if (get(raw + 60, 4) != oari_crc32c(raw, 60))
         return oari_fail(OAR_E_DATA, "a frame whose checksum is wrong");
     if (raw[4] != OARI_FRAME_VERSION)

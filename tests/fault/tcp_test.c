@@ -15,8 +15,29 @@
 enum { SOON_MS = 3000, LARGE = 64 << 20 };
 
 /* The links: all by TCP, or two hosts of which each shares memory. */
-static const char *const kinds[] = { "tcp", "native" };
-enum { KINDS = 2 };
+static const struct {
+    const char *backend, *wire; /* wire: OARSONG_WIRE; NULL: no secret either */
+} kinds[] = {
+    { "tcp", NULL },
+    { "native", "auth" },
+    { "tcp", "tls" },
+    { "native", "tls" },
+};
+enum { KINDS = 4 };
+
+static void set_wire(const char *wire)
+{
+    if (wire == NULL) {
+        unsetenv("OARSONG_WIRE");
+        unsetenv("OARSONG_SECRET");
+        return;
+    }
+    setenv("OARSONG_WIRE", wire, 1);
+    setenv("OARSONG_SECRET",
+           "00112233445566778899aabbccddeeff"
+           "ffeeddccbbaa99887766554433221100",
+           1);
+}
 
 typedef struct scene {
     const char *backend;
@@ -46,9 +67,11 @@ static void play(int ranks, crew_fn fn, int dies, uint64_t seed,
     for (int k = 0; k < KINDS; k++) {
         scene *s = crew_page(sizeof *s);
         crew c;
-        s->backend = kinds[k];
+        s->backend = kinds[k].backend;
         s->seed = seed;
-        crew_start(&c, ranks, fn, s, "%s over %s, seed %d", what, kinds[k],
+        set_wire(kinds[k].wire);
+        crew_start(&c, ranks, fn, s, "%s over %s (%s), seed %d", what,
+                   kinds[k].backend, kinds[k].wire ? kinds[k].wire : "plain",
                    (int)seed);
         for (int r = 0; r < ranks; r++)
             crew_expect(&c, r, r == dies ? 128 + SIGKILL : 0);

@@ -21,6 +21,17 @@ static int complain(const wire *w, const char *what)
     return 1;
 }
 
+static void set_wire(const wire_setup *setup)
+{
+    static const char secret[] = "00112233445566778899aabbccddeeff"
+                                 "ffeeddccbbaa99887766554433221100";
+
+    if (setup->wire == NULL)
+        return;
+    setenv("OARSONG_WIRE", setup->wire, 1);
+    setenv("OARSONG_SECRET", secret, 1);
+}
+
 int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
 {
     size_t eager = setup->eager_bytes != 0 ? setup->eager_bytes : 64 << 10;
@@ -37,6 +48,7 @@ int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
     char host[16];
 
     *w = (wire){ .rank = rank, .ranks = c->ranks };
+    set_wire(setup);
     if (setup->hosts > 0) {
         snprintf(host, sizeof host, "%d", rank * setup->hosts / c->ranks);
         setenv("OARSONG_HOST_ID", host, 1);

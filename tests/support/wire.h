@@ -21,7 +21,8 @@ typedef struct wire {
 typedef struct wire_setup {
     const char *backend;
     size_t eager_bytes;
-    int hosts; /* ranks are spread over that many, in blocks; 0: one */
+    int hosts;        /* ranks are spread over that many, in blocks; 0: one */
+    const char *wire; /* OARSONG_WIRE, and a secret; NULL: neither */
 } wire_setup;
 
 /* 0 when it worked; else it has said why. */

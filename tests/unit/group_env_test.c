@@ -484,6 +484,73 @@ static void ranks_meet_at_an_address(void **state)
     expect_all(pid, RANKS);
 }
 
+/* ---- secrets ------------------------------------------------------------- */
+
+static const char *const secret_of[2] = {
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e20"
+};
+
+static void ranks_meet_by_a_secret_and_by_tls(void **state)
+{
+    static const char *const wire[] = { "auto", "auth", "tls" };
+
+    for (int i = 0; i < 3; i++) {
+        char address[OARI_SOCK_TEXT];
+        setenv("OARSONG_SECRET", secret_of[0], 1);
+        setenv("OARSONG_WIRE", wire[i], 1);
+        free_address(address);
+        set_master(address, 0);
+        run_ranks("RANK", 2, 1);
+    }
+}
+
+/* Two jobs that were given one port: the second does not become part of the
+ * first, neither by its rank 0 nor by another. */
+static void two_jobs_at_one_address_do_not_merge(void **state)
+{
+    oar_store_server *server;
+    oar_group_opts o = opts();
+    oar_group *g = NULL;
+
+    setenv("OARSONG_SECRET", secret_of[0], 1);
+    assert_int_equal(oar_store_serve("127.0.0.1:0", &server), OAR_OK);
+    for (int other = 0; other < 2; other++) {
+        unsetenv("OARSONG_SECRET");
+        if (other)
+            setenv("OARSONG_SECRET", secret_of[1], 1);
+        set_master(oar_store_server_address(server), 0);
+        setenv("RANK", "0", 1);
+        assert_says(oar_group_from_env(&o, &g), OAR_E_AUTH, "another job");
+        setenv("RANK", "1", 1);
+        assert_says(oar_group_from_env(&o, &g), OAR_E_AUTH, "secret");
+        assert_says(oar_group_create_tcp(oar_store_server_address(server), 2, 3,
+                                         &o, &g),
+                    OAR_E_AUTH, "secret");
+    }
+    assert_null(g);
+    oar_store_server_destroy(server);
+}
+
+static void a_secret_that_is_none_stops_everybody(void **state)
+{
+    oar_store_server *server = NULL;
+    oar_store *store = NULL;
+
+    setenv("OARSONG_SECRET", "0123", 1);
+    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG,
+                "OARSONG_SECRET");
+    assert_says(oar_store_create_tcp("127.0.0.1:1", 0, &store), OAR_E_ARG,
+                "OARSONG_SECRET");
+    unsetenv("OARSONG_SECRET");
+    setenv("OARSONG_WIRE", "tls", 1);
+    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_AUTH,
+                "OARSONG_WIRE=tls");
+    setenv("OARSONG_WIRE", "sure", 1);
+    assert_says(oar_store_serve("127.0.0.1:0", &server), OAR_E_ARG, "sure");
+    assert_true(server == NULL && store == NULL);
+}
+
 static void a_tcp_group_of_one_needs_no_network(void **state)
 {
     census before = census_take();
@@ -548,6 +615,9 @@ int main(void)
         TEST(a_job_s_folder_is_named_by_user_job_and_launcher),
         TEST(a_group_that_fails_leaves_no_folder),
         TEST(ranks_meet_at_an_address),
+        TEST(ranks_meet_by_a_secret_and_by_tls),
+        TEST(two_jobs_at_one_address_do_not_merge),
+        TEST(a_secret_that_is_none_stops_everybody),
         TEST(a_tcp_group_of_one_needs_no_network),
         TEST(a_tcp_group_refuses_bad_arguments),
     };

@@ -21,9 +21,13 @@
 
 /* The kinds of links, by backend and number of hosts. */
 static const wire_setup kinds[] = {
-    { "shm", 0, 0 },      { "tcp", 0, 0 },
-    { "native", 0, 2 },   { "tcp", 100, 0 }, /* nearly everything is offered */
-    { "native", 100, 3 },
+    { "shm", 0, 0, NULL },
+    { "tcp", 0, 0, NULL },
+    { "native", 0, 2, NULL },
+    { "tcp", 0, 0, "tls" },
+    { "native", 0, 2, "auth" },
+    { "tcp", 100, 0, NULL }, /* nearly everything is offered */
+    { "native", 100, 3, "tls" },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -224,7 +228,7 @@ static int pass_without_fetching(const crew *c, wire *w)
 static void large_messages_go_through_the_ring_if_they_must(void **state)
 {
     run_on(&kinds[0], 2, pass_without_fetching);
-    run_on(&(wire_setup){ "native", 100, 2 }, 4, pass_without_fetching);
+    run_on(&(wire_setup){ "native", 100, 2, NULL }, 4, pass_without_fetching);
 }
 
 /* ---- wildcards and probes ------------------------------------------------ */
@@ -324,7 +328,7 @@ static int pass_misfits(const crew *c, wire *w)
 
 static void another_size_fails_on_both_sides_and_the_link_goes_on(void **state)
 {
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         run_on(&kinds[k], 2, pass_misfits);
 }
 
@@ -384,7 +388,7 @@ static int flood_and_drain(const crew *c, wire *w)
 
 static void a_flood_is_kept_in_bounds_and_drained_in_any_order(void **state)
 {
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         run_on(&kinds[k], 2, flood_and_drain);
 }
 
@@ -465,6 +469,7 @@ static int pester_and_pass(const crew *c, wire *w)
 static void strangers_are_sent_away_without_harm(void **state)
 {
     run_on(&kinds[1], 2, pester_and_pass);
+    run_on(&kinds[3], 2, pester_and_pass);
 }
 
 /* Strangers that never speak make room for those that do. */
@@ -493,6 +498,7 @@ static int crowd(const crew *c, wire *w)
 static void a_crowd_of_strangers_does_not_lock_a_rank_out(void **state)
 {
     run_on(&kinds[1], 3, crowd);
+    run_on(&kinds[3], 3, crowd);
 }
 
 /* ---- kinds of sockets ---------------------------------------------------- */
@@ -541,6 +547,7 @@ static void large_messages_are_spread_over_several_sockets(void **state)
         setenv("OARSONG_TCP_SOCKETS", text, 1);
         run_on(&kinds[1], 2, pass_large);
         run_on(&kinds[1], 3, pass_random);
+        run_on(&kinds[3], 2, pass_large);
     }
     unsetenv("OARSONG_TCP_SOCKETS");
 }
@@ -576,7 +583,7 @@ static void messages_of_more_than_4_gib_arrive(void **state)
 {
     if (getenv("OARSONG_TEST_LARGE") == NULL)
         skip();
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         run_on(&kinds[k], 2, pass_huge);
 }
 
@@ -610,7 +617,7 @@ static int leave_a_letter(crew *c, int rank, void *arg)
 
 static void a_letter_arrives_though_its_sender_has_left(void **state)
 {
-    wire_setup setup[] = { { "tcp", 0, 0 }, { "native", 0, 2 } };
+    wire_setup setup[] = { { "tcp", 0, 0, NULL }, { "native", 0, 2, "auth" } };
 
     for (int i = 0; i < 2; i++) {
         crew c;

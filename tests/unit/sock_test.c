@@ -377,6 +377,26 @@ static void loopback_is_known_by_its_address(void **state)
     assert_false(oari_sock_names_loopback("no address"));
 }
 
+/* By whatever address: what has the same at both ends has not left the host. */
+static void this_host_is_known_by_its_own_address(void **state)
+{
+    char own[OARI_SOCK_TEXT];
+    pair p;
+
+    setenv("OARSONG_SOCKET_IFNAME", "^lo", 1);
+    if (oari_sock_local(NULL, own) != OAR_OK) {
+        unsetenv("OARSONG_SOCKET_IFNAME");
+        print_message("skipped: this host has only loopback\n");
+        skip();
+    }
+    unsetenv("OARSONG_SOCKET_IFNAME");
+    assert_false(oari_sock_names_loopback(own));
+    assert_true(try_pair(own, &p));
+    assert_true(oari_sock_is_loopback(p.client));
+    assert_true(oari_sock_is_loopback(p.server));
+    drop_pair(&p);
+}
+
 static void patterns_choose_interfaces_as_nccl_does(void **state)
 {
     static const struct {
@@ -447,6 +467,7 @@ int main(void)
         cmocka_unit_test(an_address_of_another_host_cannot_be_bound),
         cmocka_unit_test(a_child_does_not_keep_a_connection_open),
         cmocka_unit_test(loopback_is_known_by_its_address),
+        cmocka_unit_test(this_host_is_known_by_its_own_address),
         cmocka_unit_test(patterns_choose_interfaces_as_nccl_does),
         cmocka_unit_test(the_local_address_follows_the_route),
         cmocka_unit_test(the_interface_can_be_named),

@@ -127,6 +127,7 @@ struct tcp_mesh {
     int64_t tick_ns;  /* next look at the leases */
     uint64_t context;
     oari_secret secret; /* the job's, or one of the group's own */
+    int apart;          /* from some peers */
     int encrypts;       /* with some peers */
     int again;          /* TLS has bytes that the sockets have not */
     oari_match *match;  /* borrowed */

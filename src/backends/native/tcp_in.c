@@ -3,6 +3,7 @@
  * payload under way, and what follows it into a buffer, in which heads are
  * found. A head is checked before anything is done on its word. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/uio.h>
 
@@ -12,6 +13,9 @@
 enum { READS = 8, BULK = 64 << 10 };
 
 /* ---- frames -------------------------------------------------------------- */
+
+/* Scratch words of a receive whose data is on its way: 0 links it, 1 is its
+ * number, 2 how much has come, 3 how much of that and under way. */
 
 static oar_status nonsense(const tcp_conn *c)
 {
@@ -70,17 +74,15 @@ static oar_transfer *find_take(const tcp_peer *p, uint64_t number)
     return t;
 }
 
-/* All parts together are as long as the message: so when the last one ends, no
- * other socket is still reading one into a buffer that is the user's again. */
 static oar_status begin_data(tcp_mesh *m, tcp_conn *c)
 {
     oar_transfer *t = find_take(&m->peer[c->peer], c->now.handle);
+    uint64_t begun = t != NULL ? oari_scratch(t, 3) : 0;
 
-    if (t == NULL || c->now.handle == 0 || c->now.tag > t->bytes ||
-        c->now.bytes > t->bytes - c->now.tag ||
-        c->now.bytes > t->bytes - oari_scratch(t, 3))
+    if (t == NULL || c->now.tag > t->bytes ||
+        c->now.bytes > t->bytes - c->now.tag || c->now.bytes > t->bytes - begun)
         return nonsense(c);
-    oari_scratch_set(t, 3, oari_scratch(t, 3) + c->now.bytes);
+    oari_scratch_set(t, 3, begun + c->now.bytes);
     c->take = t;
     c->target = (unsigned char *)t->data + c->now.tag;
     return OAR_OK;
@@ -148,6 +150,12 @@ static int fits(const tcp_conn *c)
                                              : 1;
 }
 
+/* What a hello's proof does not cover is not there. */
+static int is_bare(const oari_frame *hello)
+{
+    return hello->handle == 0 && hello->fingerprint == 0 && hello->credit == 0;
+}
+
 /* Is this a frame that may come now, on this socket? */
 static int in_place(const tcp_mesh *m, const tcp_conn *c)
 {
@@ -156,7 +164,7 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
     return c->now.context == m->context && fits(c) &&
            c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
-           (hello || c->now.source == (uint32_t)c->peer) &&
+           (hello ? is_bare(&c->now) : c->now.source == (uint32_t)c->peer) &&
            (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT);
 }
 
@@ -168,18 +176,26 @@ static void hear_credit(tcp_peer *p, uint32_t credit)
 }
 
 /* Before a stranger has said hello, nonsense is not an error: it goes. */
+static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
+{
+    char what[128];
+
+    if (c->state != TCP_UP || c->slot < 0) {
+        tcp_lose(m, c);
+        return OAR_OK;
+    }
+    if (status == OAR_OK)
+        return nonsense(c);
+    snprintf(what, sizeof what, "%s", oar_last_error_text());
+    return oari_fail(status, "rank %d sent %s", c->peer, what);
+}
+
 static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
 {
     oar_status status = oari_frame_read(c->in + c->in_at, &c->now);
 
-    if (status == OAR_OK && !in_place(m, c))
-        status = nonsense(c);
-    if (status != OAR_OK) {
-        if (c->state == TCP_UP && c->slot >= 0)
-            return status;
-        tcp_lose(m, c);
-        return OAR_OK;
-    }
+    if (status != OAR_OK || !in_place(m, c))
+        return refuse_frame(m, c, status);
     c->in_at += OARI_FRAME_BYTES;
     c->seen++;
     if (c->state == TCP_UP && c->slot >= 0)
@@ -251,6 +267,19 @@ static void came(tcp_conn *c, size_t bytes)
     c->in_end += bytes - part;
 }
 
+/* Most are plain: not even a call more for them. */
+static inline ssize_t read_some(tcp_conn *c, const struct iovec *piece, int n)
+{
+    return c->stream.tls == NULL ? readv(c->fd, piece, n)
+                                 : oari_stream_read(&c->stream, piece, n);
+}
+
+/* That the socket does not tell of. */
+static inline int has_more(const tcp_conn *c)
+{
+    return c->stream.tls != NULL && oari_stream_pending(&c->stream);
+}
+
 static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
 {
     if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
@@ -267,7 +296,7 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         struct iovec piece[2];
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
-        ssize_t got = oari_stream_read(&c->stream, piece, n);
+        ssize_t got = read_some(c, piece, n);
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return OAR_OK;
         if (got <= 0) {
@@ -276,10 +305,10 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         }
         came(c, (size_t)got);
         OARI_TRY(parse(m, c));
-        if ((size_t)got < asked && !oari_stream_pending(&c->stream))
+        if ((size_t)got < asked && !has_more(c))
             return OAR_OK;
     }
-    m->again |= c->state != TCP_DEAD && oari_stream_pending(&c->stream);
+    m->again |= has_more(c);
     return OAR_OK;
 }
 
@@ -298,8 +327,8 @@ void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive)
         oari_transfer_finish(receive, OAR_OK);
     else {
         oari_scratch_set(receive, 1, frame.tag);
-        oari_scratch_set(receive, 2, 0); /* has come */
-        oari_scratch_set(receive, 3, 0); /* has begun to come */
+        oari_scratch_set(receive, 2, 0);
+        oari_scratch_set(receive, 3, 0);
         oari_row_push(&p->takes, receive);
     }
     if (tcp_answer(m, offer->source, &frame) != OAR_OK)

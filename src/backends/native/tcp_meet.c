@@ -155,6 +155,7 @@ static oar_status agree_on_wire(gathering *g, int rank)
     p->wire = g->near;
     if (p->apart)
         OARI_TRY(oari_wire_for(&g->secret, 0, &p->wire));
+    m->apart |= p->apart;
     m->encrypts |= p->wire == OARI_WIRE_TLS;
     return OAR_OK;
 }

@@ -197,7 +197,7 @@ oar_status tcp_progress(tcp_mesh *m)
         return OAR_OK;
     if (m->unsettled != 0)
         tcp_look_after(m);
-    if (++m->polls % LOOK_EVERY == 0)
+    if (++m->polls % LOOK_EVERY == 0 && (m->apart || m->strangers != 0))
         tcp_look_at_leases(m);
     status = serve_some(m);
     tcp_reap(m);

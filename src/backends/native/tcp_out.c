@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/alloc.h"
@@ -51,7 +52,7 @@ int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data)
     frame.context = m->context;
     frame.source = (uint32_t)m->rank;
     frame.sequence = c->sent++;
-    if (c->slot >= 0) {
+    if (c->slot >= 0 && frame.kind != OARI_FRAME_HELLO) {
         frame.credit = (uint32_t)oari_match_received(m->match, c->peer);
         m->peer[c->peer].told = frame.credit;
     }
@@ -103,6 +104,16 @@ static void go_mute(tcp_mesh *m, tcp_conn *c)
     tcp_watch_room(m, c, 0);
 }
 
+/* Most are plain: not even a call more for them. */
+static inline ssize_t write_some(tcp_conn *c, struct iovec *piece, int n)
+{
+    struct msghdr message = { .msg_iov = piece, .msg_iovlen = (size_t)n };
+
+    return c->stream.tls == NULL
+               ? sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+               : oari_stream_write(&c->stream, piece, n);
+}
+
 int tcp_flush(tcp_mesh *m, tcp_conn *c)
 {
     while (!c->mute && (c->out_at < c->out_end || c->payload != NULL)) {
@@ -115,7 +126,9 @@ int tcp_flush(tcp_mesh *m, tcp_conn *c)
             piece[1].iov_len = c->payload_left;
             pieces = 2;
         }
-        put = oari_stream_write(&c->stream, piece, pieces);
+        put = write_some(c, piece, pieces);
+        if (put < 0 && errno == EINTR)
+            continue;
         if (put < 0 && (errno == EAGAIN || errno == ENOBUFS)) {
             tcp_watch_room(m, c, 1);
             return 0;

@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bad peers at the doors of a job that runs: three ranks that sum over TCP
+ * without end, and this process, which knows where they listen. Whatever it
+ * does, the sums go on and are right, and the ranks hold no more than before.
+ * Without a secret, with one, and with TLS. OARSONG_TEST_LARGE=1 tries every
+ * bit here, too, not every few; stranger_frame_test always does. */
+#include "support/impostor.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+#include "support/census.h"
+#include "support/crew.h"
+#include "support/says.h"
+
+enum {
+    RANKS = 3,
+    ME = 2,    /* whom the impostor plays */
+    SLOT = 7,  /* which sockets the job does not use */
+    SOON = 50, /* ms that a stranger is listened to */
+    COUNT = 1003,
+    SEQUENCE = 10000, /* connections one after the other */
+    KIB = 1024
+};
+
+static const char *const wires[] = { "plain", "auth", "tls" };
+enum { WIRES = 3, TLS = 2 };
+
+/* What ranks and the test share. */
+typedef struct square {
+    crew_flag rounds[RANKS];
+    crew_flag stop;
+    _Atomic uint64_t live[RANKS]; /* allocations of the library */
+} square;
+
+typedef struct job {
+    crew crew;
+    square *square;
+    oari_secret secret;
+    oar_store *store;
+    impostor me;
+    const char *wire;
+} job;
+
+/* ---- the ranks ----------------------------------------------------------- */
+
+static int sum_until_told(crew *c, int rank, void *arg)
+{
+    job *j = arg;
+    square *s = j->square;
+    oar_group_opts o = oar_group_opts_init();
+    float x[COUNT];
+    oar_group *g;
+
+    o.backend = "tcp";
+    o.timeout_ms = 15000;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    do {
+        for (int i = 1; i < COUNT; i++)
+            x[i] = (float)(rank + i);
+        x[0] = (float)atomic_load(&s->stop);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, oar_span_of(x, COUNT, OAR_F32), OAR_SUM,
+                                  NULL, NULL) == OAR_OK);
+        for (int i = 1; i < COUNT; i++)
+            CREW_CHECK(c, rank, x[i] == (float)(RANKS * i + 3));
+        atomic_store(&s->live[rank], census_take().live);
+        crew_raise(&s->rounds[rank]);
+    } while (x[0] == 0);
+    oar_group_destroy(g);
+    return 0;
+}
+
+/* ---- the job ------------------------------------------------------------- */
+
+static void set_out(job *j, int wire)
+{
+    char text[OARI_SECRET_HEX];
+
+    memset(j, 0, sizeof *j);
+    j->wire = wires[wire];
+    j->square = crew_page(sizeof *j->square);
+    if (wire > 0) {
+        OK(oari_secret_make(&j->secret));
+        oari_secret_text(&j->secret, text);
+        setenv("OARSONG_SECRET", text, 1);
+        setenv("OARSONG_WIRE", j->wire, 1);
+    }
+    crew_start(&j->crew, RANKS, sum_until_told, j, "%s", j->wire);
+    OK(crew_store(&j->crew, &j->store));
+    impostor_learn(&j->me, j->store, "world/1", ME, RANKS, &j->secret);
+    j->me.mesh.peer[0].calls = j->me.mesh.peer[1].calls = 1000;
+    for (int r = 0; r < RANKS; r++)
+        if (!crew_await(&j->square->rounds[r], 3, CREW_PATIENCE_MS))
+            crew_give_up(&j->crew, "rank %d does not begin", r);
+}
+
+static void bring_home(job *j)
+{
+    crew_raise(&j->square->stop);
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&j->crew, r, 0);
+    oar_store_destroy(j->store);
+    crew_end(&j->crew);
+    impostor_forget(&j->me);
+    crew_drop_page(j->square, sizeof *j->square);
+    unsetenv("OARSONG_SECRET");
+    unsetenv("OARSONG_WIRE");
+}
+
+/* Every rank goes on. */
+static void expect_life(job *j, const char *after)
+{
+    for (int r = 0; r < RANKS; r++) {
+        uint32_t now = atomic_load(&j->square->rounds[r]);
+        if (!crew_await(&j->square->rounds[r], now + 3, CREW_PATIENCE_MS))
+            crew_give_up(&j->crew, "rank %d does not go on after %s", r, after);
+    }
+}
+
+/* ---- what a rank holds --------------------------------------------------- */
+
+typedef struct holdings {
+    int descriptors;
+    long kib;
+    uint64_t live;
+} holdings;
+
+static holdings held_by(const job *j, int rank)
+{
+    holdings h = { .live = atomic_load(&j->square->live[rank]) };
+    char path[64];
+    FILE *f;
+    DIR *list;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)j->crew.pid[rank]);
+    list = opendir(path);
+    while (list != NULL && readdir(list) != NULL)
+        h.descriptors++;
+    if (list != NULL)
+        closedir(list);
+    snprintf(path, sizeof path, "/proc/%d/statm", (int)j->crew.pid[rank]);
+    f = fopen(path, "r");
+    if (f == NULL || fscanf(f, "%*d %ld", &h.kib) != 1)
+        h.kib = 0;
+    if (f != NULL)
+        fclose(f);
+    h.kib *= sysconf(_SC_PAGESIZE) / KIB;
+    return h;
+}
+
+/* A sanitizer keeps what was freed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MORE_KIB = 1 << 30 };
+#else
+enum { MORE_KIB = 12 * KIB };
+#endif
+
+static int holds_no_more(const job *j, int rank, const holdings *before)
+{
+    holdings now = held_by(j, rank);
+
+    return now.descriptors <= before->descriptors && now.live <= before->live &&
+           now.kib < before->kib + MORE_KIB;
+}
+
+static void expect_no_more(job *j, const holdings before[RANKS],
+                           const char *after)
+{
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+
+    for (int r = 0; r < RANKS; r++)
+        while (!holds_no_more(j, r, &before[r])) {
+            holdings now = held_by(j, r);
+            if (oari_now_ns() > deadline)
+                crew_give_up(&j->crew,
+                             "after %s rank %d has %d descriptors, %ld KiB, "
+                             "%d allocations, not %d, %ld, %d",
+                             after, r, now.descriptors, now.kib, (int)now.live,
+                             before[r].descriptors, before[r].kib,
+                             (int)before[r].live);
+            expect_life(j, after);
+        }
+}
+
+/* ---- what strangers do --------------------------------------------------- */
+
+/* Each leaves nothing open. 1: as it should be. */
+typedef int (*deed_fn)(job *j, int to, uint64_t *seed);
+
+/* It must be shown the door, without a word. A byte of TLS is an alert. */
+static int is_turned_away(int fd)
+{
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    unsigned char word[256];
+    int got;
+
+    do
+        got = impostor_hear(fd, word, sizeof word, 1000);
+    while (oari_now_ns() < deadline && (got < 0 || (got > 0 && word[0] == 21)));
+    oari_fork_close(fd);
+    return got == 0;
+}
+
+static int say_and_go(job *j, int to, const void *data, size_t bytes)
+{
+    int fd = impostor_connect(&j->me, to);
+
+    if (fd < 0)
+        return 0;
+    impostor_say(fd, data, bytes);
+    return is_turned_away(fd);
+}
+
+static int speak_http(job *j, int to, uint64_t *seed)
+{
+    static const char text[] = "GET / HTTP/1.1\r\nHost: example.org\r\n"
+                               "Accept: */*\r\nConnection: close\r\n\r\n";
+
+    return say_and_go(j, to, text, sizeof text - 1);
+}
+
+static int speak_at_random(job *j, int to, uint64_t *seed)
+{
+    unsigned char bytes[3000];
+    size_t count = 64 + crew_random(seed) % (sizeof bytes - 64);
+
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)crew_random(seed);
+    if (crew_random(seed) % 4 == 0)
+        memcpy(bytes, "\x16\x03\x01\x00\x10", 5); /* TLS, or so it seems */
+    return say_and_go(j, to, bytes, count);
+}
+
+static int say_nothing(job *j, int to, uint64_t *seed)
+{
+    int fd = impostor_connect(&j->me, to);
+
+    expect_life(j, "a caller that says nothing");
+    oari_fork_close(fd);
+    return fd >= 0;
+}
+
+/* As scanners do: connect, and go, one way or the other. */
+static int scan(job *j, int to, uint64_t *seed)
+{
+    struct linger at_once = { 1, 0 };
+    int fd = impostor_connect(&j->me, to);
+
+    if (fd >= 0 && crew_random(seed) % 2)
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    oari_fork_close(fd);
+    return fd >= 0;
+}
+
+/* Right but for the secret. */
+static int use_another_secret(job *j, int to, uint64_t *seed)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    oari_secret right = j->me.mesh.secret;
+
+    j->me.mesh.secret.bytes[crew_random(seed) % OARI_SECRET_BYTES] ^= 1;
+    impostor_hello(&j->me, to, SLOT, raw);
+    j->me.mesh.secret = right;
+    return say_and_go(j, to, raw, sizeof raw);
+}
+
+/* A hello for another listener, or by somebody who says he is another. */
+static int misdirect(job *j, int to, uint64_t *seed)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+
+    impostor_hello(&j->me, 1 - to, SLOT, raw);
+    return say_and_go(j, to, raw, sizeof raw);
+}
+
+static int shake(oari_stream *s, int timeout_ms)
+{
+    int64_t deadline = oari_deadline(timeout_ms);
+    int done = 0;
+    short want;
+
+    while (!done && oari_now_ns() < deadline)
+        if (oari_stream_shake(s, &done, &want) != OAR_OK)
+            return 0;
+    return done;
+}
+
+/* TLS with another key: no handshake, whoever is asked. */
+static int use_another_key(job *j, int to, uint64_t *seed)
+{
+    oari_secret right = j->me.mesh.secret;
+    int fd = impostor_connect(&j->me, to), shaken;
+    oari_stream s;
+
+    j->me.mesh.secret.bytes[3] ^= 1;
+    s = impostor_encrypt(&j->me, to, fd);
+    j->me.mesh.secret = right;
+    shaken = shake(&s, CREW_PATIENCE_MS);
+    oari_stream_close(&s);
+    return !shaken && is_turned_away(fd);
+}
+
+static const struct {
+    const char *name;
+    deed_fn fn;
+    int times;
+} deeds[] = {
+    { "http", speak_http, 20 },
+    { "noise", speak_at_random, 300 },
+    { "silence", say_nothing, 5 },
+    { "a scanner", scan, 1000 },
+    { "another secret", use_another_secret, 100 },
+    { "a misdirected hello", misdirect, 100 },
+    { "another key", use_another_key, 100 },
+};
+enum { DEEDS = sizeof deeds / sizeof *deeds };
+
+static void do_it(job *j, int d, int times)
+{
+    uint64_t seed = 1;
+
+    for (int i = 0; i < times; i++)
+        if (!deeds[d].fn(j, i % ME, &seed))
+            crew_give_up(&j->crew, "%s, number %d: not turned away",
+                         deeds[d].name, i);
+    expect_life(j, deeds[d].name);
+}
+
+/* A few of each before anything is measured. */
+static void pester(int wire)
+{
+    holdings before[RANKS];
+    job j;
+
+    set_out(&j, wire);
+    for (int d = 0; d < DEEDS; d++)
+        do_it(&j, d, 3);
+    for (int r = 0; r < RANKS; r++)
+        before[r] = held_by(&j, r);
+    for (int d = 0; d < DEEDS; d++) {
+        int most = deeds[d].fn == scan && wire > 0 ? SEQUENCE : deeds[d].times;
+        do_it(&j, d, most);
+        expect_no_more(&j, before, deeds[d].name);
+    }
+    bring_home(&j);
+}
+
+static void strangers_do_no_harm_without_a_secret(void **state)
+{
+    pester(0);
+}
+
+static void strangers_do_no_harm_where_ranks_prove_themselves(void **state)
+{
+    pester(1);
+}
+
+static void strangers_do_no_harm_under_tls(void **state)
+{
+    pester(TLS);
+}
+
+/* ---- as many as there can be --------------------------------------------- */
+
+static void crowd(int wire)
+{
+    enum { MANY = 2000 };
+    static int fd[MANY];
+    struct rlimit limit;
+    holdings before[RANKS];
+    int made = 0;
+    job j;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    set_out(&j, wire);
+    for (int r = 0; r < RANKS; r++)
+        before[r] = held_by(&j, r);
+    while (made < MANY && (fd[made] = impostor_connect(&j.me, made % 2)) >= 0) {
+        if (made % 3 == 0)
+            impostor_say(fd[made], "\x16\x03\x01", 3);
+        made++;
+    }
+    assert_true(made > MANY / 2);
+    expect_life(&j, "a crowd");
+    for (int r = 0; r < RANKS; r++) {
+        holdings now = held_by(&j, r);
+        if (now.descriptors > before[r].descriptors + 200)
+            crew_give_up(&j.crew, "rank %d lets %d strangers wait", r,
+                         now.descriptors - before[r].descriptors);
+    }
+    for (int i = 0; i < made; i++)
+        oari_fork_close(fd[i]);
+    expect_no_more(&j, before, "a crowd");
+    bring_home(&j);
+}
+
+static void a_crowd_is_let_in_a_few_at_a_time(void **state)
+{
+    crowd(1);
+    crowd(TLS);
+}
+
+/* ---- handshakes that were seen ------------------------------------------- */
+
+static int step(void)
+{
+    return getenv("OARSONG_TEST_LARGE") != NULL ? 1 : 7;
+}
+
+/* One that is right, which the rank answers. It stays open: as far as the rank
+ * knows, it is another rank's, whose end would be a death. */
+static int be_admitted(job *j, const unsigned char raw[IMPOSTOR_HELLO])
+{
+    unsigned char answer[IMPOSTOR_HELLO];
+    int fd = impostor_connect(&j->me, 0);
+
+    impostor_say(fd, raw, IMPOSTOR_HELLO);
+    assert_true(impostor_hear(fd, answer, sizeof answer, CREW_PATIENCE_MS) > 0);
+    return fd;
+}
+
+static void a_handshake_that_was_seen_is_worth_nothing(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO], other[IMPOSTOR_HELLO];
+    int fd[2];
+    job j;
+
+    set_out(&j, 1);
+    impostor_hello(&j.me, 0, SLOT, other); /* a number that is left out */
+    impostor_hello(&j.me, 0, SLOT, raw);
+    fd[0] = be_admitted(&j, raw);
+    for (int i = 0; i < 20; i++) {
+        assert_true(say_and_go(&j, 0, raw, sizeof raw));
+        assert_true(say_and_go(&j, 1, raw, sizeof raw));
+    }
+    for (int i = 0; i < 64; i++)
+        impostor_hello(&j.me, 0, SLOT, raw);
+    fd[1] = be_admitted(&j, raw);
+    assert_true(say_and_go(&j, 0, other, sizeof other)); /* too old to know */
+    expect_life(&j, "a replay");
+    bring_home(&j);
+    oari_fork_close(fd[0]);
+    oari_fork_close(fd[1]);
+}
+
+/* Whatever it says before that. */
+static int is_hung_up_on(int fd)
+{
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    unsigned char word[256];
+    int got;
+
+    do
+        got = impostor_hear(fd, word, sizeof word, 1000);
+    while (got != 0 && oari_now_ns() < deadline);
+    oari_fork_close(fd);
+    return got == 0;
+}
+
+/* Sends the first bytes, and ends. */
+static int send_cut(job *j, const unsigned char *raw, int bytes)
+{
+    int fd = impostor_connect(&j->me, 0);
+
+    impostor_say(fd, raw, (size_t)bytes);
+    shutdown(fd, SHUT_WR);
+    return fd;
+}
+
+static void a_handshake_cut_or_changed_anywhere_is_refused(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    job j;
+
+    set_out(&j, 1);
+    for (int bytes = 0; bytes < IMPOSTOR_HELLO; bytes += step()) {
+        impostor_hello(&j.me, 0, SLOT, raw);
+        assert_true(is_turned_away(send_cut(&j, raw, bytes)));
+    }
+    for (int bit = 0; bit < IMPOSTOR_HELLO * 8; bit += step()) {
+        impostor_hello(&j.me, 0, SLOT, raw);
+        raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_true(say_and_go(&j, 0, raw, sizeof raw));
+    }
+    expect_life(&j, "changed handshakes");
+    bring_home(&j);
+}
+
+/* The checksum is put right: it is the proof that counts. */
+static void a_changed_head_is_refused_though_its_checksum_is_right(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    job j;
+
+    set_out(&j, 1);
+    for (int bit = 0; bit < 60 * 8; bit += step()) {
+        uint32_t crc;
+        impostor_hello(&j.me, 0, SLOT, raw);
+        raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        crc = oari_crc32c(raw, 60);
+        for (int i = 0; i < 4; i++)
+            raw[60 + i] = (unsigned char)(crc >> 8 * i);
+        assert_true(say_and_go(&j, 0, raw, sizeof raw));
+    }
+    expect_life(&j, "changed heads");
+    bring_home(&j);
+}
+
+/* ---- the same with TLS --------------------------------------------------- */
+
+/* The first flight of a call, as it was seen on the wire. */
+static size_t record_call(job *j, int to, unsigned char *into, size_t room)
+{
+    int pair[2], got, done;
+    oari_stream s;
+    short want;
+
+    assert_int_equal(socketpair(AF_UNIX,
+                                SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
+                                pair),
+                     0);
+    s = impostor_encrypt(&j->me, to, pair[0]);
+    OK(oari_stream_shake(&s, &done, &want));
+    got = impostor_hear(pair[1], into, room, 1000);
+    oari_stream_close(&s);
+    close(pair[0]);
+    close(pair[1]);
+    assert_true(got > 0);
+    return (size_t)got;
+}
+
+/* Nothing of ours can follow: that is all a recording is worth. It may be
+ * answered (the answer is of no use), but there is no hello. */
+static void repeat_call(job *j, const unsigned char *raw, size_t bytes)
+{
+    unsigned char word[2000];
+    int fd = impostor_connect(&j->me, 0);
+
+    impostor_say(fd, raw, bytes);
+    impostor_hear(fd, word, sizeof word, SOON);
+    impostor_say(fd, raw, bytes);
+    shutdown(fd, SHUT_WR);
+    assert_true(is_hung_up_on(fd));
+}
+
+static void calls_under_tls_cut_or_changed_or_repeated_are_refused(void **state)
+{
+    unsigned char raw[2000];
+    holdings before[RANKS];
+    size_t bytes;
+    job j;
+
+    set_out(&j, TLS);
+    bytes = record_call(&j, 0, raw, sizeof raw);
+    for (int i = 0; i < 20; i++)
+        repeat_call(&j, raw, bytes);
+    for (int r = 0; r < RANKS; r++)
+        before[r] = held_by(&j, r);
+    for (int cut = 0; cut < (int)bytes; cut += step())
+        assert_true(is_turned_away(send_cut(&j, raw, cut)));
+    for (size_t bit = 0; bit < bytes * 8; bit += (size_t)step()) {
+        raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        assert_true(is_hung_up_on(send_cut(&j, raw, (int)bytes)));
+        raw[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    }
+    expect_no_more(&j, before, "changed calls");
+    bring_home(&j);
+}
+
+/* A hello that is right, but not by TLS, where that is wanted. */
+static void nobody_comes_without_tls_where_it_is_wanted(void **state)
+{
+    unsigned char raw[IMPOSTOR_HELLO];
+    job j;
+
+    set_out(&j, TLS);
+    for (int i = 0; i < 20; i++) {
+        impostor_hello(&j.me, i % ME, i % 8, raw);
+        assert_true(say_and_go(&j, i % ME, raw, sizeof raw));
+    }
+    expect_life(&j, "a hello in clear");
+    bring_home(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strangers_do_no_harm_without_a_secret),
+        cmocka_unit_test(strangers_do_no_harm_where_ranks_prove_themselves),
+        cmocka_unit_test(strangers_do_no_harm_under_tls),
+        cmocka_unit_test(a_crowd_is_let_in_a_few_at_a_time),
+        cmocka_unit_test(a_handshake_that_was_seen_is_worth_nothing),
+        cmocka_unit_test(a_handshake_cut_or_changed_anywhere_is_refused),
+        cmocka_unit_test(
+            a_changed_head_is_refused_though_its_checksum_is_right),
+        cmocka_unit_test(
+            calls_under_tls_cut_or_changed_or_repeated_are_refused),
+        cmocka_unit_test(nobody_comes_without_tls_where_it_is_wanted),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
