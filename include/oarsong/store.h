@@ -37,8 +37,11 @@ OAR_API oar_status oar_store_create_prefix(oar_store *parent,
  * attempt). A call that loses its connection makes a new one and repeats
  * itself, within that time again (a get or wait within its own time, if that is
  * less but at least a second); whatever it asked for is done once. A failure to
- * reach the server is OAR_E_CLOSED, one that does not answer OAR_E_TIMEOUT. A
- * child made by fork must make its own: calls on an inherited one are
+ * reach the server is OAR_E_CLOSED, one that does not answer OAR_E_TIMEOUT.
+ * Where the job has a secret (OARSONG_SECRET, OARSONG_SECRET_FILE), both ends
+ * must know it, and between hosts all is encrypted: a server without it, with
+ * another, or, between hosts, no secret at all is OAR_E_AUTH, at once. A child
+ * made by fork must make its own: calls on an inherited one are
  * OAR_E_STATE. */
 OAR_API oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
                                         oar_store **store);
@@ -91,8 +94,10 @@ OAR_API oar_status oar_store_clear(oar_store *store);
 typedef struct oar_store_server oar_store_server;
 
 /* Serves a store in this process, by a thread of its own, to whoever connects
- * there: exactly at this address (port 0: at a free one). Memory is bounded:
- * what clients send that is no request is dropped, and a full store says so. */
+ * there and knows the secret that this process has now; without one, to whoever
+ * connects from this host (OARSONG_WIRE=plain: from anywhere). It is exactly at
+ * this address (port 0: at a free one). Memory is bounded: what clients send
+ * that is no request is dropped, and a full store says so. */
 OAR_API oar_status oar_store_serve(const char *address,
                                    oar_store_server **server);
 

@@ -128,12 +128,14 @@ static void warn_of_loopback(const char *address)
 
 /* Where the ranks are known to be on several hosts, rank 0 need not wait for
  * those that its store will refuse. */
-static oar_status check_secret(void)
+static oar_status check_secret(const char *address)
 {
     oari_secret secret;
     oari_wire wire;
     oar_status status;
 
+    if (oari_sock_names_loopback(address))
+        return OAR_OK;
     OARI_TRY(oari_secret_find(&secret));
     status = oari_wire_for(&secret, 0, &wire);
     oari_secret_forget(&secret);
@@ -162,7 +164,7 @@ static oar_status meet_at_master(const char *host, int rank, int size,
     if (used >= (int)sizeof address)
         return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
     if (spans_hosts(size))
-        OARI_TRY(check_secret());
+        OARI_TRY(check_secret(address));
     if (rank == 0 && spans_hosts(size))
         warn_of_loopback(address);
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
@@ -208,6 +210,7 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
     snprintf(address, sizeof address,
              strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)(12288 + (job * 31 + step) % 16384));
+    OARI_TRY(check_secret(address));
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
 }
 

@@ -10,6 +10,7 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -32,6 +33,20 @@ static const char key_salt[] = "oarsong key 1";
 static const char file_salt[] = "oarsong secret file 1";
 
 /* ---- arithmetic ---------------------------------------------------------- */
+
+/* OpenSSL is not to be taken down at exit: threads of ours may still be using
+ * it then. Whoever uses it first decides. */
+static void keep_openssl(void)
+{
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
+}
+
+void oari_secret_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, keep_openssl);
+}
 
 static oar_status broken(const char *what)
 {
@@ -57,11 +72,23 @@ static OSSL_PARAM digest(const char *name)
     return OSSL_PARAM_construct_utf8_string(name, sha256, 0);
 }
 
+static EVP_KDF *fetch_hkdf(void)
+{
+    oari_secret_prepare();
+    return EVP_KDF_fetch(NULL, "HKDF", NULL);
+}
+
+static EVP_MAC *fetch_hmac(void)
+{
+    oari_secret_prepare();
+    return EVP_MAC_fetch(NULL, "HMAC", NULL);
+}
+
 oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
                             oari_secret_part info, unsigned char *out,
                             size_t out_bytes)
 {
-    EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
+    EVP_KDF *kdf = fetch_hkdf();
     EVP_KDF_CTX *context = kdf != NULL ? EVP_KDF_CTX_new(kdf) : NULL;
     OSSL_PARAM param[] = { digest(OSSL_KDF_PARAM_DIGEST),
                            param_of(OSSL_KDF_PARAM_KEY, key),
@@ -95,7 +122,7 @@ static int mac_of(EVP_MAC_CTX *context, oari_secret_part key,
 oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
                             int parts, unsigned char mac[OARI_PROOF_BYTES])
 {
-    EVP_MAC *hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+    EVP_MAC *hmac = fetch_hmac();
     EVP_MAC_CTX *context = hmac != NULL ? EVP_MAC_CTX_new(hmac) : NULL;
     int done = context != NULL && mac_of(context, key, part, parts, mac);
 
@@ -140,7 +167,7 @@ oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
                              const void *const *part, const size_t *bytes,
                              int parts, unsigned char proof[OARI_PROOF_BYTES])
 {
-    oari_secret_part piece[2 * PARTS_MAX];
+    oari_secret_part piece[2 * PARTS_MAX] = { { NULL, 0 } };
     unsigned char length[PARTS_MAX][NUMBER];
 
     if (parts > PARTS_MAX)
@@ -205,7 +232,8 @@ oar_status oari_secret_parse(const char *what, const char *text,
     for (int i = 0; good && i < OARI_SECRET_BYTES; i++) {
         int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
         good = high >= 0 && low >= 0;
-        made.bytes[i] = (unsigned char)(high << 4 | low);
+        if (good)
+            made.bytes[i] = (unsigned char)(high << 4 | low);
     }
     if (!good)
         return oari_fail(OAR_E_ARG, "%s should be %d hex digits", what,

@@ -69,6 +69,10 @@ oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
 oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
                             int parts, unsigned char mac[OARI_PROOF_BYTES]);
 
+/* Makes OpenSSL ready, in the way we need it, before it is first used. Whoever
+ * uses it without these functions calls this first; as often as it likes. */
+void oari_secret_prepare(void);
+
 /* ---- what a connection has to be ----------------------------------------- */
 
 typedef enum oari_wire {

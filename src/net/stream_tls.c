@@ -207,10 +207,9 @@ static int restrict_to_our_kind(SSL_CTX *c)
             SSL_CTX_set1_groups_list(c, "P-256") == 1);
 }
 
-/* Not cleaned up at exit, when threads of ours may still be using it. */
 static void make_contexts(void)
 {
-    OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT, NULL);
+    oari_secret_prepare();
     calling = SSL_CTX_new(TLS_client_method());
     answering = SSL_CTX_new(TLS_server_method());
     if (calling == NULL || answering == NULL || !make_method() ||

@@ -532,6 +532,27 @@ static void two_jobs_at_one_address_do_not_merge(void **state)
     oar_store_server_destroy(server);
 }
 
+/* Where it is known that there are other hosts, nobody waits for them. */
+static void several_hosts_without_a_secret_are_told_what_to_do(void **state)
+{
+    static const char *const words[] = { "oarsong run", "OARSONG_SECRET_FILE",
+                                         "OARSONG_WIRE=plain" };
+    oar_group *g = NULL;
+
+    for (int slurm = 0; slurm < 2; slurm++)
+        for (int rank = 0; rank < 2; rank++) {
+            forget_env(NULL);
+            set_number(slurm ? "SLURM_NTASKS" : "WORLD_SIZE", RANKS);
+            set_number(slurm ? "SLURM_PROCID" : "RANK", rank);
+            setenv(slurm ? "SLURM_NNODES" : "LOCAL_WORLD_SIZE", "2", 1);
+            setenv(slurm ? "SLURM_LAUNCH_NODE_IPADDR" : "MASTER_ADDR",
+                   "192.0.2.1", 1);
+            for (int i = 0; i < 3; i++)
+                assert_says(oar_group_from_env(NULL, &g), OAR_E_AUTH, words[i]);
+        }
+    assert_null(g);
+}
+
 static void a_secret_that_is_none_stops_everybody(void **state)
 {
     oar_store_server *server = NULL;
@@ -617,6 +638,7 @@ int main(void)
         TEST(ranks_meet_at_an_address),
         TEST(ranks_meet_by_a_secret_and_by_tls),
         TEST(two_jobs_at_one_address_do_not_merge),
+        TEST(several_hosts_without_a_secret_are_told_what_to_do),
         TEST(a_secret_that_is_none_stops_everybody),
         TEST(a_tcp_group_of_one_needs_no_network),
         TEST(a_tcp_group_refuses_bad_arguments),
