@@ -167,6 +167,7 @@ static oar_status run(launch *l)
     struct rlimit before;
     int reaper = 0;
     oar_status status;
+    oar_error why;
 
     prctl(PR_GET_CHILD_SUBREAPER, &reaper);
     if (l->opts.sole)
@@ -177,11 +178,12 @@ static oar_status run(launch *l)
     status = get_ready(l);
     if (status == OAR_OK)
         status = launch_epochs_run(l);
+    why = *oar_last_error();
     drop(l);
     launch_signals_restore(l);
     setrlimit(RLIMIT_NOFILE, &before);
     prctl(PR_SET_CHILD_SUBREAPER, reaper);
-    return status;
+    return status != OAR_OK ? oari_fail_with(&why) : OAR_OK;
 }
 
 static oar_status launch_all(launch *l, const oar_launch_opts *opts,

@@ -33,8 +33,9 @@ struct launch_nodes {
     char id[AGENT_ID_ROOM], key[32];
     agent_note note;
     int64_t lease_ms, beat_ns;
+    int lost;   /* the registrar */
     int number; /* of the round that we are or were in; -1: none yet */
-    char why[256];
+    char why[512];
 };
 
 /* ---- the store ----------------------------------------------------------- */
@@ -78,11 +79,15 @@ static oar_status read_key(launch_nodes *n, const char *key, char **text)
 
 /* ---- coming -------------------------------------------------------------- */
 
-static oar_status lost_registrar(const launch *l)
+/* There is nothing to be done without it, nor anybody to tell. */
+static oar_status lost_registrar(launch *l)
 {
     char why[256];
 
     snprintf(why, sizeof why, "%s", oar_last_error_text());
+    l->nodes->lost = 1;
+    l->result.exit_code = 1;
+    l->result.failed_rank = -1;
     return oari_fail(OAR_E_PEER,
                      "the launcher at %s, which keeps the register of nodes, "
                      "is gone: %s",
@@ -173,6 +178,9 @@ oar_status launch_nodes_open(launch *l)
     n->lease_ms = l->opts.lease_ms > 0 ? l->opts.lease_ms : DEFAULT_LEASE_MS;
     if (registrar_start(&l->opts, l->run_id, &n->registrar, &n->fd) != OAR_OK)
         n->registrar = 0; /* somebody else's, then */
+    else
+        launch_say(l, "the register of nodes is served here, at %s",
+                   l->opts.endpoint);
     OARI_TRY(connect(l, n));
     return introduce(l, n);
 }
@@ -213,8 +221,10 @@ void launch_nodes_look(launch *l)
         return;
     if ((status = beat(n)) == OAR_OK)
         status = read_word(l, &what);
-    if (status != OAR_OK)
+    if (status != OAR_OK) {
+        lost_registrar(l);
         snprintf(n->why, sizeof n->why, "%s", oar_last_error_text());
+    }
     if (status != OAR_OK || what != WORD_NONE) {
         l->over = n->why;
         launch_say(l, "epoch %d is over: %s", l->epoch.number, n->why);
@@ -378,19 +388,16 @@ oar_status launch_nodes_join(launch *l, int *more)
     oar_status status;
 
     *more = 0;
+    if (l->nodes->lost)
+        return oari_fail(OAR_E_PEER, "%s", l->nodes->why);
     if (l->nodes->note.state == AGENT_RUNS && l->told == 0 &&
-        be_in_state(l->nodes, AGENT_WAITS) != OAR_OK) {
-        l->result.exit_code = 1;
+        be_in_state(l->nodes, AGENT_WAITS) != OAR_OK)
         return lost_registrar(l);
-    }
     l->result.exit_code = l->told != 0 ? 128 + l->told : 0;
     l->result.failed_rank = -1;
     status = next_round(l, more);
-    if (status == OAR_E_CLOSED || status == OAR_E_TIMEOUT) {
-        l->result.exit_code = 1;
-        return lost_registrar(l);
-    }
-    return status;
+    return status == OAR_E_CLOSED || status == OAR_E_TIMEOUT ? lost_registrar(l)
+                                                             : status;
 }
 
 void launch_nodes_ended(launch *l, oar_status status)
@@ -430,7 +437,7 @@ void launch_nodes_close(launch *l)
 
     if (n == NULL)
         return;
-    if (n->store != NULL && n->key[0] != 0)
+    if (n->store != NULL && n->key[0] != 0 && !n->lost)
         oar_store_delete(n->store, n->key);
     if (n->registrar > 0)
         see_registrar_out(l);

@@ -36,7 +36,6 @@ static oar_store_server *make_server(oari_wire wire)
     FUZZ_CHECK(oari_trust_make(&secret, &s->trust) == OAR_OK);
     s->trust.near = s->trust.far = wire;
     s->trust.not_far = 0;
-    s->warned = 1;
     s->limits = oari_store_default_limits;
     s->limits.kept_bytes = 8192;
     s->limits.moving_bytes = 1 << 20;

@@ -227,8 +227,8 @@ static oar_status open_store(oar_store **store)
 {
     const char *where = getenv("OARSONG_STORE");
 
-    CHECK(where != NULL && strncmp(where, "file:", 5) == 0);
-    return oar_store_create_file(where + 5, store);
+    CHECK(where != NULL && strncmp(where, "tcp:", 4) == 0);
+    return oar_store_create_tcp(where + 4, PATIENCE_MS, store);
 }
 
 static oar_status join(oar_group *world, oar_store *store, const char *name,

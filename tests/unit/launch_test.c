@@ -508,10 +508,7 @@ static void wait_for_state(int pid, int stopped)
 
 static void a_launcher_that_is_stopped_stops_its_ranks(void **state)
 {
-    child c = start_launcher(1,
-                             "trap 'exit 0' USR1; echo $$ >&9; "
-                             "while :; do sleep 0.02; done",
-                             NULL, NULL);
+    child c = start_launcher(1, "echo $$ >&9; exec sleep 50", NULL, NULL);
     FILE *said = fdopen(dup(c.fd), "r");
     int pid = 0, how;
 
@@ -524,7 +521,7 @@ static void a_launcher_that_is_stopped_stops_its_ranks(void **state)
     assert_int_equal(kill(c.pid, SIGCONT), 0);
     wait_for_state(pid, 0);
     assert_int_equal(kill(pid, SIGUSR1), 0);
-    expect_exit(&c, 0);
+    expect_exit(&c, 128 + SIGUSR1);
 }
 
 static void what_ranks_started_ends_with_a_launcher_that_is_killed(void **state)
@@ -547,8 +544,10 @@ static void what_hides_from_its_group_is_found(void **state)
 
     o.sole = 1;
     c = start_launcher(2,
-                       "(setsid sh -c 'printf x >&9; exec sleep 50' &) ; "
-                       "exec sleep 0.2",
+                       "hide=$TMPDIR/hides.$RANK; export hide; "
+                       "(setsid sh -c 'printf x >&9; touch $hide; "
+                       "exec sleep 50' &); "
+                       "until rm $hide 2>/dev/null; do sleep 0.01; done",
                        &o, NULL);
     hear(&c, 2);
     expect_exit(&c, 0);
