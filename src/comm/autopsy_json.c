@@ -185,7 +185,9 @@ static json_t *rank_of(const oar_autopsy *a, int rank)
     json_object_set_new(o, "note", json_string(w->note));
     json_object_set_new(o, "now_ms", ms(w->now_ns));
     json_object_set_new(o, "wall_ms",
-                        ms(head->wall_ns - head->base_ns + w->now_ns));
+                        json_real(((double)head->wall_ns -
+                                   (double)head->base_ns + (double)w->now_ns) /
+                                  1e6));
     json_object_set_new(o, "groups_not_recorded",
                         number(atomic_load(&head->crowded)));
     json_object_set_new(o, "groups_damaged", number(w->image.damaged));

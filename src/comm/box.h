@@ -22,8 +22,6 @@ enum {
     OARI_SITES = 256,
     OARI_MEMBERS = 1024 /* = OARI_MAX_RANKS */
 };
-/* No time in a box is beyond that, so that three of them can be added. */
-#define OARI_TIME_MOST  (INT64_C(1) << 61)
 #define OARI_BOX_BYTES  ((size_t)(1 + OARI_BOX_RINGS) * OARI_BOX_UNIT)
 #define OARI_BOX_SUFFIX ".oarrec"
 

@@ -58,6 +58,13 @@ void oari_text_mend(char *text, size_t room)
 
 #define MEND(field) oari_text_mend(field, sizeof field)
 
+/* Moments that can be added and subtracted; 0 for one that cannot be. */
+static void mend_time(int64_t *ns)
+{
+    if (*ns < 0 || *ns > INT64_MAX / 4)
+        *ns = 0;
+}
+
 /* ---- rings --------------------------------------------------------------- */
 
 static void mend_slot(oari_slot *s, uint64_t index)
@@ -87,11 +94,6 @@ static void mend_fault(oari_box_fault *f)
         f->status = OAR_E_INTERNAL;
 }
 
-static int is_time(int64_t ns)
-{
-    return ns >= 0 && ns <= OARI_TIME_MOST;
-}
-
 static int makes_sense(const oari_ring *r)
 {
     uint32_t state = atomic_load(&r->state);
@@ -101,12 +103,14 @@ static int makes_sense(const oari_ring *r)
            r->version == OARI_BOX_VERSION && state >= OARI_RING_JOINING &&
            state <= OARI_RING_ENDED && r->ranks >= 1 &&
            r->ranks <= OARI_MEMBERS && r->rank >= 0 && r->rank < r->ranks &&
-           (members == 0 || members == (uint32_t)r->ranks) &&
-           is_time(r->base_ns) && is_time(r->ended_ns);
+           (members == 0 || members == (uint32_t)r->ranks) && r->base_ns >= 0 &&
+           r->ended_ns >= 0;
 }
 
 static void mend_ring(oari_ring *r)
 {
+    mend_time(&r->base_ns);
+    mend_time(&r->ended_ns);
     MEND(r->backend);
     MEND(r->group);
     mend_fault(&r->fault);
@@ -123,16 +127,6 @@ static void mend_ring(oari_ring *r)
 
 /* ---- the box ------------------------------------------------------------- */
 
-static void mend_times(oari_head *head)
-{
-    int64_t *const time[] = { &head->base_ns, &head->wall_ns, &head->seen_ns,
-                              &head->seen_wall_ns, &head->look_ns };
-
-    for (size_t i = 0; i < sizeof time / sizeof *time; i++)
-        if (!is_time(*time[i]))
-            *time[i] = 0;
-}
-
 static void mend_box(oari_image *image)
 {
     oari_box *box = image->box;
@@ -144,7 +138,11 @@ static void mend_box(oari_image *image)
         box->head.rank = -1;
     if (box->head.world < 0 || box->head.world > OARI_MEMBERS)
         box->head.world = 0;
-    mend_times(&box->head);
+    mend_time(&box->head.base_ns);
+    mend_time(&box->head.wall_ns);
+    mend_time(&box->head.seen_ns);
+    mend_time(&box->head.seen_wall_ns);
+    mend_time(&box->head.look_ns);
     for (int i = 0; i < image->rings; i++) {
         oari_ring *r = &box->ring[i];
 

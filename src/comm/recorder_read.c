@@ -38,8 +38,7 @@ static int64_t ticks_to_ns(const oari_ring *r, double rate, uint64_t ticks)
     int64_t sum;
 
     if (ticks == 0 || !(ns > -4e18 && ns < 4e18) ||
-        __builtin_add_overflow(r->base_ns, (int64_t)ns, &sum) || sum < 0 ||
-        sum > OARI_TIME_MOST)
+        __builtin_add_overflow(r->base_ns, (int64_t)ns, &sum))
         return 0;
     return sum;
 }

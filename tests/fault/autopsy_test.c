@@ -72,6 +72,7 @@ static int be_rank(crew *c, int rank, void *arg)
 
 static int spin(void)
 {
+    crew_raise(ready);
     while (atomic_load(flag) == 0)
         ;
     return 0;
@@ -438,6 +439,10 @@ static void expect_missing(deed_fn fn, const char *name, const char *verdict,
     char *text;
 
     start(&now, fn, name);
+    if (fn == stop_before)
+        assert_true(crew_wait_stopped(&now, 2, CREW_PATIENCE_MS));
+    else
+        assert_true(crew_await(ready, RANKS + 1, CREW_PATIENCE_MS));
     await_stall(&now, &stall);
     assert_string_equal(stall.group, "world");
     assert_int_equal(stall.kind, OAR_COLL_ALL_REDUCE);
@@ -584,6 +589,7 @@ static void a_row_of_waits_is_followed_to_its_end(void **state)
     char *text, line[1100];
 
     start(&now, wait_in_part, "rank 3 is waited for in a part");
+    assert_true(crew_await(ready, RANKS + 1, CREW_PATIENCE_MS));
     a = await_text(&now, "rank 3 (host "); /* a second later */
     assert_true(oar_autopsy_stall(a, STALL_MS, &stall));
     text = text_of(a);
@@ -669,6 +675,7 @@ static void what_was_saved_says_the_same_when_all_are_gone(void **state)
     char *before, *after;
 
     start(&now, stop_before, "saved while rank 2 is stopped");
+    assert_true(crew_wait_stopped(&now, 2, CREW_PATIENCE_MS));
     a = await_waiting(&now, "013");
     OK(oar_autopsy_note(a, 1, "killed by SIGSEGV"));
     before = text_of(a);
