@@ -7,7 +7,7 @@
 
 #include "fuzz.h"
 
-enum { MOST = 1 << 20, SHORT = 600 };
+enum { MOST = 1 << 20, SHORT = 300 };
 
 /* Of its own memory, so that a sanitizer sees a byte read too far. */
 static void run(const uint8_t *data, size_t bytes)
