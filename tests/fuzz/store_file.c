@@ -12,18 +12,24 @@
 
 static char folder[64];
 
-static void remove_folder(void)
-{
-    rmdir(folder);
-}
-
 static void make_folder(void)
 {
-    const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    const char *base = getenv("TMPDIR");
 
-    snprintf(folder, sizeof folder, "%s/oarsong-fuzz-XXXXXX", base);
+    snprintf(folder, sizeof folder, "%.40s/oarsong-fuzz-XXXXXX",
+             base != NULL ? base : "/tmp");
     FUZZ_CHECK(mkdtemp(folder) != NULL);
-    atexit(remove_folder);
+}
+
+/* With everything in it, as the store promises. */
+static void remove_folder(void)
+{
+    oar_store *store;
+
+    FUZZ_CHECK(oar_store_create_file(folder, &store) == OAR_OK);
+    FUZZ_CHECK(oar_store_clear(store) == OAR_OK);
+    oar_store_destroy(store);
+    FUZZ_CHECK(access(folder, F_OK) != 0);
 }
 
 /* A file with the first line as its name and the rest in it. */
@@ -69,8 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char *text, *content;
     int at;
 
-    if (folder[0] == 0)
-        make_folder();
+    make_folder();
     text = fuzz_text(data, bytes);
     content = strchr(text, '\n');
     if (content != NULL) {
@@ -79,12 +84,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         if (at >= 0) {
             use_store(text, "");
             use_store("n", "n");
-            unlinkat(at, text, 0);
-            unlinkat(at, "n", 0);
-            unlinkat(at, ".lock", 0);
             close(at);
         }
     }
+    remove_folder();
     free(text);
     return 0;
 }
