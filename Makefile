@@ -5,7 +5,7 @@ DESTDIR ?=
 COMMAND  = build/release/bin/oarsong
 
 .PHONY: all release dev packages demo test conform check asan tsan \
-        nightly install clean help
+        soak fuzz nightly install clean help
 .NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
 
 all: release
@@ -15,6 +15,8 @@ help:
 	@echo 'make demo       install what is missing, build, train a GPT on two ranks'
 	@echo 'make test       install what is missing, build, run the tests'
 	@echo 'make conform    every operation on every backend, 1 to 8 ranks; long'
+	@echo 'make soak       a million mixed operations on 8 ranks, over shm and tcp'
+	@echo 'make fuzz       every reader of bytes from outside, FUZZ_SECONDS=600 each'
 	@echo 'make check      layers, headers, exports, ABI, format, lint'
 	@echo 'make asan       the tests with the address and undefined sanitizers'
 	@echo 'make tsan       the tests with the thread sanitizer'
@@ -41,6 +43,13 @@ test: packages release
 
 conform: packages release
 	scripts/run-conform
+
+soak: packages release
+	scripts/soak
+
+fuzz:
+	@scripts/install-packages --check
+	scripts/fuzz
 
 asan tsan: %: packages build/%/build.ninja
 	cmake --build build/$*

@@ -173,20 +173,37 @@ static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
     return OAR_OK;
 }
 
-/* The first byte that the layout reaches; elements have to be aligned. */
-static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
-                            const oari_layout *at, void **data)
+/* The first byte that the layout reaches, from its offset on; false if some are
+ * at no address at all. */
+static int first_byte(const oari_dl_tensor *dl, uint64_t before, uint64_t bytes,
+                      uintptr_t *first)
 {
-    int64_t bytes = (int64_t)oar_dtype_size(dtype);
-    char *first = dl->data;
+    uintptr_t zero = (uintptr_t)dl->data, end;
 
-    if (first != NULL)
-        first += dl->byte_offset;
-    if ((uintptr_t)first % (uintptr_t)bytes != 0)
+    return !__builtin_add_overflow(zero, dl->byte_offset, &zero) &&
+           !__builtin_sub_overflow(zero, before, first) &&
+           !__builtin_add_overflow(*first, bytes, &end);
+}
+
+/* Where the layout begins, of that many elements; they have to be aligned. */
+static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
+                            const oari_layout *at, int64_t elements,
+                            void **data)
+{
+    uint64_t size = oar_dtype_size(dtype);
+    uintptr_t first = 0;
+
+    if (dl->data == NULL)
+        return OAR_OK;
+    if (!first_byte(dl, (uint64_t)at->offset * size, (uint64_t)elements * size,
+                    &first))
+        return oari_fail(OAR_E_ARG, "dlpack_import of %s: strides too large",
+                         oari_shape_text(at->shape).text);
+    if (first % size != 0)
         return oari_fail(
             OAR_E_ARG, "dlpack_import of %s %s: its elements are not aligned",
             oar_dtype_name(dtype), oari_shape_text(at->shape).text);
-    *data = first != NULL ? first - at->offset * bytes : NULL;
+    *data = (void *)first;
     return OAR_OK;
 }
 
@@ -200,7 +217,7 @@ static oar_status wrap(oari_dl_managed *in, oar_dtype *dtype, oari_layout *at,
     OARI_TRY(check_managed(in));
     OARI_TRY(find_dtype(in->tensor.dtype, dtype));
     OARI_TRY(find_layout(&in->tensor, *dtype, at, &elements));
-    OARI_TRY(find_data(&in->tensor, *dtype, at, &data));
+    OARI_TRY(find_data(&in->tensor, *dtype, at, elements, &data));
     OARI_TRY(oari_storage_over(data, (size_t)elements * oar_dtype_size(*dtype),
                                drop_managed, in, storage));
     (*storage)->read_only = (in->flags & OARI_DL_READ_ONLY) != 0;

@@ -342,7 +342,7 @@ oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
     memset(rules, 0, sizeof *rules);
 #define X(field, name, normal, text) \
     rules->field = (normal);         \
-    OARI_TRY(oari_env_int(name, 0, INT64_MAX / 2, &rules->field));
+    OARI_TRY(oari_env_int(name, 0, OARI_RULE_MOST, &rules->field));
     OARI_RULE_LIST(X)
 #undef X
     if (algorithm == NULL)

@@ -47,6 +47,8 @@ extern const oari_algorithm oari_algorithms[];
     X(two_level, "OARSONG_TWO_LEVEL", 1,                                     \
       "1: inside hosts first, then across; 0: all ranks alike")
 
+#define OARI_RULE_MOST (INT64_MAX / 2) /* of one of them; the least is 0 */
+
 typedef struct oari_rules {
 #define X(field, name, normal, text) int64_t field;
     OARI_RULE_LIST(X)

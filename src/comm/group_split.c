@@ -75,13 +75,17 @@ static int tidy_ranks(int *rank, int count)
 
 /* ---- names --------------------------------------------------------------- */
 
+/* Different for all lists that will ever be asked for: a group is known by it.
+ */
 static uint64_t hash_ranks(const int *rank, int count)
 {
     uint64_t hash = (uint64_t)count;
 
     for (int i = 0; i < count; i++) {
-        hash = (hash ^ (uint64_t)rank[i]) * 0x9e3779b97f4a7c15u;
-        hash ^= hash >> 29;
+        hash += ((uint64_t)rank[i] + 1) * 0x9e3779b97f4a7c15u;
+        hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
+        hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
+        hash ^= hash >> 31;
     }
     return hash;
 }
@@ -92,13 +96,13 @@ static void name_child(const oar_group *parent, const char *own, char *name,
                        size_t bytes)
 {
     int n = snprintf(name, bytes, "%s.%s", parent->name, own);
-    unsigned hash = 0;
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
 
     if (n >= 0 && (size_t)n < bytes && n <= OARI_NAME_MAX)
         return;
     for (const char *c = parent->name; *c != 0; c++)
-        hash = hash * 31 + (unsigned char)*c;
-    snprintf(name, bytes, "%.60s~%08x.%s", parent->name, hash, own);
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    snprintf(name, bytes, "%.60s~%016" PRIx64 ".%s", parent->name, hash, own);
 }
 
 /* How often that list has been asked for on this group. Every one of those

@@ -50,11 +50,11 @@ static int read_stat(long pid, long *parent, unsigned long long *start)
                   parent, start) == 2;
 }
 
-static int holds(const char *environ, ssize_t bytes, const char *name)
+static int holds(const char *text, ssize_t bytes, const char *name)
 {
     size_t length = strlen(name);
 
-    for (const char *at = environ; at < environ + bytes; at += strlen(at) + 1)
+    for (const char *at = text; at < text + bytes; at += strlen(at) + 1)
         if (strncmp(at, name, length) == 0 && at[length] == '=')
             return 1;
     return 0;

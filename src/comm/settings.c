@@ -162,7 +162,8 @@ static oar_status read_text(const char *text, oar_group_opts *o,
     for (int i = 0; i < RULES; i++) {
         int used = 0;
 
-        if (sscanf(text, "%" SCNd64 " %n", &rule[i], &used) != 1 || used == 0)
+        if (sscanf(text, "%" SCNd64 " %n", &rule[i], &used) != 1 || used == 0 ||
+            rule[i] < 0 || rule[i] > OARI_RULE_MOST)
             return bad_text(text);
         text += used;
     }

@@ -39,15 +39,20 @@ uint32_t oari_crc32c_plain(const void *data, size_t bytes)
 
 #if defined(__aarch64__)
 
-#define BY_PROCESSOR __attribute__((target("+crc")))
+#if defined(__clang__) /* its header has them only where all code may */
+#define BY_PROCESSOR     __attribute__((target("crc")))
+#define CRC_8(crc, word) __builtin_arm_crc32cd(crc, word)
+#define CRC_1(crc, byte) __builtin_arm_crc32cb(crc, byte)
+#else
+#define BY_PROCESSOR     __attribute__((target("+crc")))
+#define CRC_8(crc, word) __crc32cd(crc, word)
+#define CRC_1(crc, byte) __crc32cb(crc, byte)
+#endif
 
 static int processor_can(void)
 {
     return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
 }
-
-#define CRC_8(crc, word) __crc32cd(crc, word)
-#define CRC_1(crc, byte) __crc32cb(crc, byte)
 
 #elif defined(__x86_64__)
 

@@ -401,6 +401,20 @@ static void what_cannot_come_in_is_given_back_at_once(void **state)
     refuses(&f, OAR_E_ARG, "strides");
 }
 
+static void what_reaches_beyond_all_memory_is_refused(void **state)
+{
+    foreign f;
+
+    make_foreign(&f);
+    f.managed.tensor.strides = f.strides;
+    f.strides[0] = -(INT64_C(1) << 50); /* before the first address */
+    f.strides[1] = 1;
+    refuses(&f, OAR_E_ARG, "strides too large");
+    make_foreign(&f);
+    f.managed.tensor.byte_offset = UINT64_MAX - 3; /* behind the last */
+    refuses(&f, OAR_E_ARG, "strides too large");
+}
+
 static void no_deleter_is_fine(void **state)
 {
     foreign f;
@@ -458,6 +472,7 @@ int main(void)
         cmocka_unit_test(nothing_that_trains_writes_to_read_only_tensors),
         cmocka_unit_test(running_statistics_are_not_kept_in_read_only_tensors),
         cmocka_unit_test(what_cannot_come_in_is_given_back_at_once),
+        cmocka_unit_test(what_reaches_beyond_all_memory_is_refused),
         cmocka_unit_test(no_deleter_is_fine),
         cmocka_unit_test(every_allocation_may_fail),
     };

@@ -125,6 +125,37 @@ static oar_status subset_cases(oar_group *g, void *arg)
     return oar_barrier(g, NULL, NULL);
 }
 
+/* Lists that were once taken for each other, as their hashes were the same. */
+static oar_status similar_lists(oar_group *g, void *arg)
+{
+    static const int list[][3] = { { 6, 7, -1 }, { 3, 4, 7 },  { 2, -1, -1 },
+                                   { 2, 3, -1 }, { 4, 7, -1 }, { 3, 6, 7 } };
+    int rank = oar_group_rank(g);
+
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        int count = list[i][1] < 0 ? 1 : list[i][2] < 0 ? 2 : 3, mine = 0;
+        oar_group *sub;
+
+        for (int j = 0; j < count; j++)
+            mine |= list[i][j] == rank;
+        if (!mine)
+            continue;
+        CHECK_OK(oar_group_subset(g, count, list[i], &sub));
+        CHECK(oar_group_size(sub) == count);
+        CHECK_OK(oar_barrier(sub, NULL, NULL));
+        oar_group_destroy(sub);
+    }
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void similar_lists_make_different_groups(void **state)
+{
+    oar_group_opts opts = { .size = sizeof opts, .timeout_ms = 10000 };
+
+    assert_int_equal(ranks_run("sim", 8, &opts, similar_lists, NULL), OAR_OK);
+    assert_int_equal(ranks_run("tcp", 8, &opts, similar_lists, NULL), OAR_OK);
+}
+
 static void a_subset_is_sorted_and_has_every_rank_once(void **state)
 {
     ranks_all(4, subset_cases, NULL);
@@ -275,6 +306,7 @@ int main(void)
         cmocka_unit_test(a_rank_without_a_colour_gets_no_group),
         cmocka_unit_test(children_have_children_and_outlive_their_parents),
         cmocka_unit_test(a_subset_is_sorted_and_has_every_rank_once),
+        cmocka_unit_test(similar_lists_make_different_groups),
         cmocka_unit_test(groups_that_share_a_pair_do_not_mix),
         cmocka_unit_test(operations_on_several_groups_go_on_at_once),
         cmocka_unit_test(children_of_a_long_name_have_names_that_fit),

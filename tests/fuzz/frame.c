@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Heads of frames between ranks, with and without a right checksum, and fault
+ * records. What is read is written back as it was. */
+#include "fuzz.h"
+
+#include "net/frame.h"
+
+static void put_checksum(unsigned char raw[OARI_FRAME_BYTES])
+{
+    uint32_t sum = oari_crc32c(raw, OARI_FRAME_BYTES - 4);
+
+    for (int i = 0; i < 4; i++)
+        raw[OARI_FRAME_BYTES - 4 + i] = (unsigned char)(sum >> 8 * i);
+}
+
+static void read_head(const unsigned char raw[OARI_FRAME_BYTES])
+{
+    unsigned char again[OARI_FRAME_BYTES];
+    oari_frame frame;
+
+    if (oari_frame_read(raw, &frame) != OAR_OK)
+        return;
+    oari_frame_write(&frame, again);
+    FUZZ_CHECK(memcmp(raw, again, sizeof again) == 0);
+}
+
+static void read_fault(const unsigned char raw[OARI_FAULT_BYTES])
+{
+    unsigned char first[OARI_FAULT_BYTES], second[OARI_FAULT_BYTES];
+    oar_error record, again;
+
+    oari_fault_read(raw, &record);
+    FUZZ_CHECK(strnlen(record.text, sizeof record.text) < sizeof record.text);
+    FUZZ_CHECK(strnlen(record.site, sizeof record.site) < sizeof record.site);
+    FUZZ_CHECK(strnlen(record.label, sizeof record.label) <
+               sizeof record.label);
+    FUZZ_CHECK(strnlen(record.host, sizeof record.host) < sizeof record.host);
+    FUZZ_CHECK(strnlen(record.operation, sizeof record.operation) <
+               sizeof record.operation);
+    oari_fault_write(&record, first);
+    oari_fault_read(first, &again);
+    oari_fault_write(&again, second);
+    FUZZ_CHECK(memcmp(first, second, sizeof first) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    unsigned char head[OARI_FRAME_BYTES], fault[OARI_FAULT_BYTES];
+
+    fuzz_take(&data, &bytes, head, sizeof head);
+    read_head(head);
+    put_checksum(head);
+    read_head(head);
+    fuzz_take(&data, &bytes, fault, sizeof fault);
+    read_fault(fault);
+    return 0;
+}
