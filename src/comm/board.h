@@ -34,7 +34,7 @@ enum {
  * cache line when the payload is small. */
 typedef struct oari_line {
     _Atomic uint64_t stamp; /* the meeting; written last */
-    uint64_t fingerprint;   /* of the operation, see call.h */
+    uint64_t fingerprint;   /* of the operation and all before: history.h */
     uint64_t sequence;      /* of the operation */
     double factor;
     uint64_t in, out;             /* where the buffers are; 0: out of reach */

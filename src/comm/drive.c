@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/dispute.h"
 
 enum {
     YIELD_NS = 50000,        /* before going to sleep */
@@ -127,6 +128,9 @@ void oari_drive_look(oar_group *g)
 
     if ((published = oari_group_published(g)) != NULL)
         oari_group_adopt(g, published);
+    oari_dispute_look(g);
+    if (oari_disputing(e->dispute))
+        return; /* it has a deadline of its own */
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
             look_at(g, e->lane[i].work);
@@ -292,9 +296,11 @@ static int drive_lane(oar_group *g, oari_lane *lane)
     switch (oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
     case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
-    case OARI_FAILED: oari_group_break(g, lane->work, -1); return 1;
+    case OARI_FAILED: break;
     }
-    return 0;
+    if (!lane->exec.doubt.found || !oari_dispute_open(g, &lane->exec))
+        oari_group_break(g, lane->work, -1);
+    return 1;
 }
 
 static int drive_collectives(oar_group *g)
@@ -302,7 +308,7 @@ static int drive_collectives(oar_group *g)
     oari_engine *e = &g->engine;
     int moved = 0;
 
-    if (e->busy == 0)
+    if (e->busy == 0 || oari_disputing(e->dispute))
         return 0;
     for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL)

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "comm/dispute.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
@@ -293,10 +294,28 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
+    x->history = &g->engine.history;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
     x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
     x->chunk_bytes = o->chunk_bytes;
     return oari_exec_init(x);
+}
+
+/* What is needed to settle who did what. */
+static oar_status make_history(oar_group *g)
+{
+    oari_history *h = &g->engine.history;
+    int met =
+        g->board != NULL && g->board->member == NULL && !g->rules.messages_only;
+
+    if (g->ranks == 1 || g->backend->peek == NULL ||
+        (g->can & OAR_CAN_PROBE) == 0)
+        return OAR_OK;
+    h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
+    h->ring = oari_alloc(h->room, sizeof *h->ring);
+    if (h->ring == NULL)
+        return OAR_E_NOMEM;
+    return oari_dispute_create(g->ranks, &g->engine.dispute);
 }
 
 static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
@@ -307,6 +326,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     if (e->lane == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(check_rules(g));
+    OARI_TRY(make_history(g));
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
@@ -318,6 +338,8 @@ static void drop_lanes(oari_engine *e)
     for (int i = 0; i < e->lanes; i++)
         oari_exec_clear(&e->lane[i].exec);
     oari_free(e->lane);
+    oari_dispute_destroy(e->dispute);
+    oari_free(e->history.ring);
 }
 
 oar_status oari_group_check_world(int rank, int size)

@@ -73,7 +73,9 @@ typedef struct oari_engine {
     int lanes, busy;        /* how many, and in use */
     int alone;              /* the one under way, or next, is a barrier */
     uint64_t number;        /* of the collective started last */
-    oar_work *message;      /* the driver's: messages under way */
+    oari_history history;   /* the driver's */
+    struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
+    oar_work *message;            /* the driver's: messages under way */
     pthread_t thread;
     int has_thread, stop; /* under lock */
 } oari_engine;

@@ -290,7 +290,7 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
     order_stores();
     put(&s->posted, oari_ticks());
     put(&s->done, 0);
-    put(&s->count, call->out.count);
+    put(&s->count, oari_call_count(call));
     put(&s->what, (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                       (uint64_t)call->out.dtype << 16 |
                       (uint64_t)(uint32_t)(call->root + 1) << 32);

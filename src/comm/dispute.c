@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dispute: see dispute.h. Every account that is sent is a letter of its own,
+ * kept until the backend is done with it. Questions are sent so that they wait
+ * with their sender until the other looks: a rank that computes for long is
+ * not filled up with them. */
+#include "comm/dispute.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/account.h"
+
+enum {
+    SPEAK_MS = 1000,   /* for all to say what they did */
+    HEAR_MS = 1500,    /* who is only told leaves the verdict to others */
+    ASK_ALL = 64,      /* ranks; in larger groups only who is waited for */
+    LETTERS_OF_ONE = 4 /* under way to one rank */
+};
+
+static const uint64_t account_tag = UINT64_C(3) << 61;
+
+int64_t oari_dispute_ask_ms = 1000;
+
+typedef struct letter {
+    struct letter *next;
+    oar_transfer transfer;
+    oari_account account;
+} letter;
+
+struct oari_dispute {
+    int ranks;
+    letter *letters; /* under way */
+    int *under_way;  /* by rank: how many of them */
+    oar_transfer taking;
+    int takes;
+    oari_account heard; /* being taken */
+
+    uint64_t waits_for; /* the collective that waits, and since when */
+    int64_t since_ns;
+    int asked;
+    char (*last)[sizeof(((oari_account *)0)->last)]; /* by rank */
+    uint64_t *is_in; /* by rank: the newest collective it has spoken of */
+
+    int open, mine; /* mine: I have found it myself */
+    int against;    /* whom I doubt */
+    uint64_t number;
+    int64_t deadline_ns;
+    oari_account own;
+    oari_account **said; /* by rank; NULL: nothing yet */
+};
+
+/* ---- making -------------------------------------------------------------- */
+
+oar_status oari_dispute_create(int ranks, oari_dispute **dispute)
+{
+    size_t n = (size_t)ranks;
+    oari_dispute *d = oari_alloc(1, sizeof *d);
+
+    if (d == NULL)
+        return OAR_E_NOMEM;
+    d->ranks = ranks;
+    d->under_way = oari_alloc(n, sizeof *d->under_way);
+    d->is_in = oari_alloc(n, sizeof *d->is_in);
+    d->said = oari_alloc(n, sizeof *d->said);
+    if (d->under_way == NULL || d->is_in == NULL || d->said == NULL) {
+        oari_dispute_destroy(d);
+        return OAR_E_NOMEM;
+    }
+    *dispute = d;
+    return OAR_OK;
+}
+
+void oari_dispute_destroy(oari_dispute *dispute)
+{
+    if (dispute == NULL)
+        return;
+    for (letter *l = dispute->letters, *next; l != NULL; l = next) {
+        next = l->next;
+        oari_free(l);
+    }
+    for (int r = 0; dispute->said != NULL && r < dispute->ranks; r++)
+        if (dispute->said[r] != &dispute->own)
+            oari_free(dispute->said[r]);
+    oari_free(dispute->said);
+    oari_free(dispute->last);
+    oari_free(dispute->is_in);
+    oari_free(dispute->under_way);
+    oari_free(dispute);
+}
+
+int oari_disputing(const oari_dispute *dispute)
+{
+    return dispute != NULL && dispute->open;
+}
+
+const char *oari_dispute_last(const oari_dispute *dispute, int rank)
+{
+    return dispute != NULL && dispute->last != NULL && rank >= 0
+               ? dispute->last[rank]
+               : "";
+}
+
+int oari_dispute_is_in(const oari_dispute *dispute, int rank, uint64_t number)
+{
+    return dispute != NULL && dispute->is_in[rank] >= number;
+}
+
+/* ---- saying -------------------------------------------------------------- */
+
+static void account_of(const oar_group *g, uint64_t number, oari_account *a)
+{
+    oari_account_make(&g->engine.history, oari_recorder_base(g->recorder),
+                      g->rank, number, a);
+}
+
+static void drop_letters(oari_dispute *d)
+{
+    letter **at = &d->letters, *l;
+
+    while ((l = *at) != NULL) {
+        if (!l->transfer.done) {
+            at = &l->next;
+            continue;
+        }
+        *at = l->next;
+        d->under_way[l->transfer.peer]--;
+        oari_free(l);
+    }
+}
+
+/* What cannot be sent is not said: the others have their deadlines. */
+static void say(oar_group *g, int to, const oari_account *account)
+{
+    oari_dispute *d = g->engine.dispute;
+    int room = account->kind == OARI_ASKS ? 1 : LETTERS_OF_ONE;
+    letter *l;
+
+    if (to == g->rank || d->under_way[to] >= room || oari_group_gone(g, to) ||
+        (l = oari_alloc(1, sizeof *l)) == NULL)
+        return;
+    l->account = *account;
+    l->transfer = (oar_transfer){ .size = sizeof l->transfer,
+                                  .peer = to,
+                                  .tag = account_tag,
+                                  .data = &l->account,
+                                  .bytes = sizeof l->account,
+                                  .synchronous = account->kind == OARI_ASKS };
+    if (g->backend->send(g->self, &l->transfer) != OAR_OK) {
+        oari_free(l);
+        return;
+    }
+    l->next = d->letters;
+    d->letters = l;
+    d->under_way[to]++;
+}
+
+static void say_to_all(oar_group *g, const oari_account *account)
+{
+    for (int r = 0; r < g->ranks; r++)
+        say(g, r, account);
+}
+
+/* ---- a dispute ----------------------------------------------------------- */
+
+static void forget_said(oari_dispute *d)
+{
+    for (int r = 0; r < d->ranks; r++) {
+        if (d->said[r] != &d->own)
+            oari_free(d->said[r]);
+        d->said[r] = NULL;
+    }
+}
+
+/* Speaks up about a collective, to all. A claim stays with the collective it
+ * is about. */
+static void speak(oar_group *g, uint64_t number, int about, const char *claim)
+{
+    oari_dispute *d = g->engine.dispute;
+
+    forget_said(d);
+    d->number = number;
+    account_of(g, number, &d->own);
+    d->own.kind = OARI_DISPUTES;
+    d->own.about = about;
+    snprintf(d->own.claim, sizeof d->own.claim, "%s", claim);
+    d->said[g->rank] = &d->own;
+    say_to_all(g, &d->own);
+}
+
+int oari_dispute_open(oar_group *group, const oari_exec *exec)
+{
+    oari_dispute *d = group->engine.dispute;
+    const oari_doubt *doubt = &exec->doubt;
+
+    if (d == NULL)
+        return 0;
+    if (d->open)
+        return 1;
+    d->open = d->mine = 1;
+    d->against = doubt->peer;
+    d->deadline_ns = oari_deadline(SPEAK_MS);
+    speak(group, exec->number, doubt->claim[0] != 0 ? doubt->peer : -1,
+          doubt->claim);
+    return 1;
+}
+
+static void join(oar_group *g, uint64_t number)
+{
+    oari_dispute *d = g->engine.dispute;
+
+    d->open = 1;
+    d->mine = 0;
+    d->against = -1;
+    d->deadline_ns = oari_deadline(HEAR_MS);
+    speak(g, number, -1, "");
+}
+
+static void note_said(oar_group *g, const oari_account *a)
+{
+    oari_dispute *d = g->engine.dispute;
+
+    if (!d->open)
+        join(g, a->number);
+    else if (a->number < d->number)
+        speak(g, a->number, -1, "");
+    if (a->number != d->number || d->said[a->rank] != NULL)
+        return;
+    d->said[a->rank] = oari_alloc(1, sizeof *a);
+    if (d->said[a->rank] != NULL)
+        *d->said[a->rank] = *a;
+}
+
+static int all_have_spoken(const oar_group *g)
+{
+    const oari_dispute *d = g->engine.dispute;
+
+    for (int r = 0; r < g->ranks; r++)
+        if (d->said[r] == NULL && !oari_group_gone(g, r))
+            return 0;
+    return 1;
+}
+
+/* Nobody has said what would explain it. */
+static void end_unexplained(oar_group *g)
+{
+    const oari_dispute *d = g->engine.dispute;
+    oari_account alone = d->own;
+    const oari_account *said[2] = { &alone, NULL };
+    oari_told *mine = &alone.told[OARI_TOLD - 1];
+    oar_error record;
+
+    alone.about = 0;
+    said[0] = &alone;
+    snprintf(alone.claim, sizeof alone.claim,
+             "rank %d is in another operation than rank %d, and has not said "
+             "in which within %d ms",
+             d->against, g->rank, SPEAK_MS);
+    mine->number = alone.number;
+    if (!oari_accounts_judge(said, 1, &record))
+        return;
+    record.peer = d->against;
+    oari_group_adopt(g, &record);
+}
+
+static void judge(oar_group *g)
+{
+    oari_dispute *d = g->engine.dispute;
+    int late = oari_now_ns() >= d->deadline_ns;
+    oar_error record;
+
+    if (!late && !all_have_spoken(g))
+        return;
+    if (oari_accounts_judge((const oari_account *const *)d->said, g->ranks,
+                            &record))
+        oari_group_adopt(g, &record);
+    else if (late && d->mine)
+        end_unexplained(g);
+    else if (late) {
+        d->open = 0; /* somebody else's, who has not come to an end */
+        forget_said(d);
+    }
+}
+
+/* ---- hearing ------------------------------------------------------------- */
+
+static void remember_last(oari_dispute *d, const oari_account *a)
+{
+    if (d->last == NULL)
+        d->last = oari_alloc((size_t)d->ranks, sizeof *d->last);
+    if (d->last != NULL)
+        memcpy(d->last[a->rank], a->last, sizeof a->last);
+    d->is_in[a->rank] = a->newest;
+}
+
+/* Whether we have gone different ways is seen by whoever hears of the other
+ * first. */
+static void compare(oar_group *g, const oari_account *a)
+{
+    oari_dispute *d = g->engine.dispute;
+    oari_account mine;
+    uint64_t number;
+
+    account_of(g, a->number, &mine);
+    number = oari_account_differs(a, &mine);
+    if (number != 0 && !d->open) {
+        d->open = d->mine = 1;
+        d->against = a->rank;
+        d->deadline_ns = oari_deadline(SPEAK_MS);
+        speak(g, number, -1, "");
+    } else if (a->kind == OARI_ASKS) {
+        mine.kind = OARI_ANSWERS;
+        say(g, a->rank, &mine);
+    }
+}
+
+static void hear(oar_group *g, oari_account *a, int from)
+{
+    if (!oari_account_check(a, from, g->ranks))
+        return;
+    remember_last(g->engine.dispute, a);
+    if (a->kind == OARI_DISPUTES)
+        note_said(g, a);
+    else
+        compare(g, a);
+}
+
+/* One account after the other, as they come. 0: there is none. */
+static int hear_next(oar_group *g)
+{
+    oari_dispute *d = g->engine.dispute;
+    oar_envelope e = { .size = sizeof e };
+    oar_transfer *t = &d->taking;
+
+    if (!d->takes) {
+        if (!g->backend->peek(g->self, -1, account_tag, 0, &e))
+            return 0;
+        *t = (oar_transfer){ .size = sizeof *t,
+                             .peer = e.source,
+                             .tag = account_tag,
+                             .data = &d->heard,
+                             .bytes = sizeof d->heard };
+        if (g->backend->recv(g->self, t) != OAR_OK)
+            return 0;
+        d->takes = 1;
+    }
+    if (!t->done)
+        return 0;
+    d->takes = 0;
+    if (t->status == OAR_OK)
+        hear(g, &d->heard, t->peer);
+    return 1;
+}
+
+/* ---- asking -------------------------------------------------------------- */
+
+/* The oldest collective under way, or NULL. */
+static const oari_exec *oldest(const oari_engine *e)
+{
+    const oari_exec *found = NULL;
+
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL &&
+            (found == NULL || e->lane[i].exec.number < found->number))
+            found = &e->lane[i].exec;
+    return found;
+}
+
+static void ask(oar_group *g, const oari_exec *x)
+{
+    oari_account a;
+
+    account_of(g, x->number, &a);
+    a.kind = OARI_ASKS;
+    for (int r = 0; r < g->ranks; r++)
+        if (g->ranks <= ASK_ALL || oari_exec_owes_message(x, r))
+            say(g, r, &a);
+}
+
+static void look_at_stall(oar_group *g)
+{
+    oari_dispute *d = g->engine.dispute;
+    const oari_exec *x = oldest(&g->engine);
+    int64_t now = oari_now_ns();
+
+    if (x == NULL)
+        return;
+    if (x->number != d->waits_for) {
+        d->waits_for = x->number;
+        d->since_ns = now;
+        d->asked = 0;
+    }
+    if (d->asked || now - d->since_ns < oari_dispute_ask_ms * 1000000)
+        return;
+    d->asked = 1;
+    ask(g, x);
+}
+
+void oari_dispute_look(oar_group *group)
+{
+    oari_dispute *d = group->engine.dispute;
+
+    if (d == NULL || oari_group_broken(group))
+        return;
+    if (group->backend->progress != NULL &&
+        group->backend->progress(group->self) != OAR_OK) {
+        oari_group_break(group, NULL, -1);
+        return;
+    }
+    drop_letters(d);
+    while (!oari_group_broken(group) && hear_next(group))
+        ;
+    if (!d->open)
+        look_at_stall(group);
+    else if (!oari_group_broken(group))
+        judge(group);
+}
