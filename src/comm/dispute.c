@@ -16,6 +16,7 @@
 enum {
     SPEAK_MS = 1000,   /* for all to say what they did */
     HEAR_MS = 1500,    /* who is only told leaves the verdict to others */
+    COME_MS = 500,     /* for who is told to come to that collective, too */
     ASK_ALL = 64,      /* ranks; in larger groups only who is waited for */
     LETTERS_OF_ONE = 4 /* under way to one rank */
 };
@@ -44,8 +45,10 @@ struct oari_dispute {
     char (*last)[sizeof(((oari_account *)0)->last)]; /* by rank */
     uint64_t *is_in; /* by rank: the newest collective it has spoken of */
 
-    int open, mine; /* mine: I have found it myself */
-    int against;    /* whom I doubt */
+    int open, mine;    /* mine: I have found it myself */
+    int silent;        /* I have not come to that collective yet */
+    int64_t silent_ns; /* until then */
+    int against;       /* whom I doubt */
     uint64_t number;
     int64_t deadline_ns;
     oari_account own;
@@ -93,7 +96,7 @@ void oari_dispute_destroy(oari_dispute *dispute)
 
 int oari_disputing(const oari_dispute *dispute)
 {
-    return dispute != NULL && dispute->open;
+    return dispute != NULL && dispute->open && !dispute->silent;
 }
 
 const char *oari_dispute_last(const oari_dispute *dispute, int rank)
@@ -174,14 +177,21 @@ static void forget_said(oari_dispute *d)
     }
 }
 
+static void be_about(oari_dispute *d, uint64_t number)
+{
+    if (d->number != number)
+        forget_said(d);
+    d->number = number;
+}
+
 /* Speaks up about a collective, to all. A claim stays with the collective it
  * is about. */
 static void speak(oar_group *g, uint64_t number, int about, const char *claim)
 {
     oari_dispute *d = g->engine.dispute;
 
-    forget_said(d);
-    d->number = number;
+    be_about(d, number);
+    d->silent = 0;
     account_of(g, number, &d->own);
     d->own.kind = OARI_DISPUTES;
     d->own.about = about;
@@ -190,42 +200,64 @@ static void speak(oar_group *g, uint64_t number, int about, const char *claim)
     say_to_all(g, &d->own);
 }
 
+/* I have found it myself. */
+static void begin(oar_group *g, uint64_t number, int against, const char *claim)
+{
+    oari_dispute *d = g->engine.dispute;
+
+    d->open = d->mine = 1;
+    d->against = against;
+    d->deadline_ns = oari_deadline(SPEAK_MS);
+    speak(g, number, claim[0] != 0 ? against : -1, claim);
+}
+
 int oari_dispute_open(oar_group *group, const oari_exec *exec)
 {
     oari_dispute *d = group->engine.dispute;
-    const oari_doubt *doubt = &exec->doubt;
 
     if (d == NULL)
         return 0;
-    if (d->open)
-        return 1;
-    d->open = d->mine = 1;
-    d->against = doubt->peer;
-    d->deadline_ns = oari_deadline(SPEAK_MS);
-    speak(group, exec->number, doubt->claim[0] != 0 ? doubt->peer : -1,
-          doubt->claim);
+    if (!oari_disputing(d))
+        begin(group,
+              d->silent && d->number < exec->number ? d->number : exec->number,
+              exec->doubt.peer, exec->doubt.claim);
     return 1;
 }
 
+/* I have been told, and say what I did as soon as I have come that far. */
 static void join(oar_group *g, uint64_t number)
 {
     oari_dispute *d = g->engine.dispute;
 
+    if (!d->open) {
+        d->mine = 0;
+        d->against = -1;
+        d->deadline_ns = oari_deadline(HEAR_MS);
+        d->silent_ns = oari_deadline(COME_MS);
+    }
     d->open = 1;
-    d->mine = 0;
-    d->against = -1;
-    d->deadline_ns = oari_deadline(HEAR_MS);
-    speak(g, number, -1, "");
+    be_about(d, number);
+    if (g->engine.history.number >= number || d->mine)
+        speak(g, number, -1, "");
+    else
+        d->silent = 1;
+}
+
+static void end_silence(oar_group *g)
+{
+    oari_dispute *d = g->engine.dispute;
+
+    if (d->silent && (g->engine.history.number >= d->number ||
+                      oari_now_ns() >= d->silent_ns))
+        speak(g, d->number, -1, "");
 }
 
 static void note_said(oar_group *g, const oari_account *a)
 {
     oari_dispute *d = g->engine.dispute;
 
-    if (!d->open)
+    if (!d->open || a->number < d->number)
         join(g, a->number);
-    else if (a->number < d->number)
-        speak(g, a->number, -1, "");
     if (a->number != d->number || d->said[a->rank] != NULL)
         return;
     d->said[a->rank] = oari_alloc(1, sizeof *a);
@@ -271,7 +303,7 @@ static void judge(oar_group *g)
     int late = oari_now_ns() >= d->deadline_ns;
     oar_error record;
 
-    if (!late && !all_have_spoken(g))
+    if (d->silent || (!late && !all_have_spoken(g)))
         return;
     if (oari_accounts_judge((const oari_account *const *)d->said, g->ranks,
                             &record))
@@ -305,12 +337,9 @@ static void compare(oar_group *g, const oari_account *a)
 
     account_of(g, a->number, &mine);
     number = oari_account_differs(a, &mine);
-    if (number != 0 && !d->open) {
-        d->open = d->mine = 1;
-        d->against = a->rank;
-        d->deadline_ns = oari_deadline(SPEAK_MS);
-        speak(g, number, -1, "");
-    } else if (a->kind == OARI_ASKS) {
+    if (number != 0 && !d->open)
+        begin(g, number, a->rank, "");
+    else if (a->kind == OARI_ASKS) {
         mine.kind = OARI_ANSWERS;
         say(g, a->rank, &mine);
     }
@@ -414,6 +443,8 @@ void oari_dispute_look(oar_group *group)
         ;
     if (!d->open)
         look_at_stall(group);
-    else if (!oari_group_broken(group))
+    else if (!oari_group_broken(group)) {
+        end_silence(group);
         judge(group);
+    }
 }

@@ -27,14 +27,28 @@ enum {
 /* ---- faults
  * --------------------------------------------------------------------*/
 
+/* Who it is, and what it did last: as its recorder says, or itself. */
+static void name_rank(const oar_group *g, int rank, char *text, size_t bytes)
+{
+    const oari_exec *x = &g->engine.lane->exec;
+    const char *last = oari_dispute_last(g->engine.dispute, rank);
+
+    if ((x->board != NULL && oari_board_rank(x->board, rank) >= 0) ||
+        last[0] == 0)
+        oari_exec_missing(x, rank, text, bytes);
+    else
+        snprintf(text, bytes, "rank %d (its last operation was %s)", rank,
+                 last);
+}
+
 static void timed_out(oar_group *g, const oar_work *work, int missing)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[256] = "the others";
+    char who[320] = "the others";
 
     if (missing >= 0)
-        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
+        name_rank(g, missing, who, sizeof who);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
               oar_coll_name(work->call.kind), limit, who);
     oari_group_break(g, work, missing);
@@ -47,9 +61,9 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
         [OARI_PEER_LEFT] = "has left the group",
         [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
     };
-    char who[256];
+    char who[320];
 
-    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
+    name_rank(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
 }
@@ -88,16 +102,37 @@ static int lost_rank(const oar_group *g, const oar_work *work)
     return -1;
 }
 
+/* A rank that has not said that it is in the collective: one that owes it a
+ * message rather than one that others wait for. -1: all have. */
+static int missing_message(const oar_group *g, const oari_exec *x)
+{
+    int found = -1, owing = -1;
+
+    for (int r = g->ranks - 1; r >= 0; r--) {
+        int owes_it = oari_exec_owes_message(x, r);
+
+        if (owes_it)
+            owing = r;
+        if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
+            continue;
+        if (owes_it || found < 0 || !oari_exec_owes_message(x, found))
+            found = r;
+    }
+    return found >= 0 ? found : owing;
+}
+
 /* Who the operation waits for, if one rank can be named. */
 static int missing_rank(const oar_group *g, const oar_work *work)
 {
+    const oari_exec *x = work->lane != NULL ? &work->lane->exec : NULL;
     int rank;
 
-    if (work->lane == NULL)
+    if (x == NULL)
         return work->call.root;
-    rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
-    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
-                                                 : rank;
+    rank = x->begun ? oari_meet_missing(g->board) : -1;
+    if (rank < 0)
+        return missing_message(g, x);
+    return g->board->member != NULL ? g->board->member[rank] : rank;
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
