@@ -132,8 +132,6 @@ static void tell_one(const oari_history *h, const void *recorder,
 void oari_account_make(const oari_history *history, const void *recorder,
                        int rank, uint64_t number, oari_account *account)
 {
-    oar_record r;
-
     memset(account, 0, sizeof *account);
     account->number = number;
     account->newest = history->number;
@@ -142,8 +140,6 @@ void oari_account_make(const oari_history *history, const void *recorder,
     account->pid = getpid();
     if (gethostname(account->host, sizeof account->host - 1) != 0)
         account->host[0] = 0;
-    if (oari_recorder_newest(recorder, 0, &r) == OAR_OK)
-        oari_record_text(&r, account->last, sizeof account->last);
     for (uint64_t i = 0; i < OARI_TOLD; i++)
         if (number + i >= OARI_TOLD)
             tell_one(history, recorder, number + i - (OARI_TOLD - 1),

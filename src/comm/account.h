@@ -33,8 +33,8 @@ typedef struct oari_account {
     uint64_t newest; /* that the rank has begun */
     uint32_t kind;   /* oari_account_kind */
     int32_t rank;
-    int32_t about; /* a claim: the rank it is about; -1: no claim */
-    uint32_t spare;
+    int32_t about;      /* a claim: the rank it is about; -1: no claim */
+    uint32_t elsewhere; /* `last` is on another group */
     int64_t pid;
     char host[64];
     char claim[176]; /* one sentence, without call sites */
@@ -42,7 +42,7 @@ typedef struct oari_account {
     oari_told told[OARI_TOLD]; /* number - OARI_TOLD + 1 and so on */
 } oari_account;
 
-/* Fills in everything but kind, about and claim. */
+/* Fills in everything but kind, about, claim and last. */
 void oari_account_make(const oari_history *history, const void *recorder,
                        int rank, uint64_t number, oari_account *account);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dispute: see dispute.h. Every account that is sent is a letter of its own,
- * kept until the backend is done with it. Questions are sent so that they wait
- * with their sender until the other looks: a rank that computes for long is
- * not filled up with them. */
+ * kept until the backend is done with it. A rank that has not answered a
+ * question is not asked another one: who computes for long is not filled up
+ * with them. */
 #include "comm/dispute.h"
 
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/account.h"
+#include "comm/kin.h"
 
 enum {
     SPEAK_MS = 1000,   /* for all to say what they did */
@@ -33,8 +34,9 @@ typedef struct letter {
 
 struct oari_dispute {
     int ranks;
-    letter *letters; /* under way */
-    int *under_way;  /* by rank: how many of them */
+    letter *letters;           /* under way */
+    int *under_way;            /* by rank: how many of them */
+    unsigned char *unanswered; /* by rank: a question of mine */
     oar_transfer taking;
     int takes;
     oari_account heard; /* being taken */
@@ -42,8 +44,11 @@ struct oari_dispute {
     uint64_t waits_for; /* the collective that waits, and since when */
     int64_t since_ns;
     int asked;
+    int restless; /* and has other groups to look after meanwhile */
     char (*last)[sizeof(((oari_account *)0)->last)]; /* by rank */
     uint64_t *is_in; /* by rank: the newest collective it has spoken of */
+    unsigned char
+        *elsewhere; /* by rank: what it did last was in another group */
 
     int open, mine;    /* mine: I have found it myself */
     int silent;        /* I have not come to that collective yet */
@@ -68,7 +73,10 @@ oar_status oari_dispute_create(int ranks, oari_dispute **dispute)
     d->under_way = oari_alloc(n, sizeof *d->under_way);
     d->is_in = oari_alloc(n, sizeof *d->is_in);
     d->said = oari_alloc(n, sizeof *d->said);
-    if (d->under_way == NULL || d->is_in == NULL || d->said == NULL) {
+    d->elsewhere = oari_alloc(n, 1);
+    d->unanswered = oari_alloc(n, 1);
+    if (d->elsewhere == NULL || d->unanswered == NULL || d->under_way == NULL ||
+        d->is_in == NULL || d->said == NULL) {
         oari_dispute_destroy(d);
         return OAR_E_NOMEM;
     }
@@ -90,6 +98,8 @@ void oari_dispute_destroy(oari_dispute *dispute)
     oari_free(dispute->said);
     oari_free(dispute->last);
     oari_free(dispute->is_in);
+    oari_free(dispute->elsewhere);
+    oari_free(dispute->unanswered);
     oari_free(dispute->under_way);
     oari_free(dispute);
 }
@@ -97,6 +107,11 @@ void oari_dispute_destroy(oari_dispute *dispute)
 int oari_disputing(const oari_dispute *dispute)
 {
     return dispute != NULL && dispute->open && !dispute->silent;
+}
+
+int oari_dispute_restless(const oari_dispute *dispute)
+{
+    return dispute != NULL && (dispute->restless || dispute->open);
 }
 
 const char *oari_dispute_last(const oari_dispute *dispute, int rank)
@@ -111,12 +126,18 @@ int oari_dispute_is_in(const oari_dispute *dispute, int rank, uint64_t number)
     return dispute != NULL && dispute->is_in[rank] >= number;
 }
 
+int oari_dispute_is_elsewhere(const oari_dispute *dispute, int rank)
+{
+    return dispute != NULL && rank >= 0 && dispute->elsewhere[rank];
+}
+
 /* ---- saying -------------------------------------------------------------- */
 
 static void account_of(const oar_group *g, uint64_t number, oari_account *a)
 {
     oari_account_make(&g->engine.history, oari_recorder_base(g->recorder),
                       g->rank, number, a);
+    a->elsewhere = (uint32_t)oari_kin_last(g, a->last, sizeof a->last);
 }
 
 static void drop_letters(oari_dispute *d)
@@ -138,10 +159,11 @@ static void drop_letters(oari_dispute *d)
 static void say(oar_group *g, int to, const oari_account *account)
 {
     oari_dispute *d = g->engine.dispute;
-    int room = account->kind == OARI_ASKS ? 1 : LETTERS_OF_ONE;
+    int asks = account->kind == OARI_ASKS;
     letter *l;
 
-    if (to == g->rank || d->under_way[to] >= room || oari_group_gone(g, to) ||
+    if (to == g->rank || d->under_way[to] >= LETTERS_OF_ONE ||
+        (asks && d->unanswered[to]) || oari_group_gone(g, to) ||
         (l = oari_alloc(1, sizeof *l)) == NULL)
         return;
     l->account = *account;
@@ -149,8 +171,7 @@ static void say(oar_group *g, int to, const oari_account *account)
                                   .peer = to,
                                   .tag = account_tag,
                                   .data = &l->account,
-                                  .bytes = sizeof l->account,
-                                  .synchronous = account->kind == OARI_ASKS };
+                                  .bytes = sizeof l->account };
     if (g->backend->send(g->self, &l->transfer) != OAR_OK) {
         oari_free(l);
         return;
@@ -158,6 +179,7 @@ static void say(oar_group *g, int to, const oari_account *account)
     l->next = d->letters;
     d->letters = l;
     d->under_way[to]++;
+    d->unanswered[to] |= asks;
 }
 
 static void say_to_all(oar_group *g, const oari_account *account)
@@ -252,11 +274,23 @@ static void end_silence(oar_group *g)
         speak(g, d->number, -1, "");
 }
 
+/* The first collective in which I did something else; 0: none. */
+static uint64_t differs_from_mine(const oar_group *g, const oari_account *a)
+{
+    oari_account mine;
+
+    account_of(g, a->number, &mine);
+    return oari_account_differs(a, &mine);
+}
+
 static void note_said(oar_group *g, const oari_account *a)
 {
     oari_dispute *d = g->engine.dispute;
+    uint64_t number = oari_disputing(d) ? 0 : differs_from_mine(g, a);
 
-    if (!d->open || a->number < d->number)
+    if (number != 0)
+        begin(g, number, a->rank, "");
+    else if (!d->open || a->number < d->number)
         join(g, a->number);
     if (a->number != d->number || d->said[a->rank] != NULL)
         return;
@@ -325,6 +359,9 @@ static void remember_last(oari_dispute *d, const oari_account *a)
     if (d->last != NULL)
         memcpy(d->last[a->rank], a->last, sizeof a->last);
     d->is_in[a->rank] = a->newest;
+    d->elsewhere[a->rank] = a->elsewhere != 0;
+    if (a->kind == OARI_ANSWERS)
+        d->unanswered[a->rank] = 0;
 }
 
 /* Whether we have gone different ways is seen by whoever hears of the other
@@ -332,14 +369,13 @@ static void remember_last(oari_dispute *d, const oari_account *a)
 static void compare(oar_group *g, const oari_account *a)
 {
     oari_dispute *d = g->engine.dispute;
+    uint64_t number = differs_from_mine(g, a);
     oari_account mine;
-    uint64_t number;
 
-    account_of(g, a->number, &mine);
-    number = oari_account_differs(a, &mine);
     if (number != 0 && !d->open)
         begin(g, number, a->rank, "");
     else if (a->kind == OARI_ASKS) {
+        account_of(g, a->number, &mine);
         mine.kind = OARI_ANSWERS;
         say(g, a->rank, &mine);
     }
@@ -397,34 +433,50 @@ static const oari_exec *oldest(const oari_engine *e)
     return found;
 }
 
+/* Asks those that it waits for, or all. */
 static void ask(oar_group *g, const oari_exec *x)
 {
+    uint64_t newest = g->engine.history.number;
     oari_account a;
 
-    account_of(g, x->number, &a);
+    account_of(g, x != NULL ? x->number : newest != 0 ? newest : 1, &a);
     a.kind = OARI_ASKS;
-    for (int r = 0; r < g->ranks; r++)
-        if (g->ranks <= ASK_ALL || oari_exec_owes_message(x, r))
+    for (int r = 0; r < g->ranks; r++) {
+        int wanted =
+            x != NULL && (g->ranks <= ASK_ALL || oari_exec_owes_message(x, r));
+        for (const oar_work *w = g->engine.message; w != NULL; w = w->next)
+            wanted |= w->call.root == r;
+        if (wanted)
             say(g, r, &a);
+    }
+}
+
+/* What waits: a collective, or the oldest message. 0: nothing. */
+static uint64_t what_waits(const oari_engine *e, const oari_exec *x)
+{
+    if (x != NULL)
+        return x->number;
+    return e->message != NULL ? OARI_USER_TAG | e->message->sequence : 0;
 }
 
 static void look_at_stall(oar_group *g)
 {
     oari_dispute *d = g->engine.dispute;
     const oari_exec *x = oldest(&g->engine);
+    uint64_t waits = what_waits(&g->engine, x);
     int64_t now = oari_now_ns();
 
-    if (x == NULL)
-        return;
-    if (x->number != d->waits_for) {
-        d->waits_for = x->number;
+    if (waits != d->waits_for) {
+        d->waits_for = waits;
         d->since_ns = now;
-        d->asked = 0;
+        d->asked = d->restless = 0;
     }
-    if (d->asked || now - d->since_ns < oari_dispute_ask_ms * 1000000)
+    if (waits == 0 || now - d->since_ns < oari_dispute_ask_ms * 1000000)
         return;
+    if (!d->asked)
+        ask(g, x);
     d->asked = 1;
-    ask(g, x);
+    d->restless = oari_kin_look(g) != 0;
 }
 
 void oari_dispute_look(oar_group *group)

@@ -38,9 +38,14 @@ int oari_disputing(const oari_dispute *dispute);
 /* Hears what others say, answers, and ends the group when all is said. */
 void oari_dispute_look(oar_group *group);
 
-/* What a rank said it did last: "": nothing; and whether it said that it is in
- * this collective. */
+/* Whether who waits should not sleep for long, because nothing would wake him:
+ * messages of other groups, and deadlines. */
+int oari_dispute_restless(const oari_dispute *dispute);
+
+/* What a rank said it did last: "": nothing; whether that was on another group;
+ * and whether it said that it is in this collective. */
 const char *oari_dispute_last(const oari_dispute *dispute, int rank);
+int oari_dispute_is_elsewhere(const oari_dispute *dispute, int rank);
 int oari_dispute_is_in(const oari_dispute *dispute, int rank, uint64_t number);
 
 #endif

@@ -20,6 +20,7 @@
 enum {
     YIELD_NS = 50000,        /* before going to sleep */
     NAP_NS = 100000000,      /* longest sleep between two looks around */
+    SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
@@ -33,8 +34,9 @@ static void name_rank(const oar_group *g, int rank, char *text, size_t bytes)
     const oari_exec *x = &g->engine.lane->exec;
     const char *last = oari_dispute_last(g->engine.dispute, rank);
 
-    if ((x->board != NULL && oari_board_rank(x->board, rank) >= 0) ||
-        last[0] == 0)
+    if (last[0] == 0 ||
+        (!oari_dispute_is_elsewhere(g->engine.dispute, rank) &&
+         x->board != NULL && oari_board_rank(x->board, rank) >= 0))
         oari_exec_missing(x, rank, text, bytes);
     else
         snprintf(text, bytes, "rank %d (its last operation was %s)", rank,
@@ -102,20 +104,20 @@ static int lost_rank(const oar_group *g, const oar_work *work)
     return -1;
 }
 
-/* A rank that has not said that it is in the collective: one that owes it a
- * message rather than one that others wait for. -1: all have. */
-static int missing_message(const oar_group *g, const oari_exec *x)
+/* A rank that has not said that it is in the collective: one that owes it
+ * something rather than one that others wait for. -1: all have. */
+static int missing_by_word(const oar_group *g, const oari_exec *x)
 {
     int found = -1, owing = -1;
 
     for (int r = g->ranks - 1; r >= 0; r--) {
-        int owes_it = oari_exec_owes_message(x, r);
+        int owes_it = owes(x, r);
 
         if (owes_it)
             owing = r;
         if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
             continue;
-        if (owes_it || found < 0 || !oari_exec_owes_message(x, found))
+        if (owes_it || found < 0 || !owes(x, found))
             found = r;
     }
     return found >= 0 ? found : owing;
@@ -125,14 +127,12 @@ static int missing_message(const oar_group *g, const oari_exec *x)
 static int missing_rank(const oar_group *g, const oar_work *work)
 {
     const oari_exec *x = work->lane != NULL ? &work->lane->exec : NULL;
-    int rank;
 
     if (x == NULL)
         return work->call.root;
-    rank = x->begun ? oari_meet_missing(g->board) : -1;
-    if (rank < 0)
-        return missing_message(g, x);
-    return g->board->member != NULL ? g->board->member[rank] : rank;
+    if (x->begun && g->board->member == NULL)
+        return oari_meet_missing(g->board);
+    return missing_by_word(g, x);
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
@@ -424,7 +424,8 @@ static int64_t sooner(const oar_work *work, int64_t than)
 
 static int64_t nearest_deadline(const oari_engine *e)
 {
-    int64_t nearest = oari_now_ns() + NAP_NS;
+    int64_t nap = oari_dispute_restless(e->dispute) ? SHORT_NAP_NS : NAP_NS;
+    int64_t nearest = oari_now_ns() + nap;
 
     for (int i = 0; i < e->lanes; i++)
         nearest = sooner(e->lane[i].work, nearest);

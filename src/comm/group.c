@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/dispute.h"
+#include "comm/kin.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
@@ -399,6 +400,7 @@ oar_status oari_group_open(const oar_backend_ops *backend,
         return oari_fail_with(&why);
     }
     g->settings.name = g->settings.backend = NULL; /* the caller's */
+    oari_kin_join(g);
     *group = g;
     return OAR_OK;
 }
@@ -440,6 +442,7 @@ void oar_group_destroy(oar_group *group)
         return;
     if (group->generation != oari_fork_generation())
         return; /* a child: none of it is ours */
+    oari_kin_leave(group);
     if (group->name != NULL) {
         if (atomic_load(&group->engine.posted) != 0)
             oar_group_abort(group, "the group was destroyed");

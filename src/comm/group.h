@@ -126,6 +126,8 @@ struct oar_group {
                            it */
     uint64_t world_key; /* the same in all groups of one world, in here */
     uint64_t watched;   /* monitored barriers so far */
+    struct oar_group *kin; /* the next of this process; see kin.h */
+    int has_kin;           /* it is in that list */
 };
 
 /* ---- engine.c --------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/kin.h"
 #include "comm/group.h"
 #include "comm/local.h"
 #include "comm/registry.h"
@@ -306,7 +307,7 @@ oar_status oari_group_place(oar_group *child, const oar_group *parent,
     for (int r = 0; r < child->ranks; r++)
         there[r] = oar_group_to_world(parent, member[r]);
     child->in_world = there;
-    child->world_key = parent->world_key;
+    oari_kin_move(child, parent);
     return OAR_OK;
 }
 

@@ -13,7 +13,7 @@ enum {
     ODD_LAST = 1, /* ... or must be the last: not a root */
     LEAVES = 2,   /* the many leave at once when they are through */
     SPLIT = 4,    /* there is another group of the same ranks */
-    FROM_ROOT = 8 /* noticed by the root, which is rank 0: named first */
+    ANSWERS = 8   /* the one waits, too: it can say where, on all links */
 };
 
 typedef struct program {
@@ -282,7 +282,7 @@ static const program table[] = {
       2,
       2,
       { "rank 0 expects 4 elements of rank", "5" },
-      ODD_LAST | FROM_ROOT },
+      ODD_LAST },
     { "gather_v of less than root expects",
       "barrier; gather_v 4; barrier",
       "barrier; gather_v 3; barrier",
@@ -290,7 +290,7 @@ static const program table[] = {
       2,
       2,
       { "rank 0 expects 4 elements of rank", "3" },
-      ODD_LAST | FROM_ROOT },
+      ODD_LAST },
     { "scatter_v of more than root has",
       "barrier; scatter_v 4; barrier",
       "barrier; scatter_v 5; barrier",
@@ -314,7 +314,7 @@ static const program table[] = {
       2,
       2,
       { "rank 0 expects 4 elements of rank", "5" },
-      ODD_LAST | FROM_ROOT },
+      ODD_LAST },
     { "large parts that do not fit",
       "barrier; all_to_all_v 30001; barrier",
       "barrier; all_to_all_v 30001 wide=0; barrier",
@@ -322,7 +322,7 @@ static const program table[] = {
       2,
       2,
       { "rank 0 expects 30001 elements of rank", "30002" },
-      ODD_LAST | FROM_ROOT },
+      ODD_LAST },
 
     /* ---- ways of calling that change nothing of what is called */
     { "asynchronous and wrong",
@@ -406,7 +406,7 @@ static const program table[] = {
       3,
       3,
       { "all_reduce waited 700 ms", "" },
-      SPLIT },
+      SPLIT | ANSWERS },
     { "a large one on another group",
       "barrier; barrier other; all_reduce 70001 within=700",
       "barrier; barrier other; all_reduce 70001 other within=700",
@@ -414,7 +414,7 @@ static const program table[] = {
       3,
       3,
       { "all_reduce waited 700 ms", "" },
-      SPLIT },
+      SPLIT | ANSWERS },
     { "a barrier on another group",
       "barrier; barrier other; barrier within=700",
       "barrier; barrier other; barrier other within=700",
@@ -422,7 +422,7 @@ static const program table[] = {
       3,
       3,
       { "barrier waited 700 ms", "" },
-      SPLIT },
+      SPLIT | ANSWERS },
     { "a message instead of a collective",
       "barrier; all_reduce 5 within=700",
       "barrier; recv 5 @0 within=2000",
@@ -430,7 +430,7 @@ static const program table[] = {
       2,
       2,
       { "all_reduce waited 700 ms", "" },
-      ODD_LAST },
+      ODD_LAST | ANSWERS },
     { "one call more at the end",
       "barrier",
       "barrier; all_reduce 5",
