@@ -278,13 +278,14 @@ static void start_message(oar_group *g, oar_work *work)
 
     *t = (oar_transfer){ .size = sizeof *t,
                          .peer = work->call.root,
-                         .tag = work->call.wire_tag != 0
-                                    ? work->call.wire_tag
-                                    : oari_message_tag(work->call.tag),
-                         .any = oari_message_any(work->call.tag),
+                         .tag = work->call.wire_tag,
                          .data = work->call.out.data,
                          .bytes = oari_span_bytes(&work->call.out),
                          .synchronous = work->call.synchronous };
+    if (work->call.wire_tag == 0) {
+        t->tag = oari_message_tag(work->call.tag) | oari_message_says(work);
+        t->any = oari_message_any(g, work->call.tag);
+    }
     work->next = NULL;
     while (*end != NULL)
         end = &(*end)->next;
@@ -320,7 +321,7 @@ static int drive_messages(oar_group *g)
         }
         *at = work->next;
         say_what_came(work);
-        finish(g, work, work->transfer.status);
+        finish(g, work, oari_message_check(work));
         moved = 1;
     }
     return moved;

@@ -190,10 +190,13 @@ const char *oar_group_name(const oar_group *group)
     return group != NULL ? group->name : "";
 }
 
-static const void *recorder_on(const oari_board *board, int rank)
+const void *oari_group_recorder(const oar_group *group, int rank)
 {
-    int here = oari_board_rank(board, rank);
+    const oari_board *board = group->board;
+    int here = board != NULL ? oari_board_rank(board, rank) : -1;
 
+    if (rank == group->rank)
+        return oari_recorder_base(group->recorder);
     return here >= 0 ? board->recorder[here] : NULL;
 }
 
@@ -208,9 +211,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
     OARI_TRY(oari_group_owned(group));
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
-    base = rank == group->rank    ? oari_recorder_base(group->recorder)
-           : group->board != NULL ? recorder_on(group->board, rank)
-                                  : NULL;
+    base = oari_group_recorder(group, rank);
     if (base == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "the recorder of rank %d cannot be seen from rank %d",

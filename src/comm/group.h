@@ -201,6 +201,9 @@ static inline int oari_group_broken(const oar_group *group)
            OARI_FAULT_READY;
 }
 
+/* The recorder of a rank, if it is mapped here, or NULL. */
+const void *oari_group_recorder(const oar_group *group, int rank);
+
 /* A fault that a peer has published, or NULL. Any thread. */
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
@@ -222,15 +225,33 @@ oar_status oari_batch_add(oar_group *group, const oari_call *call);
 void oari_batch_drop(oar_group *group);
 
 /* Tags on the wire: a collective's number; or the user's with bit 63 set; or
- * the library's own with bit 62 set. */
+ * the library's own with bit 62 set. A message of the user's also says its
+ * dtype (8 bits, from bit 32, one more than that) and 21 bits of the number of
+ * its operation, which receives leave open, where the backend can do that. */
+enum { OARI_TAG_DTYPE = 32, OARI_TAG_SEQUENCE = 40 };
+static const uint64_t oari_tag_says =
+    ((UINT64_C(1) << 61) - 1) & ~(uint64_t)UINT32_MAX;
+
 static inline uint64_t oari_message_tag(int64_t tag)
 {
     return OARI_USER_TAG | (uint64_t)(tag >= 0 ? tag : 0);
 }
-static inline uint64_t oari_message_any(int64_t tag)
+static inline uint64_t oari_message_any(const oar_group *group, int64_t tag)
 {
-    return tag >= 0 ? 0 : UINT32_MAX;
+    return (tag >= 0 ? 0 : UINT32_MAX) |
+           ((group->can & OAR_CAN_ANY) != 0 ? oari_tag_says : 0);
 }
+
+/* p2p.c */
+/* What a send adds to its tag. */
+uint64_t oari_message_says(const oar_work *work);
+/* OAR_OK, or OAR_E_DTYPE: the receive is done, and both sides said what it is
+ * of, but not the same. */
+oar_status oari_message_check(const oar_work *work);
+/* The failure of one message, in words. Returns its status. */
+oar_status oari_message_failed(const oar_work *work);
+
+/* work.c */
 void oari_work_finish(oar_work *work, oar_status status);
 
 #endif

@@ -42,12 +42,8 @@ static oar_status result_of(const oar_work *work)
 {
     if (work->status == OAR_OK)
         return OAR_OK;
-    if (work->status == OAR_E_SIZE)
-        return oari_fail(OAR_E_SIZE,
-                         "the message of rank %d with tag %lld is not of the "
-                         "%zu bytes that were to be received",
-                         work->call.root, (long long)work->call.tag,
-                         oari_call_bytes(&work->call));
+    if (work->status == OAR_E_SIZE || work->status == OAR_E_DTYPE)
+        return oari_message_failed(work);
     return oari_fail_with(&work->group->fault);
 }
 
@@ -137,7 +133,7 @@ static oar_work *make_whole(oar_group *group, int parts)
 }
 
 /* A part has finished; the last one ends the whole. */
-static void finish_part(oar_work *whole, const oari_call *call,
+static void finish_part(oar_work *whole, const oar_work *part,
                         oar_status status)
 {
     oari_engine *e = &whole->group->engine;
@@ -146,7 +142,8 @@ static void finish_part(oar_work *whole, const oari_call *call,
         pthread_mutex_lock(&e->lock);
         if (whole->failed == OAR_OK) {
             whole->failed = status;
-            whole->call = *call;
+            whole->call = part->call;
+            whole->transfer = part->transfer;
         }
         pthread_mutex_unlock(&e->lock);
     }
@@ -355,7 +352,7 @@ void oari_work_finish(oar_work *work, oar_status status)
     if (on_stack)
         return;
     if (whole != NULL)
-        finish_part(whole, &work->call, status);
+        finish_part(whole, work, status);
     let_go(work);
 }
 

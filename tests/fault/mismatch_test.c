@@ -350,12 +350,6 @@ static void look(const pages *p)
     for (int i = 0; i < made; i++) {
         if (!is_taken(p, i))
             continue;
-        if (getenv("SLOW"))
-            for (int r = 0; r < p->ranks; r++)
-                if (p->outcome[i][r].ms > 150)
-                    printf("%s %d %lld %s\n", programs[i].name, r,
-                           (long long)p->outcome[i][r].ms,
-                           p->outcome[i][r].why.text);
         switch (programs[i].status) {
         case OAR_OK: look_at_success(p, i); break;
         case OAR_E_TIMEOUT: look_at_timeout(p, i); break;
@@ -386,8 +380,8 @@ static void run_crew(const char *backend, int ranks, int hosts, int every)
     for (int r = 0; r < ranks; r++)
         if (crew_wait(&c, r, 240000) != 0)
             crew_give_up(&c, "rank %d did not get through", r);
-    look(p);
     crew_end(&c);
+    look(p);
     crew_drop_page(p, sizeof *p);
 }
 
@@ -449,6 +443,91 @@ static void wrong_programs_are_told_to_threads(void **state)
     run_threads(NULL, 1);
 }
 
+/* ---- messages ------------------------------------------------------------ */
+
+static const struct {
+    const char *send, *recv;
+    oar_status status;
+    const char *says[2];
+} letters[] = {
+    { "send 8 @1 tag=1 label=a", "recv 8 @0 tag=1", OAR_OK, { "", "" } },
+    { "send 8 @1 tag=1 label=a",
+      "recv 7 @0 tag=1",
+      OAR_E_SIZE,
+      { "recv of 7 f32 (28 bytes) from rank 0 with tag 1",
+        "sent 32 bytes of f32" } },
+    { "send 70001 @1 tag=1 label=a",
+      "recv 8 @0 tag=1",
+      OAR_E_SIZE,
+      { "recv of 8 f32 (32 bytes) from rank 0 with tag 1",
+        "sent 280004 bytes of f32" } },
+    { "send 8 i32 @1 tag=2 label=a",
+      "recv 8 f32 @0 tag=2",
+      OAR_E_DTYPE,
+      { "recv of 8 f32 (32 bytes)", "sent 32 bytes of i32" } },
+    { "send 4 f64 @1 tag=2 label=a",
+      "recv 8 f32 @0 tag=2",
+      OAR_E_DTYPE,
+      { "recv of 8 f32 (32 bytes)", "sent 32 bytes of f64" } },
+    { "send 30001 bf16 @1 tag=3 label=a",
+      "recv 30001 f16 @0 tag=3",
+      OAR_E_DTYPE,
+      { "recv of 30001 f16", "sent 60002 bytes of bf16" } },
+    { "send 8 f32 @1 tag=4 label=a",
+      "recv 32 u8 @0 tag=4",
+      OAR_OK,
+      { "", "" } },
+    { "send 32 u8 @1 tag=4 label=a",
+      "recv 8 f32 @0 tag=4",
+      OAR_OK,
+      { "", "" } },
+    { "send 0 f32 @1 tag=5 label=a",
+      "recv 0 f32 @0 tag=5",
+      OAR_OK,
+      { "", "" } },
+};
+enum { LETTERS = sizeof letters / sizeof *letters };
+
+/* The group goes on after each. */
+static oar_status exchange(oar_group *g, void *arg)
+{
+    int rank = oar_group_rank(g);
+    int tells = strcmp(oar_group_backend(g), "tcp") != 0;
+    static _Thread_local unsigned char in[280008], out[280008];
+    actor who = { .group = g, .file = files[rank], .in = in, .out = out };
+
+    for (int i = 0; i < LETTERS; i++) {
+        oar_status wanted = rank == 1 ? letters[i].status : OAR_OK, got;
+        act script[SCRIPT_ACTS];
+        oar_error why = { 0 };
+        int acts =
+            script_parse(rank ? letters[i].recv : letters[i].send, script);
+
+        CHECK(acts == 1);
+        got = script_run(&who, script, acts, &why);
+        if (rank == 0 && got == OAR_E_SIZE)
+            wanted = OAR_E_SIZE; /* too large to be sent before */
+        CHECK(got == wanted);
+        if (rank == 1 && wanted != OAR_OK) {
+            CHECK(strstr(why.text, letters[i].says[0]) != NULL);
+            CHECK(strstr(why.text, letters[i].says[1]) != NULL);
+            CHECK(strstr(why.text, "at rank1.c:10") != NULL);
+            CHECK(!tells || strstr(why.text, "at rank0.c:10 (\"a\")") != NULL);
+        }
+        CHECK_OK(oar_barrier(g, NULL, NULL));
+    }
+    return OAR_OK;
+}
+
+static void messages_that_do_not_fit_name_both_sides(void **state)
+{
+    static const char *const backends[] = { "sim", "shm", "tcp" };
+
+    for (int i = 0; i < 3; i++)
+        if (ranks_run(backends[i], 2, NULL, exchange, NULL) != OAR_OK)
+            fail_msg("%s: %s", backends[i], oar_last_error_text());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -456,6 +535,7 @@ int main(void)
         cmocka_unit_test(wrong_programs_are_told_over_shared_memory),
         cmocka_unit_test(wrong_programs_are_told_over_tcp),
         cmocka_unit_test(wrong_programs_are_told_to_threads),
+        cmocka_unit_test(messages_that_do_not_fit_name_both_sides),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
