@@ -162,6 +162,7 @@ int oari_account_check(oari_account *account, int rank, int ranks)
 
     account->host[sizeof account->host - 1] = 0;
     account->claim[sizeof account->claim - 1] = 0;
+    account->sent[sizeof account->sent - 1] = 0;
     account->last[sizeof account->last - 1] = 0;
     for (uint64_t i = 0; i < OARI_TOLD; i++)
         good &= told_is_good(&account->told[i],

@@ -35,9 +35,11 @@ typedef struct oari_account {
     int32_t rank;
     int32_t about;      /* a claim: the rank it is about; -1: no claim */
     uint32_t elsewhere; /* `last` is on another group */
+    uint64_t wants;     /* the tag of a message of the other's, or 0; echoed */
     int64_t pid;
     char host[64];
     char claim[176]; /* one sentence, without call sites */
+    char sent[160];  /* an answer: where that message was sent */
     char last[240];  /* the rank's newest operation of any kind; "": none */
     oari_told told[OARI_TOLD]; /* number - OARI_TOLD + 1 and so on */
 } oari_account;

@@ -159,7 +159,7 @@ static void drop_letters(oari_dispute *d)
 static void say(oar_group *g, int to, const oari_account *account)
 {
     oari_dispute *d = g->engine.dispute;
-    int asks = account->kind == OARI_ASKS;
+    int asks = account->kind == OARI_ASKS && account->wants == 0;
     letter *l;
 
     if (to == g->rank || d->under_way[to] >= LETTERS_OF_ONE ||
@@ -377,8 +377,21 @@ static void compare(oar_group *g, const oari_account *a)
     else if (a->kind == OARI_ASKS) {
         account_of(g, a->number, &mine);
         mine.kind = OARI_ANSWERS;
+        mine.wants = a->wants;
+        if (a->wants != 0)
+            oari_message_recall(oari_recorder_base(g->recorder), a->wants,
+                                mine.sent, sizeof mine.sent);
         say(g, a->rank, &mine);
     }
+}
+
+/* The sender of a message that did not fit has said where it was sent. */
+static void note_sent(oar_group *g, const oari_account *a)
+{
+    for (oar_work *w = g->engine.message; w != NULL; w = w->next)
+        if (w->inquired_ns != 0 && w->transfer.source == a->rank &&
+            w->transfer.got_tag == a->wants)
+            memcpy(w->sent, a->sent, sizeof w->sent);
 }
 
 static void hear(oar_group *g, oari_account *a, int from)
@@ -386,6 +399,8 @@ static void hear(oar_group *g, oari_account *a, int from)
     if (!oari_account_check(a, from, g->ranks))
         return;
     remember_last(g->engine.dispute, a);
+    if (a->kind == OARI_ANSWERS && a->wants != 0)
+        note_sent(g, a);
     if (a->kind == OARI_DISPUTES)
         note_said(g, a);
     else
@@ -449,6 +464,17 @@ static void ask(oar_group *g, const oari_exec *x)
         if (wanted)
             say(g, r, &a);
     }
+}
+
+void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit)
+{
+    uint64_t newest = group->engine.history.number;
+    oari_account a;
+
+    account_of(group, newest != 0 ? newest : 1, &a);
+    a.kind = OARI_ASKS;
+    a.wants = misfit->got_tag;
+    say(group, misfit->source, &a);
 }
 
 /* What waits: a collective, or the oldest message. 0: nothing. */

@@ -38,6 +38,10 @@ int oari_disputing(const oari_dispute *dispute);
 /* Hears what others say, answers, and ends the group when all is said. */
 void oari_dispute_look(oar_group *group);
 
+/* Asks the sender of a message that did not fit where it sent it; the answer
+ * comes into the work. */
+void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit);
+
 /* Whether who waits should not sleep for long, because nothing would wake him:
  * messages of other groups, and deadlines. */
 int oari_dispute_restless(const oari_dispute *dispute);

@@ -170,7 +170,7 @@ void oari_drive_look(oar_group *g)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
             look_at(g, e->lane[i].work);
     for (oar_work *w = e->message; w != NULL; w = w->next)
-        if (!oari_group_broken(g))
+        if (!oari_group_broken(g) && !w->transfer.done)
             look_at(g, w);
 }
 
@@ -315,7 +315,7 @@ static int drive_messages(oar_group *g)
     int moved = 0;
 
     while ((work = *at) != NULL) {
-        if (!work->transfer.done) {
+        if (!work->transfer.done || !oari_message_settled(work)) {
             at = &work->next;
             continue;
         }

@@ -45,6 +45,9 @@ struct oar_work {
     _Atomic int parts;     /* of a whole: how many are not done */
     oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
+    int64_t inquired_ns;   /* a message that did not fit: 0, or until when its
+                              sender may say where it sent it */
+    char sent[160];        /* what it said */
     struct oari_lane *lane; /* of a collective under way */
     struct oar_work *next;
 };
@@ -248,6 +251,13 @@ uint64_t oari_message_says(const oar_work *work);
 /* OAR_OK, or OAR_E_DTYPE: the receive is done, and both sides said what it is
  * of, but not the same. */
 oar_status oari_message_check(const oar_work *work);
+/* Whether a message that is done may end. Of one that did not fit, the sender
+ * is asked for its call, unless its recorder can be seen. */
+int oari_message_settled(oar_work *work);
+/* Writes the send that a recorder has, by what its tag says of its number; ""
+ * if there is none. */
+void oari_message_recall(const void *recorder, uint64_t tag, char *text,
+                         size_t bytes);
 /* The failure of one message, in words. Returns its status. */
 oar_status oari_message_failed(const oar_work *work);
 

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "comm/account.h"
 #include "comm/check.h"
+#include "comm/dispute.h"
 
 static oar_status check_can(const oar_group *g, uint32_t bit, const char *what)
 {
@@ -105,7 +106,10 @@ oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
 
 /* ---- what both sides say ------------------------------------------------- */
 
-enum { SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE };
+enum {
+    SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE,
+    INQUIRE_MS = 300 /* for a sender that waits for something */
+};
 
 static const uint64_t sequence_mask = (UINT64_C(1) << SEQUENCE_BITS) - 1;
 
@@ -137,23 +141,38 @@ oar_status oari_message_check(const oar_work *work)
     return OAR_E_DTYPE;
 }
 
-/* The operation of the sender, as its recorder has it, if that can be seen:
- * the last one whose number ends like that. */
-static int find_sender(const oar_group *g, const oar_transfer *t,
-                       oar_record *found)
+/* The last operation whose number ends like that. */
+void oari_message_recall(const void *recorder, uint64_t tag, char *text,
+                         size_t bytes)
 {
-    const void *base = oari_group_recorder(g, t->source);
-    uint64_t low = t->got_tag >> OARI_TAG_SEQUENCE & sequence_mask;
-    oar_record newest;
-    uint64_t back;
+    uint64_t low = tag >> OARI_TAG_SEQUENCE & sequence_mask, back;
+    oar_record r;
 
-    if (base == NULL || oari_recorder_newest(base, 0, &newest) != OAR_OK)
-        return 0;
-    back = (newest.sequence - low) & sequence_mask;
-    return back < newest.sequence &&
-           oari_recorder_by_sequence(base, newest.sequence - back, found) ==
-               OAR_OK &&
-           found->kind == OAR_COLL_SEND;
+    text[0] = 0;
+    if (oari_recorder_newest(recorder, 0, &r) != OAR_OK)
+        return;
+    back = (r.sequence - low) & sequence_mask;
+    if (back < r.sequence &&
+        oari_recorder_by_sequence(recorder, r.sequence - back, &r) == OAR_OK &&
+        r.kind == OAR_COLL_SEND)
+        oari_record_text(&r, text, bytes);
+}
+
+int oari_message_settled(oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    oar_group *g = work->group;
+    oar_status status = oari_message_check(work);
+
+    if (work->inquired_ns != 0)
+        return work->sent[0] != 0 || oari_now_ns() >= work->inquired_ns;
+    if ((status != OAR_E_SIZE && status != OAR_E_DTYPE) ||
+        work->call.kind != OAR_COLL_RECV || work->call.wire_tag != 0 ||
+        g->engine.dispute == NULL || oari_group_recorder(g, t->source) != NULL)
+        return 1;
+    work->inquired_ns = oari_deadline(INQUIRE_MS);
+    oari_dispute_inquire(g, t);
+    return 0;
 }
 
 static oar_status refused(const oar_work *work, const char *site)
@@ -170,16 +189,17 @@ oar_status oari_message_failed(const oar_work *work)
 {
     const oari_call *call = &work->call;
     const oar_transfer *t = &work->transfer;
-    char site[96], sent[256] = "";
-    oar_record r;
+    const void *recorder = oari_group_recorder(work->group, t->source);
+    char site[96], recalled[256] = "";
+    const char *sent = recorder != NULL ? recalled : work->sent;
     int told;
 
     oari_site_text(call->file, call->line, site, sizeof site);
     if (call->kind == OAR_COLL_SEND)
         return refused(work, site);
     told = dtype_told(t);
-    if (find_sender(work->group, t, &r))
-        oari_record_text(&r, sent, sizeof sent);
+    if (recorder != NULL)
+        oari_message_recall(recorder, t->got_tag, recalled, sizeof recalled);
     return oari_fail(work->status,
                      "recv of %zu %s (%zu bytes) from rank %d with tag %lld at "
                      "%s: that rank sent %zu bytes%s%s%s%s",

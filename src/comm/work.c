@@ -68,6 +68,8 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.then = NULL;
     work.whole = NULL;
     work.lane = NULL;
+    work.inquired_ns = 0;
+    work.sent[0] = 0;
     work.on_stack = 1;
     work.mine = 0;
     atomic_init(&work.done, 0);
@@ -81,6 +83,8 @@ static void hand_over(oar_work *work)
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call);
     work->deadline_ns = 0;
+    work->inquired_ns = 0;
+    work->sent[0] = 0;
     oari_engine_enqueue(work->group, work);
 }
 
@@ -144,6 +148,7 @@ static void finish_part(oar_work *whole, const oar_work *part,
             whole->failed = status;
             whole->call = part->call;
             whole->transfer = part->transfer;
+            memcpy(whole->sent, part->sent, sizeof whole->sent);
         }
         pthread_mutex_unlock(&e->lock);
     }

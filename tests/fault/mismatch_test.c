@@ -492,7 +492,6 @@ enum { LETTERS = sizeof letters / sizeof *letters };
 static oar_status exchange(oar_group *g, void *arg)
 {
     int rank = oar_group_rank(g);
-    int tells = strcmp(oar_group_backend(g), "tcp") != 0;
     static _Thread_local unsigned char in[280008], out[280008];
     actor who = { .group = g, .file = files[rank], .in = in, .out = out };
 
@@ -512,7 +511,7 @@ static oar_status exchange(oar_group *g, void *arg)
             CHECK(strstr(why.text, letters[i].says[0]) != NULL);
             CHECK(strstr(why.text, letters[i].says[1]) != NULL);
             CHECK(strstr(why.text, "at rank1.c:10") != NULL);
-            CHECK(!tells || strstr(why.text, "at rank0.c:10 (\"a\")") != NULL);
+            CHECK(strstr(why.text, "at rank0.c:10 (\"a\")") != NULL);
         }
         CHECK_OK(oar_barrier(g, NULL, NULL));
     }
