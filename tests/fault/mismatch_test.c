@@ -210,7 +210,7 @@ static oar_status act_out(oar_group *g, pages *at, const program *p)
 
 static int is_taken(const pages *at, int index)
 {
-    return index % at->every == 0 || programs[index].status == OAR_E_TIMEOUT;
+    return index % at->every == 0 || (programs[index].flags & ANSWERS) != 0;
 }
 
 static int be_rank(crew *c, int rank, void *arg)
@@ -314,7 +314,7 @@ static void look_at_timeout(const pages *p, int index)
         if (is->at_one != 0 &&
             ((tells && p->hosts == 1) || (is->flags & ANSWERS)))
             expect_site(index, r, odd, is->at_one);
-        if (is->flags & SPLIT)
+        if ((is->flags & SPLIT) && (is->flags & ANSWERS))
             expect_text(index, r, " on group \"");
     }
 }
