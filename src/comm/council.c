@@ -41,6 +41,7 @@ static int told(const oar_group *g, int rank, oari_note *note)
 void oari_council_say(oari_council *c, oari_phase phase)
 {
     c->mine.phase = phase;
+    c->said = c->mine;
     c->since_ns = oari_now_ns();
     oari_engine_hold(c->group);
     tell(c->group, &c->mine);
@@ -136,10 +137,12 @@ static int counts_as_gone(const oari_council *c, int rank)
 
 static int is_late(const oari_council *c, int rank)
 {
-    oari_phase wanted =
-        c->mine.phase >= OARI_PHASE_READY ? OARI_PHASE_READY : OARI_PHASE_VOTE;
+    const oari_note *n = &c->heard[rank];
+    uint32_t wanted = c->said.phase >= OARI_PHASE_READY ? OARI_PHASE_READY
+                                                        : OARI_PHASE_VOTE;
 
-    return !agrees(c, rank, wanted) && c->timeout_ms >= 0 &&
+    return !(same_list(n, &c->said) && n->phase >= wanted) &&
+           c->timeout_ms >= 0 &&
            oari_now_ns() - c->since_ns > c->timeout_ms * 1000000;
 }
 
@@ -150,9 +153,17 @@ static outcome look_at(oari_council *c, int rank)
 
     if (told(c->group, rank, &note))
         o = hear(c, rank, &note);
-    if (o == GO_ON && (counts_as_gone(c, rank) || is_late(c, rank)))
+    if (o == GO_ON && counts_as_gone(c, rank))
         oari_ranks_add(&c->mine.out, rank);
     return o;
+}
+
+/* Only where nothing is new: nobody can have agreed to that yet. */
+static void count_out_late(oari_council *c)
+{
+    for (int r = 0; r < c->group->ranks; r++)
+        if (r != c->group->rank && !is_out(c, r) && is_late(c, r))
+            oari_ranks_add(&c->mine.out, r);
 }
 
 static outcome look_around(oari_council *c)
@@ -164,6 +175,8 @@ static outcome look_around(oari_council *c)
         if (r != c->group->rank && !is_out(c, r))
             o = look_at(c, r);
     oari_engine_let_go(c->group);
+    if (o == GO_ON && same_list(&c->mine, &c->said))
+        count_out_late(c);
     return o;
 }
 

@@ -48,6 +48,7 @@ typedef struct oari_council {
     int64_t timeout_ms; /* for a rank to come, or to get on */
     int any;            /* a minority may go on */
     oari_note mine;
+    oari_note said;   /* what the others know of it */
     oari_note *heard; /* by rank; call 0: nothing, or of another call */
     int64_t since_ns; /* my note last changed */
     oar_group *child; /* formed, but not all are known to be ready */
