@@ -22,7 +22,7 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LINGER_MS = 1000
+    LINGER_MS = 400
 };
 
 /* ---- opening ------------------------------------------------------------- */
