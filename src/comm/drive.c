@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -78,13 +79,39 @@ static int lost_peer(const oar_group *g, int peer)
     return last;
 }
 
+/* A message of the library's own that may never be taken. */
+static int is_notice(const oar_work *work)
+{
+    return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
+}
+
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (work->lane == NULL)
-        return lost_peer(g, work->call.root);
+        return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
+            return r;
+    return -1;
+}
+
+/* Whether the operation waits for this rank, as far as can be told. */
+static int is_missing(const oar_group *g, const oar_work *work, int rank)
+{
+    if (rank == g->rank)
+        return 0;
+    if (work->lane == NULL)
+        return work->call.root < 0 || work->call.root == rank;
+    return owes(&work->lane->exec, rank);
+}
+
+/* A rank may wait for one that itself waits for another. If somebody is stopped
+ * that is who all of them wait for in the end. */
+static int find_stopped(const oar_group *g)
+{
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank && strcmp(oari_presence_how(g, r), "stopped") == 0)
             return r;
     return -1;
 }
@@ -97,18 +124,14 @@ static int missing_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL)
         return work->call.root;
     rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
-    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
-                                                 : rank;
-}
-
-/* Whether the operation waits for this rank, as far as can be told. */
-static int is_missing(const oar_group *g, const oar_work *work, int rank)
-{
-    if (rank == g->rank)
-        return 0;
-    if (work->lane == NULL)
-        return work->call.root < 0 || work->call.root == rank;
-    return owes(&work->lane->exec, rank);
+    if (rank >= 0)
+        return g->board->member != NULL ? g->board->member[rank] : rank;
+    if ((rank = find_stopped(g)) >= 0)
+        return rank;
+    for (int r = 0; r < g->ranks; r++)
+        if (is_missing(g, work, r))
+            return r;
+    return -1;
 }
 
 /* Whether somebody it waits for, or this rank, is in a part that may be slow.
@@ -162,7 +185,7 @@ static void look_at_deadline(oar_group *g, oar_work *work)
         work->deadline_ns = oari_deadline(limit);
         return;
     }
-    if (!work->warned && stall > 0 && now - work->since_ns > stall * 1000000)
+    if (!work->warned && !is_notice(work) && stall > 0 && now - work->since_ns > stall * 1000000)
         warn(g, work);
     if (now < work->deadline_ns)
         return;

@@ -17,17 +17,22 @@
 #include "comm/check.h"
 #include "comm/presence.h"
 
+/* Not waited for: a peer that is gone never takes it, and that is not a fault
+ * (drive.c). */
 static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
+        oar_work *sent;
 
         if (r == g->rank)
             continue;
         call.kind = OAR_COLL_SEND;
         call.root = r;
         call.wire_tag = tag;
-        OARI_TRY(oari_post(g, &call, NULL));
+        call.timeout_ms = -1;
+        OARI_TRY(oari_post(g, &call, &sent));
+        oar_work_release(sent);
     }
     return OAR_OK;
 }
@@ -123,6 +128,8 @@ static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
 
     while ((*missing = look(g, tag, here)) != 0) {
         OARI_TRY(oari_group_check(g));
+        oari_engine_hold(g); /* to see who is gone */
+        oari_engine_let_go(g);
         if (all_lost(g, here))
             break;
         if (is_slow(g, here))
