@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_mesh: what a backend does with a mesh. */
+#include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
@@ -225,14 +226,17 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
 {
+    ssize_t got;
     int left = 0;
 
     if (c->fd < 0 || c->mute || c->state == TCP_CONNECTING ||
         c->state == TCP_ANSWERING)
         return 0;
     tcp_flush(m, c);
-    while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
+    while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        return 0; /* nobody is there to read it */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
