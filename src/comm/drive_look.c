@@ -12,7 +12,10 @@
 #include "comm/drive.h"
 #include "comm/presence.h"
 
-enum { LOOK_AGAIN_NS = 100000000 }; /* at a deadline that is put off */
+enum {
+    LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
+    PUT_OFF_NS = 200000000     /* for the others to run out of time first */
+};
 
 static void timed_out(oar_group *g, const oar_work *work, int missing)
 {
@@ -132,6 +135,20 @@ static int is_slow(const oar_group *g, const oar_work *work)
     return 0;
 }
 
+/* Whether a rank is itself in an operation, as far as can be seen: then it
+ * waits for somebody, too, and knows better whom to name. */
+static int waits_too(const oar_group *g, int rank)
+{
+    int here =
+        g->board != NULL && rank >= 0 ? oari_board_rank(g->board, rank) : -1;
+    const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
+    oar_record last;
+
+    return recorder != NULL &&
+           oari_recorder_newest(recorder, 0, &last) == OAR_OK &&
+           last.state == OAR_RECORD_POSTED;
+}
+
 /* Says once who is missing and what each did last. */
 static void warn(const oar_group *g, oar_work *work)
 {
@@ -181,6 +198,9 @@ static void look_at_deadline(oar_group *g, oar_work *work)
     } else if (work->slow) {
         work->slow = 0;
         work->deadline_ns = oari_deadline(limit);
+    } else if (!work->put_off && waits_too(g, missing_rank(g, work))) {
+        work->put_off = 1;
+        work->deadline_ns = now + PUT_OFF_NS;
     } else
         timed_out(g, work, missing_rank(g, work));
 }
