@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drive: what a driver does, token in hand (engine.c): takes what is queued,
- * moves collectives and messages on, looks whether anything has gone wrong, and
- * waits.
+ * moves collectives and messages on, and waits. Whether anything has gone wrong
+ * it looks in drive_look.c.
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
  */
 #include "comm/drive.h"
 
-#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -24,155 +22,6 @@ enum {
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
-
-/* ---- faults
- * --------------------------------------------------------------------*/
-
-/* Who it is, and what it did last: as its recorder says, or itself. */
-static void name_rank(const oar_group *g, int rank, char *text, size_t bytes)
-{
-    const oari_exec *x = &g->engine.lane->exec;
-    const char *last = oari_dispute_last(g->engine.dispute, rank);
-
-    if (last[0] == 0 ||
-        (!oari_dispute_is_elsewhere(g->engine.dispute, rank) &&
-         x->board != NULL && oari_board_rank(x->board, rank) >= 0))
-        oari_exec_missing(x, rank, text, bytes);
-    else
-        snprintf(text, bytes, "rank %d (its last operation was %s)", rank,
-                 last);
-}
-
-static void timed_out(oar_group *g, const oar_work *work, int missing)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[320] = "the others";
-
-    if (missing >= 0)
-        name_rank(g, missing, who, sizeof who);
-    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
-              oar_coll_name(work->call.kind), limit, who);
-    oari_group_break(g, work, missing);
-}
-
-static void peer_gone(oar_group *g, const oar_work *work, int rank)
-{
-    static const char *const how[] = {
-        [OARI_PEER_DIED] = "has died",
-        [OARI_PEER_LEFT] = "has left the group",
-        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
-    };
-    char who[320];
-
-    name_rank(g, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
-    oari_group_break(g, work, rank);
-}
-
-/* Whether a rank that is gone still owes the collective something. */
-static int owes(const oari_exec *x, int rank)
-{
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
-}
-
-/* A message from anybody is lost when nobody is left to send it. */
-static int lost_peer(const oar_group *g, int peer)
-{
-    int last = -1;
-
-    if (peer >= 0)
-        return oari_group_gone(g, peer) ? peer : -1;
-    for (int r = 0; r < g->ranks; r++) {
-        if (r == g->rank)
-            continue;
-        if (!oari_group_gone(g, r))
-            return -1;
-        last = r;
-    }
-    return last;
-}
-
-/* The first rank the operation waits for that will never come, or -1. */
-static int lost_rank(const oar_group *g, const oar_work *work)
-{
-    if (work->lane == NULL)
-        return lost_peer(g, work->call.root);
-    for (int r = 0; r < g->ranks; r++)
-        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
-            return r;
-    return -1;
-}
-
-/* A rank that has not said that it is in the collective: one that owes it
- * something rather than one that others wait for. -1: all have. */
-static int missing_by_word(const oar_group *g, const oari_exec *x)
-{
-    int found = -1, owing = -1;
-
-    for (int r = g->ranks - 1; r >= 0; r--) {
-        int owes_it = owes(x, r);
-
-        if (owes_it)
-            owing = r;
-        if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
-            continue;
-        if (owes_it || found < 0 || !owes(x, found))
-            found = r;
-    }
-    return found >= 0 ? found : owing;
-}
-
-/* Who the operation waits for, if one rank can be named. */
-static int missing_rank(const oar_group *g, const oar_work *work)
-{
-    const oari_exec *x = work->lane != NULL ? &work->lane->exec : NULL;
-
-    if (x == NULL)
-        return work->call.root;
-    if (x->begun && g->board->member == NULL)
-        return oari_meet_missing(g->board);
-    return missing_by_word(g, x);
-}
-
-static void look_at_deadline(oar_group *g, oar_work *work)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-
-    if (work->deadline_ns == 0)
-        work->deadline_ns = oari_deadline(limit);
-    else if (oari_now_ns() >= work->deadline_ns)
-        timed_out(g, work, missing_rank(g, work));
-}
-
-static void look_at(oar_group *g, oar_work *work)
-{
-    int lost = lost_rank(g, work);
-
-    if (lost >= 0)
-        peer_gone(g, work, lost);
-    else
-        look_at_deadline(g, work);
-}
-
-void oari_drive_look(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    const oar_error *published;
-
-    if ((published = oari_group_published(g)) != NULL)
-        oari_group_adopt(g, published);
-    oari_dispute_look(g);
-    if (oari_disputing(e->dispute))
-        return; /* it has a deadline of its own */
-    for (int i = 0; i < e->lanes; i++)
-        if (!oari_group_broken(g) && e->lane[i].work != NULL)
-            look_at(g, e->lane[i].work);
-    for (oar_work *w = e->message; w != NULL; w = w->next)
-        if (!oari_group_broken(g) && !w->transfer.done)
-            look_at(g, w);
-}
 
 /* ---- driving
  * -------------------------------------------------------------------*/
@@ -209,8 +58,9 @@ static void finish_broken(oar_group *g)
         g->backend->progress(g->self);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
-            oari_exec_withdraw(&e->lane[i].exec);
-            finish_lane(g, &e->lane[i], g->fault.status);
+            oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
+            finish_lane(g, &e->lane[i],
+                        kept == OAR_OK ? g->fault.status : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {
         e->message = work->next;

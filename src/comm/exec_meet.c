@@ -109,28 +109,6 @@ oar_status oari_exec_doubt(oari_exec *exec, int peer, const char *format, ...)
                      doubt->claim[0] != 0 ? ": " : "", doubt->claim);
 }
 
-void oari_exec_missing(const oari_exec *exec, int rank, char *text,
-                       size_t bytes)
-{
-    const oari_board *b = exec->board;
-    int here = b != NULL ? oari_board_rank(b, rank) : -1;
-    const void *recorder = here >= 0 ? b->recorder[here] : NULL;
-    char what[256] = "";
-    oar_record record;
-
-    if (recorder != NULL &&
-        oari_recorder_newest(recorder, 0, &record) == OAR_OK)
-        oari_record_text(&record, what, sizeof what);
-    if (here < 0)
-        snprintf(text, bytes, "rank %d", rank);
-    else
-        snprintf(text, bytes, "rank %d (pid %lld; %s%s)", rank,
-                 (long long)b->control[here]->pid,
-                 what[0] != 0 ? "its last operation was "
-                              : "it has not called anything yet",
-                 what);
-}
-
 int oari_exec_owes_line(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->board;

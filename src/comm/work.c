@@ -2,11 +2,11 @@
 /* work: handles of operations, and the one funnel that all calls go through. */
 #include <oarsong/work.h>
 
-#include <sched.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/group.h"
 
 /* A copy of the call with the counts it points to behind the work. */
@@ -44,6 +44,14 @@ static oar_status result_of(const oar_work *work)
         return OAR_OK;
     if (work->status == OAR_E_SIZE || work->status == OAR_E_DTYPE)
         return oari_message_failed(work);
+    if (work->status == OAR_E_INTERNAL &&
+        work->group->fault.status != OAR_E_INTERNAL)
+        return oari_fail(OAR_E_NOMEM,
+                         "the buffer of this %s could not be taken out of its "
+                         "peers' reach, so leave it alone; and the group has "
+                         "ended: %.300s",
+                         oar_coll_name(work->call.kind),
+                         work->group->fault.text);
     return oari_fail_with(&work->group->fault);
 }
 
@@ -65,6 +73,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.call = *call;
     work.sequence = next_number(group, call);
     work.deadline_ns = 0;
+    work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
     work.whole = NULL;
     work.lane = NULL;
@@ -83,6 +92,7 @@ static void hand_over(oar_work *work)
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call);
     work->deadline_ns = 0;
+    work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
     work->sent[0] = 0;
     oari_engine_enqueue(work->group, work);
@@ -236,6 +246,11 @@ int oari_batching(const oar_group *group)
            pthread_equal(
                atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
                pthread_self());
+}
+
+int oar_batch_is_open(const oar_group *group)
+{
+    return group != NULL && oari_batching(group);
 }
 
 oar_status oari_batch_add(oar_group *group, const oari_call *call)
@@ -435,6 +450,7 @@ static int find_done(int count, oar_work *const *work, int *left)
 
 oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
 {
+    int64_t idle = 0;
     int left, found;
 
     if (count < 0 || (count > 0 && work == NULL) || index == NULL)
@@ -446,7 +462,7 @@ oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
         for (int i = 0; i < count; i++)
             if (work[i] != NULL)
                 oari_engine_nudge(work[i]->group);
-        sched_yield();
+        oari_rest(&idle);
     }
     *index = found;
     return found >= 0 ? result_of(work[found]) : OAR_OK;

@@ -666,7 +666,7 @@ static oar_status check_timeout_record(oar_group *g, int line)
     CHECK(strcmp(r.site, site) == 0 && strcmp(r.label, "the sum") == 0);
     CHECK(strstr(r.text, "all_reduce waited 100 ms for rank 1 (pid ") != NULL);
     CHECK(strstr(r.text, "#1 barrier at group_test.c:") != NULL);
-    CHECK(strstr(r.text, " (\"last seen\"))") != NULL);
+    CHECK(strstr(r.text, " (\"last seen\"), done ") != NULL);
     return OAR_OK;
 }
 
@@ -1161,9 +1161,9 @@ static size_t stage_of(oar_store *store, int rank, size_t wanted)
     given.stage_bytes = wanted;
     given.timeout_ms = PATIENCE_MS;
     assert_int_equal(oari_group_settings(&given, &o), OAR_OK);
-    assert_int_equal(
-        oari_settings_agree(store, "again", rank, &o, &algorithm, &rules),
-        OAR_OK);
+    assert_int_equal(oari_settings_agree(store, "again", rank, PATIENCE_MS, &o,
+                                         &algorithm, &rules),
+                     OAR_OK);
     oari_free(algorithm);
     return o.stage_bytes;
 }

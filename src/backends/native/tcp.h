@@ -28,7 +28,8 @@ enum {
     TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
                             another host */
     TCP_TOKEN = 16,      /* bytes that prove that a caller knows the store */
-    TCP_FAULT_SLOT = -1
+    TCP_FAULT_SLOT = -1,
+    TCP_FAULTS = 8 /* told by peers that failed at one time */
 };
 
 typedef struct tcp_mesh tcp_mesh;
@@ -73,6 +74,7 @@ typedef struct tcp_conn {
 } tcp_conn;
 
 typedef struct tcp_peer {
+    int64_t pid; /* where it is */
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];  /* of its note */
     tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
@@ -80,6 +82,7 @@ typedef struct tcp_peer {
     int called;                      /* by me */
     int widened;                     /* its other sockets have been, too */
     int refused;                     /* attempts in a row */
+    int shut;                        /* the same, of calls to tell something */
     int attempts;
     int64_t since_ns, again_ns; /* first attempt, next attempt */
     int64_t fading_ns;          /* a connection has ended: the others must, by
@@ -122,9 +125,14 @@ struct tcp_mesh {
     unsigned char *sink;
     _Atomic int aborted; /* an oar_status */
     _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */
-    _Atomic int heard;   /* OARI_FAULT_*: one that a peer told */
+    _Atomic int heard;   /* of those that peers told, the one that counts,
+                            from 1; 0: none */
+    int hearsay;         /* how many they are */
     int told;            /* the driver's: mine has been */
-    oar_error my_fault, their_fault;
+    oar_error my_fault, their_fault[TCP_FAULTS];
+    struct tcp_seat *council;            /* by rank; NULL: no notes so far */
+    unsigned notes;                      /* of mine, how many */
+    unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
 /* ---- tcp_mesh.c: what a backend does with it ----------------------------- */
@@ -160,6 +168,7 @@ typedef struct tcp_note {
     uint32_t magic, protocol;
     int32_t rank, ranks;
     uint64_t page, context; /* rank 0's context is the group's */
+    int64_t pid;
     char host[NATIVE_HOST];
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];
@@ -190,6 +199,7 @@ void tcp_lose(tcp_mesh *m, tcp_conn *c);
 /* The peer is gone. */
 void tcp_drop(tcp_mesh *m, int peer);
 void tcp_reap(tcp_mesh *m);
+void tcp_say_hello(tcp_mesh *m, tcp_conn *c);
 /* How many ways there are to tell a stranger from a rank: one. */
 int tcp_admits(const tcp_mesh *m, const tcp_conn *c);
 
@@ -221,5 +231,21 @@ const oar_error *tcp_published(const tcp_mesh *m);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES]);
+/* Tells it to one that calls when all is over. */
+void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
+
+/* ---- tcp_presence.c ------------------------------------------------------ */
+
+/* As in backend.h. */
+int64_t tcp_pid(const tcp_mesh *m, int peer);
+int64_t tcp_answered(const tcp_mesh *m, int peer);
+
+/* ---- tcp_council.c: notes of comm/council.h ------------------------------ */
+
+void tcp_note_say(tcp_mesh *m, const void *note);
+int tcp_note_of(const tcp_mesh *m, int peer, void *note);
+void tcp_note_hear(tcp_mesh *m, int peer, const unsigned char *raw);
+/* Calls whoever has not heard my last one, and looks who cannot be. */
+void tcp_note_spread(tcp_mesh *m);
 
 #endif

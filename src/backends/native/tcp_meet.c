@@ -50,6 +50,7 @@ static oar_status fill_note(gathering *g, tcp_note *mine)
     mine->rank = env->rank;
     mine->ranks = env->ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
+    mine->pid = getpid();
     snprintf(mine->host, sizeof mine->host, "%s", g->setup->host);
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token ||
         getrandom(&mine->context, sizeof mine->context, 0) !=
@@ -95,7 +96,7 @@ static oar_status read_note(gathering *g, int rank)
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not join group \"%s\" in %lld ms", rank,
-                         env->name, (long long)env->timeout_ms);
+                         env->name, (long long)env->core->meet_ms);
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof *n)
@@ -120,6 +121,7 @@ static oar_status gather(gathering *g)
             OARI_TRY(read_note(g, r));
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
         memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
+        m->peer[r].pid = g->note[r].pid;
     }
     m->context = g->note[0].context;
     native_number_hosts(m->ranks, g->note[0].host, sizeof(tcp_note), m->host);
@@ -130,7 +132,7 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
 {
     gathering g = { .m = m,
                     .setup = setup,
-                    .deadline_ns = oari_deadline(setup->env->timeout_ms) };
+                    .deadline_ns = oari_deadline(setup->env->core->meet_ms) };
     oar_status status;
 
     g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_mesh: what a backend does with a mesh. */
+#include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
@@ -22,7 +23,7 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LINGER_MS = 1000
+    LINGER_MS = 400
 };
 
 /* ---- opening ------------------------------------------------------------- */
@@ -108,6 +109,10 @@ static oar_status serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
         tcp_connected(m, c);
         return OAR_OK;
     }
+    if (m->ended != OAR_OK && c->peer >= 0 && c->slot >= 0) {
+        epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+        return OAR_OK; /* what came over it is over */
+    }
     if ((events & EPOLLOUT) != 0) {
         tcp_flush(m, c);
         if (c->peer >= 0 && c->slot >= 0)
@@ -168,12 +173,16 @@ oar_status tcp_progress(tcp_mesh *m)
         end_all(m, why);
     if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
         tcp_tell(m);
+    if (m->ended != OAR_OK && m->council == NULL)
+        return OAR_OK;
+    if (m->unsettled != 0 && m->ended == OAR_OK)
+        tcp_look_after(m);
+    status = few && m->ended == OAR_OK ? serve_few(m) : serve_set(m);
+    if (m->council != NULL)
+        tcp_note_spread(m);
+    tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    if (m->unsettled != 0)
-        tcp_look_after(m);
-    status = few ? serve_few(m) : serve_set(m);
-    tcp_reap(m);
     return status != OAR_OK ? status : m->failed;
 }
 
@@ -217,14 +226,17 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
 {
+    ssize_t got;
     int left = 0;
 
     if (c->fd < 0 || c->mute || c->state == TCP_CONNECTING ||
         c->state == TCP_ANSWERING)
         return 0;
     tcp_flush(m, c);
-    while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
+    while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        return 0; /* nobody is there to read it */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
@@ -272,6 +284,7 @@ void tcp_close(tcp_mesh *m)
     oari_fork_close(m->epoll_fd);
     oari_fork_close(m->event_fd);
     oari_free(m->peer);
+    oari_free(m->council);
     oari_free(m->host);
     oari_free(m->sink);
 }
