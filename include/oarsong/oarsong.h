@@ -19,6 +19,7 @@
 #include <oarsong/collective.h>
 #include <oarsong/p2p.h>
 #include <oarsong/backend.h>
+#include <oarsong/autopsy.h>
 #include <oarsong/recorder.h>
 #include <oarsong/launch.h>
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recorder.h: what each rank did last.
  *
- * Every rank keeps the last OAR_RECORDS operations of a group in memory that
- * outlives it: peers on the host map it, and with OARSONG_RECORDER_DIR set it
- * is a file there that stays after a crash. One cache line is written per
- * operation. Reading never disturbs the writer.
+ * Every rank keeps the last OAR_RECORDS operations of each of its groups in
+ * memory that outlives it, its box: one that `oarsong run` owns, or a file in
+ * OARSONG_RECORDER_DIR (rank-N.oarrec), else memory that only the peers on the
+ * host see. One cache line is written per operation. Reading never disturbs the
+ * writer. autopsy.h reads the boxes of a whole job.
  */
 #ifndef OARSONG_RECORDER_H
 #define OARSONG_RECORDER_H
@@ -25,10 +26,10 @@ typedef enum oar_record_state {
 /* One operation, as read. */
 typedef struct oar_record {
     size_t size;
-    uint64_t sequence; /* from 1, counted per group */
+    uint64_t sequence; /* from 1, counted per group and rank */
     int64_t posted_ns; /* CLOCK_MONOTONIC */
     int64_t done_ns;   /* 0 while it is under way */
-    uint64_t count;    /* elements */
+    uint64_t count;    /* elements, of the larger of its buffers */
     oar_coll kind;
     oar_op_kind op;
     oar_dtype dtype;
@@ -36,6 +37,11 @@ typedef struct oar_record {
     oar_record_state state;
     char site[96]; /* file:line */
     char label[64];
+    uint64_t number; /* of a collective: from 1 among the group's collectives,
+                        so that all ranks number it alike; 0: a message */
+    int64_t tag;     /* of a message; -1: any, or a collective */
+    int waited;      /* while it is under way: the caller waits for it */
+    int ragged;      /* parts of any size, so counts differ between ranks */
 } oar_record;
 OAR_OPTS_INIT(oar_record);
 
@@ -45,7 +51,8 @@ OAR_OPTS_INIT(oar_record);
 OAR_API oar_status oar_recorder_read(const oar_group *group, int rank,
                                      int index, oar_record *record);
 
-/* The same from a file of OARSONG_RECORDER_DIR. */
+/* The same from a file of OARSONG_RECORDER_DIR, of the group of that process
+ * which called something last. */
 OAR_API oar_status oar_recorder_read_file(const char *path, int index,
                                           oar_record *record);
 

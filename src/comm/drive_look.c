@@ -184,7 +184,7 @@ static void warn(const oar_group *g, oar_work *work)
     }
     work->warned = 1;
     oari_site_text(work->call.file, work->call.line, site, sizeof site);
-    oari_age_text(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_presence_age(oari_now_ns() - work->since_ns, age, sizeof age);
     oari_log(OAR_LOG_WARN,
              "group \"%s\", rank %d: #%" PRIu64
              " %s at %s has waited %s for %d of %d ranks: %s",

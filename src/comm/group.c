@@ -91,6 +91,7 @@ static void settle_fault(oar_group *g, int driver)
         hear_out(g, driver);
     if ((first = oari_group_published(g)) != NULL)
         g->fault = *first;
+    oari_recorder_fault(g->recorder, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.status), g->fault.text);
@@ -411,7 +412,12 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
     if (g->name == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine));
-    OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
+    OARI_TRY(oari_recorder_make(&(oari_ring_owner){ .group = g->name,
+                                                    .backend = g->backend->name,
+                                                    .rank = g->rank,
+                                                    .ranks = g->ranks,
+                                                    .threads = world != NULL },
+                                &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, meet_ms, o,
@@ -448,6 +454,7 @@ oar_status oari_group_open(const oar_backend_ops *backend,
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
+    oari_recorder_opened(g->recorder);
     g->settings.name = g->settings.backend = NULL; /* the caller's */
     oari_kin_join(g);
     *group = g;

@@ -321,6 +321,7 @@ oar_status oari_group_place(oar_group *child, const oar_group *parent,
         there[r] = oar_group_to_world(parent, member[r]);
     child->in_world = there;
     oari_kin_move(child, parent);
+    oari_recorder_place(child->recorder, there, child->ranks);
     return OAR_OK;
 }
 

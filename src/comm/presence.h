@@ -28,6 +28,6 @@ _Static_assert(sizeof(oari_scope) == OARI_SCOPE_BYTES, "a scope's size");
 int oari_presence_scope(const oar_group *group, int rank, oari_scope *scope);
 
 /* "14 s" or "0.3 s". */
-void oari_age_text(int64_t ns, char *text, size_t bytes);
+void oari_presence_age(int64_t ns, char *text, size_t bytes);
 
 #endif

@@ -55,13 +55,14 @@ static oar_status result_of(const oar_work *work)
     return oari_fail_with(&work->group->fault);
 }
 
-static uint64_t next_number(oar_group *group, const oari_call *call)
+static uint64_t next_number(oar_group *group, const oari_call *call,
+                            uint64_t state)
 {
     uint64_t sequence =
         atomic_fetch_add_explicit(&group->sequence, 1, memory_order_relaxed) +
         1;
 
-    oari_recorder_post(group->recorder, sequence, call);
+    oari_recorder_post(group->recorder, sequence, call, state);
     return sequence;
 }
 
@@ -71,7 +72,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
 
     work.group = group;
     work.call = *call;
-    work.sequence = next_number(group, call);
+    work.sequence = next_number(group, call, OARI_AWAITED);
     work.deadline_ns = 0;
     work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
@@ -87,10 +88,10 @@ static oar_status run_now(oar_group *group, const oari_call *call)
 }
 
 /* Hands a work to the engine, which holds it until it is done. */
-static void hand_over(oar_work *work)
+static void hand_over(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
-    work->sequence = next_number(work->group, &work->call);
+    work->sequence = next_number(work->group, &work->call, state);
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
@@ -114,7 +115,7 @@ static oar_status post_later(oar_group *group, const oari_call *call,
         oari_free(made);
         return OAR_E_SYSTEM;
     }
-    hand_over(made);
+    hand_over(made, OARI_POSTED);
     *work = made;
     return OAR_OK;
 }
@@ -177,7 +178,7 @@ static oar_status post_parts(oar_group *group, oar_work *whole, oar_work *part,
     for (; part != NULL; part = next) {
         next = part->next;
         part->whole = whole;
-        hand_over(part);
+        hand_over(part, work == NULL ? OARI_AWAITED : OARI_POSTED);
         let_go(part);
     }
     if (work != NULL) {
@@ -392,7 +393,7 @@ oar_status oar_work_start(oar_work *work)
                          oar_coll_name(work->call.kind));
     work->status = OAR_OK;
     work->then = NULL; /* a function is for one start */
-    hand_over(work);
+    hand_over(work, OARI_POSTED);
     return OAR_OK;
 }
 
@@ -401,6 +402,8 @@ oar_status oar_work_wait(oar_work *work)
     if (work == NULL)
         return oari_fail(OAR_E_ARG, "work_wait for NULL");
     OARI_TRY(oari_group_owned(work->group));
+    if (!atomic_load_explicit(&work->done, memory_order_relaxed))
+        oari_recorder_wait(work->group->recorder, work->sequence);
     oari_engine_wait(work->group, work);
     return result_of(work);
 }

@@ -311,7 +311,7 @@ static char folder[FOLDER_PATH], path[FOLDER_PATH + 32];
 static int make_folder(void **state)
 {
     folder_make(folder);
-    snprintf(path, sizeof path, "%s/world.0.oarrec", folder);
+    snprintf(path, sizeof path, "%s/rank-0.oarrec", folder);
     setenv("OARSONG_RECORDER_DIR", folder, 1);
     return 0;
 }
@@ -386,7 +386,7 @@ static void every_rank_has_a_file_of_its_own(void **state)
     assert_int_equal(ranks_run("shm", 3, NULL, meet_once, NULL), OAR_OK);
     assert_int_equal(folder_entries(folder), 3);
     for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof path, "%s/world.%d.oarrec", folder, i);
+        snprintf(path, sizeof path, "%s/rank-%d.oarrec", folder, i);
         assert_int_equal(oar_recorder_read_file(path, 0, &r), OAR_OK);
         assert_int_equal(r.kind, OAR_COLL_BARRIER);
     }
@@ -415,7 +415,7 @@ static void a_folder_that_is_not_there_is_named(void **state)
 
 /* ---- files that are not what they say ------------------------------------ */
 
-/* A good file's bytes. */
+/* A good file's bytes: its head and first ring. */
 static unsigned char *good_bytes(size_t *bytes)
 {
     oar_group *g = make_group(NULL);
@@ -425,12 +425,13 @@ static unsigned char *good_bytes(size_t *bytes)
     for (int i = 0; i < 5; i++)
         assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
     oar_group_destroy(g);
-    *bytes = oari_recorder_bytes();
+    *bytes = 2 * OARI_BOX_UNIT;
     data = malloc(*bytes);
     file = fopen(path, "rb");
     assert_non_null(file);
     assert_int_equal(fread(data, 1, *bytes, file), *bytes);
-    assert_int_equal(fgetc(file), EOF);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    assert_int_equal(ftell(file), OARI_BOX_BYTES);
     fclose(file);
     return data;
 }
@@ -452,7 +453,9 @@ static void a_file_of_another_kind_is_refused(void **state)
     unsigned char *data = good_bytes(&bytes);
 
     assert_int_equal(read_bytes(data, bytes, &r), OAR_OK);
-    assert_says(read_bytes(data, bytes - 1, &r), OAR_E_DATA, "not a recorder");
+    assert_says(read_bytes(data, bytes - 1, &r), OAR_E_NOT_FOUND, "record 0");
+    assert_says(read_bytes(data, OARI_BOX_UNIT - 1, &r), OAR_E_DATA,
+                "not a recorder");
     assert_says(read_bytes(data, 0, &r), OAR_E_DATA, "not a recorder");
     data[0] ^= 1;
     assert_says(read_bytes(data, bytes, &r), OAR_E_DATA, "recorder");
@@ -474,7 +477,7 @@ static int ends(const char *text, size_t room)
 
 static void no_bytes_of_a_file_are_trusted(void **state)
 {
-    size_t bytes, head = 512;
+    size_t bytes, head = 512, ring = OARI_BOX_UNIT;
     unsigned char *data = good_bytes(&bytes), *bad = malloc(bytes);
     uint64_t random = 1;
 
@@ -482,11 +485,12 @@ static void no_bytes_of_a_file_are_trusted(void **state)
         oar_record r = oar_record_init();
         oar_status status;
         memcpy(bad, data, bytes);
-        /* any bytes of the head behind the magic and version, and of the ring
-         */
+        /* any bytes of the heads behind magic and version, and of the rest */
         for (size_t i = 16; i < bytes; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            if (i < head ? random >> 60 == 0 : round % 3 == 0)
+            if (i < head || (i > ring + 16 && i < ring + head)
+                    ? random >> 60 == 0
+                    : i > ring + head && round % 3 == 0)
                 bad[i] = (unsigned char)(random >> 33);
         }
         status = read_bytes(bad, bytes, &r);
@@ -532,7 +536,7 @@ static void *write_records(void *arg)
 
     do {
         oari_call call = call_of(++w->last);
-        oari_recorder_post(w->recorder, w->last, &call);
+        oari_recorder_post(w->recorder, w->last, &call, OARI_POSTED);
         if (w->last % 3 != 0)
             oari_recorder_done(w->recorder, w->last, OAR_RECORD_DONE);
     } while (w->last < OAR_RECORDS || !atomic_load(&w->enough));
@@ -597,7 +601,7 @@ static void the_newest_is_the_one_with_the_highest_number(void **state)
     assert_int_equal(oari_recorder_create("order", 0, 1, &recorder), OAR_OK);
     for (int i = 0; i < 6; i++) {
         oari_call call = call_of(order[i]);
-        oari_recorder_post(recorder, order[i], &call);
+        oari_recorder_post(recorder, order[i], &call, OARI_POSTED);
     }
     for (int i = 0; i < 6; i++) {
         assert_int_equal(

@@ -43,7 +43,7 @@ typedef struct greeting {
     uint32_t magic;
     int32_t rank;
     unsigned char token[16]; /* of the listener's note */
-    uint64_t control_bytes, recorder_bytes;
+    uint64_t control_bytes, recorder_at;
 } greeting;
 
 typedef struct meeting {
@@ -261,7 +261,7 @@ static oar_status greet(meeting *m, int socket, const note *listener)
     greeting g = { .magic = NOTE_MAGIC,
                    .rank = m->env->rank,
                    .control_bytes = n->base.board.layout.bytes,
-                   .recorder_bytes = oari_recorder_bytes() };
+                   .recorder_at = oari_recorder_at(m->env->core->recorder) };
     int pass[PASSED] = { n->control_fd, n->event_fd,
                          oari_recorder_fd(m->env->core->recorder) };
 
@@ -275,8 +275,7 @@ static oar_status map_peer(native *n, int rank, const greeting *g,
     oari_board *b = &n->base.board;
     void *base;
 
-    if (g->control_bytes != b->layout.bytes ||
-        g->recorder_bytes != oari_recorder_bytes())
+    if (g->control_bytes != b->layout.bytes)
         return oari_fail(OAR_E_MISMATCH, "rank %d has another control block",
                          rank);
     OARI_TRY(oari_segment_map(pass[0], b->layout.bytes, 0, &base));
@@ -287,8 +286,9 @@ static oar_status map_peer(native *n, int rank, const greeting *g,
                                        &base));
     if (rank == 0)
         b->first = base;
-    if (oari_segment_map(pass[2], oari_recorder_bytes(), 0, &base) == OAR_OK)
-        b->recorder[rank] = base; /* a file of another kind: do without */
+    if (oari_recorder_map(pass[2], g->recorder_at, &b->recorder[rank]) !=
+        OAR_OK)
+        b->recorder[rank] = NULL; /* do without */
     b->event[rank] = oari_fork_guard(pass[1]);
     return OAR_OK;
 }

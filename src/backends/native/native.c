@@ -224,11 +224,8 @@ static void drop_peer(native *n, int rank)
         return;
     if (rank == 0)
         oari_segment_unmap(b->first, b->layout.bytes - b->layout.ballot);
-    if (b->recorder != NULL && b->recorder[rank] != NULL) {
-        void *base;
-        memcpy(&base, &b->recorder[rank], sizeof base);
-        oari_segment_unmap(base, oari_recorder_bytes());
-    }
+    if (b->recorder != NULL)
+        oari_recorder_unmap(b->recorder[rank]);
     if (b->event != NULL)
         oari_fork_close(b->event[rank]);
 }
