@@ -9,7 +9,9 @@
  * did not come in time, ranks that disagree, an abort) ends the group: every
  * pending and every later call on it returns that same record. Buffers of an
  * operation that failed are undefined, but after its call has returned no peer
- * writes to them any more, even one that was stopped and wakes up later. A bad
+ * writes to them any more, even one that was stopped and wakes up later (if the
+ * system has no memory left for that, the call returns OAR_E_NOMEM instead of
+ * the fault, and says so: leave that buffer alone). A bad
  * argument is not a fault: the call returns OAR_E_ARG and the group goes on.
  *
  * Fork: a child made by fork has no groups; every call there on one it
@@ -45,6 +47,10 @@ typedef struct oar_group_opts {
                               so that combining overlaps sending; 0: 512 KiB */
     const char *algorithm; /* of every collective that it can do; NULL: chosen.
                               Also OARSONG_ALGO; `oarsong info` lists them */
+    int64_t stall_ms;      /* an operation that waits so long is reported once
+                              as a warning (log.h), with who is missing and what
+                              each did last; 0: OARSONG_STALL_MS, else 30 s;
+                              below 0: never */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);
 
@@ -98,6 +104,34 @@ OAR_API oar_status oar_group_dup(oar_group *parent, oar_group **group);
 OAR_API oar_status oar_group_subset(oar_group *parent, int count,
                                     const int *ranks, oar_group **group);
 
+/* How oar_group_shrink goes about it. */
+typedef struct oar_shrink_opts {
+    size_t size;
+    int64_t timeout_ms; /* a rank that has not come, or does not get on, for so
+                           long is left out; 0: 30 s, below 0: wait for ever */
+    int any; /* 1: any number of survivors may go on; else only a majority of
+                the group, or exactly half of it with rank 0. Also
+                OARSONG_SHRINK=any */
+} oar_shrink_opts;
+OAR_OPTS_INIT(oar_shrink_opts);
+
+/* A new group of those that are left. Every rank that still can calls this,
+ * after a fault or without one; each time all of them do is one call, and they
+ * make as many. The new group has all ranks that came, in their old order, and
+ * takes its settings from the old one. Whose process is gone is not waited for;
+ * one that is stopped or does not call is left out after the timeout. All
+ * survivors agree on the list, also if another dies on the way (then it goes on
+ * without that one). Needs neither rank 0 nor a store: only links among those
+ * that are left (docs/faults.md).
+ *
+ * A group that is whole stays as it is, and this is like dup. If somebody was
+ * left out, the old group ends; a rank that comes too late gets OAR_E_PEER.
+ * OAR_E_WORLD if too few are left, OAR_E_UNSUPPORTED on backends of others.
+ * Destroy the old group afterwards, before or after the new one. */
+OAR_API oar_status oar_group_shrink(oar_group *group,
+                                    const oar_shrink_opts *opts,
+                                    oar_group **new_group);
+
 /* Rank translation. The world is the group from oar_group_create, from_env or
  * sim_run that this one was made of: the rank there of a rank here, and the
  * other way. -1 if there is none. */
@@ -126,6 +160,29 @@ OAR_API oar_status oar_group_abort(oar_group *group, const char *reason);
 /* OAR_OK while the group is whole; else its fault, also in *record if that is
  * not NULL (and as this thread's last error). Any thread. */
 OAR_API oar_status oar_group_fault(const oar_group *group, oar_error *record);
+
+/* ---- slow parts ---------------------------------------------------------- */
+
+/* "This part may be slow": from begin to end, and at most timeout_ms (below 0:
+ * as long as it lasts), no operation on the group runs out of time that waits
+ * for this rank, or that this rank waits in; one that would have gets its usual
+ * time again when the scope is over. Peers on the same host see the scope, and
+ * name it in what they report; for peers on other hosts, open it on every rank.
+ * Scopes may nest: the longest counts. A death, an abort or a mismatch ends
+ * operations at once as ever.
+ *
+ *     oar_timeout_scope *slow;
+ *     oar_timeout_scope_begin(group, "checkpoint", 30 * 60 * 1000, &slow);
+ *     save(model);
+ *     oar_timeout_scope_end(slow);
+ *
+ * label (a copy of up to 47 bytes; NULL: none) is for texts. End it before the
+ * group is destroyed. Any thread. */
+typedef struct oar_timeout_scope oar_timeout_scope;
+OAR_API oar_status oar_timeout_scope_begin(oar_group *group, const char *label,
+                                           int64_t timeout_ms,
+                                           oar_timeout_scope **scope);
+OAR_API void oar_timeout_scope_end(oar_timeout_scope *scope); /* NULL is fine */
 
 /* ---- ranks as threads ---------------------------------------------------- */
 

@@ -7,7 +7,9 @@
  * Sizes must agree: a message of another size than the receive is drained,
  * fails with OAR_E_SIZE there, and the group goes on. So does the send, if it
  * is synchronous or too large to have been done before (opts, and eager_bytes
- * of the group). Sending to oneself works.
+ * of the group). A message of the same size but another dtype is received and
+ * fails with OAR_E_DTYPE there; u8 is bytes, which go with everything. Sending
+ * to oneself works.
  *
  * opts and work as in collective.h. A send is done when its buffer may be used
  * again, which says nothing about the receiver.

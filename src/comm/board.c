@@ -47,7 +47,8 @@ oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
     l.mail = l.stage + l.stage_room;
     l.ring = OARI_RING_COUNTER +
              (ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES);
-    l.bytes = round_up(l.mail + (size_t)ranks * l.ring, page);
+    l.ballot = round_up(l.mail + (size_t)ranks * l.ring, page);
+    l.bytes = l.ballot + page;
     return l;
 }
 
@@ -285,6 +286,9 @@ void oari_board_publish(oari_board *board, const oar_error *record)
         return;
     mine->record = *record;
     atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
+    none = 0;
+    atomic_compare_exchange_strong(board->first, &none,
+                                   (uint32_t)board->rank + 1);
     atomic_thread_fence(memory_order_seq_cst); /* before any later store */
     for (int r = 0; r < board->ranks; r++)
         ring(board->event[r]);
@@ -292,9 +296,83 @@ void oari_board_publish(oari_board *board, const oar_error *record)
 
 const oar_error *oari_board_published(const oari_board *board)
 {
-    for (int r = 0; r < board->ranks; r++)
-        if (atomic_load_explicit(&board->control[r]->fault,
-                                 memory_order_acquire) == OARI_FAULT_READY)
-            return &board->control[r]->record;
-    return NULL;
+    uint32_t first =
+        board->first != NULL
+            ? atomic_load_explicit(board->first, memory_order_acquire)
+            : 0; /* not ready yet */
+
+    if (first == 0 || first > (uint32_t)board->ranks ||
+        atomic_load_explicit(&board->control[first - 1]->fault,
+                             memory_order_acquire) != OARI_FAULT_READY)
+        return NULL;
+    return &board->control[first - 1]->record;
+}
+
+int oari_fault_before(const oar_error *a, const oar_error *b)
+{
+    if (a->sequence != b->sequence)
+        return a->sequence < b->sequence;
+    return a->rank < b->rank;
+}
+
+/* ---- councils -------------------------------------------------------------
+ */
+
+/* Words that their owner alone writes, between two steps of a stamp. */
+static void put_words(_Atomic uint64_t *stamp, _Atomic uint64_t *to,
+                      const void *from, size_t bytes)
+{
+    uint64_t word;
+
+    atomic_fetch_add(stamp, 1);
+    for (size_t i = 0; i < bytes / sizeof word; i++) {
+        memcpy(&word, (const char *)from + i * sizeof word, sizeof word);
+        atomic_store(&to[i], word);
+    }
+    atomic_fetch_add(stamp, 1);
+}
+
+/* 0: nothing is there, or it is being written; for ever, if the writer died. */
+static int get_words(const _Atomic uint64_t *stamp,
+                     const _Atomic uint64_t *from, void *to, size_t bytes)
+{
+    uint64_t word, before = atomic_load(stamp);
+
+    if (before == 0 || before % 2 != 0)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof word; i++) {
+        word = atomic_load(&from[i]);
+        memcpy((char *)to + i * sizeof word, &word, sizeof word);
+    }
+    return atomic_load(stamp) == before;
+}
+
+void oari_board_tell(oari_board *board, const void *note)
+{
+    oari_control *mine = board->control[board->rank];
+
+    put_words(&mine->note_stamp, mine->note, note, OARI_NOTE_BYTES);
+}
+
+int oari_board_told(const oari_board *board, int rank, void *note)
+{
+    const oari_control *theirs = board->control[rank];
+
+    return get_words(&theirs->note_stamp, theirs->note, note, OARI_NOTE_BYTES);
+}
+
+void oari_board_show_scope(oari_board *board, const void *scope)
+{
+    oari_control *mine = board->control[board->rank];
+
+    put_words(&mine->scope_stamp, mine->scope, scope, OARI_SCOPE_BYTES);
+}
+
+void oari_board_scope(const oari_board *board, int rank, void *scope)
+{
+    const oari_control *theirs = board->control[rank];
+
+    if (!get_words(&theirs->scope_stamp, theirs->scope, scope,
+                   OARI_SCOPE_BYTES))
+        memset(scope, 0, OARI_SCOPE_BYTES);
 }

@@ -28,14 +28,16 @@ enum {
     OARI_MAIL_BYTES = 64 << 10, /* a ring */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
     OARI_MAIL_MOST = 256 << 10, /* ... this much */
-    OARI_MAX_RANKS = 1024
+    OARI_MAX_RANKS = 1024,
+    OARI_NOTE_BYTES = 256, /* of council.h */
+    OARI_SCOPE_BYTES = 64  /* of presence.h */
 };
 
 /* What a rank shows at a meeting. Payload, stamp and addresses share the first
  * cache line when the payload is small. */
 typedef struct oari_line {
     _Atomic uint64_t stamp; /* the meeting; written last */
-    uint64_t fingerprint;   /* of the operation, see call.h */
+    uint64_t fingerprint;   /* of the operation and all before: history.h */
     uint64_t sequence;      /* of the operation */
     double factor;
     uint64_t in, out;             /* where the buffers are; 0: out of reach */
@@ -70,16 +72,25 @@ typedef struct oari_control {
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
     _Atomic uint32_t visitors;
+    /* a slow part that it has announced; the stamp is odd while it is written
+     */
+    _Alignas(128) _Atomic uint64_t scope_stamp;
+    _Atomic uint64_t scope[OARI_SCOPE_BYTES / 8];
+    /* what it says in a council; the stamp is odd while it is written */
+    _Alignas(128) _Atomic uint64_t note_stamp;
+    _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
 } oari_control;
 
 /* Offsets in a control block. */
 typedef struct oari_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
-    size_t taken; /* per source: bytes of its mail taken, and credit given
-                     back: two atomic u64 */
-    size_t mail;  /* per destination: a ring */
-    size_t ring;  /* bytes of one, its counter included */
-    size_t bytes; /* of the whole */
+    size_t taken;  /* per source: bytes of its mail taken, and credit given
+                      back: two atomic u64 */
+    size_t mail;   /* per destination: a ring */
+    size_t ring;   /* bytes of one, its counter included */
+    size_t ballot; /* a page that all write to, in rank 0's block only: whose
+                      fault was first */
+    size_t bytes;  /* of the whole */
 } oari_layout;
 
 /* Room for data in a line: OARI_LINE_BYTES, or more if small_bytes is. */
@@ -123,15 +134,17 @@ struct oari_board {
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
     uint64_t meeting;
-    int arrived;            /* ranks below this one have come to the meeting */
-    int told;               /* sleepers have been woken for this meeting */
-    int polls;              /* of this meeting, while they have not */
-    oari_control **control; /* by rank */
-    unsigned char *gone;    /* by rank: died or left */
-    const void **recorder;  /* by rank: its mapping, or NULL */
-    oari_line *(*line)[2];  /* by rank, then meeting % 2 */
-    int *event;             /* by rank: descriptor that wakes it */
-    int wait_fd;            /* readable when this rank is woken */
+    int arrived;             /* ranks below this one have come to the meeting */
+    int told;                /* sleepers have been woken for this meeting */
+    int polls;               /* of this meeting, while they have not */
+    _Atomic uint32_t *first; /* a rank + 1: whose fault is the group's, in
+                                memory that all write to; 0: none yet */
+    oari_control **control;  /* by rank */
+    unsigned char *gone;     /* by rank: died or left */
+    const void **recorder;   /* by rank: its mapping, or NULL */
+    oari_line *(*line)[2];   /* by rank, then meeting % 2 */
+    int *event;              /* by rank: descriptor that wakes it */
+    int wait_fd;             /* readable when this rank is woken */
     struct oari_world *world; /* of a board in one process */
 };
 
@@ -189,8 +202,21 @@ void oari_board_awake(oari_board *board);
 /* Publishes a fault of mine, unless one is published; tells all. Any thread. */
 void oari_board_publish(oari_board *board, const oar_error *record);
 
-/* The first published fault of any rank, or NULL. */
+/* The fault that was published first, the same on all ranks; or NULL. */
 const oar_error *oari_board_published(const oari_board *board);
+
+/* Of two faults that nobody can tell which was first, the one that counts. */
+int oari_fault_before(const oar_error *a, const oar_error *b);
+
+/* What I say in a council (council.h), and what a rank says: 0 if it has not
+ * said anything. */
+void oari_board_tell(oari_board *board, const void *note);
+int oari_board_told(const oari_board *board, int rank, void *note);
+
+/* A slow part of mine (oari_scope of presence.h), and a rank's: zeros if there
+ * is none. One thread at a time shows. */
+void oari_board_show_scope(oari_board *board, const void *scope);
+void oari_board_scope(const oari_board *board, int rank, void *scope);
 
 /* The first rank that has not come to the meeting under way, or -1. */
 int oari_meet_missing(const oari_board *board);

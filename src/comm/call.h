@@ -39,18 +39,51 @@ typedef struct oari_call {
     oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;
 
+/* How a call is made, beyond its kind. */
+enum {
+    OARI_FORM_PARTS = 1,    /* the form in _v */
+    OARI_FORM_OBJECT = 2,   /* the form in _bytes */
+    OARI_FORM_CANONICAL = 4 /* in the order of ranks */
+};
+
+static inline int oari_kind_reduces(oar_coll kind)
+{
+    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
+           kind == OAR_COLL_REDUCE_SCATTER;
+}
+
+static inline uint32_t oari_call_form(const oari_call *call)
+{
+    return (call->ragged ? OARI_FORM_PARTS : 0u) |
+           (call->is_object ? OARI_FORM_OBJECT : 0u) |
+           (call->canonical && oari_kind_reduces(call->kind)
+                ? OARI_FORM_CANONICAL
+                : 0u);
+}
+
 /* What all ranks must agree on, in one word. */
 static inline uint64_t oari_call_fingerprint(const oari_call *call)
 {
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                     (uint64_t)call->out.dtype << 16 |
-                    (uint64_t)call->ragged << 24 |
-                    (uint64_t)call->is_object << 25 |
+                    (uint64_t)oari_call_form(call) << 24 |
                     (uint64_t)(uint32_t)(call->root + 1) << 32;
 
     word = (word + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
     word ^= call->agreed * 0x94d049bb133111ebu;
     return word ^ word >> 29;
+}
+
+/* The elements a call is of, as its user thinks of them: of one rank's part
+ * where there are parts. */
+static inline size_t oari_call_count(const oari_call *call)
+{
+    switch (call->kind) {
+    case OAR_COLL_BROADCAST:
+    case OAR_COLL_SCATTER:
+    case OAR_COLL_REDUCE_SCATTER: return call->out.count;
+    default: return call->in.count;
+    }
 }
 
 static inline size_t oari_span_bytes(const oar_span *span)

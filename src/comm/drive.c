@@ -1,139 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drive: what a driver does, token in hand (engine.c): takes what is queued,
- * moves collectives and messages on, looks whether anything has gone wrong, and
- * waits.
+ * moves collectives and messages on, and waits. Whether anything has gone wrong
+ * it looks in drive_look.c.
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
  */
 #include "comm/drive.h"
 
-#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/dispute.h"
 
 enum {
     YIELD_NS = 50000,        /* before going to sleep */
     NAP_NS = 100000000,      /* longest sleep between two looks around */
+    SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
-
-/* ---- faults
- * --------------------------------------------------------------------*/
-
-static void timed_out(oar_group *g, const oar_work *work, int missing)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[256] = "the others";
-
-    if (missing >= 0)
-        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
-    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
-              oar_coll_name(work->call.kind), limit, who);
-    oari_group_break(g, work, missing);
-}
-
-static void peer_gone(oar_group *g, const oar_work *work, int rank)
-{
-    static const char *const how[] = {
-        [OARI_PEER_DIED] = "has died",
-        [OARI_PEER_LEFT] = "has left the group",
-        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
-    };
-    char who[256];
-
-    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
-    oari_group_break(g, work, rank);
-}
-
-/* Whether a rank that is gone still owes the collective something. */
-static int owes(const oari_exec *x, int rank)
-{
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
-}
-
-/* A message from anybody is lost when nobody is left to send it. */
-static int lost_peer(const oar_group *g, int peer)
-{
-    int last = -1;
-
-    if (peer >= 0)
-        return oari_group_gone(g, peer) ? peer : -1;
-    for (int r = 0; r < g->ranks; r++) {
-        if (r == g->rank)
-            continue;
-        if (!oari_group_gone(g, r))
-            return -1;
-        last = r;
-    }
-    return last;
-}
-
-/* The first rank the operation waits for that will never come, or -1. */
-static int lost_rank(const oar_group *g, const oar_work *work)
-{
-    if (work->lane == NULL)
-        return lost_peer(g, work->call.root);
-    for (int r = 0; r < g->ranks; r++)
-        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
-            return r;
-    return -1;
-}
-
-/* Who the operation waits for, if one rank can be named. */
-static int missing_rank(const oar_group *g, const oar_work *work)
-{
-    int rank;
-
-    if (work->lane == NULL)
-        return work->call.root;
-    rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
-    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
-                                                 : rank;
-}
-
-static void look_at_deadline(oar_group *g, oar_work *work)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-
-    if (work->deadline_ns == 0)
-        work->deadline_ns = oari_deadline(limit);
-    else if (oari_now_ns() >= work->deadline_ns)
-        timed_out(g, work, missing_rank(g, work));
-}
-
-static void look_at(oar_group *g, oar_work *work)
-{
-    int lost = lost_rank(g, work);
-
-    if (lost >= 0)
-        peer_gone(g, work, lost);
-    else
-        look_at_deadline(g, work);
-}
-
-void oari_drive_look(oar_group *g)
-{
-    oari_engine *e = &g->engine;
-    const oar_error *published;
-
-    if ((published = oari_group_published(g)) != NULL)
-        oari_group_adopt(g, published);
-    for (int i = 0; i < e->lanes; i++)
-        if (!oari_group_broken(g) && e->lane[i].work != NULL)
-            look_at(g, e->lane[i].work);
-    for (oar_work *w = e->message; w != NULL; w = w->next)
-        if (!oari_group_broken(g))
-            look_at(g, w);
-}
 
 /* ---- driving
  * -------------------------------------------------------------------*/
@@ -170,8 +58,9 @@ static void finish_broken(oar_group *g)
         g->backend->progress(g->self);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
-            oari_exec_withdraw(&e->lane[i].exec);
-            finish_lane(g, &e->lane[i], g->fault.status);
+            oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
+            finish_lane(g, &e->lane[i],
+                        kept == OAR_OK ? g->fault.status : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {
         e->message = work->next;
@@ -239,13 +128,14 @@ static void start_message(oar_group *g, oar_work *work)
 
     *t = (oar_transfer){ .size = sizeof *t,
                          .peer = work->call.root,
-                         .tag = work->call.wire_tag != 0
-                                    ? work->call.wire_tag
-                                    : oari_message_tag(work->call.tag),
-                         .any = oari_message_any(work->call.tag),
+                         .tag = work->call.wire_tag,
                          .data = work->call.out.data,
                          .bytes = oari_span_bytes(&work->call.out),
                          .synchronous = work->call.synchronous };
+    if (work->call.wire_tag == 0) {
+        t->tag = oari_message_tag(work->call.tag) | oari_message_says(work);
+        t->any = oari_message_any(g, work->call.tag);
+    }
     work->next = NULL;
     while (*end != NULL)
         end = &(*end)->next;
@@ -275,13 +165,13 @@ static int drive_messages(oar_group *g)
     int moved = 0;
 
     while ((work = *at) != NULL) {
-        if (!work->transfer.done) {
+        if (!work->transfer.done || !oari_message_settled(work)) {
             at = &work->next;
             continue;
         }
         *at = work->next;
         say_what_came(work);
-        finish(g, work, work->transfer.status);
+        finish(g, work, oari_message_check(work));
         moved = 1;
     }
     return moved;
@@ -292,9 +182,11 @@ static int drive_lane(oar_group *g, oari_lane *lane)
     switch (oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
     case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
-    case OARI_FAILED: oari_group_break(g, lane->work, -1); return 1;
+    case OARI_FAILED: break;
     }
-    return 0;
+    if (!lane->exec.doubt.found || !oari_dispute_open(g, &lane->exec))
+        oari_group_break(g, lane->work, -1);
+    return 1;
 }
 
 static int drive_collectives(oar_group *g)
@@ -302,7 +194,7 @@ static int drive_collectives(oar_group *g)
     oari_engine *e = &g->engine;
     int moved = 0;
 
-    if (e->busy == 0)
+    if (e->busy == 0 || oari_disputing(e->dispute))
         return 0;
     for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL)
@@ -383,7 +275,8 @@ static int64_t sooner(const oar_work *work, int64_t than)
 
 static int64_t nearest_deadline(const oari_engine *e)
 {
-    int64_t nearest = oari_now_ns() + NAP_NS;
+    int64_t nap = oari_dispute_restless(e->dispute) ? SHORT_NAP_NS : NAP_NS;
+    int64_t nearest = oari_now_ns() + nap;
 
     for (int i = 0; i < e->lanes; i++)
         nearest = sooner(e->lane[i].work, nearest);

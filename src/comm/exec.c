@@ -169,6 +169,11 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->sequence = sequence;
     exec->number = number;
     exec->fingerprint = oari_call_fingerprint(call);
+    exec->link = exec->history != NULL
+                     ? oari_history_add(exec->history, number, sequence, call,
+                                        exec->fingerprint)
+                     : exec->fingerprint;
+    exec->doubt.found = 0;
     exec->element = oar_dtype_size(call->out.dtype);
     exec->at = exec->begun = exec->met = exec->exposed = 0;
     exec->transfers = exec->oldest = exec->waiting = 0;

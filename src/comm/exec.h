@@ -8,6 +8,7 @@
 #include "comm/board.h"
 #include "comm/call.h"
 #include "comm/choose.h"
+#include "comm/history.h"
 #include "comm/plan.h"
 
 enum { OARI_PLAN_CACHE = 16 };
@@ -22,6 +23,13 @@ typedef struct oari_cached_plan {
     oari_plan plan; /* no steps: empty */
 } oari_cached_plan;
 
+/* Why another rank may be in a different operation. */
+typedef struct oari_doubt {
+    int found;
+    int peer;
+    char claim[176]; /* "": their fingerprints differ; else what does not fit */
+} oari_doubt;
+
 typedef struct oari_exec {
     /* set once, by the owner */
     int rank, ranks;
@@ -32,6 +40,7 @@ typedef struct oari_exec {
     const int *hosts;        /* by rank; NULL: all on one */
     const oari_rules *rules; /* outlives this; NULL: the normal ones */
     int checks_tags; /* the backend's receives can leave bits of a tag open */
+    oari_history *history; /* of the group, outlives this; NULL: none */
 
     oari_cached_plan cache[OARI_PLAN_CACHE];
     oari_plan once, second; /* plans that are not kept */
@@ -39,8 +48,10 @@ typedef struct oari_exec {
     /* the operation under way */
     const oari_call *call;
     uint64_t sequence, fingerprint;
+    uint64_t link; /* what peers compare: history.h */
     uint64_t
         number; /* of the collective on this group: the same on all ranks */
+    oari_doubt doubt; /* why it failed, if others have to be asked */
     const oari_plan *plan;
     oari_ask ask; /* of a plan that is not kept, for settling */
     int at;       /* step */
@@ -81,8 +92,8 @@ oar_status oari_exec_init(oari_exec *exec);
 void oari_exec_clear(oari_exec *exec);
 
 /* Finds the plan. sequence: of the operation on this rank, for texts; number:
- * of the collective, the same on all ranks, below 2^39 and not that of another
- * one under way. On failure nothing has been shown to any peer. */
+ * of the collective, the same on all ranks; of two under way the numbers differ
+ * in their lower 32 bits. On failure nothing has been shown to any peer. */
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                            uint64_t sequence, uint64_t number);
 oari_progress oari_exec_poll(oari_exec *exec);
@@ -102,11 +113,6 @@ static inline int oari_exec_has_messages(const oari_exec *exec)
 {
     return exec->transfers != 0;
 }
-
-/* Writes who is missing and what it did last: "rank 2 (pid 77; its last
- * operation was #3 barrier at a.c:5)". A rank on the board. */
-void oari_exec_missing(const oari_exec *exec, int rank, char *text,
-                       size_t bytes);
 
 /* For tests: called before every step. */
 extern void (*oari_exec_hook)(const oari_exec *exec);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exec_meet: meetings on the board: what this rank shows, whether all agree,
  * where everyone's buffers are, and who is missing. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "base/thread.h"
+#include "comm/account.h"
 #include "comm/exec_run.h"
 #include "comm/planners.h"
 
@@ -58,7 +60,7 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
 {
     oari_line *line = oari_board_line(exec->board);
 
-    line->fingerprint = exec->fingerprint;
+    line->fingerprint = exec->link;
     line->sequence = exec->sequence;
     line->factor = exec->call->weight;
     line->in = line->out = 0;
@@ -78,78 +80,33 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
 /* ---- telling what others did -----------------------------------------------
  */
 
-static void describe(const oar_record *r, char *text, size_t bytes)
-{
-    int n = snprintf(text, bytes, "#%llu %s(", (unsigned long long)r->sequence,
-                     oar_coll_name(r->kind));
-    int reduces = r->kind == OAR_COLL_ALL_REDUCE ||
-                  r->kind == OAR_COLL_REDUCE ||
-                  r->kind == OAR_COLL_REDUCE_SCATTER;
-
-    if (r->kind != OAR_COLL_BARRIER && n > 0 && (size_t)n < bytes)
-        n += snprintf(text + n, bytes - (size_t)n, "%llu %s%s%s",
-                      (unsigned long long)r->count, oar_dtype_name(r->dtype),
-                      reduces ? ", " : "", reduces ? oar_op_name(r->op) : "");
-    if (r->root >= 0 && n > 0 && (size_t)n < bytes)
-        n += snprintf(text + n, bytes - (size_t)n, ", root %d", r->root);
-    if (n > 0 && (size_t)n < bytes)
-        snprintf(text + n, bytes - (size_t)n, ") at %s%s%s", r->site,
-                 r->label[0] != 0 ? " " : "", r->label);
-}
-
-/* What a rank says it did in the operation its line shows. */
-static void describe_line(const oari_exec *exec, int rank, char *text,
-                          size_t bytes)
-{
-    const void *recorder = exec->board->recorder[rank];
-    const oari_line *line = oari_meet_line(exec->board, rank);
-    oar_record record;
-
-    if (recorder != NULL &&
-        oari_recorder_by_sequence(recorder, line->sequence, &record) == OAR_OK)
-        describe(&record, text, bytes);
-    else
-        snprintf(text, bytes, "operation #%llu",
-                 (unsigned long long)line->sequence);
-}
-
 /* The rank in the group of a rank on the board. */
 static int member_of(const oari_board *b, int rank)
 {
     return b->member != NULL ? b->member[rank] : rank;
 }
 
-static oari_progress mismatch(const oari_exec *exec, int rank)
+/* The text is for backends over which the other cannot be asked. */
+oar_status oari_exec_doubt(oari_exec *exec, int peer, const char *format, ...)
 {
-    char mine[256], theirs[256];
+    const oari_call *call = exec->call;
+    oari_doubt *doubt = &exec->doubt;
+    char site[96];
+    va_list args;
 
-    describe_line(exec, exec->board->rank, mine, sizeof mine);
-    describe_line(exec, rank, theirs, sizeof theirs);
-    oari_fail(OAR_E_MISMATCH, "rank %d calls %s, but rank %d calls %s",
-              exec->rank, mine, member_of(exec->board, rank), theirs);
-    return OARI_FAILED;
-}
-
-void oari_exec_missing(const oari_exec *exec, int rank, char *text,
-                       size_t bytes)
-{
-    const oari_board *b = exec->board;
-    int here = b != NULL ? oari_board_rank(b, rank) : -1;
-    const void *recorder = here >= 0 ? b->recorder[here] : NULL;
-    char what[256] = "";
-    oar_record record;
-
-    if (recorder != NULL &&
-        oari_recorder_newest(recorder, 0, &record) == OAR_OK)
-        describe(&record, what, sizeof what);
-    if (here < 0)
-        snprintf(text, bytes, "rank %d", rank);
-    else
-        snprintf(text, bytes, "rank %d (pid %lld; %s%s)", rank,
-                 (long long)b->control[here]->pid,
-                 what[0] != 0 ? "its last operation was "
-                              : "it has not called anything yet",
-                 what);
+    doubt->found = 1;
+    doubt->peer = peer;
+    va_start(args, format);
+    vsnprintf(doubt->claim, sizeof doubt->claim, format, args);
+    va_end(args);
+    oari_site_text(call->file, call->line, site, sizeof site);
+    return oari_fail(OAR_E_MISMATCH,
+                     "rank %d calls #%llu %s of %zu %s at %s, rank %d calls "
+                     "something else%s%s",
+                     exec->rank, (unsigned long long)exec->sequence,
+                     oar_coll_name(call->kind), oari_call_count(call),
+                     oar_dtype_name(call->out.dtype), site, peer,
+                     doubt->claim[0] != 0 ? ": " : "", doubt->claim);
 }
 
 int oari_exec_owes_line(const oari_exec *exec, int rank)
@@ -234,8 +191,10 @@ static oari_progress read_lines(oari_exec *exec, const oari_step *step)
 
     for (int r = 0; r < b->ranks; r++) {
         const oari_line *line = oari_meet_line(b, r);
-        if (line->fingerprint != exec->fingerprint)
-            return mismatch(exec, r);
+        if (line->fingerprint != exec->link) {
+            oari_exec_doubt(exec, member_of(b, r), "%s", "");
+            return OARI_FAILED;
+        }
         if (factors)
             exec->factor[member_of(b, r)] = line->factor;
         if (first && exec->shows != 0 && !find_buffers(exec, r, line))

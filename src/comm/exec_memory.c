@@ -73,8 +73,8 @@ static void leave_peers(const oari_exec *exec)
 }
 
 /* Nobody goes beyond what a rank has shown, whatever sizes it was promised. */
-static int is_inside(const oari_exec *exec, oari_where where, int peer,
-                     size_t at, size_t count)
+static int is_inside(oari_exec *exec, oari_where where, int peer, size_t at,
+                     size_t count)
 {
     const oari_board *b = exec->board;
     size_t has;
@@ -85,12 +85,12 @@ static int is_inside(const oari_exec *exec, oari_where where, int peer,
     has = where == OARI_IN ? exec->in_count[peer] : exec->out_count[peer];
     if (at <= has && count <= has - at)
         return 1;
-    oari_fail(OAR_E_MISMATCH,
-              "rank %d needs elements %zu to %zu of rank %d's %s, which has "
-              "%zu",
-              exec->rank, at, at + count,
-              b->member != NULL ? b->member[peer] : peer,
-              where == OARI_IN ? "input" : "output", has);
+    peer = b->member != NULL ? b->member[peer] : peer;
+    oari_exec_doubt(exec, peer,
+                    "rank %d needs elements %zu to %zu of rank %d's %s, which "
+                    "has %zu",
+                    exec->rank, at, at + count, peer,
+                    where == OARI_IN ? "input" : "output", has);
     return 0;
 }
 
@@ -198,7 +198,7 @@ static int find_sources(oari_exec *exec, const oari_step *step)
     return exec->board->ranks;
 }
 
-static int all_inside(const oari_exec *exec, const oari_step *step)
+static int all_inside(oari_exec *exec, const oari_step *step)
 {
     int inside = step->to_peer < 0 || is_inside(exec, OARI_OUT, step->to_peer,
                                                 step->to_at, step->count);

@@ -2,14 +2,14 @@
 /* exec_message: the messages of a plan. They are kept in a ring in the order
  * they were started, and a WAIT is for the oldest.
  *
- * The tag of a message is the collective's number and, where the backend can
- * receive with some bits left open, some of the operation's fingerprint: then a
- * message of another operation is taken, noticed and named, instead of being
- * waited for. Bit 63 is the user's messages'. */
+ * The tag of a message is 32 bits of the collective's number and, where the
+ * backend can receive with some bits left open, 30 of its link (history.h):
+ * then a message of another operation is taken, noticed and named, instead of
+ * being waited for. Bits 62 and 63 are other messages'. */
 #include "base/status.h"
 #include "comm/exec_run.h"
 
-enum { CHECK_BITS = 24 };
+enum { CHECK_BITS = 30 };
 
 static const uint64_t check_mask = (UINT64_C(1) << CHECK_BITS) - 1;
 
@@ -27,9 +27,9 @@ size_t oari_exec_element(const oari_exec *exec, oari_where where)
 
 static uint64_t tag_of(const oari_exec *exec)
 {
-    uint64_t check = exec->checks_tags ? exec->fingerprint & check_mask : 0;
+    uint64_t check = exec->checks_tags ? exec->link & check_mask : 0;
 
-    return exec->number << CHECK_BITS | check;
+    return (exec->number & UINT32_MAX) << CHECK_BITS | check;
 }
 
 oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
@@ -41,13 +41,13 @@ oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
     oar_transfer *t = &exec->transfer[slot];
     oar_status status;
 
-    *t =
-        (oar_transfer){ .size = sizeof *t,
-                        .peer = step->peer,
-                        .tag = tag_of(exec),
-                        .any = exec->checks_tags && !sending ? check_mask : 0,
-                        .data = oari_exec_locate(exec, where, -1, at),
-                        .bytes = step->count * oari_exec_element(exec, where) };
+    *t = (oar_transfer){ .size = sizeof *t,
+                         .peer = step->peer,
+                         .tag = tag_of(exec),
+                         .any = exec->checks_tags && !sending ? check_mask : 0,
+                         .data = oari_exec_locate(exec, where, -1, at),
+                         .bytes = step->count * oari_exec_element(exec, where),
+                         .source = -1 };
     exec->transfers++;
     status = sending ? exec->backend->send(exec->self, t)
                      : exec->backend->recv(exec->self, t);
@@ -59,48 +59,59 @@ oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
     return OARI_DONE;
 }
 
-static oari_progress failed(const oari_exec *exec, const oar_transfer *t)
+/* What did not fit, of a receive. */
+static oari_progress wrong_size(oari_exec *exec, const oar_transfer *t)
 {
-    if (t->status != OAR_E_SIZE)
-        oari_fail(t->status, "message with rank %d failed", t->peer);
-    else if (t->got_bytes != t->bytes)
-        oari_fail(OAR_E_MISMATCH,
-                  "rank %d expected %zu bytes of rank %d, which sent %zu in "
-                  "operation #%llu %s",
-                  exec->rank, t->bytes, t->peer, t->got_bytes,
-                  (unsigned long long)exec->sequence,
-                  oar_coll_name(exec->call->kind));
-    else
-        oari_fail(OAR_E_MISMATCH,
-                  "rank %d sent %zu bytes to rank %d, which expected another "
-                  "number, in operation #%llu %s",
-                  exec->rank, t->bytes, t->peer,
-                  (unsigned long long)exec->sequence,
-                  oar_coll_name(exec->call->kind));
+    size_t unit =
+        t->bytes % exec->element == 0 && t->got_bytes % exec->element == 0
+            ? exec->element
+            : 1;
+
+    oari_exec_doubt(exec, t->peer,
+                    "rank %d expects %zu %s of rank %d, which sends %zu",
+                    exec->rank, t->bytes / unit,
+                    unit == 1 && exec->element != 1 ? "bytes" : "elements",
+                    t->peer, t->got_bytes / unit);
+    return OARI_FAILED;
+}
+
+/* A send that the receiver has refused: that rank knows both sizes, and says
+ * so. Where nobody can ask it, this one does. */
+static oari_progress refused(oari_exec *exec, const oar_transfer *t)
+{
+    if (exec->checks_tags)
+        return OARI_PENDING;
+    oari_exec_doubt(exec, t->peer,
+                    "rank %d sends %zu bytes to rank %d, which expects another "
+                    "number",
+                    exec->rank, t->bytes, t->peer);
     return OARI_FAILED;
 }
 
 /* Whether a message that has come belongs to this operation. */
-static int belongs(const oari_exec *exec, const oar_transfer *t)
+static int belongs(oari_exec *exec, const oar_transfer *t)
 {
     if (t->any == 0 || t->got_tag == t->tag)
         return 1;
-    oari_fail(OAR_E_MISMATCH,
-              "rank %d is in operation #%llu %s(%zu %s) at %s:%d, but rank %d "
-              "is in another one",
-              exec->rank, (unsigned long long)exec->sequence,
-              oar_coll_name(exec->call->kind), exec->call->out.count,
-              oar_dtype_name(exec->call->out.dtype), exec->call->file,
-              exec->call->line, t->peer);
+    oari_exec_doubt(exec, t->peer, "%s", "");
     return 0;
+}
+
+static oari_progress failed(oari_exec *exec, const oar_transfer *t)
+{
+    if (t->status != OAR_E_SIZE) {
+        oari_fail(t->status, "message with rank %d failed", t->peer);
+        return OARI_FAILED;
+    }
+    if (t->source < 0)
+        return refused(exec, t);
+    return belongs(exec, t) ? wrong_size(exec, t) : OARI_FAILED;
 }
 
 static oari_progress take_oldest(oari_exec *exec)
 {
     const oar_transfer *t = &exec->transfer[exec->oldest];
 
-    if (t->status == OAR_E_SIZE && !belongs(exec, t))
-        return OARI_FAILED;
     if (t->status != OAR_OK)
         return failed(exec, t);
     if (!belongs(exec, t))
@@ -119,8 +130,8 @@ static oari_progress look_for_failure(oari_exec *exec)
     for (int i = 0; i < exec->transfers; i++) {
         int slot = (exec->oldest + i) % exec->transfer_room;
         const oar_transfer *t = &exec->transfer[slot];
-        if (t->done && t->status != OAR_OK)
-            return failed(exec, t);
+        if (t->done && t->status != OAR_OK && failed(exec, t) == OARI_FAILED)
+            return OARI_FAILED;
     }
     return OARI_PENDING;
 }
@@ -132,8 +143,9 @@ oari_progress oari_run_wait(oari_exec *exec, const oari_step *step)
     while (exec->waiting != 0) {
         if (!exec->transfer[exec->oldest].done)
             return look_for_failure(exec);
-        if (take_oldest(exec) != OARI_DONE)
-            return OARI_FAILED;
+        oari_progress taken = take_oldest(exec);
+        if (taken != OARI_DONE)
+            return taken;
     }
     exec->at++;
     return OARI_DONE;

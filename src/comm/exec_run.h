@@ -11,6 +11,10 @@
 oar_status oari_exec_scratch(oari_exec *exec, const oari_plan *plan);
 
 /* exec_meet.c */
+/* Fails, because of what another rank does; who that is and, if there is more
+ * to say than that its fingerprint is another, what. */
+oar_status oari_exec_doubt(oari_exec *exec, int peer, const char *format, ...)
+    OAR_PRINTF(3, 4);
 oari_progress oari_run_meet(oari_exec *exec, const oari_step *step);
 void oari_run_unless_reachable(oari_exec *exec, const oari_step *step);
 

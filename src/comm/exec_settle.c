@@ -130,14 +130,13 @@ oar_status oari_exec_ask(oari_exec *exec, oari_ask *ask)
 /* ---- settling: the sizes ----------------------------------------------------
  */
 
-static oar_status differ(const oari_exec *exec, int rank, size_t mine,
-                         size_t theirs, const char *text)
+static oar_status differ(oari_exec *exec, int rank, size_t mine, size_t theirs,
+                         const char *text)
 {
-    return oari_fail(OAR_E_MISMATCH,
-                     "%s_v: rank %d %s %zu elements %s rank %d, which %s %zu",
-                     oar_coll_name(exec->call->kind), exec->rank, text, mine,
-                     text[0] == 'e' ? "of" : "for", rank,
-                     text[0] == 'e' ? "has" : "expects", theirs);
+    return oari_exec_doubt(
+        exec, rank, "rank %d %s %zu elements %s rank %d, which %s %zu",
+        exec->rank, text, mine, text[0] == 'e' ? "of" : "for", rank,
+        text[0] == 'e' ? "has" : "expects", theirs);
 }
 
 /* Parts that each rank has told in its line. Root has promised counts too. */

@@ -11,13 +11,21 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "comm/dispute.h"
+#include "comm/kin.h"
 #include "comm/registry.h"
 #include "comm/store.h"
+
+enum {
+    SETTLE_MS = 30, /* for faults of other hosts that happened at once */
+    SETTLE_NAP_NS = 200000
+};
 
 /* ---- faults
  * --------------------------------------------------------------------*/
@@ -49,14 +57,40 @@ int oari_group_gone(const oar_group *g, int rank)
                                                          : OARI_PEER_DIED;
 }
 
-/* Told to the peers first: once this rank's calls return, its buffers are the
- * user's again, and a peer that still reads them must be able to know. */
-static void settle_fault(oar_group *g)
+/* Whether faults travel: then two ranks may fail before either can know. */
+static int is_flooded(const oar_group *g)
 {
+    return g->backend->publish != NULL &&
+           (g->board == NULL || g->board->member != NULL);
+}
+
+/* What others say in a moment is heard out; then all choose alike. */
+static void hear_out(oar_group *g, int driver)
+{
+    int64_t deadline = oari_deadline(SETTLE_MS);
+
+    while (oari_now_ns() < deadline) {
+        if (driver)
+            g->backend->progress(g->self);
+        nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
+    }
+}
+
+/* Told to the peers first: once this rank's calls return, its buffers are the
+ * user's again, and a peer that still reads them must be able to know. Then the
+ * one that counts, of those published at the same instant, is taken over. */
+static void settle_fault(oar_group *g, int driver)
+{
+    const oar_error *first;
+
     if (g->backend->publish != NULL)
         g->backend->publish(g->self, &g->fault);
     else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
+    if (is_flooded(g))
+        hear_out(g, driver);
+    if ((first = oari_group_published(g)) != NULL)
+        g->fault = *first;
     oari_recorder_fault(g->recorder, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
@@ -82,14 +116,25 @@ static void sign(oar_group *g, const oar_work *work, int peer)
              work->call.label != NULL ? work->call.label : "");
 }
 
+static void adopt(oar_group *group, const oar_error *record, int driver)
+{
+    if (!claim_fault(group))
+        return;
+    group->fault = *record;
+    settle_fault(group, driver);
+}
+
 /* A fault that a peer has published came before mine, and stays the one that is
  * reported. */
-static int heard_of_one(oar_group *g)
+static int heard_of_one(oar_group *g, int driver)
 {
-    const oar_error *published = oari_group_published(g);
+    const oar_error *published;
 
+    if (driver && is_flooded(g) && !oari_group_broken(g))
+        g->backend->progress(g->self); /* it may have come already */
+    published = oari_group_published(g);
     if (published != NULL)
-        oari_group_adopt(g, published);
+        adopt(g, published, driver);
     return published != NULL;
 }
 
@@ -102,21 +147,20 @@ static void await_fault(const oar_group *g)
 
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    if (heard_of_one(group) || !claim_fault(group)) {
+    oar_error why = *oar_last_error();
+
+    if (heard_of_one(group, 1) || !claim_fault(group)) {
         await_fault(group);
         return;
     }
-    group->fault = *oar_last_error();
+    group->fault = why;
     sign(group, work, peer);
-    settle_fault(group);
+    settle_fault(group, 1);
 }
 
 void oari_group_adopt(oar_group *group, const oar_error *record)
 {
-    if (!claim_fault(group))
-        return;
-    group->fault = *record;
-    settle_fault(group);
+    adopt(group, record, 1);
 }
 
 oar_status oari_group_owned(const oar_group *group)
@@ -151,16 +195,21 @@ oar_status oar_group_fault(const oar_group *group, oar_error *record)
 
 oar_status oar_group_abort(oar_group *group, const char *reason)
 {
+    int driver;
+
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_abort of NULL");
     OARI_TRY(oari_group_owned(group));
-    if (!heard_of_one(group) && claim_fault(group)) {
+    driver = oari_engine_try_hold(group);
+    if (!heard_of_one(group, driver) && claim_fault(group)) {
         oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
                        group->rank,
                        reason != NULL ? reason : "no reason given");
         sign(group, NULL, -1);
-        settle_fault(group);
+        settle_fault(group, driver);
     }
+    if (driver)
+        oari_engine_let_go(group);
     oari_engine_wake(group);
     oari_engine_nudge(group); /* if nobody drives: to tell the peers */
     return OAR_OK;
@@ -189,10 +238,13 @@ const char *oar_group_name(const oar_group *group)
     return group != NULL ? group->name : "";
 }
 
-static const void *recorder_on(const oari_board *board, int rank)
+const void *oari_group_recorder(const oar_group *group, int rank)
 {
-    int here = oari_board_rank(board, rank);
+    const oari_board *board = group->board;
+    int here = board != NULL ? oari_board_rank(board, rank) : -1;
 
+    if (rank == group->rank)
+        return oari_recorder_base(group->recorder);
     return here >= 0 ? board->recorder[here] : NULL;
 }
 
@@ -207,9 +259,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
     OARI_TRY(oari_group_owned(group));
     if (rank < 0 || rank >= group->ranks)
         return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
-    base = rank == group->rank    ? oari_recorder_base(group->recorder)
-           : group->board != NULL ? recorder_on(group->board, rank)
-                                  : NULL;
+    base = oari_group_recorder(group, rank);
     if (base == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "the recorder of rank %d cannot be seen from rank %d",
@@ -238,7 +288,7 @@ static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
-                               const oar_group_opts *o,
+                               const oar_group_opts *o, int64_t meet_ms,
                                struct oari_world *world)
 {
     struct oari_open core = { .small_bytes = o->small_bytes,
@@ -247,7 +297,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                               .spin_us = o->spin_us,
                               .recorder = g->recorder,
                               .world = world,
-                              .toward = oari_store_address(env->store) };
+                              .toward = oari_store_address(env->store),
+                              .meet_ms = meet_ms };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -294,10 +345,28 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
+    x->history = &g->engine.history;
     x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
     x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
     x->chunk_bytes = o->chunk_bytes;
     return oari_exec_init(x);
+}
+
+/* What is needed to settle who did what. */
+static oar_status make_history(oar_group *g)
+{
+    oari_history *h = &g->engine.history;
+    int met =
+        g->board != NULL && g->board->member == NULL && !g->rules.messages_only;
+
+    if (g->ranks == 1 || g->backend->peek == NULL ||
+        (g->can & OAR_CAN_PROBE) == 0)
+        return OAR_OK;
+    h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
+    h->ring = oari_alloc(h->room, sizeof *h->ring);
+    if (h->ring == NULL)
+        return OAR_E_NOMEM;
+    return oari_dispute_create(g->ranks, &g->engine.dispute);
 }
 
 static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
@@ -308,6 +377,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     if (e->lane == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(check_rules(g));
+    OARI_TRY(make_history(g));
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
@@ -319,6 +389,8 @@ static void drop_lanes(oari_engine *e)
     for (int i = 0; i < e->lanes; i++)
         oari_exec_clear(&e->lane[i].exec);
     oari_free(e->lane);
+    oari_dispute_destroy(e->dispute);
+    oari_free(e->history.ring);
 }
 
 oar_status oari_group_check_world(int rank, int size)
@@ -332,7 +404,7 @@ oar_status oari_group_check_world(int rank, int size)
 }
 
 static oar_status build(oar_group *g, const oar_backend_env *env,
-                        struct oari_world *world)
+                        int64_t meet_ms, struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
 
@@ -348,12 +420,12 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
                                 &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
-        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, o,
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, meet_ms, o,
                                      &g->algorithm, &g->rules));
     else
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
-    OARI_TRY(open_backend(g, env, o, world));
+    OARI_TRY(open_backend(g, env, o, meet_ms, world));
     return make_lanes(g, o);
 }
 
@@ -361,7 +433,7 @@ static _Atomic uint64_t worlds; /* made in this process */
 
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings,
+                           const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group)
 {
     oar_group *g = oari_alloc(1, sizeof *g);
@@ -377,13 +449,14 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->settings = *settings;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
-    if (build(g, env, world) != OAR_OK) {
+    if (build(g, env, meet_ms, world) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
     oari_recorder_opened(g->recorder);
     g->settings.name = g->settings.backend = NULL; /* the caller's */
+    oari_kin_join(g);
     *group = g;
     return OAR_OK;
 }
@@ -406,7 +479,7 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
     name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
     OARI_TRY(oari_backend_find(name, size, &backend));
-    return oari_group_open(backend, &env, &o, NULL, group);
+    return oari_group_open(backend, &env, &o, o.timeout_ms, NULL, group);
 }
 
 static void drop_subsets(oar_group *g)
@@ -425,6 +498,7 @@ void oar_group_destroy(oar_group *group)
         return;
     if (group->generation != oari_fork_generation())
         return; /* a child: none of it is ours */
+    oari_kin_leave(group);
     if (group->name != NULL) {
         if (atomic_load(&group->engine.posted) != 0)
             oar_group_abort(group, "the group was destroyed");
@@ -435,6 +509,7 @@ void oar_group_destroy(oar_group *group)
     drop_lanes(&group->engine);
     oari_batch_drop(group);
     drop_subsets(group);
+    oari_scope_drop(group);
     oar_store_destroy(group->store);
     oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);

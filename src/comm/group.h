@@ -15,6 +15,7 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
+    OARI_DEFAULT_STALL_MS = 30000,
     OARI_DEFAULT_SPIN_NS = 50000, /* on a backend without a board */
     OARI_NAME_MAX = 150           /* bytes; keys of the store begin with it */
 };
@@ -26,6 +27,8 @@ struct oari_open {
     oari_recorder *recorder;
     struct oari_world *world; /* sim's */
     const char *toward;       /* address at which the ranks meet; NULL: none */
+    int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
+                        made of survivors */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -34,6 +37,10 @@ struct oar_work {
     oari_call call;
     uint64_t sequence;
     int64_t deadline_ns; /* 0: not looked at yet */
+    int64_t since_ns;    /* looked at for the first time */
+    int warned;          /* that it stalls */
+    int slow;            /* its deadline waits for the end of a scope */
+    int put_off;         /* it has waited a little longer than it may */
     _Atomic int done;
     _Atomic int holders;
     oar_status status; /* once done */
@@ -45,6 +52,9 @@ struct oar_work {
     _Atomic int parts;     /* of a whole: how many are not done */
     oar_status failed;     /* of a whole: the first of its parts to fail */
     oar_transfer transfer; /* of a message */
+    int64_t inquired_ns;   /* a message that did not fit: 0, or until when its
+                              sender may say where it sent it */
+    char sent[160];        /* what it said */
     struct oari_lane *lane; /* of a collective under way */
     struct oar_work *next;
 };
@@ -73,7 +83,9 @@ typedef struct oari_engine {
     int lanes, busy;        /* how many, and in use */
     int alone;              /* the one under way, or next, is a barrier */
     uint64_t number;        /* of the collective started last */
-    oar_work *message;      /* the driver's: messages under way */
+    oari_history history;   /* the driver's */
+    struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
+    oar_work *message;            /* the driver's: messages under way */
     pthread_t thread;
     int has_thread, stop; /* under lock */
 } oari_engine;
@@ -124,6 +136,11 @@ struct oar_group {
                            it */
     uint64_t world_key; /* the same in all groups of one world, in here */
     uint64_t watched;   /* monitored barriers so far */
+    struct oar_group *kin;     /* the next of this process; see kin.h */
+    int has_kin;               /* it is in that list */
+    oar_timeout_scope *scopes; /* of mine; under the engine's lock */
+    uint32_t shrinks;          /* calls of oar_group_shrink so far */
+    uint32_t shrunk;           /* what the last of them came to (council.h) */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -146,6 +163,12 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
                      oar_envelope *found);
 /* Makes whoever sleeps look again. Any thread. */
 void oari_engine_wake(oar_group *group);
+/* Waits for the token, drives for a moment, and keeps it: what is the driver's
+ * may be used until it is let go. */
+void oari_engine_hold(oar_group *group);
+/* The same without driving, if nobody has it: 1. */
+int oari_engine_try_hold(oar_group *group);
+void oari_engine_let_go(oar_group *group);
 
 /* ---- group.c ---------------------------------------------------------------
  */
@@ -161,17 +184,31 @@ oar_status oari_settings_own(const char *text, oar_group_opts *settings,
 /* Puts rank 0's in place of those on which all ranks must agree, and fills in
  * the rules. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               oar_group_opts *settings, char **algorithm,
-                               oari_rules *rules);
+                               int64_t meet_ms, oar_group_opts *settings,
+                               char **algorithm, oari_rules *rules);
 /* Whether there can be such a rank of such a group. */
 oar_status oari_group_check_world(int rank, int size);
 
-/* Makes a group over a backend, with settings as above. world: sim's, else
- * NULL. */
+/* Makes a group over a backend, with settings as above. meet_ms: for the ranks
+ * to meet. world: sim's, else NULL. */
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings,
+                           const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group);
+
+/* Makes a group of these ranks of the parent (member, ascending, mine among
+ * them), which all of them call with the same. own: what its name adds to the
+ * parent's. store: where they meet; NULL: the parent's. meet_ms: the time for
+ * it. */
+typedef struct oari_kin {
+    const char *own;
+    const int *member;
+    int count;
+    oar_store *store;
+    int64_t meet_ms;
+} oari_kin;
+oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+                            oar_group **group);
 
 /* Says whose ranks the group's are: member, by rank: in parent. */
 oar_status oari_group_place(oar_group *group, const oar_group *parent,
@@ -197,10 +234,20 @@ static inline int oari_group_broken(const oar_group *group)
            OARI_FAULT_READY;
 }
 
+/* The recorder of a rank, if it is mapped here, or NULL. */
+const void *oari_group_recorder(const oar_group *group, int rank);
+
 /* A fault that a peer has published, or NULL. Any thread. */
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
+
+/* ---- scope.c ---------------------------------------------------------------
+ */
+
+struct oari_scope;
+void oari_scope_mine(const oar_group *group, struct oari_scope *scope);
+void oari_scope_drop(oar_group *group);
 
 /* ---- work.c ----------------------------------------------------------------
  */
@@ -218,15 +265,40 @@ oar_status oari_batch_add(oar_group *group, const oari_call *call);
 void oari_batch_drop(oar_group *group);
 
 /* Tags on the wire: a collective's number; or the user's with bit 63 set; or
- * the library's own with bit 62 set. */
+ * the library's own with bit 62 set. A message of the user's also says its
+ * dtype (8 bits, from bit 32, one more than that) and 21 bits of the number of
+ * its operation, which receives leave open, where the backend can do that. */
+enum { OARI_TAG_DTYPE = 32, OARI_TAG_SEQUENCE = 40 };
+static const uint64_t oari_tag_says =
+    ((UINT64_C(1) << 61) - 1) & ~(uint64_t)UINT32_MAX;
+
 static inline uint64_t oari_message_tag(int64_t tag)
 {
     return OARI_USER_TAG | (uint64_t)(tag >= 0 ? tag : 0);
 }
-static inline uint64_t oari_message_any(int64_t tag)
+static inline uint64_t oari_message_any(const oar_group *group, int64_t tag)
 {
-    return tag >= 0 ? 0 : UINT32_MAX;
+    return (tag >= 0 ? 0 : UINT32_MAX) |
+           ((group->can & OAR_CAN_ANY) != 0 ? oari_tag_says : 0);
 }
+
+/* p2p.c */
+/* What a send adds to its tag. */
+uint64_t oari_message_says(const oar_work *work);
+/* OAR_OK, or OAR_E_DTYPE: the receive is done, and both sides said what it is
+ * of, but not the same. */
+oar_status oari_message_check(const oar_work *work);
+/* Whether a message that is done may end. Of one that did not fit, the sender
+ * is asked for its call, unless its recorder can be seen. */
+int oari_message_settled(oar_work *work);
+/* Writes the send that a recorder has, by what its tag says of its number; ""
+ * if there is none. */
+void oari_message_recall(const void *recorder, uint64_t tag, char *text,
+                         size_t bytes);
+/* The failure of one message, in words. Returns its status. */
+oar_status oari_message_failed(const oar_work *work);
+
+/* work.c */
 void oari_work_finish(oar_work *work, oar_status status);
 
 #endif

@@ -3,11 +3,14 @@
 #include <oarsong/p2p.h>
 
 #include <inttypes.h>
-#include <sched.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
+#include "comm/account.h"
 #include "comm/check.h"
+#include "comm/dispute.h"
 
 static oar_status check_can(const oar_group *g, uint32_t bit, const char *what)
 {
@@ -101,6 +104,113 @@ oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
     return oari_post_many(group, 2, call, work);
 }
 
+/* ---- what both sides say ------------------------------------------------- */
+
+enum {
+    SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE,
+    INQUIRE_MS = 300 /* for a sender that waits for something */
+};
+
+static const uint64_t sequence_mask = (UINT64_C(1) << SEQUENCE_BITS) - 1;
+
+uint64_t oari_message_says(const oar_work *work)
+{
+    if (work->call.kind != OAR_COLL_SEND ||
+        (work->group->can & OAR_CAN_ANY) == 0)
+        return 0;
+    return (uint64_t)(work->call.in.dtype + 1) << OARI_TAG_DTYPE |
+           (work->sequence & sequence_mask) << OARI_TAG_SEQUENCE;
+}
+
+/* The dtype of a message that has come, plus one; 0: it does not say. */
+static int dtype_told(const oar_transfer *t)
+{
+    return (int)(t->got_tag >> OARI_TAG_DTYPE & 0xff);
+}
+
+/* u8 is bytes, whatever they are: on either side it fits everything. */
+oar_status oari_message_check(const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    int told = dtype_told(t), mine = (int)work->call.out.dtype + 1;
+
+    if (t->status != OAR_OK || work->call.kind != OAR_COLL_RECV ||
+        work->call.wire_tag != 0 || told == 0 || told == mine ||
+        told == OAR_U8 + 1 || mine == OAR_U8 + 1)
+        return t->status;
+    return OAR_E_DTYPE;
+}
+
+/* The last operation whose number ends like that. */
+void oari_message_recall(const void *recorder, uint64_t tag, char *text,
+                         size_t bytes)
+{
+    uint64_t low = tag >> OARI_TAG_SEQUENCE & sequence_mask, back;
+    oar_record r;
+
+    text[0] = 0;
+    if (oari_recorder_newest(recorder, 0, &r) != OAR_OK)
+        return;
+    back = (r.sequence - low) & sequence_mask;
+    if (back < r.sequence &&
+        oari_recorder_by_sequence(recorder, r.sequence - back, &r) == OAR_OK &&
+        r.kind == OAR_COLL_SEND)
+        oari_record_text(&r, text, bytes);
+}
+
+int oari_message_settled(oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    oar_group *g = work->group;
+    oar_status status = oari_message_check(work);
+
+    if (work->inquired_ns != 0)
+        return work->sent[0] != 0 || oari_now_ns() >= work->inquired_ns;
+    if ((status != OAR_E_SIZE && status != OAR_E_DTYPE) ||
+        work->call.kind != OAR_COLL_RECV || work->call.wire_tag != 0 ||
+        g->engine.dispute == NULL || oari_group_recorder(g, t->source) != NULL)
+        return 1;
+    work->inquired_ns = oari_deadline(INQUIRE_MS);
+    oari_dispute_inquire(g, t);
+    return 0;
+}
+
+static oar_status refused(const oar_work *work, const char *site)
+{
+    return oari_fail(OAR_E_SIZE,
+                     "send of %zu %s (%zu bytes) to rank %d with tag %lld at "
+                     "%s: the receive there is of another size",
+                     work->call.in.count, oar_dtype_name(work->call.in.dtype),
+                     oari_span_bytes(&work->call.in), work->call.root,
+                     (long long)work->call.tag, site);
+}
+
+oar_status oari_message_failed(const oar_work *work)
+{
+    const oari_call *call = &work->call;
+    const oar_transfer *t = &work->transfer;
+    const void *recorder = oari_group_recorder(work->group, t->source);
+    char site[96], recalled[256] = "";
+    const char *sent = recorder != NULL ? recalled : work->sent;
+    int told;
+
+    oari_site_text(call->file, call->line, site, sizeof site);
+    if (call->kind == OAR_COLL_SEND)
+        return refused(work, site);
+    told = dtype_told(t);
+    if (recorder != NULL)
+        oari_message_recall(recorder, t->got_tag, recalled, sizeof recalled);
+    return oari_fail(work->status,
+                     "recv of %zu %s (%zu bytes) from rank %d with tag %lld at "
+                     "%s: that rank sent %zu bytes%s%s%s%s",
+                     call->out.count, oar_dtype_name(call->out.dtype),
+                     oari_span_bytes(&call->out), t->source,
+                     (long long)(t->got_tag & UINT32_MAX), site, t->got_bytes,
+                     told != 0 ? " of " : "",
+                     told != 0 ? oar_dtype_name((oar_dtype)(told - 1)) : "",
+                     sent[0] != 0 ? ", by " : "", sent);
+}
+
 /* ---- probing ------------------------------------------------------------- */
 
 static oar_status give_message(const oar_envelope *e, oar_message *message)
@@ -128,7 +238,7 @@ oar_status oar_probe(oar_group *group, int peer, int64_t tag, int *found,
     OARI_TRY(check_source("probe", group, peer, tag));
     OARI_TRY(check_can(group, OAR_CAN_PROBE, "probe"));
     there = oari_engine_peek(group, peer, oari_message_tag(tag),
-                             oari_message_any(tag), &e);
+                             oari_message_any(group, tag), &e);
     OARI_TRY(oari_group_check(group));
     if (there)
         OARI_TRY(give_message(&e, message));
@@ -139,7 +249,7 @@ oar_status oar_probe(oar_group *group, int peer, int64_t tag, int *found,
 oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
                           int64_t timeout_ms, oar_message *message)
 {
-    int64_t limit = timeout_ms, deadline;
+    int64_t limit = timeout_ms, deadline, idle = 0;
     int found = 0;
 
     if (group != NULL && limit == 0)
@@ -154,6 +264,6 @@ oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
                              "no message from rank %d with tag %" PRId64
                              " in %" PRId64 " ms",
                              peer, tag, limit);
-        sched_yield();
+        oari_rest(&idle);
     }
 }

@@ -275,12 +275,11 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                         const oari_call *call, uint64_t state)
 {
     oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
-    size_t in = call->in.count, out = call->out.count;
 
     put(&s->sequence, 0);
     order_stores();
     put(&s->posted, oari_ticks());
-    put(&s->count, in > out ? in : out);
+    put(&s->count, oari_call_count(call));
     put(&s->what, (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
                       (uint64_t)call->out.dtype << 16 |
                       (uint64_t)call->ragged << 24 |

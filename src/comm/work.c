@@ -2,11 +2,11 @@
 /* work: handles of operations, and the one funnel that all calls go through. */
 #include <oarsong/work.h>
 
-#include <sched.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/group.h"
 
 /* A copy of the call with the counts it points to behind the work. */
@@ -42,12 +42,16 @@ static oar_status result_of(const oar_work *work)
 {
     if (work->status == OAR_OK)
         return OAR_OK;
-    if (work->status == OAR_E_SIZE)
-        return oari_fail(OAR_E_SIZE,
-                         "the message of rank %d with tag %lld is not of the "
-                         "%zu bytes that were to be received",
-                         work->call.root, (long long)work->call.tag,
-                         oari_call_bytes(&work->call));
+    if (work->status == OAR_E_SIZE || work->status == OAR_E_DTYPE)
+        return oari_message_failed(work);
+    if (work->status == OAR_E_INTERNAL &&
+        work->group->fault.status != OAR_E_INTERNAL)
+        return oari_fail(OAR_E_NOMEM,
+                         "the buffer of this %s could not be taken out of its "
+                         "peers' reach, so leave it alone; and the group has "
+                         "ended: %.300s",
+                         oar_coll_name(work->call.kind),
+                         work->group->fault.text);
     return oari_fail_with(&work->group->fault);
 }
 
@@ -70,9 +74,12 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.call = *call;
     work.sequence = next_number(group, call, OARI_AWAITED);
     work.deadline_ns = 0;
+    work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
     work.whole = NULL;
     work.lane = NULL;
+    work.inquired_ns = 0;
+    work.sent[0] = 0;
     work.on_stack = 1;
     work.mine = 0;
     atomic_init(&work.done, 0);
@@ -86,6 +93,9 @@ static void hand_over(oar_work *work, uint64_t state)
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call, state);
     work->deadline_ns = 0;
+    work->warned = work->slow = work->put_off = 0;
+    work->inquired_ns = 0;
+    work->sent[0] = 0;
     oari_engine_enqueue(work->group, work);
 }
 
@@ -138,7 +148,7 @@ static oar_work *make_whole(oar_group *group, int parts)
 }
 
 /* A part has finished; the last one ends the whole. */
-static void finish_part(oar_work *whole, const oari_call *call,
+static void finish_part(oar_work *whole, const oar_work *part,
                         oar_status status)
 {
     oari_engine *e = &whole->group->engine;
@@ -147,7 +157,9 @@ static void finish_part(oar_work *whole, const oari_call *call,
         pthread_mutex_lock(&e->lock);
         if (whole->failed == OAR_OK) {
             whole->failed = status;
-            whole->call = *call;
+            whole->call = part->call;
+            whole->transfer = part->transfer;
+            memcpy(whole->sent, part->sent, sizeof whole->sent);
         }
         pthread_mutex_unlock(&e->lock);
     }
@@ -235,6 +247,11 @@ int oari_batching(const oar_group *group)
            pthread_equal(
                atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
                pthread_self());
+}
+
+int oar_batch_is_open(const oar_group *group)
+{
+    return group != NULL && oari_batching(group);
 }
 
 oar_status oari_batch_add(oar_group *group, const oari_call *call)
@@ -356,7 +373,7 @@ void oari_work_finish(oar_work *work, oar_status status)
     if (on_stack)
         return;
     if (whole != NULL)
-        finish_part(whole, &work->call, status);
+        finish_part(whole, work, status);
     let_go(work);
 }
 
@@ -436,6 +453,7 @@ static int find_done(int count, oar_work *const *work, int *left)
 
 oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
 {
+    int64_t idle = 0;
     int left, found;
 
     if (count < 0 || (count > 0 && work == NULL) || index == NULL)
@@ -447,7 +465,7 @@ oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
         for (int i = 0; i < count; i++)
             if (work[i] != NULL)
                 oari_engine_nudge(work[i]->group);
-        sched_yield();
+        oari_rest(&idle);
     }
     *index = found;
     return found >= 0 ? result_of(work[found]) : OAR_OK;

@@ -566,38 +566,38 @@ typedef struct dispute {
     }
 
 static const dispute disputes[] = {
-    { .mine = "barrier(",
-      .theirs = "all_reduce(17 f32, sum)",
+    { .mine = "rank 0 calls barrier at",
+      .theirs = "rank 1 calls all_reduce of 17 f32 sum at",
       .kind = { OAR_COLL_BARRIER, OAR_COLL_ALL_REDUCE },
       .count = ONLY(17) },
-    { .mine = "all_reduce(17 f32, sum)",
-      .theirs = "broadcast(17 f32, root 0)",
+    { .mine = "rank 0 calls all_reduce of 17 f32 sum at",
+      .theirs = "rank 1 calls broadcast of 17 f32 from 0 at",
       .kind = { OAR_COLL_ALL_REDUCE, OAR_COLL_BROADCAST },
       .count = ONLY(17) },
-    { .mine = "all_reduce(17 f32, sum)",
-      .theirs = "all_reduce(17 f32, max)",
+    { .mine = "all_reduce #2: rank 0 says op sum at",
+      .theirs = "rank 1 says op max at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = ONLY(17),
       .op = { OAR_OP_SUM, OAR_OP_MAX } },
-    { .mine = "all_reduce(17 f32, sum)",
-      .theirs = "all_reduce(17 i32, sum)",
+    { .mine = "rank 0 says dtype f32 at",
+      .theirs = "rank 1 says dtype i32 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = ONLY(17),
       .dtype = { OAR_F32, OAR_I32 } },
-    { .mine = "all_reduce(17 f32, sum)",
-      .theirs = "all_reduce(18 f32, sum)",
+    { .mine = "rank 0 says count 17 at",
+      .theirs = "rank 1 says count 18 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 17, 18 } },
-    { .mine = "all_reduce(5000 f32, sum)",
-      .theirs = "all_reduce(5001 f32, sum)",
+    { .mine = "rank 0 says count 5000 at",
+      .theirs = "rank 1 says count 5001 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 5000, 5001 } },
-    { .mine = "all_reduce(5000 f32, sum)",
-      .theirs = "all_reduce(0 f32, sum)",
+    { .mine = "rank 0 says count 5000 at",
+      .theirs = "rank 1 says count 0 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 5000, 0 } },
-    { .mine = "broadcast(17 f32, root 0)",
-      .theirs = "broadcast(17 f32, root 2)",
+    { .mine = "broadcast #2: rank 0 says root 0 at",
+      .theirs = "rank 1 says root 2 at",
       .kind = ONLY(OAR_COLL_BROADCAST),
       .count = ONLY(17),
       .root = { 0, 2 } },
@@ -633,8 +633,8 @@ static oar_status disagree(oar_group *g, void *arg)
     CHECK(says(call_as(g, d, side, x), OAR_E_MISMATCH, "rank 1"));
     CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, d->mine));
     CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, d->theirs));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:100 the many"));
-    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:101 the one"));
+    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:100 (\"the many\")"));
+    CHECK(says(OAR_E_MISMATCH, OAR_E_MISMATCH, "a.c:101 (\"the one\")"));
     CHECK(oar_group_fault(g, &record) == OAR_E_MISMATCH);
     CHECK(record.sequence == 2);
     CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_MISMATCH, record.text));
@@ -665,8 +665,8 @@ static oar_status check_timeout_record(oar_group *g, int line)
     CHECK(strcmp(r.operation, "all_reduce") == 0);
     CHECK(strcmp(r.site, site) == 0 && strcmp(r.label, "the sum") == 0);
     CHECK(strstr(r.text, "all_reduce waited 100 ms for rank 1 (pid ") != NULL);
-    CHECK(strstr(r.text, "#1 barrier() at group_test.c:") != NULL);
-    CHECK(strstr(r.text, " last seen)") != NULL);
+    CHECK(strstr(r.text, "#1 barrier at group_test.c:") != NULL);
+    CHECK(strstr(r.text, " (\"last seen\"), done ") != NULL);
     return OAR_OK;
 }
 
@@ -1161,9 +1161,9 @@ static size_t stage_of(oar_store *store, int rank, size_t wanted)
     given.stage_bytes = wanted;
     given.timeout_ms = PATIENCE_MS;
     assert_int_equal(oari_group_settings(&given, &o), OAR_OK);
-    assert_int_equal(
-        oari_settings_agree(store, "again", rank, &o, &algorithm, &rules),
-        OAR_OK);
+    assert_int_equal(oari_settings_agree(store, "again", rank, PATIENCE_MS, &o,
+                                         &algorithm, &rules),
+                     OAR_OK);
     oari_free(algorithm);
     return o.stage_bytes;
 }

@@ -551,7 +551,7 @@ static int is_whole(const oar_record *r)
     oari_call call = call_of(r->sequence);
     int done = r->state == OAR_RECORD_DONE;
 
-    return r->count == call.out.count && r->kind == call.kind &&
+    return r->count == oari_call_count(&call) && r->kind == call.kind &&
            r->op == call.op.kind && r->dtype == call.out.dtype &&
            r->root == call.root && strcmp(r->label, call.label) == 0 &&
            strcmp(r->site, site_of_line[call.line]) == 0 && r->posted_ns != 0 &&

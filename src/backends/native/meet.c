@@ -143,7 +143,7 @@ static oar_status read_note(meeting *m, int rank)
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not join group \"%s\" in %lld ms", rank,
-                         m->env->name, (long long)m->env->timeout_ms);
+                         m->env->name, (long long)m->env->core->meet_ms);
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof(note))
@@ -244,6 +244,8 @@ static oar_status make_control(meeting *m)
                                &n->control_fd, &base));
     oari_fork_guard(n->control_fd);
     b->control[b->rank] = base;
+    if (b->rank == 0)
+        b->first = (void *)((char *)base + b->layout.ballot);
     oari_control_init(base, b->rank, b->ranks, first->small_bytes,
                       first->stage_bytes);
     b->recorder[b->rank] = oari_recorder_base(m->env->core->recorder);
@@ -311,6 +313,12 @@ static oar_status map_peer(native *n, int rank, const greeting *g,
                          rank);
     OARI_TRY(oari_segment_map(pass[0], b->layout.bytes, 0, &base));
     b->control[rank] = base;
+    if (rank == 0)
+        OARI_TRY(oari_segment_map_part(pass[0], b->layout.ballot,
+                                       b->layout.bytes - b->layout.ballot,
+                                       &base));
+    if (rank == 0)
+        b->first = base;
     if (oari_recorder_map(pass[2], g->recorder_at, &b->recorder[rank]) !=
         OAR_OK)
         b->recorder[rank] = NULL; /* do without */
@@ -378,7 +386,7 @@ static oar_status blame(const meeting *m, int peer, oar_status status)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not answer in the %lld ms for making "
                          "group \"%s\"",
-                         rank, (long long)m->env->timeout_ms, m->env->name);
+                         rank, (long long)m->env->core->meet_ms, m->env->name);
     return status;
 }
 
@@ -524,7 +532,7 @@ oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
                   .env = env,
                   .prefix = prefix,
                   .one_host = one_host,
-                  .deadline_ns = oari_deadline(env->timeout_ms),
+                  .deadline_ns = oari_deadline(env->core->meet_ms),
                   .listener = -1 };
     int *socket = oari_alloc((size_t)env->ranks, sizeof *socket);
     oar_status status = OAR_E_NOMEM;

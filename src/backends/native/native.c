@@ -152,8 +152,11 @@ static const oar_error *native_published(void *self)
 {
     native *n = self;
     const oar_error *here = oari_board_published(&n->base.board);
+    const oar_error *there = n->mesh != NULL ? tcp_published(n->mesh) : NULL;
 
-    return here != NULL || n->mesh == NULL ? here : tcp_published(n->mesh);
+    if (here == NULL || there == NULL)
+        return here != NULL ? here : there;
+    return oari_fault_before(there, here) ? there : here;
 }
 
 static void native_publish(void *self, const oar_error *record)
@@ -163,6 +166,31 @@ static void native_publish(void *self, const oar_error *record)
     oari_board_publish(&n->base.board, record);
     if (n->mesh != NULL)
         tcp_publish(n->mesh, record);
+}
+
+static void native_tell(void *self, const void *note)
+{
+    native *n = self;
+
+    oari_board_tell(&n->base.board, note);
+    if (n->mesh != NULL)
+        tcp_note_say(n->mesh, note);
+}
+
+static int native_told(void *self, int rank, void *note)
+{
+    native *n = self;
+    int here = oari_board_rank(&n->base.board, rank);
+
+    return here >= 0 ? oari_board_told(&n->base.board, here, note)
+                     : tcp_note_of(n->mesh, rank, note);
+}
+
+static int64_t native_answered(void *self, int rank)
+{
+    native *n = self;
+
+    return n->mesh != NULL ? tcp_answered(n->mesh, rank) : -1;
 }
 
 /* ---- leaving
@@ -194,6 +222,8 @@ static void drop_peer(native *n, int rank)
         oari_segment_unmap(b->control[rank], b->layout.bytes);
     if (rank == b->rank)
         return;
+    if (rank == 0)
+        oari_segment_unmap(b->first, b->layout.bytes - b->layout.ballot);
     if (b->recorder != NULL)
         oari_recorder_unmap(b->recorder[rank]);
     if (b->event != NULL)
@@ -229,6 +259,7 @@ static void native_close(void *self)
     .progress = native_progress, .abort = native_abort,                      \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone, \
     .published = native_published, .publish = native_publish,                \
+    .tell = native_tell, .told = native_told, .answered = native_answered,   \
     .post_count = OAR_COLL_COUNT
 
 extern const oar_backend_ops oari_backend_native, oari_backend_shm;

@@ -33,7 +33,8 @@ enum {
     TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
     TCP_HELLO = 8 + OARI_PROOF_BYTES,              /* what a hello carries */
     TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
-    TCP_FAULT_SLOT = -1
+    TCP_FAULT_SLOT = -1,
+    TCP_FAULTS = 8 /* told by peers that failed at one time */
 };
 
 typedef struct tcp_mesh tcp_mesh;
@@ -86,6 +87,7 @@ typedef struct tcp_conn {
 } tcp_conn;
 
 typedef struct tcp_peer {
+    int64_t pid; /* where it is */
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];  /* of its note */
     int apart;                       /* on another host, for all we know */
@@ -97,6 +99,7 @@ typedef struct tcp_peer {
     int called;                      /* by me */
     int widened;                     /* its other sockets have been, too */
     int refused;                     /* attempts in a row */
+    int shut;                        /* the same, of calls to tell something */
     int attempts;
     int64_t since_ns, again_ns; /* first attempt, next attempt */
     int64_t fading_ns;          /* a connection has ended: the others must, by
@@ -146,9 +149,14 @@ struct tcp_mesh {
     unsigned char *sink;
     _Atomic int aborted; /* an oar_status */
     _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */
-    _Atomic int heard;   /* OARI_FAULT_*: one that a peer told */
+    _Atomic int heard;   /* of those that peers told, the one that counts,
+                            from 1; 0: none */
+    int hearsay;         /* how many they are */
     int told;            /* the driver's: mine has been */
-    oar_error my_fault, their_fault;
+    oar_error my_fault, their_fault[TCP_FAULTS];
+    struct tcp_seat *council;            /* by rank; NULL: no notes so far */
+    unsigned notes;                      /* of mine, how many */
+    unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
 /* ---- tcp_mesh.c: what a backend does with it ----------------------------- */
@@ -186,6 +194,7 @@ typedef struct tcp_note {
     uint32_t magic, protocol;
     int32_t rank, ranks;
     uint64_t page, context; /* rank 0's context is the group's */
+    int64_t pid;
     char host[NATIVE_HOST];
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];
@@ -224,6 +233,7 @@ void tcp_vanish(tcp_mesh *m, int peer);
 void tcp_reap(tcp_mesh *m);
 /* Sends away strangers that are too late. */
 void tcp_tidy_strangers(tcp_mesh *m);
+void tcp_say_hello(tcp_mesh *m, tcp_conn *c);
 
 /* ---- tcp_prove.c: who is a rank ------------------------------------------ */
 
@@ -233,11 +243,13 @@ oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
 /* How many ways there are to tell a stranger from a rank: one. c->now and
  * c->small are a hello. */
 int tcp_admits(tcp_mesh *m, tcp_conn *c);
-/* A record behind the hello of a connection that is only for it. */
-oar_status tcp_seal_fault(const tcp_mesh *m, const tcp_conn *c,
-                          unsigned char raw[TCP_SEALED]);
-oar_status tcp_unseal_fault(const tcp_mesh *m, const tcp_conn *c,
-                            unsigned char raw[TCP_SEALED]);
+/* What is said behind the hello of a connection in TCP_FAULT_SLOT, by the one
+ * that called: the payload of the next frame, or of c->now. Room for
+ * OARI_SEAL_TAG more is behind it. */
+oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
+                    size_t bytes);
+oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
+                      size_t bytes);
 /* Begins TLS, as the one that calls or is called. */
 oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c);
 /* Sees whether a stranger begins TLS; 0 if that cannot be told yet, or it is
@@ -285,5 +297,21 @@ const oar_error *tcp_published(const tcp_mesh *m);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, tcp_conn *c);
+/* Tells it to one that calls when all is over. */
+void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
+
+/* ---- tcp_presence.c ------------------------------------------------------ */
+
+/* As in backend.h. */
+int64_t tcp_pid(const tcp_mesh *m, int peer);
+int64_t tcp_answered(const tcp_mesh *m, int peer);
+
+/* ---- tcp_council.c: notes of comm/council.h ------------------------------ */
+
+void tcp_note_say(tcp_mesh *m, const void *note);
+int tcp_note_of(const tcp_mesh *m, int peer, void *note);
+void tcp_note_hear(tcp_mesh *m, tcp_conn *c);
+/* Calls whoever has not heard my last one, and looks who cannot be. */
+void tcp_note_spread(tcp_mesh *m);
 
 #endif

@@ -29,23 +29,32 @@ void tcp_publish(tcp_mesh *m, const oar_error *record)
 
 const oar_error *tcp_published(const tcp_mesh *m)
 {
-    return atomic_load_explicit(&m->heard, memory_order_acquire) ==
-                   OARI_FAULT_READY
-               ? &m->their_fault
-               : NULL;
+    int heard = atomic_load_explicit(&m->heard, memory_order_acquire);
+    int mine = atomic_load_explicit(&m->mine, memory_order_acquire) ==
+               OARI_FAULT_READY;
+    const oar_error *theirs = heard != 0 ? &m->their_fault[heard - 1] : NULL;
+
+    if (!mine || (theirs != NULL && oari_fault_before(theirs, &m->my_fault)))
+        return theirs;
+    return &m->my_fault;
 }
 
-/* Only the driver hears: no race. */
+/* Only the driver hears, and what has been heard never changes: no race. */
 void tcp_hear(tcp_mesh *m, tcp_conn *c)
 {
-    if (c->slot < 0 && tcp_unseal_fault(m, c, c->small) != OAR_OK) {
+    int best = atomic_load(&m->heard);
+    oar_error *next = &m->their_fault[m->hearsay];
+
+    if (c->slot < 0 && tcp_unseal(m, c, c->small, OARI_FAULT_BYTES) != OAR_OK) {
         tcp_lose(m, c);
         return;
     }
-    if (atomic_load(&m->heard) != OARI_FAULT_NONE)
+    if (m->hearsay == TCP_FAULTS)
         return;
-    oari_fault_read(c->small, &m->their_fault);
-    atomic_store_explicit(&m->heard, OARI_FAULT_READY, memory_order_release);
+    oari_fault_read(c->small, next);
+    if (best != 0 && !oari_fault_before(next, &m->their_fault[best - 1]))
+        return;
+    atomic_store_explicit(&m->heard, ++m->hearsay, memory_order_release);
 }
 
 static int put_fault(tcp_mesh *m, tcp_conn *c)
@@ -56,7 +65,7 @@ static int put_fault(tcp_mesh *m, tcp_conn *c)
     oari_fault_write(&m->my_fault, raw);
     if (c->slot < 0) {
         frame.bytes = TCP_SEALED;
-        if (tcp_seal_fault(m, c, raw) != OAR_OK)
+        if (tcp_seal(m, c, raw, OARI_FAULT_BYTES) != OAR_OK)
             return 0;
     }
     if (!tcp_put(m, c, frame, raw)) {
@@ -66,6 +75,15 @@ static int put_fault(tcp_mesh *m, tcp_conn *c)
     }
     tcp_flush(m, c);
     return 1;
+}
+
+void tcp_tell_late(tcp_mesh *m, tcp_conn *c)
+{
+    tcp_say_hello(m, c);
+    if (atomic_load_explicit(&m->mine, memory_order_acquire) ==
+        OARI_FAULT_READY)
+        put_fault(m, c);
+    c->slot = TCP_FAULT_SLOT; /* for nothing else */
 }
 
 static int can_carry(const tcp_conn *c)

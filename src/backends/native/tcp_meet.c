@@ -75,6 +75,7 @@ static oar_status fill_note(gathering *g, tcp_note *mine)
     mine->rank = env->rank;
     mine->ranks = env->ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
+    mine->pid = getpid();
     snprintf(mine->host, sizeof mine->host, "%s", g->setup->host);
     mine->wire = (uint32_t)g->near;
     mine->proves = (uint32_t)g->secret.known;
@@ -126,7 +127,7 @@ static oar_status read_note(gathering *g, int rank)
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not join group \"%s\" in %lld ms", rank,
-                         env->name, (long long)env->timeout_ms);
+                         env->name, (long long)env->core->meet_ms);
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof *n)
@@ -188,6 +189,7 @@ static oar_status gather(gathering *g)
             OARI_TRY(read_note(g, r));
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
         memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
+        m->peer[r].pid = g->note[r].pid;
         if (r != m->rank)
             OARI_TRY(agree_on_wire(g, r));
     }
@@ -201,7 +203,7 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
 {
     gathering g = { .m = m,
                     .setup = setup,
-                    .deadline_ns = oari_deadline(setup->env->timeout_ms) };
+                    .deadline_ns = oari_deadline(setup->env->core->meet_ms) };
     oar_status status;
 
     g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);

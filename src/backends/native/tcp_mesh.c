@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_mesh: what a backend does with a mesh. */
+#include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
@@ -22,10 +23,8 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LOOK_EVERY = 8,   /* at the clock */
-    LINGER_MS = 1000, /* to leave in good order */
-    BROKEN_MS = 500,  /* to leave a group that has ended: with peers that are
-                         stopped, too, that takes less than a second */
+    LOOK_EVERY = 8,  /* at the clock */
+    LINGER_MS = 400, /* to leave in good order */
     LEASE_MS = 10000
 };
 
@@ -116,6 +115,10 @@ oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
     }
     if (c->shaking && !tcp_shake(m, c))
         return OAR_OK;
+    if (m->ended != OAR_OK && c->peer >= 0 && c->slot >= 0) {
+        epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+        return OAR_OK; /* what came over it is over */
+    }
     if ((events & EPOLLOUT) != 0) {
         tcp_flush(m, c);
         if (c->peer >= 0 && c->slot >= 0)
@@ -185,6 +188,15 @@ static oar_status serve_some(tcp_mesh *m)
     return status;
 }
 
+static oar_status serve(tcp_mesh *m)
+{
+    if (m->unsettled != 0)
+        tcp_look_after(m);
+    if (++m->polls % LOOK_EVERY == 0 && (m->apart || m->strangers != 0))
+        tcp_look_at_leases(m);
+    return serve_some(m);
+}
+
 oar_status tcp_progress(tcp_mesh *m)
 {
     oar_status why = (oar_status)atomic_load(&m->aborted), status;
@@ -193,14 +205,14 @@ oar_status tcp_progress(tcp_mesh *m)
         end_all(m, why);
     if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
         tcp_tell(m);
+    if (m->ended != OAR_OK && m->council == NULL)
+        return OAR_OK;
+    status = m->ended == OAR_OK ? serve(m) : serve_set(m);
+    if (m->council != NULL)
+        tcp_note_spread(m);
+    tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    if (m->unsettled != 0)
-        tcp_look_after(m);
-    if (++m->polls % LOOK_EVERY == 0 && (m->apart || m->strangers != 0))
-        tcp_look_at_leases(m);
-    status = serve_some(m);
-    tcp_reap(m);
     return status != OAR_OK ? status : m->failed;
 }
 
@@ -253,16 +265,17 @@ static int is_reset(const tcp_conn *c)
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
 {
+    ssize_t got;
     int left = 0;
 
     if (c->fd < 0 || c->mute || c->state == TCP_CONNECTING ||
         c->state == TCP_ANSWERING)
         return 0;
     tcp_flush(m, c);
-    while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
+    while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
-    if (is_reset(c))
-        return 0;
+    if (got == 0 || (errno != EAGAIN && errno != EINTR) || is_reset(c))
+        return 0; /* nobody is there to read it */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
@@ -278,8 +291,7 @@ static int anything_unsent(tcp_mesh *m)
 
 static void linger(tcp_mesh *m)
 {
-    int broken = atomic_load(&m->aborted) != OAR_OK;
-    int64_t deadline = oari_deadline(broken ? BROKEN_MS : LINGER_MS);
+    int64_t deadline = oari_deadline(LINGER_MS);
 
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         say_goodbye(m, c);
@@ -312,6 +324,7 @@ void tcp_close(tcp_mesh *m)
     oari_fork_close(m->epoll_fd);
     oari_fork_close(m->event_fd);
     oari_free(m->peer);
+    oari_free(m->council);
     oari_free(m->host);
     oari_free(m->sink);
     oari_secret_forget(&m->secret);

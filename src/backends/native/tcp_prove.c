@@ -152,26 +152,32 @@ int tcp_admits(tcp_mesh *m, tcp_conn *c)
     return c->state == TCP_ANSWERING ? admits_call(m, c) : admits_answer(m, c);
 }
 
-/* ---- faults -------------------------------------------------------------- */
+/* ---- faults and notes
+ * -------------------------------------------------------------- */
 
-oar_status tcp_seal_fault(const tcp_mesh *m, const tcp_conn *c,
-                          unsigned char raw[TCP_SEALED])
+/* No frame of any such connection of a pair has the same. */
+static uint64_t seal_number(const tcp_conn *c, uint32_t frame)
+{
+    return get_number(c->hello) << 16 | (frame & 0xffff);
+}
+
+oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
+                    size_t bytes)
 {
     unsigned char key[OARI_SECRET_BYTES];
 
     OARI_TRY(key_of(m, "fault", (pair){ m->rank, c->peer }, key));
-    return oari_seal(key, get_number(c->hello), raw, OARI_FAULT_BYTES,
-                     raw + OARI_FAULT_BYTES);
+    return oari_seal(key, seal_number(c, c->sent), raw, bytes, raw + bytes);
 }
 
-oar_status tcp_unseal_fault(const tcp_mesh *m, const tcp_conn *c,
-                            unsigned char raw[TCP_SEALED])
+oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
+                      size_t bytes)
 {
     unsigned char key[OARI_SECRET_BYTES];
 
     OARI_TRY(key_of(m, "fault", (pair){ c->peer, m->rank }, key));
-    return oari_unseal(key, get_number(c->hello), raw, OARI_FAULT_BYTES,
-                       raw + OARI_FAULT_BYTES);
+    return oari_unseal(key, seal_number(c, c->now.sequence), raw, bytes,
+                       raw + bytes);
 }
 
 /* ---- TLS ----------------------------------------------------------------- */

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/history.h: which collectives this rank has begun on a group.
+ *
+ * Each has a link: a hash of its fingerprint and of the link before it. So two
+ * ranks whose links agree have called the same collectives in the same order
+ * since the beginning; and where a call that nobody waited for was wrong, the
+ * next message of whatever follows shows it. Only the driver touches this.
+ */
+#ifndef OARI_COMM_HISTORY_H
+#define OARI_COMM_HISTORY_H
+
+#include "comm/call.h"
+
+/* What a rank remembers. Over a board nobody can be ahead of the others. */
+enum { OARI_PAST_MET = 16, OARI_PAST_SENT = 512 };
+
+/* Four of them share a cache line. */
+typedef struct oari_past {
+    uint64_t link;
+    uint64_t what; /* sequence << 8 | OARI_FORM_ bits */
+} oari_past;
+
+typedef struct oari_history {
+    uint64_t number; /* of the newest; 0: none yet */
+    uint64_t link;   /* of the newest */
+    uint64_t room;   /* of the ring, a power of two; 0: only links */
+    oari_past *ring; /* by number */
+} oari_history;
+
+/* Enters a collective: its number, that of the operation on this rank, and its
+ * fingerprint. Returns its link. */
+static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
+                                        uint64_t sequence,
+                                        const oari_call *call,
+                                        uint64_t fingerprint)
+{
+    uint64_t link = (h->link ^ fingerprint) * 0x9e3779b97f4a7c15u;
+
+    link ^= link >> 32;
+    h->number = number;
+    h->link = link;
+    if (h->room != 0)
+        h->ring[number & (h->room - 1)] =
+            (oari_past){ link, sequence << 8 | oari_call_form(call) };
+    return link;
+}
+
+/* NULL: not begun, or forgotten. */
+static inline const oari_past *oari_history_find(const oari_history *h,
+                                                 uint64_t number)
+{
+    if (number == 0 || number > h->number || h->number - number >= h->room)
+        return NULL;
+    return &h->ring[number & (h->room - 1)];
+}
+
+#endif
