@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "support/census.h"
 
 /* ---- flags --------------------------------------------------------------- */
 
@@ -244,9 +245,7 @@ void crew_give_up(crew *c, const char *format, ...)
     va_start(args, format);
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    end_ranks(c);
-    clear_folder(c);
-    rmdir(c->folder);
+    crew_close(c);
     fail_msg("%s: %s", c->what, why);
 }
 
@@ -265,6 +264,13 @@ static int orphans_left(void)
     return errno != ECHILD;
 }
 
+/* A fuzzer may run beside us, and has its folder in memory. */
+static int is_ours(const char *name, const char *prefix)
+{
+    return name[0] != '.' && strncmp(name, prefix, strlen(prefix)) == 0 &&
+           strncmp(name, "oarsong-fuzz", strlen("oarsong-fuzz")) != 0;
+}
+
 /* The first entry of a folder with such a name, or NULL. */
 static const char *entry_of(const char *folder, const char *prefix)
 {
@@ -276,8 +282,7 @@ static const char *entry_of(const char *folder, const char *prefix)
     if (list == NULL)
         return NULL;
     while (found == NULL && (item = readdir(list)) != NULL)
-        if (item->d_name[0] != '.' &&
-            strncmp(item->d_name, prefix, strlen(prefix)) == 0) {
+        if (is_ours(item->d_name, prefix)) {
             snprintf(name, sizeof name, "%s", item->d_name);
             found = name;
         }
@@ -285,22 +290,42 @@ static const char *entry_of(const char *folder, const char *prefix)
     return found;
 }
 
-void crew_end(crew *c)
+/* What is left behind, after everybody has been ended, or NULL. */
+static const char *look_for_rest(crew *c, int left)
 {
-    int left = end_ranks(c);
+    static char text[512];
     const char *file;
 
-    clear_folder(c);
+    text[0] = 0;
     if (left != 0)
-        crew_give_up(c, "%d ranks were still running", left);
-    if (orphans_left())
-        crew_give_up(c, "a process is left behind");
-    if ((file = entry_of(c->folder, "")) != NULL)
-        crew_give_up(c, "a file is left behind: %s/%s", c->folder, file);
-    if ((file = entry_of("/dev/shm", "oarsong")) != NULL)
-        crew_give_up(c, "a file is left behind: /dev/shm/%s", file);
-    if (rmdir(c->folder) != 0)
-        crew_give_up(c, "remove %s: %s", c->folder, strerror(errno));
+        snprintf(text, sizeof text, "%d ranks were still running", left);
+    else if (orphans_left())
+        snprintf(text, sizeof text, "a process is left behind");
+    else if ((file = entry_of(c->folder, "")) != NULL)
+        snprintf(text, sizeof text, "a file is left behind: %s/%s", c->folder,
+                 file);
+    else if ((file = entry_of("/dev/shm", "oarsong")) != NULL)
+        snprintf(text, sizeof text, "a file is left behind: /dev/shm/%s", file);
+    return text[0] != 0 ? text : NULL;
+}
+
+const char *crew_close(crew *c)
+{
+    int left = end_ranks(c);
+    const char *rest;
+
+    clear_folder(c);
+    rest = look_for_rest(c, left);
+    folder_drop(c->folder);
+    return rest;
+}
+
+void crew_end(crew *c)
+{
+    const char *rest = crew_close(c);
+
+    if (rest != NULL)
+        fail_msg("%s: %s", c->what, rest);
 }
 
 /* ---- numbers ------------------------------------------------------------- */

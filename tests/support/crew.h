@@ -55,6 +55,9 @@ void crew_expect(crew *c, int rank, int code);
  * behind: no process, no file in the ranks' TMPDIR or of ours in /dev/shm. */
 void crew_end(crew *c);
 
+/* The same without asserting: NULL, or what was wrong, until the next call. */
+const char *crew_close(crew *c);
+
 /* Ends whoever is left, and the test. */
 void crew_give_up(crew *c, const char *format, ...) OAR_PRINTF(2, 3);
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include <oarsong/p2p.h>
 #include <oarsong/shared.h>
 
 enum {
@@ -127,16 +128,45 @@ oar_group_opts deed_opts(const deed *d, int64_t timeout_ms)
     return o;
 }
 
-static oar_status make_buffer(const deed_hands *h, float **buffer)
+/* ---- buffers ------------------------------------------------------------- */
+
+static int root_of(const deed_hands *h)
+{
+    return h->deed->last_root ? h->ranks - 1 : 0;
+}
+
+static void find_counts(deed_hands *h)
+{
+    size_t part = h->deed->count, row = part * (size_t)h->ranks;
+    int root = h->rank == root_of(h);
+
+    h->in_count = h->out_count = part;
+    switch (h->deed->kind) {
+    case OAR_COLL_REDUCE: h->out_count = root ? part : 0; break;
+    case OAR_COLL_GATHER: h->out_count = root ? row : 0; break;
+    case OAR_COLL_SCATTER: h->in_count = root ? row : 0; break;
+    case OAR_COLL_ALL_GATHER: h->out_count = row; break;
+    case OAR_COLL_REDUCE_SCATTER: h->in_count = row; break;
+    case OAR_COLL_ALL_TO_ALL: h->in_count = h->out_count = row; break;
+    default: break;
+    }
+}
+
+static int in_one_memory(const deed *d)
+{
+    return d->kind == OAR_COLL_BARRIER || d->kind == OAR_COLL_BROADCAST ||
+           (d->kind == OAR_COLL_ALL_REDUCE && !d->apart);
+}
+
+static oar_status make_buffer(const deed_hands *h, size_t count, float **buffer)
 {
     void *memory = NULL;
 
     if (h->shared) {
-        oar_status status =
-            oar_shared_alloc(h->deed->count * sizeof(float), &memory);
+        oar_status status = oar_shared_alloc(count * sizeof(float), &memory);
         if (status != OAR_OK)
             return status;
-    } else if ((memory = malloc(h->deed->count * sizeof(float) + 1)) == NULL)
+    } else if ((memory = malloc(count * sizeof(float) + 1)) == NULL)
         return OAR_E_NOMEM;
     *buffer = memory;
     return OAR_OK;
@@ -156,9 +186,10 @@ oar_status deed_take(deed_hands *h, const deed *d, int rank, int ranks)
 
     *h = (deed_hands){ .deed = d, .rank = rank, .ranks = ranks };
     h->shared = d->memory == DEED_SHARED || (d->memory == DEED_MIXED && rank);
-    status = make_buffer(h, &h->in);
-    if (status == OAR_OK && d->apart)
-        status = make_buffer(h, &h->out);
+    find_counts(h);
+    status = make_buffer(h, h->in_count, &h->in);
+    if (status == OAR_OK && !in_one_memory(d))
+        status = make_buffer(h, h->out_count, &h->out);
     else
         h->out = h->in;
     if (status == OAR_OK)
@@ -173,10 +204,10 @@ static float value_of(int rank, size_t i)
 
 void deed_fill(deed_hands *h)
 {
-    for (size_t i = 0; i < h->deed->count; i++) {
+    for (size_t i = 0; i < h->out_count; i++)
         h->out[i] = 0;
+    for (size_t i = 0; i < h->in_count; i++)
         h->in[i] = value_of(h->rank, i);
-    }
 }
 
 void deed_drop(deed_hands *h)
@@ -187,74 +218,219 @@ void deed_drop(deed_hands *h)
     h->in = h->out = NULL;
 }
 
-oar_status deed_run(deed_hands *h, oar_group *group, int64_t timeout_ms)
-{
-    const deed *d = h->deed;
-    oar_call_opts o = oar_call_opts_init();
-    oar_span in = oar_span_of(h->in, d->count, OAR_F32);
-    oar_span out = oar_span_of(h->out, d->count, OAR_F32);
-
-    o.timeout_ms = timeout_ms;
-    o.weight = 1;
-    if (d->kind == OAR_COLL_BARRIER)
-        return oar_barrier(group, &o, NULL);
-    if (d->kind == OAR_COLL_BROADCAST)
-        return oar_broadcast(group, out, d->last_root ? h->ranks - 1 : 0, &o,
-                             NULL);
-    return oar_all_reduce_into(
-        group, in, out, d->weighted ? OAR_WEIGHTED_MEAN : OAR_SUM, &o, NULL);
-}
-
-static float expected(const deed_hands *h, size_t i)
-{
-    int n = h->ranks;
-    float sum = (float)(n * (n + 1) / 2) + (float)n * (float)(i % 97);
-
-    if (h->deed->kind == OAR_COLL_BROADCAST)
-        return value_of(h->deed->last_root ? n - 1 : 0, i);
-    return h->deed->weighted ? sum / (float)n : sum;
-}
-
-int deed_right(const deed_hands *h)
-{
-    for (size_t i = 0; i < h->deed->count; i++)
-        if (h->out[i] != expected(h, i) ||
-            (h->out != h->in && h->in[i] != value_of(h->rank, i)))
-            return 0;
-    return 1;
-}
-
 /* ---- steps ----------------------------------------------------------------
  */
 
 static _Thread_local struct {
-    int step, seen, at;
+    int step, visits; /* when */
     void (*fn)(void *arg);
     void *arg;
+    uint64_t number; /* of the collective; 0: not known yet */
+    int seen, at, visited;
 } watched;
+
+static int is_time(void)
+{
+    int now = watched.seen - 1;
+
+    return watched.fn != NULL && watched.step >= 0 &&
+           (now > watched.step ||
+            (now == watched.step && watched.visited > watched.visits));
+}
+
+static void come_to(int step)
+{
+    void (*fn)(void *arg) = watched.fn;
+
+    if (step != watched.at) {
+        watched.at = step;
+        watched.visited = 0;
+        watched.seen++;
+    }
+    watched.visited++;
+    if (!is_time())
+        return;
+    watched.fn = NULL;
+    fn(watched.arg);
+}
 
 /* A step that is not done yet is shown again: it is counted once. */
 static void count_step(const oari_exec *exec)
 {
-    if (exec->number != 1 || exec->at == watched.at)
-        return;
-    watched.at = exec->at;
-    if (watched.seen++ == watched.step && watched.fn != NULL)
-        watched.fn(watched.arg);
+    if (watched.number == 0)
+        watched.number = exec->number;
+    if (exec->number == watched.number)
+        come_to(exec->at);
 }
 
-void deed_watch(int step, void (*fn)(void *arg), void *arg)
+void deed_watch_wait(int step, int visits, void (*fn)(void *arg), void *arg)
 {
     watched.step = step;
+    watched.visits = visits;
     watched.fn = fn;
     watched.arg = arg;
+    watched.number = 0;
     watched.seen = 0;
     watched.at = -1;
     if (oari_exec_hook != count_step)
         oari_exec_hook = count_step;
 }
 
+void deed_watch(int step, void (*fn)(void *arg), void *arg)
+{
+    deed_watch_wait(step, 0, fn, arg);
+}
+
 int deed_steps(void)
 {
     return watched.seen;
+}
+
+/* ---- doing it ------------------------------------------------------------ */
+
+/* What all calls have in common. */
+typedef struct call {
+    const char *file;
+    int line;
+    oar_group *group;
+    oar_call_opts opts;
+    oar_span in, out;
+} call;
+
+enum { RING_PARTS = 3 };
+
+static oar_span part_of(oar_span s, int part)
+{
+    size_t first = s.count * (size_t)part / RING_PARTS;
+    size_t end = s.count * (size_t)(part + 1) / RING_PARTS;
+
+    return oar_span_of((float *)s.data + first, end - first, OAR_F32);
+}
+
+/* One part to the next rank and one from the one before, with steps between. */
+static oar_status pass_on(const deed_hands *h, const call *c, int part)
+{
+    int next = (h->rank + 1) % h->ranks;
+    int before = (h->rank + h->ranks - 1) % h->ranks;
+    oar_work *work[2] = { NULL, NULL };
+    oar_status status;
+    int done;
+
+    come_to(4 * part);
+    status = oar_recv_at(c->file, c->line, c->group, part_of(c->out, part),
+                         before, part, &c->opts, &work[0]);
+    come_to(4 * part + 1);
+    if (status == OAR_OK)
+        status = oar_send_at(c->file, c->line, c->group, part_of(c->in, part),
+                             next, part, &c->opts, &work[1]);
+    come_to(4 * part + 2);
+    if (status == OAR_OK)
+        status = oar_work_test(work[1], &done);
+    come_to(4 * part + 3);
+    if (status == OAR_OK)
+        status = oar_work_wait_all(2, work);
+    oar_work_release(work[0]);
+    oar_work_release(work[1]);
+    return status;
+}
+
+static oar_status run_ring(const deed_hands *h, const call *c)
+{
+    oar_status status = OAR_OK;
+
+    for (int part = 0; part < RING_PARTS && status == OAR_OK; part++)
+        status = pass_on(h, c, part);
+    return status;
+}
+
+#define AT c->file, c->line, c->group
+
+static oar_status run_rooted(const deed_hands *h, const call *c)
+{
+    int root = root_of(h);
+
+    switch (h->deed->kind) {
+    case OAR_COLL_BROADCAST:
+        return oar_broadcast_at(AT, c->out, root, &c->opts, NULL);
+    case OAR_COLL_REDUCE:
+        return oar_reduce_at(AT, c->in, c->out, OAR_SUM, root, &c->opts, NULL);
+    case OAR_COLL_GATHER:
+        return oar_gather_at(AT, c->in, c->out, root, &c->opts, NULL);
+    default: return oar_scatter_at(AT, c->in, c->out, root, &c->opts, NULL);
+    }
+}
+
+static oar_status run_call(const deed_hands *h, const call *c)
+{
+    const deed *d = h->deed;
+
+    switch (d->kind) {
+    case OAR_COLL_BARRIER: return oar_barrier_at(AT, &c->opts, NULL);
+    case OAR_COLL_ALL_REDUCE:
+        return oar_all_reduce_at(AT, c->in, c->out,
+                                 d->weighted ? OAR_WEIGHTED_MEAN : OAR_SUM,
+                                 &c->opts, NULL);
+    case OAR_COLL_ALL_GATHER:
+        return oar_all_gather_v_at(AT, c->in, c->out, NULL, &c->opts, NULL);
+    case OAR_COLL_REDUCE_SCATTER:
+        return oar_reduce_scatter_v_at(AT, c->in, NULL, c->out, OAR_SUM,
+                                       &c->opts, NULL);
+    case OAR_COLL_ALL_TO_ALL:
+        return oar_all_to_all_v_at(AT, c->in, NULL, c->out, NULL, &c->opts,
+                                   NULL);
+    case OAR_COLL_SEND: return run_ring(h, c);
+    default: return run_rooted(h, c);
+    }
+}
+
+oar_status deed_run(deed_hands *h, oar_group *group, int64_t timeout_ms)
+{
+    call c = { .file = h->file != NULL ? h->file : __FILE__,
+               .line = h->file != NULL ? h->line : __LINE__,
+               .group = group,
+               .opts = oar_call_opts_init(),
+               .in = oar_span_of(h->in, h->in_count, OAR_F32),
+               .out = oar_span_of(h->out, h->out_count, OAR_F32) };
+
+    c.opts.timeout_ms = timeout_ms;
+    c.opts.weight = 1;
+    return run_call(h, &c);
+}
+
+/* ---- what must come out -------------------------------------------------- */
+
+/* Of all ranks' values at i of their inputs. */
+static float sum_of(const deed_hands *h, size_t i)
+{
+    int n = h->ranks;
+
+    return (float)(n * (n + 1) / 2) + (float)n * (float)(i % 97);
+}
+
+static float expected(const deed_hands *h, size_t i)
+{
+    size_t part = h->deed->count, mine = (size_t)h->rank * part;
+    int n = h->ranks;
+
+    switch (h->deed->kind) {
+    case OAR_COLL_BROADCAST: return value_of(root_of(h), i);
+    case OAR_COLL_GATHER:
+    case OAR_COLL_ALL_GATHER: return value_of((int)(i / part), i % part);
+    case OAR_COLL_SCATTER: return value_of(root_of(h), mine + i);
+    case OAR_COLL_REDUCE_SCATTER: return sum_of(h, mine + i);
+    case OAR_COLL_ALL_TO_ALL: return value_of((int)(i / part), mine + i % part);
+    case OAR_COLL_SEND: return value_of((h->rank + n - 1) % n, i);
+    default: return h->deed->weighted ? sum_of(h, i) / (float)n : sum_of(h, i);
+    }
+}
+
+int deed_right(const deed_hands *h)
+{
+    for (size_t i = 0; i < h->out_count; i++)
+        if (h->out[i] != expected(h, i))
+            return 0;
+    for (size_t i = 0; h->out != h->in && i < h->in_count; i++)
+        if (h->in[i] != value_of(h->rank, i))
+            return 0;
+    return 1;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* support/deed.h: one collective with everything about it that can vary: kind,
- * algorithm, count and memory. The list has every plan there is over shared
- * memory; the fault tests do something unkind at each step of each. */
+/* support/deed.h: one collective, or messages around a ring, with everything
+ * about it that can vary: kind, algorithm, count and memory. The list has every
+ * plan there is over shared memory; the fault tests do something unkind at each
+ * step of each. */
 #ifndef TESTS_SUPPORT_DEED_H
 #define TESTS_SUPPORT_DEED_H
 
@@ -18,13 +19,13 @@ typedef enum deed_memory {
 
 typedef struct deed {
     const char *name;
-    oar_coll kind;
+    oar_coll kind;         /* OAR_COLL_SEND: a ring of messages */
     const char *algorithm; /* forced; NULL: chosen */
-    size_t count;          /* of f32 */
+    size_t count;          /* of f32; of a part, where there are parts */
     deed_memory memory;
     int apart;     /* all_reduce: out of place */
     int weighted;  /* all_reduce: the mean, by weights that are equal */
-    int last_root; /* broadcast: from the last rank, not the first */
+    int last_root; /* where there is one: the last rank, not the first */
 } deed;
 
 /* Ends with a NULL name. */
@@ -34,7 +35,11 @@ extern const deed deed_list[];
 typedef struct deed_hands {
     const deed *deed;
     int rank, ranks, shared;
-    float *in, *out; /* the same unless apart */
+    float *in, *out; /* one memory in broadcast, and in all_reduce unless
+                        apart */
+    size_t in_count, out_count;
+    const char *file; /* the call site to name; NULL: where it really is */
+    int line;
 } deed_hands;
 
 /* The group's options that the list was made for: lines of 512 bytes, chunks
@@ -55,10 +60,13 @@ int deed_right(const deed_hands *h);
  */
 
 /* Calls fn(arg) before step number `step` (from 0, as this rank comes to them)
- * of the first collective on a group, if the calling thread drives it; -1: only
- * counts. */
+ * of the next deed that the calling thread drives; -1: only counts. */
 void deed_watch(int step, void (*fn)(void *arg), void *arg);
-/* Steps of that collective so far, its END included. */
+/* The same when that step has been looked at `visits` times and is not done:
+ * while it waits, or in the middle of a large message. If it is done before, at
+ * the next step. */
+void deed_watch_wait(int step, int visits, void (*fn)(void *arg), void *arg);
+/* Steps of that deed so far, its END included. */
 int deed_steps(void);
 
 #endif
