@@ -180,6 +180,11 @@ typedef struct oar_backend_ops {
      * once. Any thread. (in-tree only) */
     const oar_error *(*published)(void *self);
     void (*publish)(void *self, const oar_error *record);
+    /* A note of this rank's to all others, whatever has become of the group,
+     * and what a rank's note is (0: none yet). NULL: over the board. The
+     * driver's. (in-tree only; comm/council.h) */
+    void (*tell)(void *self, const void *note);
+    int (*told)(void *self, int rank, void *note);
 
     size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */

@@ -98,6 +98,34 @@ OAR_API oar_status oar_group_dup(oar_group *parent, oar_group **group);
 OAR_API oar_status oar_group_subset(oar_group *parent, int count,
                                     const int *ranks, oar_group **group);
 
+/* How oar_group_shrink goes about it. */
+typedef struct oar_shrink_opts {
+    size_t size;
+    int64_t timeout_ms; /* a rank that has not come, or does not get on, for so
+                           long is left out; 0: 30 s, below 0: wait for ever */
+    int any; /* 1: any number of survivors may go on; else only a majority of
+                the group, or exactly half of it with rank 0. Also
+                OARSONG_SHRINK=any */
+} oar_shrink_opts;
+OAR_OPTS_INIT(oar_shrink_opts);
+
+/* A new group of those that are left. Every rank that still can calls this,
+ * after a fault or without one; each time all of them do is one call, and they
+ * make as many. The new group has all ranks that came, in their old order, and
+ * takes its settings from the old one. Whose process is gone is not waited for;
+ * one that is stopped or does not call is left out after the timeout. All
+ * survivors agree on the list, also if another dies on the way (then it goes on
+ * without that one). Needs neither rank 0 nor a store: only links among those
+ * that are left (docs/faults.md).
+ *
+ * A group that is whole stays as it is, and this is like dup. If somebody was
+ * left out, the old group ends; a rank that comes too late gets OAR_E_PEER.
+ * OAR_E_WORLD if too few are left, OAR_E_UNSUPPORTED on backends of others.
+ * Destroy the old group afterwards, before or after the new one. */
+OAR_API oar_status oar_group_shrink(oar_group *group,
+                                    const oar_shrink_opts *opts,
+                                    oar_group **new_group);
+
 /* Rank translation. The world is the group from oar_group_create, from_env or
  * sim_run that this one was made of: the rank there of a rank here, and the
  * other way. -1 if there is none. */

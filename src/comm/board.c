@@ -294,3 +294,35 @@ const oar_error *oari_board_published(const oari_board *board)
             return &board->control[r]->record;
     return NULL;
 }
+
+/* ---- councils -------------------------------------------------------------
+ */
+
+void oari_board_tell(oari_board *board, const void *note)
+{
+    oari_control *mine = board->control[board->rank];
+    uint64_t word[OARI_NOTE_BYTES / 8];
+
+    memcpy(word, note, sizeof word);
+    atomic_fetch_add(&mine->note_stamp, 1);
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        atomic_store(&mine->note[i], word[i]);
+    atomic_fetch_add(&mine->note_stamp, 1);
+}
+
+/* A rank that died while it wrote has said nothing. */
+int oari_board_told(const oari_board *board, int rank, void *note)
+{
+    const oari_control *theirs = board->control[rank];
+    uint64_t word[OARI_NOTE_BYTES / 8];
+    uint64_t stamp = atomic_load(&theirs->note_stamp);
+
+    if (stamp == 0 || stamp % 2 != 0)
+        return 0;
+    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
+        word[i] = atomic_load(&theirs->note[i]);
+    if (atomic_load(&theirs->note_stamp) != stamp)
+        return 0;
+    memcpy(note, word, sizeof word);
+    return 1;
+}

@@ -27,7 +27,8 @@ enum {
     OARI_MAIL_BYTES = 64 << 10, /* a ring, with its counter */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
     OARI_MAIL_MOST = 256 << 10, /* ... this much */
-    OARI_MAX_RANKS = 1024
+    OARI_MAX_RANKS = 1024,
+    OARI_NOTE_BYTES = 256 /* of council.h */
 };
 
 /* What a rank shows at a meeting. Payload, stamp and addresses share the first
@@ -68,6 +69,9 @@ typedef struct oari_control {
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
     _Atomic uint32_t visitors;
+    /* what it says in a council; the stamp is odd while it is written */
+    _Alignas(128) _Atomic uint64_t note_stamp;
+    _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
 } oari_control;
 
 /* Offsets in a control block. */
@@ -189,6 +193,11 @@ void oari_board_publish(oari_board *board, const oar_error *record);
 
 /* The first published fault of any rank, or NULL. */
 const oar_error *oari_board_published(const oari_board *board);
+
+/* What I say in a council (council.h), and what a rank says: 0 if it has not
+ * said anything. */
+void oari_board_tell(oari_board *board, const void *note);
+int oari_board_told(const oari_board *board, int rank, void *note);
 
 /* The first rank that has not come to the meeting under way, or -1. */
 int oari_meet_missing(const oari_board *board);

@@ -112,6 +112,20 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
     return there;
 }
 
+void oari_engine_hold(oar_group *group)
+{
+    want_token(group, NULL);
+    oari_drive_once(group);
+    oari_drive_look(group);
+    if (group->board != NULL)
+        group->board->ops->check(group->board->self);
+}
+
+void oari_engine_let_go(oar_group *group)
+{
+    give_token(&group->engine);
+}
+
 /* The fast path: nobody drives, nothing is queued. */
 void oari_engine_run(oar_group *group, oar_work *work)
 {

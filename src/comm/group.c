@@ -237,7 +237,7 @@ static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
-                               const oar_group_opts *o,
+                               const oar_group_opts *o, int64_t meet_ms,
                                struct oari_world *world)
 {
     struct oari_open core = { .small_bytes = o->small_bytes,
@@ -246,7 +246,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                               .spin_us = o->spin_us,
                               .recorder = g->recorder,
                               .world = world,
-                              .toward = oari_store_address(env->store) };
+                              .toward = oari_store_address(env->store),
+                              .meet_ms = meet_ms };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -331,7 +332,7 @@ oar_status oari_group_check_world(int rank, int size)
 }
 
 static oar_status build(oar_group *g, const oar_backend_env *env,
-                        struct oari_world *world)
+                        int64_t meet_ms, struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
 
@@ -342,12 +343,12 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
     OARI_TRY(oari_recorder_create(g->name, g->rank, g->ranks, &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
-        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, o,
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, meet_ms, o,
                                      &g->algorithm, &g->rules));
     else
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
-    OARI_TRY(open_backend(g, env, o, world));
+    OARI_TRY(open_backend(g, env, o, meet_ms, world));
     return make_lanes(g, o);
 }
 
@@ -355,7 +356,7 @@ static _Atomic uint64_t worlds; /* made in this process */
 
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings,
+                           const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group)
 {
     oar_group *g = oari_alloc(1, sizeof *g);
@@ -371,7 +372,7 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->settings = *settings;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
-    if (build(g, env, world) != OAR_OK) {
+    if (build(g, env, meet_ms, world) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
@@ -399,7 +400,7 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
     name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
     OARI_TRY(oari_backend_find(name, size, &backend));
-    return oari_group_open(backend, &env, &o, NULL, group);
+    return oari_group_open(backend, &env, &o, o.timeout_ms, NULL, group);
 }
 
 static void drop_subsets(oar_group *g)

@@ -26,6 +26,8 @@ struct oari_open {
     oari_recorder *recorder;
     struct oari_world *world; /* sim's */
     const char *toward;       /* address at which the ranks meet; NULL: none */
+    int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
+                        made of survivors */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -124,6 +126,8 @@ struct oar_group {
                            it */
     uint64_t world_key; /* the same in all groups of one world, in here */
     uint64_t watched;   /* monitored barriers so far */
+    uint32_t shrinks;   /* calls of oar_group_shrink so far */
+    uint32_t shrunk;    /* what the last of them came to (council.h) */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -146,6 +150,10 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
                      oar_envelope *found);
 /* Makes whoever sleeps look again. Any thread. */
 void oari_engine_wake(oar_group *group);
+/* Waits for the token, drives for a moment, and keeps it: what is the driver's
+ * may be used until it is let go. */
+void oari_engine_hold(oar_group *group);
+void oari_engine_let_go(oar_group *group);
 
 /* ---- group.c ---------------------------------------------------------------
  */
@@ -161,17 +169,31 @@ oar_status oari_settings_own(const char *text, oar_group_opts *settings,
 /* Puts rank 0's in place of those on which all ranks must agree, and fills in
  * the rules. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               oar_group_opts *settings, char **algorithm,
-                               oari_rules *rules);
+                               int64_t meet_ms, oar_group_opts *settings,
+                               char **algorithm, oari_rules *rules);
 /* Whether there can be such a rank of such a group. */
 oar_status oari_group_check_world(int rank, int size);
 
-/* Makes a group over a backend, with settings as above. world: sim's, else
- * NULL. */
+/* Makes a group over a backend, with settings as above. meet_ms: for the ranks
+ * to meet. world: sim's, else NULL. */
 oar_status oari_group_open(const oar_backend_ops *backend,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings,
+                           const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group);
+
+/* Makes a group of these ranks of the parent (member, ascending, mine among
+ * them), which all of them call with the same. own: what its name adds to the
+ * parent's. store: where they meet; NULL: the parent's. meet_ms: the time for
+ * it. */
+typedef struct oari_kin {
+    const char *own;
+    const int *member;
+    int count;
+    oar_store *store;
+    int64_t meet_ms;
+} oari_kin;
+oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+                            oar_group **group);
 
 /* Says whose ranks the group's are: member, by rank: in parent. */
 oar_status oari_group_place(oar_group *group, const oar_group *parent,

@@ -132,50 +132,53 @@ static int find_rank(const int *rank, int count, int wanted)
 }
 
 static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
-                           const oar_group_opts *o, oar_group **child)
+                           const oar_group_opts *o, int64_t meet_ms,
+                           oar_group **child)
 {
-    int64_t deadline = oari_deadline(o->timeout_ms);
+    int64_t deadline = oari_deadline(meet_ms);
     oari_world *world;
     oar_status status;
 
     OARI_TRY(oari_world_child(parent->board->world, o->name, env->ranks,
                               o->small_bytes, o->stage_bytes, &world));
-    status = oari_group_open(parent->backend, env, o, world, child);
+    status =
+        oari_group_open(parent->backend, env, o, meet_ms, world, child);
     if (status == OAR_OK)
         status = oari_world_wait(world, deadline);
     oari_world_release(world);
     return status;
 }
 
-static oar_status open_child(oar_group *parent, const char *name, int rank,
-                             int ranks, oar_group **child)
+static oar_status open_child(oar_group *parent, const oari_kin *kin,
+                             const char *name, oar_group **child)
 {
-    oar_backend_env env = { .size = sizeof env, .rank = rank, .ranks = ranks };
+    oar_backend_env env = { .size = sizeof env,
+                            .rank = find_rank(kin->member, kin->count,
+                                              parent->rank),
+                            .ranks = kin->count };
     oar_group_opts o = parent->settings;
     const oar_backend_ops *backend = parent->backend;
 
     o.name = name;
-    if (ranks == 1)
+    if (kin->count == 1)
         OARI_TRY(oari_backend_find("self", 1, &backend));
     else if (parent->board != NULL && parent->board->world != NULL)
-        return open_sim(parent, &env, &o, child);
-    env.store = parent->store;
-    return oari_group_open(backend, &env, &o, NULL, child);
+        return open_sim(parent, &env, &o, kin->meet_ms, child);
+    env.store = kin->store != NULL ? kin->store : parent->store;
+    return oari_group_open(backend, &env, &o, kin->meet_ms, NULL, child);
 }
 
-/* member: ranks of the parent. */
-static oar_status make_child(oar_group *parent, const char *own,
-                             const int *member, int count, oar_group **group)
+oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+                            oar_group **group)
 {
     oar_group *child = NULL;
     char name[256];
     oar_status status;
 
-    name_child(parent, own, name, sizeof name);
-    status = open_child(parent, name, find_rank(member, count, parent->rank),
-                        count, &child);
+    name_child(parent, kin->own, name, sizeof name);
+    status = open_child(parent, kin, name, &child);
     if (status == OAR_OK)
-        status = oari_group_place(child, parent, member);
+        status = oari_group_place(child, parent, kin->member);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
 
@@ -184,6 +187,17 @@ static oar_status make_child(oar_group *parent, const char *own,
     }
     *group = child;
     return OAR_OK;
+}
+
+static oar_status make_child(oar_group *parent, const char *own,
+                             const int *member, int count, oar_group **group)
+{
+    oari_kin kin = { .own = own,
+                     .member = member,
+                     .count = count,
+                     .meet_ms = parent->timeout_ms };
+
+    return oari_group_child(parent, &kin, group);
 }
 
 static oar_status make_split(oar_group *parent, const claim *claimed, int count,

@@ -198,8 +198,8 @@ static oar_status settings_key(oar_store *store, const char *name, int rank,
 }
 
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               oar_group_opts *o, char **algorithm,
-                               oari_rules *rules)
+                               int64_t meet_ms, oar_group_opts *o,
+                               char **algorithm, oari_rules *rules)
 {
     char key[OARI_NAME_MAX + 32];
     void *text;
@@ -209,12 +209,12 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
     OARI_TRY(settings_key(store, name, rank, key, sizeof key));
     if (rank == 0)
         return say(store, key, o, rules);
-    status = oar_store_get(store, key, o->timeout_ms, &text, &bytes);
+    status = oar_store_get(store, key, meet_ms, &text, &bytes);
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank 0 did not come to group \"%s\" in %" PRId64
                          " ms",
-                         name, o->timeout_ms);
+                         name, meet_ms);
     if (status != OAR_OK)
         return status;
     status = read_text(text, o, algorithm, rules);

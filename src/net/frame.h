@@ -26,6 +26,8 @@ typedef enum oari_frame_kind {
     OARI_FRAME_CREDIT,    /* nothing but its credit */
     OARI_FRAME_FAULT,     /* the group has ended: its record */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
+    OARI_FRAME_NOTE,      /* what it says in a council, whatever has become of
+                             the group */
     OARI_FRAME_KINDS
 } oari_frame_kind;
 

@@ -27,7 +27,8 @@ int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
     struct oari_open core = { .small_bytes = 512,
                               .stage_bytes = 4096,
                               .eager_bytes = eager,
-                              .spin_us = -1 };
+                              .spin_us = -1,
+                              .meet_ms = WIRE_TIMEOUT_MS };
     oar_backend_env env = { .size = sizeof env,
                             .rank = rank,
                             .ranks = c->ranks,

@@ -129,7 +129,7 @@ static oar_status read_note(meeting *m, int rank)
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not join group \"%s\" in %lld ms", rank,
-                         m->env->name, (long long)m->env->timeout_ms);
+                         m->env->name, (long long)m->env->core->meet_ms);
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof(note))
@@ -345,7 +345,7 @@ static oar_status blame(const meeting *m, int peer, oar_status status)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not answer in the %lld ms for making "
                          "group \"%s\"",
-                         rank, (long long)m->env->timeout_ms, m->env->name);
+                         rank, (long long)m->env->core->meet_ms, m->env->name);
     return status;
 }
 
@@ -490,7 +490,7 @@ oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
                   .env = env,
                   .prefix = prefix,
                   .one_host = one_host,
-                  .deadline_ns = oari_deadline(env->timeout_ms),
+                  .deadline_ns = oari_deadline(env->core->meet_ms),
                   .listener = -1 };
     int *socket = oari_alloc((size_t)env->ranks, sizeof *socket);
     oar_status status = OAR_E_NOMEM;

@@ -165,6 +165,24 @@ static void native_publish(void *self, const oar_error *record)
         tcp_publish(n->mesh, record);
 }
 
+static void native_tell(void *self, const void *note)
+{
+    native *n = self;
+
+    oari_board_tell(&n->base.board, note);
+    if (n->mesh != NULL)
+        tcp_note_say(n->mesh, note);
+}
+
+static int native_told(void *self, int rank, void *note)
+{
+    native *n = self;
+    int here = oari_board_rank(&n->base.board, rank);
+
+    return here >= 0 ? oari_board_told(&n->base.board, here, note)
+                     : tcp_note_of(n->mesh, rank, note);
+}
+
 /* ---- leaving
  * -------------------------------------------------------------------*/
 
@@ -232,6 +250,7 @@ static void native_close(void *self)
     .progress = native_progress, .abort = native_abort,                      \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone, \
     .published = native_published, .publish = native_publish,                \
+    .tell = native_tell, .told = native_told,                                \
     .post_count = OAR_COLL_COUNT
 
 extern const oar_backend_ops oari_backend_native, oari_backend_shm;

@@ -116,6 +116,16 @@ static void publish(void *self, const oar_error *record)
     tcp_publish(&((tcp *)self)->mesh, record);
 }
 
+static void tell(void *self, const void *note)
+{
+    tcp_note_say(&((tcp *)self)->mesh, note);
+}
+
+static int told(void *self, int rank, void *note)
+{
+    return tcp_note_of(&((tcp *)self)->mesh, rank, note);
+}
+
 extern const oar_backend_ops oari_backend_tcp;
 const oar_backend_ops oari_backend_tcp = {
     .size = sizeof(oar_backend_ops),
@@ -137,5 +147,7 @@ const oar_backend_ops oari_backend_tcp = {
     .gone = gone,
     .published = published,
     .publish = publish,
+    .tell = tell,
+    .told = told,
     .post_count = OAR_COLL_COUNT,
 };

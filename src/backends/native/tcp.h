@@ -80,6 +80,7 @@ typedef struct tcp_peer {
     int called;                      /* by me */
     int widened;                     /* its other sockets have been, too */
     int refused;                     /* attempts in a row */
+    int shut;                        /* the same, of calls to tell something */
     int attempts;
     int64_t since_ns, again_ns; /* first attempt, next attempt */
     int64_t fading_ns;          /* a connection has ended: the others must, by
@@ -125,6 +126,9 @@ struct tcp_mesh {
     _Atomic int heard;   /* OARI_FAULT_*: one that a peer told */
     int told;            /* the driver's: mine has been */
     oar_error my_fault, their_fault;
+    struct tcp_seat *council; /* by rank; NULL: no notes so far */
+    unsigned notes;           /* of mine, how many */
+    unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
 /* ---- tcp_mesh.c: what a backend does with it ----------------------------- */
@@ -190,6 +194,7 @@ void tcp_lose(tcp_mesh *m, tcp_conn *c);
 /* The peer is gone. */
 void tcp_drop(tcp_mesh *m, int peer);
 void tcp_reap(tcp_mesh *m);
+void tcp_say_hello(tcp_mesh *m, tcp_conn *c);
 /* How many ways there are to tell a stranger from a rank: one. */
 int tcp_admits(const tcp_mesh *m, const tcp_conn *c);
 
@@ -221,5 +226,15 @@ const oar_error *tcp_published(const tcp_mesh *m);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES]);
+/* Tells it to one that calls when all is over. */
+void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
+
+/* ---- tcp_council.c: notes of comm/council.h ------------------------------ */
+
+void tcp_note_say(tcp_mesh *m, const void *note);
+int tcp_note_of(const tcp_mesh *m, int peer, void *note);
+void tcp_note_hear(tcp_mesh *m, int peer, const unsigned char *raw);
+/* Calls whoever has not heard my last one, and looks who cannot be. */
+void tcp_note_spread(tcp_mesh *m);
 
 #endif

@@ -206,7 +206,7 @@ void tcp_look_after(tcp_mesh *m)
         look_after(m, r, now);
 }
 
-static void say_hello(tcp_mesh *m, tcp_conn *c)
+void tcp_say_hello(tcp_mesh *m, tcp_conn *c)
 {
     oari_frame hello = { .kind = OARI_FRAME_HELLO,
                          .flags = c->slot < 0 ? OARI_FRAME_LAST : 0,
@@ -239,15 +239,15 @@ void tcp_connected(tcp_mesh *m, tcp_conn *c)
     int done;
 
     if (oari_sock_connected(c->fd, p->address, &done) != OAR_OK) {
-        if (oar_last_error()->sys_errno == ECONNREFUSED && c->slot == 0)
-            p->refused++;
+        if (oar_last_error()->sys_errno == ECONNREFUSED)
+            *(c->slot == 0 ? &p->refused : &p->shut) += c->slot <= 0;
         tcp_lose(m, c);
         return;
     }
     if (!done)
         return;
     c->state = TCP_CALLING;
-    say_hello(m, c);
+    tcp_say_hello(m, c);
     if (c->slot < 0)
         return;
     if (c->slot == 0)
@@ -314,6 +314,10 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
         c->slot = TCP_FAULT_SLOT;
         return;
     }
+    if (m->ended != OAR_OK) { /* it has not heard */
+        tcp_tell_late(m, c);
+        return;
+    }
     if (p->conn[slot] == NULL)
         p->conn[slot] = c;
     if (p->fading_ns != 0)
@@ -322,7 +326,7 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
         set_unsettled(m, p, 0);
     if (slot == 0)
         p->theirs = c;
-    say_hello(m, c);
+    tcp_say_hello(m, c);
     tcp_pump(m, c->peer);
 }
 

@@ -59,6 +59,15 @@ static int put_fault(tcp_mesh *m, tcp_conn *c)
     return 1;
 }
 
+void tcp_tell_late(tcp_mesh *m, tcp_conn *c)
+{
+    tcp_say_hello(m, c);
+    c->slot = TCP_FAULT_SLOT;
+    if (atomic_load_explicit(&m->mine, memory_order_acquire) ==
+        OARI_FAULT_READY)
+        put_fault(m, c);
+}
+
 static int can_carry(const tcp_conn *c)
 {
     return c != NULL && c->state != TCP_CONNECTING;

@@ -99,7 +99,8 @@ static void end_data(tcp_mesh *m, tcp_conn *c)
 static int has_payload(const oari_frame *frame)
 {
     return frame->kind == OARI_FRAME_HELLO || frame->kind == OARI_FRAME_PUSH ||
-           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT;
+           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT ||
+           frame->kind == OARI_FRAME_NOTE;
 }
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
@@ -114,6 +115,7 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
     case OARI_FRAME_GOODBYE: m->peer[c->peer].farewell = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
     case OARI_FRAME_FAULT:
+    case OARI_FRAME_NOTE:
     case OARI_FRAME_CREDIT: return OAR_OK;
     case OARI_FRAME_KINDS: break;
     }
@@ -126,6 +128,7 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
     switch (c->now.kind) {
     case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
     case OARI_FRAME_FAULT: tcp_hear(m, c->small); break;
+    case OARI_FRAME_NOTE: tcp_note_hear(m, c->peer, c->small); break;
     case OARI_FRAME_PUSH:
         oari_match_end(m->match, &c->inbound);
         tcp_credit(m, c->peer);
@@ -138,6 +141,7 @@ static int fits(const oari_frame *frame)
 {
     return frame->kind == OARI_FRAME_HELLO   ? frame->bytes == TCP_TOKEN
            : frame->kind == OARI_FRAME_FAULT ? frame->bytes == OARI_FAULT_BYTES
+           : frame->kind == OARI_FRAME_NOTE  ? frame->bytes == OARI_NOTE_BYTES
                                              : 1;
 }
 
@@ -150,7 +154,8 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
            c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
            (hello || c->now.source == (uint32_t)c->peer) &&
-           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT);
+           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT ||
+            c->now.kind == OARI_FRAME_NOTE);
 }
 
 /* It only grows; frames of several sockets may come in another order. */

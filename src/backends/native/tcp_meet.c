@@ -95,7 +95,7 @@ static oar_status read_note(gathering *g, int rank)
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank %d did not join group \"%s\" in %lld ms", rank,
-                         env->name, (long long)env->timeout_ms);
+                         env->name, (long long)env->core->meet_ms);
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof *n)
@@ -130,7 +130,7 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
 {
     gathering g = { .m = m,
                     .setup = setup,
-                    .deadline_ns = oari_deadline(setup->env->timeout_ms) };
+                    .deadline_ns = oari_deadline(setup->env->core->meet_ms) };
     oar_status status;
 
     g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);

@@ -110,6 +110,10 @@ static oar_status serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
         tcp_connected(m, c);
         return OAR_OK;
     }
+    if (m->ended != OAR_OK && c->peer >= 0 && c->slot >= 0) {
+        epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+        return OAR_OK; /* what came over it is over */
+    }
     if ((events & EPOLLOUT) != 0) {
         tcp_flush(m, c);
         if (c->peer >= 0 && c->slot >= 0)
@@ -170,12 +174,16 @@ oar_status tcp_progress(tcp_mesh *m)
         end_all(m, why);
     if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
         tcp_tell(m);
+    if (m->ended != OAR_OK && m->council == NULL)
+        return OAR_OK;
+    if (m->unsettled != 0 && m->ended == OAR_OK)
+        tcp_look_after(m);
+    status = few && m->ended == OAR_OK ? serve_few(m) : serve_set(m);
+    if (m->council != NULL)
+        tcp_note_spread(m);
+    tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    if (m->unsettled != 0)
-        tcp_look_after(m);
-    status = few ? serve_few(m) : serve_set(m);
-    tcp_reap(m);
     return status != OAR_OK ? status : m->failed;
 }
 
@@ -286,6 +294,7 @@ void tcp_close(tcp_mesh *m)
     oari_fork_close(m->epoll_fd);
     oari_fork_close(m->event_fd);
     oari_free(m->peer);
+    oari_free(m->council);
     oari_free(m->host);
     oari_free(m->sink);
 }

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Survivors form a new group and go on: whoever died, in whatever way, and
+ * whatever else dies on the way. After every shrink they train on: a loop of
+ * sums whose values are checked. */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/council.h"
+
+enum {
+    TIMEOUT_MS = 30000, /* of operations: not what ends them */
+    SHRINK_MS = 8000,
+    QUICK_MS = 700, /* for a rank that is stopped */
+    STEPS = 5,
+    KILLED = 128 + SIGKILL
+};
+
+typedef struct place {
+    const char *backend;
+    int hosts; /* ranks are dealt to so many; 0: all on one */
+} place;
+
+static const place places[] = {
+    { "shm", 0 },
+    { "tcp", 0 },
+    { "native", 2 },
+    { "native", 3 },
+};
+enum { PLACES = sizeof places / sizeof *places };
+
+typedef struct plot {
+    place place;
+    int dies[CREW_MAX];  /* the rank is killed in the loop */
+    int dies_in_shrink;  /* this one, when it has voted; -1: nobody */
+    int stops;           /* this one stops in the loop; -1: nobody */
+    int again;           /* one more dies in the new group; -1: nobody */
+    int expected;        /* ranks in the last group */
+    crew_flag survivors; /* that have got there */
+    crew_flag stopped;
+} plot;
+
+static oar_status join(crew *c, int rank, const place *p, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+    char host[16];
+
+    if (p->hosts > 0) {
+        snprintf(host, sizeof host, "%d", rank * p->hosts / c->ranks);
+        setenv("OARSONG_HOST_ID", host, 1);
+    }
+    o.backend = p->backend;
+    o.timeout_ms = TIMEOUT_MS;
+    return crew_join(c, rank, &o, g);
+}
+
+/* One step: the sum of what all ranks have, small and large. */
+static oar_status step(oar_group *g, int number)
+{
+    enum { COUNT = 10007 };
+    static _Thread_local float x[COUNT];
+    float sum = 0;
+    oar_status status;
+
+    for (int r = 0; r < oar_group_size(g); r++)
+        sum += (float)(oar_group_to_world(g, r) + number);
+    for (int i = 0; i < 2; i++) {
+        size_t count = i == 0 ? 3 : COUNT;
+        for (size_t k = 0; k < count; k++)
+            x[k] = (float)(oar_group_to_world(g, oar_group_rank(g)) + number);
+        status = oar_all_reduce(g, oar_span_of(x, count, OAR_F32), OAR_SUM,
+                                NULL, NULL);
+        if (status != OAR_OK)
+            return status;
+        for (size_t k = 0; k < count; k++)
+            if (x[k] != sum)
+                abort();
+    }
+    return OAR_OK;
+}
+
+static oar_status train(oar_group *g, int steps)
+{
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < steps && status == OAR_OK; i++)
+        status = step(g, i);
+    return status;
+}
+
+/* For a while, and then the victim dies; the others go on until they miss it,
+ * some of them in the step before. */
+static oar_status train_until_death(oar_group *g, int victim)
+{
+    oar_status status = train(g, STEPS);
+
+    if (victim)
+        raise(SIGKILL);
+    return status == OAR_OK ? train(g, 1 << 20) : status;
+}
+
+static oar_status shrink(oar_group **g, int64_t timeout_ms)
+{
+    oar_shrink_opts o = oar_shrink_opts_init();
+    oar_group *made = NULL;
+    oar_status status;
+
+    o.timeout_ms = timeout_ms;
+    status = oar_group_shrink(*g, &o, &made);
+    if (status != OAR_OK)
+        return status;
+    oar_group_destroy(*g);
+    *g = made;
+    return OAR_OK;
+}
+
+static int in_order(const oar_group *g, int rank)
+{
+    if (oar_group_to_world(g, oar_group_rank(g)) != rank)
+        return 0;
+    for (int r = 1; r < oar_group_size(g); r++)
+        if (oar_group_to_world(g, r) <= oar_group_to_world(g, r - 1))
+            return 0;
+    return 1;
+}
+
+/* ---- deaths -------------------------------------------------------------- */
+
+/* Dies when its vote is out. */
+static int vote_and_die(oar_group *g)
+{
+    oari_note note = { .call = 1, .phase = OARI_PHASE_VOTE };
+
+    oari_engine_hold(g);
+    if (g->backend->tell != NULL)
+        g->backend->tell(g->self, &note);
+    else
+        oari_board_tell(g->board, &note);
+    for (int i = 0; i < 50 && g->backend->progress != NULL; i++) {
+        g->backend->progress(g->self);
+        usleep(1000);
+    }
+    raise(SIGKILL);
+    return 1;
+}
+
+static int be_survivor(crew *c, int rank, oar_group **g, plot *p)
+{
+    CREW_CHECK(c, rank, train_until_death(*g, p->dies[rank]) == OAR_E_PEER);
+    if (rank == p->dies_in_shrink)
+        return vote_and_die(*g);
+    CREW_CHECK(c, rank, shrink(g, SHRINK_MS) == OAR_OK);
+    if (p->again < 0)
+        return 0;
+    CREW_CHECK(c, rank, train_until_death(*g, rank == p->again) == OAR_E_PEER);
+    CREW_CHECK(c, rank, shrink(g, SHRINK_MS) == OAR_OK);
+    return 0;
+}
+
+static int run_plot(crew *c, int rank, void *arg)
+{
+    plot *p = arg;
+    oar_group *g, *copy;
+
+    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    if (be_survivor(c, rank, &g, p) != 0)
+        return 1;
+    CREW_CHECK(c, rank, oar_group_size(g) == p->expected);
+    CREW_CHECK(c, rank, in_order(g, rank));
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    CREW_CHECK(c, rank, oar_group_dup(g, &copy) == OAR_OK);
+    CREW_CHECK(c, rank, train(copy, STEPS) == OAR_OK);
+    crew_raise(&p->survivors); /* nobody leaves before all have got here */
+    CREW_CHECK(c, rank,
+               crew_await(&p->survivors, (uint32_t)p->expected,
+                          CREW_PATIENCE_MS));
+    oar_group_destroy(copy);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play(plot plan, int ranks, const char *what)
+{
+    plot *p = crew_page(sizeof *p);
+    crew c;
+
+    *p = plan;
+    p->expected = ranks - (p->dies_in_shrink >= 0) - (p->again >= 0);
+    for (int r = 0; r < ranks; r++)
+        p->expected -= p->dies[r];
+    crew_start(&c, ranks, run_plot, p, "%s over %s, %d hosts", what,
+               p->place.backend, p->place.hosts);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r,
+                    p->dies[r] || r == p->dies_in_shrink || r == p->again
+                        ? KILLED
+                        : 0);
+    crew_end(&c);
+    crew_drop_page(p, sizeof *p);
+}
+
+static plot nobody(int i)
+{
+    return (plot){
+        .place = places[i], .dies_in_shrink = -1, .stops = -1, .again = -1
+    };
+}
+
+static void one_of_four_dies_and_three_go_on(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot p = nobody(i);
+        p.dies[2] = 1;
+        play(p, 4, "1 of 4");
+    }
+}
+
+static void two_of_five_die_and_three_go_on(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot p = nobody(i);
+        p.dies[1] = p.dies[4] = 1;
+        play(p, 5, "2 of 5");
+    }
+}
+
+static void rank_0_dies_and_the_others_go_on(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot p = nobody(i);
+        p.dies[0] = 1;
+        play(p, 4, "rank 0");
+    }
+}
+
+static void one_dies_in_the_shrink_itself(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot p = nobody(i);
+        p.dies[3] = 1;
+        p.dies_in_shrink = 0;
+        play(p, 5, "death in a shrink");
+    }
+}
+
+static void a_shrunk_group_shrinks_again(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot p = nobody(i);
+        p.dies[0] = 1;
+        p.again = 1;
+        play(p, 5, "twice");
+    }
+}
+
+/* ---- one that is stopped ------------------------------------------------- */
+
+/* The others go on without it; when it wakes up it is outside, and says so. */
+static int run_stopped(crew *c, int rank, void *arg)
+{
+    plot *p = arg;
+    float x[3] = { 1, 2, 3 };
+    oar_span s = oar_span_of(x, 3, OAR_F32);
+    oar_group *g, *old;
+
+    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    old = g;
+    if (rank == p->stops) {
+        raise(SIGSTOP);
+        CREW_CHECK(c, rank, shrink(&g, QUICK_MS) != OAR_OK);
+        CREW_CHECK(c, rank, g == old);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, s, OAR_SUM, NULL, NULL) == OAR_E_PEER);
+        oar_group_destroy(g);
+        return 0;
+    }
+    CREW_CHECK(c, rank, crew_await(&p->stopped, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, shrink(&g, QUICK_MS) == OAR_OK);
+    CREW_CHECK(c, rank, oar_group_size(g) == c->ranks - 1);
+    CREW_CHECK(c, rank, oar_group_from_world(g, p->stops) == -1);
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    crew_raise(&p->survivors);
+    CREW_CHECK(c, rank, crew_await(&p->survivors, 4, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play_stopped(int i, int stops)
+{
+    plot *p = crew_page(sizeof *p);
+    crew c;
+
+    *p = nobody(i);
+    p->stops = stops;
+    crew_start(&c, 4, run_stopped, p, "rank %d stops over %s, %d hosts", stops,
+               p->place.backend, p->place.hosts);
+    if (!crew_wait_stopped(&c, stops, CREW_PATIENCE_MS))
+        crew_give_up(&c, "rank %d did not stop", stops);
+    crew_raise(&p->stopped);
+    if (!crew_await(&p->survivors, 3, CREW_PATIENCE_MS))
+        crew_give_up(&c, "the others did not go on");
+    kill(c.pid[stops], SIGCONT);
+    crew_expect(&c, stops, 0);
+    crew_raise(&p->survivors);
+    for (int r = 0; r < 4; r++)
+        if (r != stops)
+            crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(p, sizeof *p);
+}
+
+static void a_stopped_rank_is_left_out_and_finds_itself_outside(void **state)
+{
+    for (int i = 0; i < PLACES; i++)
+        play_stopped(i, i % 2 == 0 ? 0 : 2);
+}
+
+/* ---- groups that are whole, and parts of groups -------------------------- */
+
+/* Like dup: the old group works on. Then in halves: one rank of the upper half
+ * dies; that half shrinks, and the lower one is not disturbed. */
+static int run_parts(crew *c, int rank, void *arg)
+{
+    plot *p = arg;
+    oar_group *g, *whole = NULL, *half;
+    int upper = rank >= 3;
+
+    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    for (int i = 0; i < 2; i++) {
+        CREW_CHECK(c, rank, oar_group_shrink(g, NULL, &whole) == OAR_OK);
+        CREW_CHECK(c, rank, oar_group_size(whole) == c->ranks);
+        CREW_CHECK(c, rank, train(whole, STEPS) == OAR_OK);
+        CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+        if (i == 0)
+            oar_group_destroy(whole);
+    }
+    CREW_CHECK(c, rank, oar_group_split(whole, upper, 0, &half) == OAR_OK);
+    if (upper) {
+        CREW_CHECK(c, rank,
+                   train_until_death(half, rank == 4) == OAR_E_PEER);
+        CREW_CHECK(c, rank, shrink(&half, SHRINK_MS) == OAR_OK);
+        CREW_CHECK(c, rank, oar_group_to_world(half, 1) == 5);
+    }
+    CREW_CHECK(c, rank, oar_group_size(half) == (upper ? 2 : 3));
+    CREW_CHECK(c, rank, train(half, STEPS) == OAR_OK);
+    crew_raise(&p->survivors);
+    CREW_CHECK(c, rank, crew_await(&p->survivors, 5, CREW_PATIENCE_MS));
+    oar_group_destroy(half);
+    oar_group_destroy(whole);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_whole_group_is_copied_and_a_part_shrinks_alone(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot *p = crew_page(sizeof *p);
+        crew c;
+
+        *p = nobody(i);
+        crew_start(&c, 6, run_parts, p, "parts over %s, %d hosts",
+                   p->place.backend, p->place.hosts);
+        for (int r = 0; r < 6; r++)
+            crew_expect(&c, r, r == 4 ? KILLED : 0);
+        crew_end(&c);
+        crew_drop_page(p, sizeof *p);
+    }
+}
+
+/* ---- too few ------------------------------------------------------------- */
+
+/* Ranks 0 and 1 die: half is left, without rank 0. */
+static int run_few(crew *c, int rank, void *arg)
+{
+    plot *p = arg;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
+    CREW_CHECK(c, rank, train_until_death(g, rank < 2) == OAR_E_PEER);
+    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_WORLD);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "OARSONG_SHRINK") != NULL);
+    crew_raise(&p->survivors);
+    CREW_CHECK(c, rank, crew_await(&p->survivors, 2, CREW_PATIENCE_MS));
+    setenv("OARSONG_SHRINK", "some", 1);
+    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_ARG);
+    setenv("OARSONG_SHRINK", "any", 1);
+    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_OK);
+    CREW_CHECK(c, rank, oar_group_size(g) == 2 && oar_group_to_world(g, 0) == 2);
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_minority_goes_on_only_if_it_is_told_to(void **state)
+{
+    for (int i = 0; i < PLACES; i++) {
+        plot *p = crew_page(sizeof *p);
+        crew c;
+
+        *p = nobody(i);
+        crew_start(&c, 4, run_few, p, "a minority over %s, %d hosts",
+                   p->place.backend, p->place.hosts);
+        for (int r = 0; r < 4; r++)
+            crew_expect(&c, r, r < 2 ? KILLED : 0);
+        crew_end(&c);
+        crew_drop_page(p, sizeof *p);
+    }
+}
+
+/* ---- ranks as threads ---------------------------------------------------- */
+
+static oar_status sim_survive(oar_group *g, oar_group **left)
+{
+    oar_shrink_opts o = oar_shrink_opts_init();
+
+    CHECK(train(g, 1 << 20) == OAR_E_PEER);
+    o.timeout_ms = SHRINK_MS;
+    CHECK_OK(oar_group_shrink(g, &o, left));
+    CHECK(oar_group_size(*left) == oar_group_size(g) - 1);
+    return OAR_OK;
+}
+
+/* Rank 0 leaves, and then the lowest of those that are left. */
+static oar_status run_sim(oar_group *g, void *arg)
+{
+    oar_group *first, *second;
+    int rank = oar_group_rank(g);
+
+    if (rank == 0)
+        return train(g, STEPS);
+    CHECK_OK(sim_survive(g, &first));
+    CHECK(in_order(first, rank));
+    if (rank == 1) {
+        CHECK_OK(train(first, STEPS));
+        oar_group_destroy(first);
+        return OAR_OK;
+    }
+    CHECK_OK(sim_survive(first, &second));
+    CHECK(oar_group_size(second) == 3 && in_order(second, rank));
+    CHECK_OK(train(second, STEPS));
+    oar_group_destroy(first);
+    oar_group_destroy(second);
+    return OAR_OK;
+}
+
+static void threads_shrink_twice(void **state)
+{
+    for (int i = 0; i < 20; i++)
+        if (oar_sim_run(5, run_sim, NULL) != OAR_OK)
+            fail_msg("time %d: %s", i, oar_last_error_text());
+}
+
+static oar_status run_alone(oar_group *g, void *arg)
+{
+    oar_group *same;
+
+    CHECK(oar_group_shrink(NULL, NULL, &same) == OAR_E_ARG);
+    CHECK(oar_group_shrink(g, NULL, NULL) == OAR_E_ARG);
+    CHECK_OK(oar_batch_begin(g));
+    CHECK(oar_group_shrink(g, NULL, &same) == OAR_E_STATE);
+    CHECK_OK(oar_batch_end(g, NULL));
+    CHECK_OK(oar_group_shrink(g, NULL, &same));
+    CHECK(oar_group_size(same) == oar_group_size(g));
+    CHECK_OK(train(same, STEPS));
+    CHECK_OK(train(g, STEPS));
+    oar_group_destroy(same);
+    return OAR_OK;
+}
+
+static void a_group_of_any_size_can_be_shrunk(void **state)
+{
+    for (int n = 1; n <= 3; n++)
+        assert_int_equal(oar_sim_run(n, run_alone, NULL), OAR_OK);
+}
+
+/* An argument is a pattern: only the tests that fit it are run. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_of_four_dies_and_three_go_on),
+        cmocka_unit_test(two_of_five_die_and_three_go_on),
+        cmocka_unit_test(rank_0_dies_and_the_others_go_on),
+        cmocka_unit_test(one_dies_in_the_shrink_itself),
+        cmocka_unit_test(a_shrunk_group_shrinks_again),
+        cmocka_unit_test(a_stopped_rank_is_left_out_and_finds_itself_outside),
+        cmocka_unit_test(a_whole_group_is_copied_and_a_part_shrinks_alone),
+        cmocka_unit_test(a_minority_goes_on_only_if_it_is_told_to),
+        cmocka_unit_test(threads_shrink_twice),
+        cmocka_unit_test(a_group_of_any_size_can_be_shrunk),
+    };
+
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
