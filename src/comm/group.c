@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "comm/missed.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
@@ -373,7 +374,11 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
     if (build(g, env, meet_ms, world) != OAR_OK) {
-        oar_error why = *oar_last_error();
+        oar_error why;
+
+        if (g->name != NULL)
+            oari_missed(env->store, g->name, g->rank, g->ranks);
+        why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
