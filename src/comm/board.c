@@ -45,7 +45,8 @@ oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
     l.stage_room = 3 * round_up(stage_bytes, page);
     l.mail = l.stage + l.stage_room;
     l.ring = ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES;
-    l.bytes = round_up(l.mail + (size_t)ranks * l.ring, page);
+    l.ballot = round_up(l.mail + (size_t)ranks * l.ring, page);
+    l.bytes = l.ballot + page;
     return l;
 }
 
@@ -281,6 +282,9 @@ void oari_board_publish(oari_board *board, const oar_error *record)
         return;
     mine->record = *record;
     atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
+    none = 0;
+    atomic_compare_exchange_strong(board->first, &none,
+                                   (uint32_t)board->rank + 1);
     atomic_thread_fence(memory_order_seq_cst); /* before any later store */
     for (int r = 0; r < board->ranks; r++)
         ring(board->event[r]);
@@ -288,11 +292,23 @@ void oari_board_publish(oari_board *board, const oar_error *record)
 
 const oar_error *oari_board_published(const oari_board *board)
 {
-    for (int r = 0; r < board->ranks; r++)
-        if (atomic_load_explicit(&board->control[r]->fault,
-                                 memory_order_acquire) == OARI_FAULT_READY)
-            return &board->control[r]->record;
-    return NULL;
+    uint32_t first =
+        board->first != NULL
+            ? atomic_load_explicit(board->first, memory_order_acquire)
+            : 0; /* not ready yet */
+
+    if (first == 0 || first > (uint32_t)board->ranks ||
+        atomic_load_explicit(&board->control[first - 1]->fault,
+                             memory_order_acquire) != OARI_FAULT_READY)
+        return NULL;
+    return &board->control[first - 1]->record;
+}
+
+int oari_fault_before(const oar_error *a, const oar_error *b)
+{
+    if (a->sequence != b->sequence)
+        return a->sequence < b->sequence;
+    return a->rank < b->rank;
 }
 
 /* ---- councils -------------------------------------------------------------

@@ -81,7 +81,9 @@ typedef struct oari_layout {
                      back: two atomic u64 */
     size_t mail;  /* per destination: a ring */
     size_t ring;  /* bytes of one */
-    size_t bytes; /* of the whole */
+    size_t ballot; /* a page that all write to, in rank 0's block only: whose
+                      fault was first */
+    size_t bytes;  /* of the whole */
 } oari_layout;
 
 /* Room for data in a line: OARI_LINE_BYTES, or more if small_bytes is. */
@@ -128,6 +130,8 @@ struct oari_board {
     int arrived;            /* ranks below this one have come to the meeting */
     int told;               /* sleepers have been woken for this meeting */
     int polls;              /* of this meeting, while they have not */
+    _Atomic uint32_t *first; /* a rank + 1: whose fault is the group's, in
+                                memory that all write to; 0: none yet */
     oari_control **control; /* by rank */
     unsigned char *gone;    /* by rank: died or left */
     const void **recorder;  /* by rank: its mapping, or NULL */
@@ -191,8 +195,11 @@ void oari_board_awake(oari_board *board);
 /* Publishes a fault of mine, unless one is published; tells all. Any thread. */
 void oari_board_publish(oari_board *board, const oar_error *record);
 
-/* The first published fault of any rank, or NULL. */
+/* The fault that was published first, the same on all ranks; or NULL. */
 const oar_error *oari_board_published(const oari_board *board);
+
+/* Of two faults that nobody can tell which was first, the one that counts. */
+int oari_fault_before(const oar_error *a, const oar_error *b);
 
 /* What I say in a council (council.h), and what a rank says: 0 if it has not
  * said anything. */

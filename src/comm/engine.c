@@ -121,6 +121,11 @@ void oari_engine_hold(oar_group *group)
         group->board->ops->check(group->board->self);
 }
 
+int oari_engine_try_hold(oar_group *group)
+{
+    return try_token(&group->engine);
+}
+
 void oari_engine_let_go(oar_group *group)
 {
     give_token(&group->engine);

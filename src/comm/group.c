@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/log.h"
@@ -19,6 +20,11 @@
 #include "comm/missed.h"
 #include "comm/registry.h"
 #include "comm/store.h"
+
+enum {
+    SETTLE_MS = 30, /* for faults of other hosts that happened at once */
+    SETTLE_NAP_NS = 200000
+};
 
 /* ---- faults
  * --------------------------------------------------------------------*/
@@ -50,14 +56,40 @@ int oari_group_gone(const oar_group *g, int rank)
                                                          : OARI_PEER_DIED;
 }
 
-/* Told to the peers first: once this rank's calls return, its buffers are the
- * user's again, and a peer that still reads them must be able to know. */
-static void settle_fault(oar_group *g)
+/* Whether faults travel: then two ranks may fail before either can know. */
+static int is_flooded(const oar_group *g)
 {
+    return g->backend->publish != NULL &&
+           (g->board == NULL || g->board->member != NULL);
+}
+
+/* What others say in a moment is heard out; then all choose alike. */
+static void hear_out(oar_group *g, int driver)
+{
+    int64_t deadline = oari_deadline(SETTLE_MS);
+
+    while (oari_now_ns() < deadline) {
+        if (driver)
+            g->backend->progress(g->self);
+        nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
+    }
+}
+
+/* Told to the peers first: once this rank's calls return, its buffers are the
+ * user's again, and a peer that still reads them must be able to know. Then the
+ * one that counts, of those published at the same instant, is taken over. */
+static void settle_fault(oar_group *g, int driver)
+{
+    const oar_error *first;
+
     if (g->backend->publish != NULL)
         g->backend->publish(g->self, &g->fault);
     else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
+    if (is_flooded(g))
+        hear_out(g, driver);
+    if ((first = oari_group_published(g)) != NULL)
+        g->fault = *first;
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.status), g->fault.text);
@@ -82,14 +114,25 @@ static void sign(oar_group *g, const oar_work *work, int peer)
              work->call.label != NULL ? work->call.label : "");
 }
 
+static void adopt(oar_group *group, const oar_error *record, int driver)
+{
+    if (!claim_fault(group))
+        return;
+    group->fault = *record;
+    settle_fault(group, driver);
+}
+
 /* A fault that a peer has published came before mine, and stays the one that is
  * reported. */
-static int heard_of_one(oar_group *g)
+static int heard_of_one(oar_group *g, int driver)
 {
-    const oar_error *published = oari_group_published(g);
+    const oar_error *published;
 
+    if (driver && is_flooded(g) && !oari_group_broken(g))
+        g->backend->progress(g->self); /* it may have come already */
+    published = oari_group_published(g);
     if (published != NULL)
-        oari_group_adopt(g, published);
+        adopt(g, published, driver);
     return published != NULL;
 }
 
@@ -102,21 +145,20 @@ static void await_fault(const oar_group *g)
 
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    if (heard_of_one(group) || !claim_fault(group)) {
+    oar_error why = *oar_last_error();
+
+    if (heard_of_one(group, 1) || !claim_fault(group)) {
         await_fault(group);
         return;
     }
-    group->fault = *oar_last_error();
+    group->fault = why;
     sign(group, work, peer);
-    settle_fault(group);
+    settle_fault(group, 1);
 }
 
 void oari_group_adopt(oar_group *group, const oar_error *record)
 {
-    if (!claim_fault(group))
-        return;
-    group->fault = *record;
-    settle_fault(group);
+    adopt(group, record, 1);
 }
 
 oar_status oari_group_owned(const oar_group *group)
@@ -151,16 +193,21 @@ oar_status oar_group_fault(const oar_group *group, oar_error *record)
 
 oar_status oar_group_abort(oar_group *group, const char *reason)
 {
+    int driver;
+
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_abort of NULL");
     OARI_TRY(oari_group_owned(group));
-    if (!heard_of_one(group) && claim_fault(group)) {
+    driver = oari_engine_try_hold(group);
+    if (!heard_of_one(group, driver) && claim_fault(group)) {
         oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
                        group->rank,
                        reason != NULL ? reason : "no reason given");
         sign(group, NULL, -1);
-        settle_fault(group);
+        settle_fault(group, driver);
     }
+    if (driver)
+        oari_engine_let_go(group);
     oari_engine_wake(group);
     oari_engine_nudge(group); /* if nobody drives: to tell the peers */
     return OAR_OK;

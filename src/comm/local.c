@@ -292,6 +292,7 @@ oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
         board->control[r] = world->control[r];
         board->event[r] = world->event[r] - 1;
     }
+    board->first = (void *)((char *)world->control[0] + world->layout.ballot);
     board->wait_fd = board->event[rank];
     world->held[rank] = oari_recorder_retain(recorder);
     world->recorder[rank] = oari_recorder_base(recorder);

@@ -149,6 +149,18 @@ oar_status oari_segment_map(int fd, size_t bytes, int writable, void **base)
                      base);
 }
 
+oar_status oari_segment_map_part(int fd, size_t at, size_t bytes, void **base)
+{
+    void *found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                       (off_t)at);
+
+    if (found == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map %zu bytes of a peer", bytes);
+    madvise(found, bytes, MADV_DONTFORK);
+    *base = found;
+    return OAR_OK;
+}
+
 void oari_segment_unmap(void *base, size_t bytes)
 {
     if (base != NULL)

@@ -43,6 +43,8 @@ oar_status oari_segment_detach(void *memory, size_t bytes);
 /* Maps a segment of another process, whose memfd this borrows. Checks that it
  * really has that size and that it cannot shrink under us. */
 oar_status oari_segment_map(int fd, size_t bytes, int writable, void **base);
+/* The same for whole pages of one that has been mapped to read, to write. */
+oar_status oari_segment_map_part(int fd, size_t at, size_t bytes, void **base);
 void oari_segment_unmap(void *base, size_t bytes);
 
 /* A memfd of this size that cannot shrink or grow, mapped at *base; MADV_DONT-

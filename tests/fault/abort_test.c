@@ -38,7 +38,9 @@ enum {
 typedef struct round {
     int number;
     _Atomic int64_t aborted_ns;
-    crew_flag told;
+    crew_flag told, ready;
+    const char *backend;
+    int hosts;
     char text[CREW_MAX][sizeof((oar_error *)0)->text];
 } round;
 
@@ -355,16 +357,17 @@ static void an_abort_among_threads_ends_everything_in_time(void **state)
 /* ---- two ranks at once
  * ------------------------------------------------------------- */
 
-/* Ranks that abort at the same instant may each report their own reason, but no
- * rank changes its mind, and a third reports one of the two. */
+/* Ranks that abort at the same instant all report the same one of the two, and
+ * no rank changes its mind. */
 static oar_status abort_both(oar_group *g, void *arg)
 {
+    round *r = arg;
     oar_error first = { .size = sizeof first }, again = first;
     int rank = oar_group_rank(g);
 
-    /* the others may have passed it and aborted already */
-    if (oar_barrier(g, NULL, NULL) != OAR_OK)
-        CHECK(oar_group_fault(g, NULL) == OAR_E_ABORTED);
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    crew_raise(&r->ready);
+    CHECK(crew_await(&r->ready, RANKS, CREW_PATIENCE_MS));
     if (rank < 2)
         CHECK_OK(oar_group_abort(g, rank == 0 ? "left" : "right"));
     CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
@@ -375,28 +378,57 @@ static oar_status abort_both(oar_group *g, void *arg)
     CHECK(oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
     CHECK(oar_group_fault(g, &again) == OAR_E_ABORTED);
     CHECK(memcmp(&first, &again, sizeof first) == 0);
+    memcpy(r->text[rank], first.text, sizeof first.text);
+    crew_raise(&r->told);
+    CHECK(crew_await(&r->told, RANKS, CREW_PATIENCE_MS));
     return OAR_OK;
 }
 
 static int run_both(crew *c, int rank, void *arg)
 {
+    oar_group_opts o = oar_group_opts_init();
+    round *r = arg;
     oar_group *g;
 
-    CREW_CHECK(c, rank, crew_join(c, rank, NULL, &g) == OAR_OK);
+    if (r->hosts && rank != 0)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    o.backend = r->backend;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
     CREW_CHECK(c, rank, abort_both(g, arg) == OAR_OK);
     oar_group_destroy(g);
     return 0;
 }
 
-static void ranks_that_abort_at_once_keep_to_what_they_said(void **state)
+static void abort_at_once(const char *backend, int hosts, int time)
 {
-    for (int i = 0; i < 20; i++) {
-        crew c;
-        assert_int_equal(oar_sim_run(RANKS, abort_both, NULL), OAR_OK);
-        crew_start(&c, RANKS, run_both, NULL, "two aborts, time %d", i);
+    round *page = crew_page(sizeof *page);
+    crew c;
+
+    page->backend = backend;
+    page->hosts = hosts;
+    if (backend == NULL)
+        assert_int_equal(oar_sim_run(RANKS, abort_both, page), OAR_OK);
+    else {
+        crew_start(&c, RANKS, run_both, page, "two aborts over %s, time %d",
+                   backend, time);
         for (int r = 0; r < RANKS; r++)
             crew_expect(&c, r, 0);
         crew_end(&c);
+    }
+    if (!same_text(page, RANKS))
+        fail_msg("%s, time %d: \"%s\", \"%s\" and \"%s\"",
+                 backend != NULL ? backend : "sim", time, page->text[0],
+                 page->text[1], page->text[2]);
+    crew_drop_page(page, sizeof *page);
+}
+
+static void ranks_that_abort_at_once_report_the_same(void **state)
+{
+    for (int i = 0; i < 20; i++) {
+        abort_at_once(NULL, 0, i);
+        abort_at_once("shm", 0, i);
+        abort_at_once("tcp", 0, i);
+        abort_at_once("native", 1, i);
     }
 }
 
@@ -526,7 +558,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_abort_at_any_moment_ends_everything_in_time),
         cmocka_unit_test(an_abort_among_threads_ends_everything_in_time),
-        cmocka_unit_test(ranks_that_abort_at_once_keep_to_what_they_said),
+        cmocka_unit_test(ranks_that_abort_at_once_report_the_same),
         cmocka_unit_test(the_first_of_several_aborts_is_the_one_reported),
         cmocka_unit_test(destroy_needs_no_living_peer),
     };

@@ -231,6 +231,8 @@ static oar_status make_control(meeting *m)
                                &n->control_fd, &base));
     oari_fork_guard(n->control_fd);
     b->control[b->rank] = base;
+    if (b->rank == 0)
+        b->first = (void *)((char *)base + b->layout.ballot);
     oari_control_init(base, b->rank, b->ranks, first->small_bytes,
                       first->stage_bytes);
     b->recorder[b->rank] = oari_recorder_base(m->env->core->recorder);
@@ -281,6 +283,12 @@ static oar_status map_peer(native *n, int rank, const greeting *g,
                          rank);
     OARI_TRY(oari_segment_map(pass[0], b->layout.bytes, 0, &base));
     b->control[rank] = base;
+    if (rank == 0)
+        OARI_TRY(oari_segment_map_part(pass[0], b->layout.ballot,
+                                       b->layout.bytes - b->layout.ballot,
+                                       &base));
+    if (rank == 0)
+        b->first = base;
     if (oari_segment_map(pass[2], oari_recorder_bytes(), 0, &base) == OAR_OK)
         b->recorder[rank] = base; /* a file of another kind: do without */
     b->event[rank] = oari_fork_guard(pass[1]);

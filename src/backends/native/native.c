@@ -152,8 +152,11 @@ static const oar_error *native_published(void *self)
 {
     native *n = self;
     const oar_error *here = oari_board_published(&n->base.board);
+    const oar_error *there = n->mesh != NULL ? tcp_published(n->mesh) : NULL;
 
-    return here != NULL || n->mesh == NULL ? here : tcp_published(n->mesh);
+    if (here == NULL || there == NULL)
+        return here != NULL ? here : there;
+    return oari_fault_before(there, here) ? there : here;
 }
 
 static void native_publish(void *self, const oar_error *record)
@@ -212,6 +215,8 @@ static void drop_peer(native *n, int rank)
         oari_segment_unmap(b->control[rank], b->layout.bytes);
     if (rank == b->rank)
         return;
+    if (rank == 0)
+        oari_segment_unmap(b->first, b->layout.bytes - b->layout.ballot);
     if (b->recorder != NULL && b->recorder[rank] != NULL) {
         void *base;
         memcpy(&base, &b->recorder[rank], sizeof base);

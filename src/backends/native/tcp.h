@@ -28,7 +28,8 @@ enum {
     TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
                             another host */
     TCP_TOKEN = 16,      /* bytes that prove that a caller knows the store */
-    TCP_FAULT_SLOT = -1
+    TCP_FAULT_SLOT = -1,
+    TCP_FAULTS = 8 /* told by peers that failed at one time */
 };
 
 typedef struct tcp_mesh tcp_mesh;
@@ -123,9 +124,11 @@ struct tcp_mesh {
     unsigned char *sink;
     _Atomic int aborted; /* an oar_status */
     _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */
-    _Atomic int heard;   /* OARI_FAULT_*: one that a peer told */
+    _Atomic int heard;   /* of those that peers told, the one that counts,
+                            from 1; 0: none */
+    int hearsay;         /* how many they are */
     int told;            /* the driver's: mine has been */
-    oar_error my_fault, their_fault;
+    oar_error my_fault, their_fault[TCP_FAULTS];
     struct tcp_seat *council; /* by rank; NULL: no notes so far */
     unsigned notes;           /* of mine, how many */
     unsigned char note[OARI_NOTE_BYTES]; /* the last of them */

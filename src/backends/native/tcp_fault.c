@@ -29,19 +29,28 @@ void tcp_publish(tcp_mesh *m, const oar_error *record)
 
 const oar_error *tcp_published(const tcp_mesh *m)
 {
-    return atomic_load_explicit(&m->heard, memory_order_acquire) ==
-                   OARI_FAULT_READY
-               ? &m->their_fault
-               : NULL;
+    int heard = atomic_load_explicit(&m->heard, memory_order_acquire);
+    int mine = atomic_load_explicit(&m->mine, memory_order_acquire) ==
+               OARI_FAULT_READY;
+    const oar_error *theirs = heard != 0 ? &m->their_fault[heard - 1] : NULL;
+
+    if (!mine || (theirs != NULL && oari_fault_before(theirs, &m->my_fault)))
+        return theirs;
+    return &m->my_fault;
 }
 
-/* Only the driver hears: no race. */
+/* Only the driver hears, and what has been heard never changes: no race. */
 void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES])
 {
-    if (atomic_load(&m->heard) != OARI_FAULT_NONE)
+    int best = atomic_load(&m->heard);
+    oar_error *next = &m->their_fault[m->hearsay];
+
+    if (m->hearsay == TCP_FAULTS)
         return;
-    oari_fault_read(raw, &m->their_fault);
-    atomic_store_explicit(&m->heard, OARI_FAULT_READY, memory_order_release);
+    oari_fault_read(raw, next);
+    if (best != 0 && !oari_fault_before(next, &m->their_fault[best - 1]))
+        return;
+    atomic_store_explicit(&m->heard, ++m->hearsay, memory_order_release);
 }
 
 static int put_fault(tcp_mesh *m, tcp_conn *c)
