@@ -13,6 +13,7 @@
  * OARSONG_TEST_SEED is the seed (1). */
 #include "support/crew.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -531,12 +532,15 @@ static int same_record(const oar_error *a, const oar_error *b)
            strcmp(a->site, b->site) == 0 && strcmp(a->text, b->text) == 0;
 }
 
+/* "rank 1", but not the beginning of "rank 12". */
 static int names(const char *text, int rank)
 {
-    char name[16];
+    char name[24];
+    const char *at;
 
-    snprintf(name, sizeof name, "rank %d ", rank);
-    return strstr(text, name) != NULL;
+    snprintf(name, sizeof name, "rank %d", rank);
+    at = strstr(text, name);
+    return at != NULL && !isdigit((unsigned char)at[strlen(name)]);
 }
 
 /* A ring's calls are sends and receives. */
