@@ -185,6 +185,11 @@ typedef struct oar_backend_ops {
      * driver's. (in-tree only; comm/council.h) */
     void (*tell)(void *self, const void *note);
     int (*told)(void *self, int rank, void *note);
+    /* The process of a rank on this host, 0: on another; and how many
+     * milliseconds ago a rank's system last answered, -1: not known. (optional,
+     * in-tree only) */
+    int64_t (*pid)(void *self, int rank);
+    int64_t (*answered)(void *self, int rank);
 
     size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */

@@ -61,8 +61,9 @@ OAR_API oar_status oar_barrier_at(const char *file, int line, oar_group *group,
 
 /* A barrier that says who is missing: every rank waits until all have come; at
  * the timeout those that have come get OAR_E_TIMEOUT with all the missing ranks
- * named. Slower than oar_barrier, and only blocking. The group goes on: it is
- * not a fault. */
+ * named, and how they are: dead, stopped, running (docs/faults.md). If all that
+ * are missing are gone it does not wait any longer: OAR_E_PEER. Slower than
+ * oar_barrier, and only blocking. The group goes on: it is not a fault. */
 #define oar_monitored_barrier(group, opts) \
     oar_monitored_barrier_at(OAR_HERE, group, opts)
 OAR_API oar_status oar_monitored_barrier_at(const char *file, int line,

@@ -45,6 +45,10 @@ typedef struct oar_group_opts {
                               so that combining overlaps sending; 0: 512 KiB */
     const char *algorithm; /* of every collective that it can do; NULL: chosen.
                               Also OARSONG_ALGO; `oarsong info` lists them */
+    int64_t stall_ms;      /* an operation that waits so long is reported once
+                              as a warning (log.h), with who is missing and what
+                              each did last; 0: OARSONG_STALL_MS, else 30 s;
+                              below 0: never */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);
 
@@ -154,6 +158,29 @@ OAR_API oar_status oar_group_abort(oar_group *group, const char *reason);
 /* OAR_OK while the group is whole; else its fault, also in *record if that is
  * not NULL (and as this thread's last error). Any thread. */
 OAR_API oar_status oar_group_fault(const oar_group *group, oar_error *record);
+
+/* ---- slow parts ---------------------------------------------------------- */
+
+/* "This part may be slow": from begin to end, and at most timeout_ms (below 0:
+ * as long as it lasts), no operation on the group runs out of time that waits
+ * for this rank, or that this rank waits in; one that would have gets its usual
+ * time again when the scope is over. Peers on the same host see the scope, and
+ * name it in what they report; for peers on other hosts, open it on every rank.
+ * Scopes may nest: the longest counts. A death, an abort or a mismatch ends
+ * operations at once as ever.
+ *
+ *     oar_timeout_scope *slow;
+ *     oar_timeout_scope_begin(group, "checkpoint", 30 * 60 * 1000, &slow);
+ *     save(model);
+ *     oar_timeout_scope_end(slow);
+ *
+ * label (a copy of up to 47 bytes; NULL: none) is for texts. End it before the
+ * group is destroyed. Any thread. */
+typedef struct oar_timeout_scope oar_timeout_scope;
+OAR_API oar_status oar_timeout_scope_begin(oar_group *group, const char *label,
+                                           int64_t timeout_ms,
+                                           oar_timeout_scope **scope);
+OAR_API void oar_timeout_scope_end(oar_timeout_scope *scope); /* NULL is fine */
 
 /* ---- ranks as threads ---------------------------------------------------- */
 

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "base/clock.h"
+
 /* The quota of cgroup v2 in whole cores, rounded up; 0: none. */
 static int quota_cpus(void)
 {
@@ -52,4 +54,19 @@ int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
                               deadline_ns % 1000000000 };
 
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
+}
+
+void oari_rest(int64_t *since)
+{
+    enum { YIELD_NS = 100000, NAP_MAX_NS = 1000000 };
+    int64_t now = oari_now_ns(), idle, nap;
+
+    if (*since == 0)
+        *since = now;
+    idle = now - *since;
+    nap = idle / 8 < NAP_MAX_NS ? idle / 8 : NAP_MAX_NS;
+    if (idle < YIELD_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ 0, nap }, NULL);
 }

@@ -17,6 +17,11 @@ void oari_cond_init(pthread_cond_t *cond);
 int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
                    int64_t deadline_ns);
 
+/* In a loop that looks again and again for something: yields at first, then
+ * sleeps for longer and longer, up to a millisecond. *since: 0 before the first
+ * time. */
+void oari_rest(int64_t *since);
+
 /* In a loop that waits for another core. */
 static inline void oari_relax(void)
 {

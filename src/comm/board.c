@@ -314,31 +314,61 @@ int oari_fault_before(const oar_error *a, const oar_error *b)
 /* ---- councils -------------------------------------------------------------
  */
 
+/* Words that their owner alone writes, between two steps of a stamp. */
+static void put_words(_Atomic uint64_t *stamp, _Atomic uint64_t *to,
+                      const void *from, size_t bytes)
+{
+    uint64_t word;
+
+    atomic_fetch_add(stamp, 1);
+    for (size_t i = 0; i < bytes / sizeof word; i++) {
+        memcpy(&word, (const char *)from + i * sizeof word, sizeof word);
+        atomic_store(&to[i], word);
+    }
+    atomic_fetch_add(stamp, 1);
+}
+
+/* 0: nothing is there, or it is being written; for ever, if the writer died. */
+static int get_words(const _Atomic uint64_t *stamp, const _Atomic uint64_t *from,
+                     void *to, size_t bytes)
+{
+    uint64_t word, before = atomic_load(stamp);
+
+    if (before == 0 || before % 2 != 0)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof word; i++) {
+        word = atomic_load(&from[i]);
+        memcpy((char *)to + i * sizeof word, &word, sizeof word);
+    }
+    return atomic_load(stamp) == before;
+}
+
 void oari_board_tell(oari_board *board, const void *note)
 {
     oari_control *mine = board->control[board->rank];
-    uint64_t word[OARI_NOTE_BYTES / 8];
 
-    memcpy(word, note, sizeof word);
-    atomic_fetch_add(&mine->note_stamp, 1);
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        atomic_store(&mine->note[i], word[i]);
-    atomic_fetch_add(&mine->note_stamp, 1);
+    put_words(&mine->note_stamp, mine->note, note, OARI_NOTE_BYTES);
 }
 
-/* A rank that died while it wrote has said nothing. */
 int oari_board_told(const oari_board *board, int rank, void *note)
 {
     const oari_control *theirs = board->control[rank];
-    uint64_t word[OARI_NOTE_BYTES / 8];
-    uint64_t stamp = atomic_load(&theirs->note_stamp);
 
-    if (stamp == 0 || stamp % 2 != 0)
-        return 0;
-    for (size_t i = 0; i < sizeof word / sizeof *word; i++)
-        word[i] = atomic_load(&theirs->note[i]);
-    if (atomic_load(&theirs->note_stamp) != stamp)
-        return 0;
-    memcpy(note, word, sizeof word);
-    return 1;
+    return get_words(&theirs->note_stamp, theirs->note, note, OARI_NOTE_BYTES);
+}
+
+void oari_board_show_scope(oari_board *board, const void *scope)
+{
+    oari_control *mine = board->control[board->rank];
+
+    put_words(&mine->scope_stamp, mine->scope, scope, OARI_SCOPE_BYTES);
+}
+
+void oari_board_scope(const oari_board *board, int rank, void *scope)
+{
+    const oari_control *theirs = board->control[rank];
+
+    if (!get_words(&theirs->scope_stamp, theirs->scope, scope,
+                   OARI_SCOPE_BYTES))
+        memset(scope, 0, OARI_SCOPE_BYTES);
 }

@@ -28,7 +28,8 @@ enum {
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
     OARI_MAIL_MOST = 256 << 10, /* ... this much */
     OARI_MAX_RANKS = 1024,
-    OARI_NOTE_BYTES = 256 /* of council.h */
+    OARI_NOTE_BYTES = 256, /* of council.h */
+    OARI_SCOPE_BYTES = 64  /* of presence.h */
 };
 
 /* What a rank shows at a meeting. Payload, stamp and addresses share the first
@@ -69,6 +70,10 @@ typedef struct oari_control {
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
     _Atomic uint32_t visitors;
+    /* a slow part that it has announced; the stamp is odd while it is written
+     */
+    _Alignas(128) _Atomic uint64_t scope_stamp;
+    _Atomic uint64_t scope[OARI_SCOPE_BYTES / 8];
     /* what it says in a council; the stamp is odd while it is written */
     _Alignas(128) _Atomic uint64_t note_stamp;
     _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
@@ -205,6 +210,11 @@ int oari_fault_before(const oar_error *a, const oar_error *b);
  * said anything. */
 void oari_board_tell(oari_board *board, const void *note);
 int oari_board_told(const oari_board *board, int rank, void *note);
+
+/* A slow part of mine (oari_scope of presence.h), and a rank's: zeros if there
+ * is none. One thread at a time shows. */
+void oari_board_show_scope(oari_board *board, const void *scope);
+void oari_board_scope(const oari_board *board, int rank, void *scope);
 
 /* The first rank that has not come to the meeting under way, or -1. */
 int oari_meet_missing(const oari_board *board);

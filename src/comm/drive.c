@@ -11,10 +11,13 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
+#include "comm/presence.h"
 
 enum {
     YIELD_NS = 50000,        /* before going to sleep */
@@ -30,10 +33,10 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[256] = "the others";
+    char who[400] = "the others";
 
     if (missing >= 0)
-        oari_exec_missing(&g->engine.lane->exec, missing, who, sizeof who);
+        oari_presence_text(g, missing, who, sizeof who);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
               oar_coll_name(work->call.kind), limit, who);
     oari_group_break(g, work, missing);
@@ -46,9 +49,9 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
         [OARI_PEER_LEFT] = "has left the group",
         [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
     };
-    char who[256];
+    char who[400];
 
-    oari_exec_missing(&g->engine.lane->exec, rank, who, sizeof who);
+    oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
 }
@@ -76,13 +79,39 @@ static int lost_peer(const oar_group *g, int peer)
     return last;
 }
 
+/* A message of the library's own that may never be taken. */
+static int is_notice(const oar_work *work)
+{
+    return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
+}
+
 /* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (work->lane == NULL)
-        return lost_peer(g, work->call.root);
+        return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
+            return r;
+    return -1;
+}
+
+/* Whether the operation waits for this rank, as far as can be told. */
+static int is_missing(const oar_group *g, const oar_work *work, int rank)
+{
+    if (rank == g->rank)
+        return 0;
+    if (work->lane == NULL)
+        return work->call.root < 0 || work->call.root == rank;
+    return owes(&work->lane->exec, rank);
+}
+
+/* A rank may wait for one that itself waits for another. If somebody is stopped
+ * that is who all of them wait for in the end. */
+static int find_stopped(const oar_group *g)
+{
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank && strcmp(oari_presence_how(g, r), "stopped") == 0)
             return r;
     return -1;
 }
@@ -95,18 +124,78 @@ static int missing_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL)
         return work->call.root;
     rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
-    return rank >= 0 && g->board->member != NULL ? g->board->member[rank]
-                                                 : rank;
+    if (rank >= 0)
+        return g->board->member != NULL ? g->board->member[rank] : rank;
+    if ((rank = find_stopped(g)) >= 0)
+        return rank;
+    for (int r = 0; r < g->ranks; r++)
+        if (is_missing(g, work, r))
+            return r;
+    return -1;
+}
+
+/* Whether somebody it waits for, or this rank, is in a part that may be slow.
+ */
+static int is_slow(const oar_group *g, const oar_work *work)
+{
+    oari_scope scope;
+
+    for (int r = 0; r < g->ranks; r++)
+        if ((r == g->rank || is_missing(g, work, r)) &&
+            oari_presence_scope(g, r, &scope))
+            return 1;
+    return 0;
+}
+
+/* Says once who is missing and what each did last. */
+static void warn(const oar_group *g, oar_work *work)
+{
+    char text[700] = "", who[300], site[96], age[32];
+    size_t used = 0;
+    int missing = 0;
+
+    for (int r = 0; r < g->ranks; r++) {
+        if (!is_missing(g, work, r))
+            continue;
+        missing++;
+        oari_presence_text(g, r, who, sizeof who);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
+                                 missing > 1 ? ", " : "", who);
+        if (used >= sizeof text)
+            used = sizeof text - 1;
+    }
+    work->warned = 1;
+    oari_site_text(work->call.file, work->call.line, site, sizeof site);
+    oari_age_text(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_log(OAR_LOG_WARN,
+             "group \"%s\", rank %d: #%" PRIu64
+             " %s at %s has waited %s for %d of %d ranks: %s",
+             g->name, g->rank, work->sequence, oar_coll_name(work->call.kind),
+             site, age, missing, g->ranks, text);
 }
 
 static void look_at_deadline(oar_group *g, oar_work *work)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
+    int64_t stall = g->settings.stall_ms, now = oari_now_ns();
 
-    if (work->deadline_ns == 0)
+    if (work->deadline_ns == 0) {
+        work->since_ns = now;
         work->deadline_ns = oari_deadline(limit);
-    else if (oari_now_ns() >= work->deadline_ns)
+        return;
+    }
+    if (!work->warned && !is_notice(work) && stall > 0 && now - work->since_ns > stall * 1000000)
+        warn(g, work);
+    if (now < work->deadline_ns)
+        return;
+    if (is_slow(g, work)) {
+        work->slow = 1;
+        work->deadline_ns = now + NAP_NS; /* to look again */
+    } else if (work->slow) {
+        work->slow = 0;
+        work->deadline_ns = oari_deadline(limit);
+    } else
         timed_out(g, work, missing_rank(g, work));
 }
 

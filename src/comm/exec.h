@@ -103,10 +103,8 @@ static inline int oari_exec_has_messages(const oari_exec *exec)
     return exec->transfers != 0;
 }
 
-/* Writes who is missing and what it did last: "rank 2 (pid 77; its last
- * operation was #3 barrier at a.c:5)". A rank on the board. */
-void oari_exec_missing(const oari_exec *exec, int rank, char *text,
-                       size_t bytes);
+/* "#3 all_reduce(7 f32, sum) at a.c:5". */
+void oari_record_text(const oar_record *record, char *text, size_t bytes);
 
 /* For tests: called before every step. */
 extern void (*oari_exec_hook)(const oari_exec *exec);

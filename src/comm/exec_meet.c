@@ -78,7 +78,7 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
 /* ---- telling what others did -----------------------------------------------
  */
 
-static void describe(const oar_record *r, char *text, size_t bytes)
+void oari_record_text(const oar_record *r, char *text, size_t bytes)
 {
     int n = snprintf(text, bytes, "#%llu %s(", (unsigned long long)r->sequence,
                      oar_coll_name(r->kind));
@@ -107,7 +107,7 @@ static void describe_line(const oari_exec *exec, int rank, char *text,
 
     if (recorder != NULL &&
         oari_recorder_by_sequence(recorder, line->sequence, &record) == OAR_OK)
-        describe(&record, text, bytes);
+        oari_record_text(&record, text, bytes);
     else
         snprintf(text, bytes, "operation #%llu",
                  (unsigned long long)line->sequence);
@@ -128,28 +128,6 @@ static oari_progress mismatch(const oari_exec *exec, int rank)
     oari_fail(OAR_E_MISMATCH, "rank %d calls %s, but rank %d calls %s",
               exec->rank, mine, member_of(exec->board, rank), theirs);
     return OARI_FAILED;
-}
-
-void oari_exec_missing(const oari_exec *exec, int rank, char *text,
-                       size_t bytes)
-{
-    const oari_board *b = exec->board;
-    int here = b != NULL ? oari_board_rank(b, rank) : -1;
-    const void *recorder = here >= 0 ? b->recorder[here] : NULL;
-    char what[256] = "";
-    oar_record record;
-
-    if (recorder != NULL &&
-        oari_recorder_newest(recorder, 0, &record) == OAR_OK)
-        describe(&record, what, sizeof what);
-    if (here < 0)
-        snprintf(text, bytes, "rank %d", rank);
-    else
-        snprintf(text, bytes, "rank %d (pid %lld; %s%s)", rank,
-                 (long long)b->control[here]->pid,
-                 what[0] != 0 ? "its last operation was "
-                              : "it has not called anything yet",
-                 what);
 }
 
 int oari_exec_owes_line(const oari_exec *exec, int rank)

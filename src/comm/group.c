@@ -481,6 +481,7 @@ void oar_group_destroy(oar_group *group)
     drop_lanes(&group->engine);
     oari_batch_drop(group);
     drop_subsets(group);
+    oari_scope_drop(group);
     oar_store_destroy(group->store);
     oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);

@@ -15,6 +15,7 @@
 
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
+    OARI_DEFAULT_STALL_MS = 30000,
     OARI_DEFAULT_SPIN_NS = 50000, /* on a backend without a board */
     OARI_NAME_MAX = 150           /* bytes; keys of the store begin with it */
 };
@@ -36,6 +37,9 @@ struct oar_work {
     oari_call call;
     uint64_t sequence;
     int64_t deadline_ns; /* 0: not looked at yet */
+    int64_t since_ns;    /* looked at for the first time */
+    int warned;          /* that it stalls */
+    int slow;            /* its deadline is put off: somebody is in a scope */
     _Atomic int done;
     _Atomic int holders;
     oar_status status; /* once done */
@@ -126,6 +130,7 @@ struct oar_group {
                            it */
     uint64_t world_key; /* the same in all groups of one world, in here */
     uint64_t watched;   /* monitored barriers so far */
+    oar_timeout_scope *scopes; /* of mine; under the engine's lock */
     uint32_t shrinks;   /* calls of oar_group_shrink so far */
     uint32_t shrunk;    /* what the last of them came to (council.h) */
 };
@@ -225,6 +230,13 @@ static inline int oari_group_broken(const oar_group *group)
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
+
+/* ---- scope.c ---------------------------------------------------------------
+ */
+
+struct oari_scope;
+void oari_scope_mine(const oar_group *group, struct oari_scope *scope);
+void oari_scope_drop(oar_group *group);
 
 /* ---- work.c ----------------------------------------------------------------
  */

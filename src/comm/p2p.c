@@ -3,10 +3,10 @@
 #include <oarsong/p2p.h>
 
 #include <inttypes.h>
-#include <sched.h>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/check.h"
 
 static oar_status check_can(const oar_group *g, uint32_t bit, const char *what)
@@ -139,7 +139,7 @@ oar_status oar_probe(oar_group *group, int peer, int64_t tag, int *found,
 oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
                           int64_t timeout_ms, oar_message *message)
 {
-    int64_t limit = timeout_ms, deadline;
+    int64_t limit = timeout_ms, deadline, idle = 0;
     int found = 0;
 
     if (group != NULL && limit == 0)
@@ -154,6 +154,6 @@ oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
                              "no message from rank %d with tag %" PRId64
                              " in %" PRId64 " ms",
                              peer, tag, limit);
-        sched_yield();
+        oari_rest(&idle);
     }
 }

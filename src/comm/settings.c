@@ -59,6 +59,11 @@ static oar_status settle_times(oar_group_opts *o)
                               &o->timeout_ms));
     if (o->timeout_ms == 0)
         o->timeout_ms = OARI_DEFAULT_TIMEOUT_MS;
+    if (o->stall_ms == 0)
+        OARI_TRY(oari_env_int("OARSONG_STALL_MS", -1, INT64_MAX / 2000000,
+                              &o->stall_ms));
+    if (o->stall_ms == 0)
+        o->stall_ms = OARI_DEFAULT_STALL_MS;
     if (o->spin_us == 0)
         OARI_TRY(oari_env_int("OARSONG_SPIN_US", -1, 1000000, &o->spin_us));
     return OAR_OK;

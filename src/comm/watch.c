@@ -7,26 +7,32 @@
  * rank itself finds everybody's messages and passes.
  */
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/check.h"
+#include "comm/presence.h"
 
+/* Not waited for: a peer that is gone never takes it, and that is not a fault
+ * (drive.c). */
 static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
+        oar_work *sent;
 
         if (r == g->rank)
             continue;
         call.kind = OAR_COLL_SEND;
         call.root = r;
         call.wire_tag = tag;
-        OARI_TRY(oari_post(g, &call, NULL));
+        call.timeout_ms = -1;
+        OARI_TRY(oari_post(g, &call, &sent));
+        oar_work_release(sent);
     }
     return OAR_OK;
 }
@@ -62,47 +68,95 @@ static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
     return OAR_OK;
 }
 
-static oar_status name_missing(const oar_group *g, const unsigned char *here,
-                               int missing, int64_t limit)
+/* "1 (dead), 4 (stopped), 6 (running)". */
+static void list_missing(const oar_group *g, const unsigned char *here,
+                         char *list, size_t bytes)
 {
-    char list[256] = "";
     size_t used = 0;
 
-    for (int r = 0; r < g->ranks; r++) {
-        int n;
-
+    for (int r = 0; r < g->ranks && used < bytes; r++) {
         if (r == g->rank || here[r])
             continue;
-        n = snprintf(list + used, sizeof list - used, "%s%d",
-                     used != 0 ? ", " : "", r);
-        if (n < 0 || (size_t)n >= sizeof list - used - 4) {
-            memcpy(list + used, " ...", 5);
-            break;
-        }
-        used += (size_t)n;
+        used += (size_t)snprintf(list + used, bytes - used, "%s%d (%s)",
+                                 used != 0 ? ", " : "", r,
+                                 oari_presence_how(g, r));
     }
-    return oari_fail(OAR_E_TIMEOUT,
-                     "monitored barrier timed out after %" PRId64
-                     " ms: %d of %d ranks missing: %s",
-                     limit, missing, g->ranks, list);
+}
+
+static oar_status name_missing(const oar_group *g, const unsigned char *here,
+                               int missing, int64_t waited_ms, int lost)
+{
+    char list[320] = "", first[200] = "";
+    int r = 0;
+
+    while (r == g->rank || here[r])
+        r++;
+    list_missing(g, here, list, sizeof list);
+    if (!oari_group_gone(g, r))
+        oari_presence_text(g, r, first, sizeof first);
+    return oari_fail(lost ? OAR_E_PEER : OAR_E_TIMEOUT,
+                     "monitored barrier %s after %" PRId64
+                     " ms: %d of %d ranks missing: %s%s%s",
+                     lost ? "given up" : "timed out", waited_ms, missing,
+                     g->ranks, list, first[0] != 0 ? ": " : "", first);
+}
+
+/* Whether nobody of those that are missing can come any more. */
+static int all_lost(const oar_group *g, const unsigned char *here)
+{
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank && !here[r] && !oari_group_gone(g, r))
+            return 0;
+    return 1;
+}
+
+static int is_slow(const oar_group *g, const unsigned char *here)
+{
+    oari_scope scope;
+
+    for (int r = 0; r < g->ranks; r++)
+        if ((r == g->rank || !here[r]) && oari_presence_scope(g, r, &scope))
+            return 1;
+    return 0;
+}
+
+/* Until all are here, or nobody else will be, or it is too late. */
+static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
+                            int64_t limit, int *missing)
+{
+    int64_t deadline = oari_deadline(limit), idle = 0;
+
+    while ((*missing = look(g, tag, here)) != 0) {
+        OARI_TRY(oari_group_check(g));
+        oari_engine_hold(g); /* to see who is gone */
+        oari_engine_let_go(g);
+        if (all_lost(g, here))
+            break;
+        if (is_slow(g, here))
+            deadline = oari_deadline(limit);
+        if (oari_now_ns() >= deadline)
+            break;
+        oari_rest(&idle);
+    }
+    return oari_group_check(g);
 }
 
 static oar_status watch(oar_group *g, const oari_call *base,
                         unsigned char *here)
 {
     int64_t limit = base->timeout_ms != 0 ? base->timeout_ms : g->timeout_ms;
-    int64_t deadline = oari_deadline(limit);
+    int64_t start = oari_now_ns();
     uint64_t tag = UINT64_C(1) << 62 | ++g->watched;
-    int missing;
+    int missing, lost;
 
     OARI_TRY(tell_all(g, tag, base));
-    while ((missing = look(g, tag, here)) != 0 && oari_now_ns() < deadline) {
-        OARI_TRY(oari_group_check(g));
-        sched_yield();
-    }
-    OARI_TRY(oari_group_check(g));
+    OARI_TRY(await_all(g, tag, here, limit, &missing));
+    lost = missing != 0 && all_lost(g, here);
     OARI_TRY(take_all(g, tag, base, here));
-    return missing == 0 ? OAR_OK : name_missing(g, here, missing, limit);
+    if (missing == 0)
+        return OAR_OK;
+    return name_missing(g, here, missing, (oari_now_ns() - start) / 1000000,
+                        lost);
 }
 
 oar_status oar_monitored_barrier_at(const char *file, int line,

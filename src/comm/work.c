@@ -2,11 +2,11 @@
 /* work: handles of operations, and the one funnel that all calls go through. */
 #include <oarsong/work.h>
 
-#include <sched.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/group.h"
 
 /* A copy of the call with the counts it points to behind the work. */
@@ -69,6 +69,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.call = *call;
     work.sequence = next_number(group, call);
     work.deadline_ns = 0;
+    work.warned = work.slow = 0;
     work.then = NULL;
     work.whole = NULL;
     work.lane = NULL;
@@ -85,6 +86,7 @@ static void hand_over(oar_work *work)
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call);
     work->deadline_ns = 0;
+    work->warned = work->slow = 0;
     oari_engine_enqueue(work->group, work);
 }
 
@@ -433,6 +435,7 @@ static int find_done(int count, oar_work *const *work, int *left)
 
 oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
 {
+    int64_t idle = 0;
     int left, found;
 
     if (count < 0 || (count > 0 && work == NULL) || index == NULL)
@@ -444,7 +447,7 @@ oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
         for (int i = 0; i < count; i++)
             if (work[i] != NULL)
                 oari_engine_nudge(work[i]->group);
-        sched_yield();
+        oari_rest(&idle);
     }
     *index = found;
     return found >= 0 ? result_of(work[found]) : OAR_OK;

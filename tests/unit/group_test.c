@@ -666,7 +666,7 @@ static oar_status check_timeout_record(oar_group *g, int line)
     CHECK(strcmp(r.site, site) == 0 && strcmp(r.label, "the sum") == 0);
     CHECK(strstr(r.text, "all_reduce waited 100 ms for rank 1 (pid ") != NULL);
     CHECK(strstr(r.text, "#1 barrier() at group_test.c:") != NULL);
-    CHECK(strstr(r.text, " last seen)") != NULL);
+    CHECK(strstr(r.text, " last seen, done ") != NULL);
     return OAR_OK;
 }
 

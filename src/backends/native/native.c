@@ -186,6 +186,13 @@ static int native_told(void *self, int rank, void *note)
                      : tcp_note_of(n->mesh, rank, note);
 }
 
+static int64_t native_answered(void *self, int rank)
+{
+    native *n = self;
+
+    return n->mesh != NULL ? tcp_answered(n->mesh, rank) : -1;
+}
+
 /* ---- leaving
  * -------------------------------------------------------------------*/
 
@@ -255,7 +262,7 @@ static void native_close(void *self)
     .progress = native_progress, .abort = native_abort,                      \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone, \
     .published = native_published, .publish = native_publish,                \
-    .tell = native_tell, .told = native_told,                                \
+    .tell = native_tell, .told = native_told, .answered = native_answered,   \
     .post_count = OAR_COLL_COUNT
 
 extern const oar_backend_ops oari_backend_native, oari_backend_shm;

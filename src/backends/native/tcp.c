@@ -126,6 +126,16 @@ static int told(void *self, int rank, void *note)
     return tcp_note_of(&((tcp *)self)->mesh, rank, note);
 }
 
+static int64_t pid(void *self, int rank)
+{
+    return tcp_pid(&((tcp *)self)->mesh, rank);
+}
+
+static int64_t answered(void *self, int rank)
+{
+    return tcp_answered(&((tcp *)self)->mesh, rank);
+}
+
 extern const oar_backend_ops oari_backend_tcp;
 const oar_backend_ops oari_backend_tcp = {
     .size = sizeof(oar_backend_ops),
@@ -149,5 +159,7 @@ const oar_backend_ops oari_backend_tcp = {
     .publish = publish,
     .tell = tell,
     .told = told,
+    .pid = pid,
+    .answered = answered,
     .post_count = OAR_COLL_COUNT,
 };

@@ -74,6 +74,7 @@ typedef struct tcp_conn {
 } tcp_conn;
 
 typedef struct tcp_peer {
+    int64_t pid; /* where it is */
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];  /* of its note */
     tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
@@ -167,6 +168,7 @@ typedef struct tcp_note {
     uint32_t magic, protocol;
     int32_t rank, ranks;
     uint64_t page, context; /* rank 0's context is the group's */
+    int64_t pid;
     char host[NATIVE_HOST];
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];
@@ -231,6 +233,12 @@ void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, const unsigned char raw[OARI_FAULT_BYTES]);
 /* Tells it to one that calls when all is over. */
 void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
+
+/* ---- tcp_presence.c ------------------------------------------------------ */
+
+/* As in backend.h. */
+int64_t tcp_pid(const tcp_mesh *m, int peer);
+int64_t tcp_answered(const tcp_mesh *m, int peer);
 
 /* ---- tcp_council.c: notes of comm/council.h ------------------------------ */
 

@@ -50,6 +50,7 @@ static oar_status fill_note(gathering *g, tcp_note *mine)
     mine->rank = env->rank;
     mine->ranks = env->ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
+    mine->pid = getpid();
     snprintf(mine->host, sizeof mine->host, "%s", g->setup->host);
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token ||
         getrandom(&mine->context, sizeof mine->context, 0) !=
@@ -121,6 +122,7 @@ static oar_status gather(gathering *g)
             OARI_TRY(read_note(g, r));
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
         memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
+        m->peer[r].pid = g->note[r].pid;
     }
     m->context = g->note[0].context;
     native_number_hosts(m->ranks, g->note[0].host, sizeof(tcp_note), m->host);

@@ -22,9 +22,7 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which */
     ASK_EVERY = 64,
-    LINGER_MS = 1000, /* to leave in good order */
-    BROKEN_MS = 500   /* to leave a group that has ended: with peers that are
-                         stopped, too, that takes less than a second */
+    LINGER_MS = 400
 };
 
 /* ---- opening ------------------------------------------------------------- */
@@ -261,8 +259,7 @@ static int anything_unsent(tcp_mesh *m)
 
 static void linger(tcp_mesh *m)
 {
-    int broken = atomic_load(&m->aborted) != OAR_OK;
-    int64_t deadline = oari_deadline(broken ? BROKEN_MS : LINGER_MS);
+    int64_t deadline = oari_deadline(LINGER_MS);
 
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         say_goodbye(m, c);

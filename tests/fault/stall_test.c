@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the others say of a rank that does not come: that it is stopped, dead or
+ * merely busy, and what it did last; and that it has said it would be slow, for
+ * which they are patient. */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <oarsong/log.h>
+
+#include "base/clock.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOWLY = 4 };
+#else
+enum { SLOWLY = 1 };
+#endif
+
+enum {
+    LATE = 1, /* the rank that does not come */
+    STALL_MS = 50,
+    TIMEOUT_MS = 250 * SLOWLY,
+    KILLED = 128 + SIGKILL
+};
+
+typedef enum plight { STOPS, COMPUTES, DIES } plight;
+
+typedef struct scene {
+    const char *backend;
+    int hosts; /* the late rank is on another */
+    plight how;
+    int scope_ms;
+    crew_flag away, done, back;
+} scene;
+
+static oar_status join(crew *c, int rank, const scene *s, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    if (s->hosts && rank == LATE)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    o.backend = s->backend;
+    o.timeout_ms = TIMEOUT_MS;
+    o.stall_ms = STALL_MS;
+    return crew_join(c, rank, &o, g);
+}
+
+/* ---- stopped, running, dead ---------------------------------------------- */
+
+/* The others have come and gone; the first may still be whole. */
+static int is_late(oar_group *g)
+{
+    oar_status status = oar_barrier(g, NULL, NULL);
+
+    return (status == OAR_OK || status == OAR_E_TIMEOUT) &&
+           oar_barrier(g, NULL, NULL) == OAR_E_TIMEOUT;
+}
+
+static int be_away(crew *c, scene *s, oar_group *g)
+{
+    if (s->how == DIES)
+        raise(SIGKILL);
+    if (s->how == STOPS)
+        raise(SIGSTOP);
+    CREW_CHECK(c, LATE, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, LATE, is_late(g));
+    oar_group_destroy(g);
+    return 0;
+}
+
+static const char *expected(const scene *s, int64_t pid, char *text,
+                            size_t bytes)
+{
+    static const char *const word[] = { ", stopped", ", running", "" };
+
+    if (s->hosts)
+        snprintf(text, bytes, "rank %d (on another host", LATE);
+    else
+        snprintf(text, bytes, "rank %d (pid %lld%s", LATE, (long long)pid,
+                 word[s->how]);
+    return text;
+}
+
+static int run_away(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    char text[80];
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == LATE)
+        return be_away(c, s, g);
+    CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank,
+               oar_barrier(g, NULL, NULL) ==
+                   (s->how == DIES ? OAR_E_PEER : OAR_E_TIMEOUT));
+    expected(s, (int64_t)s->done, text, sizeof text);
+    if (strstr(oar_last_error_text(), text) == NULL)
+        fprintf(stderr, "not \"%s\": %s\n", text, oar_last_error_text());
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), text) != NULL);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play_away(const char *backend, int hosts, plight how)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->backend = backend;
+    s->hosts = hosts;
+    s->how = how;
+    crew_start(&c, 3, run_away, s, "%s over %s, %d hosts",
+               how == STOPS  ? "stopped"
+               : how == DIES ? "dead"
+                             : "running",
+               backend, 1 + hosts);
+    s->done = (uint32_t)c.pid[LATE];
+    if (how == STOPS && !crew_wait_stopped(&c, LATE, CREW_PATIENCE_MS))
+        crew_give_up(&c, "rank %d did not stop", LATE);
+    if (how == DIES)
+        crew_expect(&c, LATE, KILLED);
+    crew_raise(&s->away);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 2, 0);
+    if (how == STOPS)
+        kill(c.pid[LATE], SIGCONT);
+    crew_raise(&s->back);
+    if (how != DIES)
+        crew_expect(&c, LATE, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void a_stopped_rank_is_told_from_a_dead_and_a_busy_one(void **state)
+{
+    for (plight h = STOPS; h <= DIES; h++) {
+        play_away("shm", 0, h);
+        if (h != COMPUTES) /* there it may be one that waits for it */
+            play_away("tcp", 0, h);
+        if (h != DIES)
+            play_away("native", 1, h);
+    }
+}
+
+/* ---- all of them at once ------------------------------------------------- */
+
+/* Of five ranks 1 is dead, 2 stopped and 3 busy; the group goes on. */
+static int run_missing(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_status status;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_OK);
+    if (rank == 1)
+        raise(SIGKILL);
+    if (rank == 2)
+        raise(SIGSTOP);
+    CREW_CHECK(c, rank,
+               crew_await(rank == 3 ? &s->back : &s->away, 1,
+                          CREW_PATIENCE_MS));
+    status = oar_monitored_barrier(g, NULL);
+    if (rank == 0 || rank == 4) {
+        CREW_CHECK(c, rank, status == OAR_E_TIMEOUT);
+        if (strstr(oar_last_error_text(), "3 of 5 ranks missing: 1 (dead), "
+                                          "2 (stopped), 3 (running)") == NULL) {
+            fprintf(stderr, "%s\n", oar_last_error_text());
+            return 1;
+        }
+        CREW_CHECK(c, rank, oar_group_fault(g, NULL) == OAR_OK);
+        crew_raise(&s->done);
+        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+    } else
+        CREW_CHECK(c, rank, status != OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_monitored_barrier_says_how_each_missing_rank_is(void **state)
+{
+    static const char *const backend[] = { "shm", "tcp" };
+
+    for (int i = 0; i < 2; i++) {
+        scene *s = crew_page(sizeof *s);
+        crew c;
+
+        s->backend = backend[i];
+        crew_start(&c, 5, run_missing, s, "missing over %s", backend[i]);
+        crew_expect(&c, 1, KILLED);
+        if (!crew_wait_stopped(&c, 2, CREW_PATIENCE_MS))
+            crew_give_up(&c, "rank 2 did not stop");
+        crew_raise(&s->away);
+        if (!crew_await(&s->done, 2, CREW_PATIENCE_MS))
+            crew_give_up(&c, "nobody gave up");
+        kill(c.pid[2], SIGCONT);
+        crew_raise(&s->back);
+        for (int r = 0; r < 5; r++)
+            if (r != 1)
+                crew_expect(&c, r, 0);
+        crew_end(&c);
+        crew_drop_page(s, sizeof *s);
+    }
+}
+
+/* Where only the dead are missing, there is nothing to wait for. */
+static int run_only_dead(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    int64_t start;
+    oar_call_opts o = oar_call_opts_init();
+    oar_group *g;
+
+    o.timeout_ms = CREW_PATIENCE_MS;
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_monitored_barrier(g, &o) == OAR_OK);
+    if (rank == LATE)
+        raise(SIGKILL);
+    start = oari_now_ns();
+    CREW_CHECK(c, rank, oar_monitored_barrier(g, &o) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < 2000);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_monitored_barrier_does_not_wait_for_the_dead(void **state)
+{
+    scene s = { .backend = "shm" };
+    crew c;
+
+    crew_start(&c, 3, run_only_dead, &s, "only the dead are missing");
+    crew_expect(&c, LATE, KILLED);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 2, 0);
+    crew_end(&c);
+}
+
+/* ---- stalls -------------------------------------------------------------- */
+
+static struct {
+    char line[1024];
+    _Atomic int lines;
+} warned;
+
+static void listen_to(void *arg, oar_log_level level, const char *line)
+{
+    if (level == OAR_LOG_WARN && warned.lines++ == 0)
+        snprintf(warned.line, sizeof warned.line, "%s", line);
+}
+
+static int said(const char *text)
+{
+    if (strstr(warned.line, text) != NULL)
+        return 1;
+    fprintf(stderr, "not \"%s\": %s\n", text, warned.line);
+    return 0;
+}
+
+/* Rank 1 comes when the others have complained: they do so once, and then the
+ * operation is done as if nothing had been. */
+static int run_stall(crew *c, int rank, void *arg)
+{
+    oar_call_opts o = oar_call_opts_init();
+    scene *s = arg;
+    float x = 1;
+    oar_group *g;
+
+    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
+    o.timeout_ms = CREW_PATIENCE_MS;
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_OK);
+    warned.lines = 0;
+    if (rank == LATE) {
+        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+        usleep(3000 * STALL_MS); /* time for a second complaint */
+    } else
+        crew_raise(&s->done);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, &o,
+                              NULL) == OAR_OK);
+    CREW_CHECK(c, rank, x == 3);
+    if (rank != LATE) {
+        CREW_CHECK(c, rank, warned.lines == 1);
+        CREW_CHECK(c, rank, said("all_reduce at stall_test.c:"));
+        CREW_CHECK(c, rank, said("for 1 of 3 ranks: rank 1 ("));
+        CREW_CHECK(c, rank, s->hosts || said(", running"));
+        CREW_CHECK(c, rank,
+                   strcmp(s->backend, "shm") != 0 ||
+                       said("its last operation was #1 barrier() at "
+                            "stall_test.c:"));
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play_stall(const char *backend)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->backend = backend;
+    crew_start(&c, 3, run_stall, s, "a stall over %s", backend);
+    if (!crew_await(&s->done, 2, CREW_PATIENCE_MS))
+        crew_give_up(&c, "they do not wait");
+    crew_raise(&s->back);
+    for (int r = 0; r < 3; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void a_stall_is_reported_once_with_who_is_missing(void **state)
+{
+    play_stall("shm");
+    play_stall("tcp");
+}
+
+/* ---- scopes -------------------------------------------------------------- */
+
+/* Rank 1 is slow for longer than the timeout, and says so; then again, for
+ * longer than it had said. */
+static int be_slow(crew *c, scene *s, oar_group *g)
+{
+    oar_timeout_scope *slow, *inner;
+
+    CREW_CHECK(c, LATE,
+               oar_timeout_scope_begin(g, "checkpoint", s->scope_ms, &slow) ==
+                   OAR_OK);
+    CREW_CHECK(c, LATE,
+               oar_timeout_scope_begin(g, "inner", 1, &inner) == OAR_OK);
+    oar_timeout_scope_end(inner);
+    crew_raise(&s->away);
+    usleep(1000 * 3 * TIMEOUT_MS);
+    if (s->scope_ms > TIMEOUT_MS)
+        CREW_CHECK(c, LATE, oar_barrier(g, NULL, NULL) == OAR_OK);
+    else
+        CREW_CHECK(c, LATE, is_late(g));
+    oar_timeout_scope_end(slow);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static int run_slow(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+
+    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    warned.lines = 0;
+    if (rank == LATE)
+        return be_slow(c, s, g);
+    CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
+    if (s->scope_ms > TIMEOUT_MS) {
+        CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+        CREW_CHECK(c, rank, said("in scope \"checkpoint\" for "));
+        CREW_CHECK(c, rank, said("(up to 20 s)"));
+    } else
+        CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_TIMEOUT);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play_slow(int scope_ms)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->backend = "shm";
+    s->scope_ms = scope_ms;
+    crew_start(&c, 3, run_slow, s, "a scope of %d ms", scope_ms);
+    for (int r = 0; r < 3; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void the_others_are_patient_for_a_scope_and_no_longer(void **state)
+{
+    play_slow(20000);
+    play_slow(TIMEOUT_MS / 2);
+}
+
+/* Without a board: every rank that waits has said that it may. */
+static oar_status wait_in_scope(oar_group *g, void *arg)
+{
+    oar_timeout_scope *slow;
+
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    CHECK_OK(oar_timeout_scope_begin(g, NULL, -1, &slow));
+    if (oar_group_rank(g) == LATE)
+        usleep(1000 * 3 * TIMEOUT_MS);
+    CHECK_OK(oar_barrier(g, NULL, NULL));
+    oar_timeout_scope_end(slow);
+    CHECK(oar_timeout_scope_begin(g, "", 0, &slow) == OAR_E_ARG);
+    CHECK(oar_timeout_scope_begin(NULL, "", 1, &slow) == OAR_E_ARG);
+    oar_timeout_scope_end(NULL);
+    return OAR_OK;
+}
+
+static void a_scope_on_all_ranks_works_over_any_link(void **state)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    o.timeout_ms = TIMEOUT_MS;
+    assert_int_equal(ranks_run("sim", 3, &o, wait_in_scope, NULL), OAR_OK);
+    assert_int_equal(ranks_run("tcp", 3, &o, wait_in_scope, NULL), OAR_OK);
+}
+
+/* An argument is a pattern: only the tests that fit it are run. */
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stopped_rank_is_told_from_a_dead_and_a_busy_one),
+        cmocka_unit_test(a_monitored_barrier_says_how_each_missing_rank_is),
+        cmocka_unit_test(a_monitored_barrier_does_not_wait_for_the_dead),
+        cmocka_unit_test(a_stall_is_reported_once_with_who_is_missing),
+        cmocka_unit_test(the_others_are_patient_for_a_scope_and_no_longer),
+        cmocka_unit_test(a_scope_on_all_ranks_works_over_any_link),
+    };
+
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
