@@ -236,6 +236,10 @@ OAR_API oar_status oar_scatter_bytes_at(const char *file, int line,
 OAR_API oar_status oar_batch_begin(oar_group *group);
 OAR_API oar_status oar_batch_end(oar_group *group, oar_work **work);
 
+/* 1 while this thread has a batch open on the group: what needs a result at
+ * once cannot be called then. 0 for NULL. */
+OAR_API int oar_batch_is_open(const oar_group *group);
+
 OAR_END_DECLS
 
 #endif

@@ -9,7 +9,9 @@
  * did not come in time, ranks that disagree, an abort) ends the group: every
  * pending and every later call on it returns that same record. Buffers of an
  * operation that failed are undefined, but after its call has returned no peer
- * writes to them any more, even one that was stopped and wakes up later. A bad
+ * writes to them any more, even one that was stopped and wakes up later (if the
+ * system has no memory left for that, the call returns OAR_E_NOMEM instead of
+ * the fault, and says so: leave that buffer alone). A bad
  * argument is not a fault: the call returns OAR_E_ARG and the group goes on.
  *
  * Fork: a child made by fork has no groups; every call there on one it

@@ -329,8 +329,8 @@ static void put_words(_Atomic uint64_t *stamp, _Atomic uint64_t *to,
 }
 
 /* 0: nothing is there, or it is being written; for ever, if the writer died. */
-static int get_words(const _Atomic uint64_t *stamp, const _Atomic uint64_t *from,
-                     void *to, size_t bytes)
+static int get_words(const _Atomic uint64_t *stamp,
+                     const _Atomic uint64_t *from, void *to, size_t bytes)
 {
     uint64_t word, before = atomic_load(stamp);
 

@@ -82,10 +82,10 @@ typedef struct oari_control {
 /* Offsets in a control block. */
 typedef struct oari_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
-    size_t taken; /* per source: bytes of its mail taken, and credit given
-                     back: two atomic u64 */
-    size_t mail;  /* per destination: a ring */
-    size_t ring;  /* bytes of one */
+    size_t taken;  /* per source: bytes of its mail taken, and credit given
+                      back: two atomic u64 */
+    size_t mail;   /* per destination: a ring */
+    size_t ring;   /* bytes of one */
     size_t ballot; /* a page that all write to, in rank 0's block only: whose
                       fault was first */
     size_t bytes;  /* of the whole */
@@ -132,17 +132,17 @@ struct oari_board {
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
     uint64_t meeting;
-    int arrived;            /* ranks below this one have come to the meeting */
-    int told;               /* sleepers have been woken for this meeting */
-    int polls;              /* of this meeting, while they have not */
+    int arrived;             /* ranks below this one have come to the meeting */
+    int told;                /* sleepers have been woken for this meeting */
+    int polls;               /* of this meeting, while they have not */
     _Atomic uint32_t *first; /* a rank + 1: whose fault is the group's, in
                                 memory that all write to; 0: none yet */
-    oari_control **control; /* by rank */
-    unsigned char *gone;    /* by rank: died or left */
-    const void **recorder;  /* by rank: its mapping, or NULL */
-    oari_line *(*line)[2];  /* by rank, then meeting % 2 */
-    int *event;             /* by rank: descriptor that wakes it */
-    int wait_fd;            /* readable when this rank is woken */
+    oari_control **control;  /* by rank */
+    unsigned char *gone;     /* by rank: died or left */
+    const void **recorder;   /* by rank: its mapping, or NULL */
+    oari_line *(*line)[2];   /* by rank, then meeting % 2 */
+    int *event;              /* by rank: descriptor that wakes it */
+    int wait_fd;             /* readable when this rank is woken */
     struct oari_world *world; /* of a board in one process */
 };
 

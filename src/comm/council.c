@@ -130,7 +130,8 @@ static outcome hear(oari_council *c, int rank, const oari_note *n)
 /* One that said that it was ready and then died is part of what was agreed. */
 static int counts_as_gone(const oari_council *c, int rank)
 {
-    int ready = c->mine.phase >= OARI_PHASE_READY && agrees(c, rank, OARI_PHASE_READY);
+    int ready =
+        c->mine.phase >= OARI_PHASE_READY && agrees(c, rank, OARI_PHASE_READY);
 
     return oari_group_gone(c->group, rank) && !ready;
 }
@@ -138,8 +139,8 @@ static int counts_as_gone(const oari_council *c, int rank)
 static int is_late(const oari_council *c, int rank)
 {
     const oari_note *n = &c->heard[rank];
-    uint32_t wanted = c->said.phase >= OARI_PHASE_READY ? OARI_PHASE_READY
-                                                        : OARI_PHASE_VOTE;
+    uint32_t wanted =
+        c->said.phase >= OARI_PHASE_READY ? OARI_PHASE_READY : OARI_PHASE_VOTE;
 
     return !(same_list(n, &c->said) && n->phase >= wanted) &&
            c->timeout_ms >= 0 &&
@@ -246,8 +247,9 @@ static outcome get_on(oari_council *c)
 {
     if (may_form(c))
         form(c);
-    return c->mine.phase == OARI_PHASE_READY && all_agree(c, OARI_PHASE_READY) ? DECIDED
-                                                                   : GO_ON;
+    return c->mine.phase == OARI_PHASE_READY && all_agree(c, OARI_PHASE_READY)
+               ? DECIDED
+               : GO_ON;
 }
 
 static oar_status deliberate(oari_council *c)

@@ -24,9 +24,9 @@ typedef struct oari_ranks {
 
 typedef enum oari_phase {
     OARI_PHASE_VOTE = 1, /* these are counted out */
-    OARI_PHASE_FORM,     /* the lowest: all agree; the store is at that address */
-    OARI_PHASE_READY,    /* my side of the new group is there */
-    OARI_PHASE_DONE      /* everyone's is */
+    OARI_PHASE_FORM,  /* the lowest: all agree; the store is at that address */
+    OARI_PHASE_READY, /* my side of the new group is there */
+    OARI_PHASE_DONE   /* everyone's is */
 } oari_phase;
 
 /* As it is shown and as it travels: ranks of one group have one byte order. */

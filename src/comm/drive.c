@@ -185,7 +185,8 @@ static void look_at_deadline(oar_group *g, oar_work *work)
         work->deadline_ns = oari_deadline(limit);
         return;
     }
-    if (!work->warned && !is_notice(work) && stall > 0 && now - work->since_ns > stall * 1000000)
+    if (!work->warned && !is_notice(work) && stall > 0 &&
+        now - work->since_ns > stall * 1000000)
         warn(g, work);
     if (now < work->deadline_ns)
         return;
@@ -259,8 +260,9 @@ static void finish_broken(oar_group *g)
         g->backend->progress(g->self);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
-            oari_exec_withdraw(&e->lane[i].exec);
-            finish_lane(g, &e->lane[i], g->fault.status);
+            oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
+            finish_lane(g, &e->lane[i],
+                        kept == OAR_OK ? g->fault.status : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {
         e->message = work->next;

@@ -131,8 +131,8 @@ struct oar_group {
     uint64_t world_key; /* the same in all groups of one world, in here */
     uint64_t watched;   /* monitored barriers so far */
     oar_timeout_scope *scopes; /* of mine; under the engine's lock */
-    uint32_t shrinks;   /* calls of oar_group_shrink so far */
-    uint32_t shrunk;    /* what the last of them came to (council.h) */
+    uint32_t shrinks;          /* calls of oar_group_shrink so far */
+    uint32_t shrunk;           /* what the last of them came to (council.h) */
 };
 
 /* ---- engine.c --------------------------------------------------------------

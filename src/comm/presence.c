@@ -141,9 +141,8 @@ static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
 
 static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 {
-    int64_t ms = g->backend->answered != NULL
-                     ? g->backend->answered(g->self, rank)
-                     : -1;
+    int64_t ms =
+        g->backend->answered != NULL ? g->backend->answered(g->self, rank) : -1;
     char age[32], line[64];
 
     if (ms < 0)

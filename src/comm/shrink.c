@@ -58,8 +58,7 @@ static oar_status open_store(oari_council *c, int64_t limit_ms,
 
     if (lowest == c->group->rank)
         status = serve(c, &server);
-    memcpy(address,
-           server != NULL ? c->mine.address : c->heard[lowest].address,
+    memcpy(address, server != NULL ? c->mine.address : c->heard[lowest].address,
            sizeof address);
     address[sizeof address - 1] = 0;
     if (status == OAR_OK)

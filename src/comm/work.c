@@ -48,6 +48,14 @@ static oar_status result_of(const oar_work *work)
                          "%zu bytes that were to be received",
                          work->call.root, (long long)work->call.tag,
                          oari_call_bytes(&work->call));
+    if (work->status == OAR_E_INTERNAL &&
+        work->group->fault.status != OAR_E_INTERNAL)
+        return oari_fail(OAR_E_NOMEM,
+                         "the buffer of this %s could not be taken out of its "
+                         "peers' reach, so leave it alone; and the group has "
+                         "ended: %.300s",
+                         oar_coll_name(work->call.kind),
+                         work->group->fault.text);
     return oari_fail_with(&work->group->fault);
 }
 
@@ -236,6 +244,11 @@ int oari_batching(const oar_group *group)
            pthread_equal(
                atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
                pthread_self());
+}
+
+int oar_batch_is_open(const oar_group *group)
+{
+    return group != NULL && oari_batching(group);
 }
 
 oar_status oari_batch_add(oar_group *group, const oari_call *call)

@@ -151,8 +151,8 @@ oar_status oari_segment_map(int fd, size_t bytes, int writable, void **base)
 
 oar_status oari_segment_map_part(int fd, size_t at, size_t bytes, void **base)
 {
-    void *found = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
-                       (off_t)at);
+    void *found =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
 
     if (found == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "map %zu bytes of a peer", bytes);
@@ -369,9 +369,12 @@ int oari_segment_find(const void *memory, size_t bytes, oari_place *place)
  * threads of this process see the old pages or the new, never a hole. */
 static oar_status swap_pages(unsigned char *at, size_t bytes)
 {
-    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *copy;
 
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "copy %zu bytes from reach", bytes);
     madvise(copy, bytes, MADV_DONTFORK); /* like all of the segment */

@@ -104,6 +104,11 @@ oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
                            inner == NULL   ? "module"
                            : group == NULL ? "group"
                                            : "place for the result");
+    else if (oar_batch_is_open(group))
+        status = oari_fail(OAR_E_STATE,
+                           "ddp_wrap over group \"%s\" cannot be put off: a "
+                           "batch is open",
+                           oar_group_name(group));
     if (status == OAR_OK)
         status = oari_opts_read(&o, sizeof o, opts);
     if (status == OAR_OK)

@@ -421,9 +421,33 @@ static void every_failed_allocation_is_a_clean_error(void **state)
     }
 }
 
+/* The agreement on parameters needs answers, which a batch puts off. */
+static oar_status wrap_in_a_batch(oar_group *g, void *arg)
+{
+    oar_module *mlp, *wrapped = NULL;
+
+    CHECK_OK(make_mlp(OAR_F32, 3, &mlp));
+    CHECK_OK(oar_batch_begin(g));
+    CHECK(oar_batch_is_open(g));
+    CHECK(oar_ddp_wrap(mlp, g, NULL, &wrapped) == OAR_E_STATE);
+    CHECK(wrapped == NULL);
+    CHECK_OK(oar_batch_end(g, NULL));
+    CHECK(!oar_batch_is_open(g) && !oar_batch_is_open(NULL));
+    CHECK_OK(make_mlp(OAR_F32, 3, &mlp));
+    CHECK_OK(oar_ddp_wrap(mlp, g, NULL, &wrapped));
+    oar_module_release(wrapped);
+    return OAR_OK;
+}
+
+static void nothing_is_wrapped_inside_a_batch(void **state)
+{
+    assert_int_equal(oar_sim_run(3, wrap_in_a_batch, NULL), OAR_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_wrapped_inside_a_batch),
         cmocka_unit_test(ranks_train_what_one_process_trains_in_f32),
         cmocka_unit_test(ranks_train_what_one_process_trains_in_f64),
         cmocka_unit_test(many_small_buckets_train_the_same),

@@ -176,9 +176,9 @@ static int run_plot(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, oar_group_dup(g, &copy) == OAR_OK);
     CREW_CHECK(c, rank, train(copy, STEPS) == OAR_OK);
     crew_raise(&p->survivors); /* nobody leaves before all have got here */
-    CREW_CHECK(c, rank,
-               crew_await(&p->survivors, (uint32_t)p->expected,
-                          CREW_PATIENCE_MS));
+    CREW_CHECK(
+        c, rank,
+        crew_await(&p->survivors, (uint32_t)p->expected, CREW_PATIENCE_MS));
     oar_group_destroy(copy);
     oar_group_destroy(g);
     return 0;
@@ -196,10 +196,9 @@ static void play(plot plan, int ranks, const char *what)
     crew_start(&c, ranks, run_plot, p, "%s over %s, %d hosts", what,
                p->place.backend, p->place.hosts);
     for (int r = 0; r < ranks; r++)
-        crew_expect(&c, r,
-                    p->dies[r] || r == p->dies_in_shrink || r == p->again
-                        ? KILLED
-                        : 0);
+        crew_expect(
+            &c, r,
+            p->dies[r] || r == p->dies_in_shrink || r == p->again ? KILLED : 0);
     crew_end(&c);
     crew_drop_page(p, sizeof *p);
 }
@@ -343,8 +342,7 @@ static int run_parts(crew *c, int rank, void *arg)
     }
     CREW_CHECK(c, rank, oar_group_split(whole, upper, 0, &half) == OAR_OK);
     if (upper) {
-        CREW_CHECK(c, rank,
-                   train_until_death(half, rank == 4) == OAR_E_PEER);
+        CREW_CHECK(c, rank, train_until_death(half, rank == 4) == OAR_E_PEER);
         CREW_CHECK(c, rank, shrink(&half, SHRINK_MS) == OAR_OK);
         CREW_CHECK(c, rank, oar_group_to_world(half, 1) == 5);
     }
@@ -374,6 +372,94 @@ static void a_whole_group_is_copied_and_a_part_shrinks_alone(void **state)
     }
 }
 
+/* ---- without a store ----------------------------------------------------- */
+
+enum { SERVER = 4 };
+
+typedef struct outage {
+    place place;
+    char address[80];
+    crew_flag served, met, gone, survivors;
+} outage;
+
+static int be_server(crew *c, outage *o)
+{
+    oar_store_server *server;
+
+    CREW_CHECK(c, SERVER, oar_store_serve("127.0.0.1:0", &server) == OAR_OK);
+    snprintf(o->address, sizeof o->address, "%s",
+             oar_store_server_address(server));
+    crew_raise(&o->served);
+    pause();
+    return 1;
+}
+
+static oar_status join_served(int rank, const outage *o, oar_group **g)
+{
+    oar_group_opts opts = oar_group_opts_init();
+    oar_store *store;
+    oar_status status;
+    char host[16];
+
+    snprintf(host, sizeof host, "%d", o->place.hosts * rank / SERVER);
+    if (o->place.hosts > 0)
+        setenv("OARSONG_HOST_ID", host, 1);
+    opts.backend = o->place.backend;
+    opts.timeout_ms = TIMEOUT_MS;
+    status = oar_store_create_tcp(o->address, TIMEOUT_MS, &store);
+    if (status == OAR_OK)
+        status = oar_group_create(store, rank, SERVER, &opts, g);
+    if (status == OAR_OK)
+        oar_store_destroy(store);
+    return status;
+}
+
+/* The store's process is killed: nobody notices. Then rank 0 is, too. */
+static int run_outage(crew *c, int rank, void *arg)
+{
+    outage *o = arg;
+    oar_group *g;
+    int64_t start;
+
+    if (rank == SERVER)
+        return be_server(c, o);
+    CREW_CHECK(c, rank, crew_await(&o->served, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, join_served(rank, o, &g) == OAR_OK);
+    crew_raise(&o->met);
+    CREW_CHECK(c, rank, crew_await(&o->gone, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, train_until_death(g, rank == 0) == OAR_E_PEER);
+    CREW_CHECK(c, rank, oar_last_error()->peer == 0);
+    CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_OK);
+    CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
+    crew_raise(&o->survivors);
+    CREW_CHECK(c, rank, crew_await(&o->survivors, 3, CREW_PATIENCE_MS));
+    start = oari_now_ns();
+    oar_group_destroy(g);
+    CREW_CHECK(c, rank, crew_ms_since(start) < 2000);
+    return 0;
+}
+
+static void neither_the_store_nor_rank_0_has_to_live(void **state)
+{
+    for (int i = 0; i < PLACES - 1; i++) {
+        outage *o = crew_page(sizeof *o);
+        crew c;
+
+        o->place = places[i];
+        crew_start(&c, SERVER + 1, run_outage, o, "no store over %s, %d hosts",
+                   o->place.backend, o->place.hosts);
+        if (!crew_await(&o->met, SERVER, CREW_PATIENCE_MS))
+            crew_give_up(&c, "they have not met");
+        kill(c.pid[SERVER], SIGKILL);
+        crew_expect(&c, SERVER, KILLED);
+        crew_raise(&o->gone);
+        for (int r = 0; r < SERVER; r++)
+            crew_expect(&c, r, r == 0 ? KILLED : 0);
+        crew_end(&c);
+        crew_drop_page(o, sizeof *o);
+    }
+}
+
 /* ---- too few ------------------------------------------------------------- */
 
 /* Ranks 0 and 1 die: half is left, without rank 0. */
@@ -385,14 +471,16 @@ static int run_few(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, join(c, rank, &p->place, &g) == OAR_OK);
     CREW_CHECK(c, rank, train_until_death(g, rank < 2) == OAR_E_PEER);
     CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_WORLD);
-    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "OARSONG_SHRINK") != NULL);
+    CREW_CHECK(c, rank,
+               strstr(oar_last_error_text(), "OARSONG_SHRINK") != NULL);
     crew_raise(&p->survivors);
     CREW_CHECK(c, rank, crew_await(&p->survivors, 2, CREW_PATIENCE_MS));
     setenv("OARSONG_SHRINK", "some", 1);
     CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_E_ARG);
     setenv("OARSONG_SHRINK", "any", 1);
     CREW_CHECK(c, rank, shrink(&g, SHRINK_MS) == OAR_OK);
-    CREW_CHECK(c, rank, oar_group_size(g) == 2 && oar_group_to_world(g, 0) == 2);
+    CREW_CHECK(c, rank,
+               oar_group_size(g) == 2 && oar_group_to_world(g, 0) == 2);
     CREW_CHECK(c, rank, train(g, STEPS) == OAR_OK);
     oar_group_destroy(g);
     return 0;
@@ -491,6 +579,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_shrunk_group_shrinks_again),
         cmocka_unit_test(a_stopped_rank_is_left_out_and_finds_itself_outside),
         cmocka_unit_test(a_whole_group_is_copied_and_a_part_shrinks_alone),
+        cmocka_unit_test(neither_the_store_nor_rank_0_has_to_live),
         cmocka_unit_test(a_minority_goes_on_only_if_it_is_told_to),
         cmocka_unit_test(threads_shrink_twice),
         cmocka_unit_test(a_group_of_any_size_can_be_shrunk),

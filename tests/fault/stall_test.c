@@ -163,9 +163,9 @@ static int run_missing(crew *c, int rank, void *arg)
         raise(SIGKILL);
     if (rank == 2)
         raise(SIGSTOP);
-    CREW_CHECK(c, rank,
-               crew_await(rank == 3 ? &s->back : &s->away, 1,
-                          CREW_PATIENCE_MS));
+    CREW_CHECK(
+        c, rank,
+        crew_await(rank == 3 ? &s->back : &s->away, 1, CREW_PATIENCE_MS));
     status = oar_monitored_barrier(g, NULL);
     if (rank == 0 || rank == 4) {
         CREW_CHECK(c, rank, status == OAR_E_TIMEOUT);

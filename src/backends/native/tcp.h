@@ -130,8 +130,8 @@ struct tcp_mesh {
     int hearsay;         /* how many they are */
     int told;            /* the driver's: mine has been */
     oar_error my_fault, their_fault[TCP_FAULTS];
-    struct tcp_seat *council; /* by rank; NULL: no notes so far */
-    unsigned notes;           /* of mine, how many */
+    struct tcp_seat *council;            /* by rank; NULL: no notes so far */
+    unsigned notes;                      /* of mine, how many */
     unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
