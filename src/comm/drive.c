@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/missed.h"
 #include "comm/presence.h"
 
 enum {
@@ -24,6 +25,7 @@ enum {
     NAP_NS = 100000000,      /* longest sleep between two looks around */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
+    FIRST_OPERATIONS = 3
 };
 
 /* ---- faults
@@ -42,6 +44,20 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
     oari_group_break(g, work, missing);
 }
 
+/* A rank that has gone before it called anything may have given up while the
+ * group was made, because of another. */
+static int blames_another(oar_group *g, const oar_work *work, int rank)
+{
+    oar_error said;
+
+    if (work->sequence > FIRST_OPERATIONS ||
+        !oari_missed_word(g->store, g->name, g->rank, rank, &said))
+        return 0;
+    oari_fail_with(&said);
+    oari_group_break(g, work, said.peer);
+    return 1;
+}
+
 static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
     static const char *const how[] = {
@@ -51,6 +67,8 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
     };
     char who[400];
 
+    if (blames_another(g, work, rank))
+        return;
     oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
@@ -119,15 +137,15 @@ static int find_stopped(const oar_group *g)
 /* Who the operation waits for, if one rank can be named. */
 static int missing_rank(const oar_group *g, const oar_work *work)
 {
-    int rank;
+    int rank = find_stopped(g);
 
+    if (rank >= 0)
+        return rank;
     if (work->lane == NULL)
         return work->call.root;
     rank = work->lane->exec.begun ? oari_meet_missing(g->board) : -1;
     if (rank >= 0)
         return g->board->member != NULL ? g->board->member[rank] : rank;
-    if ((rank = find_stopped(g)) >= 0)
-        return rank;
     for (int r = 0; r < g->ranks; r++)
         if (is_missing(g, work, r))
             return r;
@@ -210,13 +228,35 @@ static void look_at(oar_group *g, oar_work *work)
         look_at_deadline(g, work);
 }
 
+static oar_work *any_work(const oari_engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL)
+            return e->lane[i].work;
+    return e->message;
+}
+
+/* A peer gave up waiting, perhaps for one that waits itself. If from here it
+ * can be seen who is stopped, that is said instead, and counts everywhere. */
+static void hear(oar_group *g, const oar_error *published)
+{
+    const oar_work *work = any_work(&g->engine);
+    int stopped =
+        oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
+
+    if (stopped >= 0)
+        timed_out(g, work, stopped);
+    else
+        oari_group_adopt(g, published);
+}
+
 void oari_drive_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
     const oar_error *published;
 
-    if ((published = oari_group_published(g)) != NULL)
-        oari_group_adopt(g, published);
+    if ((published = oari_group_published(g)) != NULL && !oari_group_broken(g))
+        hear(g, published);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
             look_at(g, e->lane[i].work);

@@ -94,3 +94,13 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks)
         follow(store, prefix, ranks, &said);
     oari_fail_with(&said);
 }
+
+int oari_missed_word(oar_store *store, const char *name, int rank, int of,
+                     oar_error *said)
+{
+    char prefix[OARI_NAME_MAX + 32];
+
+    return store != NULL &&
+           key_of(store, name, rank, prefix, sizeof prefix) == OAR_OK &&
+           read_word(store, prefix, of, 1, said);
+}
