@@ -51,7 +51,7 @@ static int blames_another(oar_group *g, const oar_work *work, int rank)
     oar_error said;
 
     if (work->sequence > FIRST_OPERATIONS ||
-        !oari_missed_word(g->store, g->name, g->rank, rank, &said))
+        !oari_missed_word(g->store, g->name, g->rank, g->ranks, rank, &said))
         return 0;
     oari_fail_with(&said);
     oari_group_break(g, work, said.peer);

@@ -9,7 +9,10 @@
 #include "base/status.h"
 #include "comm/group.h"
 
-enum { WORD_MS = 400 }; /* for the others to give up, too */
+/* For the others to give up, too: one that only did not come in time may do so
+ * a little later than this rank, and one that leaves may be seen to have left
+ * before it has said why. */
+enum { WORD_MS = 400, MOMENT_MS = 50 };
 
 /* Which time the group is made is counted by oari_settings_agree. */
 static oar_status key_of(oar_store *store, const char *name, int rank,
@@ -57,13 +60,6 @@ static int read_word(oar_store *store, const char *prefix, int rank,
     return 1;
 }
 
-/* One that has left has left its word before; one that only did not come in
- * time may give up a little later than this rank. */
-static int64_t wait_for(const oar_error *said, int64_t deadline)
-{
-    return said->status == OAR_E_TIMEOUT ? oari_deadline_left_ms(deadline) : 1;
-}
-
 static void follow(oar_store *store, const char *prefix, int ranks,
                    oar_error *said)
 {
@@ -73,8 +69,8 @@ static void follow(oar_store *store, const char *prefix, int ranks,
     for (int hops = 0; hops < ranks; hops++) {
         if (next.peer < 0 || next.peer >= ranks)
             return;
-        if (!read_word(store, prefix, next.peer, wait_for(&next, deadline),
-                       &next)) {
+        if (!read_word(store, prefix, next.peer,
+                       oari_deadline_left_ms(deadline), &next)) {
             *said = next;
             return;
         }
@@ -95,12 +91,15 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks)
     oari_fail_with(&said);
 }
 
-int oari_missed_word(oar_store *store, const char *name, int rank, int of,
-                     oar_error *said)
+int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
+                     int of, oar_error *said)
 {
     char prefix[OARI_NAME_MAX + 32];
 
-    return store != NULL &&
-           key_of(store, name, rank, prefix, sizeof prefix) == OAR_OK &&
-           read_word(store, prefix, of, 1, said);
+    if (store == NULL ||
+        key_of(store, name, rank, prefix, sizeof prefix) != OAR_OK ||
+        !read_word(store, prefix, of, MOMENT_MS, said))
+        return 0;
+    follow(store, prefix, ranks, said);
+    return 1;
 }

@@ -16,9 +16,9 @@
  * Takes at most half a second where the store answers. */
 void oari_missed(oar_store *store, const char *name, int rank, int ranks);
 
-/* What a rank that has left said when it gave the group up, though this one has
- * made it: 0 if it has not said anything. */
-int oari_missed_word(oar_store *store, const char *name, int rank, int of,
-                     oar_error *said);
+/* The same for a rank that has made the group, and sees another leave that gave
+ * it up: 0 if that one has not said anything. */
+int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
+                     int of, oar_error *said);
 
 #endif

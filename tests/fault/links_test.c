@@ -128,9 +128,7 @@ static int host_of(const scene *s, int rank)
 
 static int join(crew *c, int rank, scene *s, oar_group **g)
 {
-    oar_group_opts o = deed_opts(
-        &s->deed,
-        s->when == FIRST && ends_the_group(s->how) ? FIRST_MS : TIMEOUT_MS);
+    oar_group_opts o = deed_opts(&s->deed, TIMEOUT_MS);
 
     o.backend = "native";
     if (ends_the_group(s->how)) /* too short for a wire that loses packets */
