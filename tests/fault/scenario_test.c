@@ -13,7 +13,6 @@
  * OARSONG_TEST_SEED is the seed (1). */
 #include "support/crew.h"
 
-#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@
 
 #include "base/clock.h"
 #include "comm/store_shelf.h"
-#include "support/scenario.h"
+#include "support/verdict.h"
 
 enum {
     NOTICED_MS = 2000,   /* a death, at the latest */
@@ -41,15 +40,6 @@ enum {
     EXIT_CODE = 7,
     FIRST_MOMENTS = 24 /* of the first operation, among which is chosen */
 };
-
-/* What one rank has seen. */
-typedef struct witness {
-    int calls; /* begun; also the line of the site that is named */
-    oar_coll kind;
-    int joined, failed;
-    oar_status status;
-    oar_error record;
-} witness;
 
 typedef struct stage {
     scenario s;
@@ -512,109 +502,6 @@ static int count(crew *c, int rank, void *arg)
     return 0;
 }
 
-/* ---- what must have been seen -------------------------------------------- */
-
-/* Why a row failed; empty: it did not. */
-typedef char reason[1024];
-
-static int say(reason why, const char *format, ...) OAR_PRINTF(2, 3);
-static int say(reason why, const char *format, ...)
-{
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(why, sizeof(reason), format, args);
-    va_end(args);
-    return 0;
-}
-
-static int same_record(const oar_error *a, const oar_error *b)
-{
-    return a->status == b->status && a->rank == b->rank && a->peer == b->peer &&
-           a->pid == b->pid && a->sequence == b->sequence &&
-           strcmp(a->operation, b->operation) == 0 &&
-           strcmp(a->site, b->site) == 0 && strcmp(a->text, b->text) == 0;
-}
-
-/* "rank 1", but not the beginning of "rank 12". */
-static int names(const char *text, int rank)
-{
-    char name[24];
-    const char *at;
-
-    snprintf(name, sizeof name, "rank %d", rank);
-    at = strstr(text, name);
-    return at != NULL && !isdigit((unsigned char)at[strlen(name)]);
-}
-
-/* A ring's calls are sends and receives. */
-static int is_kind(oar_coll kind, const char *operation)
-{
-    return strcmp(operation, oar_coll_name(kind)) == 0 ||
-           (kind == OAR_COLL_SEND &&
-            strcmp(operation, oar_coll_name(OAR_COLL_RECV)) == 0);
-}
-
-/* The call that was under way on the rank that saw it first. */
-static int check_call(const stage *g, const oar_error *e, reason why)
-{
-    const witness *first = &g->of[e->rank];
-    char site[32];
-
-    snprintf(site, sizeof site, "rank%d.c:%d", e->rank, first->calls);
-    if (!is_kind(first->kind, e->operation) || strcmp(e->site, site) != 0)
-        return say(why, "%s at %s is named, not %s at %s: %s", e->operation,
-                   e->site, oar_coll_name(first->kind), site, e->text);
-    return 1;
-}
-
-static int check_record(const stage *g, const oar_error *e, reason why)
-{
-    int victim = g->s.victim;
-    oar_status expected = g->s.how == BY_STOP ? OAR_E_TIMEOUT : OAR_E_PEER;
-    int given_up = g->s.phase == IN_MEETING && e->status == OAR_E_TIMEOUT;
-
-    if (e->status != expected && !given_up)
-        return say(why, "it is %s: %s", oar_status_name(e->status), e->text);
-    if (e->peer != victim || !names(e->text, victim))
-        return say(why, "rank %d is named: %s", e->peer, e->text);
-    if (e->rank < 0 || e->rank >= g->s.ranks || e->rank == victim)
-        return say(why, "rank %d is said to have seen it", e->rank);
-    return check_call(g, e, why);
-}
-
-/* A survivor that has no group. */
-static int check_alone(const stage *g, const oar_error *e, reason why)
-{
-    if (e->status != OAR_E_TIMEOUT && e->status != OAR_E_PEER)
-        return say(why, "it is %s: %s", oar_status_name(e->status), e->text);
-    if (!names(e->text, g->s.victim))
-        return say(why, "another is named: %s", e->text);
-    return 1;
-}
-
-static int check_seen(const stage *g, reason why)
-{
-    const oar_error *one = NULL;
-
-    for (int r = 0; r < g->s.ranks; r++) {
-        const witness *w = &g->of[r];
-        if (r == g->s.victim)
-            continue;
-        if (!w->joined && !check_alone(g, &w->record, why))
-            return 0;
-        if (w->joined && one != NULL && !same_record(one, &w->record))
-            return say(why,
-                       "rank %d has: rank %d saw at %s: %s; another: rank %d "
-                       "saw at %s: %s",
-                       r, w->record.rank, w->record.site, w->record.text,
-                       one->rank, one->site, one->text);
-        if (w->joined)
-            one = &w->record;
-    }
-    return one == NULL || check_record(g, one, why);
-}
-
 /* ---- a row --------------------------------------------------------------- */
 
 /* A survivor that has ended without having been told has failed. */
@@ -626,10 +513,10 @@ static int await_survivors(crew *c, stage *g, reason why)
     while (!crew_await(&g->told, (uint32_t)c->ranks - 1, 20)) {
         for (int r = 0; r < c->ranks; r++)
             if (r != g->s.victim && (code = crew_wait(c, r, 0)) != CREW_LATE)
-                return say(why, "rank %d ended with %d", r, code);
+                return verdict_say(why, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
-            return say(why, "%d of %d survivors were told",
-                       (int)atomic_load(&g->told), c->ranks - 1);
+            return verdict_say(why, "%d of %d survivors were told",
+                               (int)atomic_load(&g->told), c->ranks - 1);
     }
     return 1;
 }
@@ -643,7 +530,7 @@ static int await_end(crew *c, int rank, int code, reason why)
     ended = crew_wait(c, rank, CREW_PATIENCE_MS);
     if (ended == code)
         return 1;
-    return say(why, "rank %d ended with %d, not %d", rank, ended, code);
+    return verdict_say(why, "rank %d ended with %d, not %d", rank, ended, code);
 }
 
 static int follow(crew *c, stage *g, reason why)
@@ -654,13 +541,13 @@ static int follow(crew *c, stage *g, reason why)
         return 0;
     if (g->s.how == BY_STOP) {
         if (!crew_wait_stopped(c, victim, CREW_PATIENCE_MS))
-            return say(why, "the victim was not stopped");
+            return verdict_say(why, "the victim was not stopped");
         kill(c->pid[victim], SIGCONT);
     }
     for (int r = 0; r < c->ranks; r++)
         if (!await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
             return 0;
-    return check_seen(g, why);
+    return verdict_reach(&g->s, g->of, why);
 }
 
 /* Of each backend and size, counted when first needed. */
@@ -697,7 +584,7 @@ static int run_row(int number, uint64_t seed)
     follow(&c, g, why);
     rest = crew_close(&c);
     if (why[0] == 0 && rest != NULL)
-        say(why, "%s", rest);
+        verdict_say(why, "%s", rest);
     if (why[0] != 0)
         print_message("scenario %d (%s) with seed %llu: %s\n", number, name,
                       (unsigned long long)seed, why);
