@@ -39,7 +39,8 @@ struct oar_work {
     int64_t deadline_ns; /* 0: not looked at yet */
     int64_t since_ns;    /* looked at for the first time */
     int warned;          /* that it stalls */
-    int slow;            /* its deadline is put off: somebody is in a scope */
+    int slow;            /* its deadline waits for the end of a scope */
+    int put_off;         /* it has waited a little longer than it may */
     _Atomic int done;
     _Atomic int holders;
     oar_status status; /* once done */

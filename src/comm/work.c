@@ -77,7 +77,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.call = *call;
     work.sequence = next_number(group, call);
     work.deadline_ns = 0;
-    work.warned = work.slow = 0;
+    work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
     work.whole = NULL;
     work.lane = NULL;
@@ -94,7 +94,7 @@ static void hand_over(oar_work *work)
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call);
     work->deadline_ns = 0;
-    work->warned = work->slow = 0;
+    work->warned = work->slow = work->put_off = 0;
     oari_engine_enqueue(work->group, work);
 }
 

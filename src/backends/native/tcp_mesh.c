@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp_mesh: what a backend does with a mesh. */
+#include <errno.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <string.h>
@@ -221,29 +222,21 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
 }
 
-/* Whether the other end has reset it: nothing is sent any more, though the
- * kernel goes on counting what was not. */
-static int is_reset(const tcp_conn *c)
-{
-    struct pollfd look = { c->fd, 0, 0 };
-
-    return poll(&look, 1, 0) > 0 && (look.revents & (POLLERR | POLLHUP)) != 0;
-}
-
 /* Closing a socket with something unread in it would throw away what is still
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
 {
+    ssize_t got;
     int left = 0;
 
     if (c->fd < 0 || c->mute || c->state == TCP_CONNECTING ||
         c->state == TCP_ANSWERING)
         return 0;
     tcp_flush(m, c);
-    while (recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT) > 0)
+    while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
-    if (is_reset(c))
-        return 0;
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
+        return 0; /* nobody is there to read it */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);
 }
