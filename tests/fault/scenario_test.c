@@ -33,6 +33,8 @@ enum {
     NOTICED_MS = 2000,   /* a death, at the latest */
     STOPPED_MS = 300,    /* the timeout where a rank is stopped or missing */
     BEYOND_MS = 1000,    /* that timeout */
+    JOINED_MS = 1200,    /* the timeout of those that have joined others that
+                            have not */
     TIMEOUT_MS = 30000,  /* of the groups: not what ends these operations */
     DESTROYED_MS = 1000, /* a group that is broken */
     SAMPLE = 150,        /* rows, unless all are wanted */
@@ -179,10 +181,13 @@ static oar_status mortal_store(const crew *c, oar_store **store)
 
 /* ---- joining ------------------------------------------------------------- */
 
+/* A rank that has joined waits longer than one that has not: those give up
+ * first, and say why. */
 static int64_t timeout_of(const scenario *s)
 {
-    return s->how == BY_STOP || s->phase == IN_MEETING ? STOPPED_MS
-                                                       : TIMEOUT_MS;
+    return s->phase == IN_MEETING ? JOINED_MS
+           : s->how == BY_STOP    ? STOPPED_MS
+                                  : TIMEOUT_MS;
 }
 
 /* Of "native": the first half of the ranks, rounded up, is on one host. */
@@ -321,8 +326,9 @@ static int in_time(const actor *a)
     const scenario *s = &a->g->s;
     int64_t struck = atomic_load(&a->g->struck_ns);
     int64_t since = struck > a->called_ns ? struck : a->called_ns;
-    int64_t limit = s->how == BY_STOP || !a->me->joined ? STOPPED_MS + BEYOND_MS
-                                                        : NOTICED_MS;
+    int64_t limit = !a->me->joined      ? STOPPED_MS + BEYOND_MS
+                    : s->how == BY_STOP ? timeout_of(s) + BEYOND_MS
+                                        : NOTICED_MS;
 
     return crew_ms_since(since) < limit;
 }
