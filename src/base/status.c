@@ -99,6 +99,12 @@ oar_status oari_fail(oar_status status, const char *format, ...)
     return status;
 }
 
+oar_status oari_about(int peer, oar_status status)
+{
+    last_error.peer = peer;
+    return status;
+}
+
 oar_status oari_fail_with(const oar_error *record)
 {
     last_error = *record;

@@ -13,6 +13,10 @@
 oar_status oari_fail(oar_status status, const char *format, ...)
     OAR_PRINTF(2, 3);
 
+/* Says which rank the last error is about, and returns status:
+ *     return oari_about(rank, oari_fail(OAR_E_TIMEOUT, ...)); */
+oar_status oari_about(int peer, oar_status status);
+
 /* Makes *record the calling thread's last error and returns its status. */
 oar_status oari_fail_with(const oar_error *record);
 

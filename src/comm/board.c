@@ -308,8 +308,17 @@ const oar_error *oari_board_published(const oari_board *board)
     return &board->control[first - 1]->record;
 }
 
+/* A rank that gave up waiting may have waited for one that itself waits; one
+ * that could see who is stopped (presence.c) knows better. */
+int oari_fault_sure(const oar_error *e)
+{
+    return e->status != OAR_E_TIMEOUT || strstr(e->text, ", stopped") != NULL;
+}
+
 int oari_fault_before(const oar_error *a, const oar_error *b)
 {
+    if (oari_fault_sure(a) != oari_fault_sure(b))
+        return oari_fault_sure(a);
     if (a->sequence != b->sequence)
         return a->sequence < b->sequence;
     return a->rank < b->rank;

@@ -207,6 +207,8 @@ const oar_error *oari_board_published(const oari_board *board);
 
 /* Of two faults that nobody can tell which was first, the one that counts. */
 int oari_fault_before(const oar_error *a, const oar_error *b);
+/* Whether it names the cause, and not only somebody who was waited for. */
+int oari_fault_sure(const oar_error *e);
 
 /* What I say in a council (council.h), and what a rank says: 0 if it has not
  * said anything. */

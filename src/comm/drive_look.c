@@ -11,11 +11,13 @@
 #include "base/status.h"
 #include "comm/dispute.h"
 #include "comm/drive.h"
+#include "comm/missed.h"
 #include "comm/presence.h"
 
 enum {
     LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
-    PUT_OFF_NS = 200000000     /* for the others to run out of time first */
+    PUT_OFF_NS = 200000000,    /* for the others to run out of time first */
+    FIRST_OPERATIONS = 3
 };
 
 static void timed_out(oar_group *g, const oar_work *work, int missing)
@@ -31,6 +33,20 @@ static void timed_out(oar_group *g, const oar_work *work, int missing)
     oari_group_break(g, work, missing);
 }
 
+/* A rank that has gone before it called anything may have given up while the
+ * group was made, because of another. */
+static int blames_another(oar_group *g, const oar_work *work, int rank)
+{
+    oar_error said;
+
+    if (work->sequence > FIRST_OPERATIONS ||
+        !oari_missed_word(g->store, g->name, g->rank, g->ranks, rank, &said))
+        return 0;
+    oari_fail_with(&said);
+    oari_group_break(g, work, said.peer);
+    return 1;
+}
+
 static void peer_gone(oar_group *g, const oar_work *work, int rank)
 {
     static const char *const how[] = {
@@ -40,6 +56,8 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
     };
     char who[400];
 
+    if (blames_another(g, work, rank))
+        return;
     oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
     oari_group_break(g, work, rank);
@@ -127,14 +145,14 @@ static int missing_by_word(const oar_group *g, const oari_exec *x)
 /* Who the operation waits for, if one rank can be named. */
 static int missing_rank(const oar_group *g, const oar_work *work)
 {
-    int rank;
+    int rank = find_stopped(g);
 
+    if (rank >= 0)
+        return rank;
     if (work->lane == NULL)
         return work->call.root;
     if (work->lane->exec.begun && g->board->member == NULL)
         return oari_meet_missing(g->board);
-    if ((rank = find_stopped(g)) >= 0)
-        return rank;
     return missing_by_word(g, &work->lane->exec);
 }
 
@@ -214,7 +232,8 @@ static void look_at_deadline(oar_group *g, oar_work *work)
     } else if (work->slow) {
         work->slow = 0;
         work->deadline_ns = oari_deadline(limit);
-    } else if (!work->put_off && waits_too(g, missing_rank(g, work))) {
+    } else if (!work->put_off && find_stopped(g) < 0 &&
+               waits_too(g, missing_rank(g, work))) {
         work->put_off = 1;
         work->deadline_ns = now + PUT_OFF_NS;
     } else
@@ -231,13 +250,35 @@ static void look_at(oar_group *g, oar_work *work)
         look_at_deadline(g, work);
 }
 
+static oar_work *any_work(const oari_engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL)
+            return e->lane[i].work;
+    return e->message;
+}
+
+/* A peer gave up waiting, perhaps for one that waits itself. If from here it
+ * can be seen who is stopped, that is said instead, and counts everywhere. */
+static void hear(oar_group *g, const oar_error *published)
+{
+    const oar_work *work = any_work(&g->engine);
+    int stopped =
+        oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
+
+    if (stopped >= 0)
+        timed_out(g, work, stopped);
+    else
+        oari_group_adopt(g, published);
+}
+
 void oari_drive_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
     const oar_error *published;
 
-    if ((published = oari_group_published(g)) != NULL)
-        oari_group_adopt(g, published);
+    if ((published = oari_group_published(g)) != NULL && !oari_group_broken(g))
+        hear(g, published);
     oari_dispute_look(g);
     if (oari_disputing(e->dispute))
         return; /* it has a deadline of its own */

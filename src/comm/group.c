@@ -19,11 +19,12 @@
 #include "base/thread.h"
 #include "comm/dispute.h"
 #include "comm/kin.h"
+#include "comm/missed.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
 enum {
-    SETTLE_MS = 30, /* for faults of other hosts that happened at once */
+    SETTLE_MS = 100, /* for faults of other hosts that happened at once */
     SETTLE_NAP_NS = 200000
 };
 
@@ -125,17 +126,19 @@ static void adopt(oar_group *group, const oar_error *record, int driver)
 }
 
 /* A fault that a peer has published came before mine, and stays the one that is
- * reported. */
-static int heard_of_one(oar_group *g, int driver)
+ * reported; unless mine (may be NULL) names the cause and that one does not. */
+static int heard_of_one(oar_group *g, const oar_error *mine, int driver)
 {
     const oar_error *published;
 
     if (driver && is_flooded(g) && !oari_group_broken(g))
         g->backend->progress(g->self); /* it may have come already */
     published = oari_group_published(g);
-    if (published != NULL)
-        adopt(g, published, driver);
-    return published != NULL;
+    if (published == NULL ||
+        (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(published)))
+        return 0;
+    adopt(g, published, driver);
+    return 1;
 }
 
 /* Whoever claimed the fault writes it down without waiting for anybody. */
@@ -149,7 +152,7 @@ void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
     oar_error why = *oar_last_error();
 
-    if (heard_of_one(group, 1) || !claim_fault(group)) {
+    if (heard_of_one(group, &why, 1) || !claim_fault(group)) {
         await_fault(group);
         return;
     }
@@ -201,7 +204,7 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
         return oari_fail(OAR_E_ARG, "group_abort of NULL");
     OARI_TRY(oari_group_owned(group));
     driver = oari_engine_try_hold(group);
-    if (!heard_of_one(group, driver) && claim_fault(group)) {
+    if (!heard_of_one(group, NULL, driver) && claim_fault(group)) {
         oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
                        group->rank,
                        reason != NULL ? reason : "no reason given");
@@ -450,7 +453,11 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
     if (build(g, env, meet_ms, world) != OAR_OK) {
-        oar_error why = *oar_last_error();
+        oar_error why;
+
+        if (g->name != NULL)
+            oari_missed(env->store, g->name, g->rank, g->ranks);
+        why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }

@@ -217,10 +217,11 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
         return say(store, key, o, rules);
     status = oar_store_get(store, key, meet_ms, &text, &bytes);
     if (status == OAR_E_TIMEOUT)
-        return oari_fail(OAR_E_TIMEOUT,
-                         "rank 0 did not come to group \"%s\" in %" PRId64
-                         " ms",
-                         name, meet_ms);
+        return oari_about(
+            0,
+            oari_fail(OAR_E_TIMEOUT,
+                      "rank 0 did not come to group \"%s\" in %" PRId64 " ms",
+                      name, meet_ms));
     if (status != OAR_OK)
         return status;
     status = read_text(text, o, algorithm, rules);

@@ -141,9 +141,11 @@ static oar_status read_note(meeting *m, int rank)
         oar_store_get(m->env->store, key, oari_deadline_left_ms(m->deadline_ns),
                       &value, &bytes);
     if (status == OAR_E_TIMEOUT)
-        return oari_fail(OAR_E_TIMEOUT,
-                         "rank %d did not join group \"%s\" in %lld ms", rank,
-                         m->env->name, (long long)m->env->core->meet_ms);
+        return oari_about(
+            rank,
+            oari_fail(OAR_E_TIMEOUT,
+                      "rank %d did not join group \"%s\" in %lld ms", rank,
+                      m->env->name, (long long)m->env->core->meet_ms));
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof(note))
@@ -379,15 +381,17 @@ static oar_status blame(const meeting *m, int peer, oar_status status)
     int rank = rank_of(m, peer);
 
     if (status == OAR_E_CLOSED)
-        return oari_fail(OAR_E_PEER,
-                         "rank %d died or left while group \"%s\" was made",
-                         rank, m->env->name);
-    if (status == OAR_E_TIMEOUT)
-        return oari_fail(OAR_E_TIMEOUT,
-                         "rank %d did not answer in the %lld ms for making "
-                         "group \"%s\"",
-                         rank, (long long)m->env->core->meet_ms, m->env->name);
-    return status;
+        oari_fail(status = OAR_E_PEER,
+                  "rank %d died or left while group \"%s\" was made", rank,
+                  m->env->name);
+    else if (status == OAR_E_TIMEOUT)
+        oari_fail(status,
+                  "rank %d did not answer in the %lld ms for making "
+                  "group \"%s\"",
+                  rank, (long long)m->env->core->meet_ms, m->env->name);
+    else
+        return status;
+    return oari_about(rank, status);
 }
 
 static oar_status call_on(meeting *m, int rank, int *socket)

@@ -159,13 +159,17 @@ static const oar_error *native_published(void *self)
     return oari_fault_before(there, here) ? there : here;
 }
 
+/* Other hosts are told what all on this one will say: of several that publish
+ * at once, the first. */
 static void native_publish(void *self, const oar_error *record)
 {
     native *n = self;
+    const oar_error *first;
 
     oari_board_publish(&n->base.board, record);
+    first = oari_board_published(&n->base.board);
     if (n->mesh != NULL)
-        tcp_publish(n->mesh, record);
+        tcp_publish(n->mesh, first != NULL ? first : record);
 }
 
 static void native_tell(void *self, const void *note)

@@ -125,9 +125,10 @@ static oar_status read_note(gathering *g, int rank)
     status = oar_store_get(
         env->store, key, oari_deadline_left_ms(g->deadline_ns), &value, &bytes);
     if (status == OAR_E_TIMEOUT)
-        return oari_fail(OAR_E_TIMEOUT,
-                         "rank %d did not join group \"%s\" in %lld ms", rank,
-                         env->name, (long long)env->core->meet_ms);
+        return oari_about(
+            rank, oari_fail(OAR_E_TIMEOUT,
+                            "rank %d did not join group \"%s\" in %lld ms",
+                            rank, env->name, (long long)env->core->meet_ms));
     if (status != OAR_OK)
         return status;
     if (bytes == sizeof *n)

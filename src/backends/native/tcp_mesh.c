@@ -252,15 +252,6 @@ static void say_goodbye(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
 }
 
-/* Whether the other end has reset it: nothing is sent any more, though the
- * kernel goes on counting what was not. */
-static int is_reset(const tcp_conn *c)
-{
-    struct pollfd look = { c->fd, 0, 0 };
-
-    return poll(&look, 1, 0) > 0 && (look.revents & (POLLERR | POLLHUP)) != 0;
-}
-
 /* Closing a socket with something unread in it would throw away what is still
  * to be sent. */
 static int has_unsent(tcp_mesh *m, tcp_conn *c)
@@ -274,7 +265,7 @@ static int has_unsent(tcp_mesh *m, tcp_conn *c)
     tcp_flush(m, c);
     while ((got = recv(c->fd, m->sink, TCP_SINK, MSG_DONTWAIT)) > 0)
         ;
-    if (got == 0 || (errno != EAGAIN && errno != EINTR) || is_reset(c))
+    if (got == 0 || (errno != EAGAIN && errno != EINTR))
         return 0; /* nobody is there to read it */
     return c->out_at < c->out_end || c->payload != NULL ||
            (ioctl(c->fd, SIOCOUTQ, &left) == 0 && left > 0);

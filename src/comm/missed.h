@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/missed.h: who is to blame when a group cannot be made.
+ *
+ * A rank that gives up may have waited for one that was itself waiting, or have
+ * heard only that another has left, which had its reason. So whoever gives up
+ * leaves word in the store whom it missed, before it lets go of anything, and
+ * then follows such words to the rank that has left none.
+ */
+#ifndef OARI_COMM_MISSED_H
+#define OARI_COMM_MISSED_H
+
+#include <oarsong/store.h>
+
+/* The last error says why this rank gives up on the group. If it is about a
+ * peer, puts what was said about the rank that is really missing in its place.
+ * Takes at most half a second where the store answers. */
+void oari_missed(oar_store *store, const char *name, int rank, int ranks);
+
+/* The same for a rank that has made the group, and sees another leave that gave
+ * it up: 0 if that one has not said anything. */
+int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
+                     int of, oar_error *said);
+
+#endif

@@ -1,0 +1,656 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fault suite: every row of a table (support/scenario.h) with real
+ * processes. One rank is struck; the others must return the same record, in
+ * time, that names it and the call that was under way on the rank that saw it
+ * first; use their buffers for something else without anybody disturbing them;
+ * get the same record from every later call; leave in good order; and nothing
+ * may be left behind. A rank that was only stopped goes on afterwards, finds
+ * that it is too late, and changes nothing.
+ *
+ *   scenario_test                  a sample in which any two values meet
+ *   scenario_test all              all rows; also OARSONG_TEST_ALL=1
+ *   scenario_test NUMBER...        these rows
+ * OARSONG_TEST_SEED is the seed (1). */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <oarsong/memory.h>
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+#include "comm/store_shelf.h"
+#include "support/verdict.h"
+
+enum {
+    NOTICED_MS = 2000,   /* a death, at the latest */
+    STOPPED_MS = 300,    /* the timeout where a rank is stopped or missing */
+    BEYOND_MS = 1000,    /* that timeout */
+    JOINED_MS = 1200,    /* the timeout of those that have joined others that
+                            have not */
+    TIMEOUT_MS = 30000,  /* of the groups: not what ends these operations */
+    DESTROYED_MS = 1000, /* a group that is broken */
+    SAMPLE = 150,        /* rows, unless all are wanted */
+    RUNS = 3,            /* that may go well for somebody after the strike */
+    EXIT_CODE = 7,
+    FIRST_MOMENTS = 24 /* of the first operation, among which is chosen */
+};
+
+typedef struct stage {
+    scenario s;
+    int moments[CREW_MAX]; /* of a meeting in which nobody is struck */
+    _Atomic int64_t struck_ns;
+    crew_flag warm; /* ranks whose first operation went well */
+    crew_flag told; /* survivors that have their record */
+    crew_flag woke; /* the stopped rank has its own */
+    witness of[CREW_MAX];
+} stage;
+
+/* What a rank acts with. */
+typedef struct actor {
+    crew *c;
+    stage *g;
+    witness *me;
+    int rank;
+    deed_hands hands;
+    oar_group *group;
+    char file[16];
+    int64_t called_ns; /* the last call */
+} actor;
+
+/* ---- strikes ------------------------------------------------------------- */
+
+static void crash(const scenario *s)
+{
+    int signal_number = scenario_draw(s, 10, 2) ? SIGSEGV : SIGABRT;
+
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void strike(void *arg)
+{
+    stage *g = arg;
+
+    if (atomic_load(&g->struck_ns) != 0)
+        return;
+    atomic_store(&g->struck_ns, oari_now_ns());
+    switch (g->s.how) {
+    case BY_KILL: raise(SIGKILL); break;
+    case BY_STOP: raise(SIGSTOP); break;
+    case BY_EXIT: exit(EXIT_CODE);
+    default: crash(&g->s);
+    }
+}
+
+static int code_of(const scenario *s)
+{
+    switch (s->how) {
+    case BY_KILL: return 128 + SIGKILL;
+    case BY_STOP: return 0;
+    case BY_EXIT: return EXIT_CODE;
+    default: return 128 + (scenario_draw(s, 10, 2) ? SIGSEGV : SIGABRT);
+    }
+}
+
+/* ---- moments ------------------------------------------------------------- */
+
+/* Whatever the library does to meet its peers comes through here: changes in
+ * the store, and these calls. Each has a moment before and one after. */
+static int moments, strike_at = -1;
+static stage *struck_in;
+
+static void pass_moment(void)
+{
+    if (moments++ == strike_at)
+        strike(struck_in);
+}
+
+static void watch_moments(stage *g, int at)
+{
+    struck_in = g;
+    moments = 0;
+    strike_at = at;
+}
+
+#define WITH_MOMENTS(type, call) \
+    do {                         \
+        type result_;            \
+        pass_moment();           \
+        result_ = (type)(call);  \
+        pass_moment();           \
+        return result_;          \
+    } while (0)
+
+int connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+    WITH_MOMENTS(int, syscall(SYS_connect, fd, address, length));
+}
+
+int accept4(int fd, struct sockaddr *restrict address,
+            socklen_t *restrict length, int flags)
+{
+    WITH_MOMENTS(int, syscall(SYS_accept4, fd, address, length, flags));
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    WITH_MOMENTS(ssize_t, syscall(SYS_sendmsg, fd, message, flags));
+}
+
+ssize_t recvmsg(int fd, struct msghdr *message, int flags)
+{
+    WITH_MOMENTS(ssize_t, syscall(SYS_recvmsg, fd, message, flags));
+}
+
+ssize_t readv(int fd, const struct iovec *piece, int pieces)
+{
+    WITH_MOMENTS(ssize_t, syscall(SYS_readv, fd, piece, pieces));
+}
+
+static oari_shelf_ops mortal_ops;
+static const oari_shelf_ops *file_ops;
+
+static oar_status mortal_update(void *self, const char *key,
+                                oari_change_fn change, void *arg)
+{
+    WITH_MOMENTS(oar_status, file_ops->update(self, key, change, arg));
+}
+
+static oar_status mortal_store(const crew *c, oar_store **store)
+{
+    oar_status status = crew_store(c, store);
+    oari_shelf *shelf;
+
+    if (status != OAR_OK)
+        return status;
+    shelf = (*store)->self;
+    file_ops = shelf->ops;
+    mortal_ops = *file_ops;
+    mortal_ops.update = mortal_update;
+    shelf->ops = &mortal_ops;
+    return OAR_OK;
+}
+
+/* ---- joining ------------------------------------------------------------- */
+
+/* A rank that has joined waits longer than one that has not: those give up
+ * first, and say why. */
+static int64_t timeout_of(const scenario *s)
+{
+    return s->phase == IN_MEETING ? JOINED_MS
+           : s->how == BY_STOP    ? STOPPED_MS
+                                  : TIMEOUT_MS;
+}
+
+/* Of "native": the first half of the ranks, rounded up, is on one host. */
+static void choose_host(const actor *a)
+{
+    if (strcmp(scenario_backends[a->g->s.backend], "native") == 0)
+        setenv("OARSONG_HOST_ID", a->rank < (a->c->ranks + 1) / 2 ? "a" : "b",
+               1);
+}
+
+static oar_status join(actor *a)
+{
+    const scenario *s = &a->g->s;
+    int meeting = s->phase == IN_MEETING;
+    oar_group_opts o =
+        deed_opts(&s->deed, meeting ? STOPPED_MS : CREW_PATIENCE_MS);
+    oar_store *store;
+    oar_status status = mortal_store(a->c, &store);
+
+    if (status != OAR_OK)
+        return status;
+    choose_host(a);
+    o.backend = scenario_backends[s->backend];
+    a->called_ns = oari_now_ns();
+    status = oar_group_create(store, a->rank, a->c->ranks, &o, &a->group);
+    oar_store_destroy(store);
+    return status;
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+static void begin_call(actor *a, oar_coll kind)
+{
+    a->me->kind = kind;
+    a->hands.file = a->file;
+    a->hands.line = ++a->me->calls;
+    a->called_ns = oari_now_ns();
+}
+
+static oar_status do_deed(actor *a, int64_t timeout_ms)
+{
+    begin_call(a, a->hands.deed->kind);
+    deed_fill(&a->hands);
+    return deed_run(&a->hands, a->group, timeout_ms);
+}
+
+static oar_status do_barrier(actor *a, int64_t timeout_ms)
+{
+    oar_call_opts o = oar_call_opts_init();
+
+    o.timeout_ms = timeout_ms;
+    begin_call(a, OAR_COLL_BARRIER);
+    return oar_barrier_at(a->file, a->hands.line, a->group, &o, NULL);
+}
+
+/* One that goes well on all ranks; its steps are counted. */
+static int warm_up(actor *a)
+{
+    deed_watch(-1, NULL, NULL);
+    CREW_CHECK(a->c, a->rank, do_deed(a, CREW_PATIENCE_MS) == OAR_OK);
+    CREW_CHECK(a->c, a->rank, deed_right(&a->hands));
+    crew_raise(&a->g->warm); /* a barrier could hear of the strike */
+    CREW_CHECK(
+        a->c, a->rank,
+        crew_await(&a->g->warm, (uint32_t)a->c->ranks, CREW_PATIENCE_MS));
+    return 0;
+}
+
+/* Where some rank had done its part before it was struck, operations may be
+ * whole for others; one that waits for all ranks fails. */
+static int run_until_failure(actor *a)
+{
+    int64_t timeout_ms = timeout_of(&a->g->s);
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < RUNS && status == OAR_OK; i++) {
+        status = do_deed(a, timeout_ms);
+        CREW_CHECK(a->c, a->rank, status != OAR_OK || deed_right(&a->hands));
+    }
+    if (status == OAR_OK)
+        status = do_barrier(a, timeout_ms);
+    CREW_CHECK(a->c, a->rank, status != OAR_OK);
+    a->me->status = status;
+    return 0;
+}
+
+/* ---- the victim ---------------------------------------------------------- */
+
+static void aim_inside(actor *a)
+{
+    static const int visits[] = { 0, 0, 1, 5 };
+    const scenario *s = &a->g->s;
+    int steps = deed_steps();
+
+    deed_watch_wait(scenario_draw(s, 11, steps > 0 ? steps : 1),
+                    visits[scenario_draw(s, 12, 4)], strike, a->g);
+}
+
+/* The first operation: at a step, or at a moment of making connections. */
+static void aim_first(actor *a)
+{
+    const scenario *s = &a->g->s;
+
+    if (s->backend == 0 || scenario_draw(s, 13, 3) == 0)
+        deed_watch(scenario_draw(s, 14, 8), strike, a->g);
+    else
+        watch_moments(a->g, scenario_draw(s, 15, FIRST_MOMENTS));
+}
+
+/* Whatever was aimed at may not be there: then it is struck afterwards. A rank
+ * that goes on after it was stopped gets an error of its own. */
+static int be_victim(actor *a)
+{
+    stage *g = a->g;
+
+    if (g->s.phase == IN_FIRST)
+        aim_first(a);
+    else if (g->s.phase == INSIDE)
+        aim_inside(a);
+    else
+        strike(g);
+    if (do_deed(a, timeout_of(&g->s)) == OAR_OK)
+        strike(g);
+    if (run_until_failure(a) != 0)
+        return 1;
+    crew_raise(&g->woke);
+    oar_group_destroy(a->group);
+    return 0;
+}
+
+/* ---- survivors ----------------------------------------------------------- */
+
+/* Since the strike, or since the call, whichever was later. */
+static int in_time(const actor *a)
+{
+    const scenario *s = &a->g->s;
+    int64_t struck = atomic_load(&a->g->struck_ns);
+    int64_t since = struck > a->called_ns ? struck : a->called_ns;
+    int64_t limit = !a->me->joined      ? STOPPED_MS + BEYOND_MS
+                    : s->how == BY_STOP ? timeout_of(s) + BEYOND_MS
+                                        : NOTICED_MS;
+
+    return crew_ms_since(since) < limit;
+}
+
+static unsigned char pattern(const actor *a, size_t i, int out)
+{
+    return (unsigned char)(i * 7 + (size_t)a->rank * 31 + (size_t)out * 101);
+}
+
+static void refill(actor *a)
+{
+    deed_hands *h = &a->hands;
+    unsigned char *in = (unsigned char *)h->in, *out = (unsigned char *)h->out;
+
+    for (size_t i = 0; i < h->in_count * sizeof(float); i++)
+        in[i] = pattern(a, i, 0);
+    for (size_t i = 0; in != out && i < h->out_count * sizeof(float); i++)
+        out[i] = pattern(a, i, 1);
+}
+
+static int is_undisturbed(const actor *a)
+{
+    const deed_hands *h = &a->hands;
+    const unsigned char *in = (const unsigned char *)h->in;
+    const unsigned char *out = (const unsigned char *)h->out;
+
+    for (size_t i = 0; i < h->in_count * sizeof(float); i++)
+        if (in[i] != pattern(a, i, 0))
+            return 0;
+    for (size_t i = 0; in != out && i < h->out_count * sizeof(float); i++)
+        if (out[i] != pattern(a, i, 1))
+            return 0;
+    return 1;
+}
+
+/* Every later call returns the same. */
+static int check_later_calls(actor *a)
+{
+    const witness *me = a->me;
+    float x = 0;
+    oar_span one = oar_span_of(&x, 1, OAR_F32);
+    int next = (a->rank + 1) % a->c->ranks;
+
+    CREW_CHECK(a->c, a->rank, oar_barrier(a->group, NULL, NULL) == me->status);
+    CREW_CHECK(a->c, a->rank,
+               strcmp(oar_last_error_text(), me->record.text) == 0);
+    CREW_CHECK(a->c, a->rank,
+               oar_send(a->group, one, next, 9, NULL, NULL) == me->status);
+    CREW_CHECK(a->c, a->rank,
+               strcmp(oar_last_error_text(), me->record.text) == 0);
+    return 0;
+}
+
+static int leave(actor *a)
+{
+    int64_t start = oari_now_ns();
+
+    oar_group_destroy(a->group);
+    CREW_CHECK(a->c, a->rank, crew_ms_since(start) < DESTROYED_MS);
+    a->group = NULL;
+    return 0;
+}
+
+/* Until nobody is under way any more who could disturb. */
+static int await_others(actor *a)
+{
+    stage *g = a->g;
+
+    CREW_CHECK(
+        a->c, a->rank,
+        crew_await(&g->told, (uint32_t)a->c->ranks - 1, CREW_PATIENCE_MS));
+    if (g->s.how == BY_STOP)
+        CREW_CHECK(a->c, a->rank, crew_await(&g->woke, 1, CREW_PATIENCE_MS));
+    return 0;
+}
+
+/* By the seed, the group is there or gone when the others end theirs. */
+static int live_on(actor *a)
+{
+    int early = scenario_draw(&a->g->s, 16, 2);
+
+    refill(a);
+    if (early && (check_later_calls(a) || leave(a)))
+        return 1;
+    crew_raise(&a->g->told);
+    if (await_others(a) != 0)
+        return 1;
+    CREW_CHECK(a->c, a->rank, is_undisturbed(a));
+    return early ? 0 : check_later_calls(a) || leave(a);
+}
+
+static int survive(actor *a)
+{
+    witness *me = a->me;
+
+    if (run_until_failure(a) != 0)
+        return 1;
+    CREW_CHECK(a->c, a->rank, in_time(a));
+    me->record.size = sizeof me->record;
+    CREW_CHECK(a->c, a->rank,
+               oar_group_fault(a->group, &me->record) == me->status);
+    me->failed = 1;
+    return live_on(a);
+}
+
+/* There is no group: its own last error is all a rank has. */
+static int survive_meeting(actor *a)
+{
+    a->me->record = *oar_last_error();
+    CREW_CHECK(a->c, a->rank, in_time(a));
+    a->me->failed = 1;
+    crew_raise(&a->g->told);
+    return await_others(a);
+}
+
+/* ---- a rank -------------------------------------------------------------- */
+
+static int act(actor *a)
+{
+    const scenario *s = &a->g->s;
+    int victim = a->rank == s->victim;
+
+    watch_moments(a->g, victim && s->phase == IN_MEETING
+                            ? scenario_draw(s, 17, a->g->moments[a->rank])
+                            : -1);
+    a->me->status = join(a);
+    watch_moments(a->g, -1);
+    a->me->joined = a->me->status == OAR_OK;
+    CREW_CHECK(a->c, a->rank, a->me->joined || s->phase == IN_MEETING);
+    if (victim && !a->me->joined)
+        return crew_raise(&a->g->woke), 0;
+    if (!a->me->joined)
+        return survive_meeting(a);
+    if ((s->phase == INSIDE || s->phase == BETWEEN) && warm_up(a) != 0)
+        return 1;
+    return victim ? be_victim(a) : survive(a);
+}
+
+static uint64_t allocations(void)
+{
+    oar_memory_stats stats = oar_memory_stats_init();
+
+    oar_memory_read(&stats);
+    return stats.live;
+}
+
+static int play(crew *c, int rank, void *arg)
+{
+    stage *g = arg;
+    actor a = { .c = c, .g = g, .rank = rank, .me = &g->of[rank] };
+    int descriptors;
+    uint64_t live;
+
+    snprintf(a.file, sizeof a.file, "rank%d.c", rank);
+    CREW_CHECK(c, rank,
+               deed_take(&a.hands, &g->s.deed, rank, c->ranks) == OAR_OK);
+    descriptors = crew_descriptors();
+    live = allocations();
+    if (act(&a) != 0)
+        return 1;
+    CREW_CHECK(c, rank, crew_descriptors() == descriptors);
+    CREW_CHECK(c, rank, allocations() == live);
+    deed_drop(&a.hands);
+    return 0;
+}
+
+/* How many moments a meeting has, if nobody is struck. */
+static int count(crew *c, int rank, void *arg)
+{
+    stage *g = arg;
+    actor a = { .c = c, .g = g, .rank = rank };
+
+    CREW_CHECK(c, rank, join(&a) == OAR_OK);
+    g->moments[rank] = moments;
+    CREW_CHECK(c, rank, oar_barrier(a.group, NULL, NULL) == OAR_OK);
+    oar_group_destroy(a.group);
+    return 0;
+}
+
+/* ---- a row --------------------------------------------------------------- */
+
+/* A survivor that has ended without having been told has failed. */
+static int await_survivors(crew *c, stage *g, reason why)
+{
+    int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
+    int code;
+
+    while (!crew_await(&g->told, (uint32_t)c->ranks - 1, 20)) {
+        for (int r = 0; r < c->ranks; r++)
+            if (r != g->s.victim && (code = crew_wait(c, r, 0)) != CREW_LATE)
+                return verdict_say(why, "rank %d ended with %d", r, code);
+        if (oari_now_ns() > deadline)
+            return verdict_say(why, "%d of %d survivors were told",
+                               (int)atomic_load(&g->told), c->ranks - 1);
+    }
+    return 1;
+}
+
+static int await_end(crew *c, int rank, int code, reason why)
+{
+    int ended;
+
+    if (c->pid[rank] == 0)
+        return 1;
+    ended = crew_wait(c, rank, CREW_PATIENCE_MS);
+    if (ended == code)
+        return 1;
+    return verdict_say(why, "rank %d ended with %d, not %d", rank, ended, code);
+}
+
+static int follow(crew *c, stage *g, reason why)
+{
+    int victim = g->s.victim;
+
+    if (!await_survivors(c, g, why))
+        return 0;
+    if (g->s.how == BY_STOP) {
+        if (!crew_wait_stopped(c, victim, CREW_PATIENCE_MS))
+            return verdict_say(why, "the victim was not stopped");
+        kill(c->pid[victim], SIGCONT);
+    }
+    for (int r = 0; r < c->ranks; r++)
+        if (!await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
+            return 0;
+    return verdict_reach(&g->s, g->of, why);
+}
+
+/* Of each backend and size, counted when first needed. */
+static void find_moments(stage *g)
+{
+    static int known[SCENARIO_BACKENDS][CREW_MAX + 1][CREW_MAX];
+    int *mine = known[g->s.backend][g->s.ranks];
+    crew c;
+
+    if (mine[0] == 0) {
+        crew_start(&c, g->s.ranks, count, g, "moments of a meeting");
+        for (int r = 0; r < c.ranks; r++)
+            crew_expect(&c, r, 0);
+        crew_end(&c);
+        memcpy(mine, g->moments, sizeof g->moments);
+    }
+    memcpy(g->moments, mine, sizeof g->moments);
+}
+
+/* 1 if all was as it must be. */
+static int run_row(int number, uint64_t seed)
+{
+    stage *g = crew_page(sizeof *g);
+    char name[128];
+    reason why = "";
+    const char *rest;
+    crew c;
+
+    scenario_make(&g->s, number, seed);
+    scenario_name(&g->s, name, sizeof name);
+    if (g->s.phase == IN_MEETING)
+        find_moments(g);
+    crew_start(&c, g->s.ranks, play, g, "%d: %s", number, name);
+    follow(&c, g, why);
+    rest = crew_close(&c);
+    if (why[0] == 0 && rest != NULL)
+        verdict_say(why, "%s", rest);
+    if (why[0] != 0)
+        print_message("scenario %d (%s) with seed %llu: %s\n", number, name,
+                      (unsigned long long)seed, why);
+    crew_drop_page(g, sizeof *g);
+    return why[0] == 0;
+}
+
+/* ---- the tests ----------------------------------------------------------- */
+
+static uint64_t seed = 1;
+static int wanted[SCENARIO_MOST], wanted_count;
+
+static void a_rank_that_is_struck_is_named_to_all_survivors(void **state)
+{
+    int64_t start = oari_now_ns();
+    int failed = 0;
+
+    for (int i = 0; i < wanted_count; i++)
+        failed += !run_row(wanted[i], seed);
+    print_message("%d of %d scenarios, seed %llu, %lld ms: %d failed\n",
+                  wanted_count, scenario_count(), (unsigned long long)seed,
+                  (long long)crew_ms_since(start), failed);
+    assert_int_equal(failed, 0);
+}
+
+static void any_two_values_of_the_table_meet(void **state)
+{
+    static int order[SCENARIO_MOST];
+    int first;
+
+    assert_in_range(scenario_count(), 300, SCENARIO_MOST);
+    first = scenario_order(seed, order);
+    assert_in_range(first, 40, SAMPLE);
+}
+
+static void choose_rows(int argc, char **argv)
+{
+    const char *given = getenv("OARSONG_TEST_SEED");
+    const char *all = getenv("OARSONG_TEST_ALL");
+
+    if (given != NULL)
+        seed = strtoull(given, NULL, 10);
+    scenario_order(seed, wanted);
+    wanted_count = SAMPLE;
+    if ((all != NULL && strcmp(all, "1") == 0) ||
+        (argc == 2 && strcmp(argv[1], "all") == 0))
+        wanted_count = scenario_count();
+    else if (argc > 1)
+        wanted_count = 0;
+    for (int i = 1; wanted_count < i && i < argc; i++)
+        wanted[wanted_count++] = atoi(argv[i]) % scenario_count();
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_two_values_of_the_table_meet),
+        cmocka_unit_test(a_rank_that_is_struck_is_named_to_all_survivors),
+    };
+
+    choose_rows(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
