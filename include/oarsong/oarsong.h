@@ -34,6 +34,7 @@
 #include <oarsong/dlpack.h>
 
 /* both */
+#include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
 
 #endif

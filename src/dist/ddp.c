@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddp: a module around a module whose gradients are averaged over ranks. The
- * work is in bucket.c; this ties it to forward and backward. */
+/* ddp: a module around a module whose gradients are averaged over ranks. */
 #include <oarsong/ddp.h>
 
 #include <string.h>
@@ -10,43 +9,49 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "dist/agree.h"
-#include "dist/bucket.h"
+#include "dist/ddp.h"
 
-typedef struct ddp {
-    oari_reducer reducer;
-} ddp;
-
-static oar_status finish_backward(void *arg)
+static oar_status share_buffers(const oari_ddp *d)
 {
-    return oari_reducer_finish(arg);
+    for (int i = 0; i < oar_module_buffers(d->module); i++) {
+        oar_span span;
+
+        OARI_TRY(oar_tensor_span(oar_module_buffer(d->module, i), &span));
+        OARI_TRY(oar_broadcast(d->group, span, 0, NULL, NULL));
+    }
+    return OAR_OK;
 }
 
 static oar_tensor *ddp_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *x)
 {
-    ddp *d = oar_module_self(module);
-    oar_tensor *y = oar_forward(tape, oar_module_child(module, 0), x);
+    oari_ddp *d = oar_module_self(module);
+    oar_tensor *y;
 
+    if (tape != NULL && d->opts.broadcast_buffers && d->no_sync == 0 &&
+        share_buffers(d) != OAR_OK)
+        return NULL;
+    y = oar_forward(tape, oar_module_child(module, 0), x);
     if (y == NULL || tape == NULL)
         return y;
-    oari_reducer_reset(&d->reducer);
-    if (oar_tape_defer(tape, finish_backward, &d->reducer) != OAR_OK)
-        return NULL;
-    return y;
+    oari_ddp_begin(d);
+    return oar_tape_defer(tape, oari_ddp_finish, d) == OAR_OK ? y : NULL;
 }
 
 static void ddp_destroy(void *self)
 {
-    oari_reducer_clear(&((ddp *)self)->reducer);
+    oari_ddp_clear(self);
 }
 
 static const oar_module_class ddp_class = {
     .size = sizeof(oar_module_class),
     .name = "ddp",
-    .self_size = sizeof(ddp),
+    .self_size = sizeof(oari_ddp),
     .forward = ddp_forward,
     .destroy = ddp_destroy,
 };
+
+/* ---- wrapping ------------------------------------------------------------ */
 
 /* The parameters that are trained, each once, though tied ones are listed
  * twice. Returns how many. */
@@ -65,18 +70,16 @@ static int collect(const oar_module *module, oar_tensor **param)
     return found;
 }
 
-static oar_status make_reducer(oar_module *wrapped, oar_group *group,
-                               const oar_ddp_opts *o)
+static oar_status listen(oar_module *wrapped)
 {
-    ddp *d = oar_module_self(wrapped);
     size_t room = (size_t)oar_module_params(wrapped) + 1;
     oar_tensor **param = oari_alloc(room, sizeof *param);
     oar_status status;
 
     if (param == NULL)
         return OAR_E_NOMEM;
-    status = oari_reducer_init(&d->reducer, group, collect(wrapped, param),
-                               param, o->bucket_bytes);
+    status = oari_ddp_listen(oar_module_self(wrapped), collect(wrapped, param),
+                             param);
     oari_free(param);
     return status;
 }
@@ -85,11 +88,17 @@ static oar_status make_reducer(oar_module *wrapped, oar_group *group,
 static oar_status build(oar_module *inner, oar_group *group,
                         const oar_ddp_opts *o, oar_module *wrapped)
 {
+    oari_ddp *d = oar_module_self(wrapped);
+
+    d->group = group;
+    d->module = wrapped;
+    d->opts = *o;
+    d->weight = 1;
     OARI_TRY(oar_module_add_child(wrapped, "module", inner));
     OARI_TRY(oari_agree_on_params(wrapped, group));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));
-    return make_reducer(wrapped, group, o);
+    return listen(wrapped);
 }
 
 oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
@@ -122,20 +131,115 @@ oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
     return OAR_OK;
 }
 
-oar_status oar_ddp_read_stats(const oar_module *wrapped, oar_ddp_stats *stats)
+/* ---- what users ask of it ------------------------------------------------ */
+
+/* NULL, and a failure, if it is no wrapped module. */
+static oari_ddp *ddp_of(const oar_module *wrapped, const char *what)
 {
-    oar_ddp_stats now = { .size = sizeof now };
     oar_module *module;
-    const ddp *d;
 
     if (wrapped == NULL ||
-        strcmp(oar_module_name(wrapped), ddp_class.name) != 0)
-        return oari_fail(OAR_E_ARG, "ddp_read_stats of a module that is not "
-                                    "wrapped");
+        strcmp(oar_module_name(wrapped), ddp_class.name) != 0) {
+        oari_fail(OAR_E_ARG, "%s of a module that is not wrapped", what);
+        return NULL;
+    }
     memcpy(&module, &wrapped, sizeof module);
-    d = oar_module_self(module);
-    now.reduced_bytes = d->reducer.reduced_bytes;
-    now.copied_bytes = d->reducer.copied_bytes;
-    now.buckets = d->reducer.buckets;
+    return oar_module_self(module);
+}
+
+oar_status oar_ddp_no_sync_begin(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_no_sync_begin");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    d->no_sync++;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_no_sync_end(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_no_sync_end");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    if (d->no_sync == 0)
+        return oari_fail(OAR_E_STATE, "ddp_no_sync_end without a beginning");
+    d->no_sync--;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_weigh(oar_module *wrapped, double weight)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_weigh");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oar_reducer_weigh(d->reducer, weight));
+    d->weight = weight;
+    return OAR_OK;
+}
+
+/* Takes part in the others' step: nothing of this rank's counts. */
+static oar_status shadow(oari_ddp *d)
+{
+    oar_status status;
+
+    oari_ddp_begin(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, 0));
+    status = oari_ddp_finish(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, d->weight));
+    return status;
+}
+
+oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_join");
+    int32_t count = has_input != 0;
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    if (active == NULL || !d->opts.weighted)
+        return oari_fail(OAR_E_ARG, "ddp_join without %s",
+                         active == NULL ? "a place for the answer"
+                                        : "weighted in the options");
+    OARI_TRY(oar_all_reduce(d->group, oar_span_of(&count, 1, OAR_I32), OAR_SUM,
+                            OAR_OPTS(oar_call_opts, .label = "join"), NULL));
+    if (!has_input && count > 0)
+        OARI_TRY(shadow(d));
+    *active = count;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_check_replicas(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_check_replicas");
+    oari_replica_question question = { { 0 }, NULL };
+    oar_status status;
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oari_replica_ask(d, &question));
+    status = oari_replica_answer(d, &question);
+    oar_work_release(question.work);
+    return status;
+}
+
+oar_status oar_ddp_read_stats(const oar_module *wrapped, oar_ddp_stats *stats)
+{
+    oar_reducer_stats r = oar_reducer_stats_init();
+    oar_ddp_stats now = { .size = sizeof now };
+    const oari_ddp *d = ddp_of(wrapped, "ddp_read_stats");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oar_reducer_read_stats(d->reducer, &r));
+    now.reduced_bytes = r.reduced_bytes;
+    now.copied_bytes = d->copied_bytes;
+    now.buckets = r.buckets;
+    now.communication_s = r.communication_s;
+    now.exposed_s = r.exposed_s;
+    now.passes = r.passes;
+    now.unused = d->unused;
     return oari_struct_give(stats, &now, sizeof now, "ddp stats");
 }
