@@ -36,5 +36,6 @@
 /* both */
 #include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
+#include <oarsong/syncbn.h>
 
 #endif

@@ -31,8 +31,8 @@ typedef struct oar_bucket {
     int index, buckets; /* this one, of so many */
     oar_span data;      /* what is reduced, gaps and flags included */
     int arrays;
-    const int *array;   /* which ones, in the order they lie there */
-    const size_t *at;   /* where each begins, in elements */
+    const int *array; /* which ones, in the order they lie there */
+    const size_t *at; /* where each begins, in elements */
     const size_t *count;
     double weight; /* of this rank's numbers in the mean */
     int weighted;  /* or all ranks weigh the same */
@@ -56,19 +56,19 @@ typedef struct oar_reduce_hook {
 OAR_OPTS_INIT(oar_reduce_hook);
 
 /* Hooks that come with the library. arg is theirs.
- * Half: the numbers travel as OAR_F16 or OAR_BF16, are summed in f32 and rounded
- * once. */
+ * Half: the numbers travel as OAR_F16 or OAR_BF16, are summed in f32 and
+ * rounded once. */
 OAR_API oar_status oar_hook_half(oar_dtype dtype, oar_reduce_hook *hook);
 
 typedef struct oar_power_sgd_opts {
     size_t size;
-    int rank;          /* 0 means 1 */
-    int64_t start;     /* passes that are reduced in full first; 0 means 10,
-                          below 0 none */
-    double least;      /* only matrices that become this many times smaller; 0
-                          means 2 */
+    int rank;      /* 0 means 1 */
+    int64_t start; /* passes that are reduced in full first; 0 means 10,
+                      below 0 none */
+    double least;  /* only matrices that become this many times smaller; 0
+                      means 2 */
     uint64_t seed;
-    int no_feedback;   /* do not keep what was lost for the next pass */
+    int no_feedback; /* do not keep what was lost for the next pass */
 } oar_power_sgd_opts;
 OAR_OPTS_INIT(oar_power_sgd_opts);
 
@@ -84,12 +84,12 @@ typedef struct oar_reducer_opts {
     size_t bucket_bytes; /* 0 means 25 MiB; SIZE_MAX: one for each dtype */
     size_t first_bucket_bytes; /* of the one that is ready first; 0 means 1 MiB,
                                   or bucket_bytes if that is less */
-    int reorder; /* cut anew after the first pass, in the order in which arrays
-                    got ready on rank 0: spans move then */
-    int weighted;              /* a weighted mean, see oar_reducer_weigh */
-    int static_graph;          /* the same arrays are ready in every pass */
+    int reorder;  /* cut anew after the first pass, in the order in which arrays
+                     got ready on rank 0: spans move then */
+    int weighted; /* a weighted mean, see oar_reducer_weigh */
+    int static_graph;            /* the same arrays are ready in every pass */
     const oar_reduce_hook *hook; /* copied; the reducer's from then on */
-    const char *const *names;  /* of the arrays, for messages; copied */
+    const char *const *names;    /* of the arrays, for messages; copied */
 } oar_reducer_opts;
 OAR_OPTS_INIT(oar_reducer_opts);
 

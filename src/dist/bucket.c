@@ -97,8 +97,7 @@ static oar_status take_memory(oari_bucket *b, int index, int buckets)
 
     OARI_TRY(oar_storage_create(data->count * oar_dtype_size(data->dtype), 1,
                                 &b->storage));
-    *data =
-        oar_span_of(oar_storage_data(b->storage), data->count, data->dtype);
+    *data = oar_span_of(oar_storage_data(b->storage), data->count, data->dtype);
     memset(data->data, 0, data->count * oar_dtype_size(data->dtype));
     b->is.size = sizeof b->is;
     b->is.index = index;

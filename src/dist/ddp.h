@@ -29,11 +29,11 @@ typedef struct oari_ddp {
     int slots;
     oari_ddp_slot *slot;
     oar_ddp_opts opts;
-    int no_sync;    /* how deep */
-    int pending;    /* passes added up since the last that reduced */
-    int syncing;    /* the pass under way reduces */
-    int told;       /* unused parameters have been named */
-    double weight;  /* as the user said */
+    int no_sync;   /* how deep */
+    int pending;   /* passes added up since the last that reduced */
+    int syncing;   /* the pass under way reduces */
+    int told;      /* unused parameters have been named */
+    double weight; /* as the user said */
     uint64_t copied_bytes;
     int unused;
 } oari_ddp;

@@ -21,8 +21,8 @@ static oar_tensor *gradient_elsewhere(const oari_ddp_slot *s)
 {
     oar_tensor *grad = oar_tensor_grad(s->param);
 
-    return grad != NULL && oar_tensor_const_data(grad) !=
-                               oar_tensor_const_data(s->home)
+    return grad != NULL &&
+                   oar_tensor_const_data(grad) != oar_tensor_const_data(s->home)
                ? grad
                : NULL;
 }
@@ -83,9 +83,9 @@ static oar_status make_home(oari_ddp_slot *s, oar_tensor **home)
     const oar_reducer *r = s->owner->reducer;
     const oari_slot *place = &r->slot[s->index];
 
-    *home = oar_view_of(NULL, r->bucket[place->bucket].storage,
-                        (int64_t)place->at, oar_tensor_dtype(s->param),
-                        oar_tensor_shape(s->param));
+    *home =
+        oar_view_of(NULL, r->bucket[place->bucket].storage, (int64_t)place->at,
+                    oar_tensor_dtype(s->param), oar_tensor_shape(s->param));
     return *home != NULL ? OAR_OK : oar_last_error()->status;
 }
 
@@ -217,9 +217,8 @@ static oar_status make_reducer(oari_ddp *d)
     if (array == NULL)
         return OAR_E_NOMEM;
     for (int i = 0; i < d->slots; i++)
-        array[i] =
-            oar_span_of(NULL, (size_t)oar_tensor_count(d->slot[i].param),
-                        oar_tensor_dtype(d->slot[i].param));
+        array[i] = oar_span_of(NULL, (size_t)oar_tensor_count(d->slot[i].param),
+                               oar_tensor_dtype(d->slot[i].param));
     o.bucket_bytes = d->opts.bucket_bytes;
     o.first_bucket_bytes = d->opts.first_bucket_bytes;
     o.reorder = !d->opts.keep_order;

@@ -270,7 +270,8 @@ static oar_status learn_from_first(oar_reducer *r)
     return status;
 }
 
-/* ---- the end of a pass ---------------------------------------------------- */
+/* ---- the end of a pass ----------------------------------------------------
+ */
 
 static oar_status end_pass(oar_reducer *r, int64_t since)
 {

@@ -52,13 +52,13 @@ struct oar_reducer {
     int arrays, buckets;
     oari_slot *slot;
     oari_bucket *bucket;
-    int *order;      /* arrays as they lie in the buckets, one after the other */
+    int *order; /* arrays as they lie in the buckets, one after the other */
     size_t *at, *count; /* and where, and how many elements */
-    size_t flags_at; /* in the last bucket: one number for each array */
-    int *came;       /* arrays in the order they got ready */
-    int ready;       /* how many have, in this pass */
-    int begun;       /* buckets that are on their way */
-    int cut_anew;    /* it has been */
+    size_t flags_at;    /* in the last bucket: one number for each array */
+    int *came;          /* arrays in the order they got ready */
+    int ready;          /* how many have, in this pass */
+    int begun;          /* buckets that are on their way */
+    int cut_anew;       /* it has been */
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */

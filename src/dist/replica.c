@@ -70,9 +70,9 @@ static oar_status find_difference(const oari_ddp *d)
         return OAR_E_NOMEM;
     for (int i = 0; i < d->slots; i++)
         mine[i] = hash_of(d->slot[i].param, 0);
-    status = oar_all_gather(d->group, oar_span_of(mine, n, OAR_U64),
-                            oar_span_of(mine + n, n * ranks, OAR_U64), NULL,
-                            NULL);
+    status =
+        oar_all_gather(d->group, oar_span_of(mine, n, OAR_U64),
+                       oar_span_of(mine + n, n * ranks, OAR_U64), NULL, NULL);
     if (status == OAR_OK)
         status = name_difference(d, mine + n);
     oari_free(mine);
