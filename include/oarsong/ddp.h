@@ -26,6 +26,8 @@ typedef struct oar_ddp_opts {
                         ranks are the same; 0 means 100, below 0 never */
     int broadcast_buffers; /* 1: rank 0's buffers to all before every forward
                               that is recorded */
+    int sharded; /* reduce-scatter instead: gradients are the mean only in this
+                    rank's pieces, see zero.h; without hooks */
 } oar_ddp_opts;
 OAR_OPTS_INIT(oar_ddp_opts);
 
@@ -49,6 +51,11 @@ OAR_OPTS_INIT(oar_ddp_opts);
  * as long as the module. */
 OAR_API oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
                                 const oar_ddp_opts *opts, oar_module **wrapped);
+
+/* PowerSGD for the parameters of a module that is going to be wrapped. */
+OAR_API oar_status oar_hook_power_sgd_for(const oar_module *module,
+                                          const oar_power_sgd_opts *opts,
+                                          oar_reduce_hook *hook);
 
 /* Between these, backward passes leave this rank's own gradients, added up; the
  * first pass after them reduces the sum. May be nested. */

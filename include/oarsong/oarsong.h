@@ -37,5 +37,6 @@
 #include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
+#include <oarsong/zero.h>
 
 #endif

@@ -112,6 +112,15 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets)
     oari_free(bucket);
 }
 
+/* So that all slices are equal, and begin on a line. */
+static void even_out(const oar_reducer *r, oar_span *data)
+{
+    size_t ranks = (size_t)oar_group_size(r->group);
+    size_t part = (data->count + ranks - 1) / ranks;
+
+    data->count = rounded(part, data->dtype) * ranks;
+}
+
 oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
 {
     oari_bucket *bucket = oari_alloc((size_t)r->arrays + 1, sizeof *bucket);
@@ -127,6 +136,8 @@ oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
         r->flags_at = last->count;
         last->count += rounded((size_t)r->arrays, last->dtype);
     }
+    for (int i = 0; i < buckets && r->scatter; i++)
+        even_out(r, &bucket[i].is.data);
     list_arrays(r, bucket, buckets);
     for (int i = 0; i < buckets && status == OAR_OK; i++)
         status = take_memory(&bucket[i], i, buckets);
@@ -151,6 +162,16 @@ oar_span oari_bucket_place(const oar_reducer *r, int array)
                        s->array.count, data->dtype);
 }
 
+oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank)
+{
+    const oar_span *data = &r->bucket[bucket].is.data;
+    size_t part = data->count / (size_t)oar_group_size(r->group);
+
+    return oar_span_of((unsigned char *)data->data +
+                           part * (size_t)rank * oar_dtype_size(data->dtype),
+                       part, data->dtype);
+}
+
 /* ---- flags --------------------------------------------------------------- */
 
 static unsigned char *flag_of(const oar_reducer *r, int array)
@@ -167,6 +188,10 @@ void oari_flags_write(oar_reducer *r)
 
     for (int i = 0; i < r->arrays; i++) {
         float flag = r->slot[i].given ? 1.0f : 0.0f;
+        if (r->scatter) {
+            r->flags[i] = r->weight > 0 ? flag : 0;
+            continue;
+        }
         oari_convert(flag_of(r, i), dtype, &flag, OAR_F32, 1);
     }
 }
@@ -176,8 +201,9 @@ void oari_flags_read(oar_reducer *r)
     oar_dtype dtype = r->bucket[r->buckets - 1].is.data.dtype;
 
     for (int i = 0; i < r->arrays; i++) {
-        float flag;
-        oari_convert(&flag, OAR_F32, flag_of(r, i), dtype, 1);
+        float flag = r->scatter ? r->flags[i] : 0;
+        if (!r->scatter)
+            oari_convert(&flag, OAR_F32, flag_of(r, i), dtype, 1);
         r->slot[i].used = flag != 0;
     }
 }

@@ -11,6 +11,8 @@
 #include "dist/agree.h"
 #include "dist/ddp.h"
 
+enum { NAME = 200 };
+
 static oar_status share_buffers(const oari_ddp *d)
 {
     for (int i = 0; i < oar_module_buffers(d->module); i++) {
@@ -54,8 +56,8 @@ static const oar_module_class ddp_class = {
 /* ---- wrapping ------------------------------------------------------------ */
 
 /* The parameters that are trained, each once, though tied ones are listed
- * twice. Returns how many. */
-static int collect(const oar_module *module, oar_tensor **param)
+ * twice: which ones. Returns how many. */
+static int collect(const oar_module *module, int *index)
 {
     int found = 0;
 
@@ -63,24 +65,59 @@ static int collect(const oar_module *module, oar_tensor **param)
         oar_tensor *p = oar_module_param(module, i);
         int seen = !oar_tensor_requires_grad(p);
         for (int j = 0; j < found && !seen; j++)
-            seen = param[j] == p;
+            seen = oar_module_param(module, index[j]) == p;
         if (!seen)
-            param[found++] = p;
+            index[found++] = i;
     }
     return found;
 }
 
+/* What listening needs of a module, in one piece of memory. */
+typedef struct listing {
+    int count;
+    int *index;
+    oar_tensor **param;
+    const char **name;
+    char (*text)[NAME];
+} listing;
+
+static void drop_listing(listing *l)
+{
+    oari_free(l->index);
+    oari_free(l->param);
+    oari_free(l->name);
+    oari_free(l->text);
+}
+
+static oar_status list_params(const oar_module *module, listing *l)
+{
+    size_t room = (size_t)oar_module_params(module) + 1;
+
+    l->index = oari_alloc(room, sizeof *l->index);
+    l->param = oari_alloc(room, sizeof(oar_tensor *));
+    l->name = oari_alloc(room, sizeof *l->name);
+    l->text = oari_alloc(room, sizeof *l->text);
+    if (l->index == NULL || l->param == NULL || l->name == NULL ||
+        l->text == NULL)
+        return OAR_E_NOMEM;
+    l->count = collect(module, l->index);
+    for (int i = 0; i < l->count; i++) {
+        l->param[i] = oar_module_param(module, l->index[i]);
+        OARI_TRY(oar_module_param_name(module, l->index[i], l->text[i], NAME));
+        l->name[i] = l->text[i];
+    }
+    return OAR_OK;
+}
+
 static oar_status listen(oar_module *wrapped)
 {
-    size_t room = (size_t)oar_module_params(wrapped) + 1;
-    oar_tensor **param = oari_alloc(room, sizeof *param);
-    oar_status status;
+    listing l = { 0 };
+    oar_status status = list_params(wrapped, &l);
 
-    if (param == NULL)
-        return OAR_E_NOMEM;
-    status = oari_ddp_listen(oar_module_self(wrapped), collect(wrapped, param),
-                             param);
-    oari_free(param);
+    if (status == OAR_OK)
+        status =
+            oari_ddp_listen(oar_module_self(wrapped), l.count, l.param, l.name);
+    drop_listing(&l);
     return status;
 }
 
@@ -95,6 +132,9 @@ static oar_status build(oar_module *inner, oar_group *group,
     d->opts = *o;
     d->weight = 1;
     OARI_TRY(oar_module_add_child(wrapped, "module", inner));
+    if (o->sharded && o->hook != NULL)
+        return oari_fail(OAR_E_UNSUPPORTED, "ddp: sharded gradients are "
+                                            "reduced without hooks");
     OARI_TRY(oari_agree_on_params(wrapped, group));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));
@@ -129,6 +169,45 @@ oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
     }
     *wrapped = made;
     return OAR_OK;
+}
+
+/* ---- PowerSGD ------------------------------------------------------------ */
+
+static oar_status shapes_of(const listing *l, const oar_power_sgd_opts *opts,
+                            oar_reduce_hook *hook)
+{
+    int64_t(*shape)[2] = oari_alloc((size_t)l->count + 1, sizeof *shape);
+    oar_status status;
+
+    if (shape == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < l->count; i++) {
+        oar_shape s = oar_tensor_shape(l->param[i]);
+        if (s.ndim > 1 && s.dim[0] > 0) {
+            shape[i][0] = s.dim[0];
+            shape[i][1] = oar_tensor_count(l->param[i]) / s.dim[0];
+        }
+    }
+    status =
+        oar_hook_power_sgd(l->count, (const int64_t(*)[2])shape, opts, hook);
+    oari_free(shape);
+    return status;
+}
+
+oar_status oar_hook_power_sgd_for(const oar_module *module,
+                                  const oar_power_sgd_opts *opts,
+                                  oar_reduce_hook *hook)
+{
+    listing l = { 0 };
+    oar_status status;
+
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "hook_power_sgd_for without a module");
+    status = list_params(module, &l);
+    if (status == OAR_OK)
+        status = shapes_of(&l, opts, hook);
+    drop_listing(&l);
+    return status;
 }
 
 /* ---- what users ask of it ------------------------------------------------ */

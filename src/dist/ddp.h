@@ -24,7 +24,7 @@ typedef struct oari_ddp_slot {
 
 typedef struct oari_ddp {
     oar_group *group;
-    oar_module *module; /* the wrapper, borrowed, for names */
+    oar_module *module; /* the wrapper, borrowed */
     oar_reducer *reducer;
     int slots;
     oari_ddp_slot *slot;
@@ -41,8 +41,11 @@ typedef struct oari_ddp {
 /* ---- ddp_pass.c ---------------------------------------------------------- */
 
 /* Takes references to the parameters, makes the reducer and moves the gradients
- * into its buckets. */
-oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param);
+ * into its buckets. The names are copied. */
+oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
+                           const char *const *name);
+/* The name of a parameter, by slot. */
+const char *oari_ddp_name(const oari_ddp *d, int slot);
 void oari_ddp_clear(oari_ddp *d); /* copes with a half-made one */
 
 /* A forward that will be followed by a backward has begun. */

@@ -135,23 +135,20 @@ void oari_ddp_begin(oari_ddp *d)
     d->copied_bytes = 0;
 }
 
+const char *oari_ddp_name(const oari_ddp *d, int slot)
+{
+    return d->reducer->slot[slot].name;
+}
+
 static void name_unused(oari_ddp *d)
 {
-    char name[200];
-
     d->told = 1;
-    for (int i = 0; i < d->slots; i++) {
-        if (oar_reducer_used(d->reducer, i))
-            continue;
-        for (int p = 0; p < oar_module_params(d->module); p++)
-            if (oar_module_param(d->module, p) == d->slot[i].param &&
-                oar_module_param_name(d->module, p, name, sizeof name) ==
-                    OAR_OK)
-                oari_log(OAR_LOG_WARN,
-                         "ddp: no rank's loss depends on parameter %s: it "
-                         "gets no gradient",
-                         name);
-    }
+    for (int i = 0; i < d->slots; i++)
+        if (!oar_reducer_used(d->reducer, i))
+            oari_log(OAR_LOG_WARN,
+                     "ddp: no rank's loss depends on parameter %s: it gets no "
+                     "gradient",
+                     oari_ddp_name(d, i));
 }
 
 static oar_status take_means(oari_ddp *d)
@@ -208,7 +205,7 @@ oar_status oari_ddp_finish(void *arg)
 
 /* ---- making -------------------------------------------------------------- */
 
-static oar_status make_reducer(oari_ddp *d)
+static oar_status make_reducer(oari_ddp *d, const char *const *name)
 {
     oar_reducer_opts o = oar_reducer_opts_init();
     oar_span *array = oari_alloc((size_t)d->slots + 1, sizeof *array);
@@ -221,11 +218,13 @@ static oar_status make_reducer(oari_ddp *d)
                                oar_tensor_dtype(d->slot[i].param));
     o.bucket_bytes = d->opts.bucket_bytes;
     o.first_bucket_bytes = d->opts.first_bucket_bytes;
-    o.reorder = !d->opts.keep_order;
+    o.reorder = !d->opts.keep_order && !d->opts.sharded;
     o.weighted = d->opts.weighted;
     o.static_graph = d->opts.static_graph;
     o.hook = d->opts.hook;
-    status = oar_reducer_create(d->group, d->slots, array, &o, &d->reducer);
+    o.names = name;
+    status = oari_reducer_make(d->group, d->slots, array, &o, d->opts.sharded,
+                               &d->reducer);
     oari_free(array);
     if (status == OAR_OK)
         d->reducer->owner =
@@ -233,7 +232,8 @@ static oar_status make_reducer(oari_ddp *d)
     return status;
 }
 
-oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param)
+oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
+                           const char *const *name)
 {
     d->slot = oari_alloc((size_t)params + 1, sizeof *d->slot);
     if (d->slot == NULL)
@@ -244,7 +244,7 @@ oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param)
         d->slot[i].param = oar_tensor_retain(param[i]);
         d->slots++;
     }
-    OARI_TRY(make_reducer(d));
+    OARI_TRY(make_reducer(d, name));
     for (int i = 0; i < params; i++) {
         oari_ddp_slot *s = &d->slot[i];
         OARI_TRY(make_home(s, &s->home));

@@ -49,8 +49,31 @@ static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
     return OAR_OK;
 }
 
+/* The flags of all arrays are known when the last bucket goes. */
+static oar_status post_flags(oar_reducer *r)
+{
+    return oar_all_reduce(
+        r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32), OAR_MAX,
+        OAR_OPTS(oar_call_opts, .label = "used gradients"), &r->flags_work);
+}
+
+static oar_status scatter(oar_reducer *r, oari_bucket *b)
+{
+    oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
+
+    if (b->is.index == r->buckets - 1)
+        OARI_TRY(post_flags(r));
+    return oar_reduce_scatter(
+        r->group, b->is.data, mine,
+        b->is.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
+        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
+        &b->work);
+}
+
 static oar_status post(oar_reducer *r, oari_bucket *b)
 {
+    if (r->scatter)
+        return scatter(r, b);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
     return oar_all_reduce(
@@ -138,6 +161,8 @@ static oar_status wait_for_all(oar_reducer *r)
 {
     oar_status status = OAR_OK;
 
+    if (r->flags_work != NULL)
+        status = oar_work_wait(r->flags_work);
     for (int i = 0; i < r->begun && status == OAR_OK; i++) {
         oari_bucket *b = &r->bucket[i];
         if (b->work != NULL)
@@ -178,19 +203,26 @@ static void copy_out(oar_reducer *r)
     }
 }
 
+/* Waits for it, without a word about how it ended. */
+static void let_go(oar_work **work)
+{
+    oar_error keep = *oar_last_error();
+
+    if (*work == NULL)
+        return;
+    oar_work_wait(*work);
+    oar_work_release(*work);
+    oari_fail_with(&keep);
+    *work = NULL;
+}
+
 void oari_reducer_reset(oar_reducer *r)
 {
     for (int i = 0; i < r->buckets; i++) {
-        oari_bucket *b = &r->bucket[i];
-        if (b->work != NULL) {
-            oar_error keep = *oar_last_error();
-            oar_work_wait(b->work);
-            oar_work_release(b->work);
-            oari_fail_with(&keep);
-        }
-        b->work = NULL;
-        b->ready = 0;
+        let_go(&r->bucket[i].work);
+        r->bucket[i].ready = 0;
     }
+    let_go(&r->flags_work);
     for (int i = 0; i < r->arrays; i++)
         r->slot[i].ready = 0;
     r->begun = r->ready = 0;
@@ -343,8 +375,9 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     r->came = oari_alloc(n, sizeof *r->came);
     r->at = oari_alloc(n, sizeof *r->at);
     r->count = oari_alloc(n, sizeof *r->count);
-    if (r->slot == NULL || r->order == NULL || r->came == NULL ||
-        r->at == NULL || r->count == NULL)
+    r->flags = oari_alloc(n, sizeof *r->flags);
+    if (r->flags == NULL || r->slot == NULL || r->order == NULL ||
+        r->came == NULL || r->at == NULL || r->count == NULL)
         return OAR_E_NOMEM;
     r->arrays = arrays;
     for (int i = 0; i < arrays; i++) {
@@ -359,6 +392,14 @@ oar_status oar_reducer_create(oar_group *group, int arrays,
                               const oar_span *array,
                               const oar_reducer_opts *opts,
                               oar_reducer **reducer)
+{
+    return oari_reducer_make(group, arrays, array, opts, 0, reducer);
+}
+
+oar_status oari_reducer_make(oar_group *group, int arrays,
+                             const oar_span *array,
+                             const oar_reducer_opts *opts, int scatter,
+                             oar_reducer **reducer)
 {
     oar_reducer_opts o;
     oar_reducer *r;
@@ -377,6 +418,7 @@ oar_status oar_reducer_create(oar_group *group, int arrays,
         return OAR_E_NOMEM;
     r->group = group;
     r->opts = o;
+    r->scatter = scatter;
     r->weight = 1;
     status = take_arrays(r, arrays, array);
     if (status == OAR_OK && o.hook != NULL) /* taken only by one that is made */
@@ -407,6 +449,7 @@ void oar_reducer_destroy(oar_reducer *reducer)
     oari_free(r->came);
     oari_free(r->at);
     oari_free(r->count);
+    oari_free(r->flags);
     oari_free(r);
 }
 

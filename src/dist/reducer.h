@@ -54,11 +54,14 @@ struct oar_reducer {
     oari_bucket *bucket;
     int *order; /* arrays as they lie in the buckets, one after the other */
     size_t *at, *count; /* and where, and how many elements */
-    size_t flags_at;    /* in the last bucket: one number for each array */
-    int *came;          /* arrays in the order they got ready */
-    int ready;          /* how many have, in this pass */
-    int begun;          /* buckets that are on their way */
-    int cut_anew;       /* it has been */
+    int scatter;        /* each rank gets the mean of its slice of a bucket */
+    float *flags;       /* scatter: reduced apart */
+    oar_work *flags_work;
+    size_t flags_at; /* in the last bucket: one number for each array */
+    int *came;       /* arrays in the order they got ready */
+    int ready;       /* how many have, in this pass */
+    int begun;       /* buckets that are on their way */
+    int cut_anew;    /* it has been */
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */
@@ -75,12 +78,21 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets);
 /* The place of an array in its bucket. */
 oar_span oari_bucket_place(const oar_reducer *r, int array);
 
+/* A rank's slice of a bucket, where it is scattered: equal ones. */
+oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank);
+
 /* Which arrays this rank has numbers for: into the last bucket, before it is
  * reduced, and out of it, as `used`, after that. */
 void oari_flags_write(oar_reducer *r);
 void oari_flags_read(oar_reducer *r);
 
 /* ---- reducer.c ----------------------------------------------------------- */
+
+/* As oar_reducer_create; scatter: every rank gets only its slices. */
+oar_status oari_reducer_make(oar_group *group, int arrays,
+                             const oar_span *array,
+                             const oar_reducer_opts *opts, int scatter,
+                             oar_reducer **reducer);
 
 /* The pass that was begun, if any, is given up: waits for what is under way. */
 void oari_reducer_reset(oar_reducer *r);

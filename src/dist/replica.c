@@ -32,30 +32,17 @@ oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q)
                           &q->work);
 }
 
-static int param_index(const oari_ddp *d, int slot)
-{
-    int p = 0;
-
-    while (oar_module_param(d->module, p) != d->slot[slot].param)
-        p++;
-    return p;
-}
-
 /* all: the hashes of rank 0, of rank 1, ... */
 static oar_status name_difference(const oari_ddp *d, const uint64_t *all)
 {
-    char name[200] = "?";
-
     for (int r = 1; r < oar_group_size(d->group); r++)
         for (int i = 0; i < d->slots; i++) {
             if (all[r * d->slots + i] == all[i])
                 continue;
-            oar_module_param_name(d->module, param_index(d, i), name,
-                                  sizeof name);
             return oari_fail(OAR_E_MISMATCH,
                              "the replicas have come apart: parameter %s of "
                              "rank %d is not what it is on rank 0",
-                             name, r);
+                             oari_ddp_name(d, i), r);
         }
     return oari_fail(OAR_E_MISMATCH, "the replicas have come apart");
 }

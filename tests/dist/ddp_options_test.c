@@ -332,6 +332,167 @@ static void buckets_are_cut_anew_once(void **state)
     ranks_all(2, reordered, NULL);
 }
 
+/* ---- hooks and shards ------------------------------------------------------
+ */
+
+/* A row of four layers, trained for a few steps; its parameters. */
+enum { DEEP = 4, WIDE = 7, DEEP_NUMBERS = DEEP * (WIDE * WIDE + WIDE) };
+
+static oar_status make_deep(oar_module **net)
+{
+    oar_module *layer[DEEP] = { 0 };
+    oar_linear_opts l = oar_linear_opts_init();
+
+    l.dtype = OAR_F64;
+    for (int i = 0; i < DEEP; i++)
+        CHECK_OK(
+            oar_linear_create(WIDE, WIDE, 3 + 2 * (uint64_t)i, &l, &layer[i]));
+    return oar_sequential_create(DEEP, layer, net);
+}
+
+static oar_status deep_pass(oar_group *g, oar_module *net, int step)
+{
+    double x[2 * WIDE];
+    oar_tape *tape;
+
+    for (int i = 0; i < 2 * WIDE; i++)
+        x[i] = sin(i * 1.3 + oar_group_rank(g) * 0.7 + step);
+    CHECK_OK(oar_tape_create(&tape));
+    CHECK_OK(oar_backward(
+        tape,
+        oar_mean(tape, oar_forward(tape, net,
+                                   oar_from_data(tape, OAR_F64,
+                                                 OAR_SHAPE(2, WIDE), x)))));
+    oar_tape_destroy(tape);
+    return OAR_OK;
+}
+
+static void read_deep(const oar_module *net, double *out)
+{
+    for (int i = 0; i < oar_module_params(net); i++) {
+        oar_tensor_read(oar_module_param(net, i), OAR_F64, out);
+        out += oar_tensor_count(oar_module_param(net, i));
+    }
+}
+
+static const oar_adam_opts adam = { .size = sizeof adam, .lr = 0.01 };
+
+static oar_status make_adam(void *arg, int count, oar_tensor *const *pieces,
+                            const char *const *name, oar_optim **optim)
+{
+    *(int *)arg = count;
+    for (int i = 0; i < count; i++)
+        CHECK(strncmp(name[i], "module.", 7) == 0);
+    return oar_adam_create_over(count, pieces, &adam, optim);
+}
+
+static oar_status train_sharded(oar_group *g, const oar_ddp_opts *o,
+                                double *params)
+{
+    oar_module *net;
+    oar_zero *zero;
+    int64_t state = 0;
+    int count = 0;
+
+    CHECK_OK(make_deep(&net));
+    CHECK_OK(oar_ddp_wrap(net, g, o, &net));
+    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
+    for (int i = 0; i < count; i++)
+        state += oar_tensor_count(oar_optim_state(oar_zero_optim(zero), i, 0));
+    CHECK(state <= DEEP_NUMBERS / oar_group_size(g) + 2 * WIDE * WIDE);
+    for (int step = 0; step < 5; step++) {
+        CHECK_OK(deep_pass(g, net, step));
+        CHECK_OK(oar_zero_step(zero));
+        oar_zero_zero_grad(zero);
+    }
+    CHECK_OK(oar_ddp_check_replicas(net));
+    read_deep(net, params);
+    oar_zero_destroy(zero);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static oar_status train_whole(oar_group *g, const oar_ddp_opts *o,
+                              double *params)
+{
+    oar_module *net;
+    oar_optim *optim;
+
+    CHECK_OK(make_deep(&net));
+    CHECK_OK(oar_ddp_wrap(net, g, o, &net));
+    CHECK_OK(oar_adam_create(net, &adam, &optim));
+    for (int step = 0; step < 5; step++) {
+        CHECK_OK(deep_pass(g, net, step));
+        CHECK_OK(oar_optim_step(optim));
+        oar_optim_zero_grad(optim);
+    }
+    read_deep(net, params);
+    oar_optim_destroy(optim);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static oar_status sharded_is_whole(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init(), s = o;
+    double whole[DEEP_NUMBERS], sharded[DEEP_NUMBERS];
+    oar_zero *zero = NULL;
+    oar_module *plain;
+
+    o.bucket_bytes = s.bucket_bytes = *(size_t *)arg;
+    s.sharded = 1;
+    CHECK_OK(train_whole(g, &o, whole));
+    CHECK_OK(train_sharded(g, &s, sharded));
+    for (int i = 0; i < DEEP_NUMBERS; i++)
+        CHECK(fabs(whole[i] - sharded[i]) < 1e-13);
+    CHECK_OK(make_deep(&plain));
+    CHECK(oar_zero_create(plain, make_adam, NULL, &zero) == OAR_E_STATE);
+    CHECK(oar_zero_step(NULL) == OAR_E_ARG);
+    oar_module_release(plain);
+    return OAR_OK;
+}
+
+static void a_sharded_optimizer_steps_like_a_whole_one(void **state)
+{
+    static size_t limits[] = { 0, 512, SIZE_MAX };
+
+    for (size_t i = 0; i < 3; i++) {
+        ranks_all(1, sharded_is_whole, &limits[i]);
+        ranks_all(3, sharded_is_whole, &limits[i]);
+    }
+}
+
+static oar_status hooked(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init();
+    oar_power_sgd_opts p = oar_power_sgd_opts_init();
+    oar_reduce_hook hook = oar_reduce_hook_init();
+    double whole[DEEP_NUMBERS], half[DEEP_NUMBERS], power[DEEP_NUMBERS];
+    oar_module *net, *wrapped = NULL;
+
+    CHECK_OK(train_whole(g, &o, whole));
+    CHECK_OK(oar_hook_half(OAR_BF16, &hook));
+    o.hook = &hook;
+    CHECK_OK(train_whole(g, &o, half));
+    hook = oar_reduce_hook_init();
+    CHECK_OK(make_deep(&net));
+    p.start = -1;
+    CHECK_OK(oar_hook_power_sgd_for(net, &p, &hook));
+    CHECK_OK(train_whole(g, &o, power)); /* f64 travels in full */
+    for (int i = 0; i < DEEP_NUMBERS; i++) {
+        CHECK(fabs(whole[i] - half[i]) < 0.02);
+        CHECK(fabs(whole[i] - power[i]) < 1e-12);
+    }
+    o.sharded = 1;
+    CHECK(oar_ddp_wrap(net, g, &o, &wrapped) == OAR_E_UNSUPPORTED);
+    return OAR_OK;
+}
+
+static void hooks_travel_with_the_wrapper(void **state)
+{
+    ranks_all(3, hooked, NULL);
+}
+
 /* ---- errors -------------------------------------------------------------- */
 
 static void bad_arguments_are_refused(void **state)
@@ -360,6 +521,8 @@ int main(void)
         cmocka_unit_test(what_no_rank_reaches_is_named_and_left_alone),
         cmocka_unit_test(replicas_that_come_apart_are_named),
         cmocka_unit_test(buckets_are_cut_anew_once),
+        cmocka_unit_test(a_sharded_optimizer_steps_like_a_whole_one),
+        cmocka_unit_test(hooks_travel_with_the_wrapper),
         cmocka_unit_test(bad_arguments_are_refused),
     };
 
