@@ -73,6 +73,10 @@ OAR_API oar_status oar_batch_norm_merge_by(oar_module *batch_norm,
                                            const oar_batch_norm_merge *merge,
                                            void (*drop)(void *arg));
 
+/* How it merges; NULL: it does not, or is no batch norm. Borrowed. */
+OAR_API const oar_batch_norm_merge *
+oar_batch_norm_merge_of(const oar_module *module);
+
 typedef struct oar_conv2d_layer_opts {
     size_t size;
     int stride[2], padding[2], dilation[2], groups;

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "dist/agree.h"
 #include "dist/ddp.h"
+#include "dist/syncbn.h"
 
 enum { NAME = 200 };
 
@@ -255,6 +256,7 @@ oar_status oar_ddp_weigh(oar_module *wrapped, double weight)
     if (d == NULL)
         return OAR_E_ARG;
     OARI_TRY(oar_reducer_weigh(d->reducer, weight));
+    oari_syncbn_weigh(d->module, weight);
     d->weight = weight;
     return OAR_OK;
 }

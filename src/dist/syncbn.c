@@ -11,11 +11,13 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "dist/syncbn.h"
 
 /* One for all layers that were converted together. */
 typedef struct circle {
     _Atomic int layers;
     oar_group *group;
+    double weight; /* of this rank's loss */
 } circle;
 
 typedef struct layer {
@@ -37,6 +39,7 @@ static oar_status make_circle(oar_group *group, circle **made)
         return status;
     }
     atomic_store(&c->layers, 1);
+    c->weight = 1;
     *made = c;
     return OAR_OK;
 }
@@ -105,12 +108,31 @@ static oar_status merge_moments(void *arg, int64_t channels, double *count,
     return OAR_OK;
 }
 
+/* A rank's gradients are multiplied with its weight in the end; what comes from
+ * another's loss must have that one's weight instead. */
 static oar_status merge_sums(void *arg, int64_t count, double *sum)
 {
-    return oar_all_reduce(
-        ((layer *)arg)->circle->group, oar_span_of(sum, (size_t)count, OAR_F64),
-        OAR_SUM, OAR_OPTS(oar_call_opts, .label = "batch norm gradients"),
-        NULL);
+    const circle *c = ((layer *)arg)->circle;
+    double own = c->weight > 0 ? c->weight : 1;
+
+    for (int64_t i = 0; i < count; i++)
+        sum[i] *= c->weight;
+    OARI_TRY(oar_all_reduce(
+        c->group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
+        OAR_OPTS(oar_call_opts, .label = "batch norm gradients"), NULL));
+    for (int64_t i = 0; i < count; i++)
+        sum[i] /= own;
+    return OAR_OK;
+}
+
+void oari_syncbn_weigh(const oar_module *module, double weight)
+{
+    const oar_batch_norm_merge *merge = oar_batch_norm_merge_of(module);
+
+    if (merge != NULL && merge->sums == merge_sums)
+        ((layer *)merge->arg)->circle->weight = weight;
+    for (int i = 0; i < oar_module_children(module); i++)
+        oari_syncbn_weigh(oar_module_child(module, i), weight);
 }
 
 /* ---- making -------------------------------------------------------------- */

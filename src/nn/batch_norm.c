@@ -93,6 +93,19 @@ oar_status oar_batch_norm_merge_by(oar_module *module,
     return OAR_OK;
 }
 
+const oar_batch_norm_merge *oar_batch_norm_merge_of(const oar_module *module)
+{
+    const batch_norm *b;
+    oar_module *mine;
+
+    if (module == NULL ||
+        strcmp(oar_module_name(module), batch_norm_class.name) != 0)
+        return NULL;
+    memcpy(&mine, &module, sizeof mine);
+    b = oar_module_self(mine);
+    return b->merge.moments != NULL ? &b->merge : NULL;
+}
+
 static oar_status add_state(oar_module *module, int64_t channels,
                             const oar_batch_norm_opts *o)
 {

@@ -232,6 +232,8 @@ static oar_status convert_tree(oar_group *g, void *arg)
     CHECK(converted == 2);
     CHECK(oar_module_param(net, 2) == weight);
     CHECK(oar_batch_norm_merge_by(net, NULL, NULL) == OAR_E_ARG);
+    CHECK(oar_batch_norm_merge_of(net) == NULL);
+    CHECK(oar_batch_norm_merge_of(oar_module_child(net, 1)) != NULL);
     /* one row a rank: only together have they a variance */
     {
         float row[2] = { (float)oar_group_rank(g), 1 };
