@@ -12,7 +12,7 @@ all: release
 
 help:
 	@echo 'make            build/release/bin/oarsong and build/release/examples/*'
-	@echo 'make demo       install what is missing, build, train a GPT on two ranks'
+	@echo 'make demo       install what is missing, build, train a GPT on four ranks'
 	@echo 'make test       install what is missing, build, run the tests'
 	@echo 'make conform    every operation on every backend, 1 to 8 ranks; long'
 	@echo 'make soak       a million mixed operations on 8 ranks, over shm and tcp'
@@ -36,7 +36,7 @@ release dev: %: build/%/build.ninja
 	cmake --build build/$*
 
 demo: packages release
-	$(COMMAND) run -n 2 build/release/examples/gpt
+	$(COMMAND) run -n 4 build/release/examples/ddp_gpt
 
 test: packages release
 	scripts/run-tests release

@@ -65,6 +65,18 @@ OAR_API oar_status oar_batch_norm_create(int dims, int64_t channels,
                                          const oar_batch_norm_opts *opts,
                                          oar_module **module);
 
+/* From now on such a layer's statistics in training are those of more than its
+ * own batch (ops.h). merge is copied; drop(merge->arg) is called when it is
+ * replaced or the layer is freed (may be NULL). merge NULL: its own again.
+ * OAR_E_ARG if the module is no batch norm. */
+OAR_API oar_status oar_batch_norm_merge_by(oar_module *batch_norm,
+                                           const oar_batch_norm_merge *merge,
+                                           void (*drop)(void *arg));
+
+/* How it merges; NULL: it does not, or is no batch norm. Borrowed. */
+OAR_API const oar_batch_norm_merge *
+oar_batch_norm_merge_of(const oar_module *module);
+
 typedef struct oar_conv2d_layer_opts {
     size_t size;
     int stride[2], padding[2], dilation[2], groups;

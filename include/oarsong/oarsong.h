@@ -35,6 +35,9 @@
 #include <oarsong/dlpack.h>
 
 /* both */
+#include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
+#include <oarsong/syncbn.h>
+#include <oarsong/zero.h>
 
 #endif

@@ -258,6 +258,26 @@ OAR_API oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x,
                                    oar_tensor *running_var, int training,
                                    double momentum, double eps);
 
+/* The same over more than this batch: whoever holds the other parts of it
+ * (other ranks, say) adds theirs. Both functions are called only in training,
+ * and must be called by all who hold a part; the struct is kept by pointer
+ * until backward is done. */
+typedef struct oar_batch_norm_merge {
+    void *arg;
+    /* In: how many numbers a channel of this batch has (may be 0), their means
+     * and the sums of their squared distances from these; out: those of all. */
+    oar_status (*moments)(void *arg, int64_t channels, double *count,
+                          double *mean, double *spread);
+    /* In: sums over this batch; out: over all. */
+    oar_status (*sums)(void *arg, int64_t count, double *sum);
+} oar_batch_norm_merge;
+OAR_API oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
+                                          oar_tensor *weight, oar_tensor *bias,
+                                          oar_tensor *running_mean,
+                                          oar_tensor *running_var, int training,
+                                          double momentum, double eps,
+                                          const oar_batch_norm_merge *merge);
+
 /* ---- probabilities and losses
  * ------------------------------------------------ */
 

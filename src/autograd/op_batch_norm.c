@@ -14,6 +14,22 @@
 enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
 enum { MEAN = 2, RSTD = 3 }; /* saved too, f64 [channels] */
 
+/* dweight and dbias are of this batch; dx needs the sums over all of it. */
+static oar_status back_from_sums(const oari_node *node, const oari_norm_back *n,
+                                 int64_t channels)
+{
+    const oar_batch_norm_merge *merge = node->extra.norm.merge;
+    int fixed = node->extra.norm.fixed;
+
+    oari_batch_norm_sums(n);
+    if (n->dx == NULL)
+        return OAR_OK;
+    if (merge != NULL && !fixed)
+        OARI_TRY(merge->sums(merge->arg, 2 * channels, n->sums));
+    oari_batch_norm_back(n, node->extra.norm.count, fixed);
+    return OAR_OK;
+}
+
 /* All gradients at once: that of x to dx, or nowhere; the others to the stash.
  */
 static oar_status all_back(oari_node *node, const oari_array *dx, int add)
@@ -35,7 +51,7 @@ static oar_status all_back(oari_node *node, const oari_array *dx, int add)
     n.dx = oari_desk_out(&desk, dx, add);
     n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * channels.dim[0]);
     if (desk.status == OAR_OK)
-        oari_batch_norm_back(&n, node->extra.norm.fixed);
+        desk.status = back_from_sums(node, &n, channels.dim[0]);
     return oari_desk_clear(&desk);
 }
 
@@ -53,6 +69,7 @@ typedef struct given {
     oar_tensor *x, *weight, *bias, *mean, *var; /* the last two running ones */
     int training;
     double momentum, eps;
+    const oar_batch_norm_merge *merge; /* or NULL */
 } given;
 
 /* ---- checks ------------------------------------------------------------- */
@@ -69,6 +86,14 @@ static oar_status check_channels(const oar_tensor *x, const oar_tensor *a,
                      oari_shape_text(a->at.shape).text);
 }
 
+static oar_status too_few(const oar_tensor *x)
+{
+    return oari_fail(OAR_E_SHAPE,
+                     "batch_norm of %s in training: one number per channel "
+                     "has no variance",
+                     oari_shape_text(x->at.shape).text);
+}
+
 static oar_status check_shapes(const given *g)
 {
     const oar_tensor *x = g->x;
@@ -81,11 +106,8 @@ static oar_status check_shapes(const given *g)
     OARI_TRY(check_channels(x, g->bias, "bias"));
     OARI_TRY(check_channels(x, g->mean, "running_mean"));
     OARI_TRY(check_channels(x, g->var, "running_var"));
-    if (g->training && x->count == x->at.shape.dim[1])
-        return oari_fail(OAR_E_SHAPE,
-                         "batch_norm of %s in training: one number per "
-                         "channel has no variance",
-                         oari_shape_text(x->at.shape).text);
+    if (g->training && g->merge == NULL && x->count == x->at.shape.dim[1])
+        return too_few(x);
     return OAR_OK;
 }
 
@@ -149,17 +171,36 @@ static void move_running(oar_tensor *running, double momentum, double factor,
     oari_copy(&to, &old);
 }
 
-/* Fills in mean and, in rstd, the variance. */
-static void batch_moments(const given *g, const oari_array *x, double *mean,
-                          double *var, double *scratch)
+/* Adds what others hold; var is the variance, before and after. */
+static oar_status merge_moments(const given *g, double *count, double *mean,
+                                double *var)
 {
-    double count = (double)g->x->count / (double)g->x->at.shape.dim[1];
+    int64_t channels = g->x->at.shape.dim[1];
 
-    oari_channel_moments(x, mean, var);
-    if (g->mean == NULL)
-        return;
+    for (int64_t c = 0; c < channels; c++) {
+        mean[c] = *count > 0 ? mean[c] : 0;
+        var[c] = *count > 0 ? var[c] * *count : 0;
+    }
+    OARI_TRY(g->merge->moments(g->merge->arg, channels, count, mean, var));
+    for (int64_t c = 0; c < channels; c++)
+        var[c] /= *count;
+    return *count > 1 ? OAR_OK : too_few(g->x);
+}
+
+/* Fills in mean, var and how many numbers of a channel they are of. */
+static oar_status batch_moments(const given *g, const oari_array *x,
+                                double *count, double *mean, double *var,
+                                double *scratch)
+{
+    if (*count > 0)
+        oari_channel_moments(x, mean, var);
+    if (g->merge != NULL)
+        OARI_TRY(merge_moments(g, count, mean, var));
+    if (g->mean == NULL || !(*count > 1))
+        return OAR_OK;
     move_running(g->mean, g->momentum, 1, mean, scratch);
-    move_running(g->var, g->momentum, count / (count - 1), var, scratch);
+    move_running(g->var, g->momentum, *count / (*count - 1), var, scratch);
+    return OAR_OK;
 }
 
 static void running_moments(const given *g, double *mean, double *var)
@@ -174,7 +215,8 @@ static void running_moments(const given *g, double *mean, double *var)
 }
 
 static oar_status compute(oari_pool *pool, const given *g,
-                          const oar_tensor *out, double *mean, double *rstd)
+                          const oar_tensor *out, double *mean, double *rstd,
+                          double *count)
 {
     int64_t channels = g->x->at.shape.dim[1];
     oari_array to = oari_array_of(out);
@@ -187,10 +229,13 @@ static oar_status compute(oari_pool *pool, const given *g,
 
     if (desk.status != OAR_OK)
         return oari_desk_clear(&desk);
-    if (g->training && g->x->count > 0)
-        batch_moments(g, x, mean, rstd, scratch);
-    else if (!g->training)
+    *count = channels > 0 ? (double)g->x->count / (double)channels : 0;
+    if (!g->training)
         running_moments(g, mean, rstd);
+    else
+        desk.status = batch_moments(g, x, count, mean, rstd, scratch);
+    if (desk.status != OAR_OK)
+        return oari_desk_clear(&desk);
     for (int64_t c = 0; g->x->count > 0 && c < channels; c++)
         rstd[c] = 1 / sqrt(rstd[c] + g->eps);
     oari_batch_norm(y, x, mean, rstd, w, b);
@@ -204,21 +249,41 @@ static oar_tensor *run(oar_tape *tape, const given *g, oar_tensor *mean,
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out = oari_tensor_make(pool, g->x->dtype, g->x->at.shape);
+    double count = 0;
 
     if (out == NULL)
         return NULL;
-    if (compute(pool, g, out, oar_tensor_data(mean), oar_tensor_data(rstd)) !=
-        OAR_OK) {
+    if (compute(pool, g, out, oar_tensor_data(mean), oar_tensor_data(rstd),
+                &count) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = &batch_norm_op,
-                        .inputs = 3,
-                        .input = { g->x, g->weight, g->bias },
-                        .saved = { g->x, g->weight, mean, rstd },
-                        .extra = { .norm = { .fixed = !g->training } } });
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &batch_norm_op,
+                                     .inputs = 3,
+                                     .input = { g->x, g->weight, g->bias },
+                                     .saved = { g->x, g->weight, mean, rstd },
+                                     .extra = { .norm = { .fixed = !g->training,
+                                                          .merge = g->merge,
+                                                          .count = count } } });
+}
+
+static oar_tensor *batch_norm(oar_tape *tape, const given *g)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *mean, *rstd, *out = NULL;
+    oar_shape channels;
+
+    if (check(tape, g) != OAR_OK)
+        return NULL;
+    channels = OAR_SHAPE(g->x->at.shape.dim[1]);
+    mean = oari_tensor_make(pool, OAR_F64, channels);
+    rstd = oari_tensor_make(pool, OAR_F64, channels);
+    if (mean != NULL && rstd != NULL)
+        out = run(tape, g, mean, rstd);
+    oari_tensor_drop(pool, mean);
+    oari_tensor_drop(pool, rstd);
+    return out;
 }
 
 oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
@@ -226,20 +291,19 @@ oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
                            oar_tensor *running_var, int training,
                            double momentum, double eps)
 {
-    oari_pool *pool = oari_tape_pool(tape);
-    given g = { x,           weight,   bias,     running_mean,
-                running_var, training, momentum, eps };
-    oar_tensor *mean, *rstd, *out = NULL;
-    oar_shape channels;
+    return oar_batch_norm_merged(tape, x, weight, bias, running_mean,
+                                 running_var, training, momentum, eps, NULL);
+}
 
-    if (check(tape, &g) != OAR_OK)
-        return NULL;
-    channels = OAR_SHAPE(x->at.shape.dim[1]);
-    mean = oari_tensor_make(pool, OAR_F64, channels);
-    rstd = oari_tensor_make(pool, OAR_F64, channels);
-    if (mean != NULL && rstd != NULL)
-        out = run(tape, &g, mean, rstd);
-    oari_tensor_drop(pool, mean);
-    oari_tensor_drop(pool, rstd);
-    return out;
+oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
+                                  oar_tensor *weight, oar_tensor *bias,
+                                  oar_tensor *running_mean,
+                                  oar_tensor *running_var, int training,
+                                  double momentum, double eps,
+                                  const oar_batch_norm_merge *merge)
+{
+    given g = { x,        weight,   bias, running_mean, running_var,
+                training, momentum, eps,  merge };
+
+    return batch_norm(tape, &g);
 }

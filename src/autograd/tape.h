@@ -74,6 +74,8 @@ typedef union oari_extra {
     } loss;
     struct {
         int fixed; /* by running statistics */
+        const struct oar_batch_norm_merge *merge; /* or NULL */
+        double count; /* of numbers that the statistics are of */
     } norm;
     struct {
         int kernel[2], stride[2], padding[2], dilation[2], groups;

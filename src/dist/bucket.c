@@ -1,268 +1,209 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bucket: gradients as views of shared memory, reduced while backward runs.
- *
- * A bucket is reduced as soon as the last of its gradients is there, but never
- * before the bucket in front of it: so all ranks post in the same order,
- * whatever order their gradients come in.
- */
-#include "dist/bucket.h"
-
+/* bucket: which array lies where. Arrays of one dtype go into a bucket until it
+ * is full, each on a cache line of its own. Behind the last bucket's arrays lie
+ * the flags: one number for each array, 1 on ranks that have one. They are
+ * reduced with the rest, and what comes out zero was used nowhere. */
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/dtype.h"
 #include "base/status.h"
+#include "dist/reducer.h"
 
-enum { ALIGN_BYTES = 64 }; /* where gradients begin */
+enum { LINE = 64, DEFAULT_FIRST = 1 << 20, DEFAULT_LIMIT = 25 << 20 };
 
-/* ---- cutting ----------------------------------------------------------- */
-
-/* Elements that a gradient takes, rounded up to a cache line. */
-static int64_t room_of(const oar_tensor *param)
+static size_t rounded(size_t count, oar_dtype dtype)
 {
-    int64_t unit =
-        ALIGN_BYTES / (int64_t)oar_dtype_size(oar_tensor_dtype(param));
+    size_t unit = LINE / oar_dtype_size(dtype);
 
-    return (oar_tensor_count(param) + unit - 1) / unit * unit;
+    return (count + unit - 1) / unit * unit;
 }
 
-/* The open bucket of this dtype, if the parameter still fits; else a new one.
- */
-static int bucket_for(oari_reducer *r, const oar_tensor *param, size_t limit)
+/* Bytes that a bucket may hold. The first is small: it can go early. */
+static size_t limit_of(const oar_reducer *r, int index)
 {
-    oar_dtype dtype = oar_tensor_dtype(param);
-    size_t bytes = (size_t)room_of(param) * oar_dtype_size(dtype);
+    size_t limit =
+        r->opts.bucket_bytes != 0 ? r->opts.bucket_bytes : DEFAULT_LIMIT;
+    size_t first = r->opts.first_bucket_bytes != 0 ? r->opts.first_bucket_bytes
+                                                   : DEFAULT_FIRST;
 
-    for (int i = r->buckets - 1; i >= 0; i--) {
-        oari_bucket *b = &r->bucket[i];
-        if (b->dtype != dtype)
+    if (index > 0 || limit == SIZE_MAX)
+        return limit;
+    return first < limit ? first : limit;
+}
+
+/* The open bucket of this dtype if the array fits, else a new one. Only the
+ * newest of a dtype is open. */
+static int bucket_for(const oar_reducer *r, oari_bucket *bucket, int *buckets,
+                      const oar_span *array)
+{
+    size_t size = oar_dtype_size(array->dtype);
+    size_t bytes = rounded(array->count, array->dtype) * size;
+
+    for (int i = *buckets - 1; i >= 0; i--) {
+        if (bucket[i].is.data.dtype != array->dtype)
             continue;
-        if (limit == 0 ||
-            (size_t)b->count * oar_dtype_size(dtype) + bytes <= limit)
+        if (bucket[i].is.data.count * size + bytes <= limit_of(r, i))
             return i;
-        break; /* only the newest is open */
+        break;
     }
-    r->bucket[r->buckets].dtype = dtype;
-    return r->buckets++;
+    bucket[*buckets].is.data.dtype = array->dtype;
+    return (*buckets)++;
 }
 
-static void cut(oari_reducer *r, size_t bucket_bytes)
+static int deal_out(oar_reducer *r, oari_bucket *bucket)
 {
-    for (int i = r->slots - 1; i >= 0; i--) {
-        oari_slot *s = &r->slot[i];
-        s->bucket = bucket_for(r, s->param, bucket_bytes);
-        s->first = r->bucket[s->bucket].count;
-        r->bucket[s->bucket].count += room_of(s->param);
-        r->bucket[s->bucket].params++;
+    int buckets = 0;
+
+    for (int i = 0; i < r->arrays; i++) {
+        oari_slot *s = &r->slot[r->order[i]];
+        oari_bucket *b;
+
+        s->bucket = bucket_for(r, bucket, &buckets, &s->array);
+        b = &bucket[s->bucket];
+        s->at = b->is.data.count;
+        b->is.data.count += rounded(s->array.count, s->array.dtype);
+        b->is.arrays++;
+        b->expected += !s->skipped;
     }
+    return buckets;
 }
 
-/* ---- reducing ---------------------------------------------------------- */
-
-static oar_span span_of(const oari_bucket *b)
+/* Lists the arrays bucket by bucket, as hooks see them. */
+static void list_arrays(oar_reducer *r, oari_bucket *bucket, int buckets)
 {
-    return oar_span_of(oar_storage_data(b->storage), (size_t)b->count,
-                       b->dtype);
-}
+    int *listed = r->came; /* is free between passes */
+    int n = 0;
 
-static oar_status launch(oari_reducer *r)
-{
-    oari_bucket *b = &r->bucket[r->launched];
-
-    OARI_TRY(oar_all_reduce(r->group, span_of(b), OAR_AVG,
-                            OAR_OPTS(oar_call_opts, .label = "gradients"),
-                            &b->work));
-    r->launched++;
-    r->reduced_bytes += (uint64_t)b->count * oar_dtype_size(b->dtype);
-    return OAR_OK;
-}
-
-static oar_status launch_ready(oari_reducer *r)
-{
-    while (r->launched < r->buckets &&
-           r->bucket[r->launched].ready == r->bucket[r->launched].params)
-        OARI_TRY(launch(r));
-    return OAR_OK;
-}
-
-/* The gradient, if it is not where it was bound: somebody has bound it
- * elsewhere since, or taken the binding away. Else NULL. */
-static oar_tensor *gradient_elsewhere(const oari_slot *s)
-{
-    oar_tensor *grad = oar_tensor_grad(s->param);
-
-    return oar_tensor_const_data(grad) != oar_tensor_const_data(s->home) ? grad
-                                                                         : NULL;
-}
-
-static uint64_t bytes_of(const oar_tensor *t)
-{
-    return (uint64_t)oar_tensor_count(t) * oar_dtype_size(oar_tensor_dtype(t));
-}
-
-static oar_status copy_in(oari_slot *s)
-{
-    oar_tensor *grad = gradient_elsewhere(s);
-
-    if (grad == NULL || s->copied)
-        return OAR_OK;
-    OARI_TRY(oar_tensor_copy(s->home, grad));
-    s->copied = 1;
-    s->owner->copied_bytes += bytes_of(grad);
-    return OAR_OK;
-}
-
-static oar_status copy_out(oari_reducer *r)
-{
-    for (int i = 0; i < r->slots; i++) {
-        oar_tensor *grad = gradient_elsewhere(&r->slot[i]);
-
-        if (grad == NULL)
-            continue;
-        OARI_TRY(oar_tensor_copy(grad, r->slot[i].home));
-        r->copied_bytes += bytes_of(grad);
-    }
-    return OAR_OK;
-}
-
-/* Called by every gradient, and at the end of a pass. */
-static void begin_pass(oari_reducer *r)
-{
-    if (r->ready == 0)
-        r->reduced_bytes = r->copied_bytes = 0;
-}
-
-static oar_status gradient_ready(oar_tensor *leaf, void *arg)
-{
-    oari_slot *s = arg;
-    oari_reducer *r = s->owner;
-
-    begin_pass(r);
-    r->ready++;
-    OARI_TRY(copy_in(s));
-    r->bucket[s->bucket].ready++;
-    return launch_ready(r);
-}
-
-/* A gradient that this pass did not reach counts as zero here; the others may
- * have one. Frozen since: it has a place in the bucket, but no gradient. */
-static oar_status fill_one(oari_slot *s)
-{
-    oar_error before = *oar_last_error();
-
-    OARI_TRY(oar_tensor_fill(s->home, 0));
-    if (!oar_tensor_requires_grad(s->param) ||
-        oar_tensor_mark_grad(s->param) == OAR_OK)
-        return OAR_OK;
-    oari_fail_with(&before); /* it had no home, which is no failure */
-    OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
-    return oar_tensor_mark_grad(s->param);
-}
-
-static oar_status fill_missing(oari_reducer *r)
-{
-    for (int i = 0; i < r->slots; i++) {
-        oari_slot *s = &r->slot[i];
-
-        if (s->bucket < r->launched)
-            continue;
-        OARI_TRY(oar_tensor_grad(s->param) != NULL ? copy_in(s) : fill_one(s));
-    }
-    return OAR_OK;
-}
-
-oar_status oari_reducer_finish(oari_reducer *r)
-{
-    oar_status status;
-
-    begin_pass(r);
-    status = fill_missing(r);
-    while (status == OAR_OK && r->launched < r->buckets)
-        status = launch(r);
-    for (int i = 0; i < r->launched; i++)
-        if (status == OAR_OK)
-            status = oar_work_wait(r->bucket[i].work);
-    if (status == OAR_OK)
-        status = copy_out(r);
-    oari_reducer_reset(r);
-    return status;
-}
-
-void oari_reducer_reset(oari_reducer *r)
-{
-    for (int i = 0; i < r->buckets; i++) {
-        oari_bucket *b = &r->bucket[i];
-        if (b->work != NULL) {
-            oar_error keep = *oar_last_error();
-            oar_work_wait(b->work);
-            oar_work_release(b->work);
-            oari_fail_with(&keep);
+    for (int b = 0; b < buckets; b++) {
+        bucket[b].is.array = r->order + n;
+        bucket[b].is.at = r->at + n;
+        bucket[b].is.count = r->count + n;
+        for (int i = 0; i < r->arrays; i++) {
+            const oari_slot *s = &r->slot[r->order[i]];
+            if (s->bucket != b)
+                continue;
+            listed[n] = r->order[i];
+            r->at[n] = s->at;
+            r->count[n++] = s->array.count;
         }
-        b->work = NULL;
-        b->ready = 0;
     }
-    for (int i = 0; i < r->slots; i++)
-        r->slot[i].copied = 0;
-    r->launched = r->ready = 0;
+    memcpy(r->order, listed, (size_t)n * sizeof *listed);
 }
 
-/* ---- making ------------------------------------------------------------ */
-
-static oar_status make_storage(oari_reducer *r)
+static oar_status take_memory(oari_bucket *b, int index, int buckets)
 {
-    for (int i = 0; i < r->buckets; i++) {
-        oari_bucket *b = &r->bucket[i];
-        OARI_TRY(oar_storage_create((size_t)b->count * oar_dtype_size(b->dtype),
-                                    1, &b->storage));
-    }
+    oar_span *data = &b->is.data;
+
+    OARI_TRY(oar_storage_create(data->count * oar_dtype_size(data->dtype), 1,
+                                &b->storage));
+    *data = oar_span_of(oar_storage_data(b->storage), data->count, data->dtype);
+    memset(data->data, 0, data->count * oar_dtype_size(data->dtype));
+    b->is.size = sizeof b->is;
+    b->is.index = index;
+    b->is.buckets = buckets;
     return OAR_OK;
 }
 
-/* Moves the gradient into its bucket and listens for it. */
-static oar_status bind(oari_slot *s)
+void oari_buckets_drop(oari_bucket *bucket, int buckets)
 {
-    oari_bucket *b = &s->owner->bucket[s->bucket];
-
-    s->home = oar_view_of(NULL, b->storage, s->first, b->dtype,
-                          oar_tensor_shape(s->param));
-    if (s->home == NULL)
-        return oar_last_error()->status;
-    OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
-    return oar_tensor_on_grad(s->param, gradient_ready, s, &s->hook);
+    for (int i = 0; i < buckets; i++)
+        oar_storage_release(bucket[i].storage);
+    oari_free(bucket);
 }
 
-oar_status oari_reducer_init(oari_reducer *r, oar_group *group, int params,
-                             oar_tensor *const *param, size_t bucket_bytes)
+/* So that all slices are equal, and begin on a line. */
+static void even_out(const oar_reducer *r, oar_span *data)
 {
-    memset(r, 0, sizeof *r);
-    r->group = group;
-    r->slot = oari_alloc((size_t)params, sizeof *r->slot);
-    r->bucket = oari_alloc((size_t)params, sizeof *r->bucket);
-    if (r->slot == NULL || r->bucket == NULL)
+    size_t ranks = (size_t)oar_group_size(r->group);
+    size_t part = (data->count + ranks - 1) / ranks;
+
+    data->count = rounded(part, data->dtype) * ranks;
+}
+
+oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
+{
+    oari_bucket *bucket = oari_alloc((size_t)r->arrays + 1, sizeof *bucket);
+    oar_status status = OAR_OK;
+    oar_span *last;
+    int buckets;
+
+    if (bucket == NULL)
         return OAR_E_NOMEM;
-    for (int i = 0; i < params; i++) {
-        r->slot[i].owner = r;
-        r->slot[i].param = oar_tensor_retain(param[i]);
-        r->slots++;
+    buckets = deal_out(r, bucket);
+    if (buckets > 0) {
+        last = &bucket[buckets - 1].is.data;
+        r->flags_at = last->count;
+        last->count += rounded((size_t)r->arrays, last->dtype);
     }
-    cut(r, bucket_bytes);
-    OARI_TRY(make_storage(r));
-    for (int i = 0; i < r->slots; i++)
-        OARI_TRY(bind(&r->slot[i]));
+    for (int i = 0; i < buckets && r->scatter; i++)
+        even_out(r, &bucket[i].is.data);
+    list_arrays(r, bucket, buckets);
+    for (int i = 0; i < buckets && status == OAR_OK; i++)
+        status = take_memory(&bucket[i], i, buckets);
+    if (status != OAR_OK) {
+        oari_buckets_drop(bucket, buckets);
+        return status;
+    }
+    *old = r->bucket;
+    *olds = r->buckets;
+    r->bucket = bucket;
+    r->buckets = buckets;
     return OAR_OK;
 }
 
-void oari_reducer_clear(oari_reducer *r)
+oar_span oari_bucket_place(const oar_reducer *r, int array)
 {
-    if (r->bucket != NULL)
-        oari_reducer_reset(r);
-    for (int i = 0; i < r->slots; i++) {
-        oar_hook_remove(r->slot[i].hook);
-        oar_tensor_release(r->slot[i].home);
-        oar_tensor_release(r->slot[i].param);
+    const oari_slot *s = &r->slot[array];
+    const oar_span *data = &r->bucket[s->bucket].is.data;
+
+    return oar_span_of((unsigned char *)data->data +
+                           s->at * oar_dtype_size(data->dtype),
+                       s->array.count, data->dtype);
+}
+
+oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank)
+{
+    const oar_span *data = &r->bucket[bucket].is.data;
+    size_t part = data->count / (size_t)oar_group_size(r->group);
+
+    return oar_span_of((unsigned char *)data->data +
+                           part * (size_t)rank * oar_dtype_size(data->dtype),
+                       part, data->dtype);
+}
+
+/* ---- flags --------------------------------------------------------------- */
+
+static unsigned char *flag_of(const oar_reducer *r, int array)
+{
+    const oar_span *data = &r->bucket[r->buckets - 1].is.data;
+
+    return (unsigned char *)data->data +
+           (r->flags_at + (size_t)array) * oar_dtype_size(data->dtype);
+}
+
+void oari_flags_write(oar_reducer *r)
+{
+    oar_dtype dtype = r->bucket[r->buckets - 1].is.data.dtype;
+
+    for (int i = 0; i < r->arrays; i++) {
+        float flag = r->slot[i].given ? 1.0f : 0.0f;
+        if (r->scatter) {
+            r->flags[i] = r->weight > 0 ? flag : 0;
+            continue;
+        }
+        oari_convert(flag_of(r, i), dtype, &flag, OAR_F32, 1);
     }
-    for (int i = 0; r->bucket != NULL && i < r->buckets; i++)
-        oar_storage_release(r->bucket[i].storage);
-    oari_free(r->slot);
-    oari_free(r->bucket);
-    memset(r, 0, sizeof *r);
+}
+
+void oari_flags_read(oar_reducer *r)
+{
+    oar_dtype dtype = r->bucket[r->buckets - 1].is.data.dtype;
+
+    for (int i = 0; i < r->arrays; i++) {
+        float flag = r->scatter ? r->flags[i] : 0;
+        if (!r->scatter)
+            oari_convert(&flag, OAR_F32, flag_of(r, i), dtype, 1);
+        r->slot[i].used = flag != 0;
+    }
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddp: a module around a module whose gradients are averaged over ranks. The
- * work is in bucket.c; this ties it to forward and backward. */
+/* ddp: a module around a module whose gradients are averaged over ranks. */
 #include <oarsong/ddp.h>
 
 #include <string.h>
@@ -10,47 +9,56 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "dist/agree.h"
-#include "dist/bucket.h"
+#include "dist/ddp.h"
+#include "dist/syncbn.h"
 
-typedef struct ddp {
-    oari_reducer reducer;
-} ddp;
+enum { NAME = 200 };
 
-static oar_status finish_backward(void *arg)
+static oar_status share_buffers(const oari_ddp *d)
 {
-    return oari_reducer_finish(arg);
+    for (int i = 0; i < oar_module_buffers(d->module); i++) {
+        oar_span span;
+
+        OARI_TRY(oar_tensor_span(oar_module_buffer(d->module, i), &span));
+        OARI_TRY(oar_broadcast(d->group, span, 0, NULL, NULL));
+    }
+    return OAR_OK;
 }
 
 static oar_tensor *ddp_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *x)
 {
-    ddp *d = oar_module_self(module);
-    oar_tensor *y = oar_forward(tape, oar_module_child(module, 0), x);
+    oari_ddp *d = oar_module_self(module);
+    oar_tensor *y;
 
+    if (tape != NULL && d->opts.broadcast_buffers && d->no_sync == 0 &&
+        share_buffers(d) != OAR_OK)
+        return NULL;
+    y = oar_forward(tape, oar_module_child(module, 0), x);
     if (y == NULL || tape == NULL)
         return y;
-    oari_reducer_reset(&d->reducer);
-    if (oar_tape_defer(tape, finish_backward, &d->reducer) != OAR_OK)
-        return NULL;
-    return y;
+    oari_ddp_begin(d);
+    return oar_tape_defer(tape, oari_ddp_finish, d) == OAR_OK ? y : NULL;
 }
 
 static void ddp_destroy(void *self)
 {
-    oari_reducer_clear(&((ddp *)self)->reducer);
+    oari_ddp_clear(self);
 }
 
 static const oar_module_class ddp_class = {
     .size = sizeof(oar_module_class),
     .name = "ddp",
-    .self_size = sizeof(ddp),
+    .self_size = sizeof(oari_ddp),
     .forward = ddp_forward,
     .destroy = ddp_destroy,
 };
 
+/* ---- wrapping ------------------------------------------------------------ */
+
 /* The parameters that are trained, each once, though tied ones are listed
- * twice. Returns how many. */
-static int collect(const oar_module *module, oar_tensor **param)
+ * twice: which ones. Returns how many. */
+static int collect(const oar_module *module, int *index)
 {
     int found = 0;
 
@@ -58,26 +66,59 @@ static int collect(const oar_module *module, oar_tensor **param)
         oar_tensor *p = oar_module_param(module, i);
         int seen = !oar_tensor_requires_grad(p);
         for (int j = 0; j < found && !seen; j++)
-            seen = param[j] == p;
+            seen = oar_module_param(module, index[j]) == p;
         if (!seen)
-            param[found++] = p;
+            index[found++] = i;
     }
     return found;
 }
 
-static oar_status make_reducer(oar_module *wrapped, oar_group *group,
-                               const oar_ddp_opts *o)
-{
-    ddp *d = oar_module_self(wrapped);
-    size_t room = (size_t)oar_module_params(wrapped) + 1;
-    oar_tensor **param = oari_alloc(room, sizeof *param);
-    oar_status status;
+/* What listening needs of a module, in one piece of memory. */
+typedef struct listing {
+    int count;
+    int *index;
+    oar_tensor **param;
+    const char **name;
+    char (*text)[NAME];
+} listing;
 
-    if (param == NULL)
+static void drop_listing(listing *l)
+{
+    oari_free(l->index);
+    oari_free(l->param);
+    oari_free(l->name);
+    oari_free(l->text);
+}
+
+static oar_status list_params(const oar_module *module, listing *l)
+{
+    size_t room = (size_t)oar_module_params(module) + 1;
+
+    l->index = oari_alloc(room, sizeof *l->index);
+    l->param = oari_alloc(room, sizeof(oar_tensor *));
+    l->name = oari_alloc(room, sizeof *l->name);
+    l->text = oari_alloc(room, sizeof *l->text);
+    if (l->index == NULL || l->param == NULL || l->name == NULL ||
+        l->text == NULL)
         return OAR_E_NOMEM;
-    status = oari_reducer_init(&d->reducer, group, collect(wrapped, param),
-                               param, o->bucket_bytes);
-    oari_free(param);
+    l->count = collect(module, l->index);
+    for (int i = 0; i < l->count; i++) {
+        l->param[i] = oar_module_param(module, l->index[i]);
+        OARI_TRY(oar_module_param_name(module, l->index[i], l->text[i], NAME));
+        l->name[i] = l->text[i];
+    }
+    return OAR_OK;
+}
+
+static oar_status listen(oar_module *wrapped)
+{
+    listing l = { 0 };
+    oar_status status = list_params(wrapped, &l);
+
+    if (status == OAR_OK)
+        status =
+            oari_ddp_listen(oar_module_self(wrapped), l.count, l.param, l.name);
+    drop_listing(&l);
     return status;
 }
 
@@ -85,11 +126,20 @@ static oar_status make_reducer(oar_module *wrapped, oar_group *group,
 static oar_status build(oar_module *inner, oar_group *group,
                         const oar_ddp_opts *o, oar_module *wrapped)
 {
+    oari_ddp *d = oar_module_self(wrapped);
+
+    d->group = group;
+    d->module = wrapped;
+    d->opts = *o;
+    d->weight = 1;
     OARI_TRY(oar_module_add_child(wrapped, "module", inner));
+    if (o->sharded && o->hook != NULL)
+        return oari_fail(OAR_E_UNSUPPORTED, "ddp: sharded gradients are "
+                                            "reduced without hooks");
     OARI_TRY(oari_agree_on_params(wrapped, group));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));
-    return make_reducer(wrapped, group, o);
+    return listen(wrapped);
 }
 
 oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
@@ -127,20 +177,155 @@ oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
     return OAR_OK;
 }
 
-oar_status oar_ddp_read_stats(const oar_module *wrapped, oar_ddp_stats *stats)
+/* ---- PowerSGD ------------------------------------------------------------ */
+
+static oar_status shapes_of(const listing *l, const oar_power_sgd_opts *opts,
+                            oar_reduce_hook *hook)
 {
-    oar_ddp_stats now = { .size = sizeof now };
+    int64_t(*shape)[2] = oari_alloc((size_t)l->count + 1, sizeof *shape);
+    oar_status status;
+
+    if (shape == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < l->count; i++) {
+        oar_shape s = oar_tensor_shape(l->param[i]);
+        if (s.ndim > 1 && s.dim[0] > 0) {
+            shape[i][0] = s.dim[0];
+            shape[i][1] = oar_tensor_count(l->param[i]) / s.dim[0];
+        }
+    }
+    status =
+        oar_hook_power_sgd(l->count, (const int64_t(*)[2])shape, opts, hook);
+    oari_free(shape);
+    return status;
+}
+
+oar_status oar_hook_power_sgd_for(const oar_module *module,
+                                  const oar_power_sgd_opts *opts,
+                                  oar_reduce_hook *hook)
+{
+    listing l = { 0 };
+    oar_status status;
+
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "hook_power_sgd_for without a module");
+    status = list_params(module, &l);
+    if (status == OAR_OK)
+        status = shapes_of(&l, opts, hook);
+    drop_listing(&l);
+    return status;
+}
+
+/* ---- what users ask of it ------------------------------------------------ */
+
+/* NULL, and a failure, if it is no wrapped module. */
+static oari_ddp *ddp_of(const oar_module *wrapped, const char *what)
+{
     oar_module *module;
-    const ddp *d;
 
     if (wrapped == NULL ||
-        strcmp(oar_module_name(wrapped), ddp_class.name) != 0)
-        return oari_fail(OAR_E_ARG, "ddp_read_stats of a module that is not "
-                                    "wrapped");
+        strcmp(oar_module_name(wrapped), ddp_class.name) != 0) {
+        oari_fail(OAR_E_ARG, "%s of a module that is not wrapped", what);
+        return NULL;
+    }
     memcpy(&module, &wrapped, sizeof module);
-    d = oar_module_self(module);
-    now.reduced_bytes = d->reducer.reduced_bytes;
-    now.copied_bytes = d->reducer.copied_bytes;
-    now.buckets = d->reducer.buckets;
+    return oar_module_self(module);
+}
+
+oar_status oar_ddp_no_sync_begin(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_no_sync_begin");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    d->no_sync++;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_no_sync_end(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_no_sync_end");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    if (d->no_sync == 0)
+        return oari_fail(OAR_E_STATE, "ddp_no_sync_end without a beginning");
+    d->no_sync--;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_weigh(oar_module *wrapped, double weight)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_weigh");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oar_reducer_weigh(d->reducer, weight));
+    oari_syncbn_weigh(d->module, weight);
+    d->weight = weight;
+    return OAR_OK;
+}
+
+/* Takes part in the others' step: nothing of this rank's counts. */
+static oar_status shadow(oari_ddp *d)
+{
+    oar_status status;
+
+    oari_ddp_begin(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, 0));
+    status = oari_ddp_finish(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, d->weight));
+    return status;
+}
+
+oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_join");
+    int32_t count = has_input != 0;
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    if (active == NULL || !d->opts.weighted)
+        return oari_fail(OAR_E_ARG, "ddp_join without %s",
+                         active == NULL ? "a place for the answer"
+                                        : "weighted in the options");
+    OARI_TRY(oar_all_reduce(d->group, oar_span_of(&count, 1, OAR_I32), OAR_SUM,
+                            OAR_OPTS(oar_call_opts, .label = "join"), NULL));
+    if (!has_input && count > 0)
+        OARI_TRY(shadow(d));
+    *active = count;
+    return OAR_OK;
+}
+
+oar_status oar_ddp_check_replicas(oar_module *wrapped)
+{
+    oari_ddp *d = ddp_of(wrapped, "ddp_check_replicas");
+    oari_replica_question question = { { 0 }, NULL };
+    oar_status status;
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oari_replica_ask(d, &question));
+    status = oari_replica_answer(d, &question);
+    oar_work_release(question.work);
+    return status;
+}
+
+oar_status oar_ddp_read_stats(const oar_module *wrapped, oar_ddp_stats *stats)
+{
+    oar_reducer_stats r = oar_reducer_stats_init();
+    oar_ddp_stats now = { .size = sizeof now };
+    const oari_ddp *d = ddp_of(wrapped, "ddp_read_stats");
+
+    if (d == NULL)
+        return OAR_E_ARG;
+    OARI_TRY(oar_reducer_read_stats(d->reducer, &r));
+    now.reduced_bytes = r.reduced_bytes;
+    now.copied_bytes = d->copied_bytes;
+    now.buckets = r.buckets;
+    now.communication_s = r.communication_s;
+    now.exposed_s = r.exposed_s;
+    now.passes = r.passes;
+    now.unused = d->unused;
     return oari_struct_give(stats, &now, sizeof now, "ddp stats");
 }

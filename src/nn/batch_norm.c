@@ -2,13 +2,17 @@
 /* batch_norm: normalisation by channel, with running statistics. */
 #include <oarsong/layers.h>
 
+#include <string.h>
+
 #include "autograd/replay.h"
 #include "base/status.h"
 #include "nn/build.h"
 
 typedef struct batch_norm {
     int dims, running;
-    double eps, momentum; /* below 0: cumulative average */
+    double eps, momentum;       /* below 0: cumulative average */
+    oar_batch_norm_merge merge; /* .moments == NULL: none */
+    void (*drop)(void *arg);    /* its arg */
 } batch_norm;
 
 enum { MEAN, VAR, BATCHES }; /* buffers */
@@ -47,11 +51,19 @@ static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
         return NULL;
     if (moves)
         momentum = count_batch(b, module);
-    return oar_batch_norm(tape, x, oar_module_param(module, 0),
-                          oar_module_param(module, 1),
-                          has ? oar_module_buffer(module, MEAN) : NULL,
-                          has ? oar_module_buffer(module, VAR) : NULL, training,
-                          momentum, b->eps);
+    return oar_batch_norm_merged(
+        tape, x, oar_module_param(module, 0), oar_module_param(module, 1),
+        has ? oar_module_buffer(module, MEAN) : NULL,
+        has ? oar_module_buffer(module, VAR) : NULL, training, momentum, b->eps,
+        b->merge.moments != NULL ? &b->merge : NULL);
+}
+
+static void batch_norm_destroy(void *self)
+{
+    batch_norm *b = self;
+
+    if (b->drop != NULL)
+        b->drop(b->merge.arg);
 }
 
 static const oar_module_class batch_norm_class = {
@@ -59,7 +71,40 @@ static const oar_module_class batch_norm_class = {
     .name = "batch_norm",
     .self_size = sizeof(batch_norm),
     .forward = batch_norm_forward,
+    .destroy = batch_norm_destroy,
 };
+
+oar_status oar_batch_norm_merge_by(oar_module *module,
+                                   const oar_batch_norm_merge *merge,
+                                   void (*drop)(void *arg))
+{
+    static const oar_batch_norm_merge none = { NULL, NULL, NULL };
+    batch_norm *b;
+
+    if (module == NULL ||
+        strcmp(oar_module_name(module), batch_norm_class.name) != 0)
+        return oari_fail(OAR_E_ARG, "batch_norm_merge_by of a module that is "
+                                    "no batch norm");
+    b = oar_module_self(module);
+    if (b->drop != NULL)
+        b->drop(b->merge.arg);
+    b->merge = merge != NULL ? *merge : none;
+    b->drop = merge != NULL ? drop : NULL;
+    return OAR_OK;
+}
+
+const oar_batch_norm_merge *oar_batch_norm_merge_of(const oar_module *module)
+{
+    const batch_norm *b;
+    oar_module *mine;
+
+    if (module == NULL ||
+        strcmp(oar_module_name(module), batch_norm_class.name) != 0)
+        return NULL;
+    memcpy(&mine, &module, sizeof mine);
+    b = oar_module_self(mine);
+    return b->merge.moments != NULL ? &b->merge : NULL;
+}
 
 static oar_status add_state(oar_module *module, int64_t channels,
                             const oar_batch_norm_opts *o)

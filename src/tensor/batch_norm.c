@@ -198,11 +198,11 @@ OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p, int fixed)
+OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p,
+                                  double count, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
-    double count = (double)(p.images * p.inner);
 
     OARI_BY_FLOAT(n->x->dtype, {
         const T *g = oari_array_data(n->grad);
@@ -225,12 +225,13 @@ OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p, int fixed)
     })
 }
 
-OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, int fixed)
+OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, double count,
+                                int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
     const double *tilt = n->sums, *sum = n->sums + p.channels;
-    const double share = fixed ? 0 : 1 / (double)p.images;
+    const double share = fixed ? 0 : 1 / count;
 
     OARI_BY_FLOAT(n->x->dtype, {
         const T *g = oari_array_data(n->grad);
@@ -252,7 +253,7 @@ OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, int fixed)
     })
 }
 
-void oari_batch_norm_back(const oari_norm_back *n, int fixed)
+void oari_batch_norm_sums(const oari_norm_back *n)
 {
     planes p = planes_of(n->x->at.shape);
 
@@ -262,10 +263,16 @@ void oari_batch_norm_back(const oari_norm_back *n, int fixed)
         row_sums(n, p);
     else
         plane_sums(n, p);
-    if (n->dx != NULL && p.inner == 1)
-        row_grads(n, p, fixed);
-    else if (n->dx != NULL)
-        plane_grads(n, p, fixed);
     oari_store_sums(n->dweight, n->sums, p.channels);
     oari_store_sums(n->dbias, n->sums + p.channels, p.channels);
+}
+
+void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed)
+{
+    planes p = planes_of(n->x->at.shape);
+
+    if (p.inner == 1)
+        row_grads(n, p, count, fixed);
+    else
+        plane_grads(n, p, count, fixed);
 }

@@ -88,9 +88,12 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
                      const oari_array *weight, const oari_array *bias);
 
 /* The same struct as above; mean and rstd are f64 here, scratch is unused and
- * sums has room for two numbers per channel. fixed: mean and rstd do not
- * depend on x. */
-void oari_batch_norm_back(const oari_norm_back *n, int fixed);
+ * sums has room for two numbers per channel: over all images the gradient times
+ * x normalised, and the gradient. The first fills them in, and dweight and
+ * dbias; the second takes sums over `count` numbers of a channel, from there or
+ * from elsewhere, too, to dx. fixed: mean and rstd do not depend on x. */
+void oari_batch_norm_sums(const oari_norm_back *n);
+void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed);
 
 /* ---- columns.c ---------------------------------------------------------- */
 

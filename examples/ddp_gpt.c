@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpt: a small GPT that learns to write like the source of this library.
- *     gpt [options] [folder]
- *     oarsong run -n 2 gpt --steps 300
+/* ddp_gpt: a small GPT that learns to write like the source of this library.
+ *     ddp_gpt [options] [folder]
+ *     oarsong run -n 4 ddp_gpt --steps 300
  *
  * Rank 0 reads the *.c, *.h and *.md files under the folder (up to 2 MB, in
  * sorted order) and gives the text to all. Every character is a token. Each
@@ -246,7 +246,7 @@ static oar_status check_text(const run *r)
 
     if (r->bytes >= need * LONGEST_CHARACTER)
         return OAR_OK;
-    fprintf(stderr, "gpt: rank %d: %lld bytes of text under %s: too few\n",
+    fprintf(stderr, "ddp_gpt: rank %d: %lld bytes of text under %s: too few\n",
             oar_group_rank(r->world), (long long)r->bytes, r->set.folder);
     return OAR_E_ARG;
 }
@@ -494,7 +494,7 @@ int main(int argc, char **argv)
     if (status == OAR_OK)
         status = run_all(&r);
     if (oar_last_error()->status != OAR_OK)
-        fprintf(stderr, "gpt: rank %d: %s\n", oar_group_rank(r.world),
+        fprintf(stderr, "ddp_gpt: rank %d: %s\n", oar_group_rank(r.world),
                 oar_last_error_text());
     tear_down(&r);
     oar_group_destroy(r.world);

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reducer.h: arrays of one's own, averaged over all ranks while they are made.
+ *
+ * What DDP does for the gradients of a module, for programs that have arrays
+ * and no tensor of ours: say which arrays there are, write them, say that one
+ * is ready; the arrays go in buckets, each reduced as soon as its last array is
+ * ready, while the program writes the next. Wait at the end of each pass.
+ *
+ *     oar_reducer_create(group, 2, arrays, NULL, &r);
+ *     for (...) {
+ *         write(oar_reducer_span(r, 1).data); oar_reducer_ready(r, 1);
+ *         write(oar_reducer_span(r, 0).data); oar_reducer_ready(r, 0);
+ *         oar_reducer_wait(r);                       the means are there
+ *     }
+ *
+ * Threads: one reducer by one thread at a time.
+ */
+#ifndef OARSONG_REDUCER_H
+#define OARSONG_REDUCER_H
+
+#include <oarsong/collective.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_reducer oar_reducer;
+
+/* A bucket as a hook sees it: its numbers, all of which are to become the mean
+ * over ranks, and the arrays in it. */
+typedef struct oar_bucket {
+    size_t size;
+    int index, buckets; /* this one, of so many */
+    oar_span data;      /* what is reduced, gaps and flags included */
+    int arrays;
+    const int *array; /* which ones, in the order they lie there */
+    const size_t *at; /* where each begins, in elements */
+    const size_t *count;
+    double weight; /* of this rank's numbers in the mean */
+    int weighted;  /* or all ranks weigh the same */
+} oar_bucket;
+
+/* Another way to reduce buckets than an all_reduce of each. */
+typedef struct oar_reduce_hook {
+    size_t size;
+    void *arg;
+    /* Begins to reduce it: posts operations on the group, in the same order on
+     * all ranks, and may give one to wait for in *work. Must not wait. */
+    oar_status (*start)(void *arg, oar_group *group, const oar_bucket *bucket,
+                        oar_work **work);
+    /* (optional) When that is done: leaves the mean in bucket->data. May wait;
+     * called bucket by bucket, in their order. */
+    oar_status (*finish)(void *arg, oar_group *group, const oar_bucket *bucket);
+    /* (optional) The reducer is destroyed, or its buckets have been cut anew
+     * (then `arg` stays in use). */
+    void (*forget)(void *arg, int for_good);
+} oar_reduce_hook;
+OAR_OPTS_INIT(oar_reduce_hook);
+
+/* Hooks that come with the library. arg is theirs.
+ * Half: the numbers travel as OAR_F16 or OAR_BF16, are summed in f32 and
+ * rounded once. */
+OAR_API oar_status oar_hook_half(oar_dtype dtype, oar_reduce_hook *hook);
+
+typedef struct oar_power_sgd_opts {
+    size_t size;
+    int rank;      /* 0 means 1 */
+    int64_t start; /* passes that are reduced in full first; 0 means 10,
+                      below 0 none */
+    double least;  /* only matrices that become this many times smaller; 0
+                      means 2 */
+    uint64_t seed;
+    int no_feedback; /* do not keep what was lost for the next pass */
+} oar_power_sgd_opts;
+OAR_OPTS_INIT(oar_power_sgd_opts);
+
+/* PowerSGD: a matrix travels as the product of two thin ones; what that loses
+ * is added to the next pass. An array counts as a matrix by shape[i] = {rows,
+ * columns} (0 rows: none). The shapes are copied. */
+OAR_API oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
+                                      const oar_power_sgd_opts *opts,
+                                      oar_reduce_hook *hook);
+
+typedef struct oar_reducer_opts {
+    size_t size;
+    size_t bucket_bytes; /* 0 means 25 MiB; SIZE_MAX: one for each dtype */
+    size_t first_bucket_bytes; /* of the one that is ready first; 0 means 1 MiB,
+                                  or bucket_bytes if that is less */
+    int reorder;  /* cut anew after the first pass, in the order in which arrays
+                     got ready on rank 0: spans move then */
+    int weighted; /* a weighted mean, see oar_reducer_weigh */
+    int static_graph;            /* the same arrays are ready in every pass */
+    const oar_reduce_hook *hook; /* copied; the reducer's from then on */
+    const char *const *names;    /* of the arrays, for messages; copied */
+} oar_reducer_opts;
+OAR_OPTS_INIT(oar_reducer_opts);
+
+/* All ranks call it with the same counts, dtypes (floats) and options. An array
+ * with data is the caller's: copied into its bucket when it is ready, and out
+ * of it at the end. One without data lives in its bucket. Arrays are expected
+ * to get ready last one first. Borrows the group. */
+OAR_API oar_status oar_reducer_create(oar_group *group, int arrays,
+                                      const oar_span *array,
+                                      const oar_reducer_opts *opts,
+                                      oar_reducer **reducer);
+/* Waits for what is under way. NULL is fine. */
+OAR_API void oar_reducer_destroy(oar_reducer *reducer);
+
+/* Where the numbers of an array are: in its bucket, or the caller's. */
+OAR_API oar_span oar_reducer_span(const oar_reducer *reducer, int array);
+
+/* The array is written. Once a pass. */
+OAR_API oar_status oar_reducer_ready(oar_reducer *reducer, int array);
+
+/* Ends the pass: arrays that were not ready count as zero here; returns when
+ * all means are there. */
+OAR_API oar_status oar_reducer_wait(oar_reducer *reducer);
+
+/* Whether the array was ready on any rank in the last pass. */
+OAR_API int oar_reducer_used(const oar_reducer *reducer, int array);
+
+/* This rank's weight from now on (tokens, samples; 0: its numbers do not
+ * count), where the mean is weighted. 1 at first. */
+OAR_API oar_status oar_reducer_weigh(oar_reducer *reducer, double weight);
+
+/* What the last pass did. */
+typedef struct oar_reducer_stats {
+    size_t size;
+    int buckets;
+    int64_t passes;         /* so far */
+    uint64_t reduced_bytes; /* by this rank's buckets */
+    uint64_t copied_bytes;  /* between the caller's arrays and buckets */
+    double communication_s; /* while at least one bucket was under way */
+    double exposed_s;       /* of that, in oar_reducer_wait */
+} oar_reducer_stats;
+OAR_OPTS_INIT(oar_reducer_stats);
+OAR_API oar_status oar_reducer_read_stats(const oar_reducer *reducer,
+                                          oar_reducer_stats *stats);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* zero.h: an optimizer whose state is spread over the ranks (ZeRO, stage 1).
+ *
+ * Every rank steps its own piece of the parameters and keeps state only for
+ * that: 1/n of it. The gradients of a module wrapped with `sharded` are
+ * reduce-scattered instead of all-reduced: after backward each rank has the
+ * mean of its pieces only. Step, and all ranks have all parameters again. The
+ * numbers are those of the same optimizer on every rank, as long as it treats
+ * every number by itself, as SGD, Adam and AdamW do.
+ */
+#ifndef OARSONG_ZERO_H
+#define OARSONG_ZERO_H
+
+#include <oarsong/ddp.h>
+
+OAR_BEGIN_DECLS
+
+typedef struct oar_zero oar_zero;
+
+/* Makes the optimizer over this rank's pieces: flat tensors that share memory
+ * with parts of the parameters. name[i] is the parameter that piece i is of. */
+typedef oar_status (*oar_zero_make_fn)(void *arg, int count,
+                                       oar_tensor *const *piece,
+                                       const char *const *name,
+                                       oar_optim **optim);
+
+/* wrapped: by oar_ddp_wrap with `sharded`, else OAR_E_STATE. Keeps a reference
+ * to it. */
+OAR_API oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
+                                   void *arg, oar_zero **zero);
+OAR_API void oar_zero_destroy(oar_zero *zero); /* NULL is fine */
+
+/* Steps this rank's pieces, and brings all parameters together. All ranks. */
+OAR_API oar_status oar_zero_step(oar_zero *zero);
+OAR_API void oar_zero_zero_grad(oar_zero *zero);
+
+/* The optimizer over this rank's pieces, borrowed: for its learning rate. */
+OAR_API oar_optim *oar_zero_optim(const oar_zero *zero);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reducer: a pass over the buckets.
+ *
+ * A bucket is reduced as soon as the last of its arrays is ready, but never
+ * before the bucket in front of it: so all ranks post in the same order,
+ * whatever order their arrays come in.
+ */
+#include "dist/reducer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+static size_t bytes_of(const oar_span *span)
+{
+    return span->count * oar_dtype_size(span->dtype);
+}
+
+/* ---- one bucket ---------------------------------------------------------- */
+
+static void note_done(void *arg, oar_status status)
+{
+    atomic_store(&((oari_bucket *)arg)->done_ns, oari_now_ns());
+}
+
+/* An array that is not ready is zero, unless its owner has numbers for it. */
+static oar_status fill_absent(oar_reducer *r, int array)
+{
+    oar_status status = OAR_OK;
+    oar_span place = oari_bucket_place(r, array);
+
+    r->slot[array].given = r->owner.absent != NULL &&
+                           r->owner.absent(r->owner.arg, array, &status);
+    if (status == OAR_OK && !r->slot[array].given && place.count != 0)
+        memset(place.data, 0, bytes_of(&place));
+    return status;
+}
+
+static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
+{
+    for (int i = 0; i < b->is.arrays; i++)
+        if (!r->slot[b->is.array[i]].ready)
+            OARI_TRY(fill_absent(r, b->is.array[i]));
+    if (b->is.index == r->buckets - 1)
+        oari_flags_write(r);
+    return OAR_OK;
+}
+
+/* The flags of all arrays are known when the last bucket goes. */
+static oar_status post_flags(oar_reducer *r)
+{
+    return oar_all_reduce(
+        r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32), OAR_MAX,
+        OAR_OPTS(oar_call_opts, .label = "used gradients"), &r->flags_work);
+}
+
+static oar_status scatter(oar_reducer *r, oari_bucket *b)
+{
+    oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
+
+    if (b->is.index == r->buckets - 1)
+        OARI_TRY(post_flags(r));
+    return oar_reduce_scatter(
+        r->group, b->is.data, mine,
+        b->is.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
+        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
+        &b->work);
+}
+
+static oar_status post(oar_reducer *r, oari_bucket *b)
+{
+    if (r->scatter)
+        return scatter(r, b);
+    if (r->hook.start != NULL)
+        return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
+    return oar_all_reduce(
+        r->group, b->is.data, b->is.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
+        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
+        &b->work);
+}
+
+static oar_status begin_bucket(oar_reducer *r)
+{
+    oari_bucket *b = &r->bucket[r->begun];
+
+    OARI_TRY(fill_bucket(r, b));
+    b->is.weighted = r->opts.weighted;
+    b->is.weight = r->weight;
+    b->started_ns = oari_now_ns();
+    atomic_store(&b->done_ns, 0);
+    OARI_TRY(post(r, b));
+    r->begun++;
+    r->stats.reduced_bytes += bytes_of(&b->is.data);
+    if (b->work == NULL)
+        note_done(b, OAR_OK);
+    else if (oar_work_then(b->work, note_done, b) != OAR_OK)
+        return oar_last_error()->status;
+    return OAR_OK;
+}
+
+static oar_status begin_ready(oar_reducer *r)
+{
+    while (r->begun < r->buckets &&
+           r->bucket[r->begun].ready >= r->bucket[r->begun].expected)
+        OARI_TRY(begin_bucket(r));
+    return OAR_OK;
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+static void begin_pass(oar_reducer *r)
+{
+    if (r->ready == 0 && r->begun == 0) {
+        r->stats.reduced_bytes = r->stats.copied_bytes = 0;
+        r->stats.communication_s = r->stats.exposed_s = 0;
+    }
+}
+
+static oar_status check_array(const oar_reducer *r, int array)
+{
+    if (r == NULL)
+        return oari_fail(OAR_E_ARG, "reducer_ready without a reducer");
+    if (array < 0 || array >= r->arrays)
+        return oari_fail(OAR_E_ARG, "array %d of a reducer of %d", array,
+                         r->arrays);
+    if (r->slot[array].ready)
+        return oari_fail(OAR_E_STATE, "array %d is ready twice in one pass",
+                         array);
+    if (r->slot[array].bucket < r->begun)
+        return oari_fail(OAR_E_STATE,
+                         "array %d is ready, but was not in the first pass, "
+                         "and the graph is said to be static",
+                         array);
+    return OAR_OK;
+}
+
+oar_status oar_reducer_ready(oar_reducer *reducer, int array)
+{
+    oari_slot *s;
+    oar_span place;
+
+    OARI_TRY(check_array(reducer, array));
+    begin_pass(reducer);
+    s = &reducer->slot[array];
+    if (s->array.data != NULL) {
+        place = oari_bucket_place(reducer, array);
+        memcpy(place.data, s->array.data, bytes_of(&place));
+        reducer->stats.copied_bytes += bytes_of(&place);
+    }
+    s->ready = s->given = 1;
+    reducer->came[reducer->ready++] = array;
+    reducer->bucket[s->bucket].ready += !s->skipped;
+    return begin_ready(reducer);
+}
+
+/* Waits for all and lets hooks finish; the first failure counts. */
+static oar_status wait_for_all(oar_reducer *r)
+{
+    oar_status status = OAR_OK;
+
+    if (r->flags_work != NULL)
+        status = oar_work_wait(r->flags_work);
+    for (int i = 0; i < r->begun && status == OAR_OK; i++) {
+        oari_bucket *b = &r->bucket[i];
+        if (b->work != NULL)
+            status = oar_work_wait(b->work);
+        if (status == OAR_OK && r->hook.finish != NULL) {
+            status = r->hook.finish(r->hook.arg, r->group, &b->is);
+            note_done(b, status);
+        }
+    }
+    return status;
+}
+
+/* How long at least one bucket was under way. */
+static double time_under_way(const oar_reducer *r)
+{
+    int64_t sum = 0, end = 0;
+
+    for (int i = 0; i < r->begun; i++) {
+        const oari_bucket *b = &r->bucket[i];
+        int64_t from = b->started_ns > end ? b->started_ns : end;
+        int64_t to = atomic_load(&b->done_ns);
+        if (to > from) {
+            sum += to - from;
+            end = to;
+        }
+    }
+    return (double)sum * 1e-9;
+}
+
+static void copy_out(oar_reducer *r)
+{
+    for (int i = 0; i < r->arrays; i++) {
+        oar_span place = oari_bucket_place(r, i);
+        if (r->slot[i].array.data == NULL || place.count == 0)
+            continue;
+        memcpy(r->slot[i].array.data, place.data, bytes_of(&place));
+        r->stats.copied_bytes += bytes_of(&place);
+    }
+}
+
+/* Waits for it, without a word about how it ended. */
+static void let_go(oar_work **work)
+{
+    oar_error keep = *oar_last_error();
+
+    if (*work == NULL)
+        return;
+    oar_work_wait(*work);
+    oar_work_release(*work);
+    oari_fail_with(&keep);
+    *work = NULL;
+}
+
+void oari_reducer_reset(oar_reducer *r)
+{
+    for (int i = 0; i < r->buckets; i++) {
+        let_go(&r->bucket[i].work);
+        r->bucket[i].ready = 0;
+    }
+    let_go(&r->flags_work);
+    for (int i = 0; i < r->arrays; i++)
+        r->slot[i].ready = 0;
+    r->begun = r->ready = 0;
+}
+
+/* ---- after the first pass ------------------------------------------------ */
+
+/* Those that did not come go to the end. */
+static oar_status agree_on_order(oar_reducer *r)
+{
+    int n = r->ready;
+
+    for (int i = r->arrays - 1; i >= 0; i--)
+        if (!r->slot[i].ready)
+            r->came[n++] = i;
+    return oar_broadcast(
+        r->group, oar_span_of(r->came, (size_t)r->arrays, OAR_I32), 0,
+        OAR_OPTS(oar_call_opts, .label = "order of gradients"), NULL);
+}
+
+static void move_numbers(const oar_reducer *r, const oari_slot *from,
+                         const oari_bucket *old)
+{
+    for (int i = 0; i < r->arrays; i++) {
+        const oar_span *data = &old[from[i].bucket].is.data;
+        oar_span to = oari_bucket_place(r, i);
+        if (to.count != 0)
+            memcpy(to.data,
+                   (unsigned char *)data->data +
+                       from[i].at * oar_dtype_size(data->dtype),
+                   bytes_of(&to));
+    }
+}
+
+static oar_status cut_anew(oar_reducer *r, oari_slot *before)
+{
+    oari_bucket *old = NULL;
+    int olds = 0;
+    oar_status status;
+
+    memcpy(before, r->slot, (size_t)r->arrays * sizeof *before);
+    memcpy(r->order, r->came, (size_t)r->arrays * sizeof *r->order);
+    status = oari_buckets_cut(r, &old, &olds);
+    if (status != OAR_OK) {
+        memcpy(r->slot, before, (size_t)r->arrays * sizeof *before);
+        return status;
+    }
+    if (r->hook.forget != NULL)
+        r->hook.forget(r->hook.arg, 0);
+    move_numbers(r, before, old);
+    if (r->owner.moved != NULL)
+        status = r->owner.moved(r->owner.arg);
+    oari_buckets_drop(old, olds);
+    return status;
+}
+
+static oar_status learn_from_first(oar_reducer *r)
+{
+    oari_slot *before;
+    oar_status status;
+
+    for (int i = 0; r->opts.static_graph && i < r->arrays; i++) {
+        oari_slot *s = &r->slot[i];
+        s->skipped = !s->ready;
+        r->bucket[s->bucket].expected -= s->skipped;
+    }
+    if (!r->opts.reorder)
+        return OAR_OK;
+    before = oari_alloc((size_t)r->arrays + 1, sizeof *before);
+    if (before == NULL)
+        return OAR_E_NOMEM;
+    status = agree_on_order(r);
+    oari_reducer_reset(r);
+    if (status == OAR_OK)
+        status = cut_anew(r, before);
+    oari_free(before);
+    return status;
+}
+
+/* ---- the end of a pass ----------------------------------------------------
+ */
+
+static oar_status end_pass(oar_reducer *r, int64_t since)
+{
+    OARI_TRY(wait_for_all(r));
+    r->stats.exposed_s = (double)(oari_now_ns() - since) * 1e-9;
+    r->stats.communication_s = time_under_way(r);
+    if (r->stats.exposed_s > r->stats.communication_s)
+        r->stats.exposed_s = r->stats.communication_s;
+    oari_flags_read(r);
+    copy_out(r);
+    if (r->passes++ == 0)
+        return learn_from_first(r);
+    return OAR_OK;
+}
+
+oar_status oar_reducer_wait(oar_reducer *reducer)
+{
+    oar_reducer *r = reducer;
+    oar_status status = OAR_OK;
+    int64_t since = oari_now_ns();
+
+    if (r == NULL)
+        return oari_fail(OAR_E_ARG, "reducer_wait without a reducer");
+    if (r->arrays == 0)
+        return OAR_OK;
+    begin_pass(r);
+    while (status == OAR_OK && r->begun < r->buckets)
+        status = begin_bucket(r);
+    if (status == OAR_OK)
+        status = end_pass(r, since);
+    oari_reducer_reset(r);
+    return status;
+}
+
+/* ---- making and asking --------------------------------------------------- */
+
+static oar_status check_arrays(int arrays, const oar_span *array)
+{
+    for (int i = 0; i < arrays; i++)
+        if (array[i].dtype > OAR_BF16)
+            return oari_fail(OAR_E_DTYPE,
+                             "array %d of a reducer is %s: there is no mean "
+                             "of whole numbers",
+                             i, oar_dtype_name(array[i].dtype));
+    return OAR_OK;
+}
+
+static oar_status take_names(oar_reducer *r)
+{
+    for (int i = 0; r->opts.names != NULL && i < r->arrays; i++) {
+        size_t bytes = strlen(r->opts.names[i]) + 1;
+        char *name = oari_alloc(bytes, 1);
+        if (name == NULL)
+            return OAR_E_NOMEM;
+        r->slot[i].name = memcpy(name, r->opts.names[i], bytes);
+    }
+    r->opts.names = NULL;
+    return OAR_OK;
+}
+
+static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
+{
+    size_t n = (size_t)arrays + 1;
+    oari_bucket *old;
+    int olds;
+
+    r->slot = oari_alloc(n, sizeof *r->slot);
+    r->order = oari_alloc(n, sizeof *r->order);
+    r->came = oari_alloc(n, sizeof *r->came);
+    r->at = oari_alloc(n, sizeof *r->at);
+    r->count = oari_alloc(n, sizeof *r->count);
+    r->flags = oari_alloc(n, sizeof *r->flags);
+    if (r->flags == NULL || r->slot == NULL || r->order == NULL ||
+        r->came == NULL || r->at == NULL || r->count == NULL)
+        return OAR_E_NOMEM;
+    r->arrays = arrays;
+    for (int i = 0; i < arrays; i++) {
+        r->slot[i].array = array[i];
+        r->order[i] = arrays - 1 - i; /* backward comes to the last one first */
+    }
+    OARI_TRY(take_names(r));
+    return oari_buckets_cut(r, &old, &olds);
+}
+
+oar_status oar_reducer_create(oar_group *group, int arrays,
+                              const oar_span *array,
+                              const oar_reducer_opts *opts,
+                              oar_reducer **reducer)
+{
+    return oari_reducer_make(group, arrays, array, opts, 0, reducer);
+}
+
+oar_status oari_reducer_make(oar_group *group, int arrays,
+                             const oar_span *array,
+                             const oar_reducer_opts *opts, int scatter,
+                             oar_reducer **reducer)
+{
+    oar_reducer_opts o;
+    oar_reducer *r;
+    oar_status status;
+
+    if (group == NULL || reducer == NULL || arrays < 0 ||
+        (arrays > 0 && array == NULL))
+        return oari_fail(OAR_E_ARG, "reducer_create without a %s",
+                         group == NULL     ? "group"
+                         : reducer == NULL ? "place for it"
+                                           : "list of arrays");
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    OARI_TRY(check_arrays(arrays, array));
+    r = oari_alloc(1, sizeof *r);
+    if (r == NULL)
+        return OAR_E_NOMEM;
+    r->group = group;
+    r->opts = o;
+    r->scatter = scatter;
+    r->weight = 1;
+    status = take_arrays(r, arrays, array);
+    if (status == OAR_OK && o.hook != NULL) /* taken only by one that is made */
+        status = oari_opts_read(&r->hook, sizeof r->hook, o.hook);
+    if (status != OAR_OK) {
+        oar_reducer_destroy(r);
+        return status;
+    }
+    r->stats.size = sizeof r->stats;
+    *reducer = r;
+    return OAR_OK;
+}
+
+void oar_reducer_destroy(oar_reducer *reducer)
+{
+    oar_reducer *r = reducer;
+
+    if (r == NULL)
+        return;
+    oari_reducer_reset(r);
+    if (r->hook.forget != NULL)
+        r->hook.forget(r->hook.arg, 1);
+    for (int i = 0; i < r->arrays; i++)
+        oari_free((char *)(uintptr_t)r->slot[i].name);
+    oari_buckets_drop(r->bucket, r->buckets);
+    oari_free(r->slot);
+    oari_free(r->order);
+    oari_free(r->came);
+    oari_free(r->at);
+    oari_free(r->count);
+    oari_free(r->flags);
+    oari_free(r);
+}
+
+oar_span oar_reducer_span(const oar_reducer *reducer, int array)
+{
+    if (reducer == NULL || array < 0 || array >= reducer->arrays)
+        return oar_span_of(NULL, 0, OAR_F32);
+    if (reducer->slot[array].array.data != NULL)
+        return reducer->slot[array].array;
+    return oari_bucket_place(reducer, array);
+}
+
+int oar_reducer_used(const oar_reducer *reducer, int array)
+{
+    return reducer != NULL && array >= 0 && array < reducer->arrays &&
+           reducer->slot[array].used;
+}
+
+oar_status oar_reducer_weigh(oar_reducer *reducer, double weight)
+{
+    if (reducer == NULL || !reducer->opts.weighted)
+        return oari_fail(OAR_E_ARG, "a weight for a reducer whose mean is not "
+                                    "weighted");
+    if (!(weight >= 0) || weight > 1e300)
+        return oari_fail(OAR_E_ARG, "a weight of %g", weight);
+    reducer->weight = weight;
+    return OAR_OK;
+}
+
+oar_status oar_reducer_read_stats(const oar_reducer *reducer,
+                                  oar_reducer_stats *stats)
+{
+    oar_reducer_stats now;
+
+    if (reducer == NULL)
+        return oari_fail(OAR_E_ARG, "reducer_read_stats without a reducer");
+    now = reducer->stats;
+    now.size = sizeof now;
+    now.buckets = reducer->buckets;
+    now.passes = reducer->passes;
+    return oari_struct_give(stats, &now, sizeof now, "reducer stats");
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dist/reducer.h: a reducer from the inside; DDP and the sharded optimizer
+ * stand on it.
+ *
+ *   bucket.c   which array lies where
+ *   reducer.c  a pass: ready, reduce, wait
+ */
+#ifndef OARI_DIST_REDUCER_H
+#define OARI_DIST_REDUCER_H
+
+#include <stdatomic.h>
+
+#include <oarsong/reducer.h>
+#include <oarsong/tensor.h>
+
+typedef struct oari_bucket {
+    oar_bucket is; /* as hooks see it */
+    oar_storage *storage;
+    int expected; /* of its arrays are ready in a pass, as far as is known */
+    int ready;    /* in this pass */
+    oar_work *work;
+    int64_t started_ns;
+    _Atomic int64_t done_ns;
+} oari_bucket;
+
+typedef struct oari_slot {
+    oar_span array; /* the caller's, or without data */
+    int bucket;
+    size_t at;        /* first element in the bucket */
+    int ready;        /* in this pass */
+    int given;        /* this rank has numbers for this pass */
+    int used;         /* some rank had, in the last one */
+    int skipped;      /* static graph: never ready here */
+    const char *name; /* or NULL */
+} oari_slot;
+
+/* What whoever stands on a reducer adds. All may be NULL. */
+typedef struct oari_reducer_owner {
+    void *arg;
+    /* The array is not ready: sees to its place in the bucket, and says whether
+     * it has numbers all the same (1) or is to be filled with zeros (0). */
+    int (*absent)(void *arg, int array, oar_status *status);
+    /* The buckets have been cut anew. The old ones are still there. */
+    oar_status (*moved)(void *arg);
+} oari_reducer_owner;
+
+struct oar_reducer {
+    oar_group *group;
+    oar_reducer_opts opts;
+    oar_reduce_hook hook; /* .start == NULL: none */
+    oari_reducer_owner owner;
+    int arrays, buckets;
+    oari_slot *slot;
+    oari_bucket *bucket;
+    int *order; /* arrays as they lie in the buckets, one after the other */
+    size_t *at, *count; /* and where, and how many elements */
+    int scatter;        /* each rank gets the mean of its slice of a bucket */
+    float *flags;       /* scatter: reduced apart */
+    oar_work *flags_work;
+    size_t flags_at; /* in the last bucket: one number for each array */
+    int *came;       /* arrays in the order they got ready */
+    int ready;       /* how many have, in this pass */
+    int begun;       /* buckets that are on their way */
+    int cut_anew;    /* it has been */
+    double weight;
+    int64_t passes;
+    oar_reducer_stats stats; /* of the pass under way, then of the last */
+};
+
+/* ---- bucket.c ------------------------------------------------------------ */
+
+/* Cuts the arrays, in the order of r->order, into buckets with memory. The old
+ * ones are given in *old (as many as *olds), to be dropped. On failure all is
+ * as it was. */
+oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds);
+void oari_buckets_drop(oari_bucket *bucket, int buckets);
+
+/* The place of an array in its bucket. */
+oar_span oari_bucket_place(const oar_reducer *r, int array);
+
+/* A rank's slice of a bucket, where it is scattered: equal ones. */
+oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank);
+
+/* Which arrays this rank has numbers for: into the last bucket, before it is
+ * reduced, and out of it, as `used`, after that. */
+void oari_flags_write(oar_reducer *r);
+void oari_flags_read(oar_reducer *r);
+
+/* ---- reducer.c ----------------------------------------------------------- */
+
+/* As oar_reducer_create; scatter: every rank gets only its slices. */
+oar_status oari_reducer_make(oar_group *group, int arrays,
+                             const oar_span *array,
+                             const oar_reducer_opts *opts, int scatter,
+                             oar_reducer **reducer);
+
+/* The pass that was begun, if any, is given up: waits for what is under way. */
+void oari_reducer_reset(oar_reducer *r);
+
+#endif
