@@ -257,7 +257,8 @@ static void write_fault(stage *s, unsigned char *raw)
     memcpy(c->hello, raw + OARI_FRAME_BYTES, TCP_HELLO);
     oari_frame_write(&frame, raw + IMPOSTOR_HELLO);
     oari_fault_write(&record, sealed);
-    OK(tcp_seal_fault(&s->other.mesh, c, sealed));
+    c->sent = frame.sequence;
+    OK(tcp_seal(&s->other.mesh, c, sealed, OARI_FAULT_BYTES));
     free(c);
 }
 
