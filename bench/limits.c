@@ -292,8 +292,8 @@ static void all_to_all(bare *b)
     copy_parts(b, (size_t)b->rank * b->part, b->bytes);
 }
 
-/* Into the buffer that is sent when it is this rank's turn: as with one buffer a
- * rank, what is copied was written by another core. */
+/* Into the buffer that is sent when it is this rank's turn: as with one buffer
+ * a rank, what is copied was written by another core. */
 static void broadcast_from(bare *b, int root)
 {
     if (b->bytes <= LINE_BYTES) {

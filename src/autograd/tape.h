@@ -73,7 +73,7 @@ typedef union oari_extra {
         double smoothing;
     } loss;
     struct {
-        int fixed; /* by running statistics */
+        int fixed;                                /* by running statistics */
         const struct oar_batch_norm_merge *merge; /* or NULL */
         double count; /* of numbers that the statistics are of */
     } norm;

@@ -179,9 +179,8 @@ static int find_stages(oari_exec *exec, const oari_step *step)
 
     for (int r = 0; r < b->ranks; r++)
         exec->source[r] =
-            r == b->rank
-                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                : oari_exec_locate(exec, OARI_STAGE, r, step->from_at);
+            r == b->rank ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
+                         : oari_exec_locate(exec, OARI_STAGE, r, step->from_at);
     return b->ranks;
 }
 

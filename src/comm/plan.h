@@ -47,13 +47,13 @@ typedef enum oari_step_kind {
  * `to_peer`) of the board; as the source of a REDUCE, to all its ranks in
  * turn. */
 typedef enum oari_where {
-    OARI_IN,            /* (peer) the input */
-    OARI_OUT,           /* (peer) the output */
-    OARI_ALL_OUT,       /* every rank's output (destination of a REDUCE) */
-    OARI_LINE,          /* (peer) what travelled in its line, last MEET */
-    OARI_STAGE,         /* (peer) its stage, a shared row of three chunks */
-    OARI_OTHER_STAGES,  /* (source of a REDUCE) the stages of all others; mine is
-                           the input at with_at instead */
+    OARI_IN,           /* (peer) the input */
+    OARI_OUT,          /* (peer) the output */
+    OARI_ALL_OUT,      /* every rank's output (destination of a REDUCE) */
+    OARI_LINE,         /* (peer) what travelled in its line, last MEET */
+    OARI_STAGE,        /* (peer) its stage, a shared row of three chunks */
+    OARI_OTHER_STAGES, /* (source of a REDUCE) the stages of all others; mine is
+                          the input at with_at instead */
     OARI_STAGE_AND_OUT, /* (destination of a REDUCE) my stage, and my output at
                            with_at */
     OARI_GATHER,        /* scratch of mine. As the source of a REDUCE: one slot

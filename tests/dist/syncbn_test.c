@@ -253,6 +253,23 @@ static void batch_norms_of_a_tree_are_converted_in_place(void **state)
     ranks_all(2, convert_tree, NULL);
 }
 
+static void merging_with_nobody_is_plain(void **state)
+{
+    float a[24], b[24];
+    oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(4, 2, 3), 5, -1, 1);
+    oar_tensor *plain =
+        oar_batch_norm(NULL, x, NULL, NULL, NULL, NULL, 1, 0, 1e-5);
+    oar_tensor *merged = oar_batch_norm_merged(NULL, x, NULL, NULL, NULL, NULL,
+                                               1, 0, 1e-5, NULL);
+
+    assert_int_equal(oar_tensor_read(plain, OAR_F32, a), OAR_OK);
+    assert_int_equal(oar_tensor_read(merged, OAR_F32, b), OAR_OK);
+    assert_memory_equal(a, b, sizeof a);
+    oar_tensor_release(x);
+    oar_tensor_release(plain);
+    oar_tensor_release(merged);
+}
+
 static void bad_arguments_are_refused(void **state)
 {
     oar_module *layer = NULL;
@@ -275,6 +292,7 @@ int main(void)
         cmocka_unit_test(large_means_leave_no_negative_variance),
         cmocka_unit_test(the_numbers_are_known),
         cmocka_unit_test(batch_norms_of_a_tree_are_converted_in_place),
+        cmocka_unit_test(merging_with_nobody_is_plain),
         cmocka_unit_test(bad_arguments_are_refused),
     };
 
