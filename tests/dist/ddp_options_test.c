@@ -303,7 +303,7 @@ static oar_status reordered(oar_group *g, void *arg)
 
     CHECK_OK(oar_module_create(&back_class, &net));
     for (int i = 0; i < 4; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "l%d", i);
         CHECK_OK(oar_linear_create(IN, IN, 5 + (uint64_t)i, NULL, &layer));
         CHECK_OK(oar_module_add_child(net, name, layer));

@@ -176,8 +176,15 @@ static int do_nothing_wrong(crew *c, int rank, oar_group *g)
 
 /* ---- the parent ---------------------------------------------------------- */
 
+/* At one moment: stopped first, or the last would see the first one die. */
 static void kill_all(crew *c)
 {
+    for (int r = 0; r < RANKS; r++)
+        if (c->pid[r] != 0)
+            kill(c->pid[r], SIGSTOP);
+    for (int r = 0; r < RANKS; r++)
+        if (c->pid[r] != 0)
+            crew_wait_stopped(c, r, 1000);
     for (int r = 0; r < RANKS; r++)
         if (c->pid[r] != 0)
             kill(c->pid[r], SIGKILL);
