@@ -171,6 +171,13 @@ static int endure(crew *c, int rank, void *arg)
     return 0;
 }
 
+/* Within which a cut is told. Where only one way is cut, one side may have to
+ * wait until a probe of its own is not answered. */
+static int64_t limit_of(const scene *s)
+{
+    return LEASE_MS + (s->how == SWALLOW_OTHER ? 2 : 1) * BEYOND_MS;
+}
+
 /* Operations until one fails. */
 static int work_on(crew *c, int rank, scene *s, oar_group *g, deed_hands *h)
 {
@@ -188,10 +195,10 @@ static int work_on(crew *c, int rank, scene *s, oar_group *g, deed_hands *h)
     }
     CREW_CHECK(c, rank, s->struck_ns != 0);
     took = crew_ms_since(s->struck_ns);
-    if (took >= LEASE_MS + BEYOND_MS)
+    if (took >= limit_of(s))
         fprintf(stderr, "[%s] rank %d was told after %lld ms: %s\n", c->what,
                 rank, (long long)took, oar_last_error_text());
-    CREW_CHECK(c, rank, took < LEASE_MS + BEYOND_MS);
+    CREW_CHECK(c, rank, took < limit_of(s));
     s->record[rank].size = sizeof s->record[rank];
     CREW_CHECK(c, rank, oar_group_fault(g, &s->record[rank]) == status);
     return 0;
