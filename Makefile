@@ -35,7 +35,8 @@ build/%/build.ninja:
 release dev: %: build/%/build.ninja
 	cmake --build build/$*
 
-demo: packages release
+demo: packages build/release/build.ninja
+	cmake --build build/release --target oarsong_command examples_ddp_gpt
 	$(COMMAND) run -n 4 build/release/examples/ddp_gpt
 
 test: packages release

@@ -10,8 +10,6 @@ target_compile_options(oarsong_flags INTERFACE -ffp-contract=off)
 # compilers can make vectors of square roots and comparisons. No result changes.
 target_compile_options(oarsong_flags INTERFACE
     -fno-math-errno -fno-trapping-math)
-# Nobody looks at errno after a square root, and loops with one become vectors.
-target_compile_options(oarsong_flags INTERFACE -fno-math-errno)
 target_compile_definitions(oarsong_flags INTERFACE _GNU_SOURCE)
 target_link_libraries(oarsong_flags INTERFACE
     Threads::Threads ${CMAKE_DL_LIBS} m)

@@ -51,24 +51,20 @@ static int is_met(const oari_part *peer, const oari_op *op, int rank)
     return 0;
 }
 
-static oar_status wait_for_message(oari_inquest *q, const oari_case *c,
-                                   const oari_part *p, const oari_op *op)
+static oar_status wait_for_message(oari_inquest *q, oari_wait *w)
 {
-    oari_wait w = { .in = c,
-                    .part = p,
-                    .op = op,
-                    .age_ns = oari_op_waited(p, op),
-                    .strict = op->waited || op->state == OAR_RECORD_FAILED };
+    const oari_case *c = w->in;
+    int peer = w->op->root, rank = w->part->rank;
 
-    if (op->root >= 0 && op->root < c->ranks) {
-        w.peer = &c->part[op->root];
-        if (is_met(w.peer, op, p->rank) && !oari_part_gone(w.peer))
+    if (peer >= 0 && peer < c->ranks) {
+        w->peer = &c->part[peer];
+        if (is_met(w->peer, w->op, rank) && !oari_part_gone(w->peer))
             return OAR_OK;
     } else
         for (int i = 0; i < c->ranks; i++)
-            if (is_met(&c->part[i], op, p->rank))
+            if (is_met(&c->part[i], w->op, rank))
                 return OAR_OK;
-    return add_wait(q, &w);
+    return add_wait(q, w);
 }
 
 /* ---- collectives --------------------------------------------------------- */
@@ -93,7 +89,7 @@ static oar_status wait_in(oari_inquest *q, const oari_case *c,
     if (op->kind >= OAR_COLL_SEND)
         return op->state == OAR_RECORD_FAILED && c->broken < 0
                    ? OAR_OK /* of another size; nothing waits */
-                   : wait_for_message(q, c, p, op);
+                   : wait_for_message(q, &w);
     return lacks_somebody(c, op->number) ? add_wait(q, &w) : OAR_OK;
 }
 

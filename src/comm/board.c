@@ -45,7 +45,7 @@ oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
     l.stage = round_up(l.taken + (size_t)ranks * OARI_LINE_ALIGN, page);
     l.stage_room = 3 * round_up(stage_bytes, page);
     l.mail = l.stage + l.stage_room;
-    l.ring = OARI_RING_COUNTER +
+    l.ring = OARI_MAIL_COUNTER +
              (ranks <= OARI_MAIL_FEW ? OARI_MAIL_MOST : OARI_MAIL_BYTES);
     l.ballot = round_up(l.mail + (size_t)ranks * l.ring, page);
     l.bytes = l.ballot + page;

@@ -18,7 +18,7 @@ enum kind { PUSH = 1, OFFER, TAKEN, WANTED, STREAM };
 
 /* Records. PUSH, OFFER: the message's tag and size; number: of the offer, the
  * sender's, or in a STREAM the receiver's. */
-typedef oari_record head;
+typedef oari_mail_head head;
 enum {
     PLACE,
     ADDRESS
@@ -31,7 +31,7 @@ typedef struct outbox {
     oari_row offered; /* what waits for its receive */
     head *answer;     /* what has to be written before */
     size_t answers, answer_room;
-    oari_ring_out ring;
+    oari_mail_out ring;
     const _Atomic uint64_t *back; /* credit */
     uint64_t known;               /* of it */
     int begun;      /* the head of the first transfer is shown ... */
@@ -43,7 +43,7 @@ typedef struct outbox {
 typedef struct inbox {
     oari_row copying;   /* offers being copied */
     oari_row streaming; /* offers whose data was asked for */
-    oari_ring_in ring;
+    oari_mail_in ring;
     _Atomic uint64_t *back;
     int open; /* a record's data is being read */
     head now;
@@ -90,15 +90,15 @@ static void open_boxes(oari_mail *m, int peer)
         (const _Atomic uint64_t *)(theirs + b->layout.taken +
                                    (size_t)b->rank * OARI_LINE_ALIGN);
 
-    size_t bytes = b->layout.ring - OARI_RING_COUNTER;
+    size_t bytes = b->layout.ring - OARI_MAIL_COUNTER;
 
-    m->out[peer].ring = (oari_ring_out){ .ring = to + OARI_RING_COUNTER,
+    m->out[peer].ring = (oari_mail_out){ .ring = to + OARI_MAIL_COUNTER,
                                          .bytes = bytes,
                                          .key = b->control[b->rank]->mail_key,
                                          .head = (_Atomic uint64_t *)to,
                                          .taken = answers };
     m->out[peer].back = answers + 1;
-    m->in[peer].ring = (oari_ring_in){ .ring = from + OARI_RING_COUNTER,
+    m->in[peer].ring = (oari_mail_in){ .ring = from + OARI_MAIL_COUNTER,
                                        .bytes = bytes,
                                        .key = b->control[peer]->mail_key,
                                        .head = (const _Atomic uint64_t *)from,
@@ -165,9 +165,9 @@ static int write_answers(outbox *out)
     size_t n = 0;
 
     for (; n < out->answers &&
-           oari_ring_room(&out->ring, sizeof(head)) >= sizeof(head);
+           oari_mail_room(&out->ring, sizeof(head)) >= sizeof(head);
          n++)
-        oari_ring_put(&out->ring, &out->answer[n], NULL, 0, 1);
+        oari_mail_put(&out->ring, &out->answer[n], NULL, 0, 1);
     if (n == 0)
         return 0;
     out->answers -= n;
@@ -207,23 +207,23 @@ static size_t least(size_t a, size_t b)
 static int write_head(oari_mail *m, outbox *out, oar_transfer *t)
 {
     size_t bytes = data_bytes(t), line = sizeof(head), part;
-    size_t room = oari_ring_room(&out->ring, line + least(bytes, line));
+    size_t room = oari_mail_room(&out->ring, line + least(bytes, line));
     head h;
 
     if (room < line)
         return 0;
     h = head_of(m, t);
     out->begun = 1;
-    if (bytes <= OARI_RING_INLINE) {
+    if (bytes <= OARI_MAIL_INLINE) {
         if (bytes != 0)
             memcpy(h.is.data, t->data, bytes);
-        oari_ring_put(&out->ring, &h, NULL, 0, 1);
+        oari_mail_put(&out->ring, &h, NULL, 0, 1);
         out->sent = bytes;
         return 1;
     }
-    part = least(bytes, least(room - line, OARI_RING_SHARE));
+    part = least(bytes, least(room - line, OARI_MAIL_SHARE));
     h.shown = (uint32_t)part;
-    oari_ring_put(&out->ring, &h, t->data, part, part == bytes);
+    oari_mail_put(&out->ring, &h, t->data, part, part == bytes);
     out->sent = part;
     return 1;
 }
@@ -232,12 +232,12 @@ static int write_head(oari_mail *m, outbox *out, oar_transfer *t)
 static int write_data(outbox *out, const oar_transfer *t)
 {
     size_t left = t->bytes - out->sent;
-    size_t room = oari_ring_room(&out->ring, least(left, OARI_RING_SHARE));
-    size_t part = least(left, least(room, OARI_RING_SHARE));
+    size_t room = oari_mail_room(&out->ring, least(left, OARI_MAIL_SHARE));
+    size_t part = least(left, least(room, OARI_MAIL_SHARE));
 
     if (part == 0)
         return 0;
-    oari_ring_put_data(&out->ring, (const unsigned char *)t->data + out->sent,
+    oari_mail_put_data(&out->ring, (const unsigned char *)t->data + out->sent,
                        part, part == left);
     out->sent += part;
     return 1;
@@ -531,7 +531,7 @@ static int read_head(oari_mail *m, int peer, oar_status *status)
 {
     inbox *in = &m->in[peer];
 
-    if (!oari_ring_get(&in->ring, &in->now))
+    if (!oari_mail_get(&in->ring, &in->now))
         return 0;
     *status = begin_record(m, peer);
     return 1;
@@ -553,18 +553,18 @@ static int read_some(oari_mail *m, inbox *in)
     size_t left = in->now.bytes - in->got, part;
     unsigned char *to = in->in.target != NULL ? in->in.target + in->got : NULL;
 
-    if (in->now.bytes <= OARI_RING_INLINE) {
+    if (in->now.bytes <= OARI_MAIL_INLINE) {
         if (to != NULL && left != 0)
             memcpy(to, in->now.is.data, left);
         end_data(m, in);
         return 1;
     }
-    part = oari_ring_ready(&in->ring, least(left, OARI_RING_SHARE));
+    part = oari_mail_ready(&in->ring, least(left, OARI_MAIL_SHARE));
     if (part == 0)
         return 0;
-    oari_ring_get_data(&in->ring, to, part, part == left);
+    oari_mail_get_data(&in->ring, to, part, part == left);
     if (part < left)
-        oari_ring_tell(&in->ring); /* there is room for more */
+        oari_mail_tell(&in->ring); /* there is room for more */
     in->got += part;
     if (part == left)
         end_data(m, in);
@@ -581,7 +581,7 @@ static oar_status pull_in(oari_mail *m, int peer)
            (in->open ? read_some(m, in) : read_head(m, peer, &status)))
         moved = 1;
     if (moved) {
-        oari_ring_tell(&in->ring);
+        oari_mail_tell(&in->ring);
         oari_board_notify(m->board, peer);
     }
     return status;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(oari_record) == OARI_RING_LINE, "one cache line");
+_Static_assert(sizeof(oari_mail_head) == OARI_MAIL_LINE, "one cache line");
 
 static uint64_t stamp_of(uint64_t key, uint64_t at)
 {
@@ -13,12 +13,12 @@ static uint64_t stamp_of(uint64_t key, uint64_t at)
 
 static uint64_t round_up(uint64_t bytes)
 {
-    return (bytes + OARI_RING_LINE - 1) & ~(uint64_t)(OARI_RING_LINE - 1);
+    return (bytes + OARI_MAIL_LINE - 1) & ~(uint64_t)(OARI_MAIL_LINE - 1);
 }
 
 /* ---- out ----------------------------------------------------------------- */
 
-size_t oari_ring_room(oari_ring_out *out, size_t wanted)
+size_t oari_mail_room(oari_mail_out *out, size_t wanted)
 {
     size_t room = out->bytes - (size_t)(out->at - out->known);
 
@@ -28,7 +28,7 @@ size_t oari_ring_room(oari_ring_out *out, size_t wanted)
     return out->bytes - (size_t)(out->at - out->known);
 }
 
-static void copy_out(const oari_ring_out *out, uint64_t at, const void *from,
+static void copy_out(const oari_mail_out *out, uint64_t at, const void *from,
                      size_t bytes)
 {
     size_t first = at & (out->bytes - 1), part = out->bytes - first;
@@ -40,13 +40,13 @@ static void copy_out(const oari_ring_out *out, uint64_t at, const void *from,
         memcpy(out->ring, (const unsigned char *)from + part, bytes - part);
 }
 
-static void show(oari_ring_out *out, size_t bytes, int last)
+static void show(oari_mail_out *out, size_t bytes, int last)
 {
     out->at += last ? round_up(bytes) : bytes;
     atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
-void oari_ring_put(oari_ring_out *out, oari_record *record, const void *data,
+void oari_mail_put(oari_mail_out *out, oari_mail_head *record, const void *data,
                    size_t bytes, int last)
 {
     uint64_t at = out->at;
@@ -62,7 +62,7 @@ void oari_ring_put(oari_ring_out *out, oari_record *record, const void *data,
     show(out, sizeof *record + bytes, last);
 }
 
-void oari_ring_put_data(oari_ring_out *out, const void *data, size_t bytes,
+void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
                         int last)
 {
     copy_out(out, out->at, data, bytes);
@@ -71,7 +71,7 @@ void oari_ring_put_data(oari_ring_out *out, const void *data, size_t bytes,
 
 /* ---- in ------------------------------------------------------------------ */
 
-int oari_ring_get(oari_ring_in *in, oari_record *record)
+int oari_mail_get(oari_mail_in *in, oari_mail_head *record)
 {
     const unsigned char *line = in->ring + (in->at & (in->bytes - 1));
 
@@ -82,13 +82,13 @@ int oari_ring_get(oari_ring_in *in, oari_record *record)
            sizeof *record - sizeof record->stamp);
     in->at += sizeof *record;
     in->shown = in->at;
-    if (record->bytes > OARI_RING_INLINE && record->shown <= OARI_RING_SHARE)
+    if (record->bytes > OARI_MAIL_INLINE && record->shown <= OARI_MAIL_SHARE)
         in->shown += record->shown;
     return 1;
 }
 
 /* The counter may be behind what came with a head. */
-size_t oari_ring_ready(oari_ring_in *in, size_t wanted)
+size_t oari_mail_ready(oari_mail_in *in, size_t wanted)
 {
     uint64_t head;
 
@@ -100,7 +100,7 @@ size_t oari_ring_ready(oari_ring_in *in, size_t wanted)
     return in->shown - in->at < wanted ? (size_t)(in->shown - in->at) : wanted;
 }
 
-static void copy_in(const oari_ring_in *in, void *to, size_t bytes)
+static void copy_in(const oari_mail_in *in, void *to, size_t bytes)
 {
     size_t first = in->at & (in->bytes - 1), part = in->bytes - first;
 
@@ -111,14 +111,14 @@ static void copy_in(const oari_ring_in *in, void *to, size_t bytes)
         memcpy((unsigned char *)to + part, in->ring, bytes - part);
 }
 
-void oari_ring_get_data(oari_ring_in *in, void *to, size_t bytes, int last)
+void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last)
 {
     if (to != NULL)
         copy_in(in, to, bytes);
     in->at += last ? round_up(bytes) : bytes;
 }
 
-void oari_ring_tell(oari_ring_in *in)
+void oari_mail_tell(oari_mail_in *in)
 {
     atomic_store_explicit(in->taken, in->at, memory_order_seq_cst);
 }

@@ -22,25 +22,25 @@
 #include <stdint.h>
 
 enum {
-    OARI_RING_COUNTER = 128, /* before the bytes: lines of its own */
-    OARI_RING_LINE = 64,
-    OARI_RING_INLINE = 24,     /* data in the head itself */
-    OARI_RING_SHARE = 16 << 10 /* shown at a time: both sides at work */
+    OARI_MAIL_COUNTER = 128, /* before the bytes: lines of its own */
+    OARI_MAIL_LINE = 64,
+    OARI_MAIL_INLINE = 24,     /* data in the head itself */
+    OARI_MAIL_SHARE = 16 << 10 /* shown at a time: both sides at work */
 };
 
-typedef struct oari_record {
+typedef struct oari_mail_head {
     uint64_t stamp;
     uint32_t kind;
     uint32_t shown; /* bytes of the data that came with the head; or a word
                        for a kind without data */
     uint64_t bytes, tag, number;
     union {
-        unsigned char data[OARI_RING_INLINE]; /* if it fits */
+        unsigned char data[OARI_MAIL_INLINE]; /* if it fits */
         uint64_t word[3];                     /* of a kind without data */
     } is;
-} oari_record;
+} oari_mail_head;
 
-typedef struct oari_ring_out {
+typedef struct oari_mail_out {
     unsigned char *ring;
     size_t bytes; /* a power of two */
     uint64_t key;
@@ -48,9 +48,9 @@ typedef struct oari_ring_out {
     const _Atomic uint64_t *taken;
     uint64_t at;    /* shown so far */
     uint64_t known; /* of `taken` */
-} oari_ring_out;
+} oari_mail_out;
 
-typedef struct oari_ring_in {
+typedef struct oari_mail_in {
     const unsigned char *ring;
     size_t bytes;
     uint64_t key;
@@ -58,27 +58,27 @@ typedef struct oari_ring_in {
     _Atomic uint64_t *taken;
     uint64_t at;    /* read so far */
     uint64_t shown; /* data is there up to here, as far as is known */
-} oari_ring_in;
+} oari_mail_in;
 
 /* Bytes that can be written now: asks the other side only if there seem to be
  * fewer than `wanted`. */
-size_t oari_ring_room(oari_ring_out *out, size_t wanted);
+size_t oari_mail_room(oari_mail_out *out, size_t wanted);
 
 /* Shows a head, for which there is room, with `bytes` of data behind it (0: in
  * the head, or none); last: there is no more. */
-void oari_ring_put(oari_ring_out *out, oari_record *record, const void *data,
+void oari_mail_put(oari_mail_out *out, oari_mail_head *record, const void *data,
                    size_t bytes, int last);
 /* Shows more data of the record. */
-void oari_ring_put_data(oari_ring_out *out, const void *data, size_t bytes,
+void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
                         int last);
 
 /* The next head, if it is there. */
-int oari_ring_get(oari_ring_in *in, oari_record *record);
+int oari_mail_get(oari_mail_in *in, oari_mail_head *record);
 /* How many of `wanted` bytes of data are there. */
-size_t oari_ring_ready(oari_ring_in *in, size_t wanted);
+size_t oari_mail_ready(oari_mail_in *in, size_t wanted);
 /* Reads data that is there; to == NULL: drops it. last: the record's last. */
-void oari_ring_get_data(oari_ring_in *in, void *to, size_t bytes, int last);
+void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last);
 /* Tells the sender what has been read. */
-void oari_ring_tell(oari_ring_in *in);
+void oari_mail_tell(oari_mail_in *in);
 
 #endif

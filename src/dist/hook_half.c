@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hook_half: buckets travel as f16 or bf16. Half types are summed in f32 and
  * rounded once, so each number is rounded twice: before and after. */
-#include <oarsong/reducer.h>
-#include <oarsong/tensor.h>
-
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "dist/reducer.h"
 
 typedef struct half {
     oar_dtype dtype;
     int buckets;
     oar_storage **storage; /* by bucket */
 } half;
-
-static oar_op op_of(const oar_bucket *b)
-{
-    return b->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
-}
 
 /* Room for the bucket's numbers as half, made at its first pass. */
 static oar_status room_for(half *h, const oar_bucket *b, oar_span *room)
@@ -51,7 +42,7 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
                      room.count);
     }
     return oar_all_reduce(
-        group, room, op_of(b),
+        group, room, oari_bucket_op(b),
         OAR_OPTS(oar_call_opts, .label = "half gradients", .weight = b->weight),
         work);
 }

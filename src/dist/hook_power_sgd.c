@@ -11,15 +11,13 @@
  * means are; so the result is. Vectors, small matrices and the reducer's flags
  * travel in full beside P.
  */
-#include <oarsong/reducer.h>
-#include <oarsong/tensor.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "dist/reducer.h"
 
 enum { DEFAULT_START = 10, MOST_RANK = 64 };
 
@@ -162,11 +160,6 @@ static void put_together(const matrix *m, float *data, int rank, const float *p)
 
 /* ---- a pass ---------------------------------------------------------------*/
 
-static oar_op op_of(const oar_bucket *b)
-{
-    return b->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
-}
-
 /* Everything that is no thin matrix, gaps and flags included: into the rest,
  * or (back) out of it. */
 static void move_rest(const power *p, const oar_bucket *b, parcel *k, int back)
@@ -212,7 +205,7 @@ static oar_status reduce_thin(const oar_bucket *b, parcel *k, oar_group *group,
 {
     return oar_all_reduce(
         group, oar_span_of(oar_storage_data(k->thin), k->thin_count, OAR_F32),
-        op_of(b),
+        oari_bucket_op(b),
         OAR_OPTS(oar_call_opts, .label = "thin gradients", .weight = b->weight),
         work);
 }
@@ -235,7 +228,7 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
     o.label = "gradients";
     o.weight = b->weight;
     if (is_full_pass(p))
-        return oar_all_reduce(group, rest, op_of(b), &o, work);
+        return oar_all_reduce(group, rest, oari_bucket_op(b), &o, work);
     OARI_TRY(open_parcel(p, b, &k));
     project(p, b, k);
     move_rest(p, b, k, 0);
@@ -243,7 +236,7 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
     rest.count = k->rest_count;
     OARI_TRY(oar_batch_begin(group));
     OARI_TRY(reduce_thin(b, k, group, NULL));
-    OARI_TRY(oar_all_reduce(group, rest, op_of(b), &o, NULL));
+    OARI_TRY(oar_all_reduce(group, rest, oari_bucket_op(b), &o, NULL));
     return oar_batch_end(group, work);
 }
 

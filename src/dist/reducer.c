@@ -64,8 +64,7 @@ static oar_status scatter(oar_reducer *r, oari_bucket *b)
     if (b->is.index == r->buckets - 1)
         OARI_TRY(post_flags(r));
     return oar_reduce_scatter(
-        r->group, b->is.data, mine,
-        b->is.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
+        r->group, b->is.data, mine, oari_bucket_op(&b->is),
         OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
         &b->work);
 }
@@ -77,7 +76,7 @@ static oar_status post(oar_reducer *r, oari_bucket *b)
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
     return oar_all_reduce(
-        r->group, b->is.data, b->is.weighted ? OAR_WEIGHTED_MEAN : OAR_AVG,
+        r->group, b->is.data, oari_bucket_op(&b->is),
         OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
         &b->work);
 }

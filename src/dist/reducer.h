@@ -34,6 +34,11 @@ typedef struct oari_slot {
     const char *name; /* or NULL */
 } oari_slot;
 
+static inline oar_op oari_bucket_op(const oar_bucket *bucket)
+{
+    return bucket->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
+}
+
 /* What whoever stands on a reducer adds. All may be NULL. */
 typedef struct oari_reducer_owner {
     void *arg;
@@ -61,7 +66,6 @@ struct oar_reducer {
     int *came;       /* arrays in the order they got ready */
     int ready;       /* how many have, in this pass */
     int begun;       /* buckets that are on their way */
-    int cut_anew;    /* it has been */
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */

@@ -16,6 +16,7 @@
 
 #include "comm/board.h"
 #include "comm/group.h"
+#include "support/netns.h"
 
 enum { RANKS = 5, HERE = 3 }; /* on the first host; the others on the second */
 
@@ -24,44 +25,29 @@ typedef struct town {
     int two_level; /* what OARSONG_TWO_LEVEL is */
 } town;
 
-/* A command of ip(8); 1 when it worked. */
-static int ip(const char *format, ...) OAR_PRINTF(1, 2);
-static int ip(const char *format, ...)
-{
-    char line[256] = "ip ";
-    size_t used = 3;
-    va_list args;
-
-    va_start(args, format);
-    used += (size_t)vsnprintf(line + used, sizeof line - used, format, args);
-    va_end(args);
-    snprintf(line + used, sizeof line - used, " >/dev/null 2>&1");
-    return system(line) == 0;
-}
-
 static int raise_host(const town *t, int h)
 {
-    return ip("-n %s%d addr add 10.77.7.%d/24 dev oarv%d", t->name, h, h + 1,
-              h) &&
-           ip("-n %s%d link set oarv%d up", t->name, h, h) &&
-           ip("-n %s%d link set lo up", t->name, h);
+    return netns_ip("-n %s%d addr add 10.77.7.%d/24 dev oarv%d", t->name, h,
+                    h + 1, h) &&
+           netns_ip("-n %s%d link set oarv%d up", t->name, h, h) &&
+           netns_ip("-n %s%d link set lo up", t->name, h);
 }
 
 /* The two namespaces are NAME0 and NAME1. */
 static int build_town(town *t)
 {
     snprintf(t->name, sizeof t->name, "oar%dx", (int)getpid());
-    return geteuid() == 0 && ip("netns add %s0", t->name) &&
-           ip("netns add %s1", t->name) &&
-           ip("-n %s0 link add oarv0 type veth peer name oarv1 netns %s1",
-              t->name, t->name) &&
+    return geteuid() == 0 && netns_ip("netns add %s0", t->name) &&
+           netns_ip("netns add %s1", t->name) &&
+           netns_ip("-n %s0 link add oarv0 type veth peer name oarv1 netns %s1",
+                    t->name, t->name) &&
            raise_host(t, 0) && raise_host(t, 1);
 }
 
 static void raze_town(town *t)
 {
     for (int h = 0; h < 2; h++)
-        ip("netns del %s%d", t->name, h);
+        netns_ip("netns del %s%d", t->name, h);
 }
 
 /* Only this process, and what it starts. */

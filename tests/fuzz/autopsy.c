@@ -10,32 +10,9 @@
 #include <oarsong/autopsy.h>
 #include <oarsong/memory.h>
 
-#include "comm/recorder.h"
+#include "made_box.h"
 
-enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT, BOXES = 2 };
-
-/* Some operations of two groups, one of them under way, and a fault. */
-static unsigned char *make_box(void)
-{
-    oari_call call = { .file = "somewhere.c", .line = 7, .label = "grads" };
-    oar_error error = { .size = sizeof error, .status = OAR_E_PEER };
-    unsigned char *copy = malloc(BYTES);
-    oari_recorder *r[RINGS];
-
-    FUZZ_CHECK(copy != NULL);
-    for (int i = 0; i < RINGS; i++) {
-        FUZZ_CHECK(oari_recorder_create("g", 0, 3, &r[i]) == OAR_OK);
-        oari_recorder_opened(r[i]);
-        for (uint64_t j = 1; j < 5; j++)
-            oari_recorder_post(r[i], j, &call, OARI_AWAITED);
-        oari_recorder_done(r[i], 2, OAR_RECORD_DONE);
-    }
-    oari_recorder_fault(r[1], &error);
-    FUZZ_CHECK(pread(oari_recorder_fd(r[0]), copy, BYTES, 0) == BYTES);
-    for (int i = 0; i < RINGS; i++)
-        oari_recorder_destroy(r[i]);
-    return copy;
-}
+enum { BOXES = 2 };
 
 /* Pieces: which box (1 bit) and where (4 bytes), length, bytes. */
 static void lay_over(unsigned char *const *box, const uint8_t *data,
@@ -86,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     oar_autopsy *autopsy;
 
     if (whole == NULL)
-        whole = make_box();
+        whole = make_box(3, OARI_AWAITED);
     for (int i = 0; i < BOXES; i++) {
         FUZZ_CHECK((box[i] = malloc(BYTES)) != NULL);
         memcpy(box[i], whole, BYTES);

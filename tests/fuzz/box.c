@@ -9,9 +9,7 @@
 #include "fuzz.h"
 
 #include "comm/box_read.h"
-#include "comm/recorder.h"
-
-enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT };
+#include "made_box.h"
 
 static void check_text(const char *text, size_t room)
 {
@@ -62,29 +60,6 @@ static void read_box(const void *data, size_t bytes)
     oari_image_clear(&image);
 }
 
-/* Some operations of two groups, and a fault. */
-static unsigned char *make_box(void)
-{
-    oari_call call = { .file = "somewhere.c", .line = 7, .label = "grads" };
-    oar_error error = { .size = sizeof error, .status = OAR_E_PEER };
-    unsigned char *copy = malloc(BYTES);
-    oari_recorder *r[RINGS];
-
-    FUZZ_CHECK(copy != NULL);
-    for (int i = 0; i < RINGS; i++) {
-        FUZZ_CHECK(oari_recorder_create("g", 0, 2, &r[i]) == OAR_OK);
-        oari_recorder_opened(r[i]);
-        for (uint64_t j = 1; j < 6; j++)
-            oari_recorder_post(r[i], j, &call, OARI_POSTED);
-        oari_recorder_done(r[i], 2, OAR_RECORD_DONE);
-    }
-    oari_recorder_fault(r[1], &error);
-    FUZZ_CHECK(pread(oari_recorder_fd(r[0]), copy, BYTES, 0) == BYTES);
-    for (int i = 0; i < RINGS; i++)
-        oari_recorder_destroy(r[i]);
-    return copy;
-}
-
 /* Pieces of the input go where they say: place (4 bytes), length, bytes. */
 static void lay_over(unsigned char *memory, const uint8_t *data, size_t bytes)
 {
@@ -105,7 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     uint32_t cut;
 
     if (whole == NULL)
-        whole = make_box();
+        whole = make_box(2, OARI_POSTED);
     FUZZ_CHECK(memory != NULL);
     read_box(data, bytes);
     memcpy(memory, whole, BYTES);

@@ -17,21 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-
-/* A command of ip(8); 1 when it worked. */
-static int ip(const char *format, ...) OAR_PRINTF(1, 2);
-static int ip(const char *format, ...)
-{
-    char line[256] = "ip ";
-    size_t used = 3;
-    va_list args;
-
-    va_start(args, format);
-    used += (size_t)vsnprintf(line + used, sizeof line - used, format, args);
-    va_end(args);
-    snprintf(line + used, sizeof line - used, " >/dev/null 2>&1");
-    return system(line) == 0;
-}
+#include "support/netns.h"
 
 static int enter(const char *name, int host)
 {
@@ -52,13 +38,14 @@ int town_move(const town *t, int host)
 
 int town_link(const town *t, int host, int up)
 {
-    return ip("-n %s%d link set oarv %s", t->name, host, up ? "up" : "down");
+    return netns_ip("-n %s%d link set oarv %s", t->name, host,
+                    up ? "up" : "down");
 }
 
 int town_lose_way(const town *t, int host)
 {
-    return ip("-n %s%d route flush table main", t->name, host) &&
-           ip("-n %s%d route add blackhole 10.77.8.0/24", t->name, host);
+    return netns_ip("-n %s%d route flush table main", t->name, host) &&
+           netns_ip("-n %s%d route add blackhole 10.77.8.0/24", t->name, host);
 }
 
 /* ---- the relay ----------------------------------------------------------- */
@@ -196,24 +183,27 @@ void town_unplug(town *t)
 
 static int raise_host(const town *t, int host)
 {
-    return ip("-n %s%d addr add 10.77.8.%d/24 dev oarv", t->name, host,
-              host + 1) &&
-           town_link(t, host, 1) && ip("-n %s%d link set lo up", t->name, host);
+    return netns_ip("-n %s%d addr add 10.77.8.%d/24 dev oarv", t->name, host,
+                    host + 1) &&
+           town_link(t, host, 1) &&
+           netns_ip("-n %s%d link set lo up", t->name, host);
 }
 
 static int run_wire(town *t, int with_relay)
 {
     return with_relay
                ? start_relay(t)
-               : ip("-n %s0 link add oarv type veth peer name oarv netns %s1",
-                    t->name, t->name);
+               : netns_ip(
+                     "-n %s0 link add oarv type veth peer name oarv netns %s1",
+                     t->name, t->name);
 }
 
 static const char *try_to_build(town *t, int with_relay)
 {
     if (geteuid() != 0)
         return "two hosts need root";
-    if (!ip("netns add %s0", t->name) || !ip("netns add %s1", t->name))
+    if (!netns_ip("netns add %s0", t->name) ||
+        !netns_ip("netns add %s1", t->name))
         return "there are no network namespaces here, or no ip(8)";
     if (!run_wire(t, with_relay))
         return with_relay ? "there is no /dev/net/tun here"
@@ -239,7 +229,7 @@ void town_raze(town *t)
 {
     town_unplug(t);
     for (int h = 0; h < 2; h++)
-        ip("netns del %s%d", t->name, h);
+        netns_ip("netns del %s%d", t->name, h);
     if (t->wire != NULL)
         crew_drop_page(t->wire, sizeof *t->wire);
     t->wire = NULL;

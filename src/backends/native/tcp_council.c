@@ -72,11 +72,12 @@ static void send_note(tcp_mesh *m, tcp_seat *s)
 
     if (s->conn->state != TCP_CALLING && s->conn->state != TCP_UP)
         return;
-    memcpy(raw, m->note, OARI_NOTE_BYTES);
-    if (s->sent != m->notes &&
-        tcp_seal(m, s->conn, raw, OARI_NOTE_BYTES) == OAR_OK &&
-        tcp_put(m, s->conn, frame, raw))
-        s->sent = m->notes;
+    if (s->sent != m->notes) {
+        memcpy(raw, m->note, OARI_NOTE_BYTES);
+        if (tcp_seal(m, s->conn, raw, OARI_NOTE_BYTES) == OAR_OK &&
+            tcp_put(m, s->conn, frame, raw))
+            s->sent = m->notes;
+    }
     tcp_flush(m, s->conn);
 }
 

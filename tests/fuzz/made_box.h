@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz/made_box.h: a box as a rank leaves it, for damage to be laid over. */
+#ifndef TESTS_FUZZ_MADE_BOX_H
+#define TESTS_FUZZ_MADE_BOX_H
+
+#include <unistd.h>
+
+#include "fuzz.h"
+
+#include "comm/recorder.h"
+
+enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT };
+
+/* Some operations of two groups of so many ranks, all but one of them in this
+ * state, and a fault. */
+static unsigned char *make_box(int ranks, uint64_t state)
+{
+    oari_call call = { .file = "somewhere.c", .line = 7, .label = "grads" };
+    oar_error error = { .size = sizeof error, .status = OAR_E_PEER };
+    unsigned char *copy = malloc(BYTES);
+    oari_recorder *r[RINGS];
+
+    FUZZ_CHECK(copy != NULL);
+    for (int i = 0; i < RINGS; i++) {
+        FUZZ_CHECK(oari_recorder_create("g", 0, ranks, &r[i]) == OAR_OK);
+        oari_recorder_opened(r[i]);
+        for (uint64_t j = 1; j < 6; j++)
+            oari_recorder_post(r[i], j, &call, state);
+        oari_recorder_done(r[i], 2, OAR_RECORD_DONE);
+    }
+    oari_recorder_fault(r[1], &error);
+    FUZZ_CHECK(pread(oari_recorder_fd(r[0]), copy, BYTES, 0) == BYTES);
+    for (int i = 0; i < RINGS; i++)
+        oari_recorder_destroy(r[i]);
+    return copy;
+}
+
+#endif
