@@ -254,11 +254,24 @@ static void look_at_deadline(oar_group *g, oar_work *work)
         timed_out(g, work, missing_rank(g, work));
 }
 
+/* What a rank has sent through an engine of others may come when that rank has
+ * left long since: the links do not know of it. */
+static int may_still_come(const oar_group *g, oar_work *work)
+{
+    int posted = work->lane != NULL && work->lane->exec.posted;
+
+    if (!oari_foreign_carries(g) || posted)
+        return 0;
+    if (work->lost_ns == 0)
+        work->lost_ns = oari_now_ns();
+    return oari_now_ns() - work->lost_ns < MISSED_NS;
+}
+
 static void look_at(oar_group *g, oar_work *work)
 {
     int lost = lost_rank(g, work);
 
-    if (lost >= 0)
+    if (lost >= 0 && !may_still_come(g, work))
         peer_gone(g, work, lost);
     else
         look_at_deadline(g, work);

@@ -38,6 +38,7 @@ struct oar_work {
     uint64_t sequence;
     int64_t deadline_ns; /* 0: not looked at yet */
     int64_t since_ns;    /* looked at for the first time */
+    int64_t lost_ns;     /* since when a rank it waits for is gone; 0: none */
     int warned;          /* that it stalls */
     int slow;            /* its deadline waits for the end of a scope */
     int put_off;         /* it has waited a little longer than it may */

@@ -28,34 +28,54 @@ static int total;
 
 static int has_collectives(const oar_backend_ops *ops)
 {
-    size_t room =
-        (ops->size - offsetof(oar_backend_ops, post)) / sizeof *ops->post;
-
-    for (size_t i = 0; i < ops->post_count && i < room; i++)
+    for (size_t i = 0; i < ops->post_count; i++)
         if (ops->post[i] != NULL)
             return 1;
     return 0;
 }
 
-/* A table compiled against older headers is shorter, which is fine as long as
- * it has everything up to its post array. */
+static size_t post_room(const oar_backend_ops *ops)
+{
+    return (ops->size - offsetof(oar_backend_ops, post)) / sizeof *ops->post;
+}
+
+/* What is wrong with a table of our ABI, or NULL. One compiled against older
+ * headers is shorter, which is fine as long as it has everything up to its post
+ * array. */
+static const char *flaw(const oar_backend_ops *ops)
+{
+    if (ops->size < offsetof(oar_backend_ops, post))
+        return "ends before its post array";
+    if (ops->post_count > post_room(ops))
+        return "ends within its post array";
+    if (ops->name == NULL || ops->name[0] == 0)
+        return "has no name";
+    if (ops->self_size == 0)
+        return "has no self_size";
+    if (ops->open == NULL || ops->close == NULL)
+        return "lacks open or close";
+    if ((ops->send == NULL) != (ops->recv == NULL))
+        return "lacks one of send and recv";
+    if ((ops->wait_fd == NULL) != (ops->arm == NULL))
+        return "lacks one of wait_fd and arm";
+    if (ops->send == NULL && !has_collectives(ops))
+        return "has neither messages nor collectives";
+    return NULL;
+}
+
 static oar_status check_table(const char *path, const oar_backend_ops *ops)
 {
+    const char *wrong;
+
     if (ops == NULL)
         return oari_fail(OAR_E_UNAVAILABLE, "%s: it gives no table", path);
     if (ops->abi != OAR_BACKEND_ABI)
         return oari_fail(OAR_E_UNAVAILABLE,
-                         "%s: made for backend ABI %u, this is %u", path,
-                         ops->abi, OAR_BACKEND_ABI);
-    if (ops->size < offsetof(oar_backend_ops, post) || ops->name == NULL ||
-        ops->open == NULL || ops->close == NULL || ops->self_size == 0 ||
-        (ops->send == NULL) != (ops->recv == NULL) ||
-        (ops->wait_fd == NULL) != (ops->arm == NULL))
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: its table is incomplete",
-                         path);
-    if (ops->send == NULL && !has_collectives(ops))
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "%s: it has neither messages nor collectives", path);
+                         "%s: made for backend ABI %u, this is %u: it has to "
+                         "be built against the headers of this library",
+                         path, ops->abi, OAR_BACKEND_ABI);
+    if ((wrong = flaw(ops)) != NULL)
+        return oari_fail(OAR_E_UNAVAILABLE, "%s: its table %s", path, wrong);
     return OAR_OK;
 }
 

@@ -100,15 +100,17 @@ static void what_is_no_plugin_is_refused_with_the_reason(void **state)
     static const char *const wrong[][2] = {
         { "silent", "does not export " OAR_BACKEND_PLUGIN_SYMBOL },
         { "old", "ABI 9, this is 2" },
-        { "hollow", "incomplete" },
+        { "hollow", "has no self_size" },
         { "wrong_table", "gives no table" },
-        { "wrong_size", "incomplete" },
-        { "wrong_name", "incomplete" },
-        { "wrong_self", "incomplete" },
-        { "wrong_open", "incomplete" },
-        { "wrong_close", "incomplete" },
-        { "wrong_recv", "incomplete" },
-        { "wrong_arm", "incomplete" },
+        { "wrong_size", "ends before its post array" },
+        { "wrong_name", "has no name" },
+        { "wrong_self", "has no self_size" },
+        { "wrong_open", "lacks open or close" },
+        { "wrong_close", "lacks open or close" },
+        { "wrong_recv", "lacks one of send and recv" },
+        { "wrong_arm", "lacks one of wait_fd and arm" },
+        { "wrong_count", "ends within its post array" },
+        { "needy", "undefined symbol: oar_no_such_thing" },
         { "wrong_messages", "neither messages nor collectives" },
     };
     census before = census_take();
@@ -154,6 +156,97 @@ static void an_older_table_without_a_post_array_is_taken(void **state)
                      OAR_OK);
     assert_string_equal(name, "wrong");
     assert_int_equal(oar_backend_available("wrong", NULL), OAR_OK);
+}
+
+/* ---- plugins by name ------------------------------------------------------
+ */
+
+typedef struct aviary {
+    char folder[64], path[256], list[600];
+} aviary;
+
+/* A folder with liboarsong-finch.so in it, which is that plugin, somewhere in
+ * OARSONG_PLUGIN_PATH. */
+static void make_aviary(aviary *a, const char *of)
+{
+    char file[PATH_BYTES];
+
+    snprintf(a->folder, sizeof a->folder, "/tmp/oarsong-test-XXXXXX");
+    assert_non_null(mkdtemp(a->folder));
+    snprintf(a->path, sizeof a->path, "%s/liboarsong-finch.so", a->folder);
+    assert_int_equal(symlink(plugin(of, file), a->path), 0);
+    snprintf(a->list, sizeof a->list, "/no/such/folder::%s:/", a->folder);
+    assert_int_equal(setenv("OARSONG_PLUGIN_PATH", a->list, 1), 0);
+}
+
+static void drop_aviary(aviary *a)
+{
+    unsetenv("OARSONG_PLUGIN_PATH");
+    assert_int_equal(unlink(a->path), 0);
+    assert_int_equal(rmdir(a->folder), 0);
+}
+
+static void a_plugin_is_found_by_name_in_the_plugin_path(void **state)
+{
+    oar_backend_caps caps = oar_backend_caps_init();
+    oar_group_opts o = oar_group_opts_init();
+    oar_group *g = NULL;
+    aviary a;
+
+    assert_says(oar_backend_available("finch", &caps), OAR_E_NOT_FOUND,
+                "\"finch\"");
+    make_aviary(&a, "loop");
+    assert_int_equal(oar_backend_available("finch", &caps), OAR_OK);
+    assert_string_equal(caps.note, "goes round");
+    o.backend = "finch";
+    assert_int_equal(oar_group_create(NULL, 0, 1, &o, &g), OAR_OK);
+    assert_string_equal(oar_group_backend(g), "loop");
+    oar_group_destroy(g);
+    drop_aviary(&a);
+}
+
+static void a_plugin_not_found_says_where_it_was_looked_for(void **state)
+{
+    aviary a;
+
+    make_aviary(&a, "loop");
+    assert_says(oar_backend_available("wren", NULL), OAR_E_NOT_FOUND,
+                "liboarsong-wren.so");
+    assert_non_null(strstr(oar_last_error_text(), "OARSONG_PLUGIN_PATH"));
+    assert_non_null(strstr(oar_last_error_text(), "beside the library"));
+    drop_aviary(&a);
+}
+
+static void a_plugin_found_by_name_that_is_broken_says_why(void **state)
+{
+    aviary a;
+
+    make_aviary(&a, "old");
+    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                "liboarsong-finch.so: made for backend ABI");
+    drop_aviary(&a);
+    make_aviary(&a, "needy");
+    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                "oar_no_such_thing");
+    drop_aviary(&a);
+    make_aviary(&a, "sick");
+    assert_says(oar_backend_available("finch", NULL), OAR_E_UNAVAILABLE,
+                "no oars in this machine");
+    drop_aviary(&a);
+}
+
+static void folders_that_cannot_be_are_passed_over(void **state)
+{
+    char *list = malloc(9000);
+    aviary a;
+
+    make_aviary(&a, "loop");
+    memset(list, 'x', 5000); /* longer than any path */
+    snprintf(list + 5000, 4000, "::/dev/null:%s", a.folder);
+    setenv("OARSONG_PLUGIN_PATH", list, 1);
+    assert_int_equal(oar_backend_available("finch", NULL), OAR_OK);
+    free(list);
+    drop_aviary(&a);
 }
 
 /* ---- one that works ------------------------------------------------------ */
@@ -421,6 +514,10 @@ int main(void)
         cmocka_unit_test(a_path_that_leads_nowhere_is_named),
         cmocka_unit_test(an_older_table_without_a_post_array_is_taken),
         cmocka_unit_test(a_plugin_is_known_by_its_name_once_it_is_loaded),
+        cmocka_unit_test(a_plugin_is_found_by_name_in_the_plugin_path),
+        cmocka_unit_test(a_plugin_not_found_says_where_it_was_looked_for),
+        cmocka_unit_test(a_plugin_found_by_name_that_is_broken_says_why),
+        cmocka_unit_test(folders_that_cannot_be_are_passed_over),
         cmocka_unit_test(a_group_over_a_plugin_plans_what_it_lacks),
         cmocka_unit_test(a_message_over_a_plugin_times_out_and_is_aborted),
         cmocka_unit_test(a_plugin_that_refuses_says_why),

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* liar: the example backend, except that the last byte of what is read in one
- * go of more than 200 bytes is changed. `oarsong conform` must see it. */
-#include <sys/socket.h>
-#include <sys/types.h>
+/* liar: the example backend, except that the last byte of what is copied in one
+ * go of more than 1000 bytes is changed. `oarsong conform` must see it. (On its
+ * way a message is copied three times.) */
+#include <string.h>
 
-__attribute__((noinline)) static ssize_t lying_recv(int fd, void *to,
-                                                    size_t bytes, int flags)
+__attribute__((noinline)) static void *lying_memcpy(void *to, const void *from,
+                                                    size_t bytes)
 {
-    ssize_t got = recv(fd, to, bytes, flags);
-
-    if (bytes > 200 && got > 200)
-        ((unsigned char *)to)[got - 1] ^= 1;
-    return got;
+    memcpy(to, from, bytes);
+    if (bytes > 1000)
+        ((unsigned char *)to)[bytes - 1] ^= 1;
+    return to;
 }
 
-#define recv lying_recv
+#define memcpy lying_memcpy
 #include "../../../examples/backend_plugin/carrier.c"

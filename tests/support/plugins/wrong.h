@@ -53,6 +53,9 @@ static const oar_backend_ops table = {
 #ifdef WRONG_ARM
     .wait_fd = wrong_wait_fd,
 #endif
+#ifdef WRONG_COUNT
+    .post_count = 1,
+#endif
 };
 
 const oar_backend_ops *oar_backend_plugin(void)

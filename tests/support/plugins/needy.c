@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A backend that cannot be loaded: it needs what nobody has. */
+#include <oarsong/backend.h>
+
+const oar_backend_ops *oar_no_such_thing(void);
+
+OAR_API const oar_backend_ops *oar_backend_plugin(void);
+const oar_backend_ops *oar_backend_plugin(void)
+{
+    return oar_no_such_thing();
+}
