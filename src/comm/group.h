@@ -29,6 +29,8 @@ struct oari_open {
     const char *toward;       /* address at which the ranks meet; NULL: none */
     int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
                         made of survivors */
+    unsigned char *missing; /* by rank: set for whom this rank waited for when
+                               it gave up (missed.h); NULL: nobody asks */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -132,12 +134,13 @@ struct oar_group {
     char *algorithm;         /* what settings point to; NULL: not ours */
     uint64_t splits;
     oari_subset *subsets;
-    int *in_world;      /* by rank: the rank in the first group; NULL: this is
-                           it */
-    uint64_t world_key; /* the same in all groups of one world, in here */
-    uint64_t watched;   /* monitored barriers so far */
-    struct oar_group *kin;     /* the next of this process; see kin.h */
-    int has_kin;               /* it is in that list */
+    int *in_world; /* by rank: the rank in the first group; NULL: this is
+                      it */
+    unsigned char *missing; /* while it is made: as in oari_open */
+    uint64_t world_key;     /* the same in all groups of one world, in here */
+    uint64_t watched;       /* monitored barriers so far */
+    struct oar_group *kin;  /* the next of this process; see kin.h */
+    int has_kin;            /* it is in that list */
     oar_timeout_scope *scopes; /* of mine; under the engine's lock */
     uint32_t shrinks;          /* calls of oar_group_shrink so far */
     uint32_t shrunk;           /* what the last of them came to (council.h) */
