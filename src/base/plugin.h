@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/plugin.h: what the plugins of this tree reach of the library beyond its
- * public headers. A function so marked is named in cmake/oarsong.map too. */
+/* base/plugin.h: what backends of this tree that are built as plugins may use
+ * of the inside of the library. Such a function is marked here and listed in
+ * cmake/oarsong.map as OARSONG_PRIVATE: nobody else can rely on it. */
 #ifndef OARI_BASE_PLUGIN_H
 #define OARI_BASE_PLUGIN_H
 

@@ -37,6 +37,7 @@ typedef struct mpi_post {
     const oar_collective *call;
     oar_transfer *done;
     int requests;
+    int over; /* so many of them are */
     int room; /* for requests */
     MPI_Request *request;
     MPI_Request one;      /* most need no more */

@@ -118,12 +118,17 @@ oar_status mpi_post_started(mpi_engine *e, mpi_post *p, int code,
     return OAR_OK;
 }
 
-static int test(const mpi_post *p, int *over)
+/* Its requests in turn. */
+static int test(mpi_post *p, int *over)
 {
-    return p->requests == 1
-               ? MPI_Test(p->request, over, MPI_STATUS_IGNORE)
-               : MPI_Testall(p->requests, p->request, over,
-                             MPI_STATUSES_IGNORE);
+    int code = MPI_SUCCESS;
+
+    *over = 1;
+    while (p->over < p->requests && *over && code == MPI_SUCCESS) {
+        code = MPI_Test(&p->request[p->over], over, MPI_STATUS_IGNORE);
+        p->over += *over;
+    }
+    return code;
 }
 
 oar_status mpi_posts_test(mpi_engine *e)
