@@ -20,6 +20,7 @@
 #include "comm/dispute.h"
 #include "comm/kin.h"
 #include "comm/missed.h"
+#include "comm/presence.h"
 #include "comm/registry.h"
 #include "comm/store.h"
 
@@ -398,7 +399,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
-    return OAR_OK;
+    return oari_far_scopes_create(g);
 }
 
 static void drop_lanes(oari_engine *e)
@@ -532,6 +533,7 @@ void oar_group_destroy(oar_group *group)
     oari_batch_drop(group);
     drop_subsets(group);
     oari_scope_drop(group);
+    oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);
     oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);

@@ -150,8 +150,9 @@ struct oar_group {
     struct oar_group *kin;     /* the next of this process; see kin.h */
     int has_kin;               /* it is in that list */
     oar_timeout_scope *scopes; /* of mine; under the engine's lock */
-    uint32_t shrinks;          /* calls of oar_group_shrink so far */
-    uint32_t shrunk;           /* what the last of them came to (council.h) */
+    struct oari_far_scopes *far_scopes; /* the driver's; NULL: nobody is far */
+    uint32_t shrinks;                   /* calls of oar_group_shrink so far */
+    uint32_t shrunk; /* what the last of them came to (council.h) */
 };
 
 /* ---- engine.c --------------------------------------------------------------

@@ -14,7 +14,12 @@
 
 #include "base/clock.h"
 
-enum { RANKS = 3, ODD = 1003, TOLD_MS = 5000 };
+enum {
+    RANKS = 3,
+    ODD = 1003,
+    TOLD_MS = 5000,
+    COMPARED = 16 /* collectives, within which hosts compare */
+};
 
 typedef struct scene {
     crew_flag ready;
@@ -195,6 +200,34 @@ static void a_failure_of_the_engine_is_everybodys(void **state)
     run(fail_in_the_middle, "a hoarse choir");
 }
 
+/* Two hosts, and a difference that the engine does not notice: an all_reduce
+ * finds it, though it is the same everywhere. */
+static int differ_unnoticed(crew *c, int rank, void *arg)
+{
+    oar_status status = OAR_OK;
+    float a[17];
+    oar_group *g;
+    int done = 0;
+
+    setenv("OARSONG_HOST_ID", rank == 1 ? "there" : "here", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_broadcast(g,
+                             oar_span_of(a, 17, rank == 1 ? OAR_I32 : OAR_F32),
+                             0, NULL, NULL) == OAR_OK);
+    while (status == OAR_OK && done++ < 2 * COMPARED)
+        status = oar_all_reduce(g, fill(a, 17, rank), OAR_SUM, NULL, NULL);
+    CREW_CHECK(c, rank, status == OAR_E_MISMATCH);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "i32") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "f32") != NULL);
+    return note(c, rank, arg, g, status);
+}
+
+static void a_difference_between_hosts_is_found_in_time(void **state)
+{
+    run(differ_unnoticed, "two choirs");
+}
+
 /* ---- a death ------------------------------------------------------------- */
 
 static int die_in_the_middle(crew *c, int rank, void *arg)
@@ -266,6 +299,7 @@ int main(void)
         cmocka_unit_test(
             one_that_plans_what_others_give_to_the_engine_is_found),
         cmocka_unit_test(a_failure_of_the_engine_is_everybodys),
+        cmocka_unit_test(a_difference_between_hosts_is_found_in_time),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
