@@ -3,8 +3,9 @@
  *
  * MPI adds and multiplies f32, f64 and integers as we do (integers as unsigned
  * ones, which wrap). Halves are widened here, summed in f32 and rounded once at
- * the end. Its min and max have no rule for NaN and zeros, so for floats there
- * are operators of ours. An average is a sum divided at the end.
+ * the end. Its min and max have no rule for NaN and zeros, and MPICH 4.0 takes
+ * unsigned numbers for signed ones there: for both there are operators of ours.
+ * An average is a sum divided at the end.
  */
 #include <string.h>
 
@@ -40,6 +41,12 @@ static MPI_Op flag_op(oar_op_kind kind)
     }
 }
 
+static int is_signed(oar_dtype dtype)
+{
+    return dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
+           dtype == OAR_I64;
+}
+
 static MPI_Op op_of(oar_op_kind kind, oar_dtype dtype)
 {
     if (dtype == OAR_BOOL)
@@ -52,10 +59,8 @@ static MPI_Op op_of(oar_op_kind kind, oar_dtype dtype)
     case OAR_OP_BAND: return MPI_BAND;
     case OAR_OP_BOR: return MPI_BOR;
     case OAR_OP_BXOR: return MPI_BXOR;
-    case OAR_OP_MIN:
-        return oari_dtype_is_float(dtype) ? mpi_pick(kind) : MPI_MIN;
-    case OAR_OP_MAX:
-        return oari_dtype_is_float(dtype) ? mpi_pick(kind) : MPI_MAX;
+    case OAR_OP_MIN: return is_signed(dtype) ? MPI_MIN : mpi_pick(kind);
+    case OAR_OP_MAX: return is_signed(dtype) ? MPI_MAX : mpi_pick(kind);
     default: return MPI_OP_NULL;
     }
 }

@@ -102,13 +102,21 @@ const char *mpi_version(void)
 
 /* ---- operators ------------------------------------------------------------ */
 
+/* Of those that our operators are used with. */
 static oar_dtype dtype_of(MPI_Datatype type)
 {
-    if (type == MPI_FLOAT)
-        return OAR_F32;
-    if (type == MPI_DOUBLE)
-        return OAR_F64;
-    return type == halves[0] ? OAR_F16 : OAR_BF16;
+    const struct {
+        MPI_Datatype type;
+        oar_dtype dtype;
+    } known[] = { { MPI_FLOAT, OAR_F32 },    { MPI_DOUBLE, OAR_F64 },
+                  { halves[0], OAR_F16 },    { halves[1], OAR_BF16 },
+                  { MPI_UINT8_T, OAR_U8 },   { MPI_UINT16_T, OAR_U16 },
+                  { MPI_UINT32_T, OAR_U32 }, { MPI_UINT64_T, OAR_U64 } };
+    size_t i = 0;
+
+    while (known[i].type != type && i + 1 < sizeof known / sizeof *known)
+        i++;
+    return known[i].dtype;
 }
 
 static void pick(oar_op_kind kind, const void *in, void *inout, int count,
