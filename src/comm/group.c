@@ -384,7 +384,7 @@ static oar_status make_history(oar_group *g)
     h->ring = oari_alloc(h->room, sizeof *h->ring);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
-    return oari_dispute_create(g->ranks, &g->engine.dispute);
+    return oari_dispute_create(g, &g->engine.dispute);
 }
 
 static oar_status make_lanes(oar_group *g, const oar_group_opts *o)

@@ -7,10 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "comm/drive.h"
+#include "base/status.h"
+#include "comm/letters.h"
 #include "comm/presence.h"
-
-enum { LETTERS_OF_ONE = 4 /* under way to one rank */ };
 
 static const uint64_t scope_tag = UINT64_C(3) << 61 | 1;
 
@@ -19,19 +18,10 @@ typedef struct word {
     char label[sizeof((oari_scope *)0)->label];
 } word;
 
-typedef struct letter {
-    struct letter *next;
-    oar_transfer transfer;
-    word word;
-} letter;
-
 struct oari_far_scopes {
     _Atomic int changed; /* mine, and not told */
-    letter *letters;     /* under way */
-    int *under_way;      /* by rank: how many of them */
-    oari_scope *scope;   /* by rank: what it has told */
-    oar_transfer taking;
-    int takes;
+    oari_letters letters;
+    oari_scope *scope; /* by rank: what it has told */
     word heard;
 };
 
@@ -45,7 +35,6 @@ static int is_far(const oar_group *g, int rank)
 
 oar_status oari_far_scopes_create(oar_group *g)
 {
-    size_t n = (size_t)g->ranks;
     oari_far_scopes *f;
     int any = 0;
 
@@ -54,10 +43,15 @@ oar_status oari_far_scopes_create(oar_group *g)
     if (!any || oari_carrier(g)->peek == NULL || !(g->can & OAR_CAN_PROBE))
         return OAR_OK;
     f = g->far_scopes = oari_alloc(1, sizeof *f);
-    if (f == NULL || (f->under_way = oari_alloc(n, sizeof(int))) == NULL ||
-        (f->scope = oari_alloc(n, sizeof *f->scope)) == NULL)
+    if (f == NULL)
         return OAR_E_NOMEM;
-    return OAR_OK;
+    f->letters = (oari_letters){ .by = oari_carrier(g),
+                                 .self = oari_carrier_self(g),
+                                 .tag = scope_tag,
+                                 .bytes = sizeof(word) };
+    OARI_TRY(oari_letters_init(&f->letters, g->ranks));
+    f->scope = oari_alloc((size_t)g->ranks, sizeof *f->scope);
+    return f->scope != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
 /* When the backend has been closed. */
@@ -65,57 +59,12 @@ void oari_far_scopes_destroy(oari_far_scopes *f)
 {
     if (f == NULL)
         return;
-    while (f->letters != NULL) {
-        letter *l = f->letters;
-
-        f->letters = l->next;
-        oari_free(l);
-    }
-    oari_free(f->under_way);
+    oari_letters_clear(&f->letters);
     oari_free(f->scope);
     oari_free(f);
 }
 
 /* ---- telling ------------------------------------------------------------- */
-
-static void drop_letters(oari_far_scopes *f)
-{
-    letter **at = &f->letters, *l;
-
-    while ((l = *at) != NULL) {
-        if (!l->transfer.done) {
-            at = &l->next;
-            continue;
-        }
-        *at = l->next;
-        f->under_way[l->transfer.peer]--;
-        oari_free(l);
-    }
-}
-
-/* Who does not read gets no more; what it knows ends by itself. */
-static void tell(oar_group *g, int to, const word *w)
-{
-    oari_far_scopes *f = g->far_scopes;
-    letter *l;
-
-    if (!is_far(g, to) || f->under_way[to] >= LETTERS_OF_ONE ||
-        oari_group_gone(g, to) || (l = oari_alloc(1, sizeof *l)) == NULL)
-        return;
-    l->word = *w;
-    l->transfer = (oar_transfer){ .size = sizeof l->transfer,
-                                  .peer = to,
-                                  .tag = scope_tag,
-                                  .data = &l->word,
-                                  .bytes = sizeof l->word };
-    if (oari_carrier(g)->send(oari_carrier_self(g), &l->transfer) != OAR_OK) {
-        oari_free(l);
-        return;
-    }
-    l->next = f->letters;
-    f->letters = l;
-    f->under_way[to]++;
-}
 
 static void tell_all(oar_group *g)
 {
@@ -131,7 +80,8 @@ static void tell_all(oar_group *g)
         memcpy(w.label, mine.label, sizeof w.label);
     }
     for (int r = 0; r < g->ranks; r++)
-        tell(g, r, &w);
+        if (is_far(g, r) && !oari_group_gone(g, r))
+            oari_letters_send(&g->far_scopes->letters, r, &w);
 }
 
 /* ---- hearing ------------------------------------------------------------- */
@@ -147,45 +97,17 @@ static void hear(oari_far_scopes *f, int from)
     memcpy(s->label, f->heard.label, sizeof s->label - 1);
 }
 
-/* One after the other, as they come. 0: there is none. */
-static int hear_next(oar_group *g)
-{
-    oari_far_scopes *f = g->far_scopes;
-    const oar_backend_ops *by = oari_carrier(g);
-    oar_envelope e = { .size = sizeof e };
-    oar_transfer *t = &f->taking;
-
-    if (!f->takes) {
-        if (!by->peek(oari_carrier_self(g), -1, scope_tag, 0, &e))
-            return 0;
-        *t = (oar_transfer){ .size = sizeof *t,
-                             .peer = e.source,
-                             .tag = scope_tag,
-                             .data = &f->heard,
-                             .bytes = sizeof f->heard };
-        if (by->recv(oari_carrier_self(g), t) != OAR_OK)
-            return 0;
-        f->takes = 1;
-    }
-    if (!t->done)
-        return 0;
-    f->takes = 0;
-    if (t->status == OAR_OK)
-        hear(f, t->peer);
-    return 1;
-}
-
 void oari_far_scopes_look(oar_group *g)
 {
     oari_far_scopes *f = g->far_scopes;
+    int from;
 
     if (f == NULL || oari_group_broken(g))
         return;
-    drop_letters(f);
     if (atomic_exchange(&f->changed, 0))
         tell_all(g);
-    while (!oari_group_broken(g) && hear_next(g))
-        ;
+    while ((from = oari_letters_next(&f->letters, &f->heard)) >= 0)
+        hear(f, from);
 }
 
 void oari_far_scopes_changed(oar_group *g)
