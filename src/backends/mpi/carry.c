@@ -12,7 +12,8 @@ enum {
     PATIENCE = 1000    /* times a receive that was cancelled is looked at */
 };
 
-/* ---- the list ------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------
+ */
 
 /* Arrays of `room` things, one copied over; 0: no memory. */
 static int widen(void *row, size_t size, int count, int room)
@@ -53,7 +54,8 @@ static void take_out(mpi_cargo *c, int at)
     c->parcel[at] = c->parcel[c->count];
 }
 
-/* ---- moving --------------------------------------------------------------- */
+/* ---- moving ---------------------------------------------------------------
+ */
 
 typedef struct block {
     void *data;
@@ -72,18 +74,17 @@ static int make_block(const mpi_engine *e, const oari_parcel *parcel, block *b)
     return mpi_row_type(parcel->bytes, MPI_BYTE, &b->type);
 }
 
-static int start(mpi_engine *e, oari_parcel *parcel, int put_it,
-                 MPI_Request *r)
+static int start(mpi_engine *e, oari_parcel *parcel, int put_it, MPI_Request *r)
 {
     int peer = parcel->peer >= 0 ? parcel->peer : MPI_ANY_SOURCE;
     block b;
     int code = make_block(e, parcel, &b);
 
     if (code == MPI_SUCCESS)
-        code = put_it ? MPI_Isend(b.data, b.count, b.type, peer, (int)parcel->lane,
-                               e->comm, r)
-                   : MPI_Irecv(b.data, b.count, b.type, peer, (int)parcel->lane,
-                               e->comm, r);
+        code = put_it ? MPI_Isend(b.data, b.count, b.type, peer,
+                                  (int)parcel->lane, e->comm, r)
+                      : MPI_Irecv(b.data, b.count, b.type, peer,
+                                  (int)parcel->lane, e->comm, r);
     if (b.made && b.type != MPI_BYTE)
         MPI_Type_free(&b.type); /* goes when its last message has gone */
     return code;
@@ -158,7 +159,8 @@ oar_status mpi_carry_test(mpi_engine *e)
     return OAR_OK;
 }
 
-/* ---- giving up ------------------------------------------------------------ */
+/* ---- giving up ------------------------------------------------------------
+ */
 
 /* A receive that has found no message yet can be cancelled. A send cannot: MPI
  * may read it for as long as it likes. */
@@ -196,7 +198,8 @@ static int drop(void *self, oari_parcel *parcel)
     return gone;
 }
 
-/* ---- making --------------------------------------------------------------- */
+/* ---- making ---------------------------------------------------------------
+ */
 
 oar_status mpi_carry_open(mpi_engine *e, size_t eager_bytes)
 {

@@ -21,10 +21,9 @@ mpi_post *mpi_post_begin(mpi_engine *e, const oar_collective *call,
         e->spare = p->next;
     else if ((p = oari_alloc(1, sizeof *p)) == NULL)
         return NULL;
-    *p = (mpi_post){ .call = call,
-                     .done = done,
-                     .room = 1,
-                     .type = MPI_DATATYPE_NULL };
+    *p = (mpi_post){
+        .call = call, .done = done, .room = 1, .type = MPI_DATATYPE_NULL
+    };
     p->request = &p->one;
     return p;
 }

@@ -34,7 +34,8 @@ static place my_place(void)
     return p;
 }
 
-/* ---- through the store ---------------------------------------------------- */
+/* ---- through the store ----------------------------------------------------
+ */
 
 typedef struct table {
     const oar_backend_env *env;
@@ -83,12 +84,13 @@ static oar_status exchange(const table *t)
     if (env->rank == 0)
         return collect(t, all);
     snprintf(key, sizeof key, "mpi/%s/%d", env->name, env->rank);
-    OARI_TRY(oar_store_set(env->store, key, &t->row[env->rank],
-                           sizeof *t->row));
+    OARI_TRY(
+        oar_store_set(env->store, key, &t->row[env->rank], sizeof *t->row));
     return read_key(t, all, t->row, bytes);
 }
 
-/* ---- one world ------------------------------------------------------------ */
+/* ---- one world ------------------------------------------------------------
+ */
 
 static oar_status check_place(const table *t, int r)
 {

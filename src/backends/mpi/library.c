@@ -67,7 +67,8 @@ oar_status mpi_fail(int code, const char *what)
     return oari_fail(OAR_E_CLOSED, "%s: %s", what, text);
 }
 
-/* ---- which library -------------------------------------------------------- */
+/* ---- which library --------------------------------------------------------
+ */
 
 /* "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." */
 static void shorten(const char *full, char *text, size_t bytes)
@@ -100,7 +101,8 @@ const char *mpi_version(void)
     return text;
 }
 
-/* ---- operators ------------------------------------------------------------ */
+/* ---- operators ------------------------------------------------------------
+ */
 
 /* Of those that our operators are used with. */
 static oar_dtype dtype_of(MPI_Datatype type)
@@ -167,7 +169,8 @@ static int make_operators(void)
     return code;
 }
 
-/* ---- from beginning to end ------------------------------------------------ */
+/* ---- from beginning to end ------------------------------------------------
+ */
 
 static void finalise(void)
 {
@@ -201,9 +204,12 @@ static void show_symbols(void)
 
 static int has_launcher(void)
 {
-    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK",
-                                         "PMI_RANK",             "PMI_FD",
-                                         "PMI_PORT",             "PMI_ID" };
+    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE",
+                                         "PMIX_RANK",
+                                         "PMI_RANK",
+                                         "PMI_FD",
+                                         "PMI_PORT",
+                                         "PMI_ID" };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (getenv(names[i]) != NULL)

@@ -6,8 +6,8 @@
 #include "backends/mpi/engine.h"
 
 enum {
-    CHUNK = 1 << 30,         /* elements */
-    EAGER = 3072,            /* bytes of a message that goes at once */
+    CHUNK = 1 << 30,          /* elements */
+    EAGER = 3072,             /* bytes of a message that goes at once */
     FLUSH_NS = 2000 * 1000000 /* for what is still leaving at the end */
 };
 
@@ -18,12 +18,13 @@ static oar_status mpi_probe(oar_backend_caps *caps)
     if (version == NULL)
         return OAR_E_UNAVAILABLE;
     caps->note = version;
-    caps->can = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS |
-                OAR_WANTS_LINKS;
+    caps->can =
+        OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS | OAR_WANTS_LINKS;
     return OAR_OK;
 }
 
-/* ---- from open to close --------------------------------------------------- */
+/* ---- from open to close ---------------------------------------------------
+ */
 
 static oar_status read_settings(mpi_engine *e)
 {
@@ -125,7 +126,8 @@ static oar_status mpi_progress(void *self)
     return OAR_OK;
 }
 
-/* ---- messages ------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------
+ */
 
 static oar_status mpi_send(void *self, oar_transfer *transfer)
 {

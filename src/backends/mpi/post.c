@@ -14,17 +14,17 @@
 
 /* Calls MPI by one name or the other. `code` is what it said; no memory for
  * the request counts as an error of MPI's. */
-#define START(e, p, code, blocking_call, call, ...)                  \
-    do {                                                             \
-        MPI_Request *start_ = NULL;                                  \
-        mpi_enter();                                                 \
-        if ((e)->blocking)                                           \
-            (code) = MPI_LARGE(blocking_call)(__VA_ARGS__);          \
-        else if ((start_ = mpi_post_request(p)) == NULL)             \
-            (code) = MPI_ERR_NO_MEM;                                 \
-        else                                                         \
-            (code) = MPI_LARGE(call)(__VA_ARGS__, start_);           \
-        mpi_leave();                                                 \
+#define START(e, p, code, blocking_call, call, ...)         \
+    do {                                                    \
+        MPI_Request *start_ = NULL;                         \
+        mpi_enter();                                        \
+        if ((e)->blocking)                                  \
+            (code) = MPI_LARGE(blocking_call)(__VA_ARGS__); \
+        else if ((start_ = mpi_post_request(p)) == NULL)    \
+            (code) = MPI_ERR_NO_MEM;                        \
+        else                                                \
+            (code) = MPI_LARGE(call)(__VA_ARGS__, start_);  \
+        mpi_leave();                                        \
     } while (0)
 
 typedef int (*start_fn)(mpi_engine *e, mpi_post *p);
@@ -65,7 +65,8 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---- what is taken -------------------------------------------------------- */
+/* ---- what is taken --------------------------------------------------------
+ */
 
 static size_t total(const mpi_engine *e, const size_t *counts, size_t part)
 {
@@ -98,7 +99,8 @@ int mpi_takes(void *self, const oar_collective *call)
     }
 }
 
-/* ---- barrier and broadcast ------------------------------------------------ */
+/* ---- barrier and broadcast ------------------------------------------------
+ */
 
 static int start_barrier(mpi_engine *e, mpi_post *p)
 {
@@ -139,7 +141,8 @@ oar_status mpi_post_broadcast(void *self, const oar_collective *call,
     return post(self, call, done, start_broadcast, "MPI_Ibcast");
 }
 
-/* ---- all_reduce and reduce ------------------------------------------------ */
+/* ---- all_reduce and reduce ------------------------------------------------
+ */
 
 /* Operands and where the result goes; to NULL: nowhere here. */
 typedef struct operands {
@@ -202,7 +205,8 @@ oar_status mpi_post_fold(void *self, const oar_collective *call,
                                               : "MPI_Iallreduce");
 }
 
-/* ---- parts ---------------------------------------------------------------- */
+/* ---- parts ----------------------------------------------------------------
+ */
 
 /* Counts of parts as MPI takes them, and where they begin. Side 0: sent, 1:
  * received. */
@@ -217,11 +221,11 @@ static int set_parts(const mpi_engine *e, mpi_post *p, int side,
     p->at[side] = (mpi_offset *)(p->counts[side] + ranks);
     for (size_t r = 0; r < ranks; r++) {
         if (at + counts[r] > MPI_COUNT_MOST)
-            return refuse(p, oari_fail(OAR_E_UNSUPPORTED,
-                                       "parts of different sizes, %zu elements "
-                                       "and more: this MPI counts to %lld",
-                                       at + counts[r],
-                                       (long long)MPI_COUNT_MOST));
+            return refuse(p,
+                          oari_fail(OAR_E_UNSUPPORTED,
+                                    "parts of different sizes, %zu elements "
+                                    "and more: this MPI counts to %lld",
+                                    at + counts[r], (long long)MPI_COUNT_MOST));
         p->counts[side][r] = (mpi_count)counts[r];
         p->at[side][r] = (mpi_offset)at;
         at += counts[r];
@@ -267,7 +271,8 @@ static int is_part(const mpi_engine *e, const oar_span *row,
     return row->data != NULL && one->data == offset(row->data, at, row->dtype);
 }
 
-/* ---- reduce_scatter ------------------------------------------------------- */
+/* ---- reduce_scatter -------------------------------------------------------
+ */
 
 /* MPI wants the result apart from the operands. */
 static int set_apart(mpi_engine *e, mpi_post *p, const mpi_fold *fold,
@@ -322,7 +327,8 @@ oar_status mpi_post_reduce_scatter(void *self, const oar_collective *call,
     return post(self, call, done, start_reduce_scatter, "MPI_Ireduce_scatter");
 }
 
-/* ---- gather and scatter --------------------------------------------------- */
+/* ---- gather and scatter ---------------------------------------------------
+ */
 
 static int start_gather_v(mpi_engine *e, mpi_post *p, const void *from)
 {
@@ -406,7 +412,8 @@ oar_status mpi_post_scatter(void *self, const oar_collective *call,
     return post(self, call, done, start_scatter, "MPI_Iscatter");
 }
 
-/* ---- all_gather and all_to_all -------------------------------------------- */
+/* ---- all_gather and all_to_all --------------------------------------------
+ */
 
 static int start_all_gather_v(mpi_engine *e, mpi_post *p, const void *from)
 {
