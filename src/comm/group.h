@@ -153,7 +153,7 @@ struct oar_group {
     uint64_t watched;       /* monitored barriers so far */
     struct oar_group *kin;  /* the next of this process; see kin.h */
     int has_kin;            /* it is in that list */
-    oar_timeout_scope *scopes; /* of mine; under the engine's lock */
+    oar_timeout_scope *scopes;          /* of mine; under the engine's lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: nobody is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */
     uint32_t shrunk; /* what the last of them came to (council.h) */
