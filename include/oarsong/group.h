@@ -74,12 +74,17 @@ OAR_API oar_status oar_group_create_tcp(const char *address, int rank, int size,
  * (torchrun), OMPI_COMM_WORLD_RANK and _SIZE (Open MPI), PMI_RANK and _SIZE
  * (MPICH), SLURM_PROCID and SLURM_NTASKS. With none of them, a group of one.
  * The ranks meet at the first of these that applies:
- *   OARSONG_STORE: file:FOLDER, or tcp:HOST:PORT, where somebody serves a
- * store; MASTER_ADDR and MASTER_PORT (29500), where rank 0 serves one as above
- * (the port above it where TORCHELASTIC_USE_AGENT_STORE says that torchrun's
- * own store is there); on one host, by Open MPI, MPICH or SLURM: a folder of
- * the job's, which is gone when they have met; by SLURM,
- * SLURM_LAUNCH_NODE_IPADDR, at a port made of the job's number. */
+ *   OARSONG_STORE: file:FOLDER; tcp:HOST:PORT, where somebody serves a store;
+ * or pmix: where rank 0 says by PMIx that it serves one. MASTER_ADDR and
+ * MASTER_PORT (29500), where rank 0 serves one as above (the port above it
+ * where TORCHELASTIC_USE_AGENT_STORE says that torchrun's own store is there).
+ * On one host, by Open MPI, MPICH or SLURM: a folder of the job's, which is
+ * gone when they have met. By SLURM, the first host of the step, or
+ * SLURM_LAUNCH_NODE_IPADDR, at a port made of the job's number. By Open MPI,
+ * as with pmix.
+ *   A job on several hosts that has no secret gets one by PMIx where the
+ * launcher speaks it (Open MPI's mpirun, srun --mpi=pmix). PMIx then stays
+ * begun until the process exits. */
 OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
                                       oar_group **group);
 

@@ -98,7 +98,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                               .recorder = g->recorder,
                               .world = world,
                               .toward = oari_store_address(env->store),
-                              .meet_ms = meet_ms };
+                              .meet_ms = meet_ms,
+                              .missing = g->missing };
     oar_backend_env full = *env;
 
     full.timeout_ms = o->timeout_ms;
@@ -223,7 +224,8 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
     oar_group_opts *o = &g->settings;
 
     g->name = oari_strdup(o->name != NULL ? o->name : "world");
-    if (g->name == NULL)
+    g->missing = oari_alloc((size_t)g->ranks, 1);
+    if (g->name == NULL || g->missing == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine));
     OARI_TRY(oari_recorder_make(&(oari_ring_owner){ .group = g->name,
@@ -267,12 +269,14 @@ oar_status oari_group_open(const oar_backend_ops *backend,
         oar_error why;
 
         if (g->name != NULL)
-            oari_missed(env->store, g->name, g->rank, g->ranks);
+            oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
         why = *oar_last_error();
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
     oari_recorder_opened(g->recorder);
+    oari_free(g->missing);
+    g->missing = NULL;
     g->settings.name = g->settings.backend = NULL; /* the caller's */
     oari_kin_join(g);
     *group = g;
@@ -332,6 +336,7 @@ void oar_group_destroy(oar_group *group)
     oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);
     oari_free(group->in_world);
+    oari_free(group->missing);
     oari_recorder_destroy(group->recorder);
     oari_free(group->self);
     oari_free(group->name);

@@ -29,6 +29,8 @@ struct oari_open {
     const char *toward;       /* address at which the ranks meet; NULL: none */
     int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
                         made of survivors */
+    unsigned char *missing; /* by rank: set for whom this rank waited for when
+                               it gave up (missed.h); NULL: nobody asks */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -112,8 +114,9 @@ typedef struct oari_foreign {
     const oar_backend_ops *ops; /* NULL: there is none */
     void *self;
     int opened;
-    unsigned turns, naps; /* the driver's */
-    int64_t ill_ns;       /* since when it has failed; 0: it has not */
+    unsigned turns, naps;     /* the driver's */
+    int64_t ill_ns;           /* since when it has failed; 0: it has not */
+    _Atomic int64_t *left_ns; /* by rank: since when it has left, or 0 */
     oar_error illness;
 } oari_foreign;
 
@@ -144,13 +147,14 @@ struct oar_group {
     char *algorithm;         /* what settings point to; NULL: not ours */
     uint64_t splits;
     oari_subset *subsets;
-    int *in_world;      /* by rank: the rank in the first group; NULL: this is
-                           it */
-    uint64_t world_key; /* the same in all groups of one world, in here */
-    uint64_t watched;   /* monitored barriers so far */
-    struct oar_group *kin;     /* the next of this process; see kin.h */
-    int has_kin;               /* it is in that list */
-    oar_timeout_scope *scopes; /* of mine; under the engine's lock */
+    int *in_world; /* by rank: the rank in the first group; NULL: this is
+                      it */
+    unsigned char *missing; /* while it is made: as in oari_open */
+    uint64_t world_key;     /* the same in all groups of one world, in here */
+    uint64_t watched;       /* monitored barriers so far */
+    struct oar_group *kin;  /* the next of this process; see kin.h */
+    int has_kin;            /* it is in that list */
+    oar_timeout_scope *scopes;          /* of mine; under the engine's lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: nobody is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */
     uint32_t shrunk; /* what the last of them came to (council.h) */
@@ -260,6 +264,9 @@ const void *oari_group_recorder(const oar_group *group, int rank);
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
+/* The same for a group whose messages an engine carries (foreign.c); gone: what
+ * the links say. */
+int oari_foreign_gone(const oar_group *group, int rank, int gone);
 
 /* ---- foreign.c -------------------------------------------------------------
  */

@@ -3,8 +3,9 @@
  * are looked for in one's names after another's; the first that has both
  * counts. Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR
  * and MASTER_PORT; on one host, a folder named after the job; under SLURM, the
- * first host of the step, where rank 0 is, or else the one that srun runs on.
- */
+ * first host of the step, where rank 0 is, or else the one that srun runs on;
+ * elsewhere, if the launcher speaks PMIx, where rank 0 says by it. A job on
+ * several hosts that has no secret gets one by PMIx, too. */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "base/status.h"
 #include "comm/job.h"
 #include "comm/meeting.h"
+#include "comm/pmix.h"
 #include "net/hostlist.h"
 #include "net/secret.h"
 #include "net/sock.h"
@@ -22,9 +24,12 @@
 typedef struct launcher {
     const char *rank, *size; /* names of variables, as all of these are */
     const char *local_size;  /* ranks on this host */
-    const char *nodes[3];    /* hosts */
+    const char *nodes[3];    /* hosts, where ranks on this one are not told */
     const char *job[2];      /* what tells jobs apart */
 } launcher;
+
+#define SLURM_NODES \
+    "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"
 
 static const launcher launchers[] = {
     { .rank = "OARSONG_RANK", .size = "OARSONG_SIZE" },
@@ -33,14 +38,14 @@ static const launcher launchers[] = {
       .size = "OMPI_COMM_WORLD_SIZE",
       .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
       .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
-    { .rank = "PMI_RANK", /* MPICH */
+    { .rank = "PMI_RANK", /* MPICH, and SLURM for it: srun --mpi=pmi2 */
       .size = "PMI_SIZE",
       .local_size = "MPI_LOCALNRANKS",
-      .job = { "PMI_PORT" } },
+      .nodes = { SLURM_NODES },
+      .job = { "PMI_PORT", "PMI_JOBID" } },
     { .rank = "SLURM_PROCID",
       .size = "SLURM_NTASKS",
-      .nodes = { "SLURM_STEP_NUM_NODES", "SLURM_NNODES",
-                 "SLURM_JOB_NUM_NODES" },
+      .nodes = { SLURM_NODES },
       .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" } },
 };
 
@@ -84,18 +89,20 @@ static const char *after_scheme(const char *text, const char *scheme)
     return text + bytes + (strncmp(text + bytes, "//", 2) == 0 ? 2 : 0);
 }
 
-static oar_status open_store(const char *text, int64_t timeout_ms,
-                             oar_store **store)
+static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
+                             oari_meeting *meeting)
 {
     const char *where;
 
     if ((where = after_scheme(text, "file:")) != NULL)
-        return oar_store_create_file(where, store);
+        return oar_store_create_file(where, &meeting->store);
     if ((where = after_scheme(text, "tcp:")) != NULL)
-        return oar_store_create_tcp(where, timeout_ms, store);
+        return oar_store_create_tcp(where, timeout_ms, &meeting->store);
+    if (strcmp(text, "pmix") == 0)
+        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
     return oari_fail(OAR_E_UNAVAILABLE,
-                     "OARSONG_STORE is \"%s\", but should be file:FOLDER or "
-                     "tcp:HOST:PORT",
+                     "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
+                     "tcp:HOST:PORT or pmix",
                      text);
 }
 
@@ -126,31 +133,49 @@ static void warn_of_loopback(const char *address)
                  address);
 }
 
-/* Where the ranks are known to be on several hosts, rank 0 need not wait for
- * those that its store will refuse. */
-static oar_status check_secret(const char *address)
+/* Whether connections to other hosts are refused for want of a secret. */
+static oar_status look_for_secret(void)
 {
     oari_secret secret;
     oari_wire wire;
     oar_status status;
 
-    if (oari_sock_names_loopback(address))
-        return OAR_OK;
     OARI_TRY(oari_secret_find(&secret));
     status = oari_wire_for(&secret, 0, &wire);
     oari_secret_forget(&secret);
     return status;
 }
 
-static int spans_hosts(int size)
+/* Where the ranks are known to be on several hosts: the launcher may bring a
+ * secret; and without one rank 0 need not wait for those that its store will
+ * refuse. */
+static oar_status check_secret(const char *address, int rank,
+                               int64_t timeout_ms)
 {
-    int64_t here = size;
+    oar_status status;
 
-    return oari_env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &here) == OAR_OK &&
-           here < size;
+    if (oari_sock_names_loopback(address))
+        return OAR_OK;
+    status = look_for_secret();
+    if (status != OAR_E_AUTH || !oari_pmix_here(rank))
+        return status;
+    if (oari_meeting_secret(rank, timeout_ms) != OAR_OK)
+        oari_log(OAR_LOG_WARN, "no secret by PMIx: %s", oar_last_error_text());
+    return look_for_secret();
 }
 
-static oar_status meet_at_master(const char *host, int rank, int size,
+static int spans_hosts(const launcher *l, int size)
+{
+    int64_t here = size;
+    const char *name = oari_env_text("LOCAL_WORLD_SIZE") != NULL || l == NULL ||
+                               l->local_size == NULL
+                           ? "LOCAL_WORLD_SIZE"
+                           : l->local_size;
+
+    return oari_env_int(name, 1, INT_MAX, &here) == OAR_OK && here < size;
+}
+
+static oar_status meet_at_master(const char *host, int rank, int apart,
                                  const char *name, int64_t timeout_ms,
                                  oari_meeting *meeting)
 {
@@ -163,14 +188,21 @@ static oar_status meet_at_master(const char *host, int rank, int size,
                     host, (int)port);
     if (used >= (int)sizeof address)
         return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
-    if (spans_hosts(size))
-        OARI_TRY(check_secret(address));
-    if (rank == 0 && spans_hosts(size))
+    if (apart)
+        OARI_TRY(check_secret(address, rank, timeout_ms));
+    if (rank == 0 && apart)
         warn_of_loopback(address);
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
 }
 
 /* ---- without an address -------------------------------------------------- */
+
+/* Whether SLURM started the ranks, and not another that runs inside its job. */
+static int is_slurm(const launcher *l)
+{
+    return l->nodes[0] != NULL &&
+           (l->local_size == NULL || oari_env_text(l->local_size) == NULL);
+}
 
 static oar_status on_one_host(const launcher *l, int size, int *one)
 {
@@ -179,7 +211,7 @@ static oar_status on_one_host(const launcher *l, int size, int *one)
     if (l->local_size != NULL)
         OARI_TRY(oari_env_int(l->local_size, 1, INT_MAX, &here));
     for (size_t i = 0; i < 3 && nodes == 0; i++)
-        if (l->nodes[i] != NULL)
+        if (is_slurm(l) && l->nodes[i] != NULL)
             OARI_TRY(oari_env_int(l->nodes[i], 1, INT_MAX, &nodes));
     *one = here == size || nodes == 1;
     return OAR_OK;
@@ -210,7 +242,7 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
     snprintf(address, sizeof address,
              strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)(12288 + (job * 31 + step) % 16384));
-    OARI_TRY(check_secret(address));
+    OARI_TRY(check_secret(address, rank, timeout_ms));
     return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
 }
 
@@ -256,15 +288,18 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
     int one = 0;
 
     if (store != NULL)
-        return open_store(store, timeout_ms, &meeting->store);
+        return open_store(store, rank, timeout_ms, meeting);
     if (master != NULL)
-        return meet_at_master(master, rank, size, name, timeout_ms, meeting);
+        return meet_at_master(master, rank, spans_hosts(l, size), name,
+                              timeout_ms, meeting);
     OARI_TRY(on_one_host(l, size, &one));
     if (one)
         return meet_in_folder(l, rank, timeout_ms, meeting);
-    if (l->nodes[0] != NULL)
+    if (is_slurm(l))
         OARI_TRY(find_slurm_host(slurm));
     if (slurm[0] != 0)
         return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
+    if (oari_pmix_here(rank))
+        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
     return say_what_to_do(l, size);
 }

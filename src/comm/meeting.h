@@ -25,6 +25,14 @@ oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
 oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
                                oari_meeting *meeting);
 
+/* At an address of rank 0's host that it gives to the others by PMIx, which
+ * must be here; and so does the job's secret, where it has none. */
+oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
+                             oari_meeting *meeting);
+
+/* Gives every rank one secret of the job, by PMIx, unless it has one. */
+oar_status oari_meeting_secret(int rank, int64_t timeout_ms);
+
 /* Makes the group and ends the meeting, in either case. The server lives as
  * long as anybody holds its store: this group, or one made of it. */
 oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
@@ -13,6 +14,8 @@
  * a little later than this rank, and one that leaves may be seen to have left
  * before it has said why. */
 enum { WORD_MS = 400, MOMENT_MS = 50 };
+
+enum { OTHERS = 32 }; /* that a word names, at most, besides the first */
 
 /* Which time the group is made is counted by oari_settings_agree. */
 static oar_status key_of(oar_store *store, const char *name, int rank,
@@ -26,68 +29,174 @@ static oar_status key_of(oar_store *store, const char *name, int rank,
     return OAR_OK;
 }
 
-static oar_status leave_word(oar_store *store, const char *prefix, int rank,
-                             const oar_error *mine)
+/* What a rank says when it gives up. */
+typedef struct word {
+    oar_error why;             /* about the one it missed first */
+    int others, other[OTHERS]; /* whom it missed, too */
+} word;
+
+static void list_others(word *w, int ranks, const unsigned char *missing)
 {
-    char key[OARI_NAME_MAX + 48], word[sizeof mine->text + 32];
+    for (int r = 0; missing != NULL && r < ranks && w->others < OTHERS; r++)
+        if (missing[r] && r != w->why.peer)
+            w->other[w->others++] = r;
+}
+
+/* Numbers (whom, status, how many others, those), then the text. */
+static oar_status leave_word(oar_store *store, const char *prefix, int rank,
+                             const word *mine)
+{
+    char key[OARI_NAME_MAX + 48],
+        text[sizeof mine->why.text + 12 * OTHERS + 48];
+    int used;
 
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
-    snprintf(word, sizeof word, "%d %d %s", mine->peer, (int)mine->status,
-             mine->text);
-    return oar_store_set(store, key, word, strlen(word));
+    used = snprintf(text, sizeof text, "%d %d %d ", mine->why.peer,
+                    (int)mine->why.status, mine->others);
+    for (int i = 0; i < mine->others; i++)
+        used += snprintf(text + used, sizeof text - (size_t)used, "%d ",
+                         mine->other[i]);
+    used +=
+        snprintf(text + used, sizeof text - (size_t)used, "%s", mine->why.text);
+    return oar_store_set(store, key, text, (size_t)used);
+}
+
+static int next_number(const char **text, int *number)
+{
+    int used = 0;
+
+    if (sscanf(*text, "%d %n", number, &used) != 1 || used == 0)
+        return 0;
+    *text += used;
+    return 1;
+}
+
+static int parse_word(const char *text, word *w)
+{
+    int peer, status, others;
+
+    if (!next_number(&text, &peer) || !next_number(&text, &status) ||
+        !next_number(&text, &others) || others < 0 || others > OTHERS ||
+        (status != OAR_E_PEER && status != OAR_E_TIMEOUT))
+        return 0;
+    for (w->others = 0; w->others < others; w->others++)
+        if (!next_number(&text, &w->other[w->others]))
+            return 0;
+    oari_error_set(&w->why, (oar_status)status, "%s", text);
+    w->why.peer = peer;
+    return 1;
 }
 
 /* What a rank said; 0 if it has said nothing, or nothing that makes sense. */
 static int read_word(oar_store *store, const char *prefix, int rank,
-                     int64_t wait_ms, oar_error *said)
+                     int64_t wait_ms, word *w)
 {
     char key[OARI_NAME_MAX + 48];
-    int peer, status, used = 0;
     size_t bytes;
-    void *word;
+    void *text;
+    int good;
 
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
-    if (oar_store_get(store, key, wait_ms, &word, &bytes) != OAR_OK)
+    if (oar_store_get(store, key, wait_ms, &text, &bytes) != OAR_OK)
         return 0;
-    if (sscanf(word, "%d %d %n", &peer, &status, &used) != 2 || used == 0 ||
-        (status != OAR_E_PEER && status != OAR_E_TIMEOUT)) {
-        oar_free(word);
-        return 0;
-    }
-    oari_error_set(said, (oar_status)status, "%s", (char *)word + used);
-    said->peer = peer;
-    oar_free(word);
-    return 1;
+    good = parse_word(text, w);
+    oar_free(text);
+    return good;
 }
 
-static void follow(oar_store *store, const char *prefix, int ranks,
-                   oar_error *said)
+/* ---- from word to word --------------------------------------------------- */
+
+typedef struct search {
+    oar_store *store;
+    const char *prefix, *name;
+    int rank, ranks;
+    int *by;    /* by rank: 1 + who was the first to miss it, or 0 */
+    int *queue; /* ranks to ask, in the order they were named */
+    int queued;
+} search;
+
+static void ask(search *s, int rank, int by)
+{
+    if (rank < 0 || rank >= s->ranks || rank == s->rank || s->by[rank] != 0)
+        return;
+    s->by[rank] = 1 + by;
+    s->queue[s->queued++] = rank;
+}
+
+static void ask_all(search *s, const word *w, int by)
+{
+    ask(s, w->why.peer, by);
+    for (int i = 0; i < w->others; i++)
+        ask(s, w->other[i], by);
+}
+
+/* It has left no word: what was said about it by the first who missed it. */
+static void name_missing(const search *s, int missing, const word *first,
+                         int whose, oar_error *said)
+{
+    int by = s->by[missing] - 1;
+    word w = *first;
+
+    if (by != whose && !read_word(s->store, s->prefix, by, 0, &w))
+        return;
+    *said = w.why;
+    if (w.why.peer == missing)
+        return;
+    oari_error_set(said, OAR_E_TIMEOUT,
+                   "rank %d had not joined group \"%s\" when rank %d gave up",
+                   missing, s->name, by);
+    said->peer = missing;
+}
+
+/* first: what `whose` rank said. */
+static void follow(search *s, const word *first, int whose, oar_error *said)
 {
     int64_t deadline = oari_deadline(WORD_MS);
-    oar_error next = *said;
+    word next;
 
-    for (int hops = 0; hops < ranks; hops++) {
-        if (next.peer < 0 || next.peer >= ranks)
-            return;
-        if (!read_word(store, prefix, next.peer,
+    *said = first->why;
+    ask_all(s, first, whose);
+    for (int i = 0; i < s->queued; i++) {
+        int rank = s->queue[i];
+
+        if (!read_word(s->store, s->prefix, rank,
                        oari_deadline_left_ms(deadline), &next)) {
-            *said = next;
+            name_missing(s, rank, first, whose, said);
             return;
         }
+        if (said->status == OAR_E_PEER && next.why.status == OAR_E_TIMEOUT)
+            *said = next.why;
+        ask_all(s, &next, rank);
     }
 }
 
-void oari_missed(oar_store *store, const char *name, int rank, int ranks)
+static void search_from(search *s, const word *first, int whose,
+                        oar_error *said)
 {
-    oar_error said = *oar_last_error();
+    s->by = oari_alloc((size_t)s->ranks, sizeof *s->by);
+    s->queue = oari_alloc((size_t)s->ranks, sizeof *s->queue);
+    *said = first->why;
+    if (s->by != NULL && s->queue != NULL)
+        follow(s, first, whose, said);
+    oari_free(s->by);
+    oari_free(s->queue);
+}
+
+void oari_missed(oar_store *store, const char *name, int rank, int ranks,
+                 const unsigned char *missing)
+{
+    word mine = { .why = *oar_last_error() };
+    oar_error said = mine.why;
     char prefix[OARI_NAME_MAX + 32];
+    search s = { store, prefix, name, rank, ranks, NULL, NULL, 0 };
 
     if (store == NULL || said.peer < 0 ||
         (said.status != OAR_E_PEER && said.status != OAR_E_TIMEOUT))
         return;
+    list_others(&mine, ranks, missing);
     if (key_of(store, name, rank, prefix, sizeof prefix) == OAR_OK &&
-        leave_word(store, prefix, rank, &said) == OAR_OK)
-        follow(store, prefix, ranks, &said);
+        leave_word(store, prefix, rank, &mine) == OAR_OK)
+        search_from(&s, &mine, rank, &said);
     oari_fail_with(&said);
 }
 
@@ -95,11 +204,13 @@ int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said)
 {
     char prefix[OARI_NAME_MAX + 32];
+    search s = { store, prefix, name, rank, ranks, NULL, NULL, 0 };
+    word first;
 
     if (store == NULL ||
         key_of(store, name, rank, prefix, sizeof prefix) != OAR_OK ||
-        !read_word(store, prefix, of, MOMENT_MS, said))
+        !read_word(store, prefix, of, MOMENT_MS, &first))
         return 0;
-    follow(store, prefix, ranks, said);
+    search_from(&s, &first, of, said);
     return 1;
 }

@@ -3,8 +3,10 @@
  *
  * A rank that gives up may have waited for one that was itself waiting, or have
  * heard only that another has left, which had its reason. So whoever gives up
- * leaves word in the store whom it missed, before it lets go of anything, and
- * then follows such words to the rank that has left none.
+ * leaves word in the store whom it missed, all of them, before it lets go of
+ * anything, and then follows such words to a rank that has left none. Where all
+ * have left one, they missed each other: then it was one that did not come in
+ * time, not one that was seen to leave.
  */
 #ifndef OARI_COMM_MISSED_H
 #define OARI_COMM_MISSED_H
@@ -13,8 +15,10 @@
 
 /* The last error says why this rank gives up on the group. If it is about a
  * peer, puts what was said about the rank that is really missing in its place.
- * Takes at most half a second where the store answers. */
-void oari_missed(oar_store *store, const char *name, int rank, int ranks);
+ * missing: by rank, whom it had not met when its time was up; or NULL. Takes at
+ * most half a second where the store answers. */
+void oari_missed(oar_store *store, const char *name, int rank, int ranks,
+                 const unsigned char *missing);
 
 /* The same for a rank that has made the group, and sees another leave that gave
  * it up: 0 if that one has not said anything. */

@@ -321,6 +321,16 @@ static oar_status read_secret(const char *path, oari_secret *secret)
     return status;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static oari_secret adopted; /* under the lock */
+
+void oari_secret_adopt(const oari_secret *secret)
+{
+    pthread_mutex_lock(&lock);
+    adopted = *secret;
+    pthread_mutex_unlock(&lock);
+}
+
 oar_status oari_secret_find(oari_secret *secret)
 {
     const char *text = oari_env_text("OARSONG_SECRET");
@@ -330,7 +340,9 @@ oar_status oari_secret_find(oari_secret *secret)
         return oari_secret_parse("OARSONG_SECRET", text, secret);
     if (path != NULL)
         return read_secret(path, secret);
-    memset(secret, 0, sizeof *secret);
+    pthread_mutex_lock(&lock);
+    *secret = adopted;
+    pthread_mutex_unlock(&lock);
     return OAR_OK;
 }
 
@@ -360,7 +372,8 @@ oar_status oari_wire_refuse(void)
 {
     return oari_fail(OAR_E_AUTH,
                      "no connection to another host without a secret of the "
-                     "job: start it with `oarsong run`, or set "
+                     "job: start it with `oarsong run`, or by a launcher that "
+                     "brings one (Open MPI's mpirun, srun --mpi=pmix), or set "
                      "OARSONG_SECRET_FILE to a file with the same content on "
                      "all hosts, or, on a network where everybody may join "
                      "and read, OARSONG_WIRE=plain");

@@ -28,9 +28,13 @@ oar_status oari_secret_make(oari_secret *secret);
 
 /* The one in this process's environment: OARSONG_SECRET (64 hex digits, set by
  * the launcher), else what OARSONG_SECRET_FILE holds (32 bytes to 64 KiB,
- * hashed; OAR_E_AUTH if it is another user's or others may touch it), else
- * none: known = 0. */
+ * hashed; OAR_E_AUTH if it is another user's or others may touch it), else the
+ * one that was adopted, else none: known = 0. */
 oar_status oari_secret_find(oari_secret *secret);
+
+/* The job's secret came another way: this process's from now on, unless its
+ * environment has one. */
+void oari_secret_adopt(const oari_secret *secret);
 
 /* As OARSONG_SECRET has it, and back (OAR_E_ARG names `what`). */
 void oari_secret_text(const oari_secret *secret, char text[OARI_SECRET_HEX]);

@@ -48,6 +48,8 @@ static const char *const known[] = {
     "PMI_RANK",
     "PMI_SIZE",
     "PMI_PORT",
+    "PMI_JOBID",
+    "PMIX_RANK",
     "MPI_LOCALNRANKS",
     "SLURM_PROCID",
     "SLURM_NTASKS",
@@ -312,6 +314,45 @@ static void slurm_s_ranks_on_one_host_need_no_address(void **state)
     set_number("SLURM_NTASKS", RANKS);
     set_number("SLURM_NNODES", 1);
     run_in_folder("SLURM_PROCID", "SLURM_JOB_ID");
+}
+
+/* srun --mpi=pmi2 names ranks as MPICH does, and hosts as SLURM does. */
+static void slurm_s_ranks_with_pmi_need_no_address(void **state)
+{
+    set_number("PMI_SIZE", RANKS);
+    setenv("PMI_JOBID", "17.0", 1);
+    set_number("SLURM_STEP_NUM_NODES", 1);
+    run_in_folder("PMI_RANK", NULL);
+}
+
+/* Ranks of mpiexec in a job of SLURM's are where mpiexec put them. */
+static void an_mpiexec_inside_slurm_counts_its_own_hosts(void **state)
+{
+    oar_group *g = NULL;
+
+    set_number("PMI_RANK", 0);
+    set_number("PMI_SIZE", RANKS);
+    set_number("MPI_LOCALNRANKS", RANKS - 1);
+    set_number("SLURM_NNODES", 1);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                "on several hosts");
+    assert_null(g);
+}
+
+static void the_launcher_has_to_speak_pmix(void **state)
+{
+    oar_group *g = NULL;
+
+    setenv("OARSONG_STORE", "pmix", 1);
+    set_number("OARSONG_RANK", 0);
+    set_number("OARSONG_SIZE", 2);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                "does not speak it");
+    setenv("PMIX_NAMESPACE", "elsewhere", 1);
+    setenv("PMIX_RANK", "1", 1); /* another rank than this one has */
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_UNAVAILABLE,
+                "does not speak it");
+    assert_null(g);
 }
 
 static void slurm_s_ranks_on_several_hosts_meet_where_it_runs(void **state)
@@ -628,6 +669,9 @@ int main(void)
         TEST(open_mpi_s_ranks_on_one_host_need_no_address),
         TEST(mpich_s_ranks_on_one_host_need_no_address),
         TEST(slurm_s_ranks_on_one_host_need_no_address),
+        TEST(slurm_s_ranks_with_pmi_need_no_address),
+        TEST(an_mpiexec_inside_slurm_counts_its_own_hosts),
+        TEST(the_launcher_has_to_speak_pmix),
         TEST(slurm_s_ranks_on_several_hosts_meet_where_it_runs),
         TEST(slurm_s_ranks_meet_on_the_first_host_of_the_step),
         TEST(a_list_of_hosts_that_is_none_is_named),

@@ -213,6 +213,26 @@ static void the_environment_gives_a_secret_or_none(void **state)
     assert_int_equal(oari_secret_find(&found), OAR_OK);
 }
 
+static void an_adopted_one_counts_where_the_environment_has_none(void **state)
+{
+    static const oari_secret none;
+    oari_secret found, made;
+
+    assert_int_equal(oari_secret_make(&made), OAR_OK);
+    oari_secret_adopt(&made);
+    assert_int_equal(oari_secret_find(&found), OAR_OK);
+    assert_int_equal(found.known, 1);
+    assert_memory_equal(found.bytes, made.bytes, 32);
+    {
+        char hex[OARI_SECRET_HEX];
+        oari_secret_text(&sample, hex);
+        setenv("OARSONG_SECRET", hex, 1);
+    }
+    assert_int_equal(oari_secret_find(&found), OAR_OK);
+    assert_memory_equal(found.bytes, sample.bytes, 32);
+    oari_secret_adopt(&none);
+}
+
 static void what_is_no_secret_is_refused(void **state)
 {
     char hex[OARI_SECRET_HEX + 1] = { 0 };
@@ -371,6 +391,8 @@ int main(void)
         cmocka_unit_test(without_a_secret_there_is_no_key),
         cmocka_unit_test(secrets_that_are_made_differ),
         cmocka_unit_test_setup(the_environment_gives_a_secret_or_none, fresh),
+        cmocka_unit_test_setup(
+            an_adopted_one_counts_where_the_environment_has_none, fresh),
         cmocka_unit_test_setup(what_is_no_secret_is_refused, fresh),
         cmocka_unit_test_setup(a_file_gives_the_secret_of_its_content, fresh),
         cmocka_unit_test_setup(a_file_that_others_may_touch_is_refused, fresh),

@@ -15,6 +15,7 @@
 
 #include "base/env.h"
 #include "base/status.h"
+#include "comm/group.h"
 #include "backends/native/host.h"
 
 static oar_status read_boot_id(char *text, size_t bytes)
@@ -87,4 +88,26 @@ void native_number_hosts(int ranks, const char *first, size_t stride, int *host)
             same++;
         host[r] = same == r ? hosts++ : host[same];
     }
+}
+
+void native_missed(const oar_backend_env *env, int rank)
+{
+    if (env->core->missing != NULL)
+        env->core->missing[rank] = 1;
+}
+
+void native_missed_from(const oar_backend_env *env, int rank, native_key_fn key,
+                        const void *arg)
+{
+    oar_error why = *oar_last_error();
+    char text[OAR_STORE_KEY_MAX];
+    const char *one = text;
+
+    for (; rank < env->ranks; rank++) {
+        key(arg, rank, text, sizeof text);
+        if (rank != env->rank &&
+            oar_store_wait(env->store, 1, &one, 0) == OAR_E_TIMEOUT)
+            native_missed(env, rank);
+    }
+    oari_fail_with(&why);
 }

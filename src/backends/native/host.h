@@ -19,4 +19,12 @@ oar_status native_prefix(const oar_backend_env *env, char *prefix,
 void native_number_hosts(int ranks, const char *first, size_t stride,
                          int *host);
 
+/* When a rank gives up on a group: somebody it missed (missed.h); or whoever
+ * has not published this key, of all from `rank` on, and the error stays. */
+void native_missed(const oar_backend_env *env, int rank);
+typedef void (*native_key_fn)(const void *arg, int rank, char *key,
+                              size_t bytes);
+void native_missed_from(const oar_backend_env *env, int rank, native_key_fn key,
+                        const void *arg);
+
 #endif

@@ -63,7 +63,7 @@ static oar_status open_links(native *n, const oar_backend_env *env,
     oari_board *b = &n->base.board;
     char prefix[OAR_STORE_KEY_MAX];
 
-    n->control_fd = n->event_fd = n->epoll_fd = -1;
+    n->control_fd = n->event_fd = n->epoll_fd = n->listener = -1;
     b->wait_fd = -1;
     b->ops = &native_board_ops;
     b->self = n;
@@ -219,6 +219,8 @@ static void drop_peer(native *n, int rank)
 
     oari_fork_close(p->socket);
     oari_fork_close(p->pidfd);
+    if (p->calling >= 0)
+        close(p->calling);
     for (uint32_t i = 0; i < p->segments; i++)
         oari_segment_unmap(p->segment[i].base, p->segment[i].bytes);
     oari_free(p->segment);
@@ -244,6 +246,7 @@ static void native_close(void *self)
     oari_free(n->mesh);
     oari_boarded_close(&n->base);
     say_goodbye(n);
+    native_close_door(n);
     for (int r = 0; n->peer != NULL && r < b->ranks; r++)
         drop_peer(n, r);
     oari_fork_close(n->control_fd);

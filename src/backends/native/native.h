@@ -16,7 +16,8 @@ typedef struct mapped {
 } mapped;
 
 typedef struct native_peer {
-    int socket; /* only that peer holds the other end */
+    int socket;  /* only that peer holds the other end */
+    int calling; /* the same before it has answered */
     int pidfd;
     int64_t pid;     /* as this process sees it */
     mapped *segment; /* by number */
@@ -32,12 +33,18 @@ typedef struct native {
     int hosts;
     int *member;    /* of the board; NULL: all on one host */
     tcp_mesh *mesh; /* to other hosts; NULL: there are none */
+    int listener;   /* while the group is made */
+    int *guest;     /* then: sockets of those that have not said who they are */
+    int guests;
 } native;
 
 /* Finds the peers through the store and exchanges descriptors with those on
  * this host (meet.c). prefix gets the beginning of the group's keys. */
 oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
                        char prefix[OAR_STORE_KEY_MAX]);
+
+/* Closes what only served to meet. */
+void native_close_door(native *n);
 
 /* Segments of mine and theirs (reach.c). */
 extern const oari_board_ops native_board_ops;

@@ -27,8 +27,10 @@ typedef struct gathering {
     tcp_note *note;     /* by rank */
 } gathering;
 
-static void key_of(const gathering *g, int rank, char *key, size_t bytes)
+static void key_of(const void *arg, int rank, char *key, size_t bytes)
 {
+    const gathering *g = arg;
+
     snprintf(key, bytes, "%s/tcp/%d", g->setup->prefix, rank);
 }
 
@@ -173,6 +175,19 @@ static void choose_secret(gathering *g)
     s->known = 1;
 }
 
+static oar_status read_notes(gathering *g)
+{
+    int mine = g->m->rank, ranks = g->m->ranks, r;
+    oar_status status = OAR_OK;
+
+    for (r = 0; r < ranks && status == OAR_OK; r++)
+        if (r != mine)
+            status = read_note(g, r);
+    if (status == OAR_E_TIMEOUT)
+        native_missed_from(g->setup->env, r, key_of, g);
+    return status;
+}
+
 static oar_status gather(gathering *g)
 {
     tcp_mesh *m = g->m;
@@ -185,9 +200,8 @@ static oar_status gather(gathering *g)
     key_of(g, m->rank, key, sizeof key);
     OARI_TRY(
         oar_store_set(env->store, key, &g->note[m->rank], sizeof(tcp_note)));
+    OARI_TRY(read_notes(g));
     for (int r = 0; r < m->ranks; r++) {
-        if (r != m->rank)
-            OARI_TRY(read_note(g, r));
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
         memcpy(m->peer[r].token, g->note[r].token, TCP_TOKEN);
         m->peer[r].pid = g->note[r].pid;
