@@ -153,21 +153,37 @@ static oar_status listen(oar_module *wrapped)
     return status;
 }
 
+/* Adds an option that is not its default. */
+static void add_option(char text[NAME], const char *name, uint64_t value)
+{
+    size_t n = strlen(text);
+
+    if (value != 0)
+        snprintf(text + n, NAME - n, "%s%s %llu", n > 0 ? ", " : "", name,
+                 (unsigned long long)value);
+}
+
 /* What must be the same on all ranks, or they would not meet later. */
 static oar_status agree(const oar_module *wrapped, oar_group *group,
                         const oar_ddp_opts *o)
 {
-    char text[320];
+    char text[NAME] = "";
 
-    snprintf(text, sizeof text,
-             "bucket_bytes %zu, first_bucket_bytes %zu, no_broadcast %d, "
-             "keep_order %d, static_graph %d, weighted %d, accumulate %d, "
-             "check_every %d, broadcast_buffers %d, sharded %d, %s",
-             o->bucket_bytes, o->first_bucket_bytes, o->no_broadcast != 0,
-             o->keep_order != 0, o->static_graph != 0, o->weighted != 0,
-             o->accumulate, o->check_every, o->broadcast_buffers != 0,
-             o->sharded != 0, o->hook != NULL ? "a hook" : "no hook");
-    return oari_agree_on_model(wrapped, text, group);
+    add_option(text, "weighted", o->weighted != 0);
+    add_option(text, "accumulate",
+               o->accumulate > 1 ? (uint64_t)o->accumulate : 0);
+    add_option(text, "bucket_bytes", o->bucket_bytes);
+    add_option(text, "first_bucket_bytes", o->first_bucket_bytes);
+    add_option(text, "no_broadcast", o->no_broadcast != 0);
+    add_option(text, "keep_order", o->keep_order != 0);
+    add_option(text, "static_graph", o->static_graph != 0);
+    add_option(text, "hook", o->hook != NULL);
+    add_option(text, "check_every",
+               o->check_every > 0 ? (uint64_t)o->check_every : 0);
+    add_option(text, "no check", o->check_every < 0);
+    add_option(text, "broadcast_buffers", o->broadcast_buffers != 0);
+    add_option(text, "sharded", o->sharded != 0);
+    return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
 }
 
 static int is_wrapped(const oar_module *module)

@@ -198,14 +198,16 @@ static oar_status reduce(oari_ddp *d)
 {
     oari_replica_question question = { { 0 }, NULL };
     int due = check_is_due(d);
-    oar_status status = OAR_OK;
+    oar_status status = oari_reducer_post_rest(d->reducer);
 
-    if (due)
+    if (status == OAR_OK && due)
         status = oari_replica_ask(d, &question);
     if (status == OAR_OK)
         status = oar_reducer_wait(d->reducer);
     if (status == OAR_OK && due)
         status = oari_replica_answer(d, &question);
+    if (status != OAR_OK)
+        oari_reducer_reset(d->reducer);
     oar_work_release(question.work);
     return status;
 }
