@@ -28,6 +28,8 @@ typedef struct oar_ddp_opts {
                               that is recorded */
     int sharded; /* reduce-scatter instead: gradients are the mean only in this
                     rank's pieces, see zero.h; without hooks */
+    int canonical; /* add in the order of ranks whatever it costs: the bits do
+                      not depend on buckets, backend or algorithm */
 } oar_ddp_opts;
 OAR_OPTS_INIT(oar_ddp_opts);
 

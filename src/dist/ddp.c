@@ -183,6 +183,7 @@ static oar_status agree(const oar_module *wrapped, oar_group *group,
     add_option(text, "no check", o->check_every < 0);
     add_option(text, "broadcast_buffers", o->broadcast_buffers != 0);
     add_option(text, "sharded", o->sharded != 0);
+    add_option(text, "canonical", o->canonical != 0);
     return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
 }
 

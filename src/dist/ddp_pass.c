@@ -291,6 +291,7 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
     o.reorder = !d->opts.keep_order && !d->opts.sharded;
     o.weighted = d->opts.weighted;
     o.static_graph = d->opts.static_graph;
+    o.canonical = d->opts.canonical;
     o.hook = d->opts.hook;
     o.names = name;
     status = oari_reducer_make(d->group, d->slots, array, &o, d->opts.sharded,

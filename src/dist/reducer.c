@@ -65,7 +65,8 @@ static oar_status scatter(oar_reducer *r, oari_bucket *b)
         OARI_TRY(post_flags(r));
     return oar_reduce_scatter(
         r->group, b->is.data, mine, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
+        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
+                 .canonical = b->is.canonical),
         &b->work);
 }
 
@@ -75,10 +76,11 @@ static oar_status post(oar_reducer *r, oari_bucket *b)
         return scatter(r, b);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
-    return oar_all_reduce(
-        r->group, b->is.data, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
-        &b->work);
+    return oar_all_reduce(r->group, b->is.data, oari_bucket_op(&b->is),
+                          OAR_OPTS(oar_call_opts, .label = "gradients",
+                                   .weight = b->is.weight,
+                                   .canonical = b->is.canonical),
+                          &b->work);
 }
 
 static oar_status begin_bucket(oar_reducer *r)
@@ -87,6 +89,7 @@ static oar_status begin_bucket(oar_reducer *r)
 
     OARI_TRY(fill_bucket(r, b));
     b->is.weighted = r->opts.weighted;
+    b->is.canonical = r->opts.canonical;
     b->is.weight = r->weight;
     b->started_ns = oari_now_ns();
     atomic_store(&b->done_ns, 0);

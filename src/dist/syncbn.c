@@ -108,7 +108,9 @@ static oar_status merge_sums(void *arg, int64_t count, double *sum)
         sum[i] *= c->weight;
     OARI_TRY(oar_all_reduce(
         c->group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
-        OAR_OPTS(oar_call_opts, .label = "batch norm gradients"), NULL));
+        OAR_OPTS(oar_call_opts, .label = "batch norm gradients",
+                 .canonical = 1),
+        NULL));
     for (int64_t i = 0; i < count; i++)
         sum[i] /= own;
     return OAR_OK;

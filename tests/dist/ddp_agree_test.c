@@ -9,6 +9,7 @@
 
 #include <oarsong/oarsong.h>
 
+#include "support/crew.h"
 #include "support/says.h"
 
 enum { IN = 3, OUT = 2, DEFAULT_RATE = 100 };
@@ -210,6 +211,63 @@ static void bits_are_the_same_on_all_ranks_and_from_run_to_run(void **state)
     }
 }
 
+/* ---- whatever they go through -------------------------------------------- */
+
+/* What is compared with what the first run left. Seen by all processes. */
+typedef struct shared_bits {
+    int known;
+    size_t bucket_bytes;
+    float bits[DEEP_NUMBERS];
+} shared_bits;
+
+static oar_status run_canonical(oar_group *g, void *arg)
+{
+    shared_bits *s = arg;
+    oar_ddp_opts o = oar_ddp_opts_init();
+    float now[DEEP_NUMBERS];
+    oar_module *net;
+    oar_optim *optim;
+
+    o.bucket_bytes = s->bucket_bytes;
+    o.canonical = 1;
+    CHECK_OK(make_deep(5, &net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(
+        oar_adamw_create(net, OAR_OPTS(oar_adam_opts, .lr = 0.01), &optim));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(deep_pass(g, net, step));
+        CHECK_OK(oar_optim_step(optim));
+        oar_optim_zero_grad(optim);
+    }
+    read_deep(net, now);
+    CHECK_OK(same_bits(g, now));
+    if (!s->known && oar_group_rank(g) == 0)
+        memcpy(s->bits, now, sizeof now);
+    CHECK(!s->known || memcmp(s->bits, now, sizeof now) == 0);
+    oar_optim_destroy(optim);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void canonical_bits_do_not_depend_on_backend_or_buckets(void **state)
+{
+    static const size_t limits[] = { 0, 64, 5000 };
+    shared_bits *s = crew_page(sizeof *s);
+
+    for (int ranks = 3; ranks <= 4; ranks++) {
+        s->known = 0;
+        for (int i = 0; i < 3; i++)
+            for (const char *const *b = ranks_backends(); *b != NULL; b++) {
+                s->bucket_bytes = limits[i];
+                if (ranks_run(*b, ranks, NULL, run_canonical, s) != OAR_OK)
+                    fail_msg("%s, %zu: %s", *b, limits[i],
+                             oar_last_error_text());
+                s->known = 1;
+            }
+    }
+    crew_drop_page(s, sizeof *s);
+}
+
 /* ---- when they come apart ------------------------------------------------ */
 
 static oar_status make_net(oar_group *g, const oar_ddp_opts *o,
@@ -327,6 +385,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_differs_is_named_on_every_rank),
         cmocka_unit_test(bits_are_the_same_on_all_ranks_and_from_run_to_run),
+        cmocka_unit_test(canonical_bits_do_not_depend_on_backend_or_buckets),
         cmocka_unit_test(a_bit_that_flips_is_found_at_the_default_rate),
         cmocka_unit_test(no_check_looks_when_there_is_to_be_none),
         cmocka_unit_test(ranks_that_use_different_parts_are_checked_too),
