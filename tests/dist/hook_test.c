@@ -314,6 +314,60 @@ static void a_function_of_ones_own_reduces_as_it_likes(void **state)
     ranks_all(3, own_function, NULL);
 }
 
+/* How many had begun when the first layer's gradient, the last, was ready. */
+typedef struct progress {
+    int begun, when_last;
+} progress;
+
+static oar_status note_begun(oar_tensor *leaf, void *arg)
+{
+    progress *p = arg;
+
+    p->when_last = p->begun;
+    return OAR_OK;
+}
+
+static oar_status while_backward_runs(oar_group *g, void *arg)
+{
+    enum { LAYERS = 4, WIDE = 9 };
+    progress p = { 0, 0 };
+    oar_module *layer[LAYERS] = { 0 }, *net;
+    oar_ddp_opts o = oar_ddp_opts_init();
+    oar_reduce_hook hook = oar_reduce_hook_init();
+    oar_hook *last;
+    oar_tape *tape;
+
+    hook.arg = &p;
+    hook.start = begin_greatest; /* counts in p.begun */
+    o.hook = &hook;
+    o.bucket_bytes = 16;
+    for (int i = 0; i < LAYERS; i++)
+        CHECK_OK(oar_linear_create(WIDE, WIDE, 5, NULL, &layer[i]));
+    CHECK_OK(oar_sequential_create(LAYERS, layer, &net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(
+        oar_tensor_on_grad(oar_module_param(net, 0), note_begun, &p, &last));
+    CHECK_OK(oar_tape_create(&tape));
+    for (int pass = 0; pass < 3; pass++) {
+        oar_tensor *x = oar_full(tape, OAR_F32, OAR_SHAPE(1, WIDE), 1);
+        p.begun = 0;
+        CHECK_OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, net, x))));
+        CHECK(p.begun == 2 * LAYERS);
+        CHECK(p.when_last >= 2 * LAYERS - 2);
+        oar_tape_reset(tape);
+    }
+    oar_hook_remove(last);
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void buckets_begin_while_backward_runs(void **state)
+{
+    ranks_all(1, while_backward_runs, NULL);
+    ranks_all(3, while_backward_runs, NULL);
+}
+
 /* One that fails: the pass does, with its status, and the next may go well. */
 static oar_status fail_once(void *arg, oar_group *group,
                             const oar_bucket *bucket, oar_work **work)
@@ -358,6 +412,7 @@ int main(void)
         cmocka_unit_test(half_hooks_round_before_and_after_to_the_bit),
         cmocka_unit_test(power_sgd_does_what_the_paper_says),
         cmocka_unit_test(a_function_of_ones_own_reduces_as_it_likes),
+        cmocka_unit_test(buckets_begin_while_backward_runs),
         cmocka_unit_test(a_function_that_fails_ends_its_pass_only),
     };
 
