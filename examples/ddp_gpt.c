@@ -424,13 +424,15 @@ static oar_status run_all(run *r)
                (long long)oar_tokenizer_count(r->tokenizer),
                oar_group_size(r->world));
     TRY(train(r, &loss));
-    if (first)
-        TRY(write_sample(r));
-    if (first)
-        printf("%lld steps in %.1f s; loss %.3f; counting characters alone "
-               "would give %.3f\n",
-               (long long)r->set.steps, seconds() - start, loss,
-               unigram_loss(r));
+    if (r->network != r->gpt)
+        TRY(oar_ddp_check_replicas(r->network));
+    if (!first)
+        return OAR_OK;
+    TRY(write_sample(r));
+    printf("%lld steps in %.1f s; loss %.3f; counting characters alone would "
+           "give %.3f\nall parameters are bitwise the same on %d ranks\n",
+           (long long)r->set.steps, seconds() - start, loss, unigram_loss(r),
+           oar_group_size(r->world));
     return OAR_OK;
 }
 
@@ -439,7 +441,8 @@ static oar_status run_all(run *r)
 static const char usage[] =
     "usage: gpt [--steps N] [--batch N] [--context N] [--width N]\n"
     "           [--layers N] [--heads N] [--lr X] [--seed N] [folder]\n"
-    "batch is of all ranks together; folder has the texts to learn from\n";
+    "batch is of all ranks together, each takes an equal part; folder has the\n"
+    "texts to learn from\n";
 
 /* Returns 0 if the arguments make no sense. */
 static int read_settings(int argc, char **argv, settings *s)

@@ -28,14 +28,18 @@ typedef struct oar_ddp_opts {
                               that is recorded */
     int sharded; /* reduce-scatter instead: gradients are the mean only in this
                     rank's pieces, see zero.h; without hooks */
+    int canonical; /* add in the order of ranks whatever it costs: the bits do
+                      not depend on buckets, backend or algorithm */
 } oar_ddp_opts;
 OAR_OPTS_INIT(oar_ddp_opts);
 
 /* Wraps a module: the result is a module with the same parameters (the same
  * tensors, under "module." names). All ranks call it. They must agree on names,
- * shapes and dtypes: if not, every rank gets OAR_E_MISMATCH that names the
- * first parameter that differs. Parameters and buffers of rank 0 are copied to
- * all, unless told not to. OAR_E_STATE inside a batch on the group.
+ * shapes and dtypes of parameters and buffers, on which parameters are frozen,
+ * and on the options: if not, every rank gets OAR_E_MISMATCH that names the
+ * first that differs, and the rank. Parameters and buffers of rank 0 are copied
+ * to all, unless told not to. OAR_E_STATE inside a batch on the group, and if
+ * the module or a part of it is wrapped already.
  *
  * From then on a backward pass through the wrapper leaves the mean over all
  * ranks in the gradients: each gradient is a view of a bucket in shared memory,
@@ -46,6 +50,12 @@ OAR_OPTS_INIT(oar_ddp_opts);
  * (by oar_tensor_bind_grad, or by another wrapper) is copied into its bucket
  * and back. A view of a gradient that is held from before the buckets were cut
  * anew keeps the old numbers.
+ *
+ * A pass is a backward on a tape that a forward of the wrapper was recorded on,
+ * however many were; several tapes may be alive. A pass that comes from
+ * elsewhere, through the inner module say, leaves this rank's own gradients.
+ * Parameters that are frozen when the module is wrapped are not reduced; if one
+ * is trained later, oar_backward is OAR_E_STATE: wrap again then.
  *
  * Takes inner's reference, also on failure. Borrows the group, which must live
  * as long as the module. */
@@ -67,14 +77,18 @@ OAR_API oar_status oar_ddp_no_sync_end(oar_module *wrapped);
 OAR_API oar_status oar_ddp_weigh(oar_module *wrapped, double weight);
 
 /* For inputs that do not last equally long on all ranks; needs `weighted`. All
- * ranks call it before each step. *active is how many have input; 0: all are
- * done. A rank without input takes part in the step of the others inside this
- * call, with no gradient of its own, and gets theirs: step the optimizer as
- * usual, so that parameters stay the same everywhere. */
+ * ranks call it before each backward pass. *active is how many have input; 0:
+ * all are done. A rank with input must then run its forward and backward. One
+ * without takes part in the pass of the others inside this call, with no
+ * gradient but what it has added up since the last reduction, and gets theirs:
+ * step the optimizer as usual, so that parameters stay the same everywhere. In
+ * synchronised batch norms (syncbn.h) it counts as a batch of no rows, running
+ * statistics included. With broadcast_buffers, they are those of the first rank
+ * that has input. */
 OAR_API oar_status oar_ddp_join(oar_module *wrapped, int has_input,
                                 int *active);
 
-/* What the last backward pass did. */
+/* What the last backward pass did; one that did not reduce: 0 bytes, 0 s. */
 typedef struct oar_ddp_stats {
     size_t size;
     uint64_t reduced_bytes; /* of gradients */

@@ -73,6 +73,10 @@ OAR_API oar_status oar_batch_norm_merge_by(oar_module *batch_norm,
                                            const oar_batch_norm_merge *merge,
                                            void (*drop)(void *arg));
 
+/* How many dims behind the channels it was made for: 1, 2 or 3; 0 if the module
+ * is no batch norm. */
+OAR_API int oar_batch_norm_dims(const oar_module *module);
+
 /* How it merges; NULL: it does not, or is no batch norm. Borrowed. */
 OAR_API const oar_batch_norm_merge *
 oar_batch_norm_merge_of(const oar_module *module);

@@ -20,9 +20,10 @@ typedef struct oar_sgd_opts {
 } oar_sgd_opts;
 OAR_OPTS_INIT(oar_sgd_opts);
 
-/* Over all parameters of a module, or over an array of them; one that is there
- * twice is stepped once. They are contiguous floats. Half types are computed in
- * f32 and rounded once; their state is f32. */
+/* Over the parameters of a module that are not frozen now, or over an array of
+ * parameters; one that is there twice is stepped once. They are contiguous
+ * floats. Half types are computed in f32 and rounded once; their state is f32.
+ */
 OAR_API oar_status oar_sgd_create(const oar_module *module,
                                   const oar_sgd_opts *opts, oar_optim **optim);
 OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,

@@ -36,6 +36,7 @@ typedef struct oar_bucket {
     const size_t *count;
     double weight; /* of this rank's numbers in the mean */
     int weighted;  /* or all ranks weigh the same */
+    int canonical; /* as the reducer's options say */
 } oar_bucket;
 
 /* Another way to reduce buckets than an all_reduce of each. */
@@ -90,6 +91,8 @@ typedef struct oar_reducer_opts {
     int static_graph;            /* the same arrays are ready in every pass */
     const oar_reduce_hook *hook; /* copied; the reducer's from then on */
     const char *const *names;    /* of the arrays, for messages; copied */
+    int canonical; /* add in the order of ranks whatever it costs, so that the
+                      bits do not depend on buckets, backend or algorithm */
 } oar_reducer_opts;
 OAR_OPTS_INIT(oar_reducer_opts);
 

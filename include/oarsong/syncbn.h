@@ -4,7 +4,8 @@
  * batches may differ in size, or be empty on some ranks; backward is that of
  * the joined batch. The gradients of weight and bias are this rank's own part
  * of a sum over all ranks, as everywhere: DDP averages them. Outside of
- * training the running statistics are used, and nothing is sent. */
+ * training the running statistics are used, and nothing is sent. Ranks that
+ * have run out of input take part by oar_ddp_join (ddp.h). */
 #ifndef OARSONG_SYNCBN_H
 #define OARSONG_SYNCBN_H
 

@@ -81,7 +81,8 @@ OAR_API oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value);
 
 /* Runs fn once, at the end of the next backward pass on this tape (of the
  * weights half when it is split), before the call returns; its failure becomes
- * the call's. Dropped unrun by oar_tape_reset. */
+ * the call's. Asked for twice with the same arg, it runs once. Dropped unrun by
+ * oar_tape_reset. */
 typedef oar_status (*oar_defer_fn)(void *arg);
 OAR_API oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg);
 

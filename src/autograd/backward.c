@@ -261,7 +261,7 @@ static oar_status walk(oar_tape *tape, pass which)
  * defer themselves is for the next pass. */
 static oar_status run_deferred(oar_tape *tape)
 {
-    int64_t count = tape->deferreds;
+    int64_t count = tape->deferred_running = tape->deferreds;
     oar_error first = { .status = OAR_OK };
 
     for (int64_t i = 0; i < count; i++) {
@@ -276,6 +276,7 @@ static oar_status run_deferred(oar_tape *tape)
     for (int64_t i = count; i < tape->deferreds; i++)
         tape->deferred[i - count] = tape->deferred[i];
     tape->deferreds -= count;
+    tape->deferred_running = 0;
     return first.status != OAR_OK ? oari_fail_with(&first) : OAR_OK;
 }
 

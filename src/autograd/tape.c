@@ -202,10 +202,21 @@ oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value)
     return oari_keep(tape, leaf);
 }
 
+/* For the next pass to end, not for the one that is ending now. */
+static int is_deferred(const oar_tape *tape, oar_defer_fn fn, const void *arg)
+{
+    for (int64_t i = tape->deferred_running; i < tape->deferreds; i++)
+        if (tape->deferred[i].fn == fn && tape->deferred[i].arg == arg)
+            return 1;
+    return 0;
+}
+
 oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg)
 {
     if (tape == NULL || fn == NULL)
         return oari_fail(OAR_E_ARG, "tape_defer without a tape or a function");
+    if (is_deferred(tape, fn, arg))
+        return OAR_OK;
     if (tape->deferreds == tape->deferred_room) {
         oari_deferred *more =
             enlarge(tape->deferred, tape->deferreds, &tape->deferred_room,

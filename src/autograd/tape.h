@@ -181,6 +181,7 @@ struct oar_tape {
     oari_leaves leaves;
     oari_deferred *deferred;
     int64_t deferreds, deferred_room;
+    int64_t deferred_running; /* of them, that are being run now */
     oari_seeds seeds;
     /* Recomputation (replay.c): the tape that parts of this one run on, and on
      * such a tape, whose part it runs. */

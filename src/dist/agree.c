@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agree: rank 0 describes its parameters, one line each; every rank compares
- * with its own; the lowest line that differs anywhere is everybody's answer. */
+/* agree: every rank describes its options, parameters and buffers, one line
+ * each, and compares with rank 0's; the lowest line that differs anywhere, on
+ * the lowest rank where it does, is everybody's answer. */
 #include "dist/agree.h"
 
 #include <stdio.h>
@@ -9,96 +10,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-enum { LINE = 320 };
-
-static void describe(const oar_module *module, int index, char line[LINE])
-{
-    oar_tensor *param = oar_module_param(module, index);
-    oar_shape shape = oar_tensor_shape(param);
-    char name[200] = "?";
-    int n;
-
-    memset(line, 0, LINE);
-    oar_module_param_name(module, index, name, sizeof name);
-    n = snprintf(line, LINE, "%s %s [", name,
-                 oar_dtype_name(oar_tensor_dtype(param)));
-    for (int d = 0; d < shape.ndim; d++)
-        n += snprintf(line + n, (size_t)(LINE - n), "%s%lld", d > 0 ? ", " : "",
-                      (long long)shape.dim[d]);
-    snprintf(line + n, (size_t)(LINE - n), "]");
-}
-
-static oar_status take_from_0(oar_group *group, void *data, size_t bytes)
-{
-    return oar_broadcast(group, oar_span_of(data, bytes, OAR_U8), 0, NULL,
-                         NULL);
-}
-
-/* The first line that differs from mine; `lines` if none. */
-static int64_t first_difference(const oar_module *module, int64_t lines,
-                                const char *theirs)
-{
-    char mine[LINE];
-
-    for (int64_t i = 0; i < lines; i++) {
-        if (i >= oar_module_params(module))
-            return i;
-        describe(module, (int)i, mine);
-        if (memcmp(mine, theirs + i * LINE, LINE) != 0)
-            return i;
-    }
-    return lines;
-}
-
-static oar_status report(const oar_module *module, oar_group *group,
-                         int64_t index, int64_t lines, const char *theirs)
-{
-    char mine[LINE] = "no such parameter";
-
-    if (index < oar_module_params(module))
-        describe(module, (int)index, mine);
-    return oari_fail(
-        OAR_E_MISMATCH,
-        "the ranks have different models: parameter %lld is %s on rank 0 and "
-        "%s on rank %d",
-        (long long)index,
-        index < lines ? theirs + index * LINE : "no such parameter", mine,
-        oar_group_rank(group));
-}
-
-static oar_status compare(const oar_module *module, oar_group *group,
-                          int64_t lines, char *theirs)
-{
-    int64_t differs;
-
-    if (oar_group_rank(group) == 0)
-        for (int64_t i = 0; i < lines; i++)
-            describe(module, (int)i, theirs + i * LINE);
-    OARI_TRY(take_from_0(group, theirs, (size_t)lines * LINE));
-    differs = first_difference(module, lines, theirs);
-    if (differs == lines && oar_module_params(module) == lines)
-        differs = INT64_MAX;
-    OARI_TRY(oar_all_reduce(group, oar_span_of(&differs, 1, OAR_I64), OAR_MIN,
-                            NULL, NULL));
-    if (differs == INT64_MAX)
-        return OAR_OK;
-    return report(module, group, differs, lines, theirs);
-}
-
-oar_status oari_agree_on_params(const oar_module *module, oar_group *group)
-{
-    int64_t lines = oar_module_params(module);
-    char *theirs;
-    oar_status status;
-
-    OARI_TRY(take_from_0(group, &lines, sizeof lines));
-    theirs = oari_alloc((size_t)lines + 1, LINE);
-    if (theirs == NULL)
-        return OAR_E_NOMEM;
-    status = compare(module, group, lines, theirs);
-    oari_free(theirs);
-    return status;
-}
+enum { LINE = 400, NAME = 200 };
 
 static int tensors_of(const oar_module *module)
 {
@@ -113,6 +25,144 @@ static oar_tensor *tensor_of(const oar_module *module, int index)
     return index < params ? oar_module_param(module, index)
                           : oar_module_buffer(module, index - params);
 }
+
+/* ---- lines --------------------------------------------------------------- */
+
+static void name_tensor(const oar_module *module, int index, char name[NAME])
+{
+    int params = oar_module_params(module);
+
+    snprintf(name, NAME, "?");
+    if (index < params)
+        oar_module_param_name(module, index, name, NAME);
+    else
+        oar_module_buffer_name(module, index - params, name, NAME);
+}
+
+static void describe_tensor(const oar_module *module, int index, char *line)
+{
+    oar_tensor *t = tensor_of(module, index);
+    int is_param = index < oar_module_params(module);
+    oar_shape shape = oar_tensor_shape(t);
+    char name[NAME];
+    int n;
+
+    name_tensor(module, index, name);
+    n = snprintf(line, LINE, "%s %s %s [", is_param ? "parameter" : "buffer",
+                 name, oar_dtype_name(oar_tensor_dtype(t)));
+    for (int d = 0; d < shape.ndim; d++)
+        n += snprintf(line + n, (size_t)(LINE - n), "%s%lld", d > 0 ? ", " : "",
+                      (long long)shape.dim[d]);
+    snprintf(line + n, (size_t)(LINE - n), "]%s",
+             is_param && !oar_tensor_requires_grad(t) ? ", frozen" : "");
+}
+
+/* Line 0 is the options, the others the tensors. */
+typedef struct account {
+    const oar_module *module;
+    const char *options;
+    int64_t lines;
+} account;
+
+static void describe(const account *a, int64_t index, char line[LINE])
+{
+    memset(line, 0, LINE);
+    if (index >= a->lines)
+        snprintf(line, LINE, "nothing");
+    else if (index > 0)
+        describe_tensor(a->module, (int)index - 1, line);
+    else
+        snprintf(line, LINE, "%s", a->options);
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+static oar_status take_from(oar_group *group, int rank, void *data,
+                            size_t bytes)
+{
+    return oar_broadcast(group, oar_span_of(data, bytes, OAR_U8), rank, NULL,
+                         NULL);
+}
+
+static oar_status least(oar_group *group, int64_t *number)
+{
+    return oar_all_reduce(group, oar_span_of(number, 1, OAR_I64), OAR_MIN, NULL,
+                          NULL);
+}
+
+/* The first line that differs from rank 0's; INT64_MAX if none. */
+static int64_t first_difference(const account *a, int64_t lines,
+                                const char *theirs)
+{
+    char mine[LINE];
+
+    for (int64_t i = 0; i < lines; i++) {
+        describe(a, i, mine);
+        if (memcmp(mine, theirs + i * LINE, LINE) != 0)
+            return i;
+    }
+    return a->lines == lines ? INT64_MAX : lines;
+}
+
+/* Every rank says the same: what rank 0 has there, and what the first that has
+ * something else. */
+static oar_status report(const account *a, oar_group *group, int64_t index,
+                         int mine_differs)
+{
+    int64_t rank = mine_differs ? oar_group_rank(group) : INT64_MAX;
+    char first[LINE], other[LINE];
+
+    OARI_TRY(least(group, &rank));
+    describe(a, index, first);
+    describe(a, index, other);
+    OARI_TRY(take_from(group, 0, first, LINE));
+    OARI_TRY(take_from(group, (int)rank, other, LINE));
+    first[LINE - 1] = other[LINE - 1] = 0;
+    if (index == 0)
+        return oari_fail(OAR_E_MISMATCH,
+                         "the ranks wrap with different options: %s on rank 0 "
+                         "and %s on rank %lld",
+                         first, other, (long long)rank);
+    return oari_fail(OAR_E_MISMATCH,
+                     "the ranks have different models: number %lld is %s on "
+                     "rank 0 and %s on rank %lld",
+                     (long long)index - 1, first, other, (long long)rank);
+}
+
+static oar_status compare(const account *a, oar_group *group, int64_t lines,
+                          char *theirs)
+{
+    int64_t mine, lowest;
+
+    if (oar_group_rank(group) == 0)
+        for (int64_t i = 0; i < lines; i++)
+            describe(a, i, theirs + i * LINE);
+    OARI_TRY(take_from(group, 0, theirs, (size_t)lines * LINE));
+    lowest = mine = first_difference(a, lines, theirs);
+    OARI_TRY(least(group, &lowest));
+    if (lowest == INT64_MAX)
+        return OAR_OK;
+    return report(a, group, lowest, mine == lowest);
+}
+
+oar_status oari_agree_on_model(const oar_module *module, const char *options,
+                               oar_group *group)
+{
+    account a = { module, options, 1 + tensors_of(module) };
+    int64_t lines = a.lines;
+    char *theirs;
+    oar_status status;
+
+    OARI_TRY(take_from(group, 0, &lines, sizeof lines));
+    theirs = oari_alloc((size_t)lines + 1, LINE);
+    if (theirs == NULL)
+        return OAR_E_NOMEM;
+    status = compare(&a, group, lines, theirs);
+    oari_free(theirs);
+    return status;
+}
+
+/* ---- copying ------------------------------------------------------------- */
 
 /* Whether every rank can take rank 0's numbers, in all of its tensors: a rank
  * that found out in the middle would leave the others waiting. */

@@ -6,9 +6,12 @@
 #include <oarsong/collective.h>
 #include <oarsong/module.h>
 
-/* Compares names, shapes and dtypes of the parameters with rank 0's. If any
- * rank differs, all return OAR_E_MISMATCH and name the first parameter. */
-oar_status oari_agree_on_params(const oar_module *module, oar_group *group);
+/* Compares the options, and the names, shapes and dtypes of parameters and
+ * buffers, and which are frozen, with rank 0's. If any rank differs, all return
+ * OAR_E_MISMATCH and name the first difference and the first rank that has it.
+ */
+oar_status oari_agree_on_model(const oar_module *module, const char *options,
+                               oar_group *group);
 
 /* Copies rank 0's parameters and buffers to all. */
 oar_status oari_broadcast_state(const oar_module *module, oar_group *group);

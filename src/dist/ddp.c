@@ -2,6 +2,7 @@
 /* ddp: a module around a module whose gradients are averaged over ranks. */
 #include <oarsong/ddp.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include <oarsong/tape.h>
@@ -20,24 +21,37 @@ static oar_status share_buffers(const oari_ddp *d)
         oar_span span;
 
         OARI_TRY(oar_tensor_span(oar_module_buffer(d->module, i), &span));
-        OARI_TRY(oar_broadcast(d->group, span, 0, NULL, NULL));
+        OARI_TRY(oar_broadcast(d->group, span, d->source, NULL, NULL));
     }
     return OAR_OK;
+}
+
+static int shares_buffers(const oari_ddp *d)
+{
+    return d->opts.broadcast_buffers && d->no_sync == 0;
+}
+
+static int is_recording(oar_tape *tape)
+{
+    int on = oar_tape_record(tape, 0);
+
+    oar_tape_record(tape, on);
+    return on;
 }
 
 static oar_tensor *ddp_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *x)
 {
     oari_ddp *d = oar_module_self(module);
+    int recorded = is_recording(tape);
     oar_tensor *y;
 
-    if (tape != NULL && d->opts.broadcast_buffers && d->no_sync == 0 &&
-        share_buffers(d) != OAR_OK)
+    if (recorded && shares_buffers(d) && share_buffers(d) != OAR_OK)
         return NULL;
     y = oar_forward(tape, oar_module_child(module, 0), x);
-    if (y == NULL || tape == NULL)
+    if (y == NULL || !recorded)
         return y;
-    oari_ddp_begin(d);
+    oari_ddp_begin(d, tape);
     return oar_tape_defer(tape, oari_ddp_finish, d) == OAR_OK ? y : NULL;
 }
 
@@ -110,16 +124,83 @@ static oar_status list_params(const oar_module *module, listing *l)
     return OAR_OK;
 }
 
+/* Which ones are not trained. */
+static oar_status list_frozen(oar_module *wrapped)
+{
+    oari_ddp *d = oar_module_self(wrapped);
+    int all = oar_module_params(wrapped);
+
+    d->frozen_index = oari_alloc((size_t)all + 1, sizeof *d->frozen_index);
+    if (d->frozen_index == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < all; i++)
+        if (!oar_tensor_requires_grad(oar_module_param(wrapped, i)))
+            d->frozen_index[d->frozen++] = i;
+    return OAR_OK;
+}
+
 static oar_status listen(oar_module *wrapped)
 {
     listing l = { 0 };
     oar_status status = list_params(wrapped, &l);
 
     if (status == OAR_OK)
+        status = list_frozen(wrapped);
+    if (status == OAR_OK)
         status =
             oari_ddp_listen(oar_module_self(wrapped), l.count, l.param, l.name);
     drop_listing(&l);
     return status;
+}
+
+/* Adds an option that is not its default. */
+static void add_option(char text[NAME], const char *name, uint64_t value)
+{
+    size_t n = strlen(text);
+
+    if (value != 0)
+        snprintf(text + n, NAME - n, "%s%s %llu", n > 0 ? ", " : "", name,
+                 (unsigned long long)value);
+}
+
+/* What must be the same on all ranks, or they would not meet later. */
+static oar_status agree(const oar_module *wrapped, oar_group *group,
+                        const oar_ddp_opts *o)
+{
+    char text[NAME] = "";
+
+    add_option(text, "weighted", o->weighted != 0);
+    add_option(text, "accumulate",
+               o->accumulate > 1 ? (uint64_t)o->accumulate : 0);
+    add_option(text, "bucket_bytes", o->bucket_bytes);
+    add_option(text, "first_bucket_bytes", o->first_bucket_bytes);
+    add_option(text, "no_broadcast", o->no_broadcast != 0);
+    add_option(text, "keep_order", o->keep_order != 0);
+    add_option(text, "static_graph", o->static_graph != 0);
+    add_option(text, "hook", o->hook != NULL);
+    add_option(text, "check_every",
+               o->check_every > 0 ? (uint64_t)o->check_every : 0);
+    add_option(text, "no check", o->check_every < 0);
+    add_option(text, "broadcast_buffers", o->broadcast_buffers != 0);
+    add_option(text, "sharded", o->sharded != 0);
+    add_option(text, "canonical", o->canonical != 0);
+    return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
+}
+
+static int is_wrapped(const oar_module *module)
+{
+    return strcmp(oar_module_name(module), ddp_class.name) == 0;
+}
+
+/* Two wrappers, one inside the other, would both reduce every gradient. */
+static oar_status refuse_wrapped(const oar_module *module)
+{
+    if (is_wrapped(module))
+        return oari_fail(OAR_E_STATE, "ddp_wrap of a module that is wrapped "
+                                      "already, or has a part that is");
+    for (int i = 0; i < oar_module_children(module); i++)
+        OARI_TRY(refuse_wrapped(oar_module_child(module, i)));
+    return OAR_OK;
 }
 
 /* Takes inner's reference in any case. */
@@ -136,7 +217,7 @@ static oar_status build(oar_module *inner, oar_group *group,
     if (o->sharded && o->hook != NULL)
         return oari_fail(OAR_E_UNSUPPORTED, "ddp: sharded gradients are "
                                             "reduced without hooks");
-    OARI_TRY(oari_agree_on_params(wrapped, group));
+    OARI_TRY(agree(wrapped, group, o));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));
     return listen(wrapped);
@@ -159,6 +240,8 @@ oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
                            "ddp_wrap over group \"%s\" cannot be put off: a "
                            "batch is open",
                            oar_group_name(group));
+    else
+        status = refuse_wrapped(inner);
     if (status == OAR_OK)
         status = oari_opts_read(&o, sizeof o, opts);
     if (status == OAR_OK)
@@ -223,8 +306,7 @@ static oari_ddp *ddp_of(const oar_module *wrapped, const char *what)
 {
     oar_module *module;
 
-    if (wrapped == NULL ||
-        strcmp(oar_module_name(wrapped), ddp_class.name) != 0) {
+    if (wrapped == NULL || !is_wrapped(wrapped)) {
         oari_fail(OAR_E_ARG, "%s of a module that is not wrapped", what);
         return NULL;
     }
@@ -266,22 +348,38 @@ oar_status oar_ddp_weigh(oar_module *wrapped, double weight)
     return OAR_OK;
 }
 
-/* Takes part in the others' step: nothing of this rank's counts. */
-static oar_status shadow(oari_ddp *d)
+/* How many have input; the first of them gives its buffers to all. */
+static oar_status count_active(oari_ddp *d, int has_input, int *active)
 {
-    oar_status status;
+    int32_t count = has_input != 0, ranks = oar_group_size(d->group);
+    int32_t first = has_input ? oar_group_rank(d->group) : ranks;
 
-    oari_ddp_begin(d);
-    OARI_TRY(oar_reducer_weigh(d->reducer, 0));
-    status = oari_ddp_finish(d);
-    OARI_TRY(oar_reducer_weigh(d->reducer, d->weight));
-    return status;
+    OARI_TRY(oar_all_reduce(d->group, oar_span_of(&count, 1, OAR_I32), OAR_SUM,
+                            OAR_OPTS(oar_call_opts, .label = "join"), NULL));
+    *active = count;
+    d->source = 0;
+    if (count == 0 || count == ranks || !d->opts.broadcast_buffers)
+        return OAR_OK;
+    OARI_TRY(oar_all_reduce(d->group, oar_span_of(&first, 1, OAR_I32), OAR_MIN,
+                            OAR_OPTS(oar_call_opts, .label = "join"), NULL));
+    d->source = first;
+    return OAR_OK;
+}
+
+/* A step that was begun with all, and given up: lets the others go on to say
+ * so, instead of waiting for its batch norms. */
+static oar_status end_given_up(oari_ddp *d)
+{
+    if (!d->called)
+        return OAR_OK;
+    d->called = 0;
+    return oari_syncbn_dismiss(d->module);
 }
 
 oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
 {
     oari_ddp *d = ddp_of(wrapped, "ddp_join");
-    int32_t count = has_input != 0;
+    int count;
 
     if (d == NULL)
         return OAR_E_ARG;
@@ -289,10 +387,14 @@ oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
         return oari_fail(OAR_E_ARG, "ddp_join without %s",
                          active == NULL ? "a place for the answer"
                                         : "weighted in the options");
-    OARI_TRY(oar_all_reduce(d->group, oar_span_of(&count, 1, OAR_I32), OAR_SUM,
-                            OAR_OPTS(oar_call_opts, .label = "join"), NULL));
+    OARI_TRY(end_given_up(d));
+    OARI_TRY(count_active(d, has_input, &count));
+    if (has_input && count < oar_group_size(d->group))
+        d->called = oari_syncbn_call_out(d->module);
+    if (!has_input && count > 0 && shares_buffers(d))
+        OARI_TRY(share_buffers(d));
     if (!has_input && count > 0)
-        OARI_TRY(shadow(d));
+        OARI_TRY(oari_ddp_shadow(d));
     *active = count;
     return OAR_OK;
 }
@@ -320,12 +422,14 @@ oar_status oar_ddp_read_stats(const oar_module *wrapped, oar_ddp_stats *stats)
     if (d == NULL)
         return OAR_E_ARG;
     OARI_TRY(oar_reducer_read_stats(d->reducer, &r));
-    now.reduced_bytes = r.reduced_bytes;
-    now.copied_bytes = d->copied_bytes;
     now.buckets = r.buckets;
-    now.communication_s = r.communication_s;
-    now.exposed_s = r.exposed_s;
     now.passes = r.passes;
+    if (d->last == OARI_PASS_REDUCES) {
+        now.reduced_bytes = r.reduced_bytes;
+        now.copied_bytes = d->copied_bytes;
+        now.communication_s = r.communication_s;
+        now.exposed_s = r.exposed_s;
+    }
     now.unused = d->unused;
     return oari_struct_give(stats, &now, sizeof now, "ddp stats");
 }

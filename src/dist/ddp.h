@@ -22,6 +22,13 @@ typedef struct oari_ddp_slot {
     int copied;       /* in this pass, from where the gradient really is */
 } oari_ddp_slot;
 
+/* The backward pass under way: adds up gradients here, or reduces them too. */
+typedef enum oari_ddp_pass {
+    OARI_PASS_NONE,
+    OARI_PASS_LOCAL,
+    OARI_PASS_REDUCES
+} oari_ddp_pass;
+
 typedef struct oari_ddp {
     oar_group *group;
     oar_module *module; /* the wrapper, borrowed */
@@ -29,11 +36,20 @@ typedef struct oari_ddp {
     int slots;
     oari_ddp_slot *slot;
     oar_ddp_opts opts;
-    int no_sync;   /* how deep */
-    int pending;   /* passes added up since the last that reduced */
-    int syncing;   /* the pass under way reduces */
-    int told;      /* unused parameters have been named */
-    double weight; /* as the user said */
+    int frozen; /* parameters that were when it was wrapped: by index */
+    int *frozen_index;
+    const oar_tape *tape; /* that the last forward was recorded on */
+    int open;             /* tapes whose backward is to come, at least */
+    oari_ddp_pass pass;
+    oari_ddp_pass last; /* what the last one was */
+    int no_sync;        /* how deep */
+    int pending;        /* passes added up since the last that reduced */
+    int own;            /* and some of them were this rank's own */
+    int told;           /* unused parameters have been named */
+    double weight;      /* as the user said */
+    int source;         /* whose buffers are broadcast */
+    int called;         /* batch norms call out what they do: some rank has run
+                           out of input */
     uint64_t copied_bytes;
     int unused;
 } oari_ddp;
@@ -48,10 +64,12 @@ oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
 const char *oari_ddp_name(const oari_ddp *d, int slot);
 void oari_ddp_clear(oari_ddp *d); /* copes with a half-made one */
 
-/* A forward that will be followed by a backward has begun. */
-void oari_ddp_begin(oari_ddp *d);
+/* A forward that a backward may follow was recorded on the tape. */
+void oari_ddp_begin(oari_ddp *d, const oar_tape *tape);
 /* That backward has ended; arg is the oari_ddp. */
 oar_status oari_ddp_finish(void *arg);
+/* Takes part in a pass of the others without one of its own. */
+oar_status oari_ddp_shadow(oari_ddp *d);
 
 /* ---- replica.c ----------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "dist/ddp.h"
+#include "dist/syncbn.h"
 
 /* ---- where gradients are ------------------------------------------------- */
 
@@ -116,23 +117,42 @@ static oar_status buckets_moved(void *arg)
 
 /* ---- a pass -------------------------------------------------------------- */
 
-static oar_status gradient_ready(oar_tensor *leaf, void *arg)
-{
-    oari_ddp_slot *s = arg;
-
-    if (!s->owner->syncing)
-        return OAR_OK;
-    OARI_TRY(copy_in(s));
-    return oar_reducer_ready(s->owner->reducer, s->index);
-}
-
-void oari_ddp_begin(oari_ddp *d)
+static void begin_pass(oari_ddp *d)
 {
     int every = d->opts.accumulate > 1 ? d->opts.accumulate : 1;
 
-    oari_reducer_reset(d->reducer);
-    d->syncing = d->no_sync == 0 && d->pending + 1 >= every;
+    if (d->pass != OARI_PASS_NONE)
+        return;
+    d->pass = d->no_sync == 0 && d->pending + 1 >= every ? OARI_PASS_REDUCES
+                                                         : OARI_PASS_LOCAL;
     d->copied_bytes = 0;
+}
+
+/* Also of passes that did not go through this wrapper: through the module that
+ * it wraps, or through another wrapper around the same parameters. */
+static oar_status gradient_ready(oar_tensor *leaf, void *arg)
+{
+    oari_ddp_slot *s = arg;
+    oari_ddp *d = s->owner;
+
+    if (d->open == 0)
+        return OAR_OK;
+    begin_pass(d);
+    if (d->pass == OARI_PASS_LOCAL)
+        return OAR_OK;
+    OARI_TRY(copy_in(s));
+    return oar_reducer_ready(d->reducer, s->index);
+}
+
+void oari_ddp_begin(oari_ddp *d, const oar_tape *tape)
+{
+    if (d->pass != OARI_PASS_NONE) { /* it failed in the middle */
+        oari_reducer_reset(d->reducer);
+        d->pass = OARI_PASS_NONE;
+    }
+    if (d->open == 0 || d->tape != tape)
+        d->open++;
+    d->tape = tape;
 }
 
 const char *oari_ddp_name(const oari_ddp *d, int slot)
@@ -178,29 +198,79 @@ static oar_status reduce(oari_ddp *d)
 {
     oari_replica_question question = { { 0 }, NULL };
     int due = check_is_due(d);
-    oar_status status = OAR_OK;
+    oar_status status = oari_reducer_post_rest(d->reducer);
 
-    if (due)
+    if (status == OAR_OK && due)
         status = oari_replica_ask(d, &question);
     if (status == OAR_OK)
         status = oar_reducer_wait(d->reducer);
     if (status == OAR_OK && due)
         status = oari_replica_answer(d, &question);
+    if (status != OAR_OK)
+        oari_reducer_reset(d->reducer);
     oar_work_release(question.work);
     return status;
+}
+
+/* A parameter that was frozen when the module was wrapped has no place in the
+ * buckets: once it is trained, its gradient would be this rank's own. */
+static oar_status check_frozen(const oari_ddp *d)
+{
+    for (int i = 0; i < d->frozen; i++) {
+        int index = d->frozen_index[i];
+        char name[200] = "?";
+
+        if (!oar_tensor_requires_grad(oar_module_param(d->module, index)))
+            continue;
+        oar_module_param_name(d->module, index, name, sizeof name);
+        return oari_fail(OAR_E_STATE,
+                         "ddp: parameter %s was frozen when the module was "
+                         "wrapped, and is trained now: wrap it again",
+                         name);
+    }
+    return OAR_OK;
+}
+
+static oar_status end_pass(oari_ddp *d)
+{
+    begin_pass(d);
+    d->last = d->pass;
+    d->pass = OARI_PASS_NONE;
+    if (d->last == OARI_PASS_LOCAL) {
+        d->pending++;
+        return OAR_OK;
+    }
+    d->pending = d->own = 0;
+    OARI_TRY(reduce(d));
+    OARI_TRY(take_means(d));
+    return check_frozen(d);
 }
 
 oar_status oari_ddp_finish(void *arg)
 {
     oari_ddp *d = arg;
 
-    if (!d->syncing) {
-        d->pending++;
-        return OAR_OK;
+    d->open -= d->open > 0;
+    d->tape = NULL;
+    d->own = 1;
+    if (d->called) {
+        d->called = 0;
+        OARI_TRY(oari_syncbn_dismiss(d->module));
     }
-    d->pending = 0;
-    OARI_TRY(reduce(d));
-    return take_means(d);
+    return end_pass(d);
+}
+
+/* What this rank added up in passes before it ran out does count. */
+oar_status oari_ddp_shadow(oari_ddp *d)
+{
+    oar_status status;
+
+    if (!d->own)
+        OARI_TRY(oar_reducer_weigh(d->reducer, 0));
+    OARI_TRY(oari_syncbn_follow(d->module));
+    status = end_pass(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, d->weight));
+    return status;
 }
 
 /* ---- making -------------------------------------------------------------- */
@@ -221,6 +291,7 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
     o.reorder = !d->opts.keep_order && !d->opts.sharded;
     o.weighted = d->opts.weighted;
     o.static_graph = d->opts.static_graph;
+    o.canonical = d->opts.canonical;
     o.hook = d->opts.hook;
     o.names = name;
     status = oari_reducer_make(d->group, d->slots, array, &o, d->opts.sharded,
@@ -263,4 +334,5 @@ void oari_ddp_clear(oari_ddp *d)
     }
     oar_reducer_destroy(d->reducer);
     oari_free(d->slot);
+    oari_free(d->frozen_index);
 }

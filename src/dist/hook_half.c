@@ -41,10 +41,11 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
         oari_convert(room.data, room.dtype, b->data.data, b->data.dtype,
                      room.count);
     }
-    return oar_all_reduce(
-        group, room, oari_bucket_op(b),
-        OAR_OPTS(oar_call_opts, .label = "half gradients", .weight = b->weight),
-        work);
+    return oar_all_reduce(group, room, oari_bucket_op(b),
+                          OAR_OPTS(oar_call_opts, .label = "half gradients",
+                                   .weight = b->weight,
+                                   .canonical = b->canonical),
+                          work);
 }
 
 static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)

@@ -206,7 +206,8 @@ static oar_status reduce_thin(const oar_bucket *b, parcel *k, oar_group *group,
     return oar_all_reduce(
         group, oar_span_of(oar_storage_data(k->thin), k->thin_count, OAR_F32),
         oari_bucket_op(b),
-        OAR_OPTS(oar_call_opts, .label = "thin gradients", .weight = b->weight),
+        OAR_OPTS(oar_call_opts, .label = "thin gradients", .weight = b->weight,
+                 .canonical = b->canonical),
         work);
 }
 
@@ -227,6 +228,7 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
 
     o.label = "gradients";
     o.weight = b->weight;
+    o.canonical = b->canonical;
     if (is_full_pass(p))
         return oar_all_reduce(group, rest, oari_bucket_op(b), &o, work);
     OARI_TRY(open_parcel(p, b, &k));

@@ -65,7 +65,8 @@ static oar_status scatter(oar_reducer *r, oari_bucket *b)
         OARI_TRY(post_flags(r));
     return oar_reduce_scatter(
         r->group, b->is.data, mine, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
+        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
+                 .canonical = b->is.canonical),
         &b->work);
 }
 
@@ -75,10 +76,11 @@ static oar_status post(oar_reducer *r, oari_bucket *b)
         return scatter(r, b);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
-    return oar_all_reduce(
-        r->group, b->is.data, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight),
-        &b->work);
+    return oar_all_reduce(r->group, b->is.data, oari_bucket_op(&b->is),
+                          OAR_OPTS(oar_call_opts, .label = "gradients",
+                                   .weight = b->is.weight,
+                                   .canonical = b->is.canonical),
+                          &b->work);
 }
 
 static oar_status begin_bucket(oar_reducer *r)
@@ -87,6 +89,7 @@ static oar_status begin_bucket(oar_reducer *r)
 
     OARI_TRY(fill_bucket(r, b));
     b->is.weighted = r->opts.weighted;
+    b->is.canonical = r->opts.canonical;
     b->is.weight = r->weight;
     b->started_ns = oari_now_ns();
     atomic_store(&b->done_ns, 0);
@@ -318,19 +321,25 @@ static oar_status end_pass(oar_reducer *r, int64_t since)
     return OAR_OK;
 }
 
+oar_status oari_reducer_post_rest(oar_reducer *r)
+{
+    begin_pass(r);
+    while (r->begun < r->buckets)
+        OARI_TRY(begin_bucket(r));
+    return OAR_OK;
+}
+
 oar_status oar_reducer_wait(oar_reducer *reducer)
 {
     oar_reducer *r = reducer;
-    oar_status status = OAR_OK;
     int64_t since = oari_now_ns();
+    oar_status status;
 
     if (r == NULL)
         return oari_fail(OAR_E_ARG, "reducer_wait without a reducer");
     if (r->arrays == 0)
         return OAR_OK;
-    begin_pass(r);
-    while (status == OAR_OK && r->begun < r->buckets)
-        status = begin_bucket(r);
+    status = oari_reducer_post_rest(r);
     if (status == OAR_OK)
         status = end_pass(r, since);
     oari_reducer_reset(r);

@@ -98,6 +98,10 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_reducer_opts *opts, int scatter,
                              oar_reducer **reducer);
 
+/* Posts the buckets that are still to come, whatever is ready of them: what is
+ * posted next comes behind all of them, on every rank. */
+oar_status oari_reducer_post_rest(oar_reducer *r);
+
 /* The pass that was begun, if any, is given up: waits for what is under way. */
 void oari_reducer_reset(oar_reducer *r);
 

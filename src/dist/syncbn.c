@@ -4,7 +4,6 @@
  * order everywhere. */
 #include <oarsong/syncbn.h>
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include <oarsong/collective.h>
@@ -13,22 +12,9 @@
 #include "base/status.h"
 #include "dist/syncbn.h"
 
-/* One for all layers that were converted together. */
-typedef struct circle {
-    _Atomic int layers;
-    oar_group *group;
-    double weight; /* of this rank's loss */
-} circle;
-
-typedef struct layer {
-    circle *circle;
-    int64_t channels; /* that there is room for */
-    double *room;     /* what a rank sends, for each rank and for this one */
-} layer;
-
-static oar_status make_circle(oar_group *group, circle **made)
+static oar_status make_circle(oar_group *group, oari_circle **made)
 {
-    circle *c = oari_alloc(1, sizeof *c);
+    oari_circle *c = oari_alloc(1, sizeof *c);
     oar_status status;
 
     if (c == NULL)
@@ -44,7 +30,7 @@ static oar_status make_circle(oar_group *group, circle **made)
     return OAR_OK;
 }
 
-static void leave_circle(circle *c)
+static void leave_circle(oari_circle *c)
 {
     if (atomic_fetch_sub(&c->layers, 1) != 1)
         return;
@@ -54,7 +40,7 @@ static void leave_circle(circle *c)
 
 /* ---- merging ------------------------------------------------------------- */
 
-static oar_status make_room(layer *l, int64_t channels)
+static oar_status make_room(oari_sync_layer *l, int64_t channels)
 {
     size_t each = 2 * (size_t)channels + 1;
     size_t ranks = (size_t)oar_group_size(l->circle->group);
@@ -86,12 +72,13 @@ static void add_part(int64_t channels, double *count, double *mean,
 static oar_status merge_moments(void *arg, int64_t channels, double *count,
                                 double *mean, double *spread)
 {
-    layer *l = arg;
+    oari_sync_layer *l = arg;
     size_t n = (size_t)channels, each = 2 * n + 1;
     int ranks = oar_group_size(l->circle->group);
     double *all;
 
     OARI_TRY(make_room(l, channels));
+    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_MOMENTS, channels));
     l->room[0] = *count;
     memcpy(l->room + 1, mean, n * sizeof *mean);
     memcpy(l->room + 1 + n, spread, n * sizeof *spread);
@@ -112,25 +99,36 @@ static oar_status merge_moments(void *arg, int64_t channels, double *count,
  * another's loss must have that one's weight instead. */
 static oar_status merge_sums(void *arg, int64_t count, double *sum)
 {
-    const circle *c = ((layer *)arg)->circle;
+    const oari_sync_layer *l = arg;
+    const oari_circle *c = l->circle;
     double own = c->weight > 0 ? c->weight : 1;
 
+    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_SUMS, count / 2));
     for (int64_t i = 0; i < count; i++)
         sum[i] *= c->weight;
     OARI_TRY(oar_all_reduce(
         c->group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
-        OAR_OPTS(oar_call_opts, .label = "batch norm gradients"), NULL));
+        OAR_OPTS(oar_call_opts, .label = "batch norm gradients",
+                 .canonical = 1),
+        NULL));
     for (int64_t i = 0; i < count; i++)
         sum[i] /= own;
     return OAR_OK;
 }
 
-void oari_syncbn_weigh(const oar_module *module, double weight)
+oari_sync_layer *oari_sync_layer_of(const oar_module *module)
 {
     const oar_batch_norm_merge *merge = oar_batch_norm_merge_of(module);
 
-    if (merge != NULL && merge->sums == merge_sums)
-        ((layer *)merge->arg)->circle->weight = weight;
+    return merge != NULL && merge->sums == merge_sums ? merge->arg : NULL;
+}
+
+void oari_syncbn_weigh(const oar_module *module, double weight)
+{
+    oari_sync_layer *l = oari_sync_layer_of(module);
+
+    if (l != NULL)
+        l->circle->weight = weight;
     for (int i = 0; i < oar_module_children(module); i++)
         oari_syncbn_weigh(oar_module_child(module, i), weight);
 }
@@ -139,16 +137,16 @@ void oari_syncbn_weigh(const oar_module *module, double weight)
 
 static void drop_layer(void *arg)
 {
-    layer *l = arg;
+    oari_sync_layer *l = arg;
 
     leave_circle(l->circle);
     oari_free(l->room);
     oari_free(l);
 }
 
-static oar_status join(oar_module *module, circle *c)
+static oar_status join(oar_module *module, oari_circle *c)
 {
-    layer *l = oari_alloc(1, sizeof *l);
+    oari_sync_layer *l = oari_alloc(1, sizeof *l);
     oar_status status;
 
     if (l == NULL)
@@ -163,7 +161,7 @@ static oar_status join(oar_module *module, circle *c)
     return status;
 }
 
-static oar_status join_all(oar_module *module, circle *c, int *joined)
+static oar_status join_all(oar_module *module, oari_circle *c, int *joined)
 {
     if (strcmp(oar_module_name(module), "batch_norm") == 0) {
         OARI_TRY(join(module, c));
@@ -177,7 +175,7 @@ static oar_status join_all(oar_module *module, circle *c, int *joined)
 oar_status oar_sync_batch_norm_convert(oar_module *module, oar_group *group,
                                        int *converted)
 {
-    circle *c;
+    oari_circle *c;
     int joined = 0;
     oar_status status;
 

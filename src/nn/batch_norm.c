@@ -93,17 +93,30 @@ oar_status oar_batch_norm_merge_by(oar_module *module,
     return OAR_OK;
 }
 
-const oar_batch_norm_merge *oar_batch_norm_merge_of(const oar_module *module)
+/* NULL: the module is none. */
+static const batch_norm *batch_norm_of(const oar_module *module)
 {
-    const batch_norm *b;
     oar_module *mine;
 
     if (module == NULL ||
         strcmp(oar_module_name(module), batch_norm_class.name) != 0)
         return NULL;
     memcpy(&mine, &module, sizeof mine);
-    b = oar_module_self(mine);
-    return b->merge.moments != NULL ? &b->merge : NULL;
+    return oar_module_self(mine);
+}
+
+const oar_batch_norm_merge *oar_batch_norm_merge_of(const oar_module *module)
+{
+    const batch_norm *b = batch_norm_of(module);
+
+    return b != NULL && b->merge.moments != NULL ? &b->merge : NULL;
+}
+
+int oar_batch_norm_dims(const oar_module *module)
+{
+    const batch_norm *b = batch_norm_of(module);
+
+    return b != NULL ? b->dims : 0;
 }
 
 static oar_status add_state(oar_module *module, int64_t channels,

@@ -145,15 +145,19 @@ oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param)
 {
     oar_tensor **list;
+    int trained = 0;
 
     if (module == NULL)
         return oari_null("an optimizer");
-    *count = oar_module_params(module);
-    list = oari_alloc((size_t)*count, sizeof(oar_tensor *));
+    list =
+        oari_alloc((size_t)oar_module_params(module) + 1, sizeof(oar_tensor *));
     if (list == NULL)
         return OAR_E_NOMEM;
-    for (int i = 0; i < *count; i++)
-        list[i] = oar_module_param(module, i);
+    for (int i = 0; i < oar_module_params(module); i++) {
+        list[trained] = oar_module_param(module, i);
+        trained += oar_tensor_requires_grad(list[trained]);
+    }
+    *count = trained;
     *param = list;
     return OAR_OK;
 }

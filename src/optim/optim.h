@@ -61,7 +61,8 @@ oar_status oari_optim_make(const oari_optim_class *kind, double lr,
                            double weight_decay, int count,
                            oar_tensor *const *param, oar_optim **optim);
 
-/* All parameters of a module, in order: gives an array to be freed. */
+/* The parameters of a module that are trained, in order: gives an array to be
+ * freed. */
 oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param);
 

@@ -76,6 +76,13 @@ static oar_status accumulate(oar_group *g, void *arg)
     CHECK_OK(grad_is(net, mean_rank(g) + 110));
     CHECK_OK(oar_ddp_read_stats(net, &stats));
     CHECK(stats.passes == 1 && stats.copied_bytes == 0);
+    CHECK(stats.reduced_bytes >= NUMBERS * sizeof(double));
+    CHECK_OK(oar_ddp_no_sync_begin(net)); /* again nothing is sent */
+    CHECK_OK(pass(net, rank, 1));
+    CHECK_OK(oar_ddp_no_sync_end(net));
+    CHECK_OK(oar_ddp_read_stats(net, &stats));
+    CHECK(stats.passes == 1 && stats.reduced_bytes == 0);
+    CHECK(stats.communication_s == 0 && stats.exposed_s == 0);
     oar_module_release(net);
     return OAR_OK;
 }

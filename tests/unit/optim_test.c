@@ -323,6 +323,29 @@ static void groups_scale_the_rate_and_the_decay(void **state)
     oar_tensor_release(leaf[1]);
 }
 
+static void an_optimizer_of_a_module_leaves_frozen_parameters_out(void **state)
+{
+    oar_module *layer[2] = { 0 }, *net, *none;
+    oar_optim *sgd;
+
+    OK(oar_linear_create(3, 2, 1, NULL, &layer[0]));
+    OK(oar_linear_create(2, 2, 2, NULL, &layer[1]));
+    OK(oar_module_freeze(layer[0], 1));
+    OK(oar_sequential_create(2, layer, &net));
+    OK(oar_sgd_create(net, OAR_OPTS(oar_sgd_opts, .momentum = 0.9), &sgd));
+    assert_int_equal(oar_tensor_count(oar_optim_state(sgd, 0, 0)), 4);
+    assert_non_null(oar_optim_state(sgd, 1, 0));
+    assert_null(oar_optim_state(sgd, 2, 0));
+    OK(oar_optim_step(sgd));
+    oar_optim_destroy(sgd);
+    oar_module_release(net);
+    OK(oar_relu_create(&none));
+    OK(oar_adamw_create(none, NULL, &sgd));
+    OK(oar_optim_step(sgd));
+    oar_optim_destroy(sgd);
+    oar_module_release(none);
+}
+
 static void a_group_that_does_not_fit_is_refused_and_not_added(void **state)
 {
     oar_tensor *leaf[2] = { leaf_of(1), leaf_of(1) };
@@ -527,6 +550,7 @@ int main(void)
             bad_options_and_parameters_are_refused_with_a_sentence),
         cmocka_unit_test(a_step_on_a_detached_parameter_is_a_wrong_state),
         cmocka_unit_test(groups_scale_the_rate_and_the_decay),
+        cmocka_unit_test(an_optimizer_of_a_module_leaves_frozen_parameters_out),
         cmocka_unit_test(a_group_that_does_not_fit_is_refused_and_not_added),
         cmocka_unit_test(state_has_names_and_the_shape_of_its_parameter),
         cmocka_unit_test(steps_are_set_for_all_or_for_one),

@@ -400,6 +400,7 @@ static void deferred_functions_run_once_and_their_failure_is_the_calls(void **s)
 
     OK(oar_tape_defer(tape, write_note_at_end, &first));
     OK(oar_tape_defer(tape, write_note_at_end, &second));
+    OK(oar_tape_defer(tape, write_note_at_end, &first)); /* is there already */
     assert_int_equal(oar_backward(tape, oar_sum(tape, w)), OAR_E_TIMEOUT);
     assert_string_equal(d.text, "12");
     OK(oar_backward(tape, oar_sum(tape, w)));
