@@ -180,7 +180,9 @@ static oar_status reduce(oari_ddp *d)
     int due = check_is_due(d);
     oar_status status = OAR_OK;
 
-    if (due)
+    if (due) /* behind all buckets: ranks differ in how many they began */
+        status = oari_reducer_begin_rest(d->reducer);
+    if (status == OAR_OK && due)
         status = oari_replica_ask(d, &question);
     if (status == OAR_OK)
         status = oar_reducer_wait(d->reducer);

@@ -318,19 +318,25 @@ static oar_status end_pass(oar_reducer *r, int64_t since)
     return OAR_OK;
 }
 
+oar_status oari_reducer_begin_rest(oar_reducer *r)
+{
+    begin_pass(r);
+    while (r->begun < r->buckets)
+        OARI_TRY(begin_bucket(r));
+    return OAR_OK;
+}
+
 oar_status oar_reducer_wait(oar_reducer *reducer)
 {
     oar_reducer *r = reducer;
-    oar_status status = OAR_OK;
+    oar_status status;
     int64_t since = oari_now_ns();
 
     if (r == NULL)
         return oari_fail(OAR_E_ARG, "reducer_wait without a reducer");
     if (r->arrays == 0)
         return OAR_OK;
-    begin_pass(r);
-    while (status == OAR_OK && r->begun < r->buckets)
-        status = begin_bucket(r);
+    status = oari_reducer_begin_rest(r);
     if (status == OAR_OK)
         status = end_pass(r, since);
     oari_reducer_reset(r);

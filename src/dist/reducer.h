@@ -98,6 +98,10 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_reducer_opts *opts, int scatter,
                              oar_reducer **reducer);
 
+/* Begins the buckets that are not under way yet: what is not ready counts as
+ * zero. From here on all ranks have posted the same. */
+oar_status oari_reducer_begin_rest(oar_reducer *r);
+
 /* The pass that was begun, if any, is given up: waits for what is under way. */
 void oari_reducer_reset(oar_reducer *r);
 
