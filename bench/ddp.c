@@ -16,12 +16,13 @@
  *     train,oarsong,NAME,ddp|alone,RANKS,BATCH,STEPS,p50_us,p10_us,samples/s,
  *         tokens/s,forward_us,backward_us,optimizer_us
  *     ddp,oarsong,NAME,RANKS,PARAMETERS,kept%,BUCKETS,reduced_bytes,
- *         copied_bytes,communication_us,exposed_us,hidden%
+ *         copied_bytes,communication_us,exposed_us,hidden%,private_bytes
  * Steps are those of the rank whose median is the longest, samples of all
  * ranks. kept is how much of the samples/s alone is left. The rest is from the
  * statistics of each pass: medians on rank 0, but copied_bytes is the sum over
  * all passes. hidden is what was under way while backward ran, of all
- * communication.
+ * communication. private_bytes is of gradients that peers on this host could
+ * not reach where they are, so that an all_reduce would copy them.
  */
 #include <stdio.h>
 
@@ -193,17 +194,37 @@ static int64_t parameters(const model *m)
     return count;
 }
 
+/* All ranks call it: one more pass, to look where its gradients are. */
+static oar_status count_private(model *m, uint64_t *sum)
+{
+    oar_tensor *logits = oar_forward(m->tape, m->net, m->x[0]);
+
+    TRY(oar_backward(m->tape, oar_cross_entropy(m->tape, logits, m->y[0])));
+    *sum = 0;
+    for (int i = 0; i < oar_module_params(m->net); i++) {
+        oar_tensor *grad = oar_tensor_grad(oar_module_param(m->net, i));
+        size_t bytes = (size_t)oar_tensor_count(grad) * sizeof(float);
+
+        if (!oar_shared_reachable(oar_tensor_const_data(grad), bytes))
+            *sum += bytes;
+    }
+    oar_optim_zero_grad(m->optim);
+    oar_tape_reset(m->tape);
+    return OAR_OK;
+}
+
 static void print_passes(const side *s, const settings *set, oar_group *world,
-                         double kept)
+                         double kept, uint64_t private)
 {
     double communication = median(seen.communication, s->steps);
     double exposed = median(seen.exposed, s->steps);
 
-    printf("ddp,oarsong,%s,%d,%lld,%.1f,%d,%llu,%.0f,%.1f,%.1f,%.1f\n",
+    printf("ddp,oarsong,%s,%d,%lld,%.1f,%d,%llu,%.0f,%.1f,%.1f,%.1f,%llu\n",
            set->name, oar_group_size(world), (long long)parameters(&s->m),
            100 * kept, seen.last.buckets,
            (unsigned long long)seen.last.reduced_bytes, seen.copied,
-           communication, exposed, 100 * (1 - exposed / communication));
+           communication, exposed, 100 * (1 - exposed / communication),
+           (unsigned long long)private);
 }
 
 static oar_status run(const char *which, const settings *set, oar_group *world)
@@ -211,6 +232,7 @@ static oar_status run(const char *which, const settings *set, oar_group *world)
     side s[2] = { { .mode = "ddp" }, { .mode = "alone" } };
     int sides = set->alone ? 2 : 1;
     double p50[2] = { 0 };
+    uint64_t private;
 
     seen.communication = calloc(MAX_STEPS, sizeof(double));
     seen.exposed = calloc(MAX_STEPS, sizeof(double));
@@ -221,8 +243,9 @@ static oar_status run(const char *which, const settings *set, oar_group *world)
     TRY(train(s, sides, world, set->seconds));
     for (int i = 0; i < sides; i++)
         TRY(print_side(&s[i], set, world, &p50[i]));
+    TRY(count_private(&s[0].m, &private));
     if (oar_group_rank(world) == 0)
-        print_passes(&s[0], set, world, p50[1] / p50[0]);
+        print_passes(&s[0], set, world, p50[1] / p50[0], private);
     return OAR_OK;
 }
 
