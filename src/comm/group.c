@@ -274,20 +274,25 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 /* ---- making
  * --------------------------------------------------------------------*/
 
-/* Spinning helps only while every rank on this host has a core of its own. */
-static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+static int ranks_here(const oar_group *g)
 {
     const int *host =
         g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
     int here = 0;
 
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here;
+}
+
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+{
     if (g->board != NULL)
         return g->board->spin_ns;
     if (spin_us != 0 || g->backend->wait_fd == NULL)
         return spin_us > 0 ? spin_us * 1000 : 0;
-    for (int r = 0; r < g->ranks; r++)
-        here += host == NULL || host[r] == host[g->rank];
-    return here <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
+    return ranks_here(g) <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
@@ -315,6 +320,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
     g->spin_ns = choose_spin_ns(g, o->spin_us);
+    g->spare = 2 * ranks_here(g) <= oari_cpus();
     return OAR_OK;
 }
 

@@ -116,6 +116,7 @@ struct oar_group {
     int opened;
     oari_board *board; /* NULL: none */
     int64_t spin_ns;   /* before a waiter yields */
+    int spare;         /* every rank here has a core besides its own */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */

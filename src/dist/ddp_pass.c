@@ -230,7 +230,7 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
     oari_free(array);
     if (status == OAR_OK)
         d->reducer->owner =
-            (oari_reducer_owner){ d, gradient_absent, buckets_moved };
+            (oari_reducer_owner){ d, gradient_absent, buckets_moved, 1 };
     return status;
 }
 

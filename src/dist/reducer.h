@@ -47,6 +47,9 @@ typedef struct oari_reducer_owner {
     int (*absent)(void *arg, int array, oar_status *status);
     /* The buckets have been cut anew. The old ones are still there. */
     oar_status (*moved)(void *arg);
+    /* The last array is ready when the pass is about to end: its bucket is left
+     * to oar_reducer_wait. */
+    int ends_there;
 } oari_reducer_owner;
 
 struct oar_reducer {
