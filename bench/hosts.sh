@@ -91,7 +91,7 @@ build_hosts() { # WIRE
 # slow each other down and know how many they have.
 cores() { # HOST
     local n
-    n=$(nproc)
+    n=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
     if [ "$n" -lt 2 ]; then
         echo 0
     else

@@ -231,6 +231,14 @@ int oar_group_size(const oar_group *group)
     return group != NULL ? group->ranks : 0;
 }
 
+int oar_group_overlaps(const oar_group *group)
+{
+    const oari_board *board = group != NULL ? group->board : NULL;
+
+    return group != NULL &&
+           (board == NULL || board->member != NULL || board->spare);
+}
+
 const char *oar_group_backend(const oar_group *group)
 {
     return group != NULL ? group->backend->name : "";
@@ -320,7 +328,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
     g->spin_ns = choose_spin_ns(g, o->spin_us);
-    g->spare = 2 * ranks_here(g) <= oari_cpus();
+    g->spare =
+        g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     return OAR_OK;
 }
 

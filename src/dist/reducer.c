@@ -395,6 +395,7 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
         r->slot[i].array = array[i];
         r->order[i] = arrays - 1 - i; /* backward comes to the last one first */
     }
+    oari_buckets_settle(r);
     OARI_TRY(take_names(r));
     return oari_buckets_cut(r, &old, &olds);
 }

@@ -76,6 +76,10 @@ struct oar_reducer {
 
 /* ---- bucket.c ------------------------------------------------------------ */
 
+/* With the arrays known: how much a bucket holds, where the options do not say;
+ * the same on all ranks. */
+void oari_buckets_settle(oar_reducer *r);
+
 /* Cuts the arrays, in the order of r->order, into buckets with memory. The old
  * ones are given in *old (as many as *olds), to be dropped. On failure all is
  * as it was. */
