@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train: one process, one thread, the two models that bench/compare puts beside
- * PyTorch:
- *   mlp  784-1024-1024-10, ReLU, cross entropy, batch 64, SGD
- *   gpt  4 pre-norm blocks of width 128 with 4 heads, sequence 64, vocabulary
- *        65, batch 16, AdamW
+ * PyTorch (models.h).
  *
  *     train mlp|gpt [SECONDS]           times steps; beside it, in turns, the
  *                                       floor
@@ -26,20 +23,11 @@
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <oarsong/oarsong.h>
+#include "models.h"
 
-#define TRY(call)                 \
-    do {                          \
-        oar_status try_ = (call); \
-        if (try_ != OAR_OK)       \
-            return try_;          \
-    } while (0)
-
-enum { MAX_STEPS = 20000, WARM_UP = 10, BATCHES = 8 };
+enum { MAX_STEPS = 20000, WARM_UP = 10 };
 
 /* `times` layers that multiply rows of `in` numbers by a matrix to get `out`;
  * of the first one nobody wants the gradient of its input. */
@@ -47,18 +35,13 @@ typedef struct dense {
     int rows, in, out, times, first;
 } dense;
 
-typedef struct model {
-    const char *name;
-    int batch, sequence;
-    oar_module *net;
-    oar_optim *optim;
-    oar_tape *tape;
-    oar_tensor *x[BATCHES], *y[BATCHES];
+/* What the floor of a model is made of. */
+typedef struct work {
     const dense *dense;
     int denses;
     int heads;          /* times batch and blocks: of 64 positions, 32 wide */
     size_t activations; /* floats that a step writes besides parameters */
-} model;
+} work;
 
 static const dense mlp_dense[] = {
     { 64, 784, 1024, 1, 1 },
@@ -71,90 +54,15 @@ static const dense gpt_dense[] = {
     { 1024, 128, 65, 1, 0 },
 };
 
-static double now_us(void)
+static const work mlp_work = { mlp_dense, 3, 0,
+                               (size_t)64 * (1024 * 4 + 10) * 2 };
+static const work gpt_work = { gpt_dense, 5, 64 * 4,
+                               (size_t)1024 *
+                                   (4 * (128 * 6 + 384 + 512 * 2) + 128 + 65) };
+
+static const work *work_of(const model *m)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-/* ---- the models ------------------------------------------------------------
- */
-
-static oar_status make_mlp(model *m)
-{
-    oar_module *layer[5] = { 0 };
-
-    m->batch = 64;
-    m->sequence = 1;
-    m->dense = mlp_dense;
-    m->denses = sizeof mlp_dense / sizeof *mlp_dense;
-    m->activations = 64 * (1024 * 4 + 10) * 2;
-    TRY(oar_linear_create(784, 1024, 1, NULL, &layer[0]));
-    TRY(oar_relu_create(&layer[1]));
-    TRY(oar_linear_create(1024, 1024, 3, NULL, &layer[2]));
-    TRY(oar_relu_create(&layer[3]));
-    TRY(oar_linear_create(1024, 10, 5, NULL, &layer[4]));
-    TRY(oar_sequential_create(5, layer, &m->net));
-    for (int i = 0; i < BATCHES; i++) {
-        m->x[i] = oar_normal(NULL, OAR_F32, OAR_SHAPE(64, 784),
-                             100 + (uint64_t)i, 0, 1);
-        m->y[i] =
-            oar_uniform(NULL, OAR_I64, OAR_SHAPE(64), 200 + (uint64_t)i, 0, 10);
-    }
-    return OAR_OK;
-}
-
-static oar_status make_gpt(model *m)
-{
-    m->batch = 16;
-    m->sequence = 64;
-    m->dense = gpt_dense;
-    m->denses = sizeof gpt_dense / sizeof *gpt_dense;
-    m->heads = 64 * 4;
-    m->activations = (size_t)1024 * (4 * (128 * 6 + 384 + 512 * 2) + 128 + 65);
-    TRY(oar_gpt_create(OAR_OPTS(oar_gpt_opts, .vocabulary = 65, .context = 64,
-                                .width = 128, .layers = 4, .heads = 4,
-                                .seed = 1),
-                       &m->net));
-    for (int i = 0; i < BATCHES; i++) {
-        m->x[i] = oar_uniform(NULL, OAR_I64, OAR_SHAPE(16, 64),
-                              100 + (uint64_t)i, 0, 65);
-        m->y[i] = oar_uniform(NULL, OAR_I64, OAR_SHAPE(1024), 200 + (uint64_t)i,
-                              0, 65);
-    }
-    return OAR_OK;
-}
-
-static oar_status make_optim(model *m)
-{
-    if (strcmp(m->name, "gpt") == 0)
-        return oar_adamw_create(m->net, OAR_OPTS(oar_adam_opts, .lr = 1e-3),
-                                &m->optim);
-    return oar_sgd_create(m->net, OAR_OPTS(oar_sgd_opts, .lr = 0.1), &m->optim);
-}
-
-/* When each phase of a step has ended. */
-typedef struct phases {
-    double start, forward, backward, optimizer;
-} phases;
-
-static oar_status train_step(model *m, int i, phases *at)
-{
-    oar_tensor *logits, *loss;
-
-    at->start = now_us();
-    logits = oar_forward(m->tape, m->net, m->x[i % BATCHES]);
-    loss = oar_cross_entropy(m->tape, logits, m->y[i % BATCHES]);
-    at->forward = now_us();
-    TRY(oar_backward(m->tape, loss));
-    at->backward = now_us();
-    TRY(oar_optim_step(m->optim));
-    oar_optim_zero_grad(m->optim);
-    oar_tape_reset(m->tape);
-    at->optimizer = now_us();
-    return OAR_OK;
+    return strcmp(m->name, "gpt") == 0 ? &gpt_work : &mlp_work;
 }
 
 /* ---- the floor --------------------------------------------------------------
@@ -168,7 +76,7 @@ static size_t pass_count;
 
 static oar_status make_floor(const model *m)
 {
-    pass_count = m->activations;
+    pass_count = work_of(m)->activations;
     for (int i = 0; i < oar_module_params(m->net); i++)
         pass_count += (size_t)oar_tensor_count(oar_module_param(m->net, i));
     scratch = calloc((size_t)3 * MOST, sizeof *scratch);
@@ -209,7 +117,7 @@ static void replay_head(void)
     multiply(TURNED, AS_IT_IS, 64, 32, 64);
 }
 
-static void floor_step(const model *m)
+static void floor_step(const work *m)
 {
     for (int i = 0; i < m->denses; i++)
         replay_dense(&m->dense[i]);
@@ -221,19 +129,6 @@ static void floor_step(const model *m)
 
 /* ---- timing --------------------------------------------------------------
  */
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *value, int n)
-{
-    qsort(value, (size_t)n, sizeof *value, by_size);
-    return value[n / 2];
-}
 
 static oar_status warm_up(model *m)
 {
@@ -253,12 +148,12 @@ static oar_status time_steps(model *m, double seconds)
 
     TRY(warm_up(m));
     TRY(make_floor(m));
-    floor_step(m);
+    floor_step(work_of(m));
     while (n < MAX_STEPS && (n < 10 || now_us() < end)) {
         TRY(train_step(m, n, &at));
         step[n] = at.optimizer - at.start;
         start = now_us();
-        floor_step(m);
+        floor_step(work_of(m));
         base[n++] = now_us() - start;
     }
     p50 = median(step, n);
@@ -359,13 +254,11 @@ static oar_status run(model *m, const char *what, const char *seconds)
 
 int main(int argc, char **argv)
 {
-    model m = { .name = argc > 1 ? argv[1] : "mlp" };
+    model m = { 0 };
     oar_status status =
-        strcmp(m.name, "gpt") == 0 ? make_gpt(&m) : make_mlp(&m);
+        make_model(&m, argc > 1 ? argv[1] : "mlp", MLP_WIDTH, 100);
 
-    if (status == OAR_OK)
-        status = oar_tape_create(&m.tape);
-    if (getenv("KEEP") != NULL)
+    if (status == OAR_OK && getenv("KEEP") != NULL)
         oar_tape_rebuild(m.tape, 0);
     if (status == OAR_OK)
         status = run(&m, argc > 2 ? argv[2] : "3", argc > 3 ? argv[3] : "3");

@@ -12,9 +12,10 @@ OAR_BEGIN_DECLS
 
 typedef struct oar_ddp_opts {
     size_t size;
-    size_t bucket_bytes; /* 0 means 25 MiB; SIZE_MAX: one for each dtype */
+    size_t bucket_bytes; /* as of oar_reducer_opts: 0 means 25 MiB or less;
+                            SIZE_MAX: one for each dtype */
     int no_broadcast;    /* do not take rank 0's parameters and buffers */
-    size_t first_bucket_bytes;   /* 0 means 1 MiB, or bucket_bytes if less */
+    size_t first_bucket_bytes;   /* the same; 0 means 1 MiB or less */
     int keep_order;              /* do not cut the buckets anew after the first
                                     pass, in the order gradients came */
     int static_graph;            /* every pass reaches the same parameters: do

@@ -155,6 +155,12 @@ OAR_API void oar_group_destroy(oar_group *group);
 OAR_API int oar_group_rank(const oar_group *group); /* -1 for NULL */
 OAR_API int oar_group_size(const oar_group *group); /* 0 for NULL */
 OAR_API const char *oar_group_backend(const oar_group *group);
+
+/* Whether operations that are not waited for go on beside the caller's own
+ * work: 1, unless all ranks share one host's memory, where reducing is
+ * computing, and there are less than two cores for each. All ranks get the same
+ * answer. 0 for NULL. */
+OAR_API int oar_group_overlaps(const oar_group *group);
 OAR_API const char *oar_group_name(const oar_group *group);
 
 /* Ends the group here and now: pending and later calls return OAR_E_ABORTED

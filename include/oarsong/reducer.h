@@ -82,9 +82,12 @@ OAR_API oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
 
 typedef struct oar_reducer_opts {
     size_t size;
-    size_t bucket_bytes; /* 0 means 25 MiB; SIZE_MAX: one for each dtype */
-    size_t first_bucket_bytes; /* of the one that is ready first; 0 means 1 MiB,
-                                  or bucket_bytes if that is less */
+    size_t bucket_bytes; /* SIZE_MAX: one for each dtype. 0 means 25 MiB; but
+                            where operations overlap (oar_group_overlaps) no
+                            more than a sixteenth of all, or 256 KiB */
+    size_t first_bucket_bytes; /* of the one that is ready first, if that is
+                                  less. 0 means 1 MiB; if bucket_bytes is 0,
+                                  too, only where operations overlap */
     int reorder;  /* cut anew after the first pass, in the order in which arrays
                      got ready on rank 0: spans move then */
     int weighted; /* a weighted mean, see oar_reducer_weigh */

@@ -103,17 +103,23 @@ static void find_lines(oari_board *board, int rank)
         board->line[rank][i] = (oari_line *)(base + board->layout.line[i]);
 }
 
-/* Spinning helps only while every rank has a core of its own. */
-static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
+/* Of the rank that has the fewest: all ranks come to the same number. */
+static int fewest_cpus(const oari_board *board)
 {
     int cpus = board->control[0]->cpus;
 
     for (int r = 1; r < board->ranks; r++)
         if (board->control[r]->cpus < cpus)
             cpus = board->control[r]->cpus;
+    return cpus;
+}
+
+/* Spinning helps only while every rank has a core of its own. */
+static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
+{
     if (spin_us != 0)
         return spin_us > 0 ? spin_us * 1000 : 0;
-    return board->ranks <= cpus ? DEFAULT_SPIN_US * 1000 : 0;
+    return board->ranks <= fewest_cpus(board) ? DEFAULT_SPIN_US * 1000 : 0;
 }
 
 oar_status oari_board_ready(oari_board *board, int64_t spin_us)
@@ -139,6 +145,7 @@ oar_status oari_board_ready(oari_board *board, int64_t spin_us)
     board->small_bytes = first->small_bytes;
     board->stage_bytes = first->stage_bytes;
     board->spin_ns = choose_spin_ns(board, spin_us);
+    board->spare = 2 * board->ranks <= fewest_cpus(board);
     return OAR_OK;
 }
 

@@ -142,6 +142,7 @@ struct oari_board {
     oari_layout layout;
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
+    int spare;       /* there are two cores for each rank */
     uint64_t meeting;
     int arrived;             /* ranks below this one have come to the meeting */
     int told;                /* sleepers have been woken for this meeting */

@@ -4,6 +4,8 @@
  * it looks in drive_look.c.
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
+ * The engine's thread, for which nobody waits, has the first two only if every
+ * rank has two.
  */
 #include "comm/drive.h"
 
@@ -345,10 +347,11 @@ static void sleep_on_board(oar_group *g)
         oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
 }
 
-/* Nothing moved: spin on, yield, or sleep. */
-static void be_idle(oar_group *g, idle *i)
+/* Nothing moved: spin on, yield, or sleep. The engine's thread sleeps at once
+ * if it would keep a core from the threads that compute. */
+static void be_idle(oar_group *g, idle *i, int waited)
 {
-    int64_t spin = g->spin_ns, now;
+    int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
 
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;
@@ -358,7 +361,7 @@ static void be_idle(oar_group *g, idle *i)
     if (now - i->since < spin)
         return;
     oari_drive_look(g);
-    if (now - i->since < spin + YIELD_NS)
+    if ((waited || g->spare) && now - i->since < spin + YIELD_NS)
         sched_yield();
     else if (g->foreign.ops != NULL)
         oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
@@ -380,7 +383,7 @@ void oari_drive(oar_group *g, const oar_work *work)
                 ? oari_work_is_done(work)
                 : atomic_load(&e->posted) == 0 || atomic_load(&e->waiters) != 0)
             return;
-        be_idle(g, &i);
+        be_idle(g, &i, work != NULL);
     }
 }
 

@@ -28,6 +28,14 @@ int oar_group_size(const oar_group *group)
     return group != NULL ? group->ranks : 0;
 }
 
+int oar_group_overlaps(const oar_group *group)
+{
+    const oari_board *board = group != NULL ? group->board : NULL;
+
+    return group != NULL &&
+           (board == NULL || board->member != NULL || board->spare);
+}
+
 const char *oar_group_backend(const oar_group *group)
 {
     return group != NULL ? oari_group_asked(group)->name : "";
@@ -71,20 +79,25 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 /* ---- making
  * --------------------------------------------------------------------*/
 
-/* Spinning helps only while every rank on this host has a core of its own. */
-static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+static int ranks_here(const oar_group *g)
 {
     const int *host =
         g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
     int here = 0;
 
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here;
+}
+
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+{
     if (g->board != NULL)
         return g->board->spin_ns;
     if (spin_us != 0 || g->backend->wait_fd == NULL)
         return spin_us > 0 ? spin_us * 1000 : 0;
-    for (int r = 0; r < g->ranks; r++)
-        here += host == NULL || host[r] == host[g->rank];
-    return here <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
+    return ranks_here(g) <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
@@ -113,6 +126,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
     g->spin_ns = choose_spin_ns(g, o->spin_us);
+    g->spare =
+        g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     full.timeout_ms = meet_ms;
     return g->foreign.ops != NULL ? oari_foreign_open(g, &full) : OAR_OK;
 }

@@ -131,6 +131,7 @@ struct oar_group {
     oari_foreign foreign;
     oari_board *board; /* NULL: none */
     int64_t spin_ns;   /* before a waiter yields */
+    int spare;         /* every rank here has a core besides its own */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */

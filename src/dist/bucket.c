@@ -10,7 +10,13 @@
 #include "base/status.h"
 #include "dist/reducer.h"
 
-enum { LINE = 64, DEFAULT_FIRST = 1 << 20, DEFAULT_LIMIT = 25 << 20 };
+enum {
+    LINE = 64,
+    DEFAULT_FIRST = 1 << 20,
+    DEFAULT_MOST = 25 << 20,
+    DEFAULT_LEAST = 256 << 10,
+    DEFAULT_PARTS = 16
+};
 
 static size_t rounded(size_t count, oar_dtype dtype)
 {
@@ -19,13 +25,41 @@ static size_t rounded(size_t count, oar_dtype dtype)
     return (count + unit - 1) / unit * unit;
 }
 
+/* A small part of all, because what is in the last bucket cannot be hidden
+ * behind the rest of the pass. Where nothing can be hidden, the fewer the
+ * better. */
+static size_t usual_limit(const oar_reducer *r)
+{
+    size_t all = 0, part;
+
+    if (!oar_group_overlaps(r->group))
+        return DEFAULT_MOST;
+    for (int i = 0; i < r->arrays; i++)
+        all += r->slot[i].array.count * oar_dtype_size(r->slot[i].array.dtype);
+    part = all / DEFAULT_PARTS;
+    if (part < DEFAULT_LEAST)
+        return DEFAULT_LEAST;
+    return part < DEFAULT_MOST ? part : DEFAULT_MOST;
+}
+
+void oari_buckets_settle(oar_reducer *r)
+{
+    oar_reducer_opts *o = &r->opts;
+    size_t first = DEFAULT_FIRST;
+
+    if (o->bucket_bytes == 0) {
+        o->bucket_bytes = usual_limit(r);
+        if (!oar_group_overlaps(r->group))
+            first = o->bucket_bytes;
+    }
+    if (o->first_bucket_bytes == 0)
+        o->first_bucket_bytes = first;
+}
+
 /* Bytes that a bucket may hold. The first is small: it can go early. */
 static size_t limit_of(const oar_reducer *r, int index)
 {
-    size_t limit =
-        r->opts.bucket_bytes != 0 ? r->opts.bucket_bytes : DEFAULT_LIMIT;
-    size_t first = r->opts.first_bucket_bytes != 0 ? r->opts.first_bucket_bytes
-                                                   : DEFAULT_FIRST;
+    size_t limit = r->opts.bucket_bytes, first = r->opts.first_bucket_bytes;
 
     if (index > 0 || limit == SIZE_MAX)
         return limit;

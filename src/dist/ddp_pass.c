@@ -198,8 +198,10 @@ static oar_status reduce(oari_ddp *d)
 {
     oari_replica_question question = { { 0 }, NULL };
     int due = check_is_due(d);
-    oar_status status = oari_reducer_post_rest(d->reducer);
+    oar_status status = OAR_OK;
 
+    if (due) /* behind all buckets: ranks differ in how many they began */
+        status = oari_reducer_begin_rest(d->reducer);
     if (status == OAR_OK && due)
         status = oari_replica_ask(d, &question);
     if (status == OAR_OK)
@@ -299,7 +301,7 @@ static oar_status make_reducer(oari_ddp *d, const char *const *name)
     oari_free(array);
     if (status == OAR_OK)
         d->reducer->owner =
-            (oari_reducer_owner){ d, gradient_absent, buckets_moved };
+            (oari_reducer_owner){ d, gradient_absent, buckets_moved, 1 };
     return status;
 }
 

@@ -50,40 +50,44 @@ static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
 }
 
 /* The flags of all arrays are known when the last bucket goes. */
-static oar_status post_flags(oar_reducer *r)
+static oar_status post_flags(oar_reducer *r, oar_work **work)
 {
     return oar_all_reduce(
         r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32), OAR_MAX,
-        OAR_OPTS(oar_call_opts, .label = "used gradients"), &r->flags_work);
+        OAR_OPTS(oar_call_opts, .label = "used gradients"), work);
 }
 
-static oar_status scatter(oar_reducer *r, oari_bucket *b)
+static oar_status scatter(oar_reducer *r, const oari_bucket *b, oar_work **work)
 {
     oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
 
     if (b->is.index == r->buckets - 1)
-        OARI_TRY(post_flags(r));
+        OARI_TRY(post_flags(r, work != NULL ? &r->flags_work : NULL));
     return oar_reduce_scatter(
         r->group, b->is.data, mine, oari_bucket_op(&b->is),
         OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
                  .canonical = b->is.canonical),
-        &b->work);
+        work);
 }
 
-static oar_status post(oar_reducer *r, oari_bucket *b)
+/* now: the caller waits anyway, so it may as well do the work itself, and the
+ * engine's thread is not woken. */
+static oar_status post(oar_reducer *r, oari_bucket *b, int now)
 {
+    oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &b->work;
+
     if (r->scatter)
-        return scatter(r, b);
+        return scatter(r, b, work);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
     return oar_all_reduce(r->group, b->is.data, oari_bucket_op(&b->is),
                           OAR_OPTS(oar_call_opts, .label = "gradients",
                                    .weight = b->is.weight,
                                    .canonical = b->is.canonical),
-                          &b->work);
+                          work);
 }
 
-static oar_status begin_bucket(oar_reducer *r)
+static oar_status begin_bucket(oar_reducer *r, int now)
 {
     oari_bucket *b = &r->bucket[r->begun];
 
@@ -93,7 +97,7 @@ static oar_status begin_bucket(oar_reducer *r)
     b->is.weight = r->weight;
     b->started_ns = oari_now_ns();
     atomic_store(&b->done_ns, 0);
-    OARI_TRY(post(r, b));
+    OARI_TRY(post(r, b, now));
     r->begun++;
     r->stats.reduced_bytes += bytes_of(&b->is.data);
     if (b->work == NULL)
@@ -105,9 +109,11 @@ static oar_status begin_bucket(oar_reducer *r)
 
 static oar_status begin_ready(oar_reducer *r)
 {
-    while (r->begun < r->buckets &&
+    int last = r->buckets - r->owner.ends_there;
+
+    while (r->begun < last &&
            r->bucket[r->begun].ready >= r->bucket[r->begun].expected)
-        OARI_TRY(begin_bucket(r));
+        OARI_TRY(begin_bucket(r, 0));
     return OAR_OK;
 }
 
@@ -321,11 +327,11 @@ static oar_status end_pass(oar_reducer *r, int64_t since)
     return OAR_OK;
 }
 
-oar_status oari_reducer_post_rest(oar_reducer *r)
+oar_status oari_reducer_begin_rest(oar_reducer *r)
 {
     begin_pass(r);
     while (r->begun < r->buckets)
-        OARI_TRY(begin_bucket(r));
+        OARI_TRY(begin_bucket(r, r->begun == r->buckets - 1));
     return OAR_OK;
 }
 
@@ -339,7 +345,7 @@ oar_status oar_reducer_wait(oar_reducer *reducer)
         return oari_fail(OAR_E_ARG, "reducer_wait without a reducer");
     if (r->arrays == 0)
         return OAR_OK;
-    status = oari_reducer_post_rest(r);
+    status = oari_reducer_begin_rest(r);
     if (status == OAR_OK)
         status = end_pass(r, since);
     oari_reducer_reset(r);
@@ -392,6 +398,7 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
         r->slot[i].array = array[i];
         r->order[i] = arrays - 1 - i; /* backward comes to the last one first */
     }
+    oari_buckets_settle(r);
     OARI_TRY(take_names(r));
     return oari_buckets_cut(r, &old, &olds);
 }

@@ -47,6 +47,9 @@ typedef struct oari_reducer_owner {
     int (*absent)(void *arg, int array, oar_status *status);
     /* The buckets have been cut anew. The old ones are still there. */
     oar_status (*moved)(void *arg);
+    /* The last array is ready when the pass is about to end: its bucket is left
+     * to oar_reducer_wait. */
+    int ends_there;
 } oari_reducer_owner;
 
 struct oar_reducer {
@@ -73,6 +76,10 @@ struct oar_reducer {
 
 /* ---- bucket.c ------------------------------------------------------------ */
 
+/* With the arrays known: how much a bucket holds, where the options do not say;
+ * the same on all ranks. */
+void oari_buckets_settle(oar_reducer *r);
+
 /* Cuts the arrays, in the order of r->order, into buckets with memory. The old
  * ones are given in *old (as many as *olds), to be dropped. On failure all is
  * as it was. */
@@ -98,9 +105,9 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_reducer_opts *opts, int scatter,
                              oar_reducer **reducer);
 
-/* Posts the buckets that are still to come, whatever is ready of them: what is
- * posted next comes behind all of them, on every rank. */
-oar_status oari_reducer_post_rest(oar_reducer *r);
+/* Begins the buckets that are not under way yet: what is not ready counts as
+ * zero. From here on all ranks have posted the same. */
+oar_status oari_reducer_begin_rest(oar_reducer *r);
 
 /* The pass that was begun, if any, is given up: waits for what is under way. */
 void oari_reducer_reset(oar_reducer *r);

@@ -286,6 +286,58 @@ static void replicas_that_come_apart_are_named(void **state)
     ranks_all(3, divergence, NULL);
 }
 
+/* Passes that look at the replicas while ranks differ in what they reach: the
+ * look must have the same place among the buckets on all of them. */
+static oar_tensor *every_other(oar_tape *tape, oar_module *module,
+                               oar_tensor *x)
+{
+    const int *skips = oar_module_self(module);
+
+    for (int i = 0; i < oar_module_children(module); i++)
+        if (i != *skips)
+            x = oar_forward(tape, oar_module_child(module, i), x);
+    return x;
+}
+
+static const oar_module_class skip_class = { .size = sizeof skip_class,
+                                             .name = "skip",
+                                             .self_size = sizeof(int),
+                                             .forward = every_other };
+
+static oar_status checked_while_uneven(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init();
+    oar_module *net, *layer;
+    oar_tape *tape;
+
+    CHECK_OK(oar_module_create(&skip_class, &net));
+    *(int *)oar_module_self(net) = oar_group_rank(g);
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "l%d", i);
+        CHECK_OK(oar_linear_create(IN, IN, 5 + (uint64_t)i, NULL, &layer));
+        CHECK_OK(oar_module_add_child(net, name, layer));
+    }
+    o.bucket_bytes = 64;
+    o.check_every = 1;
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(oar_tape_create(&tape));
+    for (int step = 0; step < 5; step++) {
+        oar_tensor *x = oar_full(tape, OAR_F32, OAR_SHAPE(1, IN), 1);
+        CHECK_OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, net, x))));
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void
+replicas_are_compared_while_ranks_reach_different_parts(void **state)
+{
+    ranks_all(3, checked_while_uneven, NULL);
+}
+
 /* ---- order --------------------------------------------------------------- */
 
 /* Layers are used in another order than they were registered. */
@@ -527,6 +579,8 @@ int main(void)
         cmocka_unit_test(ranks_that_run_out_keep_the_others_going),
         cmocka_unit_test(what_no_rank_reaches_is_named_and_left_alone),
         cmocka_unit_test(replicas_that_come_apart_are_named),
+        cmocka_unit_test(
+            replicas_are_compared_while_ranks_reach_different_parts),
         cmocka_unit_test(buckets_are_cut_anew_once),
         cmocka_unit_test(a_sharded_optimizer_steps_like_a_whole_one),
         cmocka_unit_test(hooks_travel_with_the_wrapper),

@@ -164,6 +164,58 @@ static void ranks_train_what_one_process_trains_in_f64(void **state)
     train_both_ways(OAR_F64, 0.9, 0, 1, 1e-11);
 }
 
+/* Peers sum the gradients where backward wrote them. */
+static oar_status all_in_place(const oar_module *net)
+{
+    oar_ddp_stats stats = oar_ddp_stats_init();
+
+    CHECK_OK(oar_ddp_read_stats(net, &stats));
+    CHECK(stats.copied_bytes == 0 && stats.reduced_bytes > 0);
+    for (int i = 0; i < oar_module_params(net); i++) {
+        oar_tensor *param = oar_module_param(net, i);
+        oar_tensor *grad = oar_tensor_grad(param);
+        CHECK(grad != NULL);
+        CHECK(oar_shared_reachable(oar_tensor_const_data(grad),
+                                   (size_t)oar_tensor_count(grad) *
+                                       sizeof(float)));
+        oar_tensor_clear_grad(param);
+    }
+    return OAR_OK;
+}
+
+static oar_status train_in_place(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init();
+    oar_module *net;
+    oar_tape *tape;
+
+    o.bucket_bytes = *(size_t *)arg;
+    CHECK_OK(make_mlp(OAR_F32, 3, &net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(oar_tape_create(&tape));
+    for (int step = 0; step < 3; step++) { /* the first cuts buckets anew */
+        oar_tensor *loss = loss_of(tape, net, OAR_F32, step, oar_group_rank(g),
+                                   oar_group_size(g));
+        CHECK_OK(oar_backward(tape, loss));
+        CHECK_OK(all_in_place(net));
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void no_gradient_is_copied_over_shared_memory(void **state)
+{
+    size_t bucket_bytes[] = { 0, 64, 1000 };
+
+    for (int i = 0; i < 3; i++)
+        for (int n = 2; n <= 3; n++)
+            assert_int_equal(
+                ranks_run("shm", n, NULL, train_in_place, &bucket_bytes[i]),
+                OAR_OK);
+}
+
 static void many_small_buckets_train_the_same(void **state)
 {
     train_both_ways(OAR_F64, 0.9, 64, 4, 1e-11);
@@ -450,6 +502,7 @@ int main(void)
         cmocka_unit_test(nothing_is_wrapped_inside_a_batch),
         cmocka_unit_test(ranks_train_what_one_process_trains_in_f32),
         cmocka_unit_test(ranks_train_what_one_process_trains_in_f64),
+        cmocka_unit_test(no_gradient_is_copied_over_shared_memory),
         cmocka_unit_test(many_small_buckets_train_the_same),
         cmocka_unit_test(different_models_are_named_on_every_rank),
         cmocka_unit_test(a_parameter_that_cannot_be_written_stops_every_rank),

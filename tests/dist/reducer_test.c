@@ -106,6 +106,47 @@ static void arrays_become_their_mean_in_any_order(void **state)
     }
 }
 
+enum { MANY = 13, QUARTER_MIB = 65536 }; /* floats */
+
+static oar_status usual_buckets(oar_group *g, void *arg)
+{
+    oar_reducer_stats stats = oar_reducer_stats_init();
+    int32_t least, most;
+    oar_span array[MANY];
+    oar_reducer *r;
+
+    least = most = oar_group_overlaps(g);
+    if (strcmp(oar_group_backend(g), "tcp") == 0)
+        CHECK(least); /* it waits for a wire */
+    CHECK_OK(oar_all_reduce(g, oar_span_of(&least, 1, OAR_I32), OAR_MIN, NULL,
+                            NULL));
+    CHECK_OK(
+        oar_all_reduce(g, oar_span_of(&most, 1, OAR_I32), OAR_MAX, NULL, NULL));
+    CHECK(least == most);
+    for (int i = 0; i < MANY; i++)
+        array[i] = oar_span_of(NULL, QUARTER_MIB, OAR_F32);
+    CHECK_OK(oar_reducer_create(g, MANY, array, NULL, &r));
+    CHECK_OK(oar_reducer_read_stats(r, &stats));
+    CHECK(stats.buckets == (least ? MANY : 1));
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = MANY - 1; i >= 0; i--) {
+            fill(oar_reducer_span(r, i), oar_group_rank(g), pass, i);
+            CHECK_OK(oar_reducer_ready(r, i));
+        }
+        CHECK_OK(oar_reducer_wait(r));
+        for (int i = 0; i < MANY; i++)
+            CHECK_OK(is_mean(oar_reducer_span(r, i), g, pass, i, -1));
+    }
+    oar_reducer_destroy(r);
+    return OAR_OK;
+}
+
+static void buckets_are_small_where_reducing_overlaps(void **state)
+{
+    assert_int_equal(oar_group_overlaps(NULL), 0);
+    ranks_all(3, usual_buckets, NULL);
+}
+
 /* ---- arrays that are not always there ------------------------------------ */
 
 /* Array 0 is missing on rank 0, array 2 everywhere. */
@@ -402,6 +443,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrays_become_their_mean_in_any_order),
+        cmocka_unit_test(buckets_are_small_where_reducing_overlaps),
         cmocka_unit_test(missing_arrays_count_as_zero_and_are_known),
         cmocka_unit_test(an_array_that_a_static_graph_did_not_have_is_refused),
         cmocka_unit_test(ranks_count_by_their_weights),
