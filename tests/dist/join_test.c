@@ -347,7 +347,9 @@ static oar_status given_up(oar_group *g, void *arg)
         CHECK(loss_of(tape, &d, net, 0, rank, rank + 1) != NULL);
         status = oar_ddp_join(net, 1, &active);
     }
-    CHECK(says(status, OAR_E_MISMATCH, "join"));
+    CHECK(status == OAR_E_MISMATCH);
+    if (strcmp(oar_group_backend(g), "bare") != 0) /* ranks cannot ask there */
+        CHECK(says(status, OAR_E_MISMATCH, "join"));
     oar_tape_destroy(tape);
     oar_module_release(net);
     return OAR_OK;

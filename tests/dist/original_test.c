@@ -162,18 +162,18 @@ static void buckets_of_one_size_are_not_swapped(void **state)
     ranks_all(3, equal_buckets, NULL);
 }
 
-/* Three quarters of a MiB each: one fits into the first bucket, which is small,
- * the others into the next, unless sizes are said. */
+/* Three quarters of a MiB each. Where nothing is said and operations overlap,
+ * as in a group of one, a bucket holds a sixteenth of all: one array each. One
+ * fits into the first bucket, which is small, the others into the next. */
 static void the_first_bucket_is_small(void **state)
 {
     static const struct {
         size_t bytes, first;
         int buckets;
-    } want[] = { { 0, 0, 2 },
-                 { 0, 25 << 20, 1 },
-                 { 1 << 20, 0, 4 },
-                 { SIZE_MAX, 0, 1 },
-                 { 2 << 20, 3 << 19, 2 } };
+    } want[] = {
+        { 0, 0, 4 },       { 25 << 20, 0, 2 }, { 0, 25 << 20, 1 },
+        { 1 << 20, 0, 4 }, { SIZE_MAX, 0, 1 }, { 2 << 20, 3 << 19, 2 }
+    };
     oar_reducer_stats stats = oar_reducer_stats_init();
     oar_span array[4];
     oar_reducer *r;
