@@ -171,7 +171,7 @@ static void the_first_bucket_is_small(void **state)
         size_t bytes, first;
         int buckets;
     } want[] = {
-        { 0, 0, 4 },       { 25 << 20, 0, 2 }, { 0, 25 << 20, 1 },
+        { 0, 0, 4 },       { 25 << 20, 0, 2 }, { 0, 25 << 20, 4 },
         { 1 << 20, 0, 4 }, { SIZE_MAX, 0, 1 }, { 2 << 20, 3 << 19, 2 }
     };
     oar_reducer_stats stats = oar_reducer_stats_init();
