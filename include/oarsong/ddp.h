@@ -44,13 +44,14 @@ OAR_OPTS_INIT(oar_ddp_opts);
  *
  * From then on a backward pass through the wrapper leaves the mean over all
  * ranks in the gradients: each gradient is a view of a bucket in shared memory,
- * and the bucket is reduced as soon as its last gradient is there. oar_backward
- * returns when all are done. A parameter that a pass did not reach on some rank
- * counts as zero there; one that no rank reached is left without a gradient,
- * and named in the log the first time. A gradient that is bound elsewhere later
- * (by oar_tensor_bind_grad, or by another wrapper) is copied into its bucket
- * and back. A view of a gradient that is held from before the buckets were cut
- * anew keeps the old numbers.
+ * and the bucket is reduced as soon as its last gradient is there, the last
+ * bucket when backward ends. oar_backward returns when all are done. A
+ * parameter that a pass did not reach on some rank counts as zero there; one
+ * that no rank reached is left without a gradient, and named in the log the
+ * first time. A gradient that is bound elsewhere later (by
+ * oar_tensor_bind_grad, or by another wrapper) is copied into its bucket and
+ * back. A view of a gradient that is held from before the buckets were cut anew
+ * keeps the old numbers.
  *
  * A pass is a backward on a tape that a forward of the wrapper was recorded on,
  * however many were; several tapes may be alive. A pass that comes from

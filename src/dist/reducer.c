@@ -60,9 +60,10 @@ static oar_status post_flags(oar_reducer *r, oar_work **work)
 static oar_status scatter(oar_reducer *r, const oari_bucket *b, oar_work **work)
 {
     oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
+    int beside = work != NULL || oar_group_overlaps(r->group);
 
     if (b->is.index == r->buckets - 1)
-        OARI_TRY(post_flags(r, work != NULL ? &r->flags_work : NULL));
+        OARI_TRY(post_flags(r, beside ? &r->flags_work : NULL));
     return oar_reduce_scatter(
         r->group, b->is.data, mine, oari_bucket_op(&b->is),
         OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
