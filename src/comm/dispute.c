@@ -511,8 +511,8 @@ static int bring_mail(oar_group *g)
 {
     const oari_board *b = g->engine.lane->exec.board;
 
-    if (b == NULL || b->member != NULL || g->backend->progress == NULL ||
-        g->backend->progress(g->self) == OAR_OK)
+    if (((b == NULL || b->member != NULL) && g->foreign.ops == NULL) ||
+        g->backend->progress == NULL || g->backend->progress(g->self) == OAR_OK)
         return 1;
     oari_group_break(g, NULL, -1);
     return 0;

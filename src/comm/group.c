@@ -233,7 +233,7 @@ int oar_group_size(const oar_group *group)
 
 const char *oar_group_backend(const oar_group *group)
 {
-    return group != NULL ? group->backend->name : "";
+    return group != NULL ? oari_group_asked(group)->name : "";
 }
 
 const char *oar_group_name(const oar_group *group)
@@ -315,22 +315,32 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
     g->spin_ns = choose_spin_ns(g, o->spin_us);
-    return OAR_OK;
+    full.timeout_ms = meet_ms;
+    return g->foreign.ops != NULL ? oari_foreign_open(g, &full) : OAR_OK;
 }
 
+/* What the backend asked for can do; one that wants links of ours beside it
+ * is put aside for them. */
 static oar_status find_abilities(oar_group *g)
 {
     oar_backend_caps caps = { .size = sizeof caps };
 
     if (g->backend->probe != NULL)
         OARI_TRY(g->backend->probe(&caps));
+    if (caps.can & OAR_WANTS_LINKS) {
+        g->foreign.ops = g->backend;
+        g->backend = oari_backend_links(g->ranks);
+        if (!oari_foreign_carries(g))
+            OARI_TRY(g->backend->probe(&caps));
+    }
     g->can = caps.can;
     return OAR_OK;
 }
 
 static oar_status check_rules(oar_group *g)
 {
-    int whole = g->board != NULL && g->board->member == NULL;
+    int whole = g->board != NULL && g->board->member == NULL &&
+                !oari_foreign_carries(g);
 
     return oari_rules_check(&g->rules,
                             (whole ? OARI_MEMORY : 0) |
@@ -341,9 +351,13 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = g->rules.messages_only ? NULL : g->board;
-    x->backend = g->backend;
-    x->self = g->self;
+    x->board =
+        g->rules.messages_only || oari_foreign_carries(g) ? NULL : g->board;
+    x->backend = oari_carrier(g);
+    x->self = oari_carrier_self(g);
+    x->foreign = g->foreign.ops;
+    x->foreign_self = g->foreign.self;
+    x->posts = g->foreign.ops != NULL ? g->board : NULL;
     if (g->backend->board != NULL && g->backend->hosts != NULL)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
@@ -359,11 +373,11 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 static oar_status make_history(oar_group *g)
 {
     oari_history *h = &g->engine.history;
-    int met =
-        g->board != NULL && g->board->member == NULL && !g->rules.messages_only;
+    int met = g->board != NULL && g->board->member == NULL &&
+              !g->rules.messages_only && g->foreign.ops == NULL;
 
     if (g->ranks == 1 || g->backend->peek == NULL ||
-        (g->can & OAR_CAN_PROBE) == 0)
+        (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
     h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
     h->ring = oari_alloc(h->room, sizeof *h->ring);
@@ -511,6 +525,7 @@ void oar_group_destroy(oar_group *group)
             oar_group_abort(group, "the group was destroyed");
         oari_engine_close(group);
     }
+    oari_foreign_close(group);
     if (group->opened)
         group->backend->close(group->self);
     drop_lanes(&group->engine);
