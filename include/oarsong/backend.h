@@ -128,6 +128,8 @@ typedef struct oar_collective {
     oar_op op;
     int root;
     double weight;
+    int ragged; /* the form in _v; counts may be NULL for all that: only the
+                   root of a gather or scatter has them */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The

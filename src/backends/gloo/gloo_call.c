@@ -62,7 +62,6 @@ static int is_too_large(const gloo *g, const oar_collective *call)
 int gloo_takes(void *self, const oar_collective *call)
 {
     const gloo *g = self;
-    int parts = call->in_counts != NULL || call->out_counts != NULL;
 
     if (g->hub == NULL || g->choice.way[call->kind] == GLOO_PLANNED)
         return 0;
@@ -70,7 +69,7 @@ int gloo_takes(void *self, const oar_collective *call)
         return 1;
     if (reduces(call->kind) && !takes_operator(call))
         return 0;
-    if (parts)
+    if (call->ragged)
         return takes_parts(call);
     return agreed_count(call) != 0 && !is_too_large(g, call);
 }
@@ -121,7 +120,7 @@ static uint32_t make_tag(gloo *g, const oar_collective *call)
                     (uint64_t)call->out.dtype << 8 |
                     (uint64_t)(uint32_t)call->root << 12;
 
-    if (call->in_counts == NULL && call->out_counts == NULL)
+    if (!call->ragged)
         word ^= (uint64_t)agreed_count(call) * 0x9e3779b97f4a7c15u;
     word = (word ^ word >> 31) * 0xbf58476d1ce4e5b9u;
     return ++g->number << 24 | (uint32_t)(word >> 40);
