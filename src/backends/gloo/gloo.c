@@ -236,10 +236,10 @@ static void gloo_abort(void *self, oar_status why)
 /* Messages that were sent, as far as anybody takes them. */
 static void let_leave(gloo *g)
 {
-    int64_t deadline = oari_deadline(GLOO_LEAVE_MS);
+    int64_t deadline = oari_now_ns() + GLOO_LEAVE_MS * (int64_t)1000000;
 
     while (oari_relay_leaving(g->relay) > 0 && gloo_progress(g) == OAR_OK &&
-           oari_deadline_left_ms(deadline) > 0)
+           oari_now_ns() < deadline)
         usleep(100);
 }
 

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 
+static const int64_t MS = 1000000; /* in ns */
+
 /* ---- making -------------------------------------------------------------- */
 
 static void init_lock(gloo_hub *hub)
@@ -166,7 +168,7 @@ void gloo_hub_spoil(gloo_hub *hub)
 
 void gloo_hub_quiet(gloo_hub *hub)
 {
-    int64_t deadline = oari_deadline(GLOO_QUIET_MS);
+    int64_t deadline = oari_now_ns() + GLOO_QUIET_MS * MS;
 
     pthread_mutex_lock(&hub->lock);
     while ((hub->spoiling || hub->inside != 0) && await_change(hub, deadline))
@@ -235,7 +237,7 @@ static void *close_main(void *arg)
 
 static int is_closed_in_time(gloo_hub *hub)
 {
-    int64_t deadline = oari_deadline(GLOO_CLOSE_MS);
+    int64_t deadline = oari_now_ns() + GLOO_CLOSE_MS * MS;
     int closed;
 
     pthread_mutex_lock(&hub->lock);
