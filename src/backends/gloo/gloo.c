@@ -17,8 +17,8 @@
 static oar_status gloo_probe(oar_backend_caps *caps)
 {
     caps->note = gloo_version();
-    caps->can = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS |
-                OAR_WANTS_LINKS;
+    caps->can =
+        OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS | OAR_WANTS_LINKS;
     return OAR_OK;
 }
 
@@ -43,7 +43,7 @@ static oar_status join(gloo *g, const oar_backend_env *env)
 
     OARI_TRY(make_prefix(env, prefix, sizeof prefix));
     OARI_TRY(gloo_agree(env, prefix, &g->choice));
-    OARI_TRY(gloo_meet(env, prefix, &mesh));
+    OARI_TRY(gloo_meet(env, prefix, &g->choice, &mesh));
     status = gloo_hub_create(mesh, env->ranks, &g->hub);
     if (status != OAR_OK)
         gloo_mesh_close(mesh);

@@ -20,10 +20,10 @@
 #include "comm/relay.h"
 
 enum {
-    GLOO_LANES = 8,       /* at most */
-    GLOO_QUIET_MS = 300,  /* for threads to leave Gloo after an abort */
-    GLOO_LEAVE_MS = 400,  /* for messages to leave before the end */
-    GLOO_CLOSE_MS = 900,  /* for all threads to end */
+    GLOO_LANES = 8,      /* at most */
+    GLOO_QUIET_MS = 300, /* for threads to leave Gloo after an abort */
+    GLOO_LEAVE_MS = 400, /* for messages to leave before the end */
+    GLOO_CLOSE_MS = 900, /* for all threads to end */
     GLOO_EAGER_BYTES = 16384
 };
 
@@ -42,7 +42,7 @@ oar_status gloo_agree(const oar_backend_env *env, const char *prefix,
 /* ---- gloo_meet.c --------------------------------------------------------- */
 
 oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
-                     gloo_mesh **mesh);
+                     const gloo_choice *choice, gloo_mesh **mesh);
 
 /* ---- what is under way --------------------------------------------------- */
 
@@ -149,7 +149,7 @@ void gloo_hub_note_done(gloo_hub *hub, gloo_note *note);
 typedef struct gloo {
     int rank, ranks;
     gloo_choice choice;
-    int blocking; /* collectives run in post itself */
+    int blocking;    /* collectives run in post itself */
     uint32_t number; /* of the collective posted last */
     gloo_hub *hub;
     gloo_job *jobs; /* not done; linked by `other` */

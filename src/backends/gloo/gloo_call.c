@@ -59,6 +59,21 @@ static int is_too_large(const gloo *g, const oar_collective *call)
            agreed_count(call) > INT_MAX / unit / (size_t)g->ranks;
 }
 
+/* Where Gloo's first generation is wrong, or not the same on all ranks: its
+ * ring combines in another order on every rank, its bcube leaves out
+ * contributions unless the ranks are a power of two. */
+static int is_wrong(const gloo *g, const oar_collective *call)
+{
+    int rounds = (call->in.dtype == OAR_F32 || call->in.dtype == OAR_F64) &&
+                 call->op.kind != OAR_OP_MIN && call->op.kind != OAR_OP_MAX;
+
+    switch (g->choice.way[call->kind]) {
+    case GLOO_ALLREDUCE_OLD_RING: return rounds && g->ranks > 2;
+    case GLOO_ALLREDUCE_OLD_BCUBE: return (g->ranks & (g->ranks - 1)) != 0;
+    default: return 0;
+    }
+}
+
 int gloo_takes(void *self, const oar_collective *call)
 {
     const gloo *g = self;
@@ -67,7 +82,7 @@ int gloo_takes(void *self, const oar_collective *call)
         return 0;
     if (call->kind == OAR_COLL_BARRIER)
         return 1;
-    if (reduces(call->kind) && !takes_operator(call))
+    if (reduces(call->kind) && (!takes_operator(call) || is_wrong(g, call)))
         return 0;
     if (call->ragged)
         return takes_parts(call);
@@ -177,8 +192,7 @@ static oar_status run_here(gloo *g, gloo_job *job)
     return OAR_OK;
 }
 
-oar_status gloo_post(void *self, const oar_collective *call,
-                     oar_transfer *done)
+oar_status gloo_post(void *self, const oar_collective *call, oar_transfer *done)
 {
     gloo *g = self;
     gloo_job *job = make_job(g, call, done);

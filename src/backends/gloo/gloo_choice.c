@@ -23,8 +23,7 @@ static const kind_setting settings[OAR_COLL_COUNT] = {
     [OAR_COLL_GATHER] = { "OARSONG_GLOO_GATHER", GLOO_GATHER_DIRECT },
     [OAR_COLL_SCATTER] = { "OARSONG_GLOO_SCATTER", GLOO_SCATTER_DIRECT },
     [OAR_COLL_ALL_GATHER] = { "OARSONG_GLOO_ALLGATHER", GLOO_ALLGATHER_RING },
-    [OAR_COLL_REDUCE_SCATTER] = { "OARSONG_GLOO_REDUCE_SCATTER",
-                                  GLOO_PLANNED },
+    [OAR_COLL_REDUCE_SCATTER] = { "OARSONG_GLOO_REDUCE_SCATTER", GLOO_PLANNED },
     [OAR_COLL_ALL_TO_ALL] = { "OARSONG_GLOO_ALLTOALL", GLOO_ALLTOALL_PAIRS },
 };
 
@@ -131,8 +130,7 @@ static oar_status hear(const oar_backend_env *env, const char *key, verdict *v)
     void *value;
     size_t bytes;
 
-    OARI_TRY(
-        oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
+    OARI_TRY(oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
     if (bytes == sizeof *v)
         memcpy(v, value, sizeof *v);
     oar_free(value);

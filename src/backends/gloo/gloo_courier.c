@@ -67,9 +67,7 @@ static int drop(void *self, oari_parcel *parcel)
 
 oari_courier gloo_courier(gloo *g)
 {
-    return (oari_courier){ .put = put,
-                           .get = get,
-                           .drop = drop,
-                           .self = g,
-                           .lanes = 1u << 20 };
+    return (oari_courier){
+        .put = put, .get = get, .drop = drop, .self = g, .lanes = 1u << 20
+    };
 }

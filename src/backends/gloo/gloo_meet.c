@@ -45,8 +45,7 @@ static oar_status read_note(const oar_backend_env *env, const char *prefix,
     size_t bytes;
 
     snprintf(key, sizeof key, "%s/stack/%d", prefix, rank);
-    OARI_TRY(
-        oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
+    OARI_TRY(oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
     if (bytes == sizeof *note)
         memcpy(note, value, sizeof *note);
     oar_free(value);
@@ -117,14 +116,23 @@ static oar_status choose_address(const oar_backend_env *env, int one,
     }
     if (!one)
         OARI_TRY(allow_plain());
-    OARI_TRY(oari_sock_local(env->core != NULL ? env->core->toward : NULL,
-                             text));
+    OARI_TRY(
+        oari_sock_local(env->core != NULL ? env->core->toward : NULL, text));
     cut_port(text);
     return OAR_OK;
 }
 
+static int has_old(const gloo_choice *choice)
+{
+    int old = 0;
+
+    for (int kind = 0; kind < OAR_COLL_COUNT; kind++)
+        old |= gloo_is_old(choice->way[kind]);
+    return old;
+}
+
 oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
-                     gloo_mesh **mesh)
+                     const gloo_choice *choice, gloo_mesh **mesh)
 {
     char address[OARI_SOCK_TEXT], why[GLOO_WHY];
     gloo_site site = { .rank = env->rank,
@@ -132,7 +140,8 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
                        .store = env->store,
                        .prefix = prefix,
                        .address = address,
-                       .timeout_ms = env->timeout_ms };
+                       .timeout_ms = env->timeout_ms,
+                       .old = has_old(choice) };
     int one;
 
     OARI_TRY(is_one_stack(env, prefix, &one));

@@ -39,9 +39,12 @@ using std::chrono::milliseconds;
 using Device = std::shared_ptr<gloo::transport::Device>;
 using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
+using Context = std::shared_ptr<gloo::rendezvous::Context>;
+
 struct gloo_mesh {
     Device device;
-    std::shared_ptr<gloo::rendezvous::Context> context;
+    Context context;
+    Context old; // for the first generation; or none
 };
 
 struct gloo_slip {
@@ -88,8 +91,8 @@ class Rendezvous : public gloo::rendezvous::Store
 
     void set(const std::string &key, const std::vector<char> &data) override
     {
-        check(oar_store_set(store_, name(key).c_str(), data.data(),
-                            data.size()));
+        check(
+            oar_store_set(store_, name(key).c_str(), data.data(), data.size()));
     }
 
     std::vector<char> get(const std::string &key) override
@@ -154,22 +157,33 @@ void meet(Context &context, const std::shared_ptr<Store> &store, Device &device,
     context.connectFullMesh(*store, device);
 }
 
-void connect(gloo_mesh *mesh, const gloo_site *site)
+Context connect(Device &device, const gloo_site *site, const char *suffix)
+{
+    Context context =
+        std::make_shared<gloo::rendezvous::Context>(site->rank, site->ranks);
+    std::string prefix = std::string(site->prefix) + suffix;
+
+    context->setTimeout(site->timeout_ms > 0 ? milliseconds(site->timeout_ms)
+                                             : forever);
+    meet(*context,
+         std::make_shared<Rendezvous>(site->store, prefix.c_str(),
+                                      site->timeout_ms),
+         device, 0);
+    context->setTimeout(forever);
+    return context;
+}
+
+// What the first generation sends stops a connection until its receiver has
+// called the same collective: so it has connections of its own.
+void connect_all(gloo_mesh *mesh, const gloo_site *site)
 {
     gloo::transport::tcp::attr here;
 
     here.hostname = site->address;
     mesh->device = gloo::transport::tcp::CreateDevice(here);
-    mesh->context = std::make_shared<gloo::rendezvous::Context>(site->rank,
-                                                                site->ranks);
-    mesh->context->setTimeout(site->timeout_ms > 0
-                                  ? milliseconds(site->timeout_ms)
-                                  : forever);
-    meet(*mesh->context,
-         std::make_shared<Rendezvous>(site->store, site->prefix,
-                                      site->timeout_ms),
-         mesh->device, 0);
-    mesh->context->setTimeout(forever);
+    mesh->context = connect(mesh->device, site, "/new");
+    if (site->old)
+        mesh->old = connect(mesh->device, site, "/old");
 }
 
 // ---- the second generation --------------------------------------------------
@@ -285,8 +299,8 @@ void *own_part(const gloo_mesh *mesh, const gloo_task *task)
     int rank = mesh->context->rank;
 
     for (int r = 0; r < rank; r++)
-        before += task->out_counts != nullptr ? task->out_counts[r]
-                                              : task->in_count;
+        before +=
+            task->out_counts != nullptr ? task->out_counts[r] : task->in_count;
     return bytes_at(task->out, before * task->unit);
 }
 
@@ -296,8 +310,7 @@ void allgather(const gloo_mesh *mesh, const gloo_task *task)
 
     label(o, task);
     if (task->in != own_part(mesh, task))
-        o.setInput(static_cast<Bytes *>(task->in),
-                   task->in_count * task->unit);
+        o.setInput(static_cast<Bytes *>(task->in), task->in_count * task->unit);
     o.setOutput(static_cast<Bytes *>(task->out), task->out_count * task->unit);
     gloo::allgather(o);
 }
@@ -319,8 +332,7 @@ void allgatherv(const gloo_mesh *mesh, const gloo_task *task)
 
     label(o, task);
     if (task->in_count != 0 && task->in != own_part(mesh, task))
-        o.setInput(static_cast<Bytes *>(task->in),
-                   task->in_count * task->unit);
+        o.setInput(static_cast<Bytes *>(task->in), task->in_count * task->unit);
     o.setOutput(static_cast<Bytes *>(task->out),
                 in_bytes<size_t>(mesh, task->out_counts, task->unit));
     gloo::allgatherv(o);
@@ -367,8 +379,8 @@ const gloo::ReductionFunction<T> old_function(gloo::CUSTOM, &combine_old<T>);
 // peer sees to it that they are through.
 void flush(const gloo_mesh *mesh, const gloo_task *task)
 {
-    gloo::AlltoallOptions o(mesh->context);
-    size_t ranks = static_cast<size_t>(mesh->context->size);
+    gloo::AlltoallOptions o(mesh->old);
+    size_t ranks = static_cast<size_t>(mesh->old->size);
     std::vector<Bytes> in(ranks), out(ranks);
 
     label(o, task);
@@ -392,7 +404,7 @@ void allreduce_old(const gloo_mesh *mesh, const gloo_task *task)
 
     if (task->in != task->out)
         std::memcpy(out, task->in, task->out_count * sizeof(T));
-    Algorithm<T> object(mesh->context, std::vector<T *>{ out },
+    Algorithm<T> object(mesh->old, std::vector<T *>{ out },
                         static_cast<int>(task->out_count), &old_function<T>);
     run_old(mesh, task, object);
 }
@@ -406,7 +418,7 @@ void broadcast_old(const gloo_mesh *mesh, const gloo_task *task)
 {
     Bytes *out = static_cast<Bytes *>(task->out);
     gloo::BroadcastOneToAll<Bytes> object(
-        mesh->context, std::vector<Bytes *>{ out },
+        mesh->old, std::vector<Bytes *>{ out },
         static_cast<int>(task->out_count * task->unit), task->root);
 
     run_old(mesh, task, object);
@@ -416,7 +428,7 @@ void allgather_old(const gloo_mesh *mesh, const gloo_task *task)
 {
     std::vector<const Bytes *> in{ static_cast<const Bytes *>(task->in) };
     gloo::AllgatherRing<Bytes> object(
-        mesh->context, in, static_cast<Bytes *>(task->out),
+        mesh->old, in, static_cast<Bytes *>(task->out),
         static_cast<int>(task->in_count * task->unit));
 
     run_old(mesh, task, object);
@@ -425,7 +437,7 @@ void allgather_old(const gloo_mesh *mesh, const gloo_task *task)
 template <class Barrier>
 void barrier_old(const gloo_mesh *mesh, const gloo_task *task)
 {
-    Barrier object(mesh->context);
+    Barrier object(mesh->old);
 
     run_old(mesh, task, object);
 }
@@ -436,7 +448,7 @@ enum { PIECE_BYTES = 16384 };
 
 size_t piece_of(const gloo_mesh *mesh, const gloo_task *task)
 {
-    size_t row = task->unit * static_cast<size_t>(mesh->context->size);
+    size_t row = task->unit * static_cast<size_t>(mesh->old->size);
     size_t piece = PIECE_BYTES / row;
 
     return piece == 0 ? 1 : piece < task->out_count ? piece : task->out_count;
@@ -446,7 +458,7 @@ template <class T>
 void scatter_piece(const gloo_mesh *mesh, const gloo_task *task, size_t at,
                    size_t count)
 {
-    size_t ranks = static_cast<size_t>(mesh->context->size);
+    size_t ranks = static_cast<size_t>(mesh->old->size);
     T *row = static_cast<T *>(task->scratch);
     const T *in = static_cast<const T *>(task->in);
     std::vector<int> counts(ranks, static_cast<int>(count));
@@ -455,8 +467,8 @@ void scatter_piece(const gloo_mesh *mesh, const gloo_task *task, size_t at,
         std::memcpy(row + r * count, in + r * task->out_count + at,
                     count * sizeof(T));
     gloo::ReduceScatterHalvingDoubling<T> object(
-        mesh->context, std::vector<T *>{ row },
-        static_cast<int>(ranks * count), counts, &old_function<T>);
+        mesh->old, std::vector<T *>{ row }, static_cast<int>(ranks * count),
+        counts, &old_function<T>);
     run_old(mesh, task, object);
     std::memcpy(static_cast<T *>(task->out) + at, row, count * sizeof(T));
 }
@@ -548,9 +560,8 @@ gloo_slip *begin(gloo_mesh *mesh, int peer, uint32_t slot, void *data,
     std::unique_ptr<gloo_slip> slip;
 
     int failed = guarded(why, [&] {
-        slip.reset(new gloo_slip{ mesh->context->createUnboundBuffer(data,
-                                                                     bytes),
-                                  sends });
+        slip.reset(new gloo_slip{
+            mesh->context->createUnboundBuffer(data, bytes), sends });
         if (sends)
             slip->buffer->send(peer, message_slot(slot));
         else
@@ -578,7 +589,7 @@ int gloo_mesh_open(const gloo_site *site, gloo_mesh **mesh, char why[GLOO_WHY])
 
     if (guarded(why, [&] {
             made.reset(new gloo_mesh);
-            connect(made.get(), site);
+            connect_all(made.get(), site);
         }) != 0) {
         gloo_mesh_close(made.release());
         return -1;
@@ -589,15 +600,21 @@ int gloo_mesh_open(const gloo_site *site, gloo_mesh **mesh, char why[GLOO_WHY])
 
 // Gloo has no call for it, but a wait that runs out of time does it: "all pairs
 // should be signaled and closed in that event" (transport/tcp/context.h).
-void gloo_mesh_spoil(gloo_mesh *mesh)
+static void spoil(const Context &context)
 {
-    char why[GLOO_WHY];
+    char why[GLOO_WHY], nothing = 0;
 
     guarded(why, [&] {
-        char nothing = 0;
-        Buffer never = mesh->context->createUnboundBuffer(&nothing, 1);
+        Buffer never = context->createUnboundBuffer(&nothing, 1);
         never->waitRecv(milliseconds(1));
     });
+}
+
+void gloo_mesh_spoil(gloo_mesh *mesh)
+{
+    spoil(mesh->context);
+    if (mesh->old)
+        spoil(mesh->old);
 }
 
 void gloo_mesh_close(gloo_mesh *mesh)
@@ -606,6 +623,7 @@ void gloo_mesh_close(gloo_mesh *mesh)
 
     if (mesh == nullptr)
         return;
+    guarded(why, [&] { mesh->old.reset(); });
     guarded(why, [&] { mesh->context.reset(); });
     guarded(why, [&] { mesh->device.reset(); });
     delete mesh;

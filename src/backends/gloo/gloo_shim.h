@@ -21,25 +21,25 @@ enum { GLOO_WHY = 320 };
 
 /* How Gloo can do each collective: way, kind, name. "old" ones are Gloo's
  * first generation (classes), all others its second (functions with tags). */
-#define GLOO_WAY_LIST(X)                                                     \
-    X(GLOO_BARRIER_TREE, OAR_COLL_BARRIER, "dissemination")                  \
-    X(GLOO_BARRIER_ALL, OAR_COLL_BARRIER, "all_to_all")                      \
-    X(GLOO_BARRIER_ONE, OAR_COLL_BARRIER, "all_to_one")                      \
-    X(GLOO_BROADCAST_TREE, OAR_COLL_BROADCAST, "tree")                       \
-    X(GLOO_BROADCAST_STAR, OAR_COLL_BROADCAST, "one_to_all")                 \
-    X(GLOO_ALLREDUCE_RING, OAR_COLL_ALL_REDUCE, "ring")                      \
-    X(GLOO_ALLREDUCE_BCUBE, OAR_COLL_ALL_REDUCE, "bcube")                    \
-    X(GLOO_ALLREDUCE_HALVING, OAR_COLL_ALL_REDUCE, "halving_doubling")       \
-    X(GLOO_ALLREDUCE_CHUNKED, OAR_COLL_ALL_REDUCE, "ring_chunked")           \
-    X(GLOO_ALLREDUCE_OLD_RING, OAR_COLL_ALL_REDUCE, "old_ring")              \
-    X(GLOO_ALLREDUCE_OLD_BCUBE, OAR_COLL_ALL_REDUCE, "old_bcube")            \
-    X(GLOO_REDUCE_RING, OAR_COLL_REDUCE, "ring")                             \
-    X(GLOO_GATHER_DIRECT, OAR_COLL_GATHER, "direct")                         \
-    X(GLOO_SCATTER_DIRECT, OAR_COLL_SCATTER, "direct")                       \
-    X(GLOO_ALLGATHER_RING, OAR_COLL_ALL_GATHER, "ring")                      \
-    X(GLOO_ALLGATHER_OLD_RING, OAR_COLL_ALL_GATHER, "old_ring")              \
-    X(GLOO_SCATTERED_HALVING, OAR_COLL_REDUCE_SCATTER, "halving_doubling")   \
-    X(GLOO_SCATTERED_WHOLE, OAR_COLL_REDUCE_SCATTER, "all_reduce")           \
+#define GLOO_WAY_LIST(X)                                                   \
+    X(GLOO_BARRIER_TREE, OAR_COLL_BARRIER, "dissemination")                \
+    X(GLOO_BARRIER_ALL, OAR_COLL_BARRIER, "all_to_all")                    \
+    X(GLOO_BARRIER_ONE, OAR_COLL_BARRIER, "all_to_one")                    \
+    X(GLOO_BROADCAST_TREE, OAR_COLL_BROADCAST, "tree")                     \
+    X(GLOO_BROADCAST_STAR, OAR_COLL_BROADCAST, "one_to_all")               \
+    X(GLOO_ALLREDUCE_RING, OAR_COLL_ALL_REDUCE, "ring")                    \
+    X(GLOO_ALLREDUCE_BCUBE, OAR_COLL_ALL_REDUCE, "bcube")                  \
+    X(GLOO_ALLREDUCE_HALVING, OAR_COLL_ALL_REDUCE, "halving_doubling")     \
+    X(GLOO_ALLREDUCE_CHUNKED, OAR_COLL_ALL_REDUCE, "ring_chunked")         \
+    X(GLOO_ALLREDUCE_OLD_RING, OAR_COLL_ALL_REDUCE, "old_ring")            \
+    X(GLOO_ALLREDUCE_OLD_BCUBE, OAR_COLL_ALL_REDUCE, "old_bcube")          \
+    X(GLOO_REDUCE_RING, OAR_COLL_REDUCE, "ring")                           \
+    X(GLOO_GATHER_DIRECT, OAR_COLL_GATHER, "direct")                       \
+    X(GLOO_SCATTER_DIRECT, OAR_COLL_SCATTER, "direct")                     \
+    X(GLOO_ALLGATHER_RING, OAR_COLL_ALL_GATHER, "ring")                    \
+    X(GLOO_ALLGATHER_OLD_RING, OAR_COLL_ALL_GATHER, "old_ring")            \
+    X(GLOO_SCATTERED_HALVING, OAR_COLL_REDUCE_SCATTER, "halving_doubling") \
+    X(GLOO_SCATTERED_WHOLE, OAR_COLL_REDUCE_SCATTER, "all_reduce")         \
     X(GLOO_ALLTOALL_PAIRS, OAR_COLL_ALL_TO_ALL, "pairwise")
 
 typedef enum gloo_way {
@@ -59,14 +59,14 @@ typedef struct gloo_site {
     const char *prefix;  /* of its keys there */
     const char *address; /* of this host: what its sockets are bound to */
     int64_t timeout_ms;  /* to find each other */
+    int old;             /* it will run ways of the first generation */
 } gloo_site;
 
 /* "gloo 0.5.0": the library that this was compiled for. */
 const char *gloo_version(void);
 
 /* Connects to all others; blocks, up to the timeout. */
-int gloo_mesh_open(const gloo_site *site, gloo_mesh **mesh,
-                   char why[GLOO_WHY]);
+int gloo_mesh_open(const gloo_site *site, gloo_mesh **mesh, char why[GLOO_WHY]);
 
 /* Ends all connections: who waits in this mesh fails, also later on. Takes some
  * milliseconds for each peer, of which none is needed. Any thread. */
