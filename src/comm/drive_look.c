@@ -296,6 +296,7 @@ void oari_drive_look(oar_group *g)
     oari_dispute_look(g);
     if (oari_disputing(e->dispute))
         return; /* it has a deadline of its own */
+    oari_far_scopes_look(g);
     oari_foreign_look(g);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)

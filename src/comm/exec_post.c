@@ -4,12 +4,15 @@
  * What the ranks call is not in its messages, so they write it on the board
  * before they begin, and compare: a rank that comes second does not even begin
  * what would not fit, and one that came first finds out while it waits, or at
- * the latest when it is done.
+ * the latest when it is done. Ranks of different hosts have no board in common:
+ * there, now and then, a collective is planned like any other, because a plan's
+ * messages tell what all collectives before them were (history.h).
  */
 #include "base/status.h"
+#include "comm/account.h"
 #include "comm/exec_run.h"
 
-enum { POLLS_TO_COMPARE = 64 };
+enum { POLLS_TO_COMPARE = 64, COLLECTIVES_TO_COMPARE = OARI_TOLD };
 
 static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
 static const oari_plan post_plan = { .algorithm = "engine",
@@ -63,13 +66,23 @@ static void describe(oari_exec *exec)
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 
+/* Whether it is time to compare over messages. */
+static int is_planned_to_compare(const oari_exec *exec)
+{
+    const oari_board *b = exec->posts;
+
+    return exec->ranks > 1 && (b == NULL || b->member != NULL) &&
+           exec->number % COLLECTIVES_TO_COMPARE == 0;
+}
+
 static int is_taken(oari_exec *exec)
 {
     const oar_backend_ops *f = exec->foreign;
     const oari_call *call = exec->call;
 
-    if ((size_t)call->kind >= f->post_count || f->post[call->kind] == NULL ||
-        call->is_object || exec->rules->forced[call->kind][0] != 0 ||
+    if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
+        f->post[call->kind] == NULL || call->is_object ||
+        exec->rules->forced[call->kind][0] != 0 ||
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
     describe(exec);

@@ -28,8 +28,8 @@ static int total;
 
 static int has_collectives(const oar_backend_ops *ops)
 {
-    size_t room = (ops->size - offsetof(oar_backend_ops, post)) /
-                  sizeof *ops->post;
+    size_t room =
+        (ops->size - offsetof(oar_backend_ops, post)) / sizeof *ops->post;
 
     for (size_t i = 0; i < ops->post_count && i < room; i++)
         if (ops->post[i] != NULL)
