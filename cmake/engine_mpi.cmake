@@ -39,3 +39,24 @@ foreach(flavour openmpi mpich)
         LIBRARIES ${mpi_LINK}
         OPTIONS -DOARSONG_MPI_NAME="mpi-${flavour}")
 endforeach()
+
+# Programs that use MPI themselves: one to compare our layer with, one for the
+# tests. oarsong_mpi_program(FLAVOUR FOLDER NAME SOURCE)
+function(oarsong_mpi_program flavour folder name source)
+    set(target ${name}_${flavour})
+    oarsong_ask_mpi(${OARSONG_MPICC_${flavour}})
+    add_executable(${target} ${source})
+    set_target_properties(${target} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/${folder})
+    target_include_directories(${target} SYSTEM PRIVATE ${mpi_INCLUDES})
+    target_link_libraries(${target} PRIVATE oarsong oarsong_flags ${mpi_LINK})
+endfunction()
+foreach(flavour openmpi mpich)
+    if(TARGET engine_mpi-${flavour})
+        oarsong_mpi_program(${flavour} bench direct_mpi bench/mpi/direct.c)
+        if(OARSONG_TESTS)
+            oarsong_mpi_program(${flavour} tests/engines own_mpi
+                tests/engines/programs/own_mpi.c)
+        endif()
+    endif()
+endforeach()
