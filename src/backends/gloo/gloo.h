@@ -13,6 +13,7 @@
 #define BACKENDS_GLOO_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 #include "backends/gloo/gloo_shim.h"
@@ -43,6 +44,20 @@ oar_status gloo_agree(const oar_backend_env *env, const char *prefix,
 
 oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
                      const gloo_choice *choice, gloo_mesh **mesh);
+
+/* ---- gloo_signal.c ------------------------------------------------------- */
+
+typedef struct gloo_mask {
+    sigset_t before;
+    int pending;
+} gloo_mask;
+
+/* Around calls of Gloo's by a thread that is not ours. */
+void gloo_signal_block(gloo_mask *mask);
+void gloo_signal_restore(const gloo_mask *mask);
+
+/* Starts a thread of ours; not 0: it could not. */
+int gloo_thread(pthread_t *thread, void *(*body)(void *), void *arg);
 
 /* ---- what is under way --------------------------------------------------- */
 

@@ -14,29 +14,39 @@ static int kind_of(const oari_parcel *parcel, int sends)
     return parcel->lane == 0 ? GLOO_HEADS : GLOO_DATA;
 }
 
+static gloo_slip *start(gloo_mesh *mesh, const oari_parcel *p, int sends,
+                        char why[GLOO_WHY])
+{
+    gloo_slip *slip;
+    gloo_mask mask;
+
+    gloo_signal_block(&mask);
+    slip = sends
+               ? gloo_mesh_send(mesh, p->peer, p->lane, p->data, p->bytes, why)
+               : gloo_mesh_recv(mesh, p->peer, p->lane, p->data, p->bytes, why);
+    gloo_signal_restore(&mask);
+    return slip;
+}
+
 static oar_status begin(gloo *g, oari_parcel *parcel, int sends)
 {
     gloo_note *note = calloc(1, sizeof *note);
     int kind = kind_of(parcel, sends);
-    gloo_hub *hub = g->hub;
-    char why[GLOO_WHY];
 
     if (note == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
     note->parcel = parcel;
     note->silent = kind == GLOO_HEADS;
-    note->slip = sends ? gloo_mesh_send(hub->mesh, parcel->peer, parcel->lane,
-                                        parcel->data, parcel->bytes, why)
-                       : gloo_mesh_recv(hub->mesh, parcel->peer, parcel->lane,
-                                        parcel->data, parcel->bytes, why);
+    note->slip = start(g->hub->mesh, parcel, sends, note->why);
     if (note->slip == NULL) {
-        int silent = note->silent;
+        oar_status status = OAR_OK;
+        if (!note->silent)
+            status = oar_backend_fail(OAR_E_CLOSED, "gloo: %s", note->why);
         free(note);
-        return silent ? OAR_OK
-                      : oar_backend_fail(OAR_E_CLOSED, "gloo: %s", why);
+        return status;
     }
     parcel->scratch[0] = note;
-    return gloo_watch_give(hub, parcel->peer, kind, note);
+    return gloo_watch_give(g->hub, parcel->peer, kind, note);
 }
 
 static oar_status put(void *self, oari_parcel *parcel)

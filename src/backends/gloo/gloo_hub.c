@@ -160,7 +160,7 @@ void gloo_hub_spoil(gloo_hub *hub)
     if (!begins)
         return;
     atomic_fetch_add(&hub->holders, 1);
-    if (pthread_create(&thread, NULL, spoil_main, hub) == 0)
+    if (gloo_thread(&thread, spoil_main, hub) == 0)
         pthread_detach(thread);
     else
         spoil_main(hub);
@@ -254,7 +254,7 @@ void gloo_hub_close(gloo_hub *hub)
 
     stop_threads(hub);
     atomic_fetch_add(&hub->holders, 1);
-    if (pthread_create(&thread, NULL, close_main, hub) != 0)
+    if (gloo_thread(&thread, close_main, hub) != 0)
         close_main(hub);
     else if (is_closed_in_time(hub))
         pthread_join(thread, NULL);

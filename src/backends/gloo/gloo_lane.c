@@ -126,7 +126,7 @@ static oar_status start(gloo_lane *lane)
 {
     if (lane->started)
         return OAR_OK;
-    if (pthread_create(&lane->thread, NULL, gloo_lane_main, lane) != 0)
+    if (gloo_thread(&lane->thread, gloo_lane_main, lane) != 0)
         return oar_backend_fail(OAR_E_SYSTEM, "gloo: start a thread");
     lane->started = 1;
     return OAR_OK;

@@ -142,11 +142,15 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
                        .address = address,
                        .timeout_ms = env->timeout_ms,
                        .old = has_old(choice) };
-    int one;
+    gloo_mask mask;
+    int one, failed;
 
     OARI_TRY(is_one_stack(env, prefix, &one));
     OARI_TRY(choose_address(env, one, address));
-    if (gloo_mesh_open(&site, mesh, why) != 0)
+    gloo_signal_block(&mask);
+    failed = gloo_mesh_open(&site, mesh, why);
+    gloo_signal_restore(&mask);
+    if (failed)
         return oar_backend_fail(OAR_E_CLOSED, "gloo at %s: %s", address, why);
     return OAR_OK;
 }

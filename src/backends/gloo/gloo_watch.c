@@ -59,7 +59,7 @@ static oar_status start(gloo_hub *hub, gloo_watch **at)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
     w->hub = hub;
     pthread_cond_init(&w->more, NULL);
-    if (pthread_create(&w->thread, NULL, gloo_watch_main, w) != 0) {
+    if (gloo_thread(&w->thread, gloo_watch_main, w) != 0) {
         pthread_cond_destroy(&w->more);
         free(w);
         return oar_backend_fail(OAR_E_SYSTEM, "gloo: start a thread");
