@@ -69,6 +69,10 @@ typedef struct gloo_job {
     gloo_task task;
     oar_op_kind op; /* as it is combined: a sum for averages too */
     oar_dtype dtype;
+    oar_dtype half;   /* what the user's are, if they are summed in f32 */
+    int widens;       /* they are: */
+    const void *from; /* out of here, through the scratch, */
+    void *into;       /* to there */
     int has_factor;
     double factor;  /* of what comes in */
     double divisor; /* of what comes out; 0: none */

@@ -28,19 +28,20 @@ static size_t agreed_count(const oar_collective *call)
     }
 }
 
-/* Half types are summed in f32 and rounded once, which needs partial sums that
- * are wider than what Gloo sends. The weights of a mean have to be summed too.
- * A factor needs a place for the product, which only all_reduce has everywhere.
- */
+static int is_half(oar_dtype dtype)
+{
+    return dtype == OAR_F16 || dtype == OAR_BF16;
+}
+
+/* The weights of a mean have to be summed too. A factor needs a place for the
+ * product, and half types, which are summed in f32 and rounded once, one for
+ * f32: of all reductions, all_reduce has it. */
 static int takes_operator(const oar_collective *call)
 {
-    oar_dtype dtype = call->in.dtype;
-
-    if (dtype == OAR_F16 || dtype == OAR_BF16 ||
-        call->op.kind == OAR_OP_WEIGHTED_MEAN)
+    if (call->op.kind == OAR_OP_WEIGHTED_MEAN)
         return 0;
-    return call->op.kind != OAR_OP_PREMUL_SUM ||
-           call->kind == OAR_COLL_ALL_REDUCE;
+    return call->kind == OAR_COLL_ALL_REDUCE ||
+           (call->op.kind != OAR_OP_PREMUL_SUM && !is_half(call->in.dtype));
 }
 
 /* Parts of any size Gloo knows in two collectives. */
@@ -53,7 +54,8 @@ static int takes_parts(const oar_collective *call)
 /* Gloo's first generation counts bytes by int. */
 static int is_too_large(const gloo *g, const oar_collective *call)
 {
-    size_t unit = oar_dtype_size(call->out.dtype);
+    size_t unit = is_half(call->out.dtype) ? sizeof(float)
+                                           : oar_dtype_size(call->out.dtype);
 
     return gloo_is_old(g->choice.way[call->kind]) &&
            agreed_count(call) > INT_MAX / unit / (size_t)g->ranks;
@@ -64,7 +66,8 @@ static int is_too_large(const gloo *g, const oar_collective *call)
  * contributions unless the ranks are a power of two. */
 static int is_wrong(const gloo *g, const oar_collective *call)
 {
-    int rounds = (call->in.dtype == OAR_F32 || call->in.dtype == OAR_F64) &&
+    oar_dtype dtype = call->in.dtype;
+    int rounds = (dtype == OAR_F32 || dtype == OAR_F64 || is_half(dtype)) &&
                  call->op.kind != OAR_OP_MIN && call->op.kind != OAR_OP_MAX;
 
     switch (g->choice.way[call->kind]) {
@@ -114,6 +117,14 @@ static void describe_operator(const gloo *g, const oar_collective *call,
     job->dtype = call->in.dtype;
     job->task.combine = combine;
     job->task.how = job;
+    if (is_half(job->dtype)) {
+        job->widens = 1;
+        job->half = job->dtype;
+        job->dtype = OAR_F32;
+        job->task.unit = sizeof(float);
+        job->from = call->in.data;
+        job->into = call->out.data;
+    }
     if (call->op.kind == OAR_OP_AVG)
         job->divisor = g->ranks;
     if (call->op.kind == OAR_OP_PREMUL_SUM) {

@@ -6,9 +6,8 @@
 #include <stdlib.h>
 
 #include "backends/gloo/gloo.h"
+#include "base/dtype.h"
 #include "base/status.h"
-
-/* ---- one collective ------------------------------------------------------ */
 
 static void fail(gloo_job *job, const char *why)
 {
@@ -20,6 +19,8 @@ static int make_scratch(gloo_lane *lane, gloo_job *job)
 {
     size_t bytes = gloo_scratch_bytes(lane->hub->mesh, &job->task);
 
+    if (job->widens)
+        bytes = job->task.out_count * sizeof(float);
     if (bytes > lane->scratch_bytes) {
         free(lane->scratch);
         lane->scratch = malloc(bytes);
@@ -28,6 +29,26 @@ static int make_scratch(gloo_lane *lane, gloo_job *job)
     job->task.scratch = lane->scratch;
     return bytes == 0 || lane->scratch != NULL;
 }
+
+/* ---- halves, as f32 ------------------------------------------------------ */
+
+static void widen(gloo_job *job)
+{
+    if (!job->widens)
+        return;
+    oari_convert(job->task.scratch, OAR_F32, job->from, job->half,
+                 job->task.out_count);
+    job->task.in = job->task.out = job->task.scratch;
+}
+
+static void narrow(const gloo_job *job)
+{
+    if (job->widens)
+        oari_convert(job->into, job->half, job->task.out, OAR_F32,
+                     job->task.out_count);
+}
+
+/* ---- factors and divisors ------------------------------------------------ */
 
 /* out = in times factor, or divided by divisor. */
 static void scale(const gloo_job *job, const void *in, size_t count,
@@ -61,16 +82,21 @@ static void scale_out(const gloo_job *job)
         scale(job, job->task.out, job->task.out_count, NULL, job->divisor);
 }
 
+/* ---- one collective ------------------------------------------------------ */
+
 void gloo_lane_run(gloo_lane *lane, gloo_job *job)
 {
     if (!make_scratch(lane, job)) {
         fail(job, "out of memory");
         return;
     }
+    widen(job);
     scale_in(job);
     job->failed = gloo_mesh_run(lane->hub->mesh, &job->task, job->why) != 0;
-    if (!job->failed)
-        scale_out(job);
+    if (job->failed)
+        return;
+    scale_out(job);
+    narrow(job);
 }
 
 /* ---- the thread ---------------------------------------------------------- */
