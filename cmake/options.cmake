@@ -2,8 +2,9 @@
 find_package(Threads REQUIRED)
 add_library(oarsong_flags INTERFACE)
 target_compile_options(oarsong_flags INTERFACE
-    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes
-    -Wpointer-arith -Wcast-qual -Wvla -Wno-unused-parameter)
+    -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wvla
+    -Wno-unused-parameter
+    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes$<SEMICOLON>-Wmissing-prototypes>)
 # Results must not depend on whether a compiler fuses a multiply and an add.
 target_compile_options(oarsong_flags INTERFACE -ffp-contract=off)
 # Nobody reads errno or the exception flags after arithmetic; without them

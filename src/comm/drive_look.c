@@ -72,9 +72,12 @@ static int owes(const oari_exec *x, int rank)
 }
 
 /* A foreign engine may need a rank longer than that needs it: one that has left
- * in good order is missed only when nothing comes of it for a while. */
-static int is_missed(oari_exec *x)
+ * in good order is missed only when nothing comes of it for a while; or when
+ * the engine has failed, which is then why. */
+static int is_missed(const oar_group *g, oari_exec *x)
 {
+    if (g->foreign.ill_ns != 0)
+        return 1;
     if (!x->posted || x->post.done)
         return 0;
     if (x->lost_ns == 0)
@@ -112,7 +115,7 @@ static int lost_rank(const oar_group *g, const oar_work *work)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (oari_group_gone(g, r) &&
-            (owes(&work->lane->exec, r) || is_missed(&work->lane->exec)))
+            (owes(&work->lane->exec, r) || is_missed(g, &work->lane->exec)))
             return r;
     return -1;
 }

@@ -17,6 +17,8 @@
 
 #include <oarsong/status.h>
 
+#include "base/plugin.h"
+
 /* Bytes of an address as text, its zero byte included: a name of up to 255,
  * brackets, a port. */
 enum { OARI_SOCK_TEXT = 272 };
@@ -73,7 +75,8 @@ int oari_sock_names_loopback(const char *address);
  * "eth,ib" (names that begin so), "=eth0,eth1" (these names), "^docker,lo"
  * (names that do not begin so), "^=eth0" (all but these). OAR_E_UNAVAILABLE
  * when there is none. */
-oar_status oari_sock_local(const char *toward, char text[OARI_SOCK_TEXT]);
+OARI_FOR_PLUGINS oar_status oari_sock_local(const char *toward,
+                                            char text[OARI_SOCK_TEXT]);
 
 /* Whether such a pattern allows this name; NULL allows all. */
 int oari_sock_allows(const char *pattern, const char *name);

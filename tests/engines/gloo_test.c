@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend gloo: all of Gloo's algorithms, what is under way at once, and
+ * what happens when a rank dies, stops, calls something else or gives up. */
+#include "support/crew.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <oarsong/backend.h>
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+
+enum {
+    RANKS = 3,
+    ODD = 1003,
+    LARGE = (1 << 20) + 17, /* elements */
+    TOLD_MS = 10000,        /* on a busy machine */
+    ROUNDS = 6,
+    SKIPPED = 77
+};
+
+typedef struct scene {
+    crew_flag ready, over;
+    const char *variable, *value; /* of the environment; NULL: none */
+    int kind;                     /* of wrong program, or of call */
+    oar_error record[CREW_MAX];
+} scene;
+
+static oar_status join(const crew *c, int rank, const scene *s,
+                       int64_t timeout_ms, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    if (s->variable != NULL)
+        setenv(s->variable, s->value, 1);
+    o.backend = "gloo";
+    o.timeout_ms = timeout_ms;
+    return crew_join(c, rank, &o, g);
+}
+
+static void run(int ranks, crew_fn fn, scene *s, const char *what)
+{
+    crew c;
+
+    crew_start(&c, ranks, fn, s, "%s", what);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
+static void run_plain(int ranks, crew_fn fn, const char *what)
+{
+    scene *s = crew_page(sizeof *s);
+
+    run(ranks, fn, s, what);
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- algorithms ---------------------------------------------------------- */
+
+static const struct {
+    const char *variable, *names;
+} choices[] = {
+    { "OARSONG_GLOO_BARRIER", "dissemination all_to_all all_to_one planned" },
+    { "OARSONG_GLOO_BROADCAST", "tree one_to_all planned" },
+    { "OARSONG_GLOO_ALLREDUCE", "ring bcube halving_doubling ring_chunked "
+                                "old_ring old_bcube planned" },
+    { "OARSONG_GLOO_REDUCE", "ring planned" },
+    { "OARSONG_GLOO_GATHER", "direct planned" },
+    { "OARSONG_GLOO_SCATTER", "direct planned" },
+    { "OARSONG_GLOO_ALLGATHER", "ring old_ring planned" },
+    { "OARSONG_GLOO_REDUCE_SCATTER", "halving_doubling all_reduce planned" },
+    { "OARSONG_GLOO_ALLTOALL", "pairwise planned" },
+};
+enum { CHOICES = sizeof choices / sizeof *choices, NAME = 32 };
+
+/* The index-th word of a text; 0 past the last. */
+static int word_of(const char *text, int index, char word[NAME])
+{
+    for (; index > 0; index--) {
+        text = strchr(text, ' ');
+        if (text == NULL)
+            return 0;
+        text++;
+    }
+    snprintf(word, NAME, "%.*s", (int)strcspn(text, " "), text);
+    return 1;
+}
+
+/* Element i of what a rank gives. Small whole numbers: any order of adding
+ * them gives the same. */
+static float given(int rank, size_t i)
+{
+    return (float)((size_t)(rank + 1) * (i % 13 + 1));
+}
+
+static int is_sum(const float *data, size_t from, size_t count, int ranks)
+{
+    float whole = (float)(ranks * (ranks + 1) / 2);
+
+    for (size_t i = 0; i < count; i++)
+        if (data[i] != whole * (float)((from + i) % 13 + 1))
+            return 0;
+    return 1;
+}
+
+static int is_given(const float *data, size_t from, size_t count, int rank)
+{
+    for (size_t i = 0; i < count; i++)
+        if (data[i] != given(rank, from + i))
+            return 0;
+    return 1;
+}
+
+static void give(float *data, size_t count, int rank)
+{
+    for (size_t i = 0; i < count; i++)
+        data[i] = given(rank, i);
+}
+
+static oar_span floats(float *data, size_t count)
+{
+    return oar_span_of(data, count, OAR_F32);
+}
+
+typedef struct buffers {
+    float in[8 * ODD], out[8 * ODD];
+} buffers;
+
+static int reduce_all(crew *c, int rank, oar_group *g, buffers *b)
+{
+    int n = c->ranks;
+    oar_span none = floats(NULL, 0);
+
+    give(b->in, ODD, rank);
+    CREW_CHECK(c, rank,
+               oar_all_reduce_into(g, floats(b->in, ODD), floats(b->out, ODD),
+                                   OAR_SUM, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, is_sum(b->out, 0, ODD, n));
+    CREW_CHECK(c, rank, is_given(b->in, 0, ODD, rank));
+    CREW_CHECK(c, rank,
+               oar_reduce(g, floats(b->in, ODD),
+                          rank == n - 1 ? floats(b->out, ODD) : none, OAR_SUM,
+                          n - 1, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, rank != n - 1 || is_sum(b->out, 0, ODD, n));
+    give(b->in, (size_t)n * ODD, rank);
+    CREW_CHECK(c, rank,
+               oar_reduce_scatter(g, floats(b->in, (size_t)n * ODD),
+                                  floats(b->out, ODD), OAR_SUM, NULL,
+                                  NULL) == OAR_OK);
+    CREW_CHECK(c, rank, is_sum(b->out, (size_t)rank * ODD, ODD, n));
+    return 0;
+}
+
+static int move_all(crew *c, int rank, oar_group *g, buffers *b)
+{
+    size_t n = (size_t)c->ranks, last = n - 1;
+    oar_span none = floats(NULL, 0), row = floats(b->out, n * ODD);
+
+    give(b->in, n * ODD, rank);
+    CREW_CHECK(c, rank,
+               oar_gather(g, floats(b->in, ODD),
+                          (size_t)rank == last ? row : none, (int)last, NULL,
+                          NULL) == OAR_OK);
+    for (size_t r = 0; r < n && (size_t)rank == last; r++)
+        CREW_CHECK(c, rank, is_given(b->out + r * ODD, 0, ODD, (int)r));
+    CREW_CHECK(c, rank,
+               oar_scatter(g, rank == 1 ? floats(b->in, n * ODD) : none,
+                           floats(b->out, ODD), 1, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, is_given(b->out, (size_t)rank * ODD, ODD, 1));
+    CREW_CHECK(c, rank,
+               oar_all_gather(g, floats(b->in, ODD), row, NULL, NULL) ==
+                   OAR_OK);
+    for (size_t r = 0; r < n; r++)
+        CREW_CHECK(c, rank, is_given(b->out + r * ODD, 0, ODD, (int)r));
+    CREW_CHECK(c, rank,
+               oar_all_to_all(g, floats(b->in, n * ODD), row, NULL, NULL) ==
+                   OAR_OK);
+    for (size_t r = 0; r < n; r++)
+        CREW_CHECK(c, rank,
+                   is_given(b->out + r * ODD, (size_t)rank * ODD, ODD, (int)r));
+    return 0;
+}
+
+static int do_all(crew *c, int rank, oar_group *g)
+{
+    buffers *b = calloc(1, sizeof *b);
+    int bad;
+
+    CREW_CHECK(c, rank, b != NULL);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    bad = reduce_all(c, rank, g, b) != 0 || move_all(c, rank, g, b) != 0;
+    give(b->in, ODD, rank);
+    CREW_CHECK(c, rank,
+               oar_broadcast(g, floats(b->in, ODD), 1, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, is_given(b->in, 0, ODD, 1));
+    free(b);
+    return bad;
+}
+
+/* One group for each column of names. */
+static int try_every_way(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group *g;
+
+    for (int column = 0;; column++) {
+        int any = 0;
+        for (int i = 0; i < CHOICES; i++) {
+            char name[NAME];
+            if (word_of(choices[i].names, column, name)) {
+                setenv(choices[i].variable, name, 1);
+                any = 1;
+            }
+        }
+        if (!any)
+            return 0;
+        CREW_CHECK(c, rank, join(c, rank, s, 20000, &g) == OAR_OK);
+        CREW_CHECK(c, rank, do_all(c, rank, g) == 0);
+        oar_group_destroy(g);
+    }
+}
+
+static void every_algorithm_gives_what_it_should(void **state)
+{
+    run_plain(3, try_every_way, "every algorithm, 3 ranks");
+    run_plain(4, try_every_way, "every algorithm, 4 ranks");
+}
+
+static int ask_for_nonsense(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    const char *text;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, s, 20000, &g) == OAR_E_ARG);
+    text = oar_last_error_text();
+    CREW_CHECK(c, rank, strstr(text, s->variable) != NULL);
+    CREW_CHECK(c, rank, strstr(text, "nonsense") != NULL);
+    for (int i = 0;; i++) {
+        char name[NAME];
+        if (!word_of(choices[s->kind].names, i, name))
+            break;
+        CREW_CHECK(c, rank, strstr(text, name) != NULL);
+    }
+    return 0;
+}
+
+static void a_name_that_is_none_is_refused_with_those_there_are(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+
+    for (s->kind = 0; s->kind < CHOICES; s->kind++) {
+        s->variable = choices[s->kind].variable;
+        s->value = "nonsense";
+        run(2, ask_for_nonsense, s, s->variable);
+    }
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- several at once ----------------------------------------------------- */
+
+enum { MANY = 11 };
+
+static int post_many(crew *c, int rank, void *arg)
+{
+    static float data[MANY][ODD];
+    oar_work *work[MANY];
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+    for (int i = 0; i < MANY; i++) {
+        give(data[i], ODD - (size_t)i, rank);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, floats(data[i], ODD - (size_t)i), OAR_SUM,
+                                  NULL, &work[i]) == OAR_OK);
+    }
+    for (int i = MANY - 1; i >= 0; i--) {
+        CREW_CHECK(c, rank, oar_work_wait(work[i]) == OAR_OK);
+        CREW_CHECK(c, rank, is_sum(data[i], 0, ODD - (size_t)i, c->ranks));
+        oar_work_release(work[i]);
+    }
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void collectives_under_way_at_once_do_not_mix(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+    static const char *const threads[] = { "1", "3", "8" };
+
+    s->variable = "OARSONG_GLOO_THREADS";
+    for (int i = 0; i < 3; i++) {
+        s->value = threads[i];
+        run(RANKS, post_many, s, threads[i]);
+    }
+    crew_drop_page(s, sizeof *s);
+}
+
+/* Rank 0 begins a collective and then sends; the others receive first. */
+static int send_behind(crew *c, int rank, void *arg)
+{
+    static float data[LARGE];
+    float word = 5;
+    oar_work *work = NULL;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+    give(data, LARGE, rank);
+    for (int i = 0; i < 3; i++) {
+        if (rank != 0)
+            CREW_CHECK(c, rank,
+                       oar_recv(g, floats(&word, 1), 0, i, NULL, NULL) ==
+                           OAR_OK);
+        give(data, LARGE, rank);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, floats(data, LARGE), OAR_SUM, NULL,
+                                  &work) == OAR_OK);
+        for (int r = 1; rank == 0 && r < c->ranks; r++)
+            CREW_CHECK(c, rank,
+                       oar_send(g, floats(&word, 1), r, i, NULL, NULL) ==
+                           OAR_OK);
+        CREW_CHECK(c, rank, oar_work_wait(work) == OAR_OK);
+        oar_work_release(work);
+        CREW_CHECK(c, rank, is_sum(data, 0, LARGE, c->ranks));
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_message_passes_a_collective_that_waits_for_it(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+
+    s->variable = "OARSONG_GLOO_ALLREDUCE";
+    s->value = "ring";
+    run(RANKS, send_behind, s, "ring");
+    s->value = "halving_doubling";
+    run(RANKS, send_behind, s, "halving_doubling");
+    crew_drop_page(s, sizeof *s);
+}
+
+static int block(crew *c, int rank, void *arg)
+{
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+    CREW_CHECK(c, rank, do_all(c, rank, g) == 0);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void collectives_can_block_their_caller(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+
+    s->variable = "OARSONG_GLOO_BLOCKING";
+    s->value = "1";
+    run(RANKS, block, s, "blocking");
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- faults -------------------------------------------------------------- */
+
+/* What each survivor was told. */
+static int note(crew *c, int rank, scene *s, oar_group *g, oar_status status)
+{
+    int64_t since;
+
+    s->record[rank].size = sizeof s->record[rank];
+    CREW_CHECK(c, rank, oar_group_fault(g, &s->record[rank]) == status);
+    since = oari_now_ns();
+    oar_group_destroy(g);
+    CREW_CHECK(c, rank, crew_ms_since(since) < 5000);
+    return 0;
+}
+
+static oar_status call_large(oar_group *g, int kind, float *a, float *b,
+                             int rank)
+{
+    size_t part = LARGE / 8;
+
+    switch (kind) {
+    case OAR_COLL_BROADCAST:
+        return oar_broadcast(g, floats(a, LARGE), RANKS - 1, NULL, NULL);
+    case OAR_COLL_ALL_GATHER:
+        return oar_all_gather(g, floats(a, part), floats(b, part * RANKS), NULL,
+                              NULL);
+    case OAR_COLL_ALL_TO_ALL:
+        return oar_all_to_all(g, floats(a, part * RANKS),
+                              floats(b, part * RANKS), NULL, NULL);
+    case OAR_COLL_BARRIER: return oar_barrier(g, NULL, NULL);
+    case OAR_COLL_REDUCE_SCATTER: /* planned over messages */
+        return oar_reduce_scatter(g, floats(a, part * RANKS), floats(b, part),
+                                  OAR_SUM, NULL, NULL);
+    default: return oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, NULL);
+    }
+}
+
+/* The last rank dies while the others are in the collective. */
+static int lose_a_peer(crew *c, int rank, void *arg)
+{
+    static float a[LARGE], b[LARGE];
+    scene *s = arg;
+    oar_group *g;
+    int64_t since;
+    oar_status status;
+
+    CREW_CHECK(c, rank, join(c, rank, s, 60000, &g) == OAR_OK);
+    CREW_CHECK(c, rank, call_large(g, s->kind, a, b, rank) == OAR_OK);
+    if (rank == RANKS - 1) {
+        crew_await(&s->ready, RANKS - 1, TOLD_MS);
+        raise(SIGKILL);
+    }
+    crew_raise(&s->ready);
+    since = oari_now_ns();
+    status = call_large(g, s->kind, a, b, rank);
+    CREW_CHECK(c, rank, status == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    CREW_CHECK(c, rank, oar_last_error()->peer == RANKS - 1);
+    return note(c, rank, s, g, OAR_E_PEER);
+}
+
+static void lose_in(int kind, const char *blocking)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->kind = kind;
+    s->variable = blocking != NULL ? "OARSONG_GLOO_BLOCKING" : NULL;
+    s->value = blocking;
+    crew_start(&c, RANKS, lose_a_peer, s, "death in %s%s",
+               oar_coll_name((oar_coll)kind),
+               blocking != NULL ? ", blocking" : "");
+    crew_expect(&c, RANKS - 1, 128 + SIGKILL);
+    for (int r = 0; r < RANKS - 1; r++)
+        crew_expect(&c, r, 0);
+    for (int r = 0; r < RANKS - 1; r++)
+        assert_int_equal(s->record[r].peer, RANKS - 1);
+    assert_string_equal(s->record[0].text, s->record[1].text);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void the_rank_that_died_is_named_by_all_others(void **state)
+{
+    static const int kinds[] = { OAR_COLL_ALL_REDUCE, OAR_COLL_BROADCAST,
+                                 OAR_COLL_ALL_GATHER, OAR_COLL_ALL_TO_ALL,
+                                 OAR_COLL_BARRIER,    OAR_COLL_REDUCE_SCATTER };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        lose_in(kinds[i], NULL);
+}
+
+static void who_blocks_hears_of_a_death_too(void **state)
+{
+    lose_in(OAR_COLL_ALL_REDUCE, "1");
+}
+
+/* The last rank stops in the middle of it, with data on the way. */
+static int wait_for_a_stopped_one(crew *c, int rank, void *arg)
+{
+    static float a[LARGE], b[LARGE];
+    scene *s = arg;
+    oar_group *g;
+    oar_work *work;
+
+    CREW_CHECK(c, rank, join(c, rank, s, 1500, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == RANKS - 1) {
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, &work) ==
+                       OAR_OK);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    crew_await(&s->ready, 1, TOLD_MS); /* until it is stopped */
+    CREW_CHECK(c, rank,
+               call_large(g, OAR_COLL_ALL_REDUCE, a, b, rank) == OAR_E_TIMEOUT);
+    return note(c, rank, s, g, OAR_E_TIMEOUT);
+}
+
+static void nobody_waits_for_a_stopped_rank_beyond_the_timeout(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    crew_start(&c, RANKS, wait_for_a_stopped_one, s, "a stopped rank");
+    assert_true(crew_wait_stopped(&c, RANKS - 1, CREW_PATIENCE_MS));
+    crew_raise(&s->ready);
+    for (int r = 0; r < RANKS - 1; r++)
+        crew_expect(&c, r, 0);
+    kill(c.pid[RANKS - 1], SIGKILL);
+    crew_expect(&c, RANKS - 1, 128 + SIGKILL);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+/* Rank 0 begins a collective to which nobody comes; messages to a peer and back
+ * see to it that it is under way when the abort comes. */
+static int exchange(crew *c, int rank, oar_group *g)
+{
+    float word = 3;
+
+    for (int i = 0; i < 5 && rank < 2; i++) {
+        oar_span span = floats(&word, 1);
+        CREW_CHECK(c, rank,
+                   (rank == 0 ? oar_send(g, span, 1, i, NULL, NULL)
+                              : oar_recv(g, span, 0, i, NULL, NULL)) == OAR_OK);
+        CREW_CHECK(c, rank,
+                   (rank == 0 ? oar_recv(g, span, 1, i, NULL, NULL)
+                              : oar_send(g, span, 0, i, NULL, NULL)) == OAR_OK);
+    }
+    return 0;
+}
+
+static int give_up(crew *c, int rank, void *arg)
+{
+    static float a[LARGE];
+    scene *s = arg;
+    oar_group *g;
+    oar_work *work = NULL;
+    int64_t since;
+
+    CREW_CHECK(c, rank, join(c, rank, s, 60000, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 0)
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, &work) ==
+                       OAR_OK);
+    CREW_CHECK(c, rank, exchange(c, rank, g) == 0);
+    if (rank != 0) { /* is there all the time */
+        CREW_CHECK(c, rank, crew_await(&s->over, 1, CREW_PATIENCE_MS));
+        oar_group_destroy(g);
+        return 0;
+    }
+    since = oari_now_ns();
+    oar_group_abort(g, "enough");
+    CREW_CHECK(c, rank, oar_work_wait(work) == OAR_E_ABORTED);
+    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    oar_work_release(work);
+    crew_raise(&s->over);
+    return note(c, rank, s, g, OAR_E_ABORTED);
+}
+
+static void an_abort_ends_a_wait_for_a_living_peer(void **state)
+{
+    run_plain(RANKS, give_up, "an abort");
+}
+
+/* ---- wrong programs ------------------------------------------------------ */
+
+/* What the last rank calls where the others call all_reduce of 1003 f32. */
+static const struct {
+    const char *name, *says[2];
+} wrongs[] = {
+    { "another collective",
+      { "rank 0 calls all_reduce of 1003 f32 sum at gloo_test.c:",
+        "rank 2 calls broadcast of 1003 f32 from 0 at gloo_test.c:" } },
+    { "another count",
+      { "rank 0 says count 1003 at gloo_test.c:",
+        "rank 2 says count 1002 at gloo_test.c:" } },
+    { "another dtype",
+      { "rank 0 says dtype f32 at gloo_test.c:",
+        "rank 2 says dtype f64 at gloo_test.c:" } },
+    { "another operator",
+      { "rank 0 says op sum at gloo_test.c:",
+        "rank 2 says op max at gloo_test.c:" } },
+    { "what Gloo does not do",
+      { "rank 0 says dtype f32 at gloo_test.c:",
+        "rank 2 says dtype bf16 at gloo_test.c:" } },
+};
+enum { WRONGS = sizeof wrongs / sizeof *wrongs };
+
+static oar_status call_wrongly(oar_group *g, int kind, double *room)
+{
+    switch (kind) {
+    case 0:
+        return oar_broadcast(g, oar_span_of(room, ODD, OAR_F32), 0, NULL, NULL);
+    case 1:
+        return oar_all_reduce(g, oar_span_of(room, ODD - 1, OAR_F32), OAR_SUM,
+                              NULL, NULL);
+    case 2:
+        return oar_all_reduce(g, oar_span_of(room, ODD, OAR_F64), OAR_SUM, NULL,
+                              NULL);
+    case 3:
+        return oar_all_reduce(g, oar_span_of(room, ODD, OAR_F32), OAR_MAX, NULL,
+                              NULL);
+    default:
+        return oar_all_reduce(g, oar_span_of(room, ODD, OAR_BF16), OAR_SUM,
+                              NULL, NULL);
+    }
+}
+
+static int differ(crew *c, int rank, void *arg)
+{
+    static double room[ODD];
+    scene *s = arg;
+    oar_group *g;
+    int64_t since;
+    oar_status status;
+
+    CREW_CHECK(c, rank, join(c, rank, s, 60000, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    since = oari_now_ns();
+    if (rank == RANKS - 1)
+        status = call_wrongly(g, s->kind, room);
+    else
+        status = oar_all_reduce(g, oar_span_of(room, ODD, OAR_F32), OAR_SUM,
+                                NULL, NULL);
+    if (status == OAR_OK) /* it was rooted: the next one tells */
+        status = oar_barrier(g, NULL, NULL);
+    CREW_CHECK(c, rank, status == OAR_E_MISMATCH);
+    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    return note(c, rank, s, g, OAR_E_MISMATCH);
+}
+
+static void ranks_that_call_different_things_are_both_named(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+
+    for (s->kind = 0; s->kind < WRONGS; s->kind++) {
+        run(RANKS, differ, s, wrongs[s->kind].name);
+        for (int r = 0; r < RANKS; r++)
+            for (int side = 0; side < 2; side++)
+                if (strstr(s->record[r].text, wrongs[s->kind].says[side]) ==
+                    NULL)
+                    fail_msg("rank %d: %s", r, s->record[r].text);
+    }
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- what is left -------------------------------------------------------- */
+
+static int threads(void)
+{
+    DIR *folder = opendir("/proc/self/task");
+    int count = 0;
+
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+static int come_and_go(crew *c, int rank, void *arg)
+{
+    int before_threads = 0, before_descriptors = 0;
+    oar_group *g;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+        CREW_CHECK(c, rank, do_all(c, rank, g) == 0);
+        oar_group_destroy(g);
+        if (round == 0) { /* what the library keeps is there now */
+            before_threads = threads();
+            before_descriptors = crew_descriptors();
+        }
+        CREW_CHECK(c, rank, threads() <= before_threads);
+        CREW_CHECK(c, rank, crew_descriptors() <= before_descriptors);
+    }
+    return 0;
+}
+
+static void groups_that_go_leave_no_thread_and_no_descriptor(void **state)
+{
+    run_plain(RANKS, come_and_go, "coming and going");
+}
+
+static int is_there(void)
+{
+    const char *build = getenv("OARSONG_BUILD_DIR");
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/lib",
+             build != NULL ? build : "build/release");
+    setenv("OARSONG_PLUGIN_PATH", path, 0);
+    if (oar_backend_available("gloo", NULL) == OAR_OK)
+        return 1;
+    printf("skipped: %s\n", oar_last_error_text());
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_algorithm_gives_what_it_should),
+        cmocka_unit_test(a_name_that_is_none_is_refused_with_those_there_are),
+        cmocka_unit_test(collectives_under_way_at_once_do_not_mix),
+        cmocka_unit_test(a_message_passes_a_collective_that_waits_for_it),
+        cmocka_unit_test(collectives_can_block_their_caller),
+        cmocka_unit_test(the_rank_that_died_is_named_by_all_others),
+        cmocka_unit_test(who_blocks_hears_of_a_death_too),
+        cmocka_unit_test(nobody_waits_for_a_stopped_rank_beyond_the_timeout),
+        cmocka_unit_test(an_abort_ends_a_wait_for_a_living_peer),
+        cmocka_unit_test(ranks_that_call_different_things_are_both_named),
+        cmocka_unit_test(groups_that_go_leave_no_thread_and_no_descriptor),
+    };
+
+    if (!is_there())
+        return SKIPPED;
+    return cmocka_run_group_tests_name("gloo", tests, NULL, NULL);
+}
