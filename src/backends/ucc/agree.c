@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* agree: what ranks must have in common before UCC meets itself: its version,
+ * which its own exchange does not check, and what rank 0 wants of bf16. */
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backends/ucc/engine.h"
+#include "base/alloc.h"
+
+/* What a rank shows. */
+typedef struct hello {
+    char version[28];
+    int32_t takes_bf16;
+} hello;
+
+static int wants_bf16(void)
+{
+    const char *text = getenv("OARSONG_UCC_BF16");
+
+    return text != NULL &&
+           (strcmp(text, "1") == 0 || strcmp(text, "on") == 0 ||
+            strcmp(text, "yes") == 0 || strcmp(text, "true") == 0);
+}
+
+static oar_status check(const oari_ucc *u, const hello *mine, hello *row)
+{
+    for (int r = 0; r < u->ranks; r++) {
+        row[r].version[sizeof row[r].version - 1] = 0;
+        if (strcmp(row[r].version, mine->version) != 0)
+            return oar_backend_fail(OAR_E_MISMATCH,
+                                    "rank %d has UCC %s, this rank %s", r,
+                                    row[r].version, mine->version);
+    }
+    return OAR_OK;
+}
+
+oar_status oari_ucc_agree(oari_ucc *u)
+{
+    hello mine = { .takes_bf16 = wants_bf16() };
+    hello *row = oari_alloc((size_t)u->ranks, sizeof *row);
+    oar_status status;
+
+    if (row == NULL)
+        return OAR_E_NOMEM;
+    snprintf(mine.version, sizeof mine.version, "%s", ucc_get_version_string());
+    status = oari_ucc_meeting_exchange(&u->meeting, &mine, row, sizeof mine);
+    if (status == OAR_OK)
+        status = check(u, &mine, row);
+    u->takes_bf16 = row[0].takes_bf16;
+    oari_free(row);
+    return status;
+}
