@@ -3,14 +3,18 @@
  *
  * A backend moves messages between ranks (send and recv; the core then plans
  * every collective over it), or runs collectives of its own (post), or both.
- * What it lacks is filled in from the core's planners. One driver at a time
- * calls these functions, except `abort` and `wake`, which any thread may call
- * at any time between open and close. None of them may block.
+ * What it lacks is filled in from the core's planners: over its own messages,
+ * or, if it has none, over links that the core makes beside it. One driver at a
+ * time calls these functions, except `abort` and `wake`, which any thread may
+ * call at any time between open and close. None of them may block.
  *
  * A backend outside this library is a shared object that exports one function,
  * oar_backend_plugin, and is named by its path:
  *
  *     OARSONG_BACKEND=./libcarrier.so oarsong run -n 2 ./train
+ *
+ * or by NAME, if it is called liboarsong-NAME.so and lies in a folder of
+ * OARSONG_PLUGIN_PATH, beside this library, or in the folder oarsong/ there.
  */
 #ifndef OARSONG_BACKEND_H
 #define OARSONG_BACKEND_H
@@ -22,7 +26,7 @@ OAR_BEGIN_DECLS
 
 /* Grows when a table made for an older library no longer works. Appending to a
  * struct that begins with its size does not count. */
-#define OAR_BACKEND_ABI 1
+#define OAR_BACKEND_ABI 2
 
 /* name, value, text. Values are part of the ABI. */
 #define OAR_COLL_LIST(X)                            \
@@ -76,7 +80,12 @@ enum {
     OAR_CAN_ANY = 1 << 0,         /* receive from any source, with any tag */
     OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
     OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
-    OAR_CAN_MEMORY = 1 << 3       /* ranks reach each other's memory */
+    OAR_CAN_MEMORY = 1 << 3,      /* ranks reach each other's memory */
+    OAR_WANTS_LINKS = 1 << 4 /* not what it can do: the core is to make links of
+                                its own beside it (as the backend native does),
+                                which find peers that are gone, tell faults and
+                                compare what ranks call. A must for one that has
+                                no messages of its own */
 };
 
 /* One message under way. The core owns the struct and leaves it where it is
@@ -121,7 +130,10 @@ typedef struct oar_collective {
     double weight;
 } oar_collective;
 
-/* Starts it; `done` is completed like a message (its data is not used). */
+/* Starts it; `done` is completed like a message (its data is not used). The
+ * call and what it points to live until then. Ranks post in the same order;
+ * several may be under way. What reaches it: calls that `takes` takes, without
+ * `canonical`, of a known size, for which no algorithm is forced. */
 typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
                                   oar_transfer *done);
 
@@ -167,6 +179,11 @@ typedef struct oar_backend_ops {
      * any as in oar_transfer), and which. (optional: OAR_CAN_PROBE) */
     int (*peek)(void *self, int peer, uint64_t tag, uint64_t any,
                 oar_envelope *found);
+
+    /* Whether post can do this one. All ranks must answer alike: so by nothing
+     * but kind, op, dtype, root, whether there are counts, and how many
+     * elements there are where there are none. (optional: all its kind) */
+    int (*takes)(void *self, const oar_collective *call);
 
     /* (in-tree only, NULL otherwise) */
     struct oari_board *(*board)(void *self);

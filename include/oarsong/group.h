@@ -166,10 +166,10 @@ OAR_API oar_status oar_group_fault(const oar_group *group, oar_error *record);
 /* "This part may be slow": from begin to end, and at most timeout_ms (below 0:
  * as long as it lasts), no operation on the group runs out of time that waits
  * for this rank, or that this rank waits in; one that would have gets its usual
- * time again when the scope is over. Peers on the same host see the scope, and
- * name it in what they report; for peers on other hosts, open it on every rank.
- * Scopes may nest: the longest counts. A death, an abort or a mismatch ends
- * operations at once as ever.
+ * time again when the scope is over. Peers see the scope, and name it in what
+ * they report (on a backend without OAR_CAN_PROBE they do not: there, open it
+ * on every rank). Scopes may nest: the longest counts. A death, an abort or a
+ * mismatch ends operations at once as ever.
  *
  *     oar_timeout_scope *slow;
  *     oar_timeout_scope_begin(group, "checkpoint", 30 * 60 * 1000, &slow);

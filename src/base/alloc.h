@@ -7,16 +7,18 @@
 
 #include <oarsong/memory.h>
 
+#include "base/plugin.h"
+
 /* Zeroed memory for count things of size bytes each, or NULL with the last
  * error set. A count of 0 gives a pointer that can be freed. */
-void *oari_alloc(size_t count, size_t size);
+OARI_FOR_PLUGINS void *oari_alloc(size_t count, size_t size);
 
 /* The same, not zeroed, at a multiple of align (a power of two). */
 void *oari_alloc_aligned(size_t align, size_t bytes);
 
 char *oari_strdup(const char *text);
 
-void oari_free(void *memory);
+OARI_FOR_PLUGINS void oari_free(void *memory);
 
 /* For allocations that do not come from the heap (segments, mappings): whether
  * this one may go ahead. Returns 0, with the last error set, when a test asked

@@ -5,13 +5,15 @@
 
 #include <oarsong/status.h>
 
+#include "base/plugin.h"
+
 /* Writes the calling thread's last error (status, errno at entry for
  * OAR_E_SYSTEM, text) and returns status, so that a function can end with
  *     return oari_fail(OAR_E_SYSTEM, "open %s", path);
  * For OAR_E_SYSTEM the text of errno is appended. Said once, by whoever knows
  * the cause first; callers above pass the status on in silence. */
-oar_status oari_fail(oar_status status, const char *format, ...)
-    OAR_PRINTF(2, 3);
+OARI_FOR_PLUGINS oar_status oari_fail(oar_status status, const char *format,
+                                      ...) OAR_PRINTF(2, 3);
 
 /* Says which rank the last error is about, and returns status:
  *     return oari_about(rank, oari_fail(OAR_E_TIMEOUT, ...)); */

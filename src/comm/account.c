@@ -265,7 +265,10 @@ static void add_side(line *to, const pair *p, int side)
     }
     add(to, "says ");
     if (add_fields(to, t, other) == 0)
-        add(to, side == 0 ? "counts of the parts" : "other counts");
+        add(to, "%s",
+            (t->form & OARI_FORM_PARTS) == 0 ? "the same"
+            : side == 0                      ? "counts of the parts"
+                                             : "other counts");
     add_site(to, t);
 }
 
@@ -318,6 +321,17 @@ static void sign(oar_error *record, const oari_account *by, int peer,
     copy(record->label, sizeof record->label, t->label);
 }
 
+/* Two that are the same differ in what came before them: what each rank did
+ * then is not known any more. */
+static int differ_before(const pair *p)
+{
+    const oari_told *a = p->told[0], *b = p->told[1];
+    line nowhere = { 0 };
+
+    return a->site[0] != 0 && b->site[0] != 0 && same_name(a, b) &&
+           (a->form & OARI_FORM_PARTS) == 0 && add_fields(&nowhere, a, b) == 0;
+}
+
 static void judge_pair(const oari_account *const *account, int ranks,
                        uint64_t number, const pair *p, oar_error *record)
 {
@@ -328,6 +342,8 @@ static void judge_pair(const oari_account *const *account, int ranks,
     add_side(&to, p, 0);
     add(&to, ",");
     add_side(&to, p, 1);
+    if (differ_before(p))
+        add(&to, ", but one before it, too long ago to tell, was not the same");
     add_party(&to, account, ranks, number, p);
     sign(record, account[p->rank[0]], p->rank[1], p->told[0]);
 }

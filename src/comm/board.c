@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 2, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
+enum { CONTROL_VERSION = 3, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -234,6 +234,42 @@ int oari_meet_missing(const oari_board *board)
     return -1;
 }
 
+/* ---- collectives of a foreign engine ------------------------------------- */
+
+void oari_board_post(oari_board *board, uint64_t number, uint64_t link)
+{
+    oari_posted *p =
+        &board->control[board->rank]->posted[number % OARI_POSTS_KEPT];
+
+    atomic_store_explicit(&p->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&p->link, link, memory_order_relaxed);
+    atomic_store_explicit(&p->number, number, memory_order_release);
+}
+
+int oari_board_has_posted(const oari_board *board, int rank, uint64_t number)
+{
+    const oari_posted *p =
+        &board->control[rank]->posted[number % OARI_POSTS_KEPT];
+
+    return atomic_load_explicit(&p->number, memory_order_acquire) >= number;
+}
+
+int oari_board_differs(const oari_board *board, int rank, uint64_t number,
+                       uint64_t link)
+{
+    const oari_posted *p =
+        &board->control[rank]->posted[number % OARI_POSTS_KEPT];
+    uint64_t theirs;
+
+    if (atomic_load_explicit(&p->number, memory_order_acquire) != number)
+        return 0;
+    theirs = atomic_load_explicit(&p->link, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    return theirs != link &&
+           atomic_load_explicit(&p->number, memory_order_relaxed) == number;
+}
+
 /* ---- waking and sleeping --------------------------------------------------
  */
 
@@ -261,12 +297,13 @@ void oari_board_awake(oari_board *board)
                           memory_order_relaxed);
 }
 
-void oari_board_sleep(oari_board *board, int64_t deadline_ns)
+void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns)
 {
-    struct pollfd wait = { board->wait_fd, POLLIN, 0 };
+    struct pollfd wait[] = { { board->wait_fd, POLLIN, 0 },
+                             { other, POLLIN, 0 } };
     uint64_t drained;
 
-    poll(&wait, 1, oari_deadline_left_ms(deadline_ns));
+    poll(wait, 2, oari_deadline_left_ms(deadline_ns));
     oari_board_awake(board);
     if (read(board->event[board->rank], &drained, sizeof drained) < 0)
         drained = 0; /* nothing there: the deadline, or a peer's end */

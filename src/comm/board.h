@@ -54,6 +54,14 @@ static inline unsigned char *oari_line_data(oari_line *line)
 /* How a rank is gone. */
 enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
 
+/* Collectives that ranks have given to a foreign engine, which compares
+ * nothing: the newest few of each rank, by number. */
+enum { OARI_POSTS_KEPT = 16 };
+typedef struct oari_posted {
+    _Atomic uint64_t number; /* 0: being written */
+    _Atomic uint64_t link;   /* history.h */
+} oari_posted;
+
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
 /* The head of a control block. What follows is found by oari_board_layout. */
@@ -79,6 +87,7 @@ typedef struct oari_control {
     /* what it says in a council; the stamp is odd while it is written */
     _Alignas(128) _Atomic uint64_t note_stamp;
     _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
+    _Alignas(128) oari_posted posted[OARI_POSTS_KEPT];
 } oari_control;
 
 /* Offsets in a control block. */
@@ -180,6 +189,17 @@ static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
     return board->line[rank][board->meeting & 1];
 }
 
+/* ---- collectives of a foreign engine ------------------------------------- */
+
+/* I am about to begin that one. */
+void oari_board_post(oari_board *board, uint64_t number, uint64_t link);
+
+/* Whether a rank on the board has begun it; and if so, whether, as far as can
+ * still be told, it is another one than mine. */
+int oari_board_has_posted(const oari_board *board, int rank, uint64_t number);
+int oari_board_differs(const oari_board *board, int rank, uint64_t number,
+                       uint64_t link);
+
 /* ---- waking and sleeping --------------------------------------------------
  */
 
@@ -190,10 +210,11 @@ void oari_board_notify(oari_board *board, int rank);
 void oari_board_wake(oari_board *board);
 
 /* Announces that this rank is going to sleep; the caller must look once more
- * for work after it. Then sleeps until woken or the deadline. awake is said
- * when it did not sleep after all. */
+ * for work after it. Then sleeps until woken, the deadline, or until the other
+ * descriptor is readable (-1: none). awake is said when it did not sleep after
+ * all. */
 void oari_board_arm(oari_board *board);
-void oari_board_sleep(oari_board *board, int64_t deadline_ns);
+void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns);
 void oari_board_awake(oari_board *board);
 
 /* ---- faults ---------------------------------------------------------------

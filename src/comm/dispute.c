@@ -13,33 +13,24 @@
 #include "base/status.h"
 #include "comm/account.h"
 #include "comm/kin.h"
+#include "comm/letters.h"
 
 enum {
-    SPEAK_MS = 1000,   /* for all to say what they did */
-    HEAR_MS = 1500,    /* who is only told leaves the verdict to others */
-    COME_MS = 500,     /* for who is told to come to that collective, too */
-    ASK_ALL = 64,      /* ranks; in larger groups only who is waited for */
-    LETTERS_OF_ONE = 4 /* under way to one rank */
+    SPEAK_MS = 1000, /* for all to say what they did */
+    HEAR_MS = 1500,  /* who is only told leaves the verdict to others */
+    COME_MS = 500,   /* for who is told to come to that collective, too */
+    ASK_ALL = 64     /* ranks; in larger groups only who is waited for */
 };
 
 static const uint64_t account_tag = UINT64_C(3) << 61;
 
 int64_t oari_dispute_ask_ms = 1000;
 
-typedef struct letter {
-    struct letter *next;
-    oar_transfer transfer;
-    oari_account account;
-} letter;
-
 struct oari_dispute {
     int ranks;
-    letter *letters;           /* under way */
-    int *under_way;            /* by rank: how many of them */
+    oari_letters letters;
     unsigned char *unanswered; /* by rank: a question of mine */
-    oar_transfer taking;
-    int takes;
-    oari_account heard; /* being taken */
+    oari_account heard;        /* being read */
 
     uint64_t waits_for; /* the collective that waits, and since when */
     int64_t since_ns;
@@ -62,21 +53,24 @@ struct oari_dispute {
 
 /* ---- making -------------------------------------------------------------- */
 
-oar_status oari_dispute_create(int ranks, oari_dispute **dispute)
+oar_status oari_dispute_create(const oar_group *group, oari_dispute **dispute)
 {
-    size_t n = (size_t)ranks;
+    size_t n = (size_t)group->ranks;
     oari_dispute *d = oari_alloc(1, sizeof *d);
 
     if (d == NULL)
         return OAR_E_NOMEM;
-    d->ranks = ranks;
-    d->under_way = oari_alloc(n, sizeof *d->under_way);
+    d->ranks = group->ranks;
+    d->letters = (oari_letters){ .by = group->backend,
+                                 .self = group->self,
+                                 .tag = account_tag,
+                                 .bytes = sizeof(oari_account) };
     d->is_in = oari_alloc(n, sizeof *d->is_in);
     d->said = oari_alloc(n, sizeof *d->said);
     d->elsewhere = oari_alloc(n, 1);
     d->unanswered = oari_alloc(n, 1);
-    if (d->elsewhere == NULL || d->unanswered == NULL || d->under_way == NULL ||
-        d->is_in == NULL || d->said == NULL) {
+    if (d->elsewhere == NULL || d->unanswered == NULL || d->is_in == NULL ||
+        d->said == NULL || oari_letters_init(&d->letters, d->ranks) != OAR_OK) {
         oari_dispute_destroy(d);
         return OAR_E_NOMEM;
     }
@@ -88,10 +82,7 @@ void oari_dispute_destroy(oari_dispute *dispute)
 {
     if (dispute == NULL)
         return;
-    for (letter *l = dispute->letters, *next; l != NULL; l = next) {
-        next = l->next;
-        oari_free(l);
-    }
+    oari_letters_clear(&dispute->letters);
     for (int r = 0; dispute->said != NULL && r < dispute->ranks; r++)
         if (dispute->said[r] != &dispute->own)
             oari_free(dispute->said[r]);
@@ -100,7 +91,6 @@ void oari_dispute_destroy(oari_dispute *dispute)
     oari_free(dispute->is_in);
     oari_free(dispute->elsewhere);
     oari_free(dispute->unanswered);
-    oari_free(dispute->under_way);
     oari_free(dispute);
 }
 
@@ -140,46 +130,16 @@ static void account_of(const oar_group *g, uint64_t number, oari_account *a)
     a->elsewhere = (uint32_t)oari_kin_last(g, a->last, sizeof a->last);
 }
 
-static void drop_letters(oari_dispute *d)
-{
-    letter **at = &d->letters, *l;
-
-    while ((l = *at) != NULL) {
-        if (!l->transfer.done) {
-            at = &l->next;
-            continue;
-        }
-        *at = l->next;
-        d->under_way[l->transfer.peer]--;
-        oari_free(l);
-    }
-}
-
 /* What cannot be sent is not said: the others have their deadlines. */
 static void say(oar_group *g, int to, const oari_account *account)
 {
     oari_dispute *d = g->engine.dispute;
     int asks = account->kind == OARI_ASKS && account->wants == 0;
-    letter *l;
 
-    if (to == g->rank || d->under_way[to] >= LETTERS_OF_ONE ||
-        (asks && d->unanswered[to]) || oari_group_gone(g, to) ||
-        (l = oari_alloc(1, sizeof *l)) == NULL)
+    if (to == g->rank || (asks && d->unanswered[to]) || oari_group_gone(g, to))
         return;
-    l->account = *account;
-    l->transfer = (oar_transfer){ .size = sizeof l->transfer,
-                                  .peer = to,
-                                  .tag = account_tag,
-                                  .data = &l->account,
-                                  .bytes = sizeof l->account };
-    if (g->backend->send(g->self, &l->transfer) != OAR_OK) {
-        oari_free(l);
-        return;
-    }
-    l->next = d->letters;
-    d->letters = l;
-    d->under_way[to]++;
-    d->unanswered[to] |= asks;
+    if (oari_letters_send(&d->letters, to, account))
+        d->unanswered[to] |= asks;
 }
 
 static void say_to_all(oar_group *g, const oari_account *account)
@@ -411,27 +371,11 @@ static void hear(oar_group *g, oari_account *a, int from)
 static int hear_next(oar_group *g)
 {
     oari_dispute *d = g->engine.dispute;
-    oar_envelope e = { .size = sizeof e };
-    oar_transfer *t = &d->taking;
+    int from = oari_letters_next(&d->letters, &d->heard);
 
-    if (!d->takes) {
-        if (!g->backend->peek(g->self, -1, account_tag, 0, &e))
-            return 0;
-        *t = (oar_transfer){ .size = sizeof *t,
-                             .peer = e.source,
-                             .tag = account_tag,
-                             .data = &d->heard,
-                             .bytes = sizeof d->heard };
-        if (g->backend->recv(g->self, t) != OAR_OK)
-            return 0;
-        d->takes = 1;
-    }
-    if (!t->done)
-        return 0;
-    d->takes = 0;
-    if (t->status == OAR_OK)
-        hear(g, &d->heard, t->peer);
-    return 1;
+    if (from >= 0)
+        hear(g, &d->heard, from);
+    return from >= 0;
 }
 
 /* ---- asking -------------------------------------------------------------- */
@@ -511,8 +455,8 @@ static int bring_mail(oar_group *g)
 {
     const oari_board *b = g->engine.lane->exec.board;
 
-    if (b == NULL || b->member != NULL || g->backend->progress == NULL ||
-        g->backend->progress(g->self) == OAR_OK)
+    if (((b == NULL || b->member != NULL) && g->foreign.ops == NULL) ||
+        g->backend->progress == NULL || g->backend->progress(g->self) == OAR_OK)
         return 1;
     oari_group_break(g, NULL, -1);
     return 0;
@@ -526,7 +470,6 @@ void oari_dispute_look(oar_group *group)
         return;
     if (!bring_mail(group))
         return;
-    drop_letters(d);
     while (!oari_group_broken(group) && hear_next(group))
         ;
     if (!d->open)

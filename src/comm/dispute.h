@@ -24,7 +24,7 @@ typedef struct oari_dispute oari_dispute;
 /* How long a collective waits before it asks; tests make it shorter. */
 extern int64_t oari_dispute_ask_ms;
 
-oar_status oari_dispute_create(int ranks, oari_dispute **dispute);
+oar_status oari_dispute_create(const oar_group *group, oari_dispute **dispute);
 /* When the backend has been closed. NULL is fine. */
 void oari_dispute_destroy(oari_dispute *dispute);
 

@@ -56,6 +56,7 @@ static void finish_broken(oar_group *g)
         g->backend->abort(g->self, g->fault.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
+    oari_foreign_abort(g);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
             oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
@@ -140,8 +141,9 @@ static void start_message(oar_group *g, oar_work *work)
     while (*end != NULL)
         end = &(*end)->next;
     *end = work;
-    status = work->call.kind == OAR_COLL_SEND ? g->backend->send(g->self, t)
-                                              : g->backend->recv(g->self, t);
+    status = work->call.kind == OAR_COLL_SEND
+                 ? oari_carrier(g)->send(oari_carrier_self(g), t)
+                 : oari_carrier(g)->recv(oari_carrier_self(g), t);
     if (status != OAR_OK)
         oari_group_break(g, work, t->peer);
 }
@@ -184,8 +186,13 @@ static int drive_lane(oar_group *g, oari_lane *lane)
     case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
     case OARI_FAILED: break;
     }
-    if (!lane->exec.doubt.found || !oari_dispute_open(g, &lane->exec))
-        oari_group_break(g, lane->work, -1);
+    if (lane->exec.doubt.found && oari_dispute_open(g, &lane->exec))
+        return 1;
+    if (lane->exec.posted && !lane->exec.doubt.found) {
+        oari_foreign_fail(g);
+        return 0;
+    }
+    oari_group_break(g, lane->work, -1);
     return 1;
 }
 
@@ -234,6 +241,18 @@ static int more_posted(const oari_engine *e)
            e->busy - mine;
 }
 
+/* Whether the links have to be moved on, too. */
+static int links_wait(oar_group *g)
+{
+    const oari_engine *e = &g->engine;
+    const oari_board *b = e->lane->exec.board;
+
+    if (g->foreign.ops != NULL && !oari_foreign_drive(g))
+        return 0;
+    return b == NULL || b->member != NULL || e->message != NULL ||
+           oari_exec_has_messages(&e->lane->exec);
+}
+
 int oari_drive_once(oar_group *g)
 {
     oari_engine *e = &g->engine;
@@ -242,9 +261,7 @@ int oari_drive_once(oar_group *g)
     if (more_posted(e))
         take_new_work(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        (e->lane->exec.board == NULL || e->lane->exec.board->member != NULL ||
-         e->message != NULL || oari_exec_has_messages(&e->lane->exec)) &&
-        g->backend->progress(g->self) != OAR_OK)
+        links_wait(g) && g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->lane->work, -1);
     if (!oari_group_broken(g))
         moved = drive_collectives(g);
@@ -325,7 +342,7 @@ static void sleep_on_board(oar_group *g)
     if (oari_drive_once(g))
         oari_board_awake(g->board);
     else
-        oari_board_sleep(g->board, nearest_deadline(&g->engine));
+        oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
 }
 
 /* Nothing moved: spin on, yield, or sleep. */
@@ -343,6 +360,8 @@ static void be_idle(oar_group *g, idle *i)
     oari_drive_look(g);
     if (now - i->since < spin + YIELD_NS)
         sched_yield();
+    else if (g->foreign.ops != NULL)
+        oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
     else if (g->board != NULL)
         sleep_on_board(g);
     else

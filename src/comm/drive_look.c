@@ -17,6 +17,7 @@
 enum {
     LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
     PUT_OFF_NS = 200000000,    /* for the others to run out of time first */
+    MISSED_NS = 500000000,
     FIRST_OPERATIONS = 3
 };
 
@@ -66,7 +67,19 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
 /* Whether a rank that is gone still owes the collective something. */
 static int owes(const oari_exec *x, int rank)
 {
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank);
+    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank) ||
+           oari_exec_owes_post(x, rank);
+}
+
+/* A foreign engine may need a rank longer than that needs it: one that has left
+ * in good order is missed only when nothing comes of it for a while. */
+static int is_missed(oari_exec *x)
+{
+    if (!x->posted || x->post.done)
+        return 0;
+    if (x->lost_ns == 0)
+        x->lost_ns = oari_now_ns();
+    return oari_now_ns() - x->lost_ns > MISSED_NS;
 }
 
 /* A message from anybody is lost when nobody is left to send it. */
@@ -98,7 +111,8 @@ static int lost_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (oari_group_gone(g, r) && owes(&work->lane->exec, r))
+        if (oari_group_gone(g, r) &&
+            (owes(&work->lane->exec, r) || is_missed(&work->lane->exec)))
             return r;
     return -1;
 }
@@ -282,6 +296,8 @@ void oari_drive_look(oar_group *g)
     oari_dispute_look(g);
     if (oari_disputing(e->dispute))
         return; /* it has a deadline of its own */
+    oari_far_scopes_look(g);
+    oari_foreign_look(g);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
             look_at(g, e->lane[i].work);

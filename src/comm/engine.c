@@ -106,8 +106,11 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
     if (!oari_group_broken(group) && group->backend->progress != NULL &&
         group->backend->progress(group->self) != OAR_OK)
         oari_group_break(group, NULL, -1);
+    if (oari_foreign_carries(group))
+        oari_foreign_drive(group);
     if (!oari_group_broken(group))
-        there = group->backend->peek(group->self, peer, tag, any, found);
+        there = oari_carrier(group)->peek(oari_carrier_self(group), peer, tag,
+                                          any, found);
     give_token(&group->engine);
     return there;
 }

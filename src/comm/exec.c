@@ -182,6 +182,8 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->factor[exec->rank] = call->weight;
     exec->plan = &no_plan;
     exec->shows = 0;
+    if (exec->foreign != NULL && oari_exec_post(exec))
+        return OAR_OK;
     OARI_TRY(find_plan(exec));
     exec->shows = exec->plan->shows;
     if (exec->plan->most != 0 || exec->plan->work_count != 0 ||
@@ -210,6 +212,7 @@ static oari_progress run_step(oari_exec *exec, const oari_step *step)
     case OARI_RECV: return oari_run_message(exec, step);
     case OARI_WAIT: return oari_run_wait(exec, step);
     case OARI_SETTLE: return oari_run_settle(exec);
+    case OARI_POST: return oari_run_post(exec);
     case OARI_END: break;
     }
     return OARI_DONE;

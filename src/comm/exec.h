@@ -34,8 +34,11 @@ typedef struct oari_exec {
     /* set once, by the owner */
     int rank, ranks;
     oari_board *board; /* NULL: messages. One with members is that of my host */
-    const oar_backend_ops *backend;
+    const oar_backend_ops *backend; /* that carries messages */
     void *self;
+    const oar_backend_ops *foreign; /* an engine with collectives of its own */
+    void *foreign_self;             /* (exec_post.c); NULL: none */
+    oari_board *posts; /* where its collectives are compared; NULL: nowhere */
     size_t small_bytes, stage_bytes, chunk_bytes;
     const int *hosts;        /* by rank; NULL: all on one */
     const oari_rules *rules; /* outlives this; NULL: the normal ones */
@@ -80,6 +83,13 @@ typedef struct oari_exec {
     oar_transfer *transfer; /* a ring: those under way, oldest first */
     int transfers, oldest, transfer_room;
     int waiting; /* of the step: so many still to be done */
+
+    /* of a collective that the foreign engine does */
+    int posted;      /* it does this one */
+    int polls;       /* of it */
+    int64_t lost_ns; /* since when a rank that had come to it is gone */
+    oar_collective posts_call;
+    oar_transfer post;
 } oari_exec;
 
 typedef enum oari_progress {
@@ -107,6 +117,10 @@ oar_status oari_exec_withdraw(oari_exec *exec);
  * board). */
 int oari_exec_owes_message(const oari_exec *exec, int rank);
 int oari_exec_owes_line(const oari_exec *exec, int board_rank);
+
+/* Whether it is the foreign engine's, which may wait for this rank of the
+ * group: it has not begun it, as far as can be seen. */
+int oari_exec_owes_post(const oari_exec *exec, int rank);
 
 /* Whether the backend must make progress for it. */
 static inline int oari_exec_has_messages(const oari_exec *exec)

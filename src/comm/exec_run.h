@@ -37,6 +37,12 @@ size_t oari_exec_element(const oari_exec *exec, oari_where where);
 oari_progress oari_run_message(oari_exec *exec, const oari_step *step);
 oari_progress oari_run_wait(oari_exec *exec, const oari_step *step);
 
+/* exec_post.c */
+/* Tells the peers what is begun, and gives it to the foreign engine if that
+ * takes it: 1. */
+int oari_exec_post(oari_exec *exec);
+oari_progress oari_run_post(oari_exec *exec);
+
 /* exec_settle.c */
 oar_status oari_exec_ask(oari_exec *exec, oari_ask *ask);
 oari_progress oari_run_settle(oari_exec *exec);

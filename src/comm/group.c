@@ -1,222 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* group: making, breaking and ending a group. The first fault wins: `broken`
- * goes from none to writing to ready once, and the record never changes after
- * that. */
+/* group: making and ending a group, and what can be asked of one. How it breaks
+ * is in group_fault.c. */
 #include "comm/group.h"
 
-#include <inttypes.h>
-#include <sched.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "base/alloc.h"
-#include "base/clock.h"
 #include "base/env.h"
 #include "base/fork.h"
-#include "base/log.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/dispute.h"
 #include "comm/kin.h"
 #include "comm/missed.h"
+#include "comm/presence.h"
 #include "comm/registry.h"
 #include "comm/store.h"
-
-enum {
-    SETTLE_MS = 100, /* for faults of other hosts that happened at once */
-    SETTLE_NAP_NS = 200000
-};
-
-/* ---- faults
- * --------------------------------------------------------------------*/
-
-static int claim_fault(oar_group *g)
-{
-    int none = OARI_FAULT_NONE;
-
-    return atomic_compare_exchange_strong(&g->broken, &none,
-                                          OARI_FAULT_WRITING);
-}
-
-const oar_error *oari_group_published(const oar_group *g)
-{
-    if (g->backend->published != NULL)
-        return g->opened ? g->backend->published(g->self) : NULL;
-    return g->board != NULL ? oari_board_published(g->board) : NULL;
-}
-
-int oari_group_gone(const oar_group *g, int rank)
-{
-    if (rank < 0)
-        return 0;
-    if (g->backend->gone != NULL)
-        return g->backend->gone(g->self, rank);
-    if (g->board == NULL || !g->board->gone[rank])
-        return 0;
-    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
-                                                         : OARI_PEER_DIED;
-}
-
-/* Whether faults travel: then two ranks may fail before either can know. */
-static int is_flooded(const oar_group *g)
-{
-    return g->backend->publish != NULL &&
-           (g->board == NULL || g->board->member != NULL);
-}
-
-/* What others say in a moment is heard out; then all choose alike. */
-static void hear_out(oar_group *g, int driver)
-{
-    int64_t deadline = oari_deadline(SETTLE_MS);
-
-    while (oari_now_ns() < deadline) {
-        if (driver)
-            g->backend->progress(g->self);
-        nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
-    }
-}
-
-/* Told to the peers first: once this rank's calls return, its buffers are the
- * user's again, and a peer that still reads them must be able to know. Then the
- * one that counts, of those published at the same instant, is taken over. */
-static void settle_fault(oar_group *g, int driver)
-{
-    const oar_error *first;
-
-    if (g->backend->publish != NULL)
-        g->backend->publish(g->self, &g->fault);
-    else if (g->board != NULL)
-        oari_board_publish(g->board, &g->fault);
-    if (is_flooded(g))
-        hear_out(g, driver);
-    if ((first = oari_group_published(g)) != NULL)
-        g->fault = *first;
-    oari_recorder_fault(g->recorder, &g->fault);
-    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
-    oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
-             oar_status_name(g->fault.status), g->fault.text);
-}
-
-static void sign(oar_group *g, const oar_work *work, int peer)
-{
-    oar_error *f = &g->fault;
-
-    f->rank = g->rank;
-    f->peer = peer;
-    f->pid = getpid();
-    if (gethostname(f->host, sizeof f->host - 1) != 0)
-        f->host[0] = 0;
-    if (work == NULL)
-        return;
-    f->sequence = work->sequence;
-    snprintf(f->operation, sizeof f->operation, "%s",
-             oar_coll_name(work->call.kind));
-    oari_site_text(work->call.file, work->call.line, f->site, sizeof f->site);
-    snprintf(f->label, sizeof f->label, "%s",
-             work->call.label != NULL ? work->call.label : "");
-}
-
-static void adopt(oar_group *group, const oar_error *record, int driver)
-{
-    if (!claim_fault(group))
-        return;
-    group->fault = *record;
-    settle_fault(group, driver);
-}
-
-/* A fault that a peer has published came before mine, and stays the one that is
- * reported; unless mine (may be NULL) names the cause and that one does not. */
-static int heard_of_one(oar_group *g, const oar_error *mine, int driver)
-{
-    const oar_error *published;
-
-    if (driver && is_flooded(g) && !oari_group_broken(g))
-        g->backend->progress(g->self); /* it may have come already */
-    published = oari_group_published(g);
-    if (published == NULL ||
-        (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(published)))
-        return 0;
-    adopt(g, published, driver);
-    return 1;
-}
-
-/* Whoever claimed the fault writes it down without waiting for anybody. */
-static void await_fault(const oar_group *g)
-{
-    while (!oari_group_broken(g))
-        sched_yield();
-}
-
-void oari_group_break(oar_group *group, const oar_work *work, int peer)
-{
-    oar_error why = *oar_last_error();
-
-    if (heard_of_one(group, &why, 1) || !claim_fault(group)) {
-        await_fault(group);
-        return;
-    }
-    group->fault = why;
-    sign(group, work, peer);
-    settle_fault(group, 1);
-}
-
-void oari_group_adopt(oar_group *group, const oar_error *record)
-{
-    adopt(group, record, 1);
-}
-
-oar_status oari_group_owned(const oar_group *group)
-{
-    if (group->generation != oari_fork_generation())
-        return oari_fail(OAR_E_STATE,
-                         "group \"%s\" belongs to the process that this one "
-                         "was forked from",
-                         group->name);
-    return OAR_OK;
-}
-
-oar_status oari_group_check(const oar_group *group)
-{
-    OARI_TRY(oari_group_owned(group));
-    if (oari_group_broken(group))
-        return oari_fail_with(&group->fault);
-    return OAR_OK;
-}
-
-oar_status oar_group_fault(const oar_group *group, oar_error *record)
-{
-    if (group == NULL)
-        return oari_fail(OAR_E_ARG, "group_fault of NULL");
-    OARI_TRY(oari_group_owned(group));
-    if (!oari_group_broken(group))
-        return OAR_OK;
-    if (record != NULL)
-        *record = group->fault;
-    return oari_fail_with(&group->fault);
-}
-
-oar_status oar_group_abort(oar_group *group, const char *reason)
-{
-    int driver;
-
-    if (group == NULL)
-        return oari_fail(OAR_E_ARG, "group_abort of NULL");
-    OARI_TRY(oari_group_owned(group));
-    driver = oari_engine_try_hold(group);
-    if (!heard_of_one(group, NULL, driver) && claim_fault(group)) {
-        oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
-                       group->rank,
-                       reason != NULL ? reason : "no reason given");
-        sign(group, NULL, -1);
-        settle_fault(group, driver);
-    }
-    if (driver)
-        oari_engine_let_go(group);
-    oari_engine_wake(group);
-    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
-    return OAR_OK;
-}
 
 /* ---- asking
  * --------------------------------------------------------------------*/
@@ -233,7 +30,7 @@ int oar_group_size(const oar_group *group)
 
 const char *oar_group_backend(const oar_group *group)
 {
-    return group != NULL ? group->backend->name : "";
+    return group != NULL ? oari_group_asked(group)->name : "";
 }
 
 const char *oar_group_name(const oar_group *group)
@@ -315,22 +112,32 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
     g->spin_ns = choose_spin_ns(g, o->spin_us);
-    return OAR_OK;
+    full.timeout_ms = meet_ms;
+    return g->foreign.ops != NULL ? oari_foreign_open(g, &full) : OAR_OK;
 }
 
+/* What the backend asked for can do; one that wants links of ours beside it
+ * is put aside for them. */
 static oar_status find_abilities(oar_group *g)
 {
     oar_backend_caps caps = { .size = sizeof caps };
 
     if (g->backend->probe != NULL)
         OARI_TRY(g->backend->probe(&caps));
+    if (caps.can & OAR_WANTS_LINKS) {
+        g->foreign.ops = g->backend;
+        g->backend = oari_backend_links(g->ranks);
+        if (!oari_foreign_carries(g))
+            OARI_TRY(g->backend->probe(&caps));
+    }
     g->can = caps.can;
     return OAR_OK;
 }
 
 static oar_status check_rules(oar_group *g)
 {
-    int whole = g->board != NULL && g->board->member == NULL;
+    int whole = g->board != NULL && g->board->member == NULL &&
+                !oari_foreign_carries(g);
 
     return oari_rules_check(&g->rules,
                             (whole ? OARI_MEMORY : 0) |
@@ -341,9 +148,13 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = g->rules.messages_only ? NULL : g->board;
-    x->backend = g->backend;
-    x->self = g->self;
+    x->board =
+        g->rules.messages_only || oari_foreign_carries(g) ? NULL : g->board;
+    x->backend = oari_carrier(g);
+    x->self = oari_carrier_self(g);
+    x->foreign = g->foreign.ops;
+    x->foreign_self = g->foreign.self;
+    x->posts = g->foreign.ops != NULL ? g->board : NULL;
     if (g->backend->board != NULL && g->backend->hosts != NULL)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
@@ -359,17 +170,17 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 static oar_status make_history(oar_group *g)
 {
     oari_history *h = &g->engine.history;
-    int met =
-        g->board != NULL && g->board->member == NULL && !g->rules.messages_only;
+    int met = g->board != NULL && g->board->member == NULL &&
+              !g->rules.messages_only && g->foreign.ops == NULL;
 
     if (g->ranks == 1 || g->backend->peek == NULL ||
-        (g->can & OAR_CAN_PROBE) == 0)
+        (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
     h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
     h->ring = oari_alloc(h->room, sizeof *h->ring);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
-    return oari_dispute_create(g->ranks, &g->engine.dispute);
+    return oari_dispute_create(g, &g->engine.dispute);
 }
 
 static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
@@ -384,7 +195,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
-    return OAR_OK;
+    return oari_far_scopes_create(g);
 }
 
 static void drop_lanes(oari_engine *e)
@@ -511,12 +322,14 @@ void oar_group_destroy(oar_group *group)
             oar_group_abort(group, "the group was destroyed");
         oari_engine_close(group);
     }
+    oari_foreign_close(group);
     if (group->opened)
         group->backend->close(group->self);
     drop_lanes(&group->engine);
     oari_batch_drop(group);
     drop_subsets(group);
     oari_scope_drop(group);
+    oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);
     oari_free(group->in_world);
     oari_recorder_destroy(group->recorder);

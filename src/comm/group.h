@@ -106,21 +106,32 @@ typedef struct oari_subset {
     uint64_t hash, made;
 } oari_subset;
 
+/* An engine of somebody else's beside our links (foreign.c). */
+typedef struct oari_foreign {
+    const oar_backend_ops *ops; /* NULL: there is none */
+    void *self;
+    int opened;
+    unsigned turns, naps; /* the driver's */
+    int64_t ill_ns;       /* since when it has failed; 0: it has not */
+    oar_error illness;
+} oari_foreign;
+
 struct oar_group {
     int rank, ranks;
     unsigned generation; /* of fork */
     char *name;
     int64_t timeout_ms;
-    const oar_backend_ops *backend;
+    const oar_backend_ops *backend; /* its links */
     void *self;
     int opened;
+    oari_foreign foreign;
     oari_board *board; /* NULL: none */
     int64_t spin_ns;   /* before a waiter yields */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
     oar_error fault;
-    uint32_t can; /* OAR_CAN_ bits of the backend */
+    uint32_t can; /* OAR_CAN_ bits of who carries messages */
     oari_rules rules;
     oari_engine engine;
     oari_batch batch;
@@ -139,8 +150,9 @@ struct oar_group {
     struct oar_group *kin;     /* the next of this process; see kin.h */
     int has_kin;               /* it is in that list */
     oar_timeout_scope *scopes; /* of mine; under the engine's lock */
-    uint32_t shrinks;          /* calls of oar_group_shrink so far */
-    uint32_t shrunk;           /* what the last of them came to (council.h) */
+    struct oari_far_scopes *far_scopes; /* the driver's; NULL: nobody is far */
+    uint32_t shrinks;                   /* calls of oar_group_shrink so far */
+    uint32_t shrunk; /* what the last of them came to (council.h) */
 };
 
 /* ---- engine.c --------------------------------------------------------------
@@ -234,6 +246,12 @@ static inline int oari_group_broken(const oar_group *group)
            OARI_FAULT_READY;
 }
 
+/* What the user asked for: the foreign engine, or else the backend. */
+static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
+{
+    return group->foreign.ops != NULL ? group->foreign.ops : group->backend;
+}
+
 /* The recorder of a rank, if it is mapped here, or NULL. */
 const void *oari_group_recorder(const oar_group *group, int rank);
 
@@ -241,6 +259,37 @@ const void *oari_group_recorder(const oar_group *group, int rank);
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
+
+/* ---- foreign.c -------------------------------------------------------------
+ */
+
+oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env);
+void oari_foreign_close(oar_group *group);
+
+/* Whether it carries messages; and who does. */
+static inline int oari_foreign_carries(const oar_group *group)
+{
+    return group->foreign.ops != NULL && group->foreign.ops->send != NULL;
+}
+static inline const oar_backend_ops *oari_carrier(const oar_group *group)
+{
+    return oari_foreign_carries(group) ? group->foreign.ops : group->backend;
+}
+static inline void *oari_carrier_self(const oar_group *group)
+{
+    return oari_foreign_carries(group) ? group->foreign.self : group->self;
+}
+
+/* Moves it on. What is left when this returns is the links' turn: 1: now. */
+int oari_foreign_drive(oar_group *group);
+/* It has failed, as the last error says. Nothing ends yet: the links may come
+ * to know that a peer is gone, or does something else, which is the cause. */
+void oari_foreign_fail(oar_group *group);
+/* Ends the group if it has failed and nobody knew better for long enough. */
+void oari_foreign_look(oar_group *group);
+void oari_foreign_abort(oar_group *group);
+/* Sleeps until it, or the links, have something new, at most until then. */
+void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns);
 
 /* ---- scope.c ---------------------------------------------------------------
  */

@@ -161,7 +161,7 @@ static oar_status open_child(oar_group *parent, const oari_kin *kin,
                                               parent->rank),
                             .ranks = kin->count };
     oar_group_opts o = parent->settings;
-    const oar_backend_ops *backend = parent->backend;
+    const oar_backend_ops *backend = oari_group_asked(parent);
 
     o.name = name;
     if (kin->count == 1)

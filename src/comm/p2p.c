@@ -14,12 +14,12 @@
 
 static oar_status check_can(const oar_group *g, uint32_t bit, const char *what)
 {
-    if (g->backend->send == NULL)
+    if (oari_carrier(g)->send == NULL)
         return oari_fail(OAR_E_UNSUPPORTED, "backend \"%s\" has no messages",
-                         g->backend->name);
+                         oar_group_backend(g));
     if (bit != 0 && (g->can & bit) == 0)
         return oari_fail(OAR_E_UNSUPPORTED, "backend \"%s\" has no %s",
-                         g->backend->name, what);
+                         oar_group_backend(g), what);
     return OAR_OK;
 }
 

@@ -40,6 +40,7 @@ typedef enum oari_step_kind {
     OARI_RECV,   /* into `to`, from rank peer */
     OARI_WAIT,   /* for the `count` oldest messages under way */
     OARI_SETTLE, /* all sizes are known now: go on with a second plan */
+    OARI_POST,   /* the foreign engine does it all; the whole of such a plan */
     OARI_END
 } oari_step_kind;
 

@@ -81,7 +81,7 @@ int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
     else if (rank == g->rank)
         oari_scope_mine(g, scope);
     else
-        return 0;
+        return oari_far_scope(g, rank, scope);
     return scope->until_ns > oari_now_ns();
 }
 

@@ -27,6 +27,17 @@ _Static_assert(sizeof(oari_scope) == OARI_SCOPE_BYTES, "a scope's size");
 /* 1 if it is in one now, as far as that can be seen. Mine too. */
 int oari_presence_scope(const oar_group *group, int rank, oari_scope *scope);
 
+/* ---- scope_far.c: those of ranks without a control block here. The driver's,
+ * except `changed`: mine has. ---------------------------------------------- */
+
+typedef struct oari_far_scopes oari_far_scopes;
+oar_status oari_far_scopes_create(oar_group *group);
+void oari_far_scopes_destroy(oari_far_scopes *scopes); /* NULL is fine */
+void oari_far_scopes_changed(oar_group *group);
+/* Tells what has changed, and hears what others have told. */
+void oari_far_scopes_look(oar_group *group);
+int oari_far_scope(const oar_group *group, int rank, oari_scope *scope);
+
 /* "14 s" or "0.3 s". */
 void oari_presence_age(int64_t ns, char *text, size_t bytes);
 

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry: the built-in backends, and plugins loaded by path. The list only
- * grows; a lock guards it. Plugins stay loaded until the process ends. */
+/* registry: the built-in backends, the engines of others that there are plugins
+ * for, and plugins loaded by path or found by name. */
 #include "comm/registry.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/status.h"
+#include "comm/engines.h"
+#include "comm/plugin.h"
 
 /* One line a backend: deleting its folder and its line here leaves a library
  * that builds. */
@@ -22,16 +21,7 @@ static const oar_backend_ops *const built_in[] = {
     &oari_backend_shm,  &oari_backend_tcp,
 };
 
-enum { BUILT_IN = sizeof built_in / sizeof *built_in, MAX_PLUGINS = 64 };
-
-typedef struct plugin {
-    char *path;
-    const oar_backend_ops *ops;
-} plugin;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static plugin plugins[MAX_PLUGINS];
-static int plugin_total;
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
 const char *oar_coll_name(oar_coll kind)
 {
@@ -56,95 +46,13 @@ oar_status oar_backend_fail(oar_status status, const char *format, ...)
     return oari_fail(status, "%s", text);
 }
 
-/* ---- loading
- * -------------------------------------------------------------------*/
-
-/* A table compiled against older headers is shorter, which is fine as long as
- * it has everything up to its post array. */
-static oar_status check_table(const char *path, const oar_backend_ops *ops)
-{
-    if (ops == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: it gives no table", path);
-    if (ops->abi != OAR_BACKEND_ABI)
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "%s: made for backend ABI %u, this is %u", path,
-                         ops->abi, OAR_BACKEND_ABI);
-    if (ops->size < offsetof(oar_backend_ops, post) || ops->name == NULL ||
-        ops->open == NULL || ops->close == NULL || ops->self_size == 0 ||
-        (ops->send == NULL) != (ops->recv == NULL) ||
-        (ops->wait_fd == NULL) != (ops->arm == NULL))
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: its table is incomplete",
-                         path);
-    if (ops->send == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "%s: a backend without send and recv is not "
-                         "supported yet",
-                         path);
-    return OAR_OK;
-}
-
-static oar_status open_plugin(const char *path, const oar_backend_ops **ops)
-{
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    oar_backend_plugin_fn entry;
-    void *symbol;
-
-    if (library == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE, "%s", dlerror());
-    symbol = dlsym(library, OAR_BACKEND_PLUGIN_SYMBOL);
-    if (symbol == NULL) {
-        dlclose(library);
-        return oari_fail(OAR_E_UNAVAILABLE, "%s: it does not export %s", path,
-                         OAR_BACKEND_PLUGIN_SYMBOL);
-    }
-    memcpy(&entry, &symbol, sizeof entry);
-    *ops = entry();
-    if (check_table(path, *ops) != OAR_OK) {
-        dlclose(library);
-        return OAR_E_UNAVAILABLE;
-    }
-    return OAR_OK;
-}
-
-static oar_status load_locked(const char *path, const oar_backend_ops **ops)
-{
-    char *copy;
-
-    for (int i = 0; i < plugin_total; i++)
-        if (strcmp(plugins[i].path, path) == 0) {
-            *ops = plugins[i].ops;
-            return OAR_OK;
-        }
-    if (plugin_total == MAX_PLUGINS)
-        return oari_fail(OAR_E_UNAVAILABLE, "more than %d backend plugins",
-                         MAX_PLUGINS);
-    if ((copy = oari_strdup(path)) == NULL)
-        return OAR_E_NOMEM;
-    if (open_plugin(path, ops) != OAR_OK) {
-        oari_free(copy);
-        return OAR_E_UNAVAILABLE;
-    }
-    plugins[plugin_total++] = (plugin){ copy, *ops };
-    return OAR_OK;
-}
-
-static oar_status load(const char *path, const oar_backend_ops **ops)
-{
-    oar_status status;
-
-    pthread_mutex_lock(&lock);
-    status = load_locked(path, ops);
-    pthread_mutex_unlock(&lock);
-    return status;
-}
-
 oar_status oar_backend_load(const char *path, const char **name)
 {
     const oar_backend_ops *ops;
 
     if (path == NULL)
         return oari_fail(OAR_E_ARG, "backend_load without a path");
-    OARI_TRY(load(path, &ops));
+    OARI_TRY(oari_plugin_load(path, &ops));
     if (name != NULL)
         *name = ops->name;
     return OAR_OK;
@@ -153,34 +61,70 @@ oar_status oar_backend_load(const char *path, const char **name)
 /* ---- finding
  * -------------------------------------------------------------------*/
 
+/* Plugins that are no engines of ours. */
+static const oar_backend_ops *stranger_at(int index)
+{
+    const oar_backend_ops *ops;
+
+    for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++) {
+        const char *name;
+        int known = 0;
+
+        for (int e = 0; (name = oari_known_engine(e)) != NULL; e++)
+            known |= strcmp(name, ops->name) == 0;
+        if (!known && index-- == 0)
+            return ops;
+    }
+    return NULL;
+}
+
 const char *oar_backend_name(int index)
 {
-    const char *name = NULL;
+    const oar_backend_ops *ops;
+    int engines = 0;
 
     if (index < 0)
         return NULL;
     if (index < BUILT_IN)
         return built_in[index]->name;
-    pthread_mutex_lock(&lock);
-    if (index - BUILT_IN < plugin_total)
-        name = plugins[index - BUILT_IN].ops->name;
-    pthread_mutex_unlock(&lock);
-    return name;
+    while (oari_known_engine(engines) != NULL)
+        engines++;
+    if (index < BUILT_IN + engines)
+        return oari_known_engine(index - BUILT_IN);
+    ops = stranger_at(index - BUILT_IN - engines);
+    return ops != NULL ? ops->name : NULL;
 }
 
-static const oar_backend_ops *find_named(const char *name)
+static const oar_backend_ops *find_loaded(const char *name)
 {
-    const oar_backend_ops *found = NULL;
+    const oar_backend_ops *ops;
 
     for (int i = 0; i < BUILT_IN; i++)
         if (strcmp(built_in[i]->name, name) == 0)
             return built_in[i];
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < plugin_total && found == NULL; i++)
-        if (strcmp(plugins[i].ops->name, name) == 0)
-            found = plugins[i].ops;
-    pthread_mutex_unlock(&lock);
-    return found;
+    for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++)
+        if (strcmp(ops->name, name) == 0)
+            return ops;
+    return NULL;
+}
+
+/* By name: built in, loaded, an engine of ours, or somebody's plugin. */
+static oar_status find_named(const char *name, const oar_backend_ops **ops)
+{
+    oar_status status = OAR_OK;
+
+    if ((*ops = find_loaded(name)) != NULL)
+        return OAR_OK;
+    status = oari_known_engine_find(name, ops);
+    if (status == OAR_E_NOT_FOUND)
+        status = oari_plugin_search(name, ops);
+    if (status == OAR_E_NOT_FOUND)
+        return oari_fail(OAR_E_NOT_FOUND,
+                         "there is no backend \"%s\" (`oarsong info` lists "
+                         "them), nor a liboarsong-%s.so in OARSONG_PLUGIN_PATH "
+                         "or beside the library",
+                         name, name);
+    return status;
 }
 
 static int is_path(const char *name)
@@ -194,19 +138,23 @@ static int is_path(const char *name)
 static oar_status probe(const oar_backend_ops *ops, oar_backend_caps *caps)
 {
     *caps = oar_backend_caps_init();
-    return ops->probe != NULL ? ops->probe(caps) : OAR_OK;
+    if (ops->probe != NULL)
+        OARI_TRY(ops->probe(caps));
+    if (ops->send == NULL && (caps->can & OAR_WANTS_LINKS) == 0)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "backend \"%s\" has no messages, and does not ask "
+                         "for links of ours",
+                         ops->name);
+    return OAR_OK;
 }
 
 static oar_status find(const char *name, const oar_backend_ops **ops,
                        oar_backend_caps *caps)
 {
     if (is_path(name))
-        OARI_TRY(load(name, ops));
-    else if ((*ops = find_named(name)) == NULL)
-        return oari_fail(OAR_E_NOT_FOUND,
-                         "there is no backend \"%s\" (`oarsong info` lists "
-                         "them)",
-                         name);
+        OARI_TRY(oari_plugin_load(name, ops));
+    else
+        OARI_TRY(find_named(name, ops));
     return probe(*ops, caps);
 }
 
@@ -221,6 +169,11 @@ oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
     if (caps == NULL)
         return OAR_OK;
     return oari_struct_give(caps, &found, sizeof found, "caps");
+}
+
+const oar_backend_ops *oari_backend_links(int ranks)
+{
+    return ranks == 1 ? &oari_backend_self : &oari_backend_native;
 }
 
 oar_status oari_backend_find(const char *name, int ranks,

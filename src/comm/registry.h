@@ -11,4 +11,7 @@
 oar_status oari_backend_find(const char *name, int ranks,
                              const oar_backend_ops **backend);
 
+/* The links that the core makes beside an engine that wants them. */
+const oar_backend_ops *oari_backend_links(int ranks);
+
 #endif

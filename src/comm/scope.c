@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scope: parts of a program that may be slow. A rank shows the one of its open
- * scopes that lasts longest to its peers on the board, who are patient for as
- * long (drive.c) and say so in their texts. */
+ * scopes that lasts longest to its peers, on the board or by a message
+ * (scope_far.c), who are patient for as long (drive_look.c) and say so in their
+ * texts. */
 #include <stdio.h>
 #include <string.h>
 
@@ -69,6 +70,7 @@ oar_status oar_timeout_scope_begin(oar_group *group, const char *label,
     group->scopes = s;
     show(group);
     pthread_mutex_unlock(&group->engine.lock);
+    oari_far_scopes_changed(group);
     *scope = s;
     return OAR_OK;
 }
@@ -89,6 +91,7 @@ void oar_timeout_scope_end(oar_timeout_scope *scope)
     *at = scope->next;
     show(g);
     pthread_mutex_unlock(&g->engine.lock);
+    oari_far_scopes_changed(g);
     oari_free(scope);
 }
 

@@ -368,14 +368,15 @@ static int run_slow(crew *c, int rank, void *arg)
     return 0;
 }
 
-static void play_slow(int scope_ms)
+static void play_slow(const char *backend, int scope_ms)
 {
     scene *s = crew_page(sizeof *s);
     crew c;
 
-    s->backend = "shm";
+    s->backend = backend;
     s->scope_ms = scope_ms;
-    crew_start(&c, 3, run_slow, s, "a scope of %d ms", scope_ms);
+    crew_start(&c, 3, run_slow, s, "a scope of %d ms over %s", scope_ms,
+               backend);
     for (int r = 0; r < 3; r++)
         crew_expect(&c, r, 0);
     crew_end(&c);
@@ -384,8 +385,10 @@ static void play_slow(int scope_ms)
 
 static void the_others_are_patient_for_a_scope_and_no_longer(void **state)
 {
-    play_slow(20000);
-    play_slow(TIMEOUT_MS / 2);
+    play_slow("shm", 20000);
+    play_slow("shm", TIMEOUT_MS / 2);
+    play_slow("tcp", 20000);
+    play_slow("tcp", TIMEOUT_MS / 2);
 }
 
 /* Without a board: every rank that waits has said that it may. */

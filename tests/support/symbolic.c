@@ -918,6 +918,7 @@ static int run_step(int me)
     case OARI_RECV: return run_message(me, s);
     case OARI_WAIT: return run_wait(me, s);
     case OARI_SETTLE: return run_settle(me);
+    case OARI_POST: break;
     case OARI_END: end_op(me); return 1;
     }
     broke("rank %d has a step of no kind", me);

@@ -99,7 +99,7 @@ static void what_is_no_plugin_is_refused_with_the_reason(void **state)
 {
     static const char *const wrong[][2] = {
         { "silent", "does not export " OAR_BACKEND_PLUGIN_SYMBOL },
-        { "old", "ABI 8, this is 1" },
+        { "old", "ABI 9, this is 2" },
         { "hollow", "incomplete" },
         { "wrong_table", "gives no table" },
         { "wrong_size", "incomplete" },
@@ -109,7 +109,7 @@ static void what_is_no_plugin_is_refused_with_the_reason(void **state)
         { "wrong_close", "incomplete" },
         { "wrong_recv", "incomplete" },
         { "wrong_arm", "incomplete" },
-        { "wrong_messages", "without send and recv" },
+        { "wrong_messages", "neither messages nor collectives" },
     };
     census before = census_take();
     const char *name = "untouched";

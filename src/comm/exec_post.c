@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC).
+ *
+ * What the ranks call is not in its messages, so they write it on the board
+ * before they begin, and compare: a rank that comes second does not even begin
+ * what would not fit, and one that came first finds out while it waits, or at
+ * the latest when it is done. Ranks of different hosts have no board in common:
+ * there, now and then, a collective is planned like any other, because a plan's
+ * messages tell what all collectives before them were (history.h).
+ */
+#include "base/status.h"
+#include "comm/account.h"
+#include "comm/exec_run.h"
+
+enum { POLLS_TO_COMPARE = 64, COLLECTIVES_TO_COMPARE = OARI_TOLD };
+
+static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
+static const oari_plan post_plan = { .algorithm = "engine",
+                                     .step = post_steps };
+
+/* ---- what others have begun -----------------------------------------------
+ */
+
+/* Whether one of them has begun something else; then that is in doubt. */
+static int is_doubtful(oari_exec *exec)
+{
+    const oari_board *b = exec->posts;
+
+    for (int r = 0; b != NULL && r < b->ranks; r++)
+        if (r != b->rank &&
+            oari_board_differs(b, r, exec->number, exec->link)) {
+            oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
+                            "");
+            return 1;
+        }
+    return 0;
+}
+
+int oari_exec_owes_post(const oari_exec *exec, int rank)
+{
+    const oari_board *b = exec->posts;
+    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+
+    if (!exec->posted || exec->post.done)
+        return 0;
+    return here < 0 || !oari_board_has_posted(b, here, exec->number);
+}
+
+/* ---- beginning ------------------------------------------------------------
+ */
+
+static void describe(oari_exec *exec)
+{
+    const oari_call *call = exec->call;
+
+    exec->posts_call = (oar_collective){ .size = sizeof exec->posts_call,
+                                         .kind = call->kind,
+                                         .in = call->in,
+                                         .out = call->out,
+                                         .in_counts = call->in_counts,
+                                         .out_counts = call->out_counts,
+                                         .op = call->op,
+                                         .root = call->root,
+                                         .weight = call->weight };
+    exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
+}
+
+/* Whether it is time to compare over messages. */
+static int is_planned_to_compare(const oari_exec *exec)
+{
+    const oari_board *b = exec->posts;
+
+    return exec->ranks > 1 && (b == NULL || b->member != NULL) &&
+           exec->number % COLLECTIVES_TO_COMPARE == 0;
+}
+
+static int is_taken(oari_exec *exec)
+{
+    const oar_backend_ops *f = exec->foreign;
+    const oari_call *call = exec->call;
+
+    if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
+        f->post[call->kind] == NULL || call->is_object ||
+        exec->rules->forced[call->kind][0] != 0 ||
+        (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
+        return 0;
+    describe(exec);
+    return f->takes == NULL || f->takes(exec->foreign_self, &exec->posts_call);
+}
+
+int oari_exec_post(oari_exec *exec)
+{
+    oar_status status;
+
+    exec->posted = is_taken(exec);
+    if (exec->posts != NULL)
+        oari_board_post(exec->posts, exec->number, exec->link);
+    if (!exec->posted)
+        return 0;
+    exec->plan = &post_plan;
+    exec->polls = 0;
+    exec->lost_ns = 0;
+    if (is_doubtful(exec))
+        return 1;
+    status = exec->foreign->post[exec->call->kind](
+        exec->foreign_self, &exec->posts_call, &exec->post);
+    if (status != OAR_OK) {
+        exec->post.status = status;
+        exec->post.done = 1;
+    }
+    return 1;
+}
+
+/* ---- waiting ---------------------------------------------------------------
+ */
+
+static oari_progress has_failed(const oari_exec *exec)
+{
+    if (oar_last_error()->status != exec->post.status)
+        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->name,
+                  oar_coll_name(exec->call->kind));
+    return OARI_FAILED;
+}
+
+oari_progress oari_run_post(oari_exec *exec)
+{
+    int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
+
+    if (exec->doubt.found || (look && is_doubtful(exec)))
+        return OARI_FAILED;
+    if (!exec->post.done)
+        return OARI_PENDING;
+    if (exec->post.status != OAR_OK)
+        return has_failed(exec);
+    exec->at++;
+    return OARI_DONE;
+}

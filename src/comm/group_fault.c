@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group_fault: how a group breaks. The first fault wins: `broken` goes from
+ * none to writing to ready once, and the record never changes after that. */
+#include <sched.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/group.h"
+
+enum {
+    SETTLE_MS = 100, /* for faults of other hosts that happened at once */
+    SETTLE_NAP_NS = 200000
+};
+
+static int claim_fault(oar_group *g)
+{
+    int none = OARI_FAULT_NONE;
+
+    return atomic_compare_exchange_strong(&g->broken, &none,
+                                          OARI_FAULT_WRITING);
+}
+
+const oar_error *oari_group_published(const oar_group *g)
+{
+    if (g->backend->published != NULL)
+        return g->opened ? g->backend->published(g->self) : NULL;
+    return g->board != NULL ? oari_board_published(g->board) : NULL;
+}
+
+int oari_group_gone(const oar_group *g, int rank)
+{
+    if (rank < 0)
+        return 0;
+    if (g->backend->gone != NULL)
+        return g->backend->gone(g->self, rank);
+    if (g->board == NULL || !g->board->gone[rank])
+        return 0;
+    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
+                                                         : OARI_PEER_DIED;
+}
+
+/* Whether faults travel: then two ranks may fail before either can know. */
+static int is_flooded(const oar_group *g)
+{
+    return g->backend->publish != NULL &&
+           (g->board == NULL || g->board->member != NULL);
+}
+
+/* What others say in a moment is heard out; then all choose alike. */
+static void hear_out(oar_group *g, int driver)
+{
+    int64_t deadline = oari_deadline(SETTLE_MS);
+
+    while (oari_now_ns() < deadline) {
+        if (driver)
+            g->backend->progress(g->self);
+        nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
+    }
+}
+
+/* Told to the peers first: once this rank's calls return, its buffers are the
+ * user's again, and a peer that still reads them must be able to know. Then the
+ * one that counts, of those published at the same instant, is taken over. */
+static void settle_fault(oar_group *g, int driver)
+{
+    const oar_error *first;
+
+    if (g->backend->publish != NULL)
+        g->backend->publish(g->self, &g->fault);
+    else if (g->board != NULL)
+        oari_board_publish(g->board, &g->fault);
+    if (is_flooded(g))
+        hear_out(g, driver);
+    if ((first = oari_group_published(g)) != NULL)
+        g->fault = *first;
+    oari_recorder_fault(g->recorder, &g->fault);
+    atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
+    oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
+             oar_status_name(g->fault.status), g->fault.text);
+}
+
+static void sign(oar_group *g, const oar_work *work, int peer)
+{
+    oar_error *f = &g->fault;
+
+    f->rank = g->rank;
+    f->peer = peer;
+    f->pid = getpid();
+    if (gethostname(f->host, sizeof f->host - 1) != 0)
+        f->host[0] = 0;
+    if (work == NULL)
+        return;
+    f->sequence = work->sequence;
+    snprintf(f->operation, sizeof f->operation, "%s",
+             oar_coll_name(work->call.kind));
+    oari_site_text(work->call.file, work->call.line, f->site, sizeof f->site);
+    snprintf(f->label, sizeof f->label, "%s",
+             work->call.label != NULL ? work->call.label : "");
+}
+
+static void adopt(oar_group *group, const oar_error *record, int driver)
+{
+    if (!claim_fault(group))
+        return;
+    group->fault = *record;
+    settle_fault(group, driver);
+}
+
+/* A fault that a peer has published came before mine, and stays the one that is
+ * reported; unless mine (may be NULL) names the cause and that one does not. */
+static int heard_of_one(oar_group *g, const oar_error *mine, int driver)
+{
+    const oar_error *published;
+
+    if (driver && is_flooded(g) && !oari_group_broken(g))
+        g->backend->progress(g->self); /* it may have come already */
+    published = oari_group_published(g);
+    if (published == NULL ||
+        (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(published)))
+        return 0;
+    adopt(g, published, driver);
+    return 1;
+}
+
+/* Whoever claimed the fault writes it down without waiting for anybody. */
+static void await_fault(const oar_group *g)
+{
+    while (!oari_group_broken(g))
+        sched_yield();
+}
+
+void oari_group_break(oar_group *group, const oar_work *work, int peer)
+{
+    oar_error why = *oar_last_error();
+
+    if (heard_of_one(group, &why, 1) || !claim_fault(group)) {
+        await_fault(group);
+        return;
+    }
+    group->fault = why;
+    sign(group, work, peer);
+    settle_fault(group, 1);
+}
+
+void oari_group_adopt(oar_group *group, const oar_error *record)
+{
+    adopt(group, record, 1);
+}
+
+oar_status oari_group_owned(const oar_group *group)
+{
+    if (group->generation != oari_fork_generation())
+        return oari_fail(OAR_E_STATE,
+                         "group \"%s\" belongs to the process that this one "
+                         "was forked from",
+                         group->name);
+    return OAR_OK;
+}
+
+oar_status oari_group_check(const oar_group *group)
+{
+    OARI_TRY(oari_group_owned(group));
+    if (oari_group_broken(group))
+        return oari_fail_with(&group->fault);
+    return OAR_OK;
+}
+
+oar_status oar_group_fault(const oar_group *group, oar_error *record)
+{
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_fault of NULL");
+    OARI_TRY(oari_group_owned(group));
+    if (!oari_group_broken(group))
+        return OAR_OK;
+    if (record != NULL)
+        *record = group->fault;
+    return oari_fail_with(&group->fault);
+}
+
+oar_status oar_group_abort(oar_group *group, const char *reason)
+{
+    int driver;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_abort of NULL");
+    OARI_TRY(oari_group_owned(group));
+    driver = oari_engine_try_hold(group);
+    if (!heard_of_one(group, NULL, driver) && claim_fault(group)) {
+        oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
+                       group->rank,
+                       reason != NULL ? reason : "no reason given");
+        sign(group, NULL, -1);
+        settle_fault(group, driver);
+    }
+    if (driver)
+        oari_engine_let_go(group);
+    oari_engine_wake(group);
+    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
+    return OAR_OK;
+}

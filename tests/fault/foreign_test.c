@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine of somebody else's beside our links (a simple one, choir): what it
+ * takes it does, the rest is planned over the links; and whatever goes wrong is
+ * told as in any other group. */
+#include "support/crew.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+
+enum {
+    RANKS = 3,
+    ODD = 1003,
+    TOLD_MS = 5000,
+    COMPARED = 16 /* collectives, within which hosts compare */
+};
+
+typedef struct scene {
+    crew_flag ready;
+    oar_error record[RANKS];
+} scene;
+
+static const char *choir(void)
+{
+    static char path[512];
+    const char *build = getenv("OARSONG_BUILD_DIR");
+
+    snprintf(path, sizeof path, "%s/tests/plugins/libchoir.so",
+             build != NULL ? build : "build/release");
+    return path;
+}
+
+static oar_status join(const crew *c, int rank, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    o.backend = choir();
+    o.timeout_ms = 20000;
+    return crew_join(c, rank, &o, g);
+}
+
+static oar_span fill(float *data, size_t count, int rank)
+{
+    for (size_t i = 0; i < count; i++)
+        data[i] = (float)(rank + 1) * (float)(i % 7);
+    return oar_span_of(data, count, OAR_F32);
+}
+
+static void run(crew_fn fn, const char *what)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    crew_start(&c, RANKS, fn, s, "%s", what);
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- all is well --------------------------------------------------------- */
+
+static int is_sum(const float *data, size_t count, float factor)
+{
+    for (size_t i = 0; i < count; i++)
+        if (data[i] != factor * (float)(i % 7))
+            return 0;
+    return 1;
+}
+
+static int sing(crew *c, int rank, void *arg)
+{
+    float a[ODD], b[ODD], mine, got = -1;
+    oar_work *first, *second;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, strcmp(oar_group_backend(g), "choir") == 0);
+    fill(a, ODD, rank);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_OK);
+    CREW_CHECK(c, rank, is_sum(a, ODD, 6));
+    /* planned: it takes no maximum */
+    CREW_CHECK(c, rank,
+               oar_all_reduce_into(g, fill(a, ODD, rank),
+                                   oar_span_of(b, ODD, OAR_F32), OAR_MAX, NULL,
+                                   NULL) == OAR_OK);
+    CREW_CHECK(c, rank, is_sum(b, ODD, 3));
+    /* both kinds under way at once, and messages of the links */
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, &first) ==
+                   OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(b, 17, rank), OAR_MIN, NULL, &second) ==
+                   OAR_OK);
+    mine = (float)rank;
+    CREW_CHECK(
+        c, rank,
+        oar_sendrecv(g, oar_span_of(&mine, 1, OAR_F32), (rank + 1) % RANKS, 7,
+                     oar_span_of(&got, 1, OAR_F32), (rank + RANKS - 1) % RANKS,
+                     7, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, got == (float)((rank + RANKS - 1) % RANKS));
+    CREW_CHECK(c, rank, oar_work_wait(second) == OAR_OK && is_sum(b, 17, 1));
+    CREW_CHECK(c, rank, oar_work_wait(first) == OAR_OK && is_sum(a, ODD, 6));
+    oar_work_release(first);
+    oar_work_release(second);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void what_it_takes_it_does_and_the_rest_is_planned(void **state)
+{
+    run(sing, "a choir");
+}
+
+/* ---- faults -------------------------------------------------------------- */
+
+/* What every rank that is left was told is the same. */
+static int note(crew *c, int rank, scene *s, oar_group *g, oar_status status)
+{
+    s->record[rank].size = sizeof s->record[rank];
+    CREW_CHECK(c, rank, oar_group_fault(g, &s->record[rank]) == status);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static int sing_something_else(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    float a[ODD];
+    oar_group *g;
+    oar_status status;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1)
+        status = oar_broadcast(g, fill(a, ODD, rank), 1, NULL, NULL);
+    else
+        status = oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL);
+    if (status == OAR_OK) /* a broadcast waits for nobody */
+        status = oar_barrier(g, NULL, NULL);
+    CREW_CHECK(c, rank, status == OAR_E_MISMATCH);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "all_reduce") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "broadcast") != NULL);
+    CREW_CHECK(c, rank,
+               strstr(oar_last_error_text(), "foreign_test.c:") != NULL);
+    return note(c, rank, s, g, status);
+}
+
+static void
+a_rank_that_calls_something_else_is_found_with_both_sides(void **state)
+{
+    run(sing_something_else, "a wrong song");
+}
+
+static int plan_while_others_sing(crew *c, int rank, void *arg)
+{
+    float a[17];
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, 17, rank),
+                              rank == 2 ? OAR_MAX : OAR_SUM, NULL,
+                              NULL) == OAR_E_MISMATCH);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "max") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "sum") != NULL);
+    return note(c, rank, arg, g, OAR_E_MISMATCH);
+}
+
+static void one_that_plans_what_others_give_to_the_engine_is_found(void **state)
+{
+    run(plan_while_others_sing, "a plan among songs");
+}
+
+static int fail_in_the_middle(crew *c, int rank, void *arg)
+{
+    float a[ODD];
+    oar_group *g;
+    oar_status status;
+
+    setenv("CHOIR_FAILS", "1", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    status = oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL);
+    CREW_CHECK(c, rank, status == OAR_E_SYSTEM);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "hoarse") != NULL);
+    return note(c, rank, arg, g, status);
+}
+
+static void a_failure_of_the_engine_is_everybodys(void **state)
+{
+    run(fail_in_the_middle, "a hoarse choir");
+}
+
+/* Two hosts, and a difference that the engine does not notice: an all_reduce
+ * finds it, though it is the same everywhere. */
+static int differ_unnoticed(crew *c, int rank, void *arg)
+{
+    oar_status status = OAR_OK;
+    float a[17];
+    oar_group *g;
+    int done = 0;
+
+    setenv("OARSONG_HOST_ID", rank == 1 ? "there" : "here", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_broadcast(g,
+                             oar_span_of(a, 17, rank == 1 ? OAR_I32 : OAR_F32),
+                             0, NULL, NULL) == OAR_OK);
+    while (status == OAR_OK && done++ < 2 * COMPARED)
+        status = oar_all_reduce(g, fill(a, 17, rank), OAR_SUM, NULL, NULL);
+    CREW_CHECK(c, rank, status == OAR_E_MISMATCH);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "i32") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "f32") != NULL);
+    return note(c, rank, arg, g, status);
+}
+
+static void a_difference_between_hosts_is_found_in_time(void **state)
+{
+    run(differ_unnoticed, "two choirs");
+}
+
+/* ---- a death ------------------------------------------------------------- */
+
+static int die_in_the_middle(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    float a[ODD];
+    int64_t start;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1)
+        raise(SIGKILL);
+    start = oari_now_ns();
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < TOLD_MS);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 1") != NULL);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "died") != NULL);
+    return note(c, rank, s, g, OAR_E_PEER);
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    crew_start(&c, RANKS, die_in_the_middle, s, "a singer dies");
+    crew_expect(&c, 1, 128 + SIGKILL);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 2, 0);
+    crew_end(&c);
+    assert_string_equal(s->record[0].text, s->record[2].text);
+    crew_drop_page(s, sizeof *s);
+}
+
+/* ---- groups of groups ---------------------------------------------------- */
+
+static int split(crew *c, int rank, void *arg)
+{
+    float a[17];
+    oar_group *g, *half;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_group_split(g, rank == 1, 0, &half) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(half, fill(a, 17, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_OK);
+    CREW_CHECK(c, rank, is_sum(a, 17, rank == 1 ? 2 : 4));
+    CREW_CHECK(c, rank,
+               rank == 1 || strcmp(oar_group_backend(half), "choir") == 0);
+    oar_group_destroy(half);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_part_of_the_group_sings_too(void **state)
+{
+    run(split, "a part of a choir");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_it_takes_it_does_and_the_rest_is_planned),
+        cmocka_unit_test(
+            a_rank_that_calls_something_else_is_found_with_both_sides),
+        cmocka_unit_test(
+            one_that_plans_what_others_give_to_the_engine_is_found),
+        cmocka_unit_test(a_failure_of_the_engine_is_everybodys),
+        cmocka_unit_test(a_difference_between_hosts_is_found_in_time),
+        cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(a_part_of_the_group_sings_too),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

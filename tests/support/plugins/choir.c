@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* choir: an engine with collectives of its own and no messages, slow and
+ * simple: what a rank has goes into the store, and everybody reads it there. It
+ * does barrier, broadcast, and sums of f32; a rank told so by CHOIR_FAILS fails
+ * in the middle of an all_reduce of more than 100 elements. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oarsong/backend.h>
+
+enum { MOST = 8, KEY_BYTES = 256 };
+
+typedef struct song {
+    const oar_collective *call; /* NULL: free */
+    oar_transfer *done;
+    unsigned number;
+} song;
+
+typedef struct choir {
+    int rank, ranks;
+    unsigned number;
+    oar_store *store;
+    char name[160];
+    song song[MOST];
+    atomic_int aborted;
+} choir;
+
+static void key_of(const choir *c, unsigned number, int rank, char *key)
+{
+    snprintf(key, KEY_BYTES, "%s/choir/%u/%d", c->name, number, rank);
+}
+
+static void finish(song *s, oar_status status)
+{
+    s->done->status = status;
+    s->done->done = 1;
+    s->call = NULL;
+}
+
+/* Takes what a rank has, if it is there: 1. */
+static int take(choir *c, const song *s, int rank)
+{
+    const oar_span *out = &s->call->out;
+    char key[KEY_BYTES];
+    void *data;
+    size_t bytes;
+
+    key_of(c, s->number, rank, key);
+    if (oar_store_get(c->store, key, 0, &data, &bytes) != OAR_OK)
+        return 0;
+    if (s->call->kind == OAR_COLL_BROADCAST)
+        memcpy(out->data, data, bytes);
+    else if (s->call->kind == OAR_COLL_ALL_REDUCE)
+        for (size_t i = 0; i < out->count; i++)
+            ((float *)out->data)[i] =
+                (rank == 0 ? 0 : ((float *)out->data)[i]) + ((float *)data)[i];
+    oar_free(data);
+    return 1;
+}
+
+/* All are there before anything is taken. */
+static int is_whole(choir *c, const song *s)
+{
+    int from = s->call->kind == OAR_COLL_BROADCAST ? s->call->root : 0;
+    int to = s->call->kind == OAR_COLL_BROADCAST ? from + 1 : c->ranks;
+    char key[KEY_BYTES];
+    void *data;
+    size_t bytes;
+
+    for (int r = from; r < to; r++) {
+        key_of(c, s->number, r, key);
+        if (oar_store_get(c->store, key, 0, &data, &bytes) != OAR_OK)
+            return 0;
+        oar_free(data);
+    }
+    for (int r = from; r < to; r++)
+        take(c, s, r);
+    return 1;
+}
+
+static oar_status choir_post(void *self, const oar_collective *call,
+                             oar_transfer *done)
+{
+    choir *c = self;
+    const char *fails = getenv("CHOIR_FAILS");
+    char key[KEY_BYTES];
+    song *s = c->song;
+
+    while (s->call != NULL)
+        s++;
+    *s = (song){ call, done, c->number++ };
+    if (fails != NULL && atoi(fails) == c->rank && call->in.count > 100) {
+        s->call = NULL;
+        return oar_backend_fail(OAR_E_SYSTEM, "the choir is hoarse");
+    }
+    key_of(c, s->number, c->rank, key);
+    return oar_store_set(c->store, key, call->in.data,
+                         call->in.count * oar_dtype_size(call->in.dtype));
+}
+
+static int choir_takes(void *self, const oar_collective *call)
+{
+    return call->kind != OAR_COLL_ALL_REDUCE ||
+           (call->op.kind == OAR_OP_SUM && call->in.dtype == OAR_F32);
+}
+
+static oar_status choir_progress(void *self)
+{
+    choir *c = self;
+    oar_status why = (oar_status)atomic_load(&c->aborted);
+
+    for (song *s = c->song; s < c->song + MOST; s++)
+        if (s->call != NULL && why != OAR_OK)
+            finish(s, why);
+        else if (s->call != NULL && is_whole(c, s))
+            finish(s, OAR_OK);
+    return OAR_OK;
+}
+
+static void choir_abort(void *self, oar_status why)
+{
+    atomic_store(&((choir *)self)->aborted, (int)why);
+}
+
+static oar_status choir_open(void *self, const oar_backend_env *env)
+{
+    choir *c = self;
+
+    c->rank = env->rank;
+    c->ranks = env->ranks;
+    c->store = env->store;
+    snprintf(c->name, sizeof c->name, "%s", env->name);
+    return OAR_OK;
+}
+
+static void choir_close(void *self)
+{
+}
+
+static oar_status choir_probe(oar_backend_caps *caps)
+{
+    caps->can = OAR_WANTS_LINKS;
+    caps->note = "an engine for tests";
+    return OAR_OK;
+}
+
+OAR_API const oar_backend_ops *oar_backend_plugin(void);
+const oar_backend_ops *oar_backend_plugin(void)
+{
+    static const oar_backend_ops ops = {
+        .size = sizeof ops,
+        .abi = OAR_BACKEND_ABI,
+        .name = "choir",
+        .self_size = sizeof(choir),
+        .probe = choir_probe,
+        .open = choir_open,
+        .close = choir_close,
+        .progress = choir_progress,
+        .abort = choir_abort,
+        .takes = choir_takes,
+        .post_count = OAR_COLL_COUNT,
+        .post = { [OAR_COLL_BARRIER] = choir_post,
+                  [OAR_COLL_BROADCAST] = choir_post,
+                  [OAR_COLL_ALL_REDUCE] = choir_post },
+    };
+
+    return &ops;
+}
