@@ -90,7 +90,8 @@ oar_status oari_ucc_probe(oar_backend_caps *caps)
              ucc_get_version_string(), cuda ? "host and CUDA" : "host");
     pthread_mutex_unlock(&lock);
     caps->note = note;
-    caps->can = OAR_WANTS_LINKS;
+    caps->can = OAR_WANTS_LINKS | OAR_CAN_ANY | OAR_CAN_PROBE |
+                OAR_CAN_SYNCHRONOUS; /* messages are those of the links */
     if (cuda)
         caps->devices = 1u << OAR_CPU | 1u << OAR_CUDA;
     return OAR_OK;
