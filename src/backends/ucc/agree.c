@@ -23,9 +23,9 @@ static int wants_bf16(void)
             strcmp(text, "yes") == 0 || strcmp(text, "true") == 0);
 }
 
-static oar_status check(const oari_ucc *u, const hello *mine, hello *row)
+static oar_status check(const hello *mine, hello *row, int ranks)
 {
-    for (int r = 0; r < u->ranks; r++) {
+    for (int r = 0; r < ranks; r++) {
         row[r].version[sizeof row[r].version - 1] = 0;
         if (strcmp(row[r].version, mine->version) != 0)
             return oar_backend_fail(OAR_E_MISMATCH,
@@ -35,19 +35,20 @@ static oar_status check(const oari_ucc *u, const hello *mine, hello *row)
     return OAR_OK;
 }
 
-oar_status oari_ucc_agree(oari_ucc *u)
+oar_status oari_ucc_agree(oari_ucc_opening *o)
 {
     hello mine = { .takes_bf16 = wants_bf16() };
-    hello *row = oari_alloc((size_t)u->ranks, sizeof *row);
+    int ranks = o->meeting.ranks;
+    hello *row = oari_alloc((size_t)ranks, sizeof *row);
     oar_status status;
 
     if (row == NULL)
         return OAR_E_NOMEM;
     snprintf(mine.version, sizeof mine.version, "%s", ucc_get_version_string());
-    status = oari_ucc_meeting_exchange(&u->meeting, &mine, row, sizeof mine);
+    status = oari_ucc_meeting_exchange(&o->meeting, &mine, row, sizeof mine);
     if (status == OAR_OK)
-        status = check(u, &mine, row);
-    u->takes_bf16 = row[0].takes_bf16;
+        status = check(&mine, row, ranks);
+    o->takes_bf16 = row[0].takes_bf16;
     oari_free(row);
     return status;
 }

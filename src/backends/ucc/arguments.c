@@ -74,7 +74,7 @@ int oari_ucc_takes(void *self, const oar_collective *call)
 
     if (!reduces(call->kind))
         return 1;
-    return (dtype != OAR_BF16 || u->takes_bf16) &&
+    return (dtype != OAR_BF16 || u->made->takes_bf16) &&
            operators[classes[dtype]][call->op.kind] != 0;
 }
 

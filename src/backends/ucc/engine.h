@@ -17,14 +17,24 @@
 /* Where ranks exchange what UCC needs to find its peers: an all-gather over the
  * store, with a number for each, since all ranks make them in one order. */
 typedef struct oari_ucc_meeting {
-    int open;
+    _Atomic int open; /* 0: nobody touches the store any more */
     oar_store *store; /* NULL in a group of one */
-    const char *name; /* the group's */
+    char name[152];   /* the group's, at most 150 bytes */
     int rank, ranks;
     int64_t deadline_ns, timeout_ms;
     unsigned number;   /* of all-gathers so far */
     oar_status status; /* of the one that failed; its text is the last error */
 } oari_ucc_meeting;
+
+/* What is made for a group. It stays where it is, and is there as long as the
+ * context. */
+typedef struct oari_ucc_opening {
+    oari_ucc_meeting meeting;
+    int takes_bf16; /* rank 0 wants it as UCC does it */
+    ucc_context_h context;
+    ucc_team_h team;
+    struct oari_ucc_errand *errand; /* opening.c */
+} oari_ucc_opening;
 
 /* A collective under way, in memory of its own until it is done. */
 typedef struct oari_ucc_request {
@@ -37,11 +47,7 @@ typedef struct oari_ucc_request {
 
 typedef struct oari_ucc {
     int rank, ranks;
-    int takes_bf16; /* rank 0 wants it as UCC does it */
-    oari_ucc_meeting meeting;
-    ucc_context_h context;
-    ucc_team_h team;
-    int usable;             /* the team is made and can be unmade */
+    oari_ucc_opening *made; /* NULL: it did not open */
     oari_ucc_request *head; /* under way, oldest first */
     oari_ucc_request **tail;
     oari_ucc_request *spare; /* used again: posting allocates nothing */
@@ -61,7 +67,7 @@ oar_status oari_ucc_fail(ucc_status_t status, const char *what);
 
 /* ---- meeting.c ----------------------------------------------------------- */
 
-/* Borrows store and name until oari_ucc_meeting_end. */
+/* Borrows the store until oari_ucc_meeting_end. */
 void oari_ucc_meeting_begin(oari_ucc_meeting *meeting,
                             const oar_backend_env *env);
 void oari_ucc_meeting_end(oari_ucc_meeting *meeting);
@@ -76,7 +82,14 @@ oar_status oari_ucc_meeting_exchange(oari_ucc_meeting *meeting, void *part,
 /* ---- agree.c ------------------------------------------------------------- */
 
 /* Sees that all ranks have one version of UCC, and takes rank 0's wishes. */
-oar_status oari_ucc_agree(oari_ucc *u);
+oar_status oari_ucc_agree(oari_ucc_opening *o);
+
+/* ---- opening.c ----------------------------------------------------------- */
+
+/* Makes context and team; returns at env->timeout_ms whatever UCC does. */
+oar_status oari_ucc_opening_run(const oar_backend_env *env,
+                                oari_ucc_opening **opening);
+void oari_ucc_opening_free(oari_ucc_opening *opening);
 
 /* ---- arguments.c --------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
  * Made by the first group that opens it, under a lock, and never given back:
  * groups that were aborted may have left requests in it.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -133,11 +134,37 @@ static oar_status check_threads(void)
                             "(UCC_THREAD_MULTIPLE)");
 }
 
+static int has_rdma(void)
+{
+    DIR *folder = opendir("/sys/class/infiniband");
+    const struct dirent *entry;
+    int found = 0;
+
+    while (folder != NULL && !found && (entry = readdir(folder)) != NULL)
+        found = entry->d_name[0] != '.';
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+/* UCX's cache of registered memory hooks mmap and its like by writing over
+ * their code, and sometimes waits for itself for ever when threads of the
+ * process use them at that moment: its own do. Without RDMA there is nothing to
+ * register. UCX reads this whenever a context is made, so it stays. */
+static void keep_from_hooks(void)
+{
+    if (getenv("UCX_MEM_EVENTS") == NULL && !has_rdma())
+        setenv("UCX_RCACHE_ENABLE", "n", 0);
+}
+
 static oar_status start_so(void)
 {
-    int ours = setenv(divides_first, "n", 1) == 0;
-    oar_status status = start();
+    int ours = getenv(divides_first) == NULL;
+    oar_status status;
 
+    keep_from_hooks();
+    setenv(divides_first, "n", 0);
+    status = start();
     if (ours)
         unsetenv(divides_first);
     return status == OAR_OK ? check_threads() : status;

@@ -40,14 +40,13 @@ static int64_t deadline_of(int64_t timeout_ms)
 void oari_ucc_meeting_begin(oari_ucc_meeting *meeting,
                             const oar_backend_env *env)
 {
-    *meeting =
-        (oari_ucc_meeting){ .open = 1,
-                            .store = env->store,
-                            .name = env->name,
-                            .rank = env->rank,
-                            .ranks = env->ranks,
-                            .timeout_ms = env->timeout_ms,
-                            .deadline_ns = deadline_of(env->timeout_ms) };
+    snprintf(meeting->name, sizeof meeting->name, "%s", env->name);
+    meeting->store = env->store;
+    meeting->rank = env->rank;
+    meeting->ranks = env->ranks;
+    meeting->timeout_ms = env->timeout_ms;
+    meeting->deadline_ns = deadline_of(env->timeout_ms);
+    meeting->open = 1;
 }
 
 void oari_ucc_meeting_end(oari_ucc_meeting *meeting)
@@ -58,7 +57,7 @@ void oari_ucc_meeting_end(oari_ucc_meeting *meeting)
 /* ---- keys ---------------------------------------------------------------- */
 
 typedef struct key {
-    char text[OAR_STORE_KEY_MAX + 1];
+    char text[OAR_STORE_KEY_MAX];
 } key;
 
 static key key_of(const gathering *g, const char *what, size_t index)
@@ -212,6 +211,8 @@ static ucc_status_t test(void *request)
 {
     gathering *g = request;
 
+    if (!g->meeting->open)
+        return UCC_ERR_TIMED_OUT;
     return g->meeting->rank == 0 ? collect(g) : read_row(g);
 }
 

@@ -12,93 +12,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
-/* ---- opening ------------------------------------------------------------- */
-
-/* What went wrong in an exchange of ours is said already. */
-static oar_status open_failed(oari_ucc *u, ucc_status_t status,
-                              const char *what)
-{
-    return u->meeting.status != OAR_OK ? u->meeting.status
-                                       : oari_ucc_fail(status, what);
-}
-
-static oar_status make_context(oari_ucc *u)
-{
-    ucc_context_params_t params = { .mask = UCC_CONTEXT_PARAM_FIELD_OOB,
-                                    .oob =
-                                        oari_ucc_meeting_calls(&u->meeting) };
-    ucc_context_config_h config;
-    ucc_lib_h library;
-    ucc_status_t status;
-    oar_status found = oari_ucc_library(&library);
-
-    if (found != OAR_OK)
-        return found;
-    status = ucc_context_config_read(library, NULL, &config);
-    if (status != UCC_OK)
-        return oari_ucc_fail(status, "reading the settings of a context");
-    status = ucc_context_create(library, &params, config, &u->context);
-    ucc_context_config_release(config);
-    if (status == UCC_OK)
-        return OAR_OK;
-    u->context = NULL;
-    return open_failed(u, status, "making a context");
-}
-
-static oar_status wait_for_team(oari_ucc *u)
-{
-    ucc_status_t status;
-
-    while ((status = ucc_team_create_test(u->team)) == UCC_INPROGRESS) {
-        if (oari_now_ns() > u->meeting.deadline_ns)
-            return oar_backend_fail(
-                OAR_E_TIMEOUT,
-                "UCC made no team of %d ranks in %lld ms; UCX_TLS and "
-                "UCX_NET_DEVICES say what it may use between them, "
-                "UCX_LOG_LEVEL=info shows what it does",
-                u->ranks, (long long)u->meeting.timeout_ms);
-        ucc_context_progress(u->context);
-        sched_yield(); /* for peers that share this core */
-    }
-    return status == UCC_OK ? OAR_OK : open_failed(u, status, "making a team");
-}
-
-static oar_status make_team(oari_ucc *u)
-{
-    ucc_team_params_t params = {
-        .mask = UCC_TEAM_PARAM_FIELD_OOB | UCC_TEAM_PARAM_FIELD_EP |
-                UCC_TEAM_PARAM_FIELD_EP_RANGE,
-        .oob = oari_ucc_meeting_calls(&u->meeting),
-        .ep = (uint64_t)u->rank,
-        .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG,
-    };
-    ucc_status_t status =
-        ucc_team_create_post(&u->context, 1, &params, &u->team);
-
-    if (status != UCC_OK)
-        return open_failed(u, status, "beginning a team");
-    return wait_for_team(u);
-}
-
-static oar_status open_engine(void *self, const oar_backend_env *env)
-{
-    oari_ucc *u = self;
-    oar_status status;
-
-    u->rank = env->rank;
-    u->ranks = env->ranks;
-    u->tail = &u->head;
-    oari_ucc_meeting_begin(&u->meeting, env);
-    status = oari_ucc_agree(u);
-    if (status == OAR_OK)
-        status = make_context(u);
-    if (status == OAR_OK)
-        status = make_team(u);
-    oari_ucc_meeting_end(&u->meeting);
-    u->usable = status == OAR_OK;
-    return status;
-}
-
 /* ---- collectives --------------------------------------------------------- */
 
 /* A spare one has room for the parts of any call of this group. */
@@ -129,7 +42,8 @@ static oar_status start_request(oari_ucc *u, const oar_collective *call,
                                 oari_ucc_request *request)
 {
     ucc_coll_args_t args = oari_ucc_arguments(u, call, request->parts);
-    ucc_status_t status = ucc_collective_init(&args, &request->handle, u->team);
+    ucc_status_t status =
+        ucc_collective_init(&args, &request->handle, u->made->team);
 
     if (status != UCC_OK)
         return oari_ucc_fail(status, oar_coll_name(call->kind));
@@ -214,7 +128,7 @@ static oar_status progress(void *self)
         abandon(u, why);
         return OAR_OK;
     }
-    ucc_context_progress(u->context);
+    ucc_context_progress(u->made->context);
     return reap(u);
 }
 
@@ -226,7 +140,17 @@ static void abort_engine(void *self, oar_status why)
     atomic_compare_exchange_strong(&u->why, &none, (int)why);
 }
 
-/* ---- closing ------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------- */
+
+static oar_status open_engine(void *self, const oar_backend_env *env)
+{
+    oari_ucc *u = self;
+
+    u->rank = env->rank;
+    u->ranks = env->ranks;
+    u->tail = &u->head;
+    return oari_ucc_opening_run(env, &u->made);
+}
 
 /* How long peers are waited for that close later, or not at all. */
 enum { FAREWELL_MS = 250, DESTROY_MS = 1000 };
@@ -261,9 +185,9 @@ static oar_status destroy_team(oari_ucc *u)
     int64_t until = in_ms(DESTROY_MS);
     ucc_status_t status;
 
-    while ((status = ucc_team_destroy(u->team)) == UCC_INPROGRESS &&
+    while ((status = ucc_team_destroy(u->made->team)) == UCC_INPROGRESS &&
            oari_now_ns() < until) {
-        ucc_context_progress(u->context);
+        ucc_context_progress(u->made->context);
         sched_yield();
     }
     return status == UCC_OK ? OAR_OK : oari_ucc_fail(status, "ending a team");
@@ -278,17 +202,19 @@ static void free_spares(oari_ucc *u)
     }
 }
 
-/* A half-made team cannot be unmade, nor one with requests under way; and
- * destroying a context says farewell to every peer, which one that is gone
- * would not answer. Those stay until the process ends. */
+/* After an abort requests may be under way, and destroying a context waits for
+ * every peer, the one that is gone among them: it stays until the process
+ * ends. */
 static void close_engine(void *self)
 {
     oari_ucc *u = self;
 
-    if (u->usable && u->why == OAR_OK && u->head == NULL) {
+    if (u->made != NULL && u->why == OAR_OK && u->head == NULL) {
         say_farewell(u);
-        if (destroy_team(u) == OAR_OK)
-            ucc_context_destroy(u->context);
+        if (destroy_team(u) == OAR_OK) {
+            ucc_context_destroy(u->made->context);
+            oari_ucc_opening_free(u->made);
+        }
     }
     free_spares(u);
 }
