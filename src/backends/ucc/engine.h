@@ -16,12 +16,15 @@
 
 /* Where ranks exchange what UCC needs to find its peers: an all-gather over the
  * store, with a number for each, since all ranks make them in one order. */
+enum { OARI_UCC_OPENING = 1, OARI_UCC_OPEN, OARI_UCC_ENDING };
+
 typedef struct oari_ucc_meeting {
-    _Atomic int open; /* 0: nobody touches the store any more */
-    oar_store *store; /* NULL in a group of one */
-    char name[152];   /* the group's, at most 150 bytes */
+    _Atomic int state; /* only while opening is there a store */
+    oar_store *store;  /* NULL in a group of one */
+    char name[152];    /* the group's, at most 150 bytes */
     int rank, ranks;
     int64_t deadline_ns, timeout_ms;
+    int64_t linger_ms; /* what ending connections waits for peers' ends */
     unsigned number;   /* of all-gathers so far */
     oar_status status; /* of the one that failed; its text is the last error */
 } oari_ucc_meeting;
@@ -33,13 +36,14 @@ typedef struct oari_ucc_opening {
     int takes_bf16; /* rank 0 wants it as UCC does it */
     ucc_context_h context;
     ucc_team_h team;
-    struct oari_ucc_errand *errand; /* opening.c */
+    oar_status status; /* of making it, and the text if that failed */
+    char text[400];
 } oari_ucc_opening;
 
 /* A collective under way, in memory of its own until it is done. */
 typedef struct oari_ucc_request {
     struct oari_ucc_request *next;
-    ucc_coll_req_h handle;
+    ucc_coll_req_h handle; /* NULL: it failed, and waits for the abort */
     oar_transfer *done;
     oar_coll kind;
     uint64_t parts[]; /* counts and places of parts, where UCC wants arrays */
@@ -51,7 +55,9 @@ typedef struct oari_ucc {
     oari_ucc_request *head; /* under way, oldest first */
     oari_ucc_request **tail;
     oari_ucc_request *spare; /* used again: posting allocates nothing */
-    _Atomic int why;         /* an oar_status: aborted; OAR_OK: not */
+    oar_status failed;       /* of the first request that did */
+    char text[400];
+    _Atomic int why; /* an oar_status: aborted; OAR_OK: not */
 } oari_ucc;
 
 /* ---- library.c ----------------------------------------------------------- */
@@ -89,7 +95,16 @@ oar_status oari_ucc_agree(oari_ucc_opening *o);
 /* Makes context and team; returns at env->timeout_ms whatever UCC does. */
 oar_status oari_ucc_opening_run(const oar_backend_env *env,
                                 oari_ucc_opening **opening);
-void oari_ucc_opening_free(oari_ucc_opening *opening);
+
+/* Takes it. No request may be under way. Returns soon, whatever UCC does. */
+void oari_ucc_opening_end(oari_ucc_opening *opening);
+
+/* ---- errand.c ------------------------------------------------------------ */
+
+/* Runs what(arg) in a thread. OAR_E_TIMEOUT: it is not back at the deadline;
+ * then arg is its own, and it calls drop(arg) if it ever is. */
+oar_status oari_ucc_errand(void (*what)(void *arg), void (*drop)(void *arg),
+                           void *arg, int64_t deadline_ns);
 
 /* ---- arguments.c --------------------------------------------------------- */
 

@@ -25,7 +25,7 @@ enum {
 typedef struct gathering {
     oari_ucc_meeting *meeting;
     unsigned number;
-    unsigned char *row;
+    unsigned char *row; /* NULL: none, only a pause */
     size_t part_bytes, row_bytes;
     int next;    /* rank 0: whose part comes next */
     size_t have; /* bytes of the row: read, or on rank 0 written */
@@ -46,12 +46,12 @@ void oari_ucc_meeting_begin(oari_ucc_meeting *meeting,
     meeting->ranks = env->ranks;
     meeting->timeout_ms = env->timeout_ms;
     meeting->deadline_ns = deadline_of(env->timeout_ms);
-    meeting->open = 1;
+    meeting->state = OARI_UCC_OPENING;
 }
 
 void oari_ucc_meeting_end(oari_ucc_meeting *meeting)
 {
-    meeting->open = 0;
+    meeting->state = OARI_UCC_OPEN;
 }
 
 /* ---- keys ---------------------------------------------------------------- */
@@ -177,8 +177,25 @@ static ucc_status_t begin(gathering *g, const void *part)
     return status == OAR_OK ? UCC_OK : broke(g, status);
 }
 
-/* UCC asks for one more, as a barrier, when a context is destroyed: by then
- * there is no store any more, and a peer that is gone would never come. */
+/* UCC asks for one more, as a barrier, when a context is destroyed: between
+ * ending its connections and closing them. By then there is no store any more,
+ * and a peer that is gone would never come; so it is a pause instead, in which
+ * UCC moves things on, where a connection can be reset under a peer. */
+static ucc_status_t linger(oari_ucc_meeting *m, void **request)
+{
+    gathering *g;
+
+    if (m->linger_ms == 0)
+        return UCC_ERR_NOT_SUPPORTED;
+    g = oari_alloc(1, sizeof *g);
+    if (g == NULL)
+        return UCC_ERR_NO_MEMORY;
+    g->meeting = m;
+    m->deadline_ns = deadline_of(m->linger_ms);
+    *request = g;
+    return UCC_OK;
+}
+
 static ucc_status_t start(void *part, void *row, size_t bytes, void *info,
                           void **request)
 {
@@ -186,8 +203,10 @@ static ucc_status_t start(void *part, void *row, size_t bytes, void *info,
     gathering *g;
     ucc_status_t status;
 
-    if (!m->open)
-        return UCC_ERR_NOT_SUPPORTED;
+    if (m->state == OARI_UCC_ENDING)
+        return linger(m, request);
+    if (m->state != OARI_UCC_OPENING)
+        return UCC_ERR_TIMED_OUT;
     if (bytes > PART_MAX)
         return UCC_ERR_NO_RESOURCE;
     g = oari_alloc(1, sizeof *g);
@@ -211,7 +230,10 @@ static ucc_status_t test(void *request)
 {
     gathering *g = request;
 
-    if (!g->meeting->open)
+    if (g->row == NULL)
+        return oari_now_ns() < g->meeting->deadline_ns ? UCC_INPROGRESS
+                                                       : UCC_OK;
+    if (g->meeting->state != OARI_UCC_OPENING)
         return UCC_ERR_TIMED_OUT;
     return g->meeting->rank == 0 ? collect(g) : read_row(g);
 }

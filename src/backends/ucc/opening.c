@@ -1,31 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening: a context and a team for a group, made by a thread of its own.
+/* opening: a context and a team for a group; and ending them.
  *
- * UCC and UCX wait without deadlines, and UCX can wait for itself for ever when
- * it starts (its hooks in the memory functions of a process with threads). So a
- * thread goes in there. If it is not back when the time is up, open returns,
- * and the thread is left alone with everything that it may still touch.
+ * UCC and UCX wait without deadlines: for peers that do not come, and UCX can
+ * wait for itself for ever when it starts (its hooks in the memory functions of
+ * a process with threads). So both are errands.
  */
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 
 #include "backends/ucc/engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 
-enum { GRACE_MS = 500 /* for what is at the deadline itself to say why */ };
-
-struct oari_ucc_errand {
-    pthread_mutex_t lock;
-    pthread_cond_t ended;
-    int is_back;
-    oar_status status;
-    char text[400]; /* of the thread's last error */
+enum {
+    GRACE_MS = 500,   /* for what is at the deadline itself to say why */
+    DESTROY_MS = 1000 /* longest that ending it is waited for */
 };
 
-/* ---- what the thread does ------------------------------------------------ */
+/* ---- making ------------------------------------------------------------- */
 
 /* What went wrong in an exchange of ours is said already. */
 static oar_status failed(const oari_ucc_opening *o, ucc_status_t status,
@@ -100,131 +92,77 @@ static oar_status make_all(oari_ucc_opening *o)
     return status == OAR_OK ? make_team(o) : status;
 }
 
-static void *go(void *arg)
+static void make(void *arg)
 {
     oari_ucc_opening *o = arg;
-    struct oari_ucc_errand *e = o->errand;
 
-    e->status = make_all(o);
-    if (e->status != OAR_OK)
-        snprintf(e->text, sizeof e->text, "%s", oar_last_error_text());
-    pthread_mutex_lock(&e->lock);
-    e->is_back = 1;
-    pthread_cond_signal(&e->ended);
-    pthread_mutex_unlock(&e->lock);
-    return NULL;
-}
-
-/* ---- sending it ---------------------------------------------------------- */
-
-static struct oari_ucc_errand *new_errand(void)
-{
-    struct oari_ucc_errand *e = oari_alloc(1, sizeof *e);
-    pthread_condattr_t attributes;
-
-    if (e == NULL)
-        return NULL;
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->ended, &attributes);
-    pthread_condattr_destroy(&attributes);
-    return e;
-}
-
-/* The thread takes no signals that are meant for the program. */
-static oar_status send_thread(oari_ucc_opening *o)
-{
-    sigset_t all, before;
-    pthread_t thread;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, NULL, go, o);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error != 0)
-        return oar_backend_fail(OAR_E_SYSTEM, "a thread to open UCC");
-    pthread_detach(thread);
-    return OAR_OK;
-}
-
-/* 1: it is back; 0: it is left to itself. */
-static int wait_for(struct oari_ucc_errand *e, int64_t deadline_ns)
-{
-    int64_t until = deadline_ns + (int64_t)GRACE_MS * 1000000;
-    struct timespec at = { until / 1000000000, until % 1000000000 };
-    int back;
-
-    pthread_mutex_lock(&e->lock);
-    while (!e->is_back && deadline_ns == OARI_NEVER)
-        pthread_cond_wait(&e->ended, &e->lock);
-    while (!e->is_back && oari_now_ns() < until)
-        pthread_cond_timedwait(&e->ended, &e->lock, &at);
-    back = e->is_back;
-    pthread_mutex_unlock(&e->lock);
-    return back;
-}
-
-static void free_errand(struct oari_ucc_errand *e)
-{
-    if (e == NULL)
-        return;
-    pthread_cond_destroy(&e->ended);
-    pthread_mutex_destroy(&e->lock);
-    oari_free(e);
-}
-
-static oar_status await(oari_ucc_opening *o)
-{
-    struct oari_ucc_errand *e = o->errand;
-    oar_status status;
-    int back = wait_for(e, o->meeting.deadline_ns);
-
-    oari_ucc_meeting_end(&o->meeting);
-    if (!back)
-        return oar_backend_fail(
-            OAR_E_TIMEOUT,
-            "UCC did not come back from starting in %lld ms; if UCX waits for "
-            "its own memory hooks, UCX_MEM_EVENTS=no keeps it from them",
-            (long long)o->meeting.timeout_ms);
-    status = e->status;
-    if (status != OAR_OK)
-        oar_backend_fail(status, "%s", e->text);
-    free_errand(e);
-    o->errand = NULL;
-    return status;
+    o->status = make_all(o);
+    if (o->status != OAR_OK)
+        snprintf(o->text, sizeof o->text, "%s", oar_last_error_text());
 }
 
 /* What is half made cannot be unmade, so it is only forgotten. */
+static void forget(void *arg)
+{
+    oari_free(arg);
+}
+
+static int64_t later(int64_t ns, int64_t ms)
+{
+    return ns == OARI_NEVER ? ns : ns + ms * 1000000;
+}
+
 oar_status oari_ucc_opening_run(const oar_backend_env *env,
                                 oari_ucc_opening **opening)
 {
     oari_ucc_opening *o = oari_alloc(1, sizeof *o);
-    oar_status status = OAR_E_NOMEM;
+    oar_status status;
 
     if (o == NULL)
         return OAR_E_NOMEM;
     oari_ucc_meeting_begin(&o->meeting, env);
-    o->errand = new_errand();
-    if (o->errand == NULL)
-        goto fail;
-    status = send_thread(o);
-    if (status != OAR_OK)
-        goto fail;
-    status = await(o);
+    status = oari_ucc_errand(make, forget, o,
+                             later(o->meeting.deadline_ns, GRACE_MS));
+    oari_ucc_meeting_end(&o->meeting);
+    if (status == OAR_E_TIMEOUT)
+        return oar_backend_fail(
+            OAR_E_TIMEOUT,
+            "UCC did not come back from starting in %lld ms; if UCX waits for "
+            "its own memory hooks, UCX_MEM_EVENTS=no keeps it from them",
+            (long long)env->timeout_ms);
+    if (status == OAR_OK && o->status != OAR_OK)
+        status = oar_backend_fail(o->status, "%s", o->text);
     if (status == OAR_OK)
         *opening = o;
-    return status;
-fail:
-    oari_ucc_opening_free(o);
+    else
+        forget(o);
     return status;
 }
 
-void oari_ucc_opening_free(oari_ucc_opening *opening)
+/* ---- ending -------------------------------------------------------------- */
+
+static void destroy(void *arg)
 {
-    if (opening == NULL)
-        return;
-    free_errand(opening->errand);
-    oari_free(opening);
+    oari_ucc_opening *o = arg;
+    ucc_status_t status;
+
+    while ((status = ucc_team_destroy(o->team)) == UCC_INPROGRESS) {
+        ucc_context_progress(o->context);
+        sched_yield();
+    }
+    if (status == UCC_OK)
+        ucc_context_destroy(o->context);
+}
+
+/* It ends every connection properly, which a peer that is gone, or that drives
+ * its side no more, may never answer. */
+void oari_ucc_opening_end(oari_ucc_opening *opening)
+{
+    oar_status status;
+
+    opening->meeting.state = OARI_UCC_ENDING;
+    status = oari_ucc_errand(destroy, forget, opening,
+                             later(oari_now_ns(), DESTROY_MS));
+    if (status == OAR_OK)
+        forget(opening);
 }

@@ -7,6 +7,7 @@
  * may drive its context any more, and close leaves it where it is.
  */
 #include <sched.h>
+#include <stdio.h>
 
 #include "backends/ucc/engine.h"
 #include "base/alloc.h"
@@ -38,20 +39,35 @@ static void finish(oar_transfer *done, oar_status status)
     done->done = 1;
 }
 
-static oar_status start_request(oari_ucc *u, const oar_collective *call,
-                                oari_ucc_request *request)
+static ucc_status_t start_request(oari_ucc *u, const oar_collective *call,
+                                  oari_ucc_request *request)
 {
     ucc_coll_args_t args = oari_ucc_arguments(u, call, request->parts);
     ucc_status_t status =
         ucc_collective_init(&args, &request->handle, u->made->team);
 
-    if (status != UCC_OK)
-        return oari_ucc_fail(status, oar_coll_name(call->kind));
+    if (status != UCC_OK) {
+        request->handle = NULL;
+        return status;
+    }
     status = ucc_collective_post(request->handle);
-    if (status >= 0)
-        return OAR_OK;
-    ucc_collective_finalize(request->handle);
-    return oari_ucc_fail(status, oar_coll_name(call->kind));
+    return status < 0 ? status : UCC_OK;
+}
+
+/* Why it failed is often not UCC's to say: a peer is gone, or called something
+ * else. So the request is not done; progress says that UCC failed, and the
+ * core gives the links time to know better before it aborts. */
+static void note_failure(oari_ucc *u, oari_ucc_request *request,
+                         ucc_status_t status)
+{
+    if (request->handle != NULL &&
+        ucc_collective_test(request->handle) != UCC_INPROGRESS)
+        ucc_collective_finalize(request->handle);
+    request->handle = NULL;
+    if (u->failed != OAR_OK)
+        return;
+    u->failed = oari_ucc_fail(status, oar_coll_name(request->kind));
+    snprintf(u->text, sizeof u->text, "%s", oar_last_error_text());
 }
 
 static oar_status post(void *self, const oar_collective *call,
@@ -59,10 +75,11 @@ static oar_status post(void *self, const oar_collective *call,
 {
     oari_ucc *u = self;
     oari_ucc_request *request;
-    oar_status status = (oar_status)u->why;
+    ucc_status_t status;
+    oar_status why = (oar_status)u->why;
 
-    if (status != OAR_OK || oari_ucc_is_empty(u, call)) {
-        finish(done, status);
+    if (why != OAR_OK || oari_ucc_is_empty(u, call)) {
+        finish(done, why);
         return OAR_OK;
     }
     request = new_request(u);
@@ -71,43 +88,37 @@ static oar_status post(void *self, const oar_collective *call,
     request->done = done;
     request->kind = call->kind;
     request->next = NULL;
-    status = start_request(u, call, request);
-    if (status != OAR_OK) {
-        put_aside(u, request);
-        return status;
-    }
     *u->tail = request;
     u->tail = &request->next;
+    status = start_request(u, call, request);
+    if (status != UCC_OK)
+        note_failure(u, request, status);
     return OAR_OK;
 }
 
-/* Takes those that are done out of the list. The first that failed is what the
- * group ends with. */
-static oar_status reap(oari_ucc *u)
+/* Takes those that are done out of the list. */
+static void reap(oari_ucc *u)
 {
     oari_ucc_request **at = &u->head;
-    oar_status result = OAR_OK;
 
     while (*at != NULL) {
         oari_ucc_request *request = *at;
-        ucc_status_t status = ucc_collective_test(request->handle);
-        oar_status ours = OAR_OK;
+        ucc_status_t status = request->handle == NULL
+                                  ? UCC_INPROGRESS
+                                  : ucc_collective_test(request->handle);
 
-        if (status > 0) {
+        if (status < 0)
+            note_failure(u, request, status);
+        if (status != UCC_OK) {
             at = &request->next;
             continue;
         }
         ucc_collective_finalize(request->handle);
-        if (status < 0)
-            ours = oari_ucc_fail(status, oar_coll_name(request->kind));
-        if (result == OAR_OK)
-            result = ours;
         *at = request->next;
-        finish(request->done, ours);
+        finish(request->done, OAR_OK);
         put_aside(u, request);
     }
     u->tail = at;
-    return result;
 }
 
 /* UCC may still read and write what they point to, the parts included. */
@@ -129,7 +140,9 @@ static oar_status progress(void *self)
         return OAR_OK;
     }
     ucc_context_progress(u->made->context);
-    return reap(u);
+    reap(u);
+    return u->failed == OAR_OK ? OAR_OK
+                               : oar_backend_fail(u->failed, "%s", u->text);
 }
 
 static void abort_engine(void *self, oar_status why)
@@ -152,13 +165,7 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     return oari_ucc_opening_run(env, &u->made);
 }
 
-/* How long peers are waited for that close later, or not at all. */
-enum { FAREWELL_MS = 250, DESTROY_MS = 1000 };
-
-static int64_t in_ms(int64_t ms)
-{
-    return oari_now_ns() + ms * 1000000;
-}
+enum { FAREWELL_MS = 250 /* for peers that close later, or not at all */ };
 
 /* Ranks leave together if they can: a peer that is still in its last collective
  * may read from a connection that would be reset under it. */
@@ -166,7 +173,7 @@ static void say_farewell(oari_ucc *u)
 {
     oar_collective barrier = { .kind = OAR_COLL_BARRIER };
     oar_transfer done = { 0 };
-    int64_t until = in_ms(FAREWELL_MS);
+    int64_t until = oari_now_ns() + (int64_t)FAREWELL_MS * 1000000;
 
     if (u->ranks == 1 || post(u, &barrier, &done) != OAR_OK)
         return;
@@ -180,19 +187,6 @@ static void say_farewell(oari_ucc *u)
     u->head = NULL;
 }
 
-static oar_status destroy_team(oari_ucc *u)
-{
-    int64_t until = in_ms(DESTROY_MS);
-    ucc_status_t status;
-
-    while ((status = ucc_team_destroy(u->made->team)) == UCC_INPROGRESS &&
-           oari_now_ns() < until) {
-        ucc_context_progress(u->made->context);
-        sched_yield();
-    }
-    return status == UCC_OK ? OAR_OK : oari_ucc_fail(status, "ending a team");
-}
-
 static void free_spares(oari_ucc *u)
 {
     while (u->spare != NULL) {
@@ -202,19 +196,16 @@ static void free_spares(oari_ucc *u)
     }
 }
 
-/* After an abort requests may be under way, and destroying a context waits for
- * every peer, the one that is gone among them: it stays until the process
- * ends. */
+/* After an abort or a failure requests may be under way: what they are part of
+ * stays until the process ends. */
 static void close_engine(void *self)
 {
     oari_ucc *u = self;
+    int good = u->why == OAR_OK && u->failed == OAR_OK && u->head == NULL;
 
-    if (u->made != NULL && u->why == OAR_OK && u->head == NULL) {
+    if (u->made != NULL && good) {
         say_farewell(u);
-        if (destroy_team(u) == OAR_OK) {
-            ucc_context_destroy(u->made->context);
-            oari_ucc_opening_free(u->made);
-        }
+        oari_ucc_opening_end(u->made);
     }
     free_spares(u);
 }
