@@ -29,6 +29,7 @@ function(oarsong_engine_left_out file option why)
         message(FATAL_ERROR "${option} is on, but: ${why}")
     endif()
     message(STATUS "Engine ${file}: left out: ${why}")
+    string(REPLACE ";" "," why "${why}") # or it would be a list
     string(TOUPPER "OARSONG_WITHOUT_${file}" name)
     string(REPLACE "-" "_" name ${name})
     set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/engines.c APPEND PROPERTY
