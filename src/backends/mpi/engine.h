@@ -43,6 +43,7 @@ typedef struct mpi_post {
     MPI_Request one;      /* most need no more */
     MPI_Datatype type;    /* made for it, or MPI_DATATYPE_NULL */
     void *scratch;        /* operands that had to be made, or NULL */
+    void *copy;           /* of operands that the result would replace */
     const void *result;   /* where in there the result is */
     oar_dtype made;       /* the dtype of it */
     mpi_count *counts[2]; /* of parts sent and received, or NULL */
@@ -88,6 +89,7 @@ void mpi_count_ruin(void);
 /* Around calls of MPI: one thread at a time where it cannot bear more. */
 void mpi_enter(void);
 void mpi_leave(void);
+int mpi_is_shared(void); /* it can */
 
 /* The last error, with MPI's text; what: the call. */
 oar_status mpi_fail(int code, const char *what);
