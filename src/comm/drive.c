@@ -353,6 +353,13 @@ static void be_idle(oar_group *g, idle *i, int waited)
 {
     int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
 
+    /* An engine that wakes us works in threads of its own: they need the cores
+     * on which we would spin. */
+    if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL) {
+        oari_drive_look(g);
+        oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
+        return;
+    }
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;
     now = oari_now_ns();
