@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong bench: times an operation over ranks that it starts itself, or as one
- * rank of a job that was started with OARSONG_RANK set.
+/* oarsong bench: times an operation over ranks that it starts itself (those of
+ * the backend mpi through mpirun), or as one rank of a job that was started
+ * with OARSONG_RANK set.
  *
  * Iterations are issued back to back. Every rank notes the time at which each
  * one ended; iteration i ends when it has ended on all ranks, and its duration
@@ -313,7 +314,9 @@ static int run(bench_plan *p)
         return TOOL_FAILED;
     opts.backend = p->backend;
     opts.algorithm = p->algo;
-    status = getenv("OARSONG_RANK") != NULL ? join(p, &opts) : start(p, &opts);
+    status = getenv("OARSONG_RANK") != NULL || tool_under_mpirun(p->backend)
+                 ? join(p, &opts)
+                 : start(p, &opts);
     return status == OAR_OK ? TOOL_OK : tool_failed("bench");
 }
 
@@ -335,5 +338,7 @@ int tool_bench(int argc, char **argv)
         return bench_usage(stdout);
     if (!bench_read_options(&p, argc, argv))
         return bench_usage(stderr);
+    if (tool_wants_mpirun(p.backend))
+        return tool_mpirun(p.backend, p.ranks, argv);
     return run(&p);
 }

@@ -152,7 +152,8 @@ static int usage(FILE *to)
         "Runs every collective and message on ranks that it starts itself, "
         "and compares every\nvalue with one computed here. Exit code 1 if "
         "anything is wrong.\n\n"
-        "  --backend B   native, shm, tcp, sim, self, or the path of a "
+        "  --backend B   native, shm, tcp, sim, self, mpi (which starts its "
+        "ranks by mpirun),\n                gloo, ucc, or the path of a "
         "plugin (native)\n"
         "  --ranks N     how many (4)\n"
         "  --hosts H     as if on several hosts: 3+1, or 2 to deal the ranks"
@@ -268,6 +269,27 @@ static ledger *make_ledger(int ranks, const char *file)
     return memory != MAP_FAILED ? memory : NULL;
 }
 
+/* The ranks share a file, which is there for as long as they are. */
+static int run_by_mpirun(const settings *s, int argc, char **argv)
+{
+    char path[] = "/tmp/oarsong-conform-XXXXXX", *args[64];
+    int code, n = 0, fd = mkstemp(path);
+
+    if (fd < 0) {
+        perror("oarsong conform: a file for the ledger");
+        return TOOL_FAILED;
+    }
+    close(fd);
+    for (; n < argc && n < 60; n++)
+        args[n] = argv[n];
+    args[n++] = "--ledger";
+    args[n++] = path;
+    args[n] = NULL;
+    code = tool_mpirun(s->backend, s->ranks, args);
+    unlink(path);
+    return code;
+}
+
 int tool_conform(int argc, char **argv)
 {
     settings s = { .backend = "native",
@@ -281,6 +303,8 @@ int tool_conform(int argc, char **argv)
         return usage(stdout);
     if (!read_options(&s, argc, argv))
         return usage(stderr);
+    if (s.file == NULL && tool_wants_mpirun(s.backend))
+        return run_by_mpirun(&s, argc, argv);
     if (oar_backend_available(s.backend, &caps) != OAR_OK)
         return tool_failed("conform");
     s.can = caps.can;

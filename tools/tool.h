@@ -25,4 +25,13 @@ int tool_number(const char *text, size_t low, size_t high, size_t *value);
  * is neither. */
 int tool_hosts(const char *text, int most, int *ranks, int *host);
 
+/* Whether the ranks of this backend have to be started by mpirun, and whether
+ * this process is one that was. */
+int tool_wants_mpirun(const char *backend);
+int tool_under_mpirun(const char *backend);
+
+/* Starts this program so many times by the launcher of the backend's MPI, with
+ * these arguments (a subcommand first, NULL last). Returns the exit code. */
+int tool_mpirun(const char *backend, int ranks, char *const *args);
+
 #endif

@@ -128,6 +128,7 @@ typedef struct oar_collective {
     oar_op op;
     int root;
     double weight;
+    int ragged; /* parts of any size: also where a rank has no counts */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The
@@ -181,7 +182,7 @@ typedef struct oar_backend_ops {
                 oar_envelope *found);
 
     /* Whether post can do this one. All ranks must answer alike: so by nothing
-     * but kind, op, dtype, root, whether there are counts, and how many
+     * but kind, op, dtype, root, whether it is ragged, and how many
      * elements there are where there are none. (optional: all its kind) */
     int (*takes)(void *self, const oar_collective *call);
 

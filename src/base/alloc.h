@@ -14,7 +14,7 @@
 OARI_FOR_PLUGINS void *oari_alloc(size_t count, size_t size);
 
 /* The same, not zeroed, at a multiple of align (a power of two). */
-void *oari_alloc_aligned(size_t align, size_t bytes);
+OARI_FOR_PLUGINS void *oari_alloc_aligned(size_t align, size_t bytes);
 
 char *oari_strdup(const char *text);
 

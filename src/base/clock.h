@@ -11,6 +11,8 @@
 #include <x86intrin.h>
 #endif
 
+#include "base/plugin.h"
+
 static inline uint64_t oari_ticks(void)
 {
 #if defined(__aarch64__)
@@ -38,10 +40,10 @@ static inline int64_t oari_now_ns(void)
 }
 
 /* A point in time timeout_ms from now; a negative timeout never comes. */
-int64_t oari_deadline(int64_t timeout_ms);
+OARI_FOR_PLUGINS int64_t oari_deadline(int64_t timeout_ms);
 
 /* Milliseconds left, rounded up, for poll(2): -1 for never, 0 when past. */
-int oari_deadline_left_ms(int64_t deadline_ns);
+OARI_FOR_PLUGINS int oari_deadline_left_ms(int64_t deadline_ns);
 
 #define OARI_NEVER INT64_MAX
 

@@ -12,6 +12,8 @@
 
 #include <oarsong/span.h>
 
+#include "base/plugin.h"
+
 enum { OARI_REDUCE_MAX = 1024 }; /* sources or destinations at once */
 
 typedef struct oari_reduction {
@@ -32,7 +34,7 @@ typedef struct oari_reduction {
 
 /* Combines count elements. One source without factor or divisor is a copy.
  * The operator must suit the dtype (oar_op_check). Cannot fail. */
-void oari_reduce(const oari_reduction *r, size_t count);
+OARI_FOR_PLUGINS void oari_reduce(const oari_reduction *r, size_t count);
 
 /* "neon", "avx512", ...: the instruction set in use. */
 const char *oari_reduce_isa(void);

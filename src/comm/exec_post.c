@@ -61,7 +61,8 @@ static void describe(oari_exec *exec)
                                          .out_counts = call->out_counts,
                                          .op = call->op,
                                          .root = call->root,
-                                         .weight = call->weight };
+                                         .weight = call->weight,
+                                         .ragged = call->ragged };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 

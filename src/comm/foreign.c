@@ -19,7 +19,8 @@ enum {
     ILL_NS = 500000000,   /* for the links to know better why it failed */
     POLLED_NS = 10000000, /* one that only moves when asked is asked so long */
     BLIND_NAP_NS = 50000, /* and then so often */
-    NAPS_TO_CHECK = 100   /* whether everybody is still there */
+    NAPS_TO_CHECK = 100,  /* whether everybody is still there */
+    BEHIND_NS = 500000000 /* what comes of a rank after it has left */
 };
 
 oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
@@ -27,7 +28,8 @@ oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
     oari_foreign *f = &group->foreign;
 
     f->self = oari_alloc(1, f->ops->self_size);
-    if (f->self == NULL)
+    f->left_ns = oari_alloc((size_t)group->ranks, sizeof *f->left_ns);
+    if (f->self == NULL || f->left_ns == NULL)
         return OAR_E_NOMEM;
     f->opened = 1;
     return f->ops->open(f->self, env);
@@ -40,6 +42,7 @@ void oari_foreign_close(oar_group *group)
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
+    oari_free(f->left_ns);
     *f = (oari_foreign){ .ops = f->ops };
 }
 
@@ -85,6 +88,22 @@ void oari_foreign_abort(oar_group *group)
         f->ops->abort(f->self, group->fault.status);
     if (f->ops->progress != NULL)
         f->ops->progress(f->self);
+}
+
+/* What a rank sent before it left may still be on its way. */
+int oari_foreign_gone(const oar_group *group, int rank, int gone)
+{
+    _Atomic int64_t *since = &group->foreign.left_ns[rank];
+    int64_t now;
+
+    if (gone != OARI_PEER_LEFT || group->foreign.left_ns == NULL)
+        return gone;
+    now = oari_now_ns();
+    if (atomic_load_explicit(since, memory_order_relaxed) == 0)
+        atomic_store_explicit(since, now, memory_order_relaxed);
+    return now - atomic_load_explicit(since, memory_order_relaxed) > BEHIND_NS
+               ? gone
+               : 0;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */

@@ -111,8 +111,9 @@ typedef struct oari_foreign {
     const oar_backend_ops *ops; /* NULL: there is none */
     void *self;
     int opened;
-    unsigned turns, naps; /* the driver's */
-    int64_t ill_ns;       /* since when it has failed; 0: it has not */
+    unsigned turns, naps;     /* the driver's */
+    int64_t ill_ns;           /* since when it has failed; 0: it has not */
+    _Atomic int64_t *left_ns; /* by rank: since when it has left, or 0 */
     oar_error illness;
 } oari_foreign;
 
@@ -259,6 +260,9 @@ const void *oari_group_recorder(const oar_group *group, int rank);
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
+/* The same for a group whose messages an engine carries (foreign.c); gone: what
+ * the links say. */
+int oari_foreign_gone(const oar_group *group, int rank, int gone);
 
 /* ---- foreign.c -------------------------------------------------------------
  */

@@ -32,16 +32,23 @@ const oar_error *oari_group_published(const oar_group *g)
     return g->board != NULL ? oari_board_published(g->board) : NULL;
 }
 
-int oari_group_gone(const oar_group *g, int rank)
+static int gone_from_links(const oar_group *g, int rank)
 {
-    if (rank < 0)
-        return 0;
     if (g->backend->gone != NULL)
         return g->backend->gone(g->self, rank);
     if (g->board == NULL || !g->board->gone[rank])
         return 0;
     return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
                                                          : OARI_PEER_DIED;
+}
+
+int oari_group_gone(const oar_group *g, int rank)
+{
+    int gone = rank >= 0 ? gone_from_links(g, rank) : 0;
+
+    return gone != 0 && oari_foreign_carries(g)
+               ? oari_foreign_gone(g, rank, gone)
+               : gone;
 }
 
 /* Whether faults travel: then two ranks may fail before either can know. */

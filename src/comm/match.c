@@ -39,6 +39,7 @@ struct oari_match {
     uint64_t credit; /* of one source */
     oar_status aborted;
     uint64_t number; /* of the last receive or message */
+    int posted;      /* receives in rows */
     oari_row any;    /* receives from any source */
     oari_row own;    /* sends to myself that are offered */
     oari_taker self; /* who takes them */
@@ -189,6 +190,7 @@ static oar_transfer *take_posted(oari_match *m, int source, uint64_t tag)
         oari_row_remove(&m->any, before_any, t = any);
     else if (t != NULL)
         oari_row_remove(row, before, t);
+    m->posted -= t != NULL;
     return t;
 }
 
@@ -216,6 +218,11 @@ static oari_message *find_message(const oari_match *m, int source, uint64_t tag,
             first = each;
     }
     return first;
+}
+
+int oari_match_posted(const oari_match *match)
+{
+    return match->posted;
 }
 
 int oari_match_peek(const oari_match *match, int source, uint64_t tag,
@@ -334,6 +341,7 @@ oar_status oari_match_recv(oari_match *match, oar_transfer *receive)
         give_message(match, message, receive);
         return OAR_OK;
     }
+    match->posted++;
     oari_scratch_set(receive, 1, ++match->number);
     oari_row_push(receive->peer < 0 ? &match->any
                                     : &match->from[receive->peer].posted,
@@ -474,6 +482,7 @@ void oari_match_abort(oari_match *match, oar_status why)
     if (match->aborted != OAR_OK)
         return;
     match->aborted = why;
+    match->posted = 0;
     oari_row_finish(&match->any, why);
     oari_row_finish(&match->own, why);
     for (int r = 0; r < match->ranks; r++)

@@ -38,6 +38,9 @@ oar_status oari_match_send_self(oari_match *match, oar_transfer *send);
 int oari_match_peek(const oari_match *match, int source, uint64_t tag,
                     uint64_t any, oar_envelope *found);
 
+/* How many receives wait for their message. */
+int oari_match_posted(const oari_match *match);
+
 /* Ends every receive and send it knows of; those that links have been given
  * are theirs to end. */
 void oari_match_abort(oari_match *match, oar_status why);
