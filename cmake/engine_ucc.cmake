@@ -16,10 +16,10 @@ if(off)
     oarsong_engine_left_out(ucc OARSONG_UCC "${off}")
 elseif(NOT ucc_version)
     oarsong_engine_left_out(ucc OARSONG_UCC
-        "no UCC found when it was built; install libucc-dev (Debian sid has it, Debian 12 does not), or set OARSONG_UCC_INCLUDE and OARSONG_UCC_LIBRARY, and build again")
+        "no UCC was found then: install libucc-dev (Debian sid has it, Debian 12 does not), or set OARSONG_UCC_INCLUDE and OARSONG_UCC_LIBRARY, and build again")
 elseif(ucc_version VERSION_LESS 1.2)
     oarsong_engine_left_out(ucc OARSONG_UCC
-        "the UCC found when it was built is ${ucc_version}; install 1.2 or newer (libucc-dev) and build again")
+        "the UCC found then is ${ucc_version}: install 1.2 or newer (libucc-dev) and build again")
 else()
     file(GLOB ucc_sources CONFIGURE_DEPENDS src/backends/ucc/*.c)
     oarsong_engine(ucc SOURCES ${ucc_sources}

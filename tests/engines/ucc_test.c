@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <oarsong/backend.h>
+
 #include "base/clock.h"
 
 enum {
@@ -428,6 +430,29 @@ static void opening_ends_at_its_deadline(void **state)
     run(stay_out, "one that does not come to UCC");
 }
 
+/* ---- without it ---------------------------------------------------------- */
+
+static void without_ucc_it_says_what_to_install(void **state)
+{
+    oar_backend_caps caps = oar_backend_caps_init();
+    const char *text;
+
+    assert_int_equal(oar_backend_available("ucc", &caps), OAR_E_UNAVAILABLE);
+    text = oar_last_error_text();
+    assert_true(strstr(text, "install libucc-dev") != NULL ||
+                strstr(text, "OARSONG_UCC is off") != NULL);
+}
+
+static int run_without(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_ucc_it_says_what_to_install),
+    };
+
+    printf("the rest is skipped: %s\n", oar_last_error_text());
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,5 +467,7 @@ int main(void)
         cmocka_unit_test(opening_ends_at_its_deadline),
     };
 
+    if (oar_backend_available("ucc", NULL) != OAR_OK)
+        return run_without();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
