@@ -347,7 +347,7 @@ static oar_status given_up(oar_group *g, void *arg)
         CHECK(loss_of(tape, &d, net, 0, rank, rank + 1) != NULL);
         status = oar_ddp_join(net, 1, &active);
     }
-    CHECK(says(status, OAR_E_MISMATCH, "join"));
+    CHECK(says(status, OAR_E_MISMATCH, "all_reduce"));
     oar_tape_destroy(tape);
     oar_module_release(net);
     return OAR_OK;
