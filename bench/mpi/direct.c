@@ -11,6 +11,8 @@
 
 enum { MOST_ITERS = 20000, LEAST_ITERS = 10, WARM_UP = 20, LARGEST = 16 << 20 };
 static const double budget_us = 200e3;
+static const size_t sizes[] = { 8,       64,      1 << 10, 8 << 10, 64 << 10,
+                                1 << 18, 1 << 20, 4 << 20, LARGEST };
 
 typedef struct point {
     const char *kind;
@@ -169,10 +171,10 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     memset(p.in, 0, LARGEST);
     memset(p.out, 0, LARGEST);
-    for (p.bytes = 8; p.bytes <= LARGEST; p.bytes *= 8)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        p.bytes = sizes[i];
         measure(&p);
-    p.bytes = LARGEST;
-    measure(&p);
+    }
     free(p.in);
     free(p.out);
     MPI_Finalize();

@@ -17,8 +17,9 @@ float oari_bf16_to_f32(uint16_t bits);
 /* Converts count elements. Float to integer truncates toward zero and
  * saturates, NaN gives 0; anything to bool is "is not zero"; integer to
  * integer wraps. The buffers may be the same only if the dtypes are. */
-OARI_FOR_PLUGINS void oari_convert(void *to, oar_dtype to_dtype, const void *from,
-                  oar_dtype from_dtype, size_t count);
+OARI_FOR_PLUGINS void oari_convert(void *to, oar_dtype to_dtype,
+                                   const void *from, oar_dtype from_dtype,
+                                   size_t count);
 
 static inline int oari_dtype_is_float(oar_dtype dtype)
 {

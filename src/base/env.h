@@ -10,8 +10,8 @@
 /* Reads a whole number in [low, high], with an optional K, M or G (powers of
  * 1024) behind it. Unset or empty leaves *value alone. Anything else is
  * OAR_E_ARG with a sentence that names the variable. */
-OARI_FOR_PLUGINS oar_status oari_env_int(const char *name, int64_t low, int64_t high,
-                        int64_t *value);
+OARI_FOR_PLUGINS oar_status oari_env_int(const char *name, int64_t low,
+                                         int64_t high, int64_t *value);
 
 /* The same reading of a text that came from elsewhere; what names it. */
 oar_status oari_parse_int(const char *what, const char *text, int64_t low,

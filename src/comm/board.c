@@ -303,7 +303,7 @@ void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns)
                              { other, POLLIN, 0 } };
     uint64_t drained;
 
-    poll(wait, 2, oari_deadline_left_ms(deadline_ns));
+    poll(wait, other >= 0 ? 2 : 1, oari_deadline_left_ms(deadline_ns));
     oari_board_awake(board);
     if (read(board->event[board->rank], &drained, sizeof drained) < 0)
         drained = 0; /* nothing there: the deadline, or a peer's end */

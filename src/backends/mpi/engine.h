@@ -43,6 +43,7 @@ typedef struct mpi_post {
     MPI_Request one;      /* most need no more */
     MPI_Datatype type;    /* made for it, or MPI_DATATYPE_NULL */
     void *scratch;        /* operands that had to be made, or NULL */
+    void *copy;           /* of operands that the result would replace */
     const void *result;   /* where in there the result is */
     oar_dtype made;       /* the dtype of it */
     mpi_count *counts[2]; /* of parts sent and received, or NULL */

@@ -59,6 +59,8 @@ static void put_away(mpi_engine *e, mpi_post *p)
         oari_free(p->request);
     if (p->scratch != NULL)
         oari_free(p->scratch);
+    if (p->copy != NULL)
+        oari_free(p->copy);
     if (p->counts[0] != NULL)
         oari_free(p->counts[0]);
     if (p->counts[1] != NULL)

@@ -150,6 +150,29 @@ typedef struct operands {
     void *to;
 } operands;
 
+#ifdef OPEN_MPI
+enum { REDUCES_IN_PLACE = 1 };
+#else
+enum { REDUCES_IN_PLACE = 0 }; /* MPICH 4.0's blocking reduce crashes */
+#endif
+
+static int set_in_place(const mpi_engine *e, mpi_post *p, const mpi_fold *fold,
+                        operands *o)
+{
+    const oar_collective *call = p->call;
+    size_t bytes = call->in.count * oar_dtype_size(fold->dtype);
+
+    if (!e->blocking || call->kind != OAR_COLL_REDUCE || REDUCES_IN_PLACE) {
+        o->from = MPI_IN_PLACE;
+        return MPI_SUCCESS;
+    }
+    if ((p->copy = oari_alloc_aligned(64, bytes)) == NULL)
+        return refuse(p, OAR_E_NOMEM);
+    memcpy(p->copy, o->to, bytes);
+    o->from = p->copy;
+    return MPI_SUCCESS;
+}
+
 /* Those of the call, or made here. */
 static int find_operands(mpi_engine *e, mpi_post *p, const mpi_fold *fold,
                          operands *o)
@@ -167,9 +190,7 @@ static int find_operands(mpi_engine *e, mpi_post *p, const mpi_fold *fold,
         p->result = o->to;
         p->made = fold->dtype;
     }
-    if (o->from == o->to)
-        o->from = MPI_IN_PLACE;
-    return MPI_SUCCESS;
+    return o->from == o->to ? set_in_place(e, p, fold, o) : MPI_SUCCESS;
 }
 
 static int start_fold(mpi_engine *e, mpi_post *p)
