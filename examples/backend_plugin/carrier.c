@@ -4,8 +4,9 @@
  *
  * The ranks share a file that is only in memory. From every rank to every rank,
  * itself included, there is a log in it: the sender writes a message behind the
- * last one, the receiver copies it to memory of its own and gives the pages
- * back. One thread at a time is in here, except in abort. */
+ * last one, the receiver reads it and gives the pages back. How far the logs
+ * are is in memory that all map. One thread at a time is in here, except in
+ * abort. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -13,20 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <oarsong/backend.h>
 
-#define LOG_BYTES  ((size_t)1 << 33) /* of addresses: memory as it is used */
-#define PAGE_BYTES ((size_t)65536)   /* the largest page that systems have */
+#define LOG_BYTES  (INT64_C(1) << 31) /* of the file: memory as it is used */
+#define PAGE_BYTES INT64_C(65536)     /* the largest page that systems have */
 
 typedef struct lane { /* from one rank to another: bytes of its log, ever */
-    _Atomic size_t written, read;
+    _Atomic int64_t written, read;
 } lane;
 
 typedef struct shared {
     atomic_int here; /* ranks that have come */
-    lane lane[];     /* from a to b: a * ranks + b; the logs follow likewise */
+    lane lane[];     /* from a to b: a * ranks + b, and so are the logs */
 } shared;
 
 typedef struct carrier {
@@ -42,19 +44,19 @@ static lane *lane_of(const carrier *c, int from, int to)
     return &c->shared->lane[from * c->ranks + to];
 }
 
-/* A message is an oar_transfer with its data behind it. It begins in the first
- * half of its log, so that it ends in it, too. */
-static oar_transfer *message_at(const carrier *c, const lane *l, size_t at)
+/* Where in the file a log is at that place. A message begins in the first half
+ * of its log, so that it ends in it, too. */
+static off_t place(const carrier *c, const lane *l, int64_t at)
 {
-    size_t log = (size_t)(l - c->shared->lane) + 1;
-
-    return (void *)((char *)c->shared + log * LOG_BYTES + at % (LOG_BYTES / 2));
+    return (l - c->shared->lane + 1) * LOG_BYTES + at % (LOG_BYTES / 2);
 }
 
-/* Of a log: whole pages, so that they can be given back. */
-static size_t room_for(size_t bytes)
+/* A message is an oar_transfer with its data behind it, in whole pages. */
+static int64_t room_for(size_t bytes)
 {
-    return (sizeof(oar_transfer) + bytes + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
+    size_t pages = (sizeof(oar_transfer) + bytes - 1) / PAGE_BYTES + 1;
+
+    return (int64_t)pages * PAGE_BYTES;
 }
 
 /* ---- matching ------------------------------------------------------------ */
@@ -104,17 +106,24 @@ static void deliver(oar_transfer *message, oar_transfer *t)
 
 /* ---- messages ------------------------------------------------------------ */
 
+static oar_status failed(const char *what)
+{
+    return oar_backend_fail(OAR_E_SYSTEM, "%s: %s", what, strerror(errno));
+}
+
 static oar_status carrier_send(void *self, oar_transfer *t)
 {
     carrier *c = self;
     lane *l = lane_of(c, c->rank, t->peer);
-    oar_transfer *m = message_at(c, l, l->written);
+    oar_transfer m = { .peer = c->rank, .tag = t->tag, .bytes = t->bytes };
+    struct iovec parts[] = { { &m, sizeof m }, { t->data, t->bytes } };
 
     if (l->written - l->read + room_for(t->bytes) > LOG_BYTES / 2)
-        return oar_backend_fail(OAR_E_NOMEM, "rank %d's log is full", t->peer);
-    *m = (oar_transfer){ .peer = c->rank, .tag = t->tag, .bytes = t->bytes };
-    if (t->bytes != 0)
-        memcpy(m + 1, t->data, t->bytes);
+        return oar_backend_fail(OAR_E_NOMEM, "the log to rank %d is full",
+                                t->peer);
+    if (pwritev(c->file, parts, 2, place(c, l, l->written)) !=
+        (ssize_t)(sizeof m + t->bytes))
+        return failed("write to the log");
     l->written += room_for(t->bytes);
     finish(t, OAR_OK);
     return OAR_OK;
@@ -145,14 +154,22 @@ static int carrier_peek(void *self, int peer, uint64_t tag, uint64_t any,
 
 static oar_status take_out(carrier *c, lane *l)
 {
-    oar_transfer *there = message_at(c, l, l->read), *message, *t;
-    size_t bytes = there->bytes;
+    off_t at = place(c, l, l->read);
+    oar_transfer head, *message, *t;
+    ssize_t bytes = sizeof head;
 
-    if ((message = malloc(sizeof *message + bytes)) == NULL)
-        return oar_backend_fail(OAR_E_NOMEM, "no memory for %zu bytes", bytes);
-    memcpy(message, there, sizeof *message + bytes);
-    madvise(there, room_for(bytes), MADV_REMOVE);
-    l->read += room_for(bytes);
+    if (pread(c->file, &head, sizeof head, at) != bytes)
+        return failed("read the log");
+    bytes += (ssize_t)head.bytes;
+    if ((message = malloc((size_t)bytes)) == NULL)
+        return oar_backend_fail(OAR_E_NOMEM, "no memory for %zd bytes", bytes);
+    if (pread(c->file, message, (size_t)bytes, at) != bytes) {
+        free(message);
+        return failed("read the log");
+    }
+    fallocate(c->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
+              room_for(head.bytes));
+    l->read += room_for(head.bytes);
     if ((t = match(&c->receives, message, &c->kept)) != NULL)
         deliver(message, t);
     return OAR_OK;
@@ -183,11 +200,6 @@ static void carrier_abort(void *self, oar_status why)
 
 /* ---- coming and going ---------------------------------------------------- */
 
-static oar_status failed(const char *what)
-{
-    return oar_backend_fail(OAR_E_SYSTEM, "%s: %s", what, strerror(errno));
-}
-
 /* Rank 0 has made the file; the others open it by way of that process. */
 static oar_status pass_file(carrier *c, const oar_backend_env *env)
 {
@@ -215,16 +227,18 @@ static oar_status pass_file(carrier *c, const oar_backend_env *env)
 static oar_status carrier_open(void *self, const oar_backend_env *env)
 {
     carrier *c = self;
+    size_t lanes = (size_t)(env->ranks * env->ranks);
     oar_status status;
 
     c->rank = env->rank;
     c->ranks = env->ranks;
-    c->shared_bytes = LOG_BYTES * (size_t)(c->ranks * c->ranks + 1);
+    c->shared_bytes = sizeof *c->shared + lanes * sizeof(lane);
     c->file = c->rank == 0 ? memfd_create("carrier", MFD_CLOEXEC) : -1;
+    if (c->rank == 0 &&
+        (c->file < 0 || ftruncate(c->file, (off_t)c->shared_bytes) != 0))
+        return failed("memory for all ranks");
     if (c->ranks > 1 && (status = pass_file(c, env)) != OAR_OK)
         return status;
-    if (ftruncate(c->file, (off_t)c->shared_bytes) != 0)
-        return failed("memory for all ranks");
     c->shared = mmap(NULL, c->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                      c->file, 0);
     if (c->shared == MAP_FAILED)

@@ -6,7 +6,9 @@
  * What it lacks is filled in from the core's planners: over its own messages,
  * or, if it has none, over links that the core makes beside it. One driver at a
  * time calls these functions, except `abort` and `wake`, which any thread may
- * call at any time between open and close. None of them may block.
+ * call at any time between open and close. None of them may block, but open.
+ * Groups of one process have drivers of their own: nothing is shared but what
+ * the backend shares itself. docs/writing-a-backend.md walks through one.
  *
  * A backend outside this library is a shared object that exports one function,
  * oar_backend_plugin, and is named by its path:
@@ -57,21 +59,23 @@ typedef struct oar_backend_caps {
     size_t size;
     uint32_t dtypes;  /* bit 1u << OAR_F32 and so on; 0: all */
     uint32_t devices; /* bit 1u << OAR_CPU and so on; 0: host memory only */
-    const char *note; /* one line for `oarsong info`; a literal, or NULL */
-    uint32_t can;     /* OAR_CAN_ bits */
+    const char *note; /* one line for `oarsong info`, or NULL; it stays */
+    uint32_t can;     /* OAR_CAN_ bits and OAR_WANTS_LINKS */
 } oar_backend_caps;
 OAR_OPTS_INIT(oar_backend_caps);
 
 struct oari_open;
 
-/* What a backend is opened with; borrowed for the call, except context. */
+/* What a backend is opened with; borrowed for the call. Store and name may be
+ * used until close. */
 typedef struct oar_backend_env {
     size_t size;
     int rank;
     int ranks;
-    oar_store *store; /* for finding the others; NULL in a group of one */
-    const char *name; /* the group's, unique in the store */
-    int64_t timeout_ms;
+    oar_store *store;   /* for finding the others; NULL in a group of one */
+    const char *name;   /* the group's; no other in the store has it now, but
+                           one that is gone may have had it */
+    int64_t timeout_ms; /* for open; below 0: for ever */
     const struct oari_open *core; /* in-tree only */
 } oar_backend_env;
 
@@ -173,7 +177,9 @@ typedef struct oar_backend_ops {
     void (*wake)(void *self);
 
     /* From now on every transfer fails: at the latest at the next progress all
-     * that are under way are done with status `why`. Idempotent. */
+     * that are under way are done with status `why`, and nothing touches their
+     * memory any more. Idempotent. (optional where nothing is ever under way:
+     * what is started is done on return) */
     void (*abort)(void *self, oar_status why);
 
     /* Whether a message waits that such a receive would take (peer, tag and
@@ -213,8 +219,8 @@ typedef struct oar_backend_ops {
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */
 } oar_backend_ops;
 
-/* What a plugin exports. Returns its table, which lives as long as the process.
- */
+/* What a plugin exports (in C++ as extern "C"). Returns its table, which lives
+ * as long as the process. */
 typedef const oar_backend_ops *(*oar_backend_plugin_fn)(void);
 #define OAR_BACKEND_PLUGIN_SYMBOL "oar_backend_plugin"
 

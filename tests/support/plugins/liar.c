@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* liar: the example backend, except that the last byte of what is copied in one
- * go of more than 1000 bytes is changed. `oarsong conform` must see it. (On its
- * way a message is copied three times.) */
+ * go of more than 1000 bytes is changed. `oarsong conform` must see it. */
 #include <string.h>
 
 __attribute__((noinline)) static void *lying_memcpy(void *to, const void *from,
