@@ -17,7 +17,6 @@
 enum {
     LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
     PUT_OFF_NS = 200000000,    /* for the others to run out of time first */
-    MISSED_NS = 500000000,
     FIRST_OPERATIONS = 3
 };
 
@@ -71,20 +70,6 @@ static int owes(const oari_exec *x, int rank)
            oari_exec_owes_post(x, rank);
 }
 
-/* A foreign engine may need a rank longer than that needs it: one that has left
- * in good order is missed only when nothing comes of it for a while; or when
- * the engine has failed, which is then why. */
-static int is_missed(const oar_group *g, oari_exec *x)
-{
-    if (g->foreign.ill_ns != 0)
-        return 1;
-    if (!x->posted || x->post.done)
-        return 0;
-    if (x->lost_ns == 0)
-        x->lost_ns = oari_now_ns();
-    return oari_now_ns() - x->lost_ns > MISSED_NS;
-}
-
 /* A message from anybody is lost when nobody is left to send it. */
 static int lost_peer(const oar_group *g, int peer)
 {
@@ -108,14 +93,15 @@ static int is_notice(const oar_work *work)
     return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
 }
 
-/* The first rank the operation waits for that will never come, or -1. */
+/* The first rank the operation waits for that will never come, or -1. A foreign
+ * engine may need all of them to the end. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (work->lane == NULL)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (oari_group_gone(g, r) &&
-            (owes(&work->lane->exec, r) || is_missed(g, &work->lane->exec)))
+            (owes(&work->lane->exec, r) || work->lane->exec.posted))
             return r;
     return -1;
 }
@@ -257,24 +243,11 @@ static void look_at_deadline(oar_group *g, oar_work *work)
         timed_out(g, work, missing_rank(g, work));
 }
 
-/* What a rank has sent through an engine of others may come when that rank has
- * left long since: the links do not know of it. */
-static int may_still_come(const oar_group *g, oar_work *work)
-{
-    int posted = work->lane != NULL && work->lane->exec.posted;
-
-    if (!oari_foreign_carries(g) || posted)
-        return 0;
-    if (work->lost_ns == 0)
-        work->lost_ns = oari_now_ns();
-    return oari_now_ns() - work->lost_ns < MISSED_NS;
-}
-
 static void look_at(oar_group *g, oar_work *work)
 {
     int lost = lost_rank(g, work);
 
-    if (lost >= 0 && !may_still_come(g, work))
+    if (lost >= 0)
         peer_gone(g, work, lost);
     else
         look_at_deadline(g, work);

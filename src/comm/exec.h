@@ -85,9 +85,8 @@ typedef struct oari_exec {
     int waiting; /* of the step: so many still to be done */
 
     /* of a collective that the foreign engine does */
-    int posted;      /* it does this one */
-    int polls;       /* of it */
-    int64_t lost_ns; /* since when a rank that had come to it is gone */
+    int posted; /* it does this one */
+    int polls;  /* of it */
     oar_collective posts_call;
     oar_transfer post;
 } oari_exec;

@@ -100,7 +100,6 @@ int oari_exec_post(oari_exec *exec)
         return 0;
     exec->plan = &post_plan;
     exec->polls = 0;
-    exec->lost_ns = 0;
     if (is_doubtful(exec))
         return 1;
     status = exec->foreign->post[exec->call->kind](

@@ -20,8 +20,8 @@ enum {
     POLLED_NS =
         1000000000,       /* one that only moves when asked is asked so long */
     BLIND_NAP_NS = 50000, /* and then so often */
-    NAPS_TO_CHECK = 100,  /* whether everybody is still there */
-    BEHIND_NS = 500000000 /* what comes of a rank after it has left */
+    CHECK_NS = 10000000,  /* between two looks whether everybody is there */
+    BEHIND_NS = 500000000 /* what comes of a rank when it is gone */
 };
 
 oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
@@ -68,12 +68,26 @@ int oari_foreign_drive(oar_group *group)
     return ++f->turns % TURNS == 0;
 }
 
+/* Nobody sleeps on the board while the engine is asked again and again, or has
+ * failed: then nobody hears of deaths either. */
+static void check_peers(oar_group *g)
+{
+    int64_t now = oari_now_ns();
+
+    if (g->board == NULL || now < g->foreign.check_ns)
+        return;
+    g->foreign.check_ns = now + CHECK_NS;
+    g->board->ops->check(g->board->self);
+}
+
 void oari_foreign_look(oar_group *group)
 {
     const oari_foreign *f = &group->foreign;
 
-    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS ||
-        oari_group_broken(group))
+    if (f->ops == NULL || oari_group_broken(group))
+        return;
+    check_peers(group);
+    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS)
         return;
     oari_fail_with(&f->illness);
     oari_group_break(group, group->engine.lane->work, -1);
@@ -91,34 +105,34 @@ void oari_foreign_abort(oar_group *group)
         f->ops->progress(f->self);
 }
 
-/* What a rank sent before it left may still be on its way. */
+/* The engine may need a rank longer than that needs it, and what it carries may
+ * come when the sender is gone: a rank is missed only after a while; or when
+ * the engine has failed, because that is then why. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone)
 {
-    _Atomic int64_t *since = &group->foreign.left_ns[rank];
-    int64_t now;
+    const oari_foreign *f = &group->foreign;
+    int64_t now = oari_now_ns(), since;
 
-    if (gone != OARI_PEER_LEFT || group->foreign.left_ns == NULL)
+    if (f->left_ns == NULL || f->ill_ns != 0)
         return gone;
-    now = oari_now_ns();
-    if (atomic_load_explicit(since, memory_order_relaxed) == 0)
-        atomic_store_explicit(since, now, memory_order_relaxed);
-    return now - atomic_load_explicit(since, memory_order_relaxed) > BEHIND_NS
-               ? gone
-               : 0;
+    since = atomic_load_explicit(&f->left_ns[rank], memory_order_relaxed);
+    if (since == 0) {
+        since = now;
+        atomic_store_explicit(&f->left_ns[rank], now, memory_order_relaxed);
+    }
+    return now - since > BEHIND_NS ? gone : 0;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */
 
 /* It cannot wake us: asks it again after a nap. */
-static void nap(oar_group *g, int64_t idle_ns)
+static void nap(int64_t idle_ns)
 {
     if (idle_ns < POLLED_NS) {
         sched_yield();
         return;
     }
     nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-    if (g->board != NULL && ++g->foreign.naps % NAPS_TO_CHECK == 0)
-        g->board->ops->check(g->board->self);
 }
 
 /* On the board of this host, which the links across hosts wake as well. */
@@ -152,7 +166,7 @@ static void sleep_on_links(oar_group *g, int64_t deadline_ns)
 void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
 {
     if (group->foreign.ops->wait_fd == NULL)
-        nap(group, idle_ns);
+        nap(idle_ns);
     else if (group->board != NULL)
         sleep_on_board(group, deadline_ns);
     else

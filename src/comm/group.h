@@ -40,7 +40,6 @@ struct oar_work {
     uint64_t sequence;
     int64_t deadline_ns; /* 0: not looked at yet */
     int64_t since_ns;    /* looked at for the first time */
-    int64_t lost_ns;     /* since when a rank it waits for is gone; 0: none */
     int warned;          /* that it stalls */
     int slow;            /* its deadline waits for the end of a scope */
     int put_off;         /* it has waited a little longer than it may */
@@ -114,9 +113,10 @@ typedef struct oari_foreign {
     const oar_backend_ops *ops; /* NULL: there is none */
     void *self;
     int opened;
-    unsigned turns, naps;     /* the driver's */
+    unsigned turns;           /* the driver's */
+    int64_t check_ns; /* the next look whether everybody is there */
     int64_t ill_ns;           /* since when it has failed; 0: it has not */
-    _Atomic int64_t *left_ns; /* by rank: since when it has left, or 0 */
+    _Atomic int64_t *left_ns; /* by rank: since when it is gone, or 0 */
     oar_error illness;
 } oari_foreign;
 

@@ -13,7 +13,7 @@
 #include "comm/group.h"
 
 enum {
-    SETTLE_MS = 100, /* for faults of other hosts that happened at once */
+    SETTLE_MS = 250, /* for faults of other hosts that happened at once */
     SETTLE_NAP_NS = 200000
 };
 
@@ -46,7 +46,7 @@ int oari_group_gone(const oar_group *g, int rank)
 {
     int gone = rank >= 0 ? gone_from_links(g, rank) : 0;
 
-    return gone != 0 && oari_foreign_carries(g)
+    return gone != 0 && g->foreign.ops != NULL
                ? oari_foreign_gone(g, rank, gone)
                : gone;
 }

@@ -73,7 +73,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.group = group;
     work.call = *call;
     work.sequence = next_number(group, call, OARI_AWAITED);
-    work.deadline_ns = work.lost_ns = 0;
+    work.deadline_ns = 0;
     work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
     work.whole = NULL;
@@ -92,7 +92,7 @@ static void hand_over(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
     work->sequence = next_number(work->group, &work->call, state);
-    work->deadline_ns = work->lost_ns = 0;
+    work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
     work->sent[0] = 0;
