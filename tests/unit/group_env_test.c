@@ -339,6 +339,20 @@ static void an_mpiexec_inside_slurm_counts_its_own_hosts(void **state)
     assert_null(g);
 }
 
+/* mpirun says how many ranks are here: rank 0 need not wait for the others. */
+static void open_mpi_s_ranks_elsewhere_need_a_secret(void **state)
+{
+    oar_group *g = NULL;
+
+    set_number("OMPI_COMM_WORLD_RANK", 0);
+    set_number("OMPI_COMM_WORLD_SIZE", RANKS);
+    set_number("OMPI_COMM_WORLD_LOCAL_SIZE", RANKS - 1);
+    setenv("MASTER_ADDR", "192.0.2.1", 1);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_AUTH,
+                "without a secret of the job");
+    assert_null(g);
+}
+
 static void the_launcher_has_to_speak_pmix(void **state)
 {
     oar_group *g = NULL;
@@ -671,6 +685,7 @@ int main(void)
         TEST(slurm_s_ranks_on_one_host_need_no_address),
         TEST(slurm_s_ranks_with_pmi_need_no_address),
         TEST(an_mpiexec_inside_slurm_counts_its_own_hosts),
+        TEST(open_mpi_s_ranks_elsewhere_need_a_secret),
         TEST(the_launcher_has_to_speak_pmix),
         TEST(slurm_s_ranks_on_several_hosts_meet_where_it_runs),
         TEST(slurm_s_ranks_meet_on_the_first_host_of_the_step),
