@@ -4,7 +4,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 COMMAND  = build/release/bin/oarsong
 
-.PHONY: all release dev packages demo test conform check asan tsan \
+.PHONY: all release dev packages packages-to-build demo test conform check asan tsan \
         soak fuzz nightly install clean help
 .NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
 
@@ -28,6 +28,9 @@ help:
 packages:
 	@scripts/install-packages
 
+packages-to-build:
+	@scripts/install-packages --build
+
 # Ninja runs CMake again by itself when a CMake file changes.
 build/%/build.ninja:
 	cmake --preset $*
@@ -35,7 +38,7 @@ build/%/build.ninja:
 release dev: %: build/%/build.ninja
 	cmake --build build/$*
 
-demo: packages build/release/build.ninja
+demo: packages-to-build build/release/build.ninja
 	cmake --build build/release --target oarsong_command examples_ddp_gpt
 	$(COMMAND) run -n 4 build/release/examples/ddp_gpt
 
