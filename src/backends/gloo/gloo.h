@@ -23,8 +23,8 @@
 enum {
     GLOO_LANES = 8,      /* at most */
     GLOO_QUIET_MS = 300, /* for threads to leave Gloo after an abort */
-    GLOO_LEAVE_MS = 400, /* for messages to leave before the end */
-    GLOO_CLOSE_MS = 900, /* for all threads to end */
+    GLOO_LEAVE_MS = 300, /* for messages to leave before the end */
+    GLOO_CLOSE_MS = 600, /* for all threads to end */
     GLOO_EAGER_BYTES = 16384
 };
 
@@ -47,14 +47,9 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
 
 /* ---- gloo_signal.c ------------------------------------------------------- */
 
-typedef struct gloo_mask {
-    sigset_t before;
-    int pending;
-} gloo_mask;
-
 /* Around calls of Gloo's by a thread that is not ours. */
-void gloo_signal_block(gloo_mask *mask);
-void gloo_signal_restore(const gloo_mask *mask);
+void gloo_signal_block(sigset_t *before);
+void gloo_signal_restore(const sigset_t *before);
 
 /* Starts a thread of ours; not 0: it could not. */
 int gloo_thread(pthread_t *thread, void *(*body)(void *), void *arg);

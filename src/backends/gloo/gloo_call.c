@@ -193,11 +193,11 @@ static gloo_job *make_job(gloo *g, const oar_collective *call,
 static oar_status run_here(gloo *g, gloo_job *job)
 {
     oar_transfer *done = job->done;
-    gloo_mask mask;
+    sigset_t before;
 
-    gloo_signal_block(&mask);
+    gloo_signal_block(&before);
     gloo_lane_run(&g->hub->lane[0], job);
-    gloo_signal_restore(&mask);
+    gloo_signal_restore(&before);
     done->status = OAR_OK;
     if (job->failed)
         done->status = oar_backend_fail(OAR_E_CLOSED, "gloo: %s", job->why);

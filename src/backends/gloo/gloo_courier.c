@@ -18,13 +18,13 @@ static gloo_slip *start(gloo_mesh *mesh, const oari_parcel *p, int sends,
                         char why[GLOO_WHY])
 {
     gloo_slip *slip;
-    gloo_mask mask;
+    sigset_t before;
 
-    gloo_signal_block(&mask);
+    gloo_signal_block(&before);
     slip = sends
                ? gloo_mesh_send(mesh, p->peer, p->lane, p->data, p->bytes, why)
                : gloo_mesh_recv(mesh, p->peer, p->lane, p->data, p->bytes, why);
-    gloo_signal_restore(&mask);
+    gloo_signal_restore(&before);
     return slip;
 }
 

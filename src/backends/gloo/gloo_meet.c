@@ -142,14 +142,14 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
                        .address = address,
                        .timeout_ms = env->timeout_ms,
                        .old = has_old(choice) };
-    gloo_mask mask;
+    sigset_t before;
     int one, failed;
 
     OARI_TRY(is_one_stack(env, prefix, &one));
     OARI_TRY(choose_address(env, one, address));
-    gloo_signal_block(&mask);
+    gloo_signal_block(&before);
     failed = gloo_mesh_open(&site, mesh, why);
-    gloo_signal_restore(&mask);
+    gloo_signal_restore(&before);
     if (failed)
         return oar_backend_fail(OAR_E_CLOSED, "gloo at %s: %s", address, why);
     return OAR_OK;

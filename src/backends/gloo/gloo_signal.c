@@ -8,29 +8,27 @@
 
 #include "backends/gloo/gloo.h"
 
-void gloo_signal_block(gloo_mask *mask)
+void gloo_signal_block(sigset_t *before)
 {
-    sigset_t pipe, pending;
+    sigset_t pipe;
 
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
-    sigpending(&pending);
-    mask->pending = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe, &mask->before);
+    pthread_sigmask(SIG_BLOCK, &pipe, before);
 }
 
-/* One that came meanwhile is ours. */
-void gloo_signal_restore(const gloo_mask *mask)
+/* One that came meanwhile is ours, unless it was blocked all along. */
+void gloo_signal_restore(const sigset_t *before)
 {
     const struct timespec now = { 0, 0 };
-    sigset_t pipe, pending;
+    sigset_t pipe;
 
+    if (sigismember(before, SIGPIPE) == 1)
+        return;
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
-    sigpending(&pending);
-    if (!mask->pending && sigismember(&pending, SIGPIPE) == 1)
-        sigtimedwait(&pipe, NULL, &now);
-    pthread_sigmask(SIG_SETMASK, &mask->before, NULL);
+    sigtimedwait(&pipe, NULL, &now);
+    pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
 int gloo_thread(pthread_t *thread, void *(*body)(void *), void *arg)
