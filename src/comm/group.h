@@ -114,7 +114,7 @@ typedef struct oari_foreign {
     void *self;
     int opened;
     unsigned turns;           /* the driver's */
-    int64_t check_ns; /* the next look whether everybody is there */
+    int64_t check_ns;         /* the next look whether everybody is there */
     int64_t ill_ns;           /* since when it has failed; 0: it has not */
     _Atomic int64_t *left_ns; /* by rank: since when it is gone, or 0 */
     oar_error illness;

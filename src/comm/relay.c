@@ -460,7 +460,9 @@ static void drop_gates(oari_relay *r)
 {
     for (int i = 0; r->gate != NULL && i < r->gates; i++) {
         gate *g = r->gate[i];
-        int open = i < r->armed && g->parcel.peer != r->rank && !g->parcel.done;
+        int open = g != NULL && i < r->armed && g->parcel.peer != r->rank &&
+                   !g->parcel.done;
+
         if (!open || drop(r, &g->parcel))
             oari_free(g);
     }

@@ -160,15 +160,17 @@ static int set_in_place(const mpi_engine *e, mpi_post *p, const mpi_fold *fold,
                         operands *o)
 {
     const oar_collective *call = p->call;
-    size_t bytes = call->in.count * oar_dtype_size(fold->dtype);
+    size_t bytes;
 
     if (!e->blocking || call->kind != OAR_COLL_REDUCE || REDUCES_IN_PLACE) {
         o->from = MPI_IN_PLACE;
         return MPI_SUCCESS;
     }
+    bytes = call->in.count * oar_dtype_size(fold->dtype);
     if ((p->copy = oari_alloc_aligned(64, bytes)) == NULL)
         return refuse(p, OAR_E_NOMEM);
-    memcpy(p->copy, o->to, bytes);
+    if (bytes != 0 && o->to != NULL)
+        memcpy(p->copy, o->to, bytes);
     o->from = p->copy;
     return MPI_SUCCESS;
 }
