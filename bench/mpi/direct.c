@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MOST_ITERS = 20000, LEAST_ITERS = 10, WARM_UP = 20, LARGEST = 16 << 20 };
 static const double budget_us = 200e3;
@@ -152,6 +153,18 @@ static void measure(const point *p)
     fflush(stdout);
 }
 
+/* As `oarsong bench --memory private` does. */
+static void *take_memory(void)
+{
+    void *memory = aligned_alloc(1 << 21, LARGEST);
+
+    if (memory == NULL)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    madvise(memory, LARGEST, MADV_HUGEPAGE);
+    memset(memory, 0, LARGEST);
+    return memory;
+}
+
 int main(int argc, char **argv)
 {
     point p = { .kind = "allreduce" };
@@ -165,12 +178,8 @@ int main(int argc, char **argv)
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &p.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &p.ranks);
-    p.in = aligned_alloc(1 << 21, LARGEST);
-    p.out = aligned_alloc(1 << 21, LARGEST);
-    if (p.in == NULL || p.out == NULL)
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memset(p.in, 0, LARGEST);
-    memset(p.out, 0, LARGEST);
+    p.in = take_memory();
+    p.out = take_memory();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         p.bytes = sizes[i];
         measure(&p);

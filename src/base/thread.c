@@ -37,6 +37,19 @@ int oari_cpus(void)
     return cpus > 0 ? cpus : 1;
 }
 
+void oari_cpu_bits(uint64_t *bits, int words)
+{
+    cpu_set_t mask;
+
+    for (int i = 0; i < words; i++)
+        bits[i] = 0;
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+        CPU_ZERO(&mask);
+    for (int cpu = 0; cpu < 64 * words && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &mask))
+            bits[cpu / 64] |= UINT64_C(1) << cpu % 64;
+}
+
 void oari_cond_init(pthread_cond_t *cond)
 {
     pthread_condattr_t attr;

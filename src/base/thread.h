@@ -11,6 +11,9 @@
  * least 1. */
 int oari_cpus(void);
 
+/* That mask, a bit for each core. */
+void oari_cpu_bits(uint64_t *bits, int words);
+
 /* A condition variable on the monotonic clock, and a wait on it: 0 when the
  * deadline has passed. */
 void oari_cond_init(pthread_cond_t *cond);

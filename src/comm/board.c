@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 3, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
+enum { CONTROL_VERSION = 4, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -93,6 +93,7 @@ void oari_control_init(oari_control *control, int rank, int ranks,
     if (getrandom(&control->mail_key, sizeof control->mail_key, 0) < 0)
         control->mail_key = oari_ticks(); /* only to tell stamps from rests */
     control->cpus = oari_cpus();
+    oari_cpu_bits(control->core, OARI_CORE_WORDS);
 }
 
 static void find_lines(oari_board *board, int rank)
@@ -103,17 +104,44 @@ static void find_lines(oari_board *board, int rank)
         board->line[rank][i] = (oari_line *)(base + board->layout.line[i]);
 }
 
+static int count_cores(const oari_control *c)
+{
+    int count = 0;
+
+    for (int i = 0; i < OARI_CORE_WORDS; i++)
+        count += __builtin_popcountll(c->core[i]);
+    return count;
+}
+
+/* Whether all cores of a are b's. */
+static int is_within(const oari_control *a, const oari_control *b)
+{
+    for (int i = 0; i < OARI_CORE_WORDS; i++)
+        if ((a->core[i] & ~b->core[i]) != 0)
+            return 0;
+    return 1;
+}
+
+/* Launchers may have bound each rank to a core; then each has only one, and
+ * that is enough. A quota below what it may run on is for all together. */
+static int has_room(const oari_board *board, const oari_control *c)
+{
+    int cores = count_cores(c), inside = 0;
+
+    for (int r = 0; r < board->ranks; r++)
+        inside += is_within(board->control[r], c);
+    return inside <= cores && (c->cpus >= cores || board->ranks <= c->cpus);
+}
+
 /* Spinning helps only while every rank has a core of its own. */
 static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
 {
-    int cpus = board->control[0]->cpus;
-
-    for (int r = 1; r < board->ranks; r++)
-        if (board->control[r]->cpus < cpus)
-            cpus = board->control[r]->cpus;
     if (spin_us != 0)
         return spin_us > 0 ? spin_us * 1000 : 0;
-    return board->ranks <= cpus ? DEFAULT_SPIN_US * 1000 : 0;
+    for (int r = 0; r < board->ranks; r++)
+        if (!has_room(board, board->control[r]))
+            return 0;
+    return DEFAULT_SPIN_US * 1000;
 }
 
 oar_status oari_board_ready(oari_board *board, int64_t spin_us)

@@ -64,6 +64,8 @@ typedef struct oari_posted {
 
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
+enum { OARI_CORE_WORDS = 16 };
+
 /* The head of a control block. What follows is found by oari_board_layout. */
 typedef struct oari_control {
     uint32_t version;
@@ -71,7 +73,8 @@ typedef struct oari_control {
     int64_t pid;
     uint64_t small_bytes, stage_bytes; /* rank 0's count for all */
     uint64_t mail_key;                 /* of its rings (mail_ring.h) */
-    int32_t cpus;                      /* it may run on */
+    int32_t cpus;                      /* it may use at a time */
+    uint64_t core[OARI_CORE_WORDS];    /* it may run on: a bit each */
     _Atomic uint32_t closed;           /* it has left, in good order */
     _Alignas(128) _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */

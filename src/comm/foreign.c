@@ -15,9 +15,10 @@
 #include "comm/drive.h"
 
 enum {
-    TURNS = 32,           /* of its, to one of the links */
-    ILL_NS = 500000000,   /* for the links to know better why it failed */
-    POLLED_NS = 10000000, /* one that only moves when asked is asked so long */
+    TURNS = 32,         /* of its, to one of the links */
+    ILL_NS = 500000000, /* for the links to know better why it failed */
+    POLLED_NS =
+        1000000000,       /* one that only moves when asked is asked so long */
     BLIND_NAP_NS = 50000, /* and then so often */
     NAPS_TO_CHECK = 100,  /* whether everybody is still there */
     BEHIND_NS = 500000000 /* what comes of a rank after it has left */

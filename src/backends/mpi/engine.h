@@ -89,6 +89,7 @@ void mpi_count_ruin(void);
 /* Around calls of MPI: one thread at a time where it cannot bear more. */
 void mpi_enter(void);
 void mpi_leave(void);
+int mpi_is_shared(void); /* it can */
 
 /* The last error, with MPI's text; what: the call. */
 oar_status mpi_fail(int code, const char *what);

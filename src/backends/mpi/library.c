@@ -45,6 +45,11 @@ void mpi_leave(void)
         pthread_mutex_unlock(&calls);
 }
 
+int mpi_is_shared(void)
+{
+    return !one_at_a_time;
+}
+
 void mpi_count_open(int more)
 {
     atomic_fetch_add(&open_groups, more);

@@ -47,6 +47,11 @@ static oar_status mpi_open(void *self, const oar_backend_env *env)
     OARI_TRY(read_settings(e));
     if (e->ranks > 1) { /* one alone needs no MPI */
         OARI_TRY(mpi_start(e->ranks));
+        if (e->blocking && !mpi_is_shared())
+            return oari_fail(OAR_E_UNSUPPORTED,
+                             "OARSONG_MPI_BLOCKING=1 where MPI bears only one "
+                             "thread at a time: groups would wait for each "
+                             "other; initialise it with MPI_THREAD_MULTIPLE");
         OARI_TRY(mpi_join(e, env));
         mpi_count_open(1);
     }
