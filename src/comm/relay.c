@@ -71,7 +71,7 @@ static void take(void *self, const oari_offer *offer, oar_transfer *receive);
 
 static oar_status make_gates(oari_relay *r)
 {
-    r->gates = r->courier.mixed ? 1 : r->ranks;
+    r->gates = r->ranks == 1 ? 0 : r->courier.mixed ? 1 : r->ranks;
     r->gate = oari_alloc((size_t)r->gates, sizeof(gate *));
     if (r->gate == NULL)
         return OAR_E_NOMEM;

@@ -419,6 +419,24 @@ static void messages_to_oneself_are_like_others(void **state)
     assert_memory_equal(got, data, sizeof got);
 }
 
+static void one_alone_needs_no_courier(void **state)
+{
+    oari_courier none = { .lanes = LANES, .mixed = 1 };
+    unsigned char data[3000] = { 8 }, got[3000] = { 0 };
+    oar_transfer s = message(0, 5, data, sizeof data);
+    oar_transfer r = from_any(got, sizeof got);
+    oari_relay *relay = NULL;
+
+    assert_int_equal(oari_relay_create(&none, 0, 1, EAGER, &relay), OAR_OK);
+    assert_int_equal(oari_relay_recv(relay, &r), OAR_OK);
+    assert_int_equal(oari_relay_send(relay, &s), OAR_OK);
+    assert_int_equal(oari_relay_progress(relay), OAR_OK);
+    assert_ended(s, OAR_OK);
+    assert_ended(r, OAR_OK);
+    assert_memory_equal(got, data, sizeof got);
+    oari_relay_destroy(relay);
+}
+
 /* ---- memory -----------------------------------------------------------------
  */
 
@@ -638,6 +656,7 @@ int main(void)
         EACH(a_wrong_size_is_told_to_both_and_the_next_is_well),
         EACH(a_synchronous_send_waits_for_its_receive),
         EACH(messages_to_oneself_are_like_others),
+        OVER(set_up, one_alone_needs_no_courier),
         EACH(a_flood_is_bounded_and_arrives),
         EACH(credit_comes_back_to_one_who_only_sends),
         EACH(an_abort_ends_everything_and_lets_go_of_buffers),
