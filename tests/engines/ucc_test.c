@@ -327,7 +327,7 @@ static int differ(crew *c, int rank, void *arg)
     float a[ODD];
 
     for (int way = 0; way < 4; way++) {
-        char name[16];
+        char name[24];
         oar_status status;
         oar_group *g;
 
