@@ -18,12 +18,11 @@
 #include "comm/dispute.h"
 
 enum {
-    YIELD_NS = 50000,          /* before going to sleep */
-    ENGINE_SPIN_NS = 10000000, /* beside an engine of others */
-    NAP_NS = 100000000,        /* longest sleep between two looks around */
-    SHORT_NAP_NS = 10000000,   /* the same when ranks ask each other */
-    BLIND_NAP_NS = 50000,      /* where the backend cannot wake us */
-    MIN_DEADLINE_CHECK = 32,   /* polls between two looks at the clock */
+    YIELD_NS = 50000,        /* before going to sleep */
+    NAP_NS = 100000000,      /* longest sleep between two looks around */
+    SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
+    BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
+    MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
 
 /* ---- driving
@@ -361,10 +360,6 @@ static void be_idle(oar_group *g, idle *i, int waited)
         oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
         return;
     }
-    /* One that moves only when it is asked, piece by piece, is asked again at
-     * once, as long as nobody needs the core. */
-    if (g->foreign.ops != NULL && spin != 0)
-        spin = ENGINE_SPIN_NS;
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
         return;
     now = oari_now_ns();

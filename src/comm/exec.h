@@ -38,7 +38,8 @@ typedef struct oari_exec {
     void *self;
     const oar_backend_ops *foreign; /* an engine with collectives of its own */
     void *foreign_self;             /* (exec_post.c); NULL: none */
-    oari_board *posts; /* where its collectives are compared; NULL: nowhere */
+    oari_board
+        *compared_on; /* where its collectives are compared; NULL: nowhere */
     size_t small_bytes, stage_bytes, chunk_bytes;
     const int *hosts;        /* by rank; NULL: all on one */
     const oari_rules *rules; /* outlives this; NULL: the normal ones */
@@ -87,7 +88,7 @@ typedef struct oari_exec {
     /* of a collective that the foreign engine does */
     int posted; /* it does this one */
     int polls;  /* of it */
-    oar_collective posts_call;
+    oar_collective engine_call;
     oar_transfer post;
 } oari_exec;
 

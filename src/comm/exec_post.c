@@ -24,7 +24,7 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* Whether one of them has begun something else; then that is in doubt. */
 static int is_doubtful(oari_exec *exec)
 {
-    const oari_board *b = exec->posts;
+    const oari_board *b = exec->compared_on;
 
     for (int r = 0; b != NULL && r < b->ranks; r++)
         if (r != b->rank &&
@@ -38,7 +38,7 @@ static int is_doubtful(oari_exec *exec)
 
 int oari_exec_owes_post(const oari_exec *exec, int rank)
 {
-    const oari_board *b = exec->posts;
+    const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
 
     if (!exec->posted || exec->post.done)
@@ -53,23 +53,23 @@ static void describe(oari_exec *exec)
 {
     const oari_call *call = exec->call;
 
-    exec->posts_call = (oar_collective){ .size = sizeof exec->posts_call,
-                                         .kind = call->kind,
-                                         .in = call->in,
-                                         .out = call->out,
-                                         .in_counts = call->in_counts,
-                                         .out_counts = call->out_counts,
-                                         .op = call->op,
-                                         .root = call->root,
-                                         .weight = call->weight,
-                                         .ragged = call->ragged };
+    exec->engine_call = (oar_collective){ .size = sizeof exec->engine_call,
+                                          .kind = call->kind,
+                                          .in = call->in,
+                                          .out = call->out,
+                                          .in_counts = call->in_counts,
+                                          .out_counts = call->out_counts,
+                                          .op = call->op,
+                                          .root = call->root,
+                                          .weight = call->weight,
+                                          .ragged = call->ragged };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 
 /* Whether it is time to compare over messages. */
 static int is_planned_to_compare(const oari_exec *exec)
 {
-    const oari_board *b = exec->posts;
+    const oari_board *b = exec->compared_on;
 
     return exec->ranks > 1 && (b == NULL || b->member != NULL) &&
            exec->number % COLLECTIVES_TO_COMPARE == 0;
@@ -86,7 +86,7 @@ static int is_taken(oari_exec *exec)
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
     describe(exec);
-    return f->takes == NULL || f->takes(exec->foreign_self, &exec->posts_call);
+    return f->takes == NULL || f->takes(exec->foreign_self, &exec->engine_call);
 }
 
 int oari_exec_post(oari_exec *exec)
@@ -94,8 +94,8 @@ int oari_exec_post(oari_exec *exec)
     oar_status status;
 
     exec->posted = is_taken(exec);
-    if (exec->posts != NULL)
-        oari_board_post(exec->posts, exec->number, exec->link);
+    if (exec->compared_on != NULL)
+        oari_board_post(exec->compared_on, exec->number, exec->link);
     if (!exec->posted)
         return 0;
     exec->plan = &post_plan;
@@ -103,7 +103,7 @@ int oari_exec_post(oari_exec *exec)
     if (is_doubtful(exec))
         return 1;
     status = exec->foreign->post[exec->call->kind](
-        exec->foreign_self, &exec->posts_call, &exec->post);
+        exec->foreign_self, &exec->engine_call, &exec->post);
     if (status != OAR_OK) {
         exec->post.status = status;
         exec->post.done = 1;

@@ -15,13 +15,13 @@
 #include "comm/drive.h"
 
 enum {
-    TURNS = 32,         /* of its, to one of the links */
-    ILL_NS = 500000000, /* for the links to know better why it failed */
-    POLLED_NS =
-        1000000000,       /* one that only moves when asked is asked so long */
-    BLIND_NAP_NS = 50000, /* and then so often */
-    CHECK_NS = 10000000,  /* between two looks whether everybody is there */
-    BEHIND_NS = 500000000 /* what comes of a rank when it is gone */
+    SPIN_NS = 10000000,     /* beside one that only moves when asked */
+    TURNS = 32,             /* of its, to one of the links */
+    ILL_NS = 500000000,     /* for the links to know better why it failed */
+    POLLED_NS = 1000000000, /* it is asked so long, yielding */
+    BLIND_NAP_NS = 50000,   /* and then so often */
+    CHECK_NS = 10000000,    /* between two looks whether everybody is there */
+    BEHIND_NS = 500000000   /* what comes of a rank when it is gone */
 };
 
 oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
@@ -29,8 +29,8 @@ oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
     oari_foreign *f = &group->foreign;
 
     f->self = oari_alloc(1, f->ops->self_size);
-    f->left_ns = oari_alloc((size_t)group->ranks, sizeof *f->left_ns);
-    if (f->self == NULL || f->left_ns == NULL)
+    f->gone_ns = oari_alloc((size_t)group->ranks, sizeof *f->gone_ns);
+    if (f->self == NULL || f->gone_ns == NULL)
         return OAR_E_NOMEM;
     f->opened = 1;
     return f->ops->open(f->self, env);
@@ -43,7 +43,7 @@ void oari_foreign_close(oar_group *group)
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
-    oari_free(f->left_ns);
+    oari_free(f->gone_ns);
     *f = (oari_foreign){ .ops = f->ops };
 }
 
@@ -113,14 +113,23 @@ int oari_foreign_gone(const oar_group *group, int rank, int gone)
     const oari_foreign *f = &group->foreign;
     int64_t now = oari_now_ns(), since;
 
-    if (f->left_ns == NULL || f->ill_ns != 0)
+    if (f->gone_ns == NULL || f->ill_ns != 0)
         return gone;
-    since = atomic_load_explicit(&f->left_ns[rank], memory_order_relaxed);
+    since = atomic_load_explicit(&f->gone_ns[rank], memory_order_relaxed);
     if (since == 0) {
         since = now;
-        atomic_store_explicit(&f->left_ns[rank], now, memory_order_relaxed);
+        atomic_store_explicit(&f->gone_ns[rank], now, memory_order_relaxed);
     }
     return now - since > BEHIND_NS ? gone : 0;
+}
+
+/* One that moves only when it is asked, piece by piece, is asked again at once,
+ * as long as nobody needs the core. */
+int64_t oari_foreign_spin(const oar_group *group, int64_t ns)
+{
+    const oar_backend_ops *f = group->foreign.ops;
+
+    return f != NULL && f->wait_fd == NULL && ns != 0 ? SPIN_NS : ns;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */

@@ -125,7 +125,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(g->backend->open(g->self, &full));
     if (g->backend->board != NULL)
         g->board = g->backend->board(g->self);
-    g->spin_ns = choose_spin_ns(g, o->spin_us);
+    g->spin_ns = oari_foreign_spin(g, choose_spin_ns(g, o->spin_us));
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     full.timeout_ms = meet_ms;
@@ -170,7 +170,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->self = oari_carrier_self(g);
     x->foreign = g->foreign.ops;
     x->foreign_self = g->foreign.self;
-    x->posts = g->foreign.ops != NULL ? g->board : NULL;
+    x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
     if (g->backend->board != NULL && g->backend->hosts != NULL)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;

@@ -116,7 +116,7 @@ typedef struct oari_foreign {
     unsigned turns;           /* the driver's */
     int64_t check_ns;         /* the next look whether everybody is there */
     int64_t ill_ns;           /* since when it has failed; 0: it has not */
-    _Atomic int64_t *left_ns; /* by rank: since when it is gone, or 0 */
+    _Atomic int64_t *gone_ns; /* by rank: since when it is gone, or 0 */
     oar_error illness;
 } oari_foreign;
 
@@ -265,9 +265,6 @@ const void *oari_group_recorder(const oar_group *group, int rank);
 const oar_error *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
-/* The same for a group whose messages an engine carries (foreign.c); gone: what
- * the links say. */
-int oari_foreign_gone(const oar_group *group, int rank, int gone);
 
 /* ---- foreign.c -------------------------------------------------------------
  */
@@ -291,6 +288,10 @@ static inline void *oari_carrier_self(const oar_group *group)
 
 /* Moves it on. What is left when this returns is the links' turn: 1: now. */
 int oari_foreign_drive(oar_group *group);
+/* oari_group_gone beside an engine; gone: what the links say. */
+int oari_foreign_gone(const oar_group *group, int rank, int gone);
+/* How long to spin beside it; ns: without it. */
+int64_t oari_foreign_spin(const oar_group *group, int64_t ns);
 /* It has failed, as the last error says. Nothing ends yet: the links may come
  * to know that a peer is gone, or does something else, which is the cause. */
 void oari_foreign_fail(oar_group *group);
