@@ -12,8 +12,8 @@ if(OARSONG_UCC_INCLUDE AND OARSONG_UCC_LIBRARY)
         "${ucc_version}")
 endif()
 
-if(off)
-    oarsong_engine_left_out(ucc OARSONG_UCC "${off}")
+if(engine_is_off)
+    oarsong_engine_left_out(ucc OARSONG_UCC "${engine_is_off}")
 elseif(NOT ucc_version)
     oarsong_engine_left_out(ucc OARSONG_UCC
         "no UCC was found then: install libucc-dev (Debian sid has it, Debian 12 does not), or set OARSONG_UCC_INCLUDE and OARSONG_UCC_LIBRARY, and build again")
