@@ -23,7 +23,7 @@
 
 #include "support/census.h"
 
-enum { PATH = 512, LIMIT_S = 120, ODD = 1003 };
+enum { PATH = 512, LIMIT_S = 120, ODD = 1003, SKIPPED = 77 };
 
 static const char *flavour;      /* openmpi or mpich */
 static char self[PATH];          /* this program */
@@ -561,7 +561,7 @@ int main(void)
     oar_backend_caps caps = oar_backend_caps_init();
     const char *build = getenv("OARSONG_BUILD_DIR");
     char plugins[PATH], backend[32];
-    int failed = 0;
+    int failed = 0, there = 0;
 
     if (getenv("OARSONG_TEST_ROLE") != NULL)
         return play(getenv("OARSONG_TEST_ROLE"));
@@ -572,10 +572,12 @@ int main(void)
     setenv("OARSONG_TIMEOUT_MS", "30000", 0);
     for (int i = 0; i < 2; i++) {
         snprintf(backend, sizeof backend, "mpi-%s", names[i]);
-        if (oar_backend_available(backend, &caps) == OAR_OK)
-            failed += run_all(names[i]);
-        else
+        if (oar_backend_available(backend, &caps) != OAR_OK) {
             printf("%s: skipped: %s\n", backend, oar_last_error_text());
+            continue;
+        }
+        failed += run_all(names[i]);
+        there++;
     }
-    return failed;
+    return there != 0 ? failed : SKIPPED;
 }
