@@ -50,6 +50,8 @@ oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire)
 {
     int here = oari_sock_is_loopback(fd);
 
+    if (!here && !oari_sock_has_peer(fd)) /* a server that is going away */
+        return oari_fail(OAR_E_CLOSED, "the connection was reset");
     if (!here && trust->not_far)
         return oari_wire_refuse();
     *wire = here ? trust->near : trust->far;

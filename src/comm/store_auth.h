@@ -31,7 +31,8 @@ typedef struct oari_trust {
 oar_status oari_trust_make(const oari_secret *secret, oari_trust *trust);
 void oari_trust_forget(oari_trust *trust);
 
-/* What a connection has to be. OAR_E_AUTH: it must not be, and why. */
+/* What a connection has to be. OAR_E_AUTH: it must not be, and why;
+ * OAR_E_CLOSED: it is gone. */
 oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire);
 
 /* Begins TLS on a connection, as client and as server. */

@@ -41,6 +41,7 @@ static void note_refusal(oari_conn *c)
 oari_conn *oari_conn_create(oar_store_server *server, int fd)
 {
     oari_conn *c = oari_alloc(1, sizeof *c);
+    oar_status wire;
 
     if (c == NULL) {
         oari_fork_close(fd);
@@ -49,8 +50,9 @@ oari_conn *oari_conn_create(oar_store_server *server, int fd)
     c->server = server;
     c->fd = fd;
     oari_stream_plain(&c->stream, fd);
-    c->far = oari_trust_wire(&server->trust, fd, &c->wire) != OAR_OK;
-    if (c->far)
+    wire = oari_trust_wire(&server->trust, fd, &c->wire);
+    c->far = wire != OAR_OK;
+    if (wire == OAR_E_AUTH)
         note_refusal(c);
     c->deadline_ns = OARI_NEVER;
     c->next = server->first;

@@ -275,6 +275,14 @@ int oari_sock_is_loopback(int fd)
            (read_own(fd, &own, &bytes) == 0 && same_host(&own, &peer));
 }
 
+int oari_sock_has_peer(int fd)
+{
+    any_address peer;
+    socklen_t bytes;
+
+    return read_peer(fd, &peer, &bytes) == 0;
+}
+
 int oari_sock_names_loopback(const char *address)
 {
     struct addrinfo *found;

@@ -63,6 +63,10 @@ void oari_sock_keep_alive(int fd, int64_t lease_ms);
  * say the same. */
 int oari_sock_is_loopback(int fd);
 
+/* Whether there is another end to ask about: not once it has reset the
+ * connection. */
+int oari_sock_has_peer(int fd);
+
 /* Whether `address` stands for a loopback address here; 0 for one that is not
  * known. */
 int oari_sock_names_loopback(const char *address);

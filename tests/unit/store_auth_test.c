@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/fork.h"
 #include "comm/store_link.h"
+#include "net/sock.h"
 #include "support/caller.h"
 #include "support/census.h"
 #include "support/says.h"
@@ -295,6 +296,30 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     assert_string_equal(before, after);
     oari_link_destroy(link);
     close_house(&h);
+}
+
+/* A connection to the queue of a server that goes away is reset, and then has
+ * no other end: that is not another host, which would be refused for good. */
+static void a_reset_connection_is_not_one_to_another_host(void **state)
+{
+    struct pollfd wait = { -1, 0, 0 };
+    char address[OARI_SOCK_TEXT];
+    oari_trust trust;
+    oari_wire wire;
+    int listener, done = 0;
+
+    set_wire(NULL);
+    OK(oari_trust_make(&none, &trust));
+    OK(oari_sock_listen("127.0.0.1:0", 1, &listener));
+    OK(oari_sock_name(listener, address));
+    OK(oari_sock_connect_again(address, 0, &wait.fd));
+    while (!done)
+        OK(oari_sock_connected(wait.fd, address, &done));
+    OK(oari_trust_wire(&trust, wait.fd, &wire));
+    oari_fork_close(listener);
+    assert_int_equal(poll(&wait, 1, CALLER_PATIENCE_MS), 1);
+    assert_int_equal(oari_trust_wire(&trust, wait.fd, &wire), OAR_E_CLOSED);
+    oari_fork_close(wait.fd);
 }
 
 typedef struct busy {
@@ -867,6 +892,7 @@ int main(void)
         cmocka_unit_test(a_server_without_a_secret_is_for_this_host),
         cmocka_unit_test(a_server_remembers_whom_it_refused_first),
         cmocka_unit_test(a_child_does_not_end_its_parents_connection),
+        cmocka_unit_test(a_reset_connection_is_not_one_to_another_host),
         cmocka_unit_test(a_program_may_exit_with_a_busy_server),
         cmocka_unit_test(a_proof_that_is_sent_back_is_refused),
         cmocka_unit_test(nothing_is_done_for_who_has_not_proved_itself),
