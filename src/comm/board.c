@@ -104,17 +104,6 @@ static void find_lines(oari_board *board, int rank)
         board->line[rank][i] = (oari_line *)(base + board->layout.line[i]);
 }
 
-/* Of the rank that has the fewest: all ranks come to the same number. */
-static int fewest_cpus(const oari_board *board)
-{
-    int cpus = board->control[0]->cpus;
-
-    for (int r = 1; r < board->ranks; r++)
-        if (board->control[r]->cpus < cpus)
-            cpus = board->control[r]->cpus;
-    return cpus;
-}
-
 static int count_cores(const oari_control *c)
 {
     int count = 0;
@@ -133,15 +122,26 @@ static int is_within(const oari_control *a, const oari_control *b)
     return 1;
 }
 
-/* Launchers may have bound each rank to a core; then each has only one, and
- * that is enough. A quota below what it may run on is for all together. */
-static int has_room(const oari_board *board, const oari_control *c)
+/* Whether there are `each` cores for every rank that may run only where c may.
+ * Launchers may have bound each rank to cores of its own: then it has few, and
+ * they are enough. A quota below what it may run on is for all together. */
+static int has_room(const oari_board *board, const oari_control *c, int each)
 {
     int cores = count_cores(c), inside = 0;
 
     for (int r = 0; r < board->ranks; r++)
         inside += is_within(board->control[r], c);
-    return inside <= cores && (c->cpus >= cores || board->ranks <= c->cpus);
+    return each * inside <= cores &&
+           (c->cpus >= cores || each * board->ranks <= c->cpus);
+}
+
+/* All ranks come to the same answer. */
+static int all_have_room(const oari_board *board, int each)
+{
+    for (int r = 0; r < board->ranks; r++)
+        if (!has_room(board, board->control[r], each))
+            return 0;
+    return 1;
 }
 
 /* Spinning helps only while every rank has a core of its own. */
@@ -149,10 +149,7 @@ static int64_t choose_spin_ns(const oari_board *board, int64_t spin_us)
 {
     if (spin_us != 0)
         return spin_us > 0 ? spin_us * 1000 : 0;
-    for (int r = 0; r < board->ranks; r++)
-        if (!has_room(board, board->control[r]))
-            return 0;
-    return DEFAULT_SPIN_US * 1000;
+    return all_have_room(board, 1) ? DEFAULT_SPIN_US * 1000 : 0;
 }
 
 oar_status oari_board_ready(oari_board *board, int64_t spin_us)
@@ -178,7 +175,7 @@ oar_status oari_board_ready(oari_board *board, int64_t spin_us)
     board->small_bytes = first->small_bytes;
     board->stage_bytes = first->stage_bytes;
     board->spin_ns = choose_spin_ns(board, spin_us);
-    board->spare = 2 * board->ranks <= fewest_cpus(board);
+    board->spare = all_have_room(board, 2);
     return OAR_OK;
 }
 

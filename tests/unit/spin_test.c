@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks spin only while each has a core of its own: one to which it is bound
- * alone counts, one that two share does not. */
+ * alone counts, one that two share does not. With two for each, their engines'
+ * threads have a core to spare. */
 #include "support/crew.h"
 
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/thread.h"
+#include "comm/board.h"
 #include "comm/group.h"
 
 /* Which core each of the two is bound to; -1: all there are. */
@@ -72,11 +76,62 @@ static void ranks_that_share_a_core_do_not(void **state)
     seat(0, 0, 0);
 }
 
+/* ---- two cores for each -------------------------------------------------- */
+
+enum { MOST = 8 };
+
+/* Whether `ranks` ranks have cores to spare of which each may run on `width`:
+ * rank r from core r * step on, and no more at a time than the quota. */
+static int spares(int ranks, int step, int width, int quota)
+{
+    oari_board board = { .ranks = ranks };
+    oari_control *c = calloc(MOST, sizeof *c);
+    int spare;
+
+    assert_non_null(c);
+    assert_int_equal(oari_board_init(&board), OAR_OK);
+    for (int r = 0; r < ranks; r++) {
+        oari_control_init(&c[r], r, ranks, 64, 4096);
+        c[r].cpus = quota;
+        memset(c[r].core, 0, sizeof c[r].core);
+        c[r].core[0] = ((UINT64_C(1) << width) - 1) << (r * step);
+        board.control[r] = &c[r];
+    }
+    assert_int_equal(oari_board_ready(&board, 0), OAR_OK);
+    spare = board.spare;
+    oari_board_clear(&board);
+    free(c);
+    return spare;
+}
+
+static void two_cores_for_each_rank_are_one_to_spare(void **state)
+{
+    assert_true(spares(7, 0, 14, 14));
+    assert_false(spares(7, 0, 13, 13));
+    assert_true(spares(1, 0, 2, 2));
+}
+
+static void so_are_two_to_which_it_is_bound(void **state)
+{
+    assert_true(spares(8, 2, 2, 2));
+    assert_false(spares(8, 1, 1, 1));
+    assert_false(spares(8, 0, 2, 2));
+}
+
+static void a_quota_is_for_all_of_them(void **state)
+{
+    assert_true(spares(3, 0, 16, 6));
+    assert_false(spares(3, 0, 16, 5));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_that_each_have_a_core_spin),
         cmocka_unit_test(ranks_that_share_a_core_do_not),
+        cmocka_unit_test(two_cores_for_each_rank_are_one_to_spare),
+        cmocka_unit_test(so_are_two_to_which_it_is_bound),
+        cmocka_unit_test(a_quota_is_for_all_of_them),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
