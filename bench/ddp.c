@@ -16,13 +16,17 @@
  *     train,oarsong,NAME,ddp|alone,RANKS,BATCH,STEPS,p50_us,p10_us,samples/s,
  *         tokens/s,forward_us,backward_us,optimizer_us
  *     ddp,oarsong,NAME,RANKS,PARAMETERS,kept%,BUCKETS,reduced_bytes,
- *         copied_bytes,communication_us,exposed_us,hidden%,private_bytes
+ *         copied_bytes,communication_us,exposed_us,hidden%,private_bytes,
+ *         last_communication_us,last_exposed_us,last_hidden%
  * Steps are those of the rank whose median is the longest, samples of all
  * ranks. kept is how much of the samples/s alone is left. The rest is from the
  * statistics of each pass: medians on rank 0, but copied_bytes is the sum over
  * all passes. hidden is what was under way while backward ran, of all
  * communication. private_bytes is of gradients that peers on this host could
- * not reach where they are, so that an all_reduce would copy them.
+ * not reach where they are, so that an all_reduce would copy them. last_ is the
+ * same of the rank that was last in each pass (of all ranks' times the
+ * shortest): the others' are also time in which they wait for it, which no
+ * communication could make shorter.
  */
 #include <stdio.h>
 
@@ -213,18 +217,54 @@ static oar_status count_private(model *m, uint64_t *sum)
     return OAR_OK;
 }
 
-static void print_passes(const side *s, const settings *set, oar_group *world,
-                         double kept, uint64_t private)
-{
-    double communication = median(seen.communication, s->steps);
-    double exposed = median(seen.exposed, s->steps);
+/* Medians over all passes. */
+typedef struct shares {
+    double communication, exposed;
+} shares;
 
-    printf("ddp,oarsong,%s,%d,%lld,%.1f,%d,%llu,%.0f,%.1f,%.1f,%.1f,%llu\n",
+static double hidden(shares s)
+{
+    return 100 * (1 - s.exposed / s.communication);
+}
+
+/* The median of what the rank with the least had in each pass. */
+static oar_status least(const double *mine, int steps, oar_group *world,
+                        double *found)
+{
+    size_t count = (size_t)steps;
+    double *of_all = calloc(count, sizeof *of_all);
+    oar_status status;
+
+    if (of_all == NULL)
+        return OAR_E_NOMEM;
+    memcpy(of_all, mine, count * sizeof *of_all);
+    status = oar_all_reduce(world, oar_span_of(of_all, count, OAR_F64), OAR_MIN,
+                            NULL, NULL);
+    *found = median(of_all, steps);
+    free(of_all);
+    return status;
+}
+
+static oar_status print_passes(const side *s, const settings *set,
+                               oar_group *world, double kept, uint64_t private)
+{
+    shares mine, last;
+
+    TRY(least(seen.communication, s->steps, world, &last.communication));
+    TRY(least(seen.exposed, s->steps, world, &last.exposed));
+    if (oar_group_rank(world) != 0)
+        return OAR_OK;
+    mine.communication = median(seen.communication, s->steps);
+    mine.exposed = median(seen.exposed, s->steps);
+    printf("ddp,oarsong,%s,%d,%lld,%.1f,%d,%llu,%.0f,%.1f,%.1f,%.1f,%llu,%.1f,"
+           "%.1f,%.1f\n",
            set->name, oar_group_size(world), (long long)parameters(&s->m),
            100 * kept, seen.last.buckets,
            (unsigned long long)seen.last.reduced_bytes, seen.copied,
-           communication, exposed, 100 * (1 - exposed / communication),
-           (unsigned long long)private);
+           mine.communication, mine.exposed, hidden(mine),
+           (unsigned long long)private, last.communication, last.exposed,
+           hidden(last));
+    return OAR_OK;
 }
 
 static oar_status run(const char *which, const settings *set, oar_group *world)
@@ -244,9 +284,7 @@ static oar_status run(const char *which, const settings *set, oar_group *world)
     for (int i = 0; i < sides; i++)
         TRY(print_side(&s[i], set, world, &p50[i]));
     TRY(count_private(&s[0].m, &private));
-    if (oar_group_rank(world) == 0)
-        print_passes(&s[0], set, world, p50[1] / p50[0], private);
-    return OAR_OK;
+    return print_passes(&s[0], set, world, p50[1] / p50[0], private);
 }
 
 /* ---- the command line ---------------------------------------------------- */

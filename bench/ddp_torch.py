@@ -7,11 +7,15 @@ ddp_torch.py RANKS mlp|gpt [OPTION=VALUE...]
     seconds=3, width=1024, alone=1, name= as of ddp.c
     view=0       gradient_as_bucket_view
     bucket=25    bucket_cap_mb
+    rounds=1     measures so many times, and prints as often
+    before=      a command for the shell, run before each round while the
+                 processes sleep: another program, in turns with this one
 Prints the train lines of ddp.c, and ddp,PEER,NAME,RANKS,PARAMETERS,kept%.
 """
 import multiprocessing
 import os
 import socket
+import subprocess
 import sys
 import time
 
@@ -73,7 +77,21 @@ class Side:
                 *[c[n // 2] / 1e3 for c in column[1:]]]
 
 
+def measure(sides, seconds, dist, torch):
+    """Blocks of the sides in turns; rank 0's clock decides for all."""
+    for side in sides:
+        side.rows = []
+    end, more, blocks = time.monotonic() + seconds, torch.tensor([1]), 0
+    while more.item() or blocks < LEAST_BLOCKS:
+        for side in sides:
+            side.block(dist, side.steps)
+        more[0] = int(time.monotonic() < end)
+        dist.broadcast(more, 0)
+        blocks += 1
+
+
 def work(rank, ranks, which, options, port, queue):
+    outside = dict(os.environ)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
                       USE_LIBUV="0")
     import torch
@@ -85,15 +103,15 @@ def work(rank, ranks, which, options, port, queue):
     sides = [Side(mode, which, options, rank) for mode in modes]
     for side in sides:
         side.warm_up(dist, torch)
-    end, more, blocks = time.monotonic() + options["seconds"], torch.tensor([1]), 0
-    while more.item() or blocks < LEAST_BLOCKS:
-        for side in sides:
-            side.block(dist, side.steps)
-        more[0] = int(time.monotonic() < end)
-        dist.broadcast(more, 0)
-        blocks += 1
-    queue.put((rank, peer_name(), sum(p.numel() for p in sides[0].net.parameters()),
-               [(s.mode, s.batch, s.sequence, len(s.rows), s.figures()) for s in sides]))
+    parameters = sum(p.numel() for p in sides[0].net.parameters())
+    for i in range(options["rounds"]):
+        if rank == 0 and options["before"]:
+            subprocess.run(options["before"], shell=True, check=True, env=outside)
+        dist.barrier()
+        measure(sides, options["seconds"], dist, torch)
+        queue.put((i, (rank, peer_name(), parameters,
+                       [(s.mode, s.batch, s.sequence, len(s.rows), s.figures())
+                        for s in sides])))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -106,14 +124,16 @@ def report(ranks, name, got):
         p10 = max(g[3][i][4][1] for g in got)
         rate = ranks * batch / p50[mode] * 1e6
         print(f"train,{peer},{name},{mode},{ranks},{batch},{steps},{p50[mode]:.1f},{p10:.1f},"
-              f"{rate:.1f},{rate * sequence:.1f}," + ",".join(f"{f:.1f}" for f in figures[2:]))
+              f"{rate:.1f},{rate * sequence:.1f}," + ",".join(f"{f:.1f}" for f in figures[2:]),
+              flush=True)
     kept = 100 * p50.get("alone", 0) / p50["ddp"]
-    print(f"ddp,{peer},{name},{ranks},{parameters},{kept:.1f}")
+    print(f"ddp,{peer},{name},{ranks},{parameters},{kept:.1f}", flush=True)
 
 
 def main():
     ranks, which = int(sys.argv[1]), sys.argv[2]
-    options = {"seconds": 3.0, "width": 1024, "alone": 1, "name": which, "view": 0, "bucket": 25}
+    options = {"seconds": 3.0, "width": 1024, "alone": 1, "name": which, "view": 0, "bucket": 25,
+               "rounds": 1, "before": ""}
     for argument in sys.argv[3:]:
         key, _, value = argument.partition("=")
         options[key] = type(options[key])(value)
@@ -126,18 +146,20 @@ def main():
                for r in range(ranks)]
     for w in workers:
         w.start()
-    got = []
-    while len(got) < ranks:
+    got = [[] for _ in range(options["rounds"])]
+    while len(got[-1]) < ranks:
         while queue.empty():
             if any(w.exitcode for w in workers):
                 for w in workers:
                     w.kill()
                 sys.exit("a worker failed")
             time.sleep(0.05)
-        got.append(queue.get())
+        i, figures = queue.get()
+        got[i].append(figures)
+        if len(got[i]) == ranks:
+            report(ranks, options["name"], sorted(got[i]))
     for w in workers:
         w.join()
-    report(ranks, options["name"], sorted(got))
 
 
 if __name__ == "__main__":
