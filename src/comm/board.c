@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 4, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
+enum { CONTROL_VERSION = 5, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -293,6 +293,24 @@ int oari_board_has_posted(const oari_board *board, int rank, uint64_t number)
         &board->control[rank]->posted[number % OARI_POSTS_KEPT];
 
     return atomic_load_explicit(&p->number, memory_order_acquire) >= number;
+}
+
+void oari_board_end(oari_board *board, uint64_t number)
+{
+    oari_control *mine = board->control[board->rank];
+
+    atomic_store_explicit(&mine->over[number % OARI_POSTS_KEPT], number,
+                          memory_order_release);
+}
+
+/* A later one in its place is over only when this is: fewer than are kept are
+ * under way at once. */
+int oari_board_has_ended(const oari_board *board, int rank, uint64_t number)
+{
+    const oari_control *theirs = board->control[rank];
+
+    return atomic_load_explicit(&theirs->over[number % OARI_POSTS_KEPT],
+                                memory_order_acquire) >= number;
 }
 
 int oari_board_differs(const oari_board *board, int rank, uint64_t number,

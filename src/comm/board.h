@@ -91,6 +91,8 @@ typedef struct oari_control {
     _Alignas(128) _Atomic uint64_t note_stamp;
     _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
     _Alignas(128) oari_posted posted[OARI_POSTS_KEPT];
+    /* those that are over here; nobody looks as long as all are there */
+    _Alignas(128) _Atomic uint64_t over[OARI_POSTS_KEPT];
 } oari_control;
 
 /* Offsets in a control block. */
@@ -203,6 +205,10 @@ void oari_board_post(oari_board *board, uint64_t number, uint64_t link);
 int oari_board_has_posted(const oari_board *board, int rank, uint64_t number);
 int oari_board_differs(const oari_board *board, int rank, uint64_t number,
                        uint64_t link);
+
+/* It is over here; whether it is over on another rank. */
+void oari_board_end(oari_board *board, uint64_t number);
+int oari_board_has_ended(const oari_board *board, int rank, uint64_t number);
 
 /* ---- waking and sleeping --------------------------------------------------
  */

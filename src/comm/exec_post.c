@@ -12,7 +12,11 @@
 #include "comm/account.h"
 #include "comm/exec_run.h"
 
-enum { POLLS_TO_COMPARE = 64, COLLECTIVES_TO_COMPARE = OARI_TOLD };
+enum {
+    POLLS_TO_COMPARE = 4,
+    COLLECTIVES_TO_COMPARE = OARI_TOLD,
+    POLLS_THAT_ARE_LONG = 32 /* looking who is there costs little after them */
+};
 
 static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
 static const oari_plan post_plan = { .algorithm = "engine",
@@ -41,9 +45,10 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
 
-    if (!exec->posted || exec->post.done)
+    if (!exec->posted)
         return 0;
-    return here < 0 || !oari_board_has_posted(b, here, exec->number);
+    return here < 0 ? !exec->post.done
+                    : !oari_board_has_posted(b, here, exec->number);
 }
 
 /* ---- beginning ------------------------------------------------------------
@@ -122,6 +127,39 @@ static oari_progress has_failed(const oari_exec *exec)
     return OARI_FAILED;
 }
 
+/* Whether it cannot be over unless every rank has begun it. */
+static int takes_everybody(const oari_call *call)
+{
+    switch (call->kind) {
+    case OAR_COLL_BARRIER: return 1;
+    case OAR_COLL_ALL_REDUCE:
+    case OAR_COLL_ALL_GATHER:
+    case OAR_COLL_REDUCE_SCATTER:
+    case OAR_COLL_ALL_TO_ALL: return !call->ragged && call->out.count != 0;
+    default: return 0;
+    }
+}
+
+/* An engine may lose a failure and say that all is well. A rank that has not
+ * begun what is over, or is gone in the middle of it, makes that a lie: then it
+ * is not over, and who drives finds out whom it waits for. */
+static int is_believed(const oari_exec *exec)
+{
+    const oari_board *b = exec->compared_on;
+    int everybody = takes_everybody(exec->call);
+
+    if (b == NULL)
+        return 1;
+    if (exec->polls > POLLS_THAT_ARE_LONG)
+        b->ops->check(b->self);
+    for (int r = 0; r < b->ranks; r++)
+        if (r != b->rank &&
+            ((everybody && !oari_board_has_posted(b, r, exec->number)) ||
+             (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
+            return 0;
+    return 1;
+}
+
 oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
@@ -132,6 +170,10 @@ oari_progress oari_run_post(oari_exec *exec)
         return OARI_PENDING;
     if (exec->post.status != OAR_OK)
         return has_failed(exec);
+    if (!is_believed(exec))
+        return OARI_PENDING;
+    if (exec->compared_on != NULL)
+        oari_board_end(exec->compared_on, exec->number);
     exec->at++;
     return OARI_DONE;
 }

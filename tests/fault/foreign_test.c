@@ -265,6 +265,64 @@ static void a_rank_that_dies_is_named(void **state)
     crew_drop_page(s, sizeof *s);
 }
 
+/* ---- an engine that loses failures --------------------------------------- */
+
+typedef struct lie {
+    crew_flag dead;
+    int begins; /* the rank that dies has begun */
+} lie;
+
+/* The choir gives up rank 1's part and calls that done. The others begin when
+ * rank 1 is dead; it has begun itself, or not. */
+static int believe(crew *c, int rank, void *arg)
+{
+    lie *l = arg;
+    float a[ODD];
+    oar_group *g;
+
+    setenv("CHOIR_LIES", "1", 1);
+    /* one that takes long is looked at again when it is done */
+    setenv("CHOIR_PATIENCE", l->begins ? "1100" : "0", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1 && !l->begins)
+        raise(SIGKILL);
+    if (rank != 1)
+        CREW_CHECK(c, rank, crew_await(&l->dead, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_E_PEER);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 1") != NULL);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void lose_a_rank(int begins)
+{
+    lie *l = crew_page(sizeof *l);
+    crew c;
+
+    l->begins = begins;
+    crew_start(&c, RANKS, believe, l, "a choir that lies");
+    crew_expect(&c, 1, 128 + SIGKILL);
+    crew_raise(&l->dead);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 2, 0);
+    crew_end(&c);
+    crew_drop_page(l, sizeof *l);
+}
+
+static void a_result_without_a_rank_that_never_came_is_no_result(void **state)
+{
+    lose_a_rank(0);
+}
+
+static void
+a_result_without_a_rank_that_died_in_the_middle_is_no_result(void **state)
+{
+    lose_a_rank(1);
+}
+
 /* ---- groups of groups ---------------------------------------------------- */
 
 static int split(crew *c, int rank, void *arg)
@@ -301,6 +359,9 @@ int main(void)
         cmocka_unit_test(a_failure_of_the_engine_is_everybodys),
         cmocka_unit_test(a_difference_between_hosts_is_found_in_time),
         cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(a_result_without_a_rank_that_never_came_is_no_result),
+        cmocka_unit_test(
+            a_result_without_a_rank_that_died_in_the_middle_is_no_result),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
 

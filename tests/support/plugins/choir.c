@@ -2,7 +2,10 @@
 /* choir: an engine with collectives of its own and no messages, slow and
  * simple: what a rank has goes into the store, and everybody reads it there. It
  * does barrier, broadcast, and sums of f32; a rank told so by CHOIR_FAILS fails
- * in the middle of an all_reduce of more than 100 elements. */
+ * in the middle of an all_reduce of more than 100 elements. With CHOIR_LIES it
+ * says that such a one is done, without the part of that rank, when it was
+ * asked CHOIR_PATIENCE times; and that rank dies when it begins one. */
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +13,17 @@
 
 #include <oarsong/backend.h>
 
-enum { MOST = 8, KEY_BYTES = 256 };
+enum {
+    MOST = 8,
+    KEY_BYTES = 256,
+    LARGE = 100 /* elements */
+};
 
 typedef struct song {
     const oar_collective *call; /* NULL: free */
     oar_transfer *done;
     unsigned number;
+    int asked; /* so often, of one that it will lie about */
 } song;
 
 typedef struct choir {
@@ -39,6 +47,19 @@ static void finish(song *s, oar_status status)
     s->call = NULL;
 }
 
+/* Whether the variable names a rank, and this is a song to which that matters;
+ * then which. */
+static int is_told(const char *variable, const oar_collective *call, int *rank)
+{
+    const char *value = getenv(variable);
+
+    if (value == NULL || call->kind != OAR_COLL_ALL_REDUCE ||
+        call->in.count <= LARGE)
+        return 0;
+    *rank = atoi(value);
+    return 1;
+}
+
 /* Takes what a rank has, if it is there: 1. */
 static int take(choir *c, const song *s, int rank)
 {
@@ -58,6 +79,17 @@ static int take(choir *c, const song *s, int rank)
                 (rank == 0 ? 0 : ((float *)out->data)[i]) + ((float *)data)[i];
     oar_free(data);
     return 1;
+}
+
+/* How often it was asked before it leaves out a rank; -1: it does not. */
+static int patience_for(const song *s)
+{
+    const char *patience = getenv("CHOIR_PATIENCE");
+    int rank;
+
+    if (!is_told("CHOIR_LIES", s->call, &rank))
+        return -1;
+    return patience != NULL ? atoi(patience) : 0;
 }
 
 /* All are there before anything is taken. */
@@ -80,18 +112,27 @@ static int is_whole(choir *c, const song *s)
     return 1;
 }
 
+static int is_over(choir *c, song *s)
+{
+    int patience = patience_for(s);
+
+    return patience < 0 ? is_whole(c, s) : ++s->asked > patience;
+}
+
 static oar_status choir_post(void *self, const oar_collective *call,
                              oar_transfer *done)
 {
     choir *c = self;
-    const char *fails = getenv("CHOIR_FAILS");
+    int rank;
     char key[KEY_BYTES];
     song *s = c->song;
 
     while (s->call != NULL)
         s++;
-    *s = (song){ call, done, c->number++ };
-    if (fails != NULL && atoi(fails) == c->rank && call->in.count > 100) {
+    *s = (song){ call, done, c->number++, 0 };
+    if (is_told("CHOIR_LIES", call, &rank) && rank == c->rank)
+        raise(SIGKILL);
+    if (is_told("CHOIR_FAILS", call, &rank) && rank == c->rank) {
         s->call = NULL;
         return oar_backend_fail(OAR_E_SYSTEM, "the choir is hoarse");
     }
@@ -114,7 +155,7 @@ static oar_status choir_progress(void *self)
     for (song *s = c->song; s < c->song + MOST; s++)
         if (s->call != NULL && why != OAR_OK)
             finish(s, why);
-        else if (s->call != NULL && is_whole(c, s))
+        else if (s->call != NULL && is_over(c, s))
             finish(s, OAR_OK);
     return OAR_OK;
 }
