@@ -87,6 +87,7 @@ typedef struct oari_exec {
 
     /* of a collective that the foreign engine does */
     int posted;     /* it does this one */
+    int agreed;     /* all on the board have begun the same */
     unsigned polls; /* of it */
     oar_collective engine_call;
     oar_transfer post;

@@ -25,18 +25,26 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* ---- what others have begun -----------------------------------------------
  */
 
-/* Whether one of them has begun something else; then that is in doubt. */
+/* Whether one of them has begun something else; then that is in doubt. Once all
+ * are known to have begun the same there is nothing more to see. */
 static int is_doubtful(oari_exec *exec)
 {
     const oari_board *b = exec->compared_on;
+    int agreed = 1;
 
-    for (int r = 0; b != NULL && r < b->ranks; r++)
-        if (r != b->rank &&
-            oari_board_differs(b, r, exec->number, exec->link)) {
+    for (int r = 0; b != NULL && !exec->agreed && r < b->ranks; r++) {
+        int theirs = r == b->rank
+                         ? OARI_POST_SAME
+                         : oari_board_compare(b, r, exec->number, exec->link);
+
+        agreed &= theirs == OARI_POST_SAME;
+        if (theirs == OARI_POST_OTHER) {
             oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
                             "");
             return 1;
         }
+    }
+    exec->agreed = agreed;
     return 0;
 }
 
@@ -98,6 +106,8 @@ int oari_exec_post(oari_exec *exec)
 {
     oar_status status;
 
+    if (exec->compared_on != NULL)
+        oari_board_expect(exec->compared_on, exec->number);
     exec->posted = is_taken(exec);
     if (exec->compared_on != NULL)
         oari_board_post(exec->compared_on, exec->number, exec->link);
@@ -105,6 +115,7 @@ int oari_exec_post(oari_exec *exec)
         return 0;
     exec->plan = &post_plan;
     exec->polls = 0;
+    exec->agreed = 0;
     if (is_doubtful(exec))
         return 1;
     status = exec->foreign->post[exec->call->kind](
@@ -146,7 +157,7 @@ static int takes_everybody(const oari_call *call)
 static int is_believed(const oari_exec *exec)
 {
     const oari_board *b = exec->compared_on;
-    int everybody = takes_everybody(exec->call);
+    int everybody = !exec->agreed && takes_everybody(exec->call);
 
     if (b == NULL)
         return 1;
