@@ -75,7 +75,8 @@ static void describe(oari_exec *exec)
                                           .op = call->op,
                                           .root = call->root,
                                           .weight = call->weight,
-                                          .ragged = call->ragged };
+                                          .ragged = call->ragged,
+                                          .awaited = call->awaited };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 

@@ -40,6 +40,7 @@ void oari_foreign_close(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
 
+    oari_lend_end(group);
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
