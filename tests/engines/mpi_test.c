@@ -270,6 +270,27 @@ static oar_status name_backend(oar_group *world)
     return oar_barrier(world, NULL, NULL);
 }
 
+/* More elements than an int counts. */
+static oar_status move_much(oar_group *world)
+{
+    size_t count = ((size_t)1 << 31) + 12345, wrong = 0;
+    unsigned char *data = calloc(count, 1);
+    oar_status status;
+
+    if (data == NULL)
+        return OAR_E_NOMEM;
+    for (size_t i = 0; oar_group_rank(world) == 1 && i < count; i++)
+        data[i] = (unsigned char)(i * 31 + (i >> 20));
+    status =
+        oar_broadcast(world, oar_span_of(data, count, OAR_U8), 1, NULL, NULL);
+    for (size_t i = 0; i < count; i++)
+        wrong += data[i] != (unsigned char)(i * 31 + (i >> 20));
+    free(data);
+    if (wrong != 0)
+        fprintf(stderr, "%zu of %zu are wrong\n", wrong, count);
+    return wrong != 0 ? OAR_E_INTERNAL : status;
+}
+
 static const struct {
     const char *name;
     oar_status (*play)(oar_group *world);
@@ -278,6 +299,7 @@ static const struct {
               { "die", die },
               { "differ", differ },
               { "send_and_leave", send_and_leave },
+              { "move_much", move_much },
               { "name_backend", name_backend } };
 
 static int play(const char *role)
@@ -520,6 +542,16 @@ static void what_was_sent_before_leaving_arrives(void **state)
     expect(run_role(3, "send_and_leave", "mpi"));
 }
 
+/* Twice two GiB: only where OARSONG_TEST_LARGE is set. */
+static void more_than_an_int_counts_is_moved(void **state)
+{
+    if (getenv("OARSONG_TEST_LARGE") == NULL) {
+        print_message("skipped: OARSONG_TEST_LARGE is not set\n");
+        skip();
+    }
+    expect(run_role(2, "move_much", "mpi"));
+}
+
 /* MPI without ULFM ends the job; our recorder is ours. */
 static void the_autopsy_names_the_rank_that_died_first(void **state)
 {
@@ -613,6 +645,7 @@ static int run_all(const char *which)
         cmocka_unit_test(a_program_that_initialised_mpi_keeps_it),
         cmocka_unit_test(mpirun_decides_which_mpi_it_is),
         cmocka_unit_test(what_was_sent_before_leaving_arrives),
+        cmocka_unit_test(more_than_an_int_counts_is_moved),
         cmocka_unit_test(the_autopsy_names_the_rank_that_died_first),
         cmocka_unit_test(ranks_that_call_other_things_are_told),
         cmocka_unit_test(without_mpirun_it_says_what_to_use),
