@@ -15,7 +15,7 @@
 enum {
     POLLS_TO_COMPARE = 4,
     COLLECTIVES_TO_COMPARE = OARI_TOLD,
-    POLLS_THAT_ARE_LONG = 32 /* looking who is there costs little after them */
+    POLLS_THAT_ARE_LONG = 8 /* looking who is there costs little after them */
 };
 
 static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };

@@ -17,6 +17,7 @@
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
+    ASKS = 128,             /* in one turn, if it is all we wait for */
     ILL_NS = 500000000,     /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
@@ -69,13 +70,13 @@ static int waits_for_it_alone(const oar_group *g)
            x->posted && !x->post.done;
 }
 
-/* An engine that moves only when it is asked, piece by piece, is asked TURNS
+/* An engine that moves only when it is asked, piece by piece, is asked ASKS
  * times in a row if nobody needs the core: what we do between two of its pieces
  * would be waited for at each of them. */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
-    int more = f->ops->wait_fd == NULL && group->spin_ns != 0;
+    int asks = f->ops->wait_fd == NULL && group->spin_ns != 0 ? ASKS : 0;
 
     if (f->ill_ns != 0)
         return 1;
@@ -84,8 +85,8 @@ int oari_foreign_drive(oar_group *group)
             oari_foreign_fail(group);
             return 1;
         }
-    } while (++f->turns % TURNS != 0 && more && waits_for_it_alone(group));
-    return f->turns % TURNS == 0;
+    } while (--asks > 0 && waits_for_it_alone(group));
+    return asks == 0 || ++f->turns % TURNS == 0;
 }
 
 /* Nobody sleeps on the board while the engine is asked again and again, or has

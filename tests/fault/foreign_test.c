@@ -282,7 +282,7 @@ static int believe(crew *c, int rank, void *arg)
 
     setenv("CHOIR_LIES", "1", 1);
     /* one that takes long is looked at again when it is done */
-    setenv("CHOIR_PATIENCE", l->begins ? "1100" : "0", 1);
+    setenv("CHOIR_PATIENCE", l->begins ? "1500" : "0", 1);
     CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
     if (rank == 1 && !l->begins)
