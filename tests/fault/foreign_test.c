@@ -251,7 +251,7 @@ static int die_in_the_middle(crew *c, int rank, void *arg)
     return note(c, rank, s, g, OAR_E_PEER);
 }
 
-static void a_rank_that_dies_is_named(void **state)
+static void lose_rank_1(void)
 {
     scene *s = crew_page(sizeof *s);
     crew c;
@@ -263,6 +263,52 @@ static void a_rank_that_dies_is_named(void **state)
     crew_end(&c);
     assert_string_equal(s->record[0].text, s->record[2].text);
     crew_drop_page(s, sizeof *s);
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    lose_rank_1();
+}
+
+/* ---- callers that work for it -------------------------------------------- */
+
+static void callers_that_work_for_it_are_looked_after(void **state)
+{
+    setenv("CHOIR_LENDS", "1", 1);
+    run(sing, "callers who sing");
+    run(sing_something_else, "callers with a wrong song");
+    lose_rank_1();
+    unsetenv("CHOIR_LENDS");
+}
+
+/* The others are in there, where no time is counted, when it runs out. */
+static int wait_in_vain(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group_opts o = oar_group_opts_init();
+    float a[ODD];
+    oar_group *g;
+
+    o.backend = choir();
+    o.timeout_ms = 700;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == 1)
+        CREW_CHECK(c, rank, crew_await(&s->ready, 2, CREW_PATIENCE_MS));
+    else {
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                       OAR_E_TIMEOUT);
+        crew_raise(&s->ready);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void time_is_counted_for_callers_that_work_for_it(void **state)
+{
+    setenv("CHOIR_LENDS", "1", 1);
+    run(wait_in_vain, "a caller who waits");
+    unsetenv("CHOIR_LENDS");
 }
 
 /* ---- an engine that loses failures --------------------------------------- */
@@ -359,6 +405,8 @@ int main(void)
         cmocka_unit_test(a_failure_of_the_engine_is_everybodys),
         cmocka_unit_test(a_difference_between_hosts_is_found_in_time),
         cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(callers_that_work_for_it_are_looked_after),
+        cmocka_unit_test(time_is_counted_for_callers_that_work_for_it),
         cmocka_unit_test(a_result_without_a_rank_that_never_came_is_no_result),
         cmocka_unit_test(
             a_result_without_a_rank_that_died_in_the_middle_is_no_result),

@@ -4,12 +4,14 @@
  * does barrier, broadcast, and sums of f32; a rank told so by CHOIR_FAILS fails
  * in the middle of an all_reduce of more than 100 elements. With CHOIR_LIES it
  * says that such a one is done, without the part of that rank, when it was
- * asked CHOIR_PATIENCE times; and that rank dies when it begins one. */
+ * asked CHOIR_PATIENCE times; and that rank dies when it begins one. With
+ * CHOIR_LENDS callers that wait do the work themselves. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <oarsong/backend.h>
 
@@ -24,7 +26,11 @@ typedef struct song {
     oar_transfer *done;
     unsigned number;
     int asked; /* so often, of one that it will lie about */
+    atomic_int lent;
 } song;
+
+/* A song that its caller does; and that it has done. */
+enum { NOT_LENT, LENT, LENT_AND_DONE };
 
 typedef struct choir {
     int rank, ranks;
@@ -129,16 +135,48 @@ static oar_status choir_post(void *self, const oar_collective *call,
 
     while (s->call != NULL)
         s++;
-    *s = (song){ call, done, c->number++, 0 };
+    s->call = call;
+    s->done = done;
+    s->number = c->number++;
+    s->asked = 0;
+    atomic_store(&s->lent, NOT_LENT);
     if (is_told("CHOIR_LIES", call, &rank) && rank == c->rank)
         raise(SIGKILL);
     if (is_told("CHOIR_FAILS", call, &rank) && rank == c->rank) {
         s->call = NULL;
         return oar_backend_fail(OAR_E_SYSTEM, "the choir is hoarse");
     }
+    if (call->awaited && getenv("CHOIR_LENDS") != NULL)
+        atomic_store(&s->lent, LENT);
     key_of(c, s->number, c->rank, key);
     return oar_store_set(c->store, key, call->in.data,
                          call->in.count * oar_dtype_size(call->in.dtype));
+}
+
+/* By the caller: blocks. */
+static void choir_lend(void *self)
+{
+    choir *c = self;
+
+    for (song *s = c->song; s < c->song + MOST; s++) {
+        if (atomic_load(&s->lent) != LENT)
+            continue;
+        while (atomic_load(&c->aborted) == OAR_OK && !is_over(c, s))
+            usleep(100);
+        atomic_store(&s->lent, LENT_AND_DONE);
+    }
+}
+
+/* Whether it is done: by its caller, who comes back at once after an abort, or
+ * by us. */
+static int is_done(choir *c, song *s, oar_status why)
+{
+    int lent = atomic_load(&s->lent);
+
+    while (why != OAR_OK && (lent = atomic_load(&s->lent)) == LENT)
+        usleep(100);
+    return lent == NOT_LENT ? why != OAR_OK || is_over(c, s)
+                            : lent == LENT_AND_DONE;
 }
 
 static int choir_takes(void *self, const oar_collective *call)
@@ -153,10 +191,8 @@ static oar_status choir_progress(void *self)
     oar_status why = (oar_status)atomic_load(&c->aborted);
 
     for (song *s = c->song; s < c->song + MOST; s++)
-        if (s->call != NULL && why != OAR_OK)
+        if (s->call != NULL && is_done(c, s, why))
             finish(s, why);
-        else if (s->call != NULL && is_over(c, s))
-            finish(s, OAR_OK);
     return OAR_OK;
 }
 
@@ -201,6 +237,7 @@ const oar_backend_ops *oar_backend_plugin(void)
         .progress = choir_progress,
         .abort = choir_abort,
         .takes = choir_takes,
+        .lend = choir_lend,
         .post_count = OAR_COLL_COUNT,
         .post = { [OAR_COLL_BARRIER] = choir_post,
                   [OAR_COLL_BROADCAST] = choir_post,
