@@ -176,8 +176,8 @@ static oar_status take_memory(const bench_plan *p, size_t bytes, void **memory)
 {
     if (!p->private_memory)
         return oar_shared_alloc(bytes, memory);
-    *memory = aligned_alloc(HUGE_PAGE,
-                            (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    *memory = aligned_alloc(HUGE_PAGE, bytes);
     if (*memory == NULL)
         return OAR_E_NOMEM;
     madvise(*memory, bytes, MADV_HUGEPAGE);

@@ -28,7 +28,7 @@ OAR_BEGIN_DECLS
 
 /* Grows when a table made for an older library no longer works. Appending to a
  * struct that begins with its size does not count. */
-#define OAR_BACKEND_ABI 2
+#define OAR_BACKEND_ABI 3
 
 /* name, value, text. Values are part of the ABI. */
 #define OAR_COLL_LIST(X)                            \
@@ -132,7 +132,9 @@ typedef struct oar_collective {
     oar_op op;
     int root;
     double weight;
-    int ragged; /* parts of any size: also where a rank has no counts */
+    int ragged;  /* parts of any size: also where a rank has no counts */
+    int awaited; /* its caller comes with `lend` at once: who has that need not
+                    let anybody else work on it. Ranks may differ in it. */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The
@@ -191,6 +193,13 @@ typedef struct oar_backend_ops {
      * but kind, op, dtype, root, whether it is ragged, and how many
      * elements there are where there are none. (optional: all its kind) */
     int (*takes)(void *self, const oar_collective *call);
+
+    /* For an engine whose own calls block: does, in the calling thread, which
+     * may wait in there as long as it takes, the collective that was posted as
+     * `awaited`, if it is still to be done. Not the driver's: meanwhile others
+     * drive. What is done the next progress says; abort must bring it out.
+     * (optional, with OAR_WANTS_LINKS) */
+    void (*lend)(void *self);
 
     /* (in-tree only, NULL otherwise) */
     struct oari_board *(*board)(void *self);

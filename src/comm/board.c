@@ -20,7 +20,12 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { CONTROL_VERSION = 4, DEFAULT_SPIN_US = 50, LATE_POLLS = 32 };
+enum {
+    CONTROL_VERSION = 5,
+    DEFAULT_SPIN_US = 50,
+    LATE_POLLS = 32,
+    EXPECTED = 16 /* lines of so many ranks are fetched ahead */
+};
 
 static size_t round_up(size_t bytes, size_t unit)
 {
@@ -292,19 +297,52 @@ int oari_board_has_posted(const oari_board *board, int rank, uint64_t number)
     return atomic_load_explicit(&p->number, memory_order_acquire) >= number;
 }
 
-int oari_board_differs(const oari_board *board, int rank, uint64_t number,
+void oari_board_end(oari_board *board, uint64_t number)
+{
+    oari_control *mine = board->control[board->rank];
+
+    atomic_store_explicit(&mine->over[number % OARI_POSTS_KEPT], number,
+                          memory_order_release);
+}
+
+/* A later one in its place is over only when this is: fewer than are kept are
+ * under way at once. */
+int oari_board_has_ended(const oari_board *board, int rank, uint64_t number)
+{
+    const oari_control *theirs = board->control[rank];
+
+    return atomic_load_explicit(&theirs->over[number % OARI_POSTS_KEPT],
+                                memory_order_acquire) >= number;
+}
+
+int oari_board_compare(const oari_board *board, int rank, uint64_t number,
                        uint64_t link)
 {
     const oari_posted *p =
         &board->control[rank]->posted[number % OARI_POSTS_KEPT];
+    uint64_t found = atomic_load_explicit(&p->number, memory_order_acquire);
     uint64_t theirs;
 
-    if (atomic_load_explicit(&p->number, memory_order_acquire) != number)
-        return 0;
+    if (found != number)
+        return found > number ? OARI_POST_SAME : OARI_POST_MISSING;
     theirs = atomic_load_explicit(&p->link, memory_order_relaxed);
     atomic_thread_fence(memory_order_acquire);
-    return theirs != link &&
-           atomic_load_explicit(&p->number, memory_order_relaxed) == number;
+    return theirs != link && atomic_load_explicit(
+                                 &p->number, memory_order_relaxed) == number
+               ? OARI_POST_OTHER
+               : OARI_POST_SAME;
+}
+
+void oari_board_expect(const oari_board *board, uint64_t number)
+{
+    int few = board->ranks < EXPECTED ? board->ranks : EXPECTED;
+
+    __builtin_prefetch(
+        &board->control[board->rank]->posted[number % OARI_POSTS_KEPT], 1);
+    for (int r = 0; r < few; r++)
+        if (r != board->rank)
+            __builtin_prefetch(
+                &board->control[r]->posted[number % OARI_POSTS_KEPT]);
 }
 
 /* ---- waking and sleeping --------------------------------------------------

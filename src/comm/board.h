@@ -91,6 +91,8 @@ typedef struct oari_control {
     _Alignas(128) _Atomic uint64_t note_stamp;
     _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
     _Alignas(128) oari_posted posted[OARI_POSTS_KEPT];
+    /* those that are over here; nobody looks as long as all are there */
+    _Alignas(128) _Atomic uint64_t over[OARI_POSTS_KEPT];
 } oari_control;
 
 /* Offsets in a control block. */
@@ -198,11 +200,20 @@ static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
 /* I am about to begin that one. */
 void oari_board_post(oari_board *board, uint64_t number, uint64_t link);
 
-/* Whether a rank on the board has begun it; and if so, whether, as far as can
- * still be told, it is another one than mine. */
-int oari_board_has_posted(const oari_board *board, int rank, uint64_t number);
-int oari_board_differs(const oari_board *board, int rank, uint64_t number,
+/* What a rank on the board has in its place: nothing yet; the same; or another
+ * one than mine. One that is ahead counts as the same: it cannot be told any
+ * more. */
+enum { OARI_POST_MISSING, OARI_POST_SAME, OARI_POST_OTHER };
+int oari_board_compare(const oari_board *board, int rank, uint64_t number,
                        uint64_t link);
+int oari_board_has_posted(const oari_board *board, int rank, uint64_t number);
+
+/* That one is next: has what is written and compared for it brought here. */
+void oari_board_expect(const oari_board *board, uint64_t number);
+
+/* It is over here; whether it is over on another rank. */
+void oari_board_end(oari_board *board, uint64_t number);
+int oari_board_has_ended(const oari_board *board, int rank, uint64_t number);
 
 /* ---- waking and sleeping --------------------------------------------------
  */

@@ -35,6 +35,7 @@ typedef struct oari_call {
     unsigned char synchronous; /* a send that waits for its receive */
     unsigned char prepared;    /* does not begin by itself */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
+    unsigned char awaited;     /* its caller works for the engine (lend.c) */
     oari_object object;        /* its result; .data == NULL: none for me */
     oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;

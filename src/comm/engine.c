@@ -134,6 +134,29 @@ void oari_engine_let_go(oar_group *group)
     give_token(&group->engine);
 }
 
+/* Whether the engine has it, and waits for us to work on it. */
+static int is_awaited(const oar_work *work)
+{
+    return work->call.awaited && work->lane != NULL &&
+           work->lane->exec.posted && !work->lane->exec.post.done;
+}
+
+/* From here on anybody may drive it, so it counts as posted. Who drives the
+ * operations of others is not told of it: it is in good hands. */
+static void work_for_engine(oar_group *g, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+
+    work->mine = 0;
+    e->alone = work->call.kind == OAR_COLL_BARRIER;
+    atomic_fetch_add(&e->posted, 1);
+    atomic_store(&e->token, 0);
+    if (atomic_load(&e->waiters) != 0)
+        tell_everyone(e);
+    oari_lend(g);
+    oari_engine_wait(g, work);
+}
+
 /* The fast path: nobody drives, nothing is queued. */
 void oari_engine_run(oar_group *group, oar_work *work)
 {
@@ -142,7 +165,12 @@ void oari_engine_run(oar_group *group, oar_work *work)
     if (try_token(e)) {
         if (atomic_load(&e->posted) == 0) {
             work->mine = 1;
+            work->call.awaited = (unsigned char)oari_lends(group);
             oari_drive_start(group, work);
+            if (is_awaited(work)) {
+                work_for_engine(group, work);
+                return;
+            }
             oari_drive(group, work);
             give_token(e);
             return;

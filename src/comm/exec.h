@@ -86,8 +86,9 @@ typedef struct oari_exec {
     int waiting; /* of the step: so many still to be done */
 
     /* of a collective that the foreign engine does */
-    int posted; /* it does this one */
-    int polls;  /* of it */
+    int posted;     /* it does this one */
+    int agreed;     /* all on the board have begun the same */
+    unsigned polls; /* of it */
     oar_collective engine_call;
     oar_transfer post;
 } oari_exec;

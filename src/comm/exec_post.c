@@ -12,7 +12,11 @@
 #include "comm/account.h"
 #include "comm/exec_run.h"
 
-enum { POLLS_TO_COMPARE = 64, COLLECTIVES_TO_COMPARE = OARI_TOLD };
+enum {
+    POLLS_TO_COMPARE = 4,
+    COLLECTIVES_TO_COMPARE = OARI_TOLD,
+    POLLS_THAT_ARE_LONG = 8 /* looking who is there costs little after them */
+};
 
 static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
 static const oari_plan post_plan = { .algorithm = "engine",
@@ -21,18 +25,26 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* ---- what others have begun -----------------------------------------------
  */
 
-/* Whether one of them has begun something else; then that is in doubt. */
+/* Whether one of them has begun something else; then that is in doubt. Once all
+ * are known to have begun the same there is nothing more to see. */
 static int is_doubtful(oari_exec *exec)
 {
     const oari_board *b = exec->compared_on;
+    int agreed = 1;
 
-    for (int r = 0; b != NULL && r < b->ranks; r++)
-        if (r != b->rank &&
-            oari_board_differs(b, r, exec->number, exec->link)) {
+    for (int r = 0; b != NULL && !exec->agreed && r < b->ranks; r++) {
+        int theirs = r == b->rank
+                         ? OARI_POST_SAME
+                         : oari_board_compare(b, r, exec->number, exec->link);
+
+        agreed &= theirs == OARI_POST_SAME;
+        if (theirs == OARI_POST_OTHER) {
             oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
                             "");
             return 1;
         }
+    }
+    exec->agreed = agreed;
     return 0;
 }
 
@@ -41,9 +53,10 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
 
-    if (!exec->posted || exec->post.done)
+    if (!exec->posted)
         return 0;
-    return here < 0 || !oari_board_has_posted(b, here, exec->number);
+    return here < 0 ? !exec->post.done
+                    : !oari_board_has_posted(b, here, exec->number);
 }
 
 /* ---- beginning ------------------------------------------------------------
@@ -62,7 +75,8 @@ static void describe(oari_exec *exec)
                                           .op = call->op,
                                           .root = call->root,
                                           .weight = call->weight,
-                                          .ragged = call->ragged };
+                                          .ragged = call->ragged,
+                                          .awaited = call->awaited };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 
@@ -93,6 +107,8 @@ int oari_exec_post(oari_exec *exec)
 {
     oar_status status;
 
+    if (exec->compared_on != NULL)
+        oari_board_expect(exec->compared_on, exec->number);
     exec->posted = is_taken(exec);
     if (exec->compared_on != NULL)
         oari_board_post(exec->compared_on, exec->number, exec->link);
@@ -100,6 +116,7 @@ int oari_exec_post(oari_exec *exec)
         return 0;
     exec->plan = &post_plan;
     exec->polls = 0;
+    exec->agreed = 0;
     if (is_doubtful(exec))
         return 1;
     status = exec->foreign->post[exec->call->kind](
@@ -122,6 +139,39 @@ static oari_progress has_failed(const oari_exec *exec)
     return OARI_FAILED;
 }
 
+/* Whether it cannot be over unless every rank has begun it. */
+static int takes_everybody(const oari_call *call)
+{
+    switch (call->kind) {
+    case OAR_COLL_BARRIER: return 1;
+    case OAR_COLL_ALL_REDUCE:
+    case OAR_COLL_ALL_GATHER:
+    case OAR_COLL_REDUCE_SCATTER:
+    case OAR_COLL_ALL_TO_ALL: return !call->ragged && call->out.count != 0;
+    default: return 0;
+    }
+}
+
+/* An engine may lose a failure and say that all is well. A rank that has not
+ * begun what is over, or is gone in the middle of it, makes that a lie: then it
+ * is not over, and who drives finds out whom it waits for. */
+static int is_believed(const oari_exec *exec)
+{
+    const oari_board *b = exec->compared_on;
+    int everybody = !exec->agreed && takes_everybody(exec->call);
+
+    if (b == NULL)
+        return 1;
+    if (exec->polls > POLLS_THAT_ARE_LONG)
+        b->ops->check(b->self);
+    for (int r = 0; r < b->ranks; r++)
+        if (r != b->rank &&
+            ((everybody && !oari_board_has_posted(b, r, exec->number)) ||
+             (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
+            return 0;
+    return 1;
+}
+
 oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
@@ -132,6 +182,10 @@ oari_progress oari_run_post(oari_exec *exec)
         return OARI_PENDING;
     if (exec->post.status != OAR_OK)
         return has_failed(exec);
+    if (!is_believed(exec))
+        return OARI_PENDING;
+    if (exec->compared_on != NULL)
+        oari_board_end(exec->compared_on, exec->number);
     exec->at++;
     return OARI_DONE;
 }

@@ -17,6 +17,7 @@
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
+    ASKS = 128,             /* in one turn, if it is all we wait for */
     ILL_NS = 500000000,     /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
@@ -40,6 +41,7 @@ void oari_foreign_close(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
 
+    oari_lend_end(group);
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
@@ -57,15 +59,34 @@ void oari_foreign_fail(oar_group *group)
     f->ill_ns = oari_now_ns();
 }
 
+/* Whether nothing but one collective of the engine's is under way, and that is
+ * not over: then nobody else has anything to do. */
+static int waits_for_it_alone(const oar_group *g)
+{
+    const oari_engine *e = &g->engine;
+    const oari_exec *x = &e->lane->exec;
+
+    return e->busy == 1 && e->lane->work != NULL && e->message == NULL &&
+           x->posted && !x->post.done;
+}
+
+/* An engine that moves only when it is asked, piece by piece, is asked ASKS
+ * times in a row if nobody needs the core: what we do between two of its pieces
+ * would be waited for at each of them. */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
+    int asks = f->ops->wait_fd == NULL && group->spin_ns != 0 ? ASKS : 0;
 
     if (f->ill_ns != 0)
         return 1;
-    if (f->ops->progress != NULL && f->ops->progress(f->self) != OAR_OK)
-        oari_foreign_fail(group);
-    return ++f->turns % TURNS == 0;
+    do {
+        if (f->ops->progress != NULL && f->ops->progress(f->self) != OAR_OK) {
+            oari_foreign_fail(group);
+            return 1;
+        }
+    } while (--asks > 0 && waits_for_it_alone(group));
+    return asks == 0 || ++f->turns % TURNS == 0;
 }
 
 /* Nobody sleeps on the board while the engine is asked again and again, or has

@@ -108,6 +108,19 @@ typedef struct oari_subset {
     uint64_t hash, made;
 } oari_subset;
 
+/* Who looks after a caller that works for the engine (lend.c). */
+enum { OARI_WATCH_UNTRIED, OARI_WATCHES, OARI_WATCH_NONE };
+typedef struct oari_watch {
+    int state; /* the driver's: OARI_WATCH... */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int stop;               /* under lock */
+    _Atomic int inside;     /* a caller works for the engine */
+    _Atomic int asleep;     /* the watch waits to be told of one */
+    _Atomic unsigned calls; /* so far */
+} oari_watch;
+
 /* An engine of somebody else's beside our links (foreign.c). */
 typedef struct oari_foreign {
     const oar_backend_ops *ops; /* NULL: there is none */
@@ -118,6 +131,7 @@ typedef struct oari_foreign {
     int64_t ill_ns;           /* since when it has failed; 0: it has not */
     _Atomic int64_t *gone_ns; /* by rank: since when it is gone, or 0 */
     oar_error illness;
+    oari_watch watch;
 } oari_foreign;
 
 struct oar_group {
@@ -300,6 +314,16 @@ void oari_foreign_look(oar_group *group);
 void oari_foreign_abort(oar_group *group);
 /* Sleeps until it, or the links, have something new, at most until then. */
 void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns);
+
+/* ---- lend.c ----------------------------------------------------------------
+ */
+
+/* Whether a caller that waits can work for the engine. The driver's. */
+int oari_lends(oar_group *group);
+/* It does. Without the token; returns when the engine has nothing for it. */
+void oari_lend(oar_group *group);
+/* Nobody looks any more. */
+void oari_lend_end(oar_group *group);
 
 /* ---- scope.c ---------------------------------------------------------------
  */

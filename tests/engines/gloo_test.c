@@ -4,6 +4,7 @@
 #include "support/crew.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -366,6 +367,107 @@ static void collectives_can_block_their_caller(void **state)
     crew_drop_page(s, sizeof *s);
 }
 
+/* ---- callers that work --------------------------------------------------- */
+
+static int threads(void)
+{
+    DIR *folder = opendir("/proc/self/task");
+    int count = 0;
+
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+/* One more looks after it, but nobody else does it. */
+static int work_alone(crew *c, int rank, void *arg)
+{
+    float data[ODD];
+    int before;
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+    before = threads();
+    for (int i = 0; i < 20; i++) {
+        give(data, ODD, rank);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, floats(data, ODD), OAR_SUM, NULL, NULL) ==
+                       OAR_OK);
+        CREW_CHECK(c, rank, is_sum(data, 0, ODD, c->ranks));
+    }
+    CREW_CHECK(c, rank, threads() <= before + 1);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_caller_that_waits_does_the_work_itself(void **state)
+{
+    run_plain(RANKS, work_alone, "callers alone");
+}
+
+enum { TURNS = 60 };
+
+typedef struct talker {
+    oar_group *group;
+    int wrong;
+} talker;
+
+/* A number that goes round, on the group whose other thread is in Gloo. */
+static void *talk(void *arg)
+{
+    talker *t = arg;
+    int rank = oar_group_rank(t->group), ranks = oar_group_size(t->group);
+    float mine = (float)rank, got;
+
+    for (int i = 0; i < TURNS; i++) {
+        got = -1;
+        t->wrong |= oar_sendrecv(t->group, floats(&mine, 1), (rank + 1) % ranks,
+                                 3, floats(&got, 1), (rank + ranks - 1) % ranks,
+                                 3, NULL, NULL) != OAR_OK ||
+                    got != (float)((rank + ranks - 1) % ranks);
+    }
+    return NULL;
+}
+
+/* What one rank does itself, another leaves to threads. */
+static int work_together(crew *c, int rank, void *arg)
+{
+    static float data[LARGE];
+    talker t = { 0 };
+    pthread_t thread;
+    oar_work *work;
+
+    CREW_CHECK(c, rank, join(c, rank, arg, 20000, &t.group) == OAR_OK);
+    CREW_CHECK(c, rank, pthread_create(&thread, NULL, talk, &t) == 0);
+    for (int i = 0; i < TURNS; i++) {
+        size_t count = i % 20 == 7 ? LARGE : 1 + (size_t)i * 17 % ODD;
+        int later = (rank + i) % 3 == 0;
+
+        give(data, count, rank);
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(t.group, floats(data, count), OAR_SUM, NULL,
+                                  later ? &work : NULL) == OAR_OK);
+        if (later) {
+            CREW_CHECK(c, rank, oar_work_wait(work) == OAR_OK);
+            oar_work_release(work);
+        }
+        CREW_CHECK(c, rank, is_sum(data, 0, count, c->ranks));
+        if (i % 9 == 0)
+            CREW_CHECK(c, rank, oar_barrier(t.group, NULL, NULL) == OAR_OK);
+    }
+    pthread_join(thread, NULL);
+    CREW_CHECK(c, rank, !t.wrong);
+    oar_group_destroy(t.group);
+    return 0;
+}
+
+static void callers_and_threads_work_together(void **state)
+{
+    run_plain(RANKS, work_together, "callers and threads");
+}
+
 /* ---- faults -------------------------------------------------------------- */
 
 /* What each survivor was told. */
@@ -638,18 +740,6 @@ static void ranks_that_call_different_things_are_both_named(void **state)
 
 /* ---- what is left -------------------------------------------------------- */
 
-static int threads(void)
-{
-    DIR *folder = opendir("/proc/self/task");
-    int count = 0;
-
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    if (folder != NULL)
-        closedir(folder);
-    return count;
-}
-
 static int come_and_go(crew *c, int rank, void *arg)
 {
     int before_threads = 0, before_descriptors = 0;
@@ -696,6 +786,8 @@ int main(void)
         cmocka_unit_test(collectives_under_way_at_once_do_not_mix),
         cmocka_unit_test(a_message_passes_a_collective_that_waits_for_it),
         cmocka_unit_test(collectives_can_block_their_caller),
+        cmocka_unit_test(a_caller_that_waits_does_the_work_itself),
+        cmocka_unit_test(callers_and_threads_work_together),
         cmocka_unit_test(the_rank_that_died_is_named_by_all_others),
         cmocka_unit_test(who_blocks_hears_of_a_death_too),
         cmocka_unit_test(nobody_waits_for_a_stopped_rank_beyond_the_timeout),

@@ -251,7 +251,7 @@ static int die_in_the_middle(crew *c, int rank, void *arg)
     return note(c, rank, s, g, OAR_E_PEER);
 }
 
-static void a_rank_that_dies_is_named(void **state)
+static void lose_rank_1(void)
 {
     scene *s = crew_page(sizeof *s);
     crew c;
@@ -263,6 +263,110 @@ static void a_rank_that_dies_is_named(void **state)
     crew_end(&c);
     assert_string_equal(s->record[0].text, s->record[2].text);
     crew_drop_page(s, sizeof *s);
+}
+
+static void a_rank_that_dies_is_named(void **state)
+{
+    lose_rank_1();
+}
+
+/* ---- callers that work for it -------------------------------------------- */
+
+static void callers_that_work_for_it_are_looked_after(void **state)
+{
+    setenv("CHOIR_LENDS", "1", 1);
+    run(sing, "callers who sing");
+    run(sing_something_else, "callers with a wrong song");
+    lose_rank_1();
+    unsetenv("CHOIR_LENDS");
+}
+
+/* The others are in there, where no time is counted, when it runs out. */
+static int wait_in_vain(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group_opts o = oar_group_opts_init();
+    float a[ODD];
+    oar_group *g;
+
+    o.backend = choir();
+    o.timeout_ms = 700;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == 1)
+        CREW_CHECK(c, rank, crew_await(&s->ready, 2, CREW_PATIENCE_MS));
+    else {
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                       OAR_E_TIMEOUT);
+        crew_raise(&s->ready);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void time_is_counted_for_callers_that_work_for_it(void **state)
+{
+    setenv("CHOIR_LENDS", "1", 1);
+    run(wait_in_vain, "a caller who waits");
+    unsetenv("CHOIR_LENDS");
+}
+
+/* ---- an engine that loses failures --------------------------------------- */
+
+typedef struct lie {
+    crew_flag dead;
+    int begins; /* the rank that dies has begun */
+} lie;
+
+/* The choir gives up rank 1's part and calls that done. The others begin when
+ * rank 1 is dead; it has begun itself, or not. */
+static int believe(crew *c, int rank, void *arg)
+{
+    lie *l = arg;
+    float a[ODD];
+    oar_group *g;
+
+    setenv("CHOIR_LIES", "1", 1);
+    /* one that takes long is looked at again when it is done */
+    setenv("CHOIR_PATIENCE", l->begins ? "1500" : "0", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1 && !l->begins)
+        raise(SIGKILL);
+    if (rank != 1)
+        CREW_CHECK(c, rank, crew_await(&l->dead, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_E_PEER);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 1") != NULL);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void lose_a_rank(int begins)
+{
+    lie *l = crew_page(sizeof *l);
+    crew c;
+
+    l->begins = begins;
+    crew_start(&c, RANKS, believe, l, "a choir that lies");
+    crew_expect(&c, 1, 128 + SIGKILL);
+    crew_raise(&l->dead);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 2, 0);
+    crew_end(&c);
+    crew_drop_page(l, sizeof *l);
+}
+
+static void a_result_without_a_rank_that_never_came_is_no_result(void **state)
+{
+    lose_a_rank(0);
+}
+
+static void
+a_result_without_a_rank_that_died_in_the_middle_is_no_result(void **state)
+{
+    lose_a_rank(1);
 }
 
 /* ---- groups of groups ---------------------------------------------------- */
@@ -301,6 +405,11 @@ int main(void)
         cmocka_unit_test(a_failure_of_the_engine_is_everybodys),
         cmocka_unit_test(a_difference_between_hosts_is_found_in_time),
         cmocka_unit_test(a_rank_that_dies_is_named),
+        cmocka_unit_test(callers_that_work_for_it_are_looked_after),
+        cmocka_unit_test(time_is_counted_for_callers_that_work_for_it),
+        cmocka_unit_test(a_result_without_a_rank_that_never_came_is_no_result),
+        cmocka_unit_test(
+            a_result_without_a_rank_that_died_in_the_middle_is_no_result),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
 

@@ -218,6 +218,17 @@ static void gloo_wake(void *self)
         gloo_hub_wake(hub);
 }
 
+/* ---- callers that work ----------------------------------------------------
+ */
+
+static void gloo_lend(void *self)
+{
+    gloo_hub *hub = ((gloo *)self)->hub;
+
+    if (hub != NULL)
+        gloo_lane_lend(hub);
+}
+
 /* ---- ending -------------------------------------------------------------- */
 
 static void gloo_abort(void *self, oar_status why)
@@ -272,6 +283,7 @@ static const oar_backend_ops table = {
     .abort = gloo_abort,
     .peek = gloo_peek,
     .takes = gloo_takes,
+    .lend = gloo_lend,
     .post_count = OAR_COLL_COUNT,
     .post = { [OAR_COLL_BARRIER] = gloo_post,
               [OAR_COLL_BROADCAST] = gloo_post,

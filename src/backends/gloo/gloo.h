@@ -121,6 +121,8 @@ struct gloo_hub {
     int spoiled;  /* they have ended */
     int closed;   /* the mesh is gone */
     gloo_lane lane[GLOO_LANES];
+    gloo_lane guest;    /* has no thread: a caller's works there */
+    gloo_job *offered;  /* to the next caller; NULL: nothing is */
     gloo_watch **watch; /* by peer and kind; NULL: not needed yet */
     gloo_job *jobs_done, **jobs_end;
     gloo_note *notes_done, **notes_end;
@@ -148,6 +150,10 @@ void gloo_hub_close(gloo_hub *hub);
 /* Gives the job to a lane, which takes it, or runs it here. */
 oar_status gloo_lane_give(gloo_hub *hub, int lane, gloo_job *job);
 void gloo_lane_run(gloo_lane *lane, gloo_job *job);
+/* Keeps the job for the next thread that calls gloo_lane_lend, which does it.
+ */
+void gloo_lane_offer(gloo_hub *hub, gloo_job *job);
+void gloo_lane_lend(gloo_hub *hub);
 void *gloo_lane_main(void *lane);
 
 /* Gives the note to the watch of that kind, which takes it. */

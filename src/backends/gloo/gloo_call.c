@@ -206,26 +206,36 @@ static oar_status run_here(gloo *g, gloo_job *job)
     return OAR_OK;
 }
 
+/* To the caller that comes for it, or to a lane. Gloo's first generation wants
+ * one order: that of the lane. */
+static oar_status give(gloo *g, const oar_collective *call, gloo_job *job)
+{
+    int old = gloo_is_old(job->task.way);
+
+    if (call->awaited && !old) {
+        gloo_lane_offer(g->hub, job);
+        return OAR_OK;
+    }
+    return gloo_lane_give(
+        g->hub, old ? 0 : (int)(g->number % (uint32_t)g->choice.lanes), job);
+}
+
 oar_status gloo_post(void *self, const oar_collective *call, oar_transfer *done)
 {
     gloo *g = self;
     gloo_job *job = make_job(g, call, done);
     oar_status status;
-    int lane;
 
     if (job == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
     if (g->blocking)
         return run_here(g, job);
-    lane = gloo_is_old(job->task.way)
-               ? 0
-               : (int)(g->number % (uint32_t)g->choice.lanes);
-    status = gloo_lane_give(g->hub, lane, job);
-    if (status != OAR_OK) {
-        free(job);
-        return status;
-    }
     job->other = g->jobs;
     g->jobs = job;
-    return OAR_OK;
+    status = give(g, call, job);
+    if (status != OAR_OK) {
+        g->jobs = job->other;
+        free(job);
+    }
+    return status;
 }

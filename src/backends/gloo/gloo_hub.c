@@ -44,6 +44,7 @@ oar_status gloo_hub_create(gloo_mesh *mesh, int ranks, gloo_hub **hub)
         h->lane[i].hub = h;
         pthread_cond_init(&h->lane[i].more, NULL);
     }
+    h->guest.hub = h;
     h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->event_fd < 0) {
         gloo_hub_drop(h);
@@ -78,6 +79,8 @@ void gloo_hub_drop(gloo_hub *hub)
         pthread_cond_destroy(&hub->lane[i].more);
         free(hub->lane[i].scratch);
     }
+    free(hub->guest.scratch);
+    free(hub->offered);
     for (int i = 0; i < hub->ranks * GLOO_WATCHES; i++)
         free(hub->watch[i]);
     free(hub->watch);

@@ -173,3 +173,30 @@ oar_status gloo_lane_give(gloo_hub *hub, int number, gloo_job *job)
     pthread_mutex_unlock(&hub->lock);
     return OAR_OK;
 }
+
+/* ---- callers ------------------------------------------------------------- */
+
+/* There is at most one: the caller comes before anything else is offered. */
+void gloo_lane_offer(gloo_hub *hub, gloo_job *job)
+{
+    pthread_mutex_lock(&hub->lock);
+    hub->offered = job;
+    pthread_mutex_unlock(&hub->lock);
+}
+
+void gloo_lane_lend(gloo_hub *hub)
+{
+    gloo_job *job;
+    sigset_t before;
+
+    gloo_signal_block(&before);
+    pthread_mutex_lock(&hub->lock);
+    job = hub->offered;
+    hub->offered = NULL;
+    if (job != NULL) {
+        do_job(&hub->guest, job);
+        gloo_hub_job_done(hub, job);
+    }
+    pthread_mutex_unlock(&hub->lock);
+    gloo_signal_restore(&before);
+}

@@ -2,21 +2,35 @@
 /* choir: an engine with collectives of its own and no messages, slow and
  * simple: what a rank has goes into the store, and everybody reads it there. It
  * does barrier, broadcast, and sums of f32; a rank told so by CHOIR_FAILS fails
- * in the middle of an all_reduce of more than 100 elements. */
+ * in the middle of an all_reduce of more than 100 elements. With CHOIR_LIES it
+ * says that such a one is done, without the part of that rank, when it was
+ * asked CHOIR_PATIENCE times; and that rank dies when it begins one. With
+ * CHOIR_LENDS callers that wait do the work themselves. */
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <oarsong/backend.h>
 
-enum { MOST = 8, KEY_BYTES = 256 };
+enum {
+    MOST = 8,
+    KEY_BYTES = 256,
+    LARGE = 100 /* elements */
+};
 
 typedef struct song {
     const oar_collective *call; /* NULL: free */
     oar_transfer *done;
     unsigned number;
+    int asked; /* so often, of one that it will lie about */
+    atomic_int lent;
 } song;
+
+/* A song that its caller does; and that it has done. */
+enum { NOT_LENT, LENT, LENT_AND_DONE };
 
 typedef struct choir {
     int rank, ranks;
@@ -37,6 +51,19 @@ static void finish(song *s, oar_status status)
     s->done->status = status;
     s->done->done = 1;
     s->call = NULL;
+}
+
+/* Whether the variable names a rank, and this is a song to which that matters;
+ * then which. */
+static int is_told(const char *variable, const oar_collective *call, int *rank)
+{
+    const char *value = getenv(variable);
+
+    if (value == NULL || call->kind != OAR_COLL_ALL_REDUCE ||
+        call->in.count <= LARGE)
+        return 0;
+    *rank = atoi(value);
+    return 1;
 }
 
 /* Takes what a rank has, if it is there: 1. */
@@ -60,6 +87,17 @@ static int take(choir *c, const song *s, int rank)
     return 1;
 }
 
+/* How often it was asked before it leaves out a rank; -1: it does not. */
+static int patience_for(const song *s)
+{
+    const char *patience = getenv("CHOIR_PATIENCE");
+    int rank;
+
+    if (!is_told("CHOIR_LIES", s->call, &rank))
+        return -1;
+    return patience != NULL ? atoi(patience) : 0;
+}
+
 /* All are there before anything is taken. */
 static int is_whole(choir *c, const song *s)
 {
@@ -80,24 +118,65 @@ static int is_whole(choir *c, const song *s)
     return 1;
 }
 
+static int is_over(choir *c, song *s)
+{
+    int patience = patience_for(s);
+
+    return patience < 0 ? is_whole(c, s) : ++s->asked > patience;
+}
+
 static oar_status choir_post(void *self, const oar_collective *call,
                              oar_transfer *done)
 {
     choir *c = self;
-    const char *fails = getenv("CHOIR_FAILS");
+    int rank;
     char key[KEY_BYTES];
     song *s = c->song;
 
     while (s->call != NULL)
         s++;
-    *s = (song){ call, done, c->number++ };
-    if (fails != NULL && atoi(fails) == c->rank && call->in.count > 100) {
+    s->call = call;
+    s->done = done;
+    s->number = c->number++;
+    s->asked = 0;
+    atomic_store(&s->lent, NOT_LENT);
+    if (is_told("CHOIR_LIES", call, &rank) && rank == c->rank)
+        raise(SIGKILL);
+    if (is_told("CHOIR_FAILS", call, &rank) && rank == c->rank) {
         s->call = NULL;
         return oar_backend_fail(OAR_E_SYSTEM, "the choir is hoarse");
     }
+    if (call->awaited && getenv("CHOIR_LENDS") != NULL)
+        atomic_store(&s->lent, LENT);
     key_of(c, s->number, c->rank, key);
     return oar_store_set(c->store, key, call->in.data,
                          call->in.count * oar_dtype_size(call->in.dtype));
+}
+
+/* By the caller: blocks. */
+static void choir_lend(void *self)
+{
+    choir *c = self;
+
+    for (song *s = c->song; s < c->song + MOST; s++) {
+        if (atomic_load(&s->lent) != LENT)
+            continue;
+        while (atomic_load(&c->aborted) == OAR_OK && !is_over(c, s))
+            usleep(100);
+        atomic_store(&s->lent, LENT_AND_DONE);
+    }
+}
+
+/* Whether it is done: by its caller, who comes back at once after an abort, or
+ * by us. */
+static int is_done(choir *c, song *s, oar_status why)
+{
+    int lent = atomic_load(&s->lent);
+
+    while (why != OAR_OK && (lent = atomic_load(&s->lent)) == LENT)
+        usleep(100);
+    return lent == NOT_LENT ? why != OAR_OK || is_over(c, s)
+                            : lent == LENT_AND_DONE;
 }
 
 static int choir_takes(void *self, const oar_collective *call)
@@ -112,10 +191,8 @@ static oar_status choir_progress(void *self)
     oar_status why = (oar_status)atomic_load(&c->aborted);
 
     for (song *s = c->song; s < c->song + MOST; s++)
-        if (s->call != NULL && why != OAR_OK)
+        if (s->call != NULL && is_done(c, s, why))
             finish(s, why);
-        else if (s->call != NULL && is_whole(c, s))
-            finish(s, OAR_OK);
     return OAR_OK;
 }
 
@@ -160,6 +237,7 @@ const oar_backend_ops *oar_backend_plugin(void)
         .progress = choir_progress,
         .abort = choir_abort,
         .takes = choir_takes,
+        .lend = choir_lend,
         .post_count = OAR_COLL_COUNT,
         .post = { [OAR_COLL_BARRIER] = choir_post,
                   [OAR_COLL_BROADCAST] = choir_post,
