@@ -181,7 +181,7 @@ static void await_ranks(crew *c)
 void seats_start(crew *c, const char *launcher, int ranks, crew_fn fn,
                  void *page, const char *format, ...)
 {
-    pid_t self = getpid();
+    pid_t self = getpid(), child = 0;
     crew_seats *s = crew_page(sizeof *s);
     va_list args;
 
@@ -197,10 +197,11 @@ void seats_start(crew *c, const char *launcher, int ranks, crew_fn fn,
     memcpy(s->what, c->what, sizeof s->what);
     tell_ranks(s, page);
     fflush(NULL);
-    if (ftruncate(output_fd(), 0) != 0 || (s->launcher = fork()) < 0)
+    if (ftruncate(output_fd(), 0) != 0 || (child = fork()) < 0)
         crew_give_up(c, "%s: %s", launcher, strerror(errno));
-    if (s->launcher == 0)
+    if (child == 0)
         be_launcher(launcher, ranks, self);
+    s->launcher = child;
     unsetenv(variable);
     await_ranks(c);
 }
@@ -261,6 +262,11 @@ static int await_launcher(crew_seats *s, int timeout_ms)
     }
     s->launcher = 0;
     return 1;
+}
+
+int seats_await_end(crew *c, int timeout_ms)
+{
+    return await_launcher(c->seats, timeout_ms);
 }
 
 int seats_leave(crew *c, int timeout_ms)

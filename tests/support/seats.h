@@ -23,6 +23,9 @@ void seats_start(crew *c, const char *launcher, int ranks, crew_fn fn,
 /* Prints what the last of them have printed. */
 void seats_show(void);
 
+/* Whether the launcher ends by itself, and so all ranks. */
+int seats_await_end(crew *c, int timeout_ms);
+
 /* Lets the ranks go that have ended, and waits for the launcher: whether it
  * ended by itself. */
 int seats_leave(crew *c, int timeout_ms);
