@@ -253,7 +253,7 @@ static void look_at(oar_group *g, oar_work *work)
         look_at_deadline(g, work);
 }
 
-static oar_work *any_work(const oari_engine *e)
+oar_work *oari_any_work(const oari_engine *e)
 {
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL)
@@ -265,7 +265,7 @@ static oar_work *any_work(const oari_engine *e)
  * can be seen who is stopped, that is said instead, and counts everywhere. */
 static void hear(oar_group *g, const oar_error *published)
 {
-    const oar_work *work = any_work(&g->engine);
+    const oar_work *work = oari_any_work(&g->engine);
     int stopped =
         oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
 
