@@ -29,6 +29,7 @@
 #include "base/status.h"
 #include "comm/box_host.h"
 #include "comm/meeting.h"
+#include "comm/watchman.h"
 
 const char oari_box_magic[8] = "oarsbox", oari_ring_magic[8] = "oarring";
 
@@ -41,7 +42,9 @@ static struct {
     source source;
     uint64_t nonce; /* of this process; 0: not made yet */
     int wary;       /* fork and exit are watched */
-} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0 };
+    int token;      /* the box again: peers have the descriptor above, too, but
+                       this is closed when this process ends; or -1 */
+} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1 };
 
 /* ---- fork and exit ------------------------------------------------------- */
 
@@ -59,7 +62,7 @@ static void in_parent(void)
 static void in_child(void)
 {
     mine.map = NULL;
-    mine.fd = -1;
+    mine.fd = mine.token = -1;
     mine.holders = 0;
     mine.nonce = 0;
     pthread_mutex_unlock(&mine.lock);
@@ -307,6 +310,16 @@ static oar_status make_file(const char *path, int rank)
     return status;
 }
 
+static void be_watched(const char *folder, const char *path)
+{
+    atomic_store(&mine.map->head.fell, 0);
+    mine.token = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (mine.token < 0)
+        return;
+    oari_fork_guard(mine.token);
+    oari_watchman_start(folder);
+}
+
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
 {
     int rank = who->threads ? 0 : who->rank, world;
@@ -317,7 +330,11 @@ static oar_status take_file(const char *folder, const oari_ring_owner *who)
                  rank) >= (int)sizeof path)
         return oari_fail(OAR_E_ARG, "OARSONG_RECORDER_DIR is too long");
     mine.source = FOLDER;
-    return take_own_file(path) ? OAR_OK : make_file(path, rank);
+    if (!take_own_file(path))
+        OARI_TRY(make_file(path, rank));
+    if (!who->threads)
+        be_watched(folder, path);
+    return OAR_OK;
 }
 
 /* ---- finding ------------------------------------------------------------- */
@@ -364,7 +381,9 @@ static void let_box_go(void)
     munmap(mine.map, OARI_BOX_BYTES);
     mine.map = NULL;
     oari_fork_close(mine.fd);
-    mine.fd = -1;
+    if (mine.token >= 0)
+        oari_fork_close(mine.token);
+    mine.fd = mine.token = -1;
 }
 
 /* ---- rings --------------------------------------------------------------- */

@@ -23,7 +23,7 @@
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
-    ILL_NS = 500000000,     /* for the links to know better why it failed */
+    ILL_NS = 2000000000,    /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
     CHECK_NS = 10000000,    /* between two looks whether everybody is there */
