@@ -47,7 +47,7 @@ static int blames_another(oar_group *g, const oar_work *work, int rank)
     return 1;
 }
 
-static void peer_gone(oar_group *g, const oar_work *work, int rank)
+void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
 {
     static const char *const how[] = {
         [OARI_PEER_DIED] = "has died",
@@ -56,7 +56,7 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
     };
     char who[400];
 
-    if (blames_another(g, work, rank))
+    if (work != NULL && blames_another(g, work, rank))
         return;
     oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
@@ -248,7 +248,7 @@ static void look_at(oar_group *g, oar_work *work)
     int lost = lost_rank(g, work);
 
     if (lost >= 0)
-        peer_gone(g, work, lost);
+        oari_peer_gone(g, work, lost);
     else
         look_at_deadline(g, work);
 }

@@ -138,17 +138,41 @@ static void check_peers(oar_group *g)
     g->board->ops->check(g->board->self);
 }
 
+/* Why it has failed: a rank that is gone, whether or not somebody waits for
+ * that one. One that has left is the reason if there is no other. */
+static int culprit(const oar_group *g, int late)
+{
+    int left = -1;
+
+    for (int r = 0; r < g->ranks; r++) {
+        int gone = r != g->rank ? oari_group_gone(g, r) : 0;
+
+        if (gone == OARI_PEER_LEFT)
+            left = r;
+        else if (gone != 0)
+            return r;
+    }
+    return late ? left : -1;
+}
+
 void oari_foreign_look(oar_group *group)
 {
     const oari_foreign *f = &group->foreign;
+    int rank, late;
 
     if (f->ops == NULL || oari_group_broken(group))
         return;
     check_peers(group);
-    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS)
+    if (f->ill_ns == 0)
         return;
-    oari_fail_with(&f->illness);
-    oari_group_break(group, oari_any_work(&group->engine), -1);
+    late = oari_now_ns() - f->ill_ns >= ILL_NS;
+    rank = culprit(group, late);
+    if (rank >= 0)
+        oari_peer_gone(group, oari_any_work(&group->engine), rank);
+    else if (late) {
+        oari_fail_with(&f->illness);
+        oari_group_break(group, oari_any_work(&group->engine), -1);
+    }
 }
 
 void oari_foreign_abort(oar_group *group)
