@@ -545,7 +545,8 @@ static int play(crew *c, int rank, void *arg)
     live = allocations();
     if (act(&a) != 0)
         return 1;
-    if (on != NULL && on->keeps_memory)
+    if (on != NULL &&
+        (on->keeps_memory || (on->keeps_waiting && rank == g->s.victim)))
         return 0;
     CREW_CHECK(c, rank, has_given_back(descriptors, live));
     deed_drop(&a.hands);

@@ -10,7 +10,7 @@
 #include "support/seats.h"
 
 static const engine engines[] = {
-    { .name = "gloo" },
+    { .name = "gloo", .keeps_waiting = 1 },
     { .name = "ucc", .keeps_memory = 1 },
     { .name = "mpi-openmpi",
       .launcher = "mpirun.openmpi",

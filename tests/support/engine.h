@@ -16,6 +16,8 @@ typedef struct engine {
                           the first */
     int keeps_buffers; /* after a fault it may still write to them */
     int keeps_memory;  /* and hold memory and descriptors */
+    int keeps_waiting; /* of a rank that was stopped a thread may wait in it
+                          for good, with what it holds */
     int deaf_at_start; /* a timeout cannot end its beginning */
 } engine;
 
