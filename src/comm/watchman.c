@@ -29,11 +29,20 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "comm/box.h"
 
-enum { BACKLOG = 16, LOOK_MS = 100, OPEN_MS = 5000, NAME = 48, EVENTS = 4096 };
+enum {
+    BACKLOG = 16,
+    TRIES = 100,
+    PAUSE_NS = 5000000,
+    LOOK_MS = 100,
+    OPEN_MS = 5000,
+    NAME = 48,
+    EVENTS = 4096
+};
 
 static const char before[] = "rank-", behind[] = OARI_BOX_SUFFIX;
 
@@ -97,11 +106,47 @@ static int take_name(int folder)
     socklen_t bytes = make_name(folder, &name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    return fd >= 0 && bytes != 0 &&
-                   bind(fd, (const struct sockaddr *)&name, bytes) == 0 &&
-                   listen(fd, BACKLOG) == 0
-               ? fd
-               : -1;
+    if (fd >= 0 && bytes != 0 &&
+        bind(fd, (const struct sockaddr *)&name, bytes) == 0 &&
+        listen(fd, BACKLOG) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Whether somebody watches the folder, and has written down all that has
+ * happened there. */
+static int ask(int folder)
+{
+    struct timeval limit = { 1, 0 };
+    struct sockaddr_un name;
+    socklen_t bytes = make_name(folder, &name);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), answered;
+    char byte;
+
+    if (fd < 0 || bytes == 0)
+        return 0;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    answered = connect(fd, (const struct sockaddr *)&name, bytes) == 0 &&
+               recv(fd, &byte, 1, 0) == 1;
+    close(fd);
+    return answered;
+}
+
+/* Where it is asked; -1: another watches. One whose folder is gone, and whose
+ * number another folder has got, is on its way out. */
+static int take_place(int folder)
+{
+    int door = -1;
+
+    for (int i = 0; i < TRIES && (door = take_name(folder)) < 0; i++) {
+        if (ask(folder))
+            return -1;
+        nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
+    }
+    return door;
 }
 
 /* ---- boxes ----------------------------------------------------------------
@@ -200,6 +245,13 @@ static int take_events(int folder, int fd)
     return 1;
 }
 
+static int is_removed(int folder)
+{
+    struct stat info;
+
+    return fstat(folder, &info) != 0 || info.st_nlink == 0;
+}
+
 /* Whoever asks is answered when all is written that has happened before. */
 static void watch(int folder, int fd, int door)
 {
@@ -211,9 +263,9 @@ static void watch(int folder, int fd, int door)
 
         poll(wait, 2, sleep_ms);
         asked = wait[1].revents != 0 ? accept(door, NULL, NULL) : -1;
-        if (!take_events(folder, fd))
+        if (!take_events(folder, fd) || is_removed(folder))
             return;
-        if (asked >= 0)
+        if (asked >= 0 && send(asked, "", 1, MSG_NOSIGNAL) >= 0)
             close(asked);
     }
 }
@@ -235,7 +287,7 @@ static _Noreturn void be_watchman(const char *path, int ready)
         inotify_add_watch(fd, path,
                           IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF |
                               IN_ONLYDIR) < 0 ||
-        (door = take_name(folder)) < 0)
+        (door = take_place(folder)) < 0)
         _exit(1);
     for (int r = 0; r < OARI_MEMBERS; r++)
         open_box(folder, r);
@@ -280,18 +332,5 @@ void oari_watchman_start(const char *folder)
 
 void oari_watchman_ask(int folder)
 {
-    struct timeval limit = { 1, 0 };
-    struct sockaddr_un name;
-    socklen_t bytes = make_name(folder, &name);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char byte;
-
-    if (fd < 0)
-        return;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    if (bytes != 0 && connect(fd, (const struct sockaddr *)&name, bytes) == 0 &&
-        recv(fd, &byte, 1, 0) < 0)
-        byte = 0; /* it was too slow: then less is known */
-    close(fd);
+    ask(folder);
 }

@@ -606,18 +606,40 @@ static int let_go_on(crew *c, int victim, reason why)
     return 1;
 }
 
-/* With the first of them all end, at the latest soon. */
+/* Whether all survivors have come to an end by themselves. */
+static int are_through(crew *c, int victim)
+{
+    for (int r = 0; r < c->ranks; r++)
+        if (r != victim && crew_wait(c, r, 0) != 0)
+            return 0;
+    return 1;
+}
+
+/* With the first of them all end, at the latest soon; unless it died before the
+ * launcher counted on it: then the others are told. */
 static int follow_job(crew *c, const stage *g, reason why)
 {
-    int victim = g->s.victim, code;
+    int64_t deadline = oari_deadline(ENDED_MS);
+    int victim = g->s.victim, code, over;
 
-    if (!seats_await_end(c, ENDED_MS))
-        return verdict_say(why, "the job lives on");
+    while (!(over = seats_await_end(c, 20)) && !are_through(c, victim))
+        if (oari_now_ns() > deadline)
+            return verdict_say(why, "the job lives on");
     for (int r = 0; r < c->ranks; r++)
         if (r != victim && (code = crew_wait(c, r, 0)) > 0)
             return verdict_say(why, "rank %d ended with %d", r, code);
     return verdict_reach_partly(&g->s, g->of, why) &&
-           wreck_names(c, victim, why);
+           (!over || wreck_names(c, victim, why));
+}
+
+/* One that comes when the others have given up waits for them until it is
+ * ended, as a launcher does. */
+static void end_deaf(crew *c, int victim)
+{
+    if (crew_wait(c, victim, DEAF_MS / 2) == CREW_LATE)
+        kill(c->pid[victim], SIGKILL);
+    while (crew_wait(c, victim, DEAF_MS) == CREW_LATE)
+        ;
 }
 
 static int follow(crew *c, stage *g, reason why)
@@ -634,8 +656,11 @@ static int follow(crew *c, stage *g, reason why)
     if (g->s.how == BY_STOP && !(deaf && !seats_is_stopped(c, victim)) &&
         !let_go_on(c, victim, why))
         return 0;
+    if (deaf)
+        end_deaf(c, victim);
     for (int r = 0; r < c->ranks; r++)
-        if (!await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
+        if (!(deaf && r == victim) &&
+            !await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
             return 0;
     return verdict_reach(&g->s, g->of, why);
 }
