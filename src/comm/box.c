@@ -33,6 +33,8 @@
 
 const char oari_box_magic[8] = "oarsbox", oari_ring_magic[8] = "oarring";
 
+enum { TOKEN_AT = 512 };
+
 typedef enum source { NAMELESS, INHERITED, FOLDER } source;
 
 static struct {
@@ -44,7 +46,8 @@ static struct {
     int wary;       /* fork and exit are watched */
     int token;      /* the box again: peers have the descriptor above, too, but
                        this is closed when this process ends; or -1 */
-} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1 };
+    void *pledge;   /* and once more, as a mapping; or NULL */
+} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1, NULL };
 
 /* ---- fork and exit ------------------------------------------------------- */
 
@@ -63,6 +66,7 @@ static void in_child(void)
 {
     mine.map = NULL;
     mine.fd = mine.token = -1;
+    mine.pledge = NULL;
     mine.holders = 0;
     mine.nonce = 0;
     pthread_mutex_unlock(&mine.lock);
@@ -310,14 +314,32 @@ static oar_status make_file(const char *path, int rank)
     return status;
 }
 
+/* A launcher may hear of the end by a connection that is closed with the rest.
+ * Mappings go first; of descriptors, some kernels let the highest go first. So
+ * there is one of each. */
 static void be_watched(const char *folder, const char *path)
 {
+    int low = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int again = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    void *at = MAP_FAILED;
+
+    if (low >= 0)
+        mine.token = fcntl(low, F_DUPFD_CLOEXEC, TOKEN_AT);
+    if (again >= 0)
+        at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
+    if (at != MAP_FAILED) {
+        madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
+        mine.pledge = at;
+    }
+    if (mine.token >= 0)
+        oari_fork_guard(mine.token);
+    if (low >= 0)
+        close(low);
+    if (again >= 0)
+        close(again);
     atomic_store(&mine.map->head.fell, 0);
-    mine.token = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    if (mine.token < 0)
-        return;
-    oari_fork_guard(mine.token);
-    oari_watchman_start(folder);
+    if (mine.token >= 0 || mine.pledge != NULL)
+        oari_watchman_start(folder);
 }
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
@@ -383,6 +405,9 @@ static void let_box_go(void)
     oari_fork_close(mine.fd);
     if (mine.token >= 0)
         oari_fork_close(mine.token);
+    if (mine.pledge != NULL)
+        munmap(mine.pledge, OARI_BOX_UNIT);
+    mine.pledge = NULL;
     mine.fd = mine.token = -1;
 }
 

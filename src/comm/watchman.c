@@ -35,11 +35,11 @@
 #include "comm/box.h"
 
 enum {
+    EXITING = 4, /* of the flags there */
     BACKLOG = 16,
     TRIES = 100,
     PAUSE_NS = 5000000,
     LOOK_MS = 100,
-    OPEN_MS = 5000,
     NAME = 48,
     EVENTS = 4096
 };
@@ -176,38 +176,65 @@ static int32_t number_of(int rank)
                : 0;
 }
 
-/* Others close it, too, but later. */
-static void note_close(int rank)
-{
-    static int32_t told;
-
-    if (number_of(rank) == 0 && ++told > 0 &&
-        pwrite(boxes[rank], &told, sizeof told, offsetof(oari_head, fell)) < 0)
-        told--;
-}
-
-static int owner_lives(int rank)
+static int64_t owner_of(int rank)
 {
     int64_t owner = 0;
 
     return pread(boxes[rank], &owner, sizeof owner,
-                 offsetof(oari_head, owner)) == (ssize_t)sizeof owner &&
-           owner > 0 && kill((pid_t)owner, 0) == 0;
+                 offsetof(oari_head, owner)) == (ssize_t)sizeof owner
+               ? owner
+               : 0;
 }
 
-/* How long to sleep; 0: nobody is left. The owner of a box that is closed may
- * live on, and will not tell of its end. */
+static int owner_lives(int rank)
+{
+    int64_t owner = owner_of(rank);
+
+    return owner > 0 && kill((pid_t)owner, 0) == 0;
+}
+
+/* Whether it is gone, or on its way: the ninth word of /proc/PID/stat, the
+ * seventh behind the name. */
+static int owner_ends(int rank)
+{
+    char path[NAME] = "/proc/", text[512], *at;
+    uint64_t flags = 0;
+    ssize_t got = 0;
+    int fd;
+
+    memcpy(put_number(path + 6, (uint64_t)owner_of(rank)), "/stat", 6);
+    if ((fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0) {
+        got = read(fd, text, sizeof text - 1);
+        close(fd);
+    }
+    text[got > 0 ? got : 0] = 0;
+    if (got <= 0 || (at = strrchr(text, ')')) == NULL)
+        return 1;
+    for (int word = 0; word < 7 && at != NULL; word++)
+        at = strchr(at + 1, ' ');
+    for (at = at != NULL ? at + 1 : text; *at >= '0' && *at <= '9'; at++)
+        flags = 10 * flags + (uint64_t)(*at - '0');
+    return (flags & EXITING) != 0;
+}
+
+/* Others close it, too, but later; and a process that lives may let it go. */
+static void note_close(int rank)
+{
+    static int32_t told;
+
+    if (number_of(rank) == 0 && owner_ends(rank) && ++told > 0 &&
+        pwrite(boxes[rank], &told, sizeof told, offsetof(oari_head, fell)) < 0)
+        told--;
+}
+
+/* How long to sleep; 0: nobody is left. A process may live on without its box,
+ * and does not tell of its end then. */
 static int patience(void)
 {
-    int open = 0, closed = 0;
-
-    for (int r = 0; r < OARI_MEMBERS; r++) {
-        int known = boxes[r] != 0 && owner_lives(r);
-
-        open += known && number_of(r) == 0;
-        closed += known && number_of(r) != 0;
-    }
-    return closed != 0 ? LOOK_MS : open != 0 ? OPEN_MS : 0;
+    for (int r = 0; r < OARI_MEMBERS; r++)
+        if (boxes[r] != 0 && owner_lives(r))
+            return LOOK_MS;
+    return 0;
 }
 
 /* ---- watching -------------------------------------------------------------
