@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <oarsong/oarsong.h>
@@ -175,18 +176,48 @@ static void print_abilities(uint32_t can)
     printf("%s\n", before[0] == ',' ? "]" : "");
 }
 
+static void print_backend(const char *title, const char *name)
+{
+    oar_backend_caps caps = oar_backend_caps_init();
+
+    printf("%-10s %-11s ", title, name);
+    if (oar_backend_available(name, &caps) != OAR_OK) {
+        printf("does not: %s\n", oar_last_error_text());
+        return;
+    }
+    printf("works: %s", caps.note != NULL ? caps.note : "");
+    print_abilities(caps.can);
+}
+
+/* A process can have one MPI only, so each of them is asked in a child. */
+static void print_apart(const char *title, const char *name)
+{
+    pid_t child;
+    int status = -1;
+
+    fflush(NULL);
+    if ((child = fork()) == 0) {
+        print_backend(title, name);
+        fflush(NULL);
+        _exit(TOOL_OK);
+    }
+    if (child < 0 || waitpid(child, &status, 0) < 0 || status != 0)
+        printf("%-10s %-11s does not: asking it ended with %d\n", title, name,
+               status);
+}
+
 static void print_backends(void)
 {
-    for (int i = 0; oar_backend_name(i) != NULL; i++) {
-        oar_backend_caps caps = oar_backend_caps_init();
-        const char *name = oar_backend_name(i);
-        printf("%-10s %-8s ", i == 0 ? "backends" : "", name);
-        if (oar_backend_available(name, &caps) != OAR_OK) {
-            printf("does not: %s\n", oar_last_error_text());
-            continue;
-        }
-        printf("works: %s", caps.note != NULL ? caps.note : "");
-        print_abilities(caps.can);
+    static const char *const mpis[] = { "mpi-openmpi", "mpi-mpich" };
+    const char *name;
+
+    for (int i = 0; (name = oar_backend_name(i)) != NULL; i++) {
+        const char *title = i == 0 ? "backends" : "";
+
+        if (strcmp(name, "mpi") != 0)
+            print_backend(title, name);
+        for (int m = 0; strcmp(name, "mpi") == 0 && m < 2; m++)
+            print_apart(title, mpis[m]);
     }
 }
 

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/recorder.h"
+#include "comm/watchman.h"
 
 enum { MAX_WITNESSES = OARI_MEMBERS };
 
@@ -322,6 +323,7 @@ oar_status oar_autopsy_open(const char *folder, oar_autopsy **autopsy)
                          folder == NULL ? "folder" : "place for it");
     if ((dir = opendir(folder)) == NULL)
         return oari_fail(OAR_E_SYSTEM, "open folder %s", folder);
+    oari_watchman_ask(dirfd(dir));
     a = make_autopsy(MAX_WITNESSES);
     status = a == NULL ? OAR_E_NOMEM : add_files(a, folder, dir);
     closedir(dir);

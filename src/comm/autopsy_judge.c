@@ -342,12 +342,54 @@ static int is_named(const oari_inquest *q, int rank)
     return 0;
 }
 
+/* Whether it ended in the middle of a group, however it ended. */
+static int fell_in_a_group(const oari_inquest *q, int rank)
+{
+    for (int i = 0; i < q->items; i++)
+        for (int r = 0; r < q->item[i].ranks; r++) {
+            const oari_part *p = &q->item[i].part[r];
+
+            if (p->world == rank && p->ring != NULL && oari_part_gone(p) &&
+                atomic_load(&p->ring->state) != OARI_RING_ENDED)
+                return 1;
+        }
+    return 0;
+}
+
+/* The first that was seen to end (watchman.h), and not because of a fault; -1:
+ * nobody watched, or ranks were on several hosts. */
+static int first_to_fall(const oari_inquest *q)
+{
+    int first = -1, lowest = 0;
+    const oari_head *seen = NULL;
+
+    for (int r = 0; r < q->autopsy->ranks; r++) {
+        const oari_witness *w = oari_autopsy_of(q->autopsy, r);
+        const oari_head *head;
+        int fell;
+
+        if (w == NULL || w->image.box == NULL)
+            continue;
+        head = &w->image.box->head;
+        fell = atomic_load(&head->fell);
+        if (seen != NULL && !oari_host_same(seen, head))
+            return -1;
+        seen = head;
+        if (fell > 0 && (first < 0 || fell < lowest) && fell_in_a_group(q, r) &&
+            !knew_of_fault(q, r)) {
+            first = r;
+            lowest = fell;
+        }
+    }
+    return first;
+}
+
 /* The rank that died first, as far as can be told; -1: none. */
 static int find_dead(const oari_inquest *q)
 {
-    int best = -1, best_score = 0;
+    int best = -1, best_score = 0, first = first_to_fall(q);
 
-    for (int r = 0; r < q->autopsy->ranks; r++) {
+    for (int r = 0; r < q->autopsy->ranks && first < 0; r++) {
         const oari_witness *w = oari_autopsy_of(q->autopsy, r);
         int score = 0;
 
@@ -359,7 +401,7 @@ static int find_dead(const oari_inquest *q)
             best_score = score;
         }
     }
-    return best;
+    return first >= 0 ? first : best;
 }
 
 /* The longest wait for a rank; NULL: nobody waits for it. */
@@ -442,12 +484,14 @@ static int judge_death(oari_inquest *q)
     return 1;
 }
 
-/* Unless all died, and no fault says which of them was the first. */
+/* Unless all died, and nothing says which of them was the first. */
 static int judge_first_death(oari_inquest *q)
 {
     int rank = find_dead(q);
 
-    return rank >= 0 && (!all_died(q) || is_named(q, rank)) && judge_death(q);
+    return rank >= 0 &&
+           (!all_died(q) || is_named(q, rank) || rank == first_to_fall(q)) &&
+           judge_death(q);
 }
 
 /* ---- circles ------------------------------------------------------------- */

@@ -29,8 +29,11 @@
 #include "base/status.h"
 #include "comm/box_host.h"
 #include "comm/meeting.h"
+#include "comm/watchman.h"
 
 const char oari_box_magic[8] = "oarsbox", oari_ring_magic[8] = "oarring";
+
+enum { TOKEN_AT = 512 };
 
 typedef enum source { NAMELESS, INHERITED, FOLDER } source;
 
@@ -41,7 +44,10 @@ static struct {
     source source;
     uint64_t nonce; /* of this process; 0: not made yet */
     int wary;       /* fork and exit are watched */
-} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0 };
+    int token;      /* the box again: peers have the descriptor above, too, but
+                       this is closed when this process ends; or -1 */
+    void *pledge;   /* and once more, as a mapping; or NULL */
+} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1, NULL };
 
 /* ---- fork and exit ------------------------------------------------------- */
 
@@ -59,7 +65,8 @@ static void in_parent(void)
 static void in_child(void)
 {
     mine.map = NULL;
-    mine.fd = -1;
+    mine.fd = mine.token = -1;
+    mine.pledge = NULL;
     mine.holders = 0;
     mine.nonce = 0;
     pthread_mutex_unlock(&mine.lock);
@@ -307,6 +314,34 @@ static oar_status make_file(const char *path, int rank)
     return status;
 }
 
+/* A launcher may hear of the end by a connection that is closed with the rest.
+ * Mappings go first; of descriptors, some kernels let the highest go first. So
+ * there is one of each. */
+static void be_watched(const char *folder, const char *path)
+{
+    int low = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int again = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    void *at = MAP_FAILED;
+
+    if (low >= 0)
+        mine.token = fcntl(low, F_DUPFD_CLOEXEC, TOKEN_AT);
+    if (again >= 0)
+        at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
+    if (at != MAP_FAILED) {
+        madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
+        mine.pledge = at;
+    }
+    if (mine.token >= 0)
+        oari_fork_guard(mine.token);
+    if (low >= 0)
+        close(low);
+    if (again >= 0)
+        close(again);
+    atomic_store(&mine.map->head.fell, 0);
+    if (mine.token >= 0 || mine.pledge != NULL)
+        oari_watchman_start(folder);
+}
+
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
 {
     int rank = who->threads ? 0 : who->rank, world;
@@ -317,7 +352,11 @@ static oar_status take_file(const char *folder, const oari_ring_owner *who)
                  rank) >= (int)sizeof path)
         return oari_fail(OAR_E_ARG, "OARSONG_RECORDER_DIR is too long");
     mine.source = FOLDER;
-    return take_own_file(path) ? OAR_OK : make_file(path, rank);
+    if (!take_own_file(path))
+        OARI_TRY(make_file(path, rank));
+    if (!who->threads)
+        be_watched(folder, path);
+    return OAR_OK;
 }
 
 /* ---- finding ------------------------------------------------------------- */
@@ -364,7 +403,12 @@ static void let_box_go(void)
     munmap(mine.map, OARI_BOX_BYTES);
     mine.map = NULL;
     oari_fork_close(mine.fd);
-    mine.fd = -1;
+    if (mine.token >= 0)
+        oari_fork_close(mine.token);
+    if (mine.pledge != NULL)
+        munmap(mine.pledge, OARI_BOX_UNIT);
+    mine.pledge = NULL;
+    mine.fd = mine.token = -1;
 }
 
 /* ---- rings --------------------------------------------------------------- */

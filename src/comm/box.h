@@ -100,11 +100,12 @@ _Static_assert(sizeof(oari_ring) == OARI_BOX_UNIT, "a ring is one unit");
 typedef struct oari_head {
     char magic[8];
     uint32_t version;
-    uint32_t rings;  /* there is room for */
-    int32_t rank;    /* in the world; -1: not known */
-    int32_t world;   /* ranks in it; 0: not known */
-    int32_t threads; /* ranks are threads of this process */
-    int32_t unused;
+    uint32_t rings;       /* there is room for */
+    int32_t rank;         /* in the world; -1: not known */
+    int32_t world;        /* ranks in it; 0: not known */
+    int32_t threads;      /* ranks are threads of this process */
+    _Atomic int32_t fell; /* the how manieth of the folder's boxes on its host
+                             it was to be closed (watchman.h); 0: not told */
     int64_t epoch;
     _Atomic int64_t owner; /* the pid that writes here; 0: nobody has come */
     uint64_t nonce;        /* of that process */

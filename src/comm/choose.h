@@ -45,7 +45,9 @@ extern const oari_algorithm oari_algorithms[];
     X(tree_bytes, "OARSONG_TREE_BYTES", 32 << 10,                            \
       "messages: gather and scatter use a tree for parts up to here")        \
     X(two_level, "OARSONG_TWO_LEVEL", 1,                                     \
-      "1: inside hosts first, then across; 0: all ranks alike")
+      "1: inside hosts first, then across; 0: all ranks alike")              \
+    X(engine_parts, "OARSONG_ENGINE_PARTS", 0,                               \
+      "1: an engine of others also does gather_v, scatter_v, all_to_all_v")
 
 #define OARI_RULE_MOST (INT64_MAX / 2) /* of one of them; the least is 0 */
 

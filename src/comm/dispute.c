@@ -410,6 +410,18 @@ static void ask(oar_group *g, const oari_exec *x)
     }
 }
 
+void oari_dispute_ask_all(oar_group *group)
+{
+    uint64_t newest = group->engine.history.number;
+    oari_account a;
+
+    if (group->engine.dispute == NULL)
+        return;
+    account_of(group, newest != 0 ? newest : 1, &a);
+    a.kind = OARI_ASKS;
+    say_to_all(group, &a);
+}
+
 void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit)
 {
     uint64_t newest = group->engine.history.number;

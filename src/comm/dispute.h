@@ -42,6 +42,10 @@ void oari_dispute_look(oar_group *group);
  * comes into the work. */
 void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit);
 
+/* Asks all: so that links are made to those to whom there was none, which finds
+ * out whether they are still there. */
+void oari_dispute_ask_all(oar_group *group);
+
 /* Whether who waits should not sleep for long, because nothing would wake him:
  * messages of other groups, and deadlines. */
 int oari_dispute_restless(const oari_dispute *dispute);

@@ -146,7 +146,9 @@ static void start_message(oar_group *g, oar_work *work)
     status = work->call.kind == OAR_COLL_SEND
                  ? oari_carrier(g)->send(oari_carrier_self(g), t)
                  : oari_carrier(g)->recv(oari_carrier_self(g), t);
-    if (status != OAR_OK)
+    if (status != OAR_OK && oari_foreign_carries(g))
+        oari_foreign_fail(g);
+    else if (status != OAR_OK)
         oari_group_break(g, work, t->peer);
 }
 
@@ -190,12 +192,20 @@ static int drive_lane(oar_group *g, oari_lane *lane)
     }
     if (lane->exec.doubt.found && oari_dispute_open(g, &lane->exec))
         return 1;
-    if (lane->exec.posted && !lane->exec.doubt.found) {
+    if ((lane->exec.posted || oari_foreign_carries(g)) &&
+        !lane->exec.doubt.found) {
         oari_foreign_fail(g);
         return 0;
     }
     oari_group_break(g, lane->work, -1);
     return 1;
+}
+
+/* A plan cannot go on where the engine that carries its messages has failed;
+ * what the engine does itself is still compared with what others do. */
+static int stands_still(const oar_group *g, const oari_exec *exec)
+{
+    return g->foreign.ill_ns != 0 && !exec->posted && oari_foreign_carries(g);
 }
 
 static int drive_collectives(oar_group *g)
@@ -206,7 +216,7 @@ static int drive_collectives(oar_group *g)
     if (e->busy == 0 || oari_disputing(e->dispute))
         return 0;
     for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
-        if (e->lane[i].work != NULL)
+        if (e->lane[i].work != NULL && !stands_still(g, &e->lane[i].exec))
             moved |= drive_lane(g, &e->lane[i]);
     return moved;
 }

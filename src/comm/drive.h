@@ -19,6 +19,12 @@ void oari_drive(oar_group *group, const oar_work *work);
 /* Off the fast path: has anything gone wrong? */
 void oari_drive_look(oar_group *group);
 
+/* Ends the group because a rank is gone. work: what waits, or NULL. */
+void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
+
+/* One that is under way, or NULL. */
+oar_work *oari_any_work(const oari_engine *engine);
+
 static inline int oari_work_is_done(const oar_work *work)
 {
     return atomic_load_explicit(&work->done, memory_order_acquire);

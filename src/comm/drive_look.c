@@ -47,7 +47,7 @@ static int blames_another(oar_group *g, const oar_work *work, int rank)
     return 1;
 }
 
-static void peer_gone(oar_group *g, const oar_work *work, int rank)
+void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
 {
     static const char *const how[] = {
         [OARI_PEER_DIED] = "has died",
@@ -56,7 +56,7 @@ static void peer_gone(oar_group *g, const oar_work *work, int rank)
     };
     char who[400];
 
-    if (blames_another(g, work, rank))
+    if (work != NULL && blames_another(g, work, rank))
         return;
     oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
@@ -248,12 +248,12 @@ static void look_at(oar_group *g, oar_work *work)
     int lost = lost_rank(g, work);
 
     if (lost >= 0)
-        peer_gone(g, work, lost);
+        oari_peer_gone(g, work, lost);
     else
         look_at_deadline(g, work);
 }
 
-static oar_work *any_work(const oari_engine *e)
+oar_work *oari_any_work(const oari_engine *e)
 {
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL)
@@ -265,7 +265,7 @@ static oar_work *any_work(const oari_engine *e)
  * can be seen who is stopped, that is said instead, and counts everywhere. */
 static void hear(oar_group *g, const oar_error *published)
 {
-    const oar_work *work = any_work(&g->engine);
+    const oar_work *work = oari_any_work(&g->engine);
     int stopped =
         oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
 

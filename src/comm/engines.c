@@ -120,7 +120,9 @@ oar_status oari_known_engine_find(const char *name, const oar_backend_ops **ops)
     const engine *first = NULL, *second = NULL;
 
     for (const engine *e = engines; e < engines + ENGINES; e++)
-        if (strcmp(e->name, name) == 0)
+        if (strcmp(e->name, name) != 0 && strcmp(e->file, name) == 0)
+            return load(e, ops);
+        else if (strcmp(e->name, name) == 0)
             *(is_second(e) ? &second : &first) = e;
     if (first == NULL && second == NULL)
         return OAR_E_NOT_FOUND;

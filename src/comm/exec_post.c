@@ -89,6 +89,16 @@ static int is_planned_to_compare(const oari_exec *exec)
            exec->number % COLLECTIVES_TO_COMPARE == 0;
 }
 
+/* Sizes that the fingerprint cannot have in it, because ranks know only their
+ * own. Plans tell them; an engine may cut off what is too much, take too little
+ * for enough, or end the process. */
+static int has_sizes(const oari_call *call)
+{
+    return call->ragged &&
+           (call->kind == OAR_COLL_GATHER || call->kind == OAR_COLL_SCATTER ||
+            call->kind == OAR_COLL_ALL_TO_ALL);
+}
+
 static int is_taken(oari_exec *exec)
 {
     const oar_backend_ops *f = exec->foreign;
@@ -97,6 +107,7 @@ static int is_taken(oari_exec *exec)
     if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
         f->post[call->kind] == NULL || call->is_object ||
         exec->rules->forced[call->kind][0] != 0 ||
+        (has_sizes(call) && !exec->rules->engine_parts) ||
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
     describe(exec);

@@ -5,36 +5,93 @@
  * who is gone, tell faults, and hold disputes, as in any group. So it is moved
  * on at every turn, and the links only now and then.
  */
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/dispute.h"
 #include "comm/drive.h"
+#include "comm/missed.h"
+#include "comm/presence.h"
 
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
     ASKS = 128,             /* in one turn, if it is all we wait for */
-    ILL_NS = 500000000,     /* for the links to know better why it failed */
+    ILL_NS = 2000000000,    /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
     CHECK_NS = 10000000,    /* between two looks whether everybody is there */
     BEHIND_NS = 500000000   /* what comes of a rank when it is gone */
 };
 
+/* ---- opening -------------------------------------------------------------
+ */
+
+/* Of those that have not come through: one that is gone, rather than one that
+ * is stopped, rather than the first. */
+static int most_likely(const oar_group *g)
+{
+    int first = -1, stopped = -1;
+
+    for (int r = g->ranks - 1; r >= 0; r--) {
+        if (!g->missing[r])
+            continue;
+        first = r;
+        if (oari_group_gone(g, r))
+            return r;
+        if (strcmp(oari_presence_how(g, r), "stopped") == 0)
+            stopped = r;
+    }
+    return stopped >= 0 ? stopped : first;
+}
+
+/* An engine knows at best that somebody has not come; here it is said who. */
+static oar_status blame(oar_group *g, const oar_backend_env *env)
+{
+    oar_error why = *oar_last_error();
+    oar_status status;
+    char who[300];
+    int rank;
+
+    g->foreign.ill_ns = oari_now_ns(); /* who is gone now is why */
+    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
+        0)
+        return oari_fail_with(&why);
+    if (g->board != NULL)
+        g->board->ops->check(g->board->self);
+    rank = most_likely(g);
+    status = oari_group_gone(g, rank) ? OAR_E_PEER : OAR_E_TIMEOUT;
+    oari_presence_text(g, rank, who, sizeof who);
+    return oari_about(
+        rank, oari_fail(status,
+                        "%s did not come through the opening of %s in %" PRId64
+                        " ms (%.200s)",
+                        who, g->foreign.ops->name, env->timeout_ms, why.text));
+}
+
 oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
 {
     oari_foreign *f = &group->foreign;
+    oar_status status;
 
     f->self = oari_alloc(1, f->ops->self_size);
     f->gone_ns = oari_alloc((size_t)group->ranks, sizeof *f->gone_ns);
     if (f->self == NULL || f->gone_ns == NULL)
         return OAR_E_NOMEM;
     f->opened = 1;
-    return f->ops->open(f->self, env);
+    status = f->ops->open(f->self, env);
+    if (group->ranks > 1)
+        oari_missed_say_through(env->store, group->name, group->rank);
+    if (status != OAR_OK && group->ranks > 1)
+        return blame(group, env);
+    return status;
 }
 
 void oari_foreign_close(oar_group *group)
@@ -57,6 +114,7 @@ void oari_foreign_fail(oar_group *group)
         return;
     f->illness = *oar_last_error();
     f->ill_ns = oari_now_ns();
+    oari_dispute_ask_all(group);
 }
 
 /* Whether nothing but one collective of the engine's is under way, and that is
@@ -101,17 +159,41 @@ static void check_peers(oar_group *g)
     g->board->ops->check(g->board->self);
 }
 
+/* Why it has failed: a rank that is gone, whether or not somebody waits for
+ * that one. One that has left is the reason if there is no other. */
+static int culprit(const oar_group *g, int late)
+{
+    int left = -1;
+
+    for (int r = 0; r < g->ranks; r++) {
+        int gone = r != g->rank ? oari_group_gone(g, r) : 0;
+
+        if (gone == OARI_PEER_LEFT)
+            left = r;
+        else if (gone != 0)
+            return r;
+    }
+    return late ? left : -1;
+}
+
 void oari_foreign_look(oar_group *group)
 {
     const oari_foreign *f = &group->foreign;
+    int rank, late;
 
     if (f->ops == NULL || oari_group_broken(group))
         return;
     check_peers(group);
-    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS)
+    if (f->ill_ns == 0)
         return;
-    oari_fail_with(&f->illness);
-    oari_group_break(group, group->engine.lane->work, -1);
+    late = oari_now_ns() - f->ill_ns >= ILL_NS;
+    rank = culprit(group, late);
+    if (rank >= 0)
+        oari_peer_gone(group, oari_any_work(&group->engine), rank);
+    else if (late) {
+        oari_fail_with(&f->illness);
+        oari_group_break(group, oari_any_work(&group->engine), -1);
+    }
 }
 
 void oari_foreign_abort(oar_group *group)

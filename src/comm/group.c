@@ -162,16 +162,17 @@ static oar_status check_rules(oar_group *g)
 
 static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
+    int meets = !g->rules.messages_only && !oari_foreign_carries(g);
+
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board =
-        g->rules.messages_only || oari_foreign_carries(g) ? NULL : g->board;
+    x->board = meets ? g->board : NULL;
     x->backend = oari_carrier(g);
     x->self = oari_carrier_self(g);
     x->foreign = g->foreign.ops;
     x->foreign_self = g->foreign.self;
     x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
-    if (g->backend->board != NULL && g->backend->hosts != NULL)
+    if (meets && g->backend->board != NULL && g->backend->hosts != NULL)
         x->hosts = g->backend->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;

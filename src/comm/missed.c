@@ -214,3 +214,51 @@ int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
     search_from(&s, &first, of, said);
     return 1;
 }
+
+/* ---- through an engine's opening ----------------------------------------- */
+
+static oar_status through_key(oar_store *store, const char *name, int rank,
+                              char *prefix, size_t bytes)
+{
+    size_t used;
+
+    OARI_TRY(key_of(store, name, rank, prefix, bytes));
+    used = strlen(prefix);
+    snprintf(prefix + used, bytes - used, "/through");
+    return OAR_OK;
+}
+
+void oari_missed_say_through(oar_store *store, const char *name, int rank)
+{
+    char prefix[OARI_NAME_MAX + 48], key[OARI_NAME_MAX + 64];
+
+    if (store == NULL ||
+        through_key(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        return;
+    snprintf(key, sizeof key, "%s/%d", prefix, rank);
+    oar_store_set(store, key, "", 0);
+}
+
+int oari_missed_find(oar_store *store, const char *name, int rank, int ranks,
+                     unsigned char *missing)
+{
+    char prefix[OARI_NAME_MAX + 48], key[OARI_NAME_MAX + 64];
+    int64_t deadline = oari_deadline(WORD_MS);
+    int found = 0;
+
+    if (store == NULL ||
+        through_key(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        return 0;
+    for (int r = 0; r < ranks; r++) {
+        void *value = NULL;
+        size_t bytes;
+
+        snprintf(key, sizeof key, "%s/%d", prefix, r);
+        missing[r] = r != rank &&
+                     oar_store_get(store, key, oari_deadline_left_ms(deadline),
+                                   &value, &bytes) != OAR_OK;
+        found += missing[r];
+        oar_free(value);
+    }
+    return found;
+}

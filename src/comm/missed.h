@@ -25,4 +25,11 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks,
 int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said);
 
+/* Ranks come through the opening of an engine one by one, well or not, and say
+ * so; one that fails asks who has not, and marks them in `missing`: how many.
+ * Takes at most half a second. */
+void oari_missed_say_through(oar_store *store, const char *name, int rank);
+int oari_missed_find(oar_store *store, const char *name, int rank, int ranks,
+                     unsigned char *missing);
+
 #endif

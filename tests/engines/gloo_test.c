@@ -22,6 +22,7 @@ enum {
     LARGE = (1 << 20) + 17, /* elements */
     TOLD_MS = 10000,        /* on a busy machine */
     ROUNDS = 6,
+    AT_ONCE = 12,
     SKIPPED = 77
 };
 
@@ -764,6 +765,24 @@ static void groups_that_go_leave_no_thread_and_no_descriptor(void **state)
     run_plain(RANKS, come_and_go, "coming and going");
 }
 
+/* One that has opened may go at once: the others have opened, too. */
+static int go_at_once(crew *c, int rank, void *arg)
+{
+    oar_group *g;
+
+    for (int round = 0; round < AT_ONCE; round++) {
+        CREW_CHECK(c, rank, join(c, rank, arg, 20000, &g) == OAR_OK);
+        oar_group_destroy(g);
+    }
+    return 0;
+}
+
+static void a_group_may_go_as_soon_as_it_is_made(void **state)
+{
+    run_plain(2, go_at_once, "going at once");
+    run_plain(RANKS, go_at_once, "going at once");
+}
+
 static int is_there(void)
 {
     const char *build = getenv("OARSONG_BUILD_DIR");
@@ -794,6 +813,7 @@ int main(void)
         cmocka_unit_test(an_abort_ends_a_wait_for_a_living_peer),
         cmocka_unit_test(ranks_that_call_different_things_are_both_named),
         cmocka_unit_test(groups_that_go_leave_no_thread_and_no_descriptor),
+        cmocka_unit_test(a_group_may_go_as_soon_as_it_is_made),
     };
 
     if (!is_there())

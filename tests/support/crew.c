@@ -17,21 +17,52 @@
 
 #include "base/clock.h"
 #include "support/census.h"
+#include "support/seats.h"
 
 /* ---- flags --------------------------------------------------------------- */
 
+/* Pages are files, so that ranks that are no children can have them. */
+static struct {
+    void *page;
+    size_t bytes;
+    int fd;
+} pages[32];
+enum { PAGES = sizeof pages / sizeof *pages };
+
 void *crew_page(size_t bytes)
 {
-    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int i = 0;
 
-    assert_true(page != MAP_FAILED);
-    return page;
+    while (i < PAGES && pages[i].page != NULL)
+        i++;
+    assert_true(i < PAGES);
+    pages[i].fd = memfd_create("page", MFD_CLOEXEC);
+    pages[i].bytes = bytes;
+    assert_int_equal(ftruncate(pages[i].fd, (off_t)bytes), 0);
+    pages[i].page =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, pages[i].fd, 0);
+    assert_true(pages[i].page != MAP_FAILED);
+    return pages[i].page;
 }
 
 void crew_drop_page(void *page, size_t bytes)
 {
     munmap(page, bytes);
+    for (int i = 0; i < PAGES; i++)
+        if (pages[i].page == page) {
+            close(pages[i].fd);
+            pages[i].page = NULL;
+        }
+}
+
+int crew_page_fd(const void *page, size_t *bytes)
+{
+    for (int i = 0; i < PAGES; i++)
+        if (pages[i].page == page) {
+            *bytes = pages[i].bytes;
+            return pages[i].fd;
+        }
+    return -1;
 }
 
 void crew_raise(crew_flag *flag)
@@ -80,7 +111,7 @@ static _Noreturn void be_rank(crew *c, int rank, pid_t parent, crew_fn fn,
     exit(fn(c, rank, arg));
 }
 
-static void make_folder(crew *c)
+void crew_make_folder(crew *c)
 {
     const char *base = getenv("TMPDIR");
 
@@ -100,7 +131,7 @@ void crew_start(crew *c, int ranks, crew_fn fn, void *arg, const char *format,
     va_start(args, format);
     vsnprintf(c->what, sizeof c->what, format, args);
     va_end(args);
-    make_folder(c);
+    crew_make_folder(c);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* children of ranks come to us */
     fflush(NULL);
     c->ranks = ranks;
@@ -179,10 +210,35 @@ static int look_for(crew *c, int rank, int kind, int timeout_ms,
     }
 }
 
+static int await_seat(crew *c, int rank, int timeout_ms)
+{
+    int64_t deadline = oari_deadline(timeout_ms);
+    int code;
+
+    while ((code = seats_look(c, rank)) == CREW_LATE &&
+           oari_now_ns() < deadline)
+        pause_briefly();
+    return code;
+}
+
+static int await_stopped_seat(crew *c, int rank, int timeout_ms)
+{
+    int64_t deadline = oari_deadline(timeout_ms);
+
+    while (!seats_is_stopped(c, rank)) {
+        if (seats_look(c, rank) != CREW_LATE || oari_now_ns() >= deadline)
+            return 0;
+        pause_briefly();
+    }
+    return 1;
+}
+
 int crew_wait(crew *c, int rank, int timeout_ms)
 {
     siginfo_t info;
 
+    if (c->seats != NULL)
+        return await_seat(c, rank, timeout_ms);
     if (!look_for(c, rank, WEXITED, timeout_ms, &info))
         return CREW_LATE;
     c->pid[rank] = 0;
@@ -193,6 +249,8 @@ int crew_wait_stopped(crew *c, int rank, int timeout_ms)
 {
     siginfo_t info;
 
+    if (c->seats != NULL)
+        return await_stopped_seat(c, rank, timeout_ms);
     /* Its end is looked for as well, but left to be waited for. */
     if (!look_for(c, rank, WSTOPPED | WEXITED | WNOWAIT, timeout_ms, &info) ||
         info.si_code != CLD_STOPPED)
@@ -217,6 +275,8 @@ static int end_ranks(crew *c)
 {
     int left = 0;
 
+    if (c->seats != NULL)
+        return seats_end(c);
     for (int r = 0; r < c->ranks; r++)
         if (c->pid[r] > 0) {
             left++;

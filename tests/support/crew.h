@@ -13,13 +13,19 @@
 
 #include "support/ranks.h"
 
-enum { CREW_MAX = 8, CREW_PATIENCE_MS = 20000, CREW_LATE = -1 };
+enum {
+    CREW_MAX = 8,
+    CREW_PATIENCE_MS = 20000,
+    CREW_LATE = -1,
+    CREW_GONE = -2 /* of seats: ended without having said how */
+};
 
 typedef struct crew {
     int ranks;
-    pid_t pid[CREW_MAX]; /* 0: not running */
-    char folder[128];    /* TMPDIR of the ranks; their store is in it */
-    char what[256];      /* the scenario, for messages */
+    pid_t pid[CREW_MAX];      /* 0: not running */
+    char folder[128];         /* TMPDIR of the ranks; their store is in it */
+    char what[256];           /* the scenario, for messages */
+    struct crew_seats *seats; /* NULL: the ranks are children */
 } crew;
 
 /* What a rank does; 0 is success. */
@@ -42,7 +48,7 @@ oar_status crew_join(const crew *c, int rank, const oar_group_opts *opts,
 oar_status crew_store(const crew *c, oar_store **store);
 
 /* How the rank ended: its exit code, 128 + the signal that killed it, or
- * CREW_LATE. */
+ * CREW_LATE; of seats also CREW_GONE. */
 int crew_wait(crew *c, int rank, int timeout_ms);
 
 /* Whether the rank has been stopped by a signal. */
@@ -61,9 +67,14 @@ const char *crew_close(crew *c);
 /* Ends whoever is left, and the test. */
 void crew_give_up(crew *c, const char *format, ...) OAR_PRINTF(2, 3);
 
+/* The ranks' TMPDIR. For crew_start and its like. */
+void crew_make_folder(crew *c);
+
 /* Zeroed pages that the crew started later shares with its parent. */
 void *crew_page(size_t bytes);
 void crew_drop_page(void *page, size_t bytes);
+/* The file behind a page; -1: it is none. */
+int crew_page_fd(const void *page, size_t *bytes);
 
 /* A number on such a page that only grows. */
 typedef _Atomic uint32_t crew_flag;

@@ -85,13 +85,27 @@ static int check_alone(const scenario *s, const oar_error *e, reason why)
     return 1;
 }
 
+int verdict_reach_partly(const scenario *s, const witness *of, reason why)
+{
+    for (int r = 0; r < s->ranks; r++) {
+        const witness *w = &of[r];
+
+        if (r == s->victim || !w->failed)
+            continue;
+        if (!(w->joined ? check_record(s, of, &w->record, why)
+                        : check_alone(s, &w->record, why)))
+            return 0;
+    }
+    return 1;
+}
+
 int verdict_reach(const scenario *s, const witness *of, reason why)
 {
     const oar_error *one = NULL;
 
     for (int r = 0; r < s->ranks; r++) {
         const witness *w = &of[r];
-        if (r == s->victim)
+        if (r == s->victim || w->spared)
             continue;
         if (!w->joined && !check_alone(s, &w->record, why))
             return 0;

@@ -11,6 +11,7 @@ typedef struct witness {
     int calls; /* begun; also the line of the site that is named */
     oar_coll kind;
     int joined, failed;
+    int spared; /* nothing has gone wrong for it, and need not have */
     oar_status status;
     oar_error record;
 } witness;
@@ -23,5 +24,9 @@ int verdict_say(reason why, const char *format, ...) OAR_PRINTF(2, 3);
 
 /* 1, or 0 with the reason. of: by rank. */
 int verdict_reach(const scenario *s, const witness *of, reason why);
+
+/* The same where survivors may have been ended before they saw anything: what
+ * those say that have seen something is right. */
+int verdict_reach_partly(const scenario *s, const witness *of, reason why);
 
 #endif

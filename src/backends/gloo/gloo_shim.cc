@@ -157,6 +157,15 @@ void meet(Context &context, const std::shared_ptr<Store> &store, Device &device,
     context.connectFullMesh(*store, device);
 }
 
+// Who leaves before all others have connected would close what they still wait
+// for.
+void await_all(const Context &context)
+{
+    gloo::BarrierOptions o(context);
+
+    gloo::barrier(o);
+}
+
 Context connect(Device &device, const gloo_site *site, const char *suffix)
 {
     Context context =
@@ -169,6 +178,7 @@ Context connect(Device &device, const gloo_site *site, const char *suffix)
          std::make_shared<Rendezvous>(site->store, prefix.c_str(),
                                       site->timeout_ms),
          device, 0);
+    await_all(context);
     context->setTimeout(forever);
     return context;
 }

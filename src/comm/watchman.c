@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* watchman: which rank of a job ended first, where its launcher does not say.
+ *
+ * mpirun ends all ranks when one has died, before any of them could write down
+ * who that was. But when a process ends, its files are closed before its parent
+ * hears of it, and inotify tells of that in order, however late one looks. So
+ * every rank has its box open once more for itself, and a small process watches
+ * the folder of the boxes, and writes into each its number in that order
+ * (oari_head.fell). There is one for a folder and a host, in a session of its
+ * own; it holds nothing of the rank that started it, and ends with the last
+ * rank.
+ *
+ * It is made by clone, without the handlers of fork, which take locks that the
+ * caller has; a child of a process with threads may do little more than make
+ * system calls, and it does not.
+ */
+#include "comm/watchman.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/box.h"
+
+enum {
+    EXITING = 4, /* of the flags there */
+    BACKLOG = 16,
+    TRIES = 100,
+    PAUSE_NS = 5000000,
+    LOOK_MS = 100,
+    NAME = 48,
+    EVENTS = 4096
+};
+
+static const char before[] = "rank-", behind[] = OARI_BOX_SUFFIX;
+
+static int boxes[OARI_MEMBERS]; /* by rank: a descriptor; 0: none */
+
+/* ---- names ----------------------------------------------------------------
+ */
+
+static char *put_number(char *at, uint64_t number)
+{
+    char digit[24];
+    int n = 0;
+
+    do
+        digit[n++] = (char)('0' + number % 10);
+    while ((number /= 10) != 0);
+    while (n > 0)
+        *at++ = digit[--n];
+    return at;
+}
+
+/* -1: not a box's. */
+static int rank_of(const char *name)
+{
+    int rank = 0, digits = 0;
+
+    if (strncmp(name, before, sizeof before - 1) != 0)
+        return -1;
+    for (name += sizeof before - 1; *name >= '0' && *name <= '9'; name++)
+        if (++digits < 5)
+            rank = 10 * rank + *name - '0';
+    return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
+                   strcmp(name, behind) == 0
+               ? rank
+               : -1;
+}
+
+/* Names of sockets without a file are the host's, and go with their process. */
+static socklen_t make_name(int folder, struct sockaddr_un *name)
+{
+    static const char prefix[] = "oarsong-watchman-";
+    char *at = name->sun_path + 1;
+    struct stat info;
+
+    memset(name, 0, sizeof *name);
+    name->sun_family = AF_UNIX;
+    if (fstat(folder, &info) != 0)
+        return 0;
+    memcpy(at, prefix, sizeof prefix - 1);
+    at = put_number(at + sizeof prefix - 1, (uint64_t)info.st_dev);
+    *at++ = '-';
+    at = put_number(at, (uint64_t)info.st_ino);
+    return (socklen_t)(at - (char *)name);
+}
+
+/* The first to take the name is the one who watches: where it is asked; -1:
+ * this is not the first. */
+static int take_name(int folder)
+{
+    struct sockaddr_un name;
+    socklen_t bytes = make_name(folder, &name);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd >= 0 && bytes != 0 &&
+        bind(fd, (const struct sockaddr *)&name, bytes) == 0 &&
+        listen(fd, BACKLOG) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+/* Whether somebody watches the folder, and has written down all that has
+ * happened there. */
+static int ask(int folder)
+{
+    struct timeval limit = { 1, 0 };
+    struct sockaddr_un name;
+    socklen_t bytes = make_name(folder, &name);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), answered;
+    char byte;
+
+    if (fd < 0 || bytes == 0)
+        return 0;
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    answered = connect(fd, (const struct sockaddr *)&name, bytes) == 0 &&
+               recv(fd, &byte, 1, 0) == 1;
+    close(fd);
+    return answered;
+}
+
+/* Where it is asked; -1: another watches. One whose folder is gone, and whose
+ * number another folder has got, is on its way out. */
+static int take_place(int folder)
+{
+    int door = -1;
+
+    for (int i = 0; i < TRIES && (door = take_name(folder)) < 0; i++) {
+        if (ask(folder))
+            return -1;
+        nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
+    }
+    return door;
+}
+
+/* ---- boxes ----------------------------------------------------------------
+ */
+
+/* Kept open: to close it would be told, too. */
+static void open_box(int folder, int rank)
+{
+    char name[NAME], *at;
+    int fd;
+
+    memcpy(name, before, sizeof before - 1);
+    at = put_number(name + sizeof before - 1, (uint64_t)rank);
+    memcpy(at, behind, sizeof behind);
+    fd = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0)
+        boxes[rank] = fd;
+}
+
+static int32_t number_of(int rank)
+{
+    int32_t number = 0;
+
+    return pread(boxes[rank], &number, sizeof number,
+                 offsetof(oari_head, fell)) == (ssize_t)sizeof number
+               ? number
+               : 0;
+}
+
+static int64_t owner_of(int rank)
+{
+    int64_t owner = 0;
+
+    return pread(boxes[rank], &owner, sizeof owner,
+                 offsetof(oari_head, owner)) == (ssize_t)sizeof owner
+               ? owner
+               : 0;
+}
+
+static int owner_lives(int rank)
+{
+    int64_t owner = owner_of(rank);
+
+    return owner > 0 && kill((pid_t)owner, 0) == 0;
+}
+
+/* Whether it is gone, or on its way: the ninth word of /proc/PID/stat, the
+ * seventh behind the name. */
+static int owner_ends(int rank)
+{
+    char path[NAME] = "/proc/", text[512], *at;
+    uint64_t flags = 0;
+    ssize_t got = 0;
+    int fd;
+
+    memcpy(put_number(path + 6, (uint64_t)owner_of(rank)), "/stat", 6);
+    if ((fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0) {
+        got = read(fd, text, sizeof text - 1);
+        close(fd);
+    }
+    text[got > 0 ? got : 0] = 0;
+    if (got <= 0 || (at = strrchr(text, ')')) == NULL)
+        return 1;
+    for (int word = 0; word < 7 && at != NULL; word++)
+        at = strchr(at + 1, ' ');
+    for (at = at != NULL ? at + 1 : text; *at >= '0' && *at <= '9'; at++)
+        flags = 10 * flags + (uint64_t)(*at - '0');
+    return (flags & EXITING) != 0;
+}
+
+/* Others close it, too, but later; and a process that lives may let it go. */
+static void note_close(int rank)
+{
+    static int32_t told;
+
+    if (number_of(rank) == 0 && owner_ends(rank) && ++told > 0 &&
+        pwrite(boxes[rank], &told, sizeof told, offsetof(oari_head, fell)) < 0)
+        told--;
+}
+
+/* How long to sleep; 0: nobody is left. A process may live on without its box,
+ * and does not tell of its end then. */
+static int patience(void)
+{
+    for (int r = 0; r < OARI_MEMBERS; r++)
+        if (boxes[r] != 0 && owner_lives(r))
+            return LOOK_MS;
+    return 0;
+}
+
+/* ---- watching -------------------------------------------------------------
+ */
+
+/* 0: the folder is gone. */
+static int take_event(int folder, const struct inotify_event *event)
+{
+    int rank = event->len != 0 ? rank_of(event->name) : -1;
+
+    if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
+        return 0;
+    if (rank < 0)
+        return 1;
+    if (event->mask & IN_MOVED_TO)
+        open_box(folder, rank);
+    else if (boxes[rank] != 0)
+        note_close(rank);
+    return 1;
+}
+
+static int take_events(int folder, int fd)
+{
+    static _Alignas(struct inotify_event) char room[EVENTS];
+    ssize_t got;
+
+    while ((got = read(fd, room, sizeof room)) > 0)
+        for (ssize_t at = 0; at < got;) {
+            const struct inotify_event *event = (const void *)(room + at);
+
+            if (!take_event(folder, event))
+                return 0;
+            at += (ssize_t)(sizeof *event + event->len);
+        }
+    return 1;
+}
+
+static int is_removed(int folder)
+{
+    struct stat info;
+
+    return fstat(folder, &info) != 0 || info.st_nlink == 0;
+}
+
+/* Whoever asks is answered when all is written that has happened before. */
+static void watch(int folder, int fd, int door)
+{
+    int sleep_ms;
+
+    while ((sleep_ms = patience()) != 0) {
+        struct pollfd wait[] = { { fd, POLLIN, 0 }, { door, POLLIN, 0 } };
+        int asked;
+
+        poll(wait, 2, sleep_ms);
+        asked = wait[1].revents != 0 ? accept(door, NULL, NULL) : -1;
+        if (!take_events(folder, fd) || is_removed(folder))
+            return;
+        if (asked >= 0 && send(asked, "", 1, MSG_NOSIGNAL) >= 0)
+            close(asked);
+    }
+}
+
+/* ready: closed when it is. Where there is one already nothing may be opened:
+ * that would be told when it is closed. */
+static _Noreturn void be_watchman(const char *path, int ready)
+{
+    int folder, fd, door;
+
+    if (dup2(ready, 0) != 0)
+        _exit(1);
+    close_range(1, ~0u, 0);
+    setsid();
+    prctl(PR_SET_NAME, "oarsong-watch");
+    folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (folder < 0 || fd < 0 ||
+        inotify_add_watch(fd, path,
+                          IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF |
+                              IN_ONLYDIR) < 0 ||
+        (door = take_place(folder)) < 0)
+        _exit(1);
+    for (int r = 0; r < OARI_MEMBERS; r++)
+        open_box(folder, r);
+    dup2(folder, 0); /* which stays taken: it stands for no box */
+    watch(folder, fd, door);
+    _exit(0);
+}
+
+/* ---- starting -------------------------------------------------------------
+ */
+
+static pid_t clone_self(void)
+{
+    return (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
+}
+
+/* A child of a child, so that nobody has to wait for it. */
+static _Noreturn void start_it(const char *path, const int ready[2])
+{
+    if (clone_self() == 0)
+        be_watchman(path, ready[1]);
+    _exit(0);
+}
+
+void oari_watchman_start(const char *folder)
+{
+    int ready[2];
+    pid_t child;
+    char byte;
+
+    if (pipe2(ready, O_CLOEXEC) != 0)
+        return;
+    if ((child = clone_self()) == 0)
+        start_it(folder, ready);
+    close(ready[1]);
+    if (child > 0)
+        waitpid(child, NULL, __WALL);
+    if (child > 0 && read(ready[0], &byte, 1) < 0)
+        byte = 0; /* it is ready, or has ended */
+    close(ready[0]);
+}
+
+void oari_watchman_ask(int folder)
+{
+    ask(folder);
+}
