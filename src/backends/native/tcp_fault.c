@@ -194,7 +194,7 @@ static tcp_conn *my_call(const tcp_mesh *m, int peer)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         if (c->peer == peer && c->slot == TCP_FAULT_SLOT &&
-            c->state == TCP_CALLING)
+            (c->state == TCP_CALLING || c->state == TCP_CONNECTING))
             return c;
     return NULL;
 }
@@ -216,6 +216,8 @@ static int tell_peer(tcp_mesh *m, int peer, int strangers_too)
         return 0;
     if (!known && !strangers_too)
         return 0;
+    if (call != NULL && call->state == TCP_CONNECTING)
+        return 0; /* it has had its time */
     return tcp_call(m, peer, TCP_FAULT_SLOT) != NULL;
 }
 
