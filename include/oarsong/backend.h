@@ -213,6 +213,12 @@ typedef struct oar_backend_ops {
      * once. Any thread. (in-tree only) */
     const oar_error *(*published)(void *self);
     void (*publish)(void *self, const oar_error *record);
+    /* Whether all that live have that fault now, as far as can be known: 0
+     * while some may still come with another. And the end of it, once: the
+     * fault that this rank reports from now on, which it tells the peers. Any
+     * thread. (in-tree only; where publish tells other hosts) */
+    int (*agreed)(void *self);
+    const oar_error *(*conclude)(void *self);
     /* A note of this rank's to all others, whatever has become of the group,
      * and what a rank's note is (0: none yet). NULL: over the board. The
      * driver's. (in-tree only; comm/council.h) */

@@ -420,6 +420,37 @@ const oar_error *oari_board_published(const oari_board *board)
     return &board->control[first - 1]->record;
 }
 
+const oar_error *oari_board_end(oari_board *board, const oar_error *with)
+{
+    oari_control *mine = board->control[board->rank];
+    uint32_t none = 0;
+
+    mine->last_word = *with;
+    atomic_store_explicit(&mine->ended, OARI_FAULT_READY, memory_order_release);
+    atomic_compare_exchange_strong(&board->first[1], &none,
+                                   (uint32_t)board->rank + 1);
+    return oari_board_ended(board);
+}
+
+const oar_error *oari_board_ended(const oari_board *board)
+{
+    uint32_t first =
+        board->first != NULL
+            ? atomic_load_explicit(&board->first[1], memory_order_acquire)
+            : 0; /* not ready yet */
+
+    if (first == 0 || first > (uint32_t)board->ranks ||
+        atomic_load_explicit(&board->control[first - 1]->ended,
+                             memory_order_acquire) != OARI_FAULT_READY)
+        return NULL;
+    return &board->control[first - 1]->last_word;
+}
+
+int oari_board_has_fault(const oari_board *board, int rank)
+{
+    return atomic_load(&board->control[rank]->fault) == OARI_FAULT_READY;
+}
+
 /* A rank that gave up waiting may have waited for one that itself waits; one
  * that could see who is stopped (presence.c) knows better. */
 int oari_fault_sure(const oar_error *e)
@@ -433,7 +464,9 @@ int oari_fault_before(const oar_error *a, const oar_error *b)
         return oari_fault_sure(a);
     if (a->sequence != b->sequence)
         return a->sequence < b->sequence;
-    return a->rank < b->rank;
+    if (a->rank != b->rank)
+        return a->rank < b->rank;
+    return strcmp(a->text, b->text) < 0;
 }
 
 /* ---- councils -------------------------------------------------------------

@@ -78,7 +78,9 @@ typedef struct oari_control {
     _Atomic uint32_t closed;           /* it has left, in good order */
     _Alignas(128) _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */
-    oar_error record;
+    _Atomic uint32_t ended;               /* the same of the last word */
+    oar_error record;                     /* what it saw, or took over first */
+    oar_error last_word; /* what it reports, where hosts have to agree */
     /* sim only: threads cannot be kept off each other's pages, so a rank that
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
@@ -103,7 +105,7 @@ typedef struct oari_layout {
     size_t mail;   /* per destination: a ring */
     size_t ring;   /* bytes of one, its counter included */
     size_t ballot; /* a page that all write to, in rank 0's block only: whose
-                      fault was first */
+                      fault was first, whose last word was */
     size_t bytes;  /* of the whole */
 } oari_layout;
 
@@ -240,6 +242,13 @@ void oari_board_publish(oari_board *board, const oar_error *record);
 
 /* The fault that was published first, the same on all ranks; or NULL. */
 const oar_error *oari_board_published(const oari_board *board);
+
+/* Ends with a fault: gives the one with which all on this host do, the first
+ * that came here, for good. Once; any thread. And that one, or NULL. */
+const oar_error *oari_board_end(oari_board *board, const oar_error *with);
+const oar_error *oari_board_ended(const oari_board *board);
+/* Whether a rank on the board has a fault of its own, or has taken one over. */
+int oari_board_has_fault(const oari_board *board, int rank);
 
 /* Of two faults that nobody can tell which was first, the one that counts. */
 int oari_fault_before(const oar_error *a, const oar_error *b);

@@ -11,10 +11,13 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "net/frame.h"
 
 enum {
-    SETTLE_MS = 250, /* for faults of other hosts that happened at once */
-    SETTLE_NAP_NS = 200000
+    SETTLE_MS = 400, /* for all to say which fault they have */
+    FOLLOW_MS = 550, /* for the rank that saw it to say that they have */
+    SETTLE_NAP_NS = 200000,
+    HELD_UP_NS = 100000000 /* between two naps, and more */
 };
 
 static int claim_fault(oar_group *g)
@@ -54,36 +57,68 @@ int oari_group_gone(const oar_group *g, int rank)
 /* Whether faults travel: then two ranks may fail before either can know. */
 static int is_flooded(const oar_group *g)
 {
-    return g->backend->publish != NULL &&
+    return g->backend->conclude != NULL &&
            (g->board == NULL || g->board->member != NULL);
 }
 
-/* What others say in a moment is heard out; then all choose alike. */
+/* How long for those to answer that compute, or cannot. */
+static int64_t patience_ns(const oar_group *g)
+{
+    const oar_error *best = oari_group_published(g);
+    int mine = best != NULL && best->rank == g->rank;
+
+    return (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000);
+}
+
+/* Others may have failed before they could hear of it: until all have the same
+ * record, or have had their time. If this rank is held up itself, that is not
+ * their time: what they have said meanwhile is heard first. */
 static void hear_out(oar_group *g, int driver)
 {
-    int64_t deadline = oari_deadline(SETTLE_MS);
+    int64_t waited = 0, last = oari_now_ns();
 
-    while (oari_now_ns() < deadline) {
+    while (!g->backend->agreed(g->self) && waited < patience_ns(g)) {
+        int64_t now;
+
         if (driver)
             g->backend->progress(g->self);
         nanosleep(&(struct timespec){ 0, SETTLE_NAP_NS }, NULL);
+        now = oari_now_ns();
+        waited += now - last < HELD_UP_NS ? now - last : HELD_UP_NS;
+        last = now;
     }
 }
 
+/* The one that counts, of those published at the same instant. */
+static const oar_error *choose(oar_group *g, int driver)
+{
+    if (!is_flooded(g))
+        return oari_group_published(g);
+    hear_out(g, driver);
+    return g->backend->conclude(g->self);
+}
+
+/* As it is read by those to whom it travels. */
+static void clean(oar_error *record)
+{
+    unsigned char raw[OARI_FAULT_BYTES];
+
+    oari_fault_write(record, raw);
+    oari_fault_read(raw, record);
+}
+
 /* Told to the peers first: once this rank's calls return, its buffers are the
- * user's again, and a peer that still reads them must be able to know. Then the
- * one that counts, of those published at the same instant, is taken over. */
+ * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g, int driver)
 {
     const oar_error *first;
 
+    clean(&g->fault);
     if (g->backend->publish != NULL)
         g->backend->publish(g->self, &g->fault);
     else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
-    if (is_flooded(g))
-        hear_out(g, driver);
-    if ((first = oari_group_published(g)) != NULL)
+    if ((first = choose(g, driver)) != NULL)
         g->fault = *first;
     oari_recorder_fault(g->recorder, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);

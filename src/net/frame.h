@@ -63,7 +63,11 @@ oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
 
 /* A fault record as it travels. What is read is a failure that this library
  * knows, and its texts end and have no control characters, whatever came. */
-enum { OARI_FAULT_BYTES = 800 };
+enum {
+    OARI_FAULT_BYTES = 800,
+    /* Of byte 3, which is 0 in a record: who sends it has ended with it. */
+    OARI_FAULT_SETTLED = 0x80
+};
 void oari_fault_write(const oar_error *record,
                       unsigned char raw[OARI_FAULT_BYTES]);
 void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],

@@ -116,15 +116,6 @@ static oar_status native_progress(void *self)
     return status != OAR_OK ? status : oari_boarded_progress(self);
 }
 
-static void native_abort(void *self, oar_status why)
-{
-    native *n = self;
-
-    if (n->mesh != NULL)
-        tcp_abort(n->mesh, why);
-    oari_boarded_abort(self, why);
-}
-
 /* ---- who is there -------------------------------------------------------- */
 
 static const int *native_hosts(void *self)
@@ -152,11 +143,17 @@ static const oar_error *native_published(void *self)
 {
     native *n = self;
     const oar_error *here = oari_board_published(&n->base.board);
-    const oar_error *there = n->mesh != NULL ? tcp_published(n->mesh) : NULL;
+    const oar_error *there, *last;
 
+    if (n->mesh == NULL)
+        return here;
+    if ((last = oari_board_ended(&n->base.board)) != NULL)
+        return last;
+    there = tcp_published(n->mesh);
     if (here == NULL || there == NULL)
         return here != NULL ? here : there;
-    return oari_fault_before(there, here) ? there : here;
+    return tcp_settled(n->mesh) || oari_fault_before(there, here) ? there
+                                                                  : here;
 }
 
 /* Other hosts are told what all on this one will say: of several that publish
@@ -170,6 +167,59 @@ static void native_publish(void *self, const oar_error *record)
     first = oari_board_published(&n->base.board);
     if (n->mesh != NULL)
         tcp_publish(n->mesh, first != NULL ? first : record);
+}
+
+static void native_abort(void *self, oar_status why)
+{
+    native *n = self;
+
+    if (n->mesh != NULL)
+        tcp_abort(n->mesh, why);
+    oari_boarded_abort(self, why);
+}
+
+/* Whether all on this host that live have a fault; who is to blame does not
+ * have to. */
+static int all_here_have_one(native *n, const oar_error *best)
+{
+    const oari_board *b = &n->base.board;
+
+    for (int r = 0; r < b->ranks; r++) {
+        int rank = b->member != NULL ? b->member[r] : r;
+
+        if (!oari_board_has_fault(b, r) && !native_gone(n, rank) &&
+            !(rank == best->peer && oari_fault_sure(best)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Those on other hosts say what they have; of those on this one it is enough
+ * that they cannot come with another. Where one has ended, on this host or
+ * another, it is over. */
+static int native_agreed(void *self)
+{
+    native *n = self;
+    const oar_error *best = native_published(self);
+
+    if (n->mesh == NULL || tcp_settled(n->mesh) ||
+        oari_board_ended(&n->base.board) != NULL)
+        return 1;
+    return best != NULL && atomic_load(&n->mesh->unanimous) &&
+           all_here_have_one(n, best);
+}
+
+/* All on this host end alike; other hosts are told so. */
+static const oar_error *native_conclude(void *self)
+{
+    native *n = self;
+    const oar_error *last = native_published(self);
+
+    if (n->mesh == NULL)
+        return last;
+    last = oari_board_end(&n->base.board, last);
+    tcp_conclude(n->mesh, last);
+    return last;
 }
 
 static void native_tell(void *self, const void *note)
@@ -259,14 +309,15 @@ static void native_close(void *self)
 }
 
 /* The common part of both tables. */
-#define NATIVE_OPS                                                           \
-    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                 \
-    .self_size = sizeof(native), .close = native_close, .send = native_send, \
-    .recv = native_recv, .peek = oari_boarded_peek,                          \
-    .progress = native_progress, .abort = native_abort,                      \
-    .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone, \
-    .published = native_published, .publish = native_publish,                \
-    .tell = native_tell, .told = native_told, .answered = native_answered,   \
+#define NATIVE_OPS                                                             \
+    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                   \
+    .self_size = sizeof(native), .close = native_close, .send = native_send,   \
+    .recv = native_recv, .peek = oari_boarded_peek,                            \
+    .progress = native_progress, .abort = native_abort,                        \
+    .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone,   \
+    .published = native_published, .publish = native_publish,                  \
+    .agreed = native_agreed, .conclude = native_conclude, .tell = native_tell, \
+    .told = native_told, .answered = native_answered,                          \
     .post_count = OAR_COLL_COUNT
 
 extern const oar_backend_ops oari_backend_native, oari_backend_shm;

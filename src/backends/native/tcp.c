@@ -116,6 +116,21 @@ static void publish(void *self, const oar_error *record)
     tcp_publish(&((tcp *)self)->mesh, record);
 }
 
+static int agreed(void *self)
+{
+    const tcp_mesh *m = &((tcp *)self)->mesh;
+
+    return tcp_settled(m) || atomic_load(&m->unanimous);
+}
+
+static const oar_error *conclude(void *self)
+{
+    tcp_mesh *m = &((tcp *)self)->mesh;
+
+    tcp_conclude(m, tcp_published(m));
+    return tcp_published(m);
+}
+
 static void tell(void *self, const void *note)
 {
     tcp_note_say(&((tcp *)self)->mesh, note);
@@ -157,6 +172,8 @@ const oar_backend_ops oari_backend_tcp = {
     .gone = gone,
     .published = published,
     .publish = publish,
+    .agreed = agreed,
+    .conclude = conclude,
     .tell = tell,
     .told = told,
     .pid = pid,

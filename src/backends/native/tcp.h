@@ -5,7 +5,7 @@
  * A mesh is one rank's side of it: a listener, a descriptor to sleep on, and
  * for every peer its sockets and what is on its way. Sockets are made at the
  * first use of a pair. All of it belongs to the driver, except tcp_wake,
- * tcp_abort, tcp_publish and tcp_published.
+ * tcp_abort, tcp_publish, tcp_published and tcp_settled.
  */
 #ifndef OARI_NATIVE_TCP_H
 #define OARI_NATIVE_TCP_H
@@ -34,7 +34,7 @@ enum {
     TCP_HELLO = 8 + OARI_PROOF_BYTES,              /* what a hello carries */
     TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
     TCP_FAULT_SLOT = -1,
-    TCP_FAULTS = 8 /* told by peers that failed at one time */
+    TCP_FAULTS = 16 /* told by peers that failed at one time */
 };
 
 typedef struct tcp_mesh tcp_mesh;
@@ -118,6 +118,7 @@ typedef struct tcp_peer {
     uint64_t spent;  /* credit */
     uint32_t back;   /* credit, as it says */
     uint32_t told;   /* credit that it knows of */
+    uint64_t says;   /* which fault, see tcp_fault.c; 0: none */
 } tcp_peer;
 
 struct tcp_mesh {
@@ -152,10 +153,14 @@ struct tcp_mesh {
     _Atomic int heard;   /* of those that peers told, the one that counts,
                             from 1; 0: none */
     int hearsay;         /* how many they are */
-    int told;            /* the driver's: mine has been */
+    uint64_t told;       /* the driver's: which one the peers have been told */
+    _Atomic int unanimous; /* all peers say what I say */
+    _Atomic int concluded; /* OARI_FAULT_*: with which fault */
+    oar_error last_word;
     oar_error my_fault, their_fault[TCP_FAULTS];
-    struct tcp_seat *council;            /* by rank; NULL: no notes so far */
-    unsigned notes;                      /* of mine, how many */
+    unsigned char settled[TCP_FAULTS]; /* of those: a peer has ended with it */
+    struct tcp_seat *council;          /* by rank; NULL: no notes so far */
+    unsigned notes;                    /* of mine, how many */
     unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
@@ -294,9 +299,16 @@ void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive);
 /* Any thread. */
 void tcp_publish(tcp_mesh *m, const oar_error *record);
 const oar_error *tcp_published(const tcp_mesh *m);
+/* This rank ends with that one. Once. */
+void tcp_conclude(tcp_mesh *m, const oar_error *record);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, tcp_conn *c);
+/* The driver's: do all say the same now? */
+void tcp_compare(tcp_mesh *m);
+/* Whether a peer has ended with the fault that counts; then it is final. Any
+ * thread. */
+int tcp_settled(const tcp_mesh *m);
 /* Tells it to one that calls when all is over. */
 void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
 

@@ -208,6 +208,8 @@ oar_status tcp_progress(tcp_mesh *m)
     if (m->ended != OAR_OK && m->council == NULL)
         return OAR_OK;
     status = m->ended == OAR_OK ? serve(m) : serve_set(m);
+    if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
+        tcp_compare(m);
     if (m->council != NULL)
         tcp_note_spread(m);
     tcp_reap(m);
