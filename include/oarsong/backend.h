@@ -28,7 +28,7 @@ OAR_BEGIN_DECLS
 
 /* Grows when a table made for an older library no longer works. Appending to a
  * struct that begins with its size does not count. */
-#define OAR_BACKEND_ABI 2
+#define OAR_BACKEND_ABI 3
 
 /* name, value, text. Values are part of the ABI. */
 #define OAR_COLL_LIST(X)                            \
@@ -77,6 +77,10 @@ typedef struct oar_backend_env {
                            one that is gone may have had it */
     int64_t timeout_ms; /* for open; below 0: for ever */
     const struct oari_open *core; /* in-tree only */
+    int device;     /* an engine for GPUs: which one is this rank's */
+    void *stream;   /* and the stream to work on; NULL: one of its own */
+    const void *id; /* NCCL's, of 128 bytes, if the caller gave one */
+    void *split;    /* what the split of the parent's engine made; or NULL */
 } oar_backend_env;
 
 /* What a backend's messages can do, in oar_backend_caps.can. */
@@ -133,12 +137,23 @@ typedef struct oar_collective {
     int root;
     double weight;
     int ragged; /* parts of any size: also where a rank has no counts */
+    /* of an engine for GPUs */
+    int64_t tag;    /* of a send or receive; -1: any. The peer is root */
+    void *stream;   /* the caller's */
+    void *ready;    /* event: the buffers may be used once it has come; NULL:
+                       at once */
+    void *finished; /* event to be recorded behind what was started */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The
  * call and what it points to live until then. Ranks post in the same order;
  * several may be under way. What reaches it: calls that `takes` takes, without
- * `canonical`, of a known size, for which no algorithm is forced. */
+ * `canonical`, of a known size, for which no algorithm is forced.
+ *
+ * An engine for GPUs (caps.devices) gets the calls on device memory, sends and
+ * receives too, and no others. It works on a stream, which first has to wait
+ * for `ready`; `done` is set when everything is on the stream, with `finished`
+ * recorded behind it. The core looks when that comes. */
 typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
                                   oar_transfer *done);
 
@@ -191,6 +206,19 @@ typedef struct oar_backend_ops {
      * but kind, op, dtype, root, whether it is ragged, and how many
      * elements there are where there are none. (optional: all its kind) */
     int (*takes)(void *self, const oar_collective *call);
+
+    /* Engines for GPUs. Between batch(self, 1) and batch(self, 0) calls are
+     * posted that wait for each other: nothing may wait for one of them before
+     * the last is there. (optional) */
+    oar_status (*batch)(void *self, int open);
+
+    /* Engines for GPUs: begins one for those ranks of this group that give the
+     * same colour (below 0: none), ordered by key. Every rank calls it. What it
+     * gives goes to the open of the new group (oar_backend_env.split), or comes
+     * back as drop(made). May block as open does. (optional, both or none: a
+     * new one is opened) */
+    oar_status (*split)(void *self, int colour, int key, void **made);
+    void (*drop)(void *made);
 
     /* (in-tree only, NULL otherwise) */
     struct oari_board *(*board)(void *self);

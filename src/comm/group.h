@@ -31,6 +31,8 @@ struct oari_open {
                         made of survivors */
     unsigned char *missing; /* by rank: set for whom this rank waited for when
                                it gave up (missed.h); NULL: nobody asks */
+    oari_board *board; /* an engine for GPUs: of this host; NULL: none */
+    oar_group *group;  /* and whose it is */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
