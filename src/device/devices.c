@@ -170,10 +170,9 @@ oar_status oar_device_describe(oar_device device,
 oar_status oar_device_set_current(oar_device device)
 {
     const oari_cuda *cu;
-    oari_cu_device handle;
 
     OARI_TRY(oari_cuda_only(device, "set the current GPU"));
-    OARI_TRY(oari_cuda_device(device.index, &cu, &handle));
+    OARI_TRY(oari_cuda_known(device.index, &cu));
     current = device.index;
     return OAR_OK;
 }

@@ -196,7 +196,7 @@ int oari_cuda_version(void)
     return version;
 }
 
-static oar_status find_device(int device, const oari_cuda **cu)
+oar_status oari_cuda_known(int device, const oari_cuda **cu)
 {
     OARI_TRY(oari_cuda_load(cu));
     if (device >= 0 && device < device_count)
@@ -208,7 +208,7 @@ static oar_status find_device(int device, const oari_cuda **cu)
 oar_status oari_cuda_device(int device, const oari_cuda **cu,
                             oari_cu_device *handle)
 {
-    OARI_TRY(find_device(device, cu));
+    OARI_TRY(oari_cuda_known(device, cu));
     return oari_cuda_check((*cu)->DeviceGet(handle, device), "find a GPU");
 }
 
@@ -233,7 +233,7 @@ oar_status oari_cuda_context(int device, oari_cu_context *context)
     const oari_cuda *cu;
     oar_status status = OAR_OK;
 
-    OARI_TRY(find_device(device, &cu));
+    OARI_TRY(oari_cuda_known(device, &cu));
     if (atomic_load(&contexts[device]) == NULL) {
         pthread_mutex_lock(&lock);
         status = retain_locked(device);
