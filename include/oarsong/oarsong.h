@@ -11,6 +11,7 @@
 #include <oarsong/memory.h>
 #include <oarsong/span.h>
 #include <oarsong/shared.h>
+#include <oarsong/device.h>
 
 /* ranks: knows spans, not tensors */
 #include <oarsong/store.h>
