@@ -18,8 +18,8 @@ enum {
     OARI_CUDA_FEW = 8,      /* of a sum with a kernel of its own */
     OARI_CUDA_PIECES = 64,
     OARI_CUDA_TARGETS = 200,
-    OARI_CUDA_VECTOR = 16,         /* bytes that a thread moves at once */
-    OARI_CUDA_CHUNK = 16 * 1024,   /* bytes of a piece that a block does */
+    OARI_CUDA_VECTOR = 16,       /* bytes that a thread moves at once */
+    OARI_CUDA_CHUNK = 16 * 1024, /* bytes of a piece that a block does */
     OARI_CUDA_REDUCE_THREADS = 512,
     OARI_CUDA_COPY_THREADS = 256
 };
@@ -58,12 +58,12 @@ typedef struct oari_cuda_sum {
  * 16 KiB from `from - skew`. */
 typedef struct oari_cuda_piece {
     uint64_t from, bytes;
-    uint64_t chunk;         /* the first, of all chunks of all pieces */
-    uint16_t target;        /* the first in `to` */
-    uint16_t targets;       /* how many */
-    uint16_t unit;          /* 1, 2, 4, 8, 16: all begin on the same odd bytes
-                               of that many */
-    uint16_t skew;          /* how many those are */
+    uint64_t chunk;   /* the first, of all chunks of all pieces */
+    uint16_t target;  /* the first in `to` */
+    uint16_t targets; /* how many */
+    uint16_t unit;    /* 1, 2, 4, 8, 16: all begin on the same odd bytes
+                         of that many */
+    uint16_t skew;    /* how many those are */
 } oari_cuda_piece;
 
 typedef struct oari_cuda_copy {
