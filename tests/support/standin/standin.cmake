@@ -47,7 +47,8 @@ function(oarsong_standin name)
     target_compile_options(standin_${name} PRIVATE
         -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-std=c++17>)
     target_include_directories(standin_${name} PRIVATE ${standin_build}
-        ${CMAKE_SOURCE_DIR}/tests/support ${CMAKE_SOURCE_DIR}/src)
+        ${CMAKE_SOURCE_DIR}/tests/support ${CMAKE_SOURCE_DIR}/src
+        ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(standin_${name} PRIVATE oarsong_flags)
     if(NOT OARSONG_SANITIZE) # whose runtime the program has
         target_link_options(standin_${name} PRIVATE -Wl,-z,defs)
