@@ -86,8 +86,9 @@ static oar_status make_groups(int ranks, const oar_group_opts *settings,
     status = OAR_OK;
     for (int r = 0; r < ranks && status == OAR_OK; r++) {
         oar_backend_env env = { .size = sizeof env, .rank = r, .ranks = ranks };
-        status = oari_group_open(&oari_backend_sim, &env, settings,
-                                 settings->timeout_ms, world, &rank[r].group);
+        status = oari_group_open(&(oari_choice){ .host = &oari_backend_sim },
+                                 &env, settings, settings->timeout_ms, world,
+                                 &rank[r].group);
     }
     oari_world_release(world);
     return status;
