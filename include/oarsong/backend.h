@@ -89,8 +89,8 @@ enum {
     OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
     OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
     OAR_CAN_MEMORY = 1 << 3,      /* ranks reach each other's memory */
-    OAR_CAN_ORDER = 1 << 5, /* an engine for GPUs: it combines in the order of
-                               ranks, as `canonical` asks */
+    OAR_CAN_ORDER = 1 << 5,  /* an engine for GPUs: it combines in the order of
+                                ranks, as `canonical` asks */
     OAR_WANTS_LINKS = 1 << 4 /* not what it can do: the core is to make links of
                                 its own beside it (as the backend native does),
                                 which find peers that are gone, tell faults and

@@ -11,9 +11,9 @@
  * later finds the result, what was put there before is done when the operation
  * begins). work != NULL: the call returns at once and gives a handle; the
  * buffers belong to the operation until the handle is done, or, on a stream,
- * until oar_work_order. Operations on one group may be done in another order than
- * they were posted, as their data allows; a barrier is done after everything
- * that was posted before it.
+ * until oar_work_order. Operations on one group may be done in another order
+ * than they were posted, as their data allows; a barrier is done after
+ * everything that was posted before it.
  *
  * Each is a macro over a function `oar_..._at` that takes the call site.
  *

@@ -85,9 +85,9 @@ OAR_API oar_status oar_device_trim(oar_device device);
 
 typedef struct oar_device_usage {
     size_t size;
-    size_t used_bytes;   /* given out */
-    size_t kept_bytes;   /* with the driver, given out or not */
-    size_t most_bytes;   /* used_bytes at its highest */
+    size_t used_bytes;    /* given out */
+    size_t kept_bytes;    /* with the driver, given out or not */
+    size_t most_bytes;    /* used_bytes at its highest */
     uint64_t from_driver; /* times that the driver was asked for memory */
 } oar_device_usage;
 OAR_OPTS_INIT(oar_device_usage);

@@ -23,6 +23,7 @@
 #ifndef OARSONG_GROUP_H
 #define OARSONG_GROUP_H
 
+#include <oarsong/span.h>
 #include <oarsong/store.h>
 
 OAR_BEGIN_DECLS

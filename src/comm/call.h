@@ -45,8 +45,8 @@ typedef struct oari_call {
 
 /* How a call is made, beyond its kind. */
 enum {
-    OARI_FORM_PARTS = 1,    /* the form in _v */
-    OARI_FORM_OBJECT = 2,   /* the form in _bytes */
+    OARI_FORM_PARTS = 1,     /* the form in _v */
+    OARI_FORM_OBJECT = 2,    /* the form in _bytes */
     OARI_FORM_CANONICAL = 4, /* in the order of ranks */
     OARI_FORM_DEVICE = 8     /* on device memory */
 };

@@ -140,7 +140,7 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
     if (work->call.gpu != NULL)
         oari_drive_gpu_start(g, lane, work);
     else if (oari_exec_start(&lane->exec, &work->call, work->sequence,
-                        ++e->number) != OAR_OK)
+                             ++e->number) != OAR_OK)
         oari_group_break(g, work, -1);
 }
 
@@ -233,7 +233,8 @@ static int drive_collectives(oar_group *g)
             moved |= drive_lane(g, &e->lane[i]);
     for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
          i++) {
-        oari_lane *lane = &e->lane[e->host_lanes + (e->gpu_turn + i) % gpu_lanes];
+        oari_lane *lane =
+            &e->lane[e->host_lanes + (e->gpu_turn + i) % gpu_lanes];
 
         if (lane->work != NULL)
             moved |= drive_lane(g, lane);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drive_gpu: operations on device memory, token in hand (engine.c).
  *
- * One begins when its engine is given it, is ordered when the engine has put all
- * of it on a stream, and done when its last event has come. Whoever called
+ * One begins when its engine is given it, is ordered when the engine has put
+ * all of it on a stream, and done when its last event has come. Whoever called
  * without a handle goes on when it is ordered; it stays in its lane until it is
  * done, so that peers that are gone, ranks that disagree and deadlines are seen
  * as ever.
@@ -15,9 +15,9 @@
 #include "comm/exec_run.h"
 
 enum {
-    LOOKS = 4,              /* at events, in one round */
-    COMPARE = 64,           /* looks at an operation between two comparisons */
-    DRAIN_MS = 500,         /* what an abort may take on the device */
+    LOOKS = 4,      /* at events, in one round */
+    COMPARE = 64,   /* looks at an operation between two comparisons */
+    DRAIN_MS = 500, /* what an abort may take on the device */
     DRAIN_NAP_NS = 100000
 };
 

@@ -41,8 +41,8 @@ static int has_more(oari_engine *e)
 {
     int posted = atomic_load(&e->posted);
 
-    return posted != 0 && !(posted == atomic_load(&e->watched) &&
-                            atomic_load(&e->watching));
+    return posted != 0 &&
+           !(posted == atomic_load(&e->watched) && atomic_load(&e->watching));
 }
 
 static void give_token(oari_engine *e)

@@ -38,16 +38,15 @@ static oar_status no_way(const oar_group *g, const oari_call *call,
                          "\"hybrid\", \"nccl\" or \"ipc\", or set "
                          "OARSONG_ENABLE_GPU_FALLBACK=1 to go through the host",
                          what, at.text, g->name, oar_group_backend(g));
-    return oari_fail(OAR_E_UNSUPPORTED,
-                     "%s%s of %s%s%s on %s: \"%s\" cannot do that. Use "
-                     "another backend for GPUs (\"ipc\" does all), or set "
-                     "OARSONG_ENABLE_GPU_FALLBACK=1 to go through the host",
-                     what, call->ragged ? "_v" : "",
-                     oar_dtype_name(span->dtype),
-                     oari_kind_reduces(call->kind) ? " " : "",
-                     oari_kind_reduces(call->kind) ? oar_op_name(call->op.kind)
-                                                   : "",
-                     at.text, g->gpu.ops->name);
+    return oari_fail(
+        OAR_E_UNSUPPORTED,
+        "%s%s of %s%s%s on %s: \"%s\" cannot do that. Use "
+        "another backend for GPUs (\"ipc\" does all), or set "
+        "OARSONG_ENABLE_GPU_FALLBACK=1 to go through the host",
+        what, call->ragged ? "_v" : "", oar_dtype_name(span->dtype),
+        oari_kind_reduces(call->kind) ? " " : "",
+        oari_kind_reduces(call->kind) ? oar_op_name(call->op.kind) : "",
+        at.text, g->gpu.ops->name);
 }
 
 /* By what all ranks know alike. */
@@ -235,8 +234,7 @@ static oar_status open_engine(oar_group *g, oari_foreign *f,
 oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
                          const oar_group_opts *o, int64_t meet_ms)
 {
-    oar_device device =
-        o->device != NULL ? *o->device : oar_device_current();
+    oar_device device = o->device != NULL ? *o->device : oar_device_current();
 
     g->device = device.index;
     if (o->device != NULL && device.kind != OAR_CUDA)

@@ -163,8 +163,7 @@ static oar_status check_rules(oar_group *g)
                                 (g->backend->send != NULL ? OARI_MESSAGES : 0));
 }
 
-static oar_status make_exec(oar_group *g, const oar_group_opts *o,
-                            oari_exec *x)
+static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
     x->rank = g->rank;
     x->ranks = g->ranks;

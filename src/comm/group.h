@@ -33,8 +33,8 @@ struct oari_open {
                         made of survivors */
     unsigned char *missing; /* by rank: set for whom this rank waited for when
                                it gave up (missed.h); NULL: nobody asks */
-    oari_board *board; /* an engine for GPUs: of this host; NULL: none */
-    oar_group *group;  /* and whose it is */
+    oari_board *board;      /* an engine for GPUs: of this host; NULL: none */
+    oar_group *group;       /* and whose it is */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -87,20 +87,20 @@ typedef struct oari_engine {
                             done */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    oar_work *first, *last; /* collectives queued; under lock */
-    oar_work *fresh;        /* messages queued; under lock, newest first */
-    oari_lane *lane;        /* the driver's: collectives under way */
-    int host_lanes;         /* the first; the others are for device memory */
-    int lanes, busy;        /* how many, and in use */
-    int on_gpu;             /* lanes for device memory in use */
-    int gpu_looks;          /* at events, left in this round */
+    oar_work *first, *last;   /* collectives queued; under lock */
+    oar_work *fresh;          /* messages queued; under lock, newest first */
+    oari_lane *lane;          /* the driver's: collectives under way */
+    int host_lanes;           /* the first; the others are for device memory */
+    int lanes, busy;          /* how many, and in use */
+    int on_gpu;               /* lanes for device memory in use */
+    int gpu_looks;            /* at events, left in this round */
     int gpu_turn, gpu_missed; /* the lane that comes first in this round, and
                                  in the next */
-    _Atomic int watched;    /* of those posted: on a stream by now */
-    _Atomic int watching;   /* the engine's thread naps between two looks */
-    int alone;              /* the one under way, or next, is a barrier */
-    uint64_t number;        /* of the collective started last */
-    oari_history history;   /* the driver's */
+    _Atomic int watched;      /* of those posted: on a stream by now */
+    _Atomic int watching;     /* the engine's thread naps between two looks */
+    int alone;                /* the one under way, or next, is a barrier */
+    uint64_t number;          /* of the collective started last */
+    oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
     oar_work *message;            /* the driver's: messages under way */
     pthread_t thread;
@@ -132,14 +132,14 @@ struct oar_group {
     void *self;
     int opened;
     oari_foreign foreign;
-    oari_foreign gpu;         /* for device memory (gpu.c) */
-    oari_foreign hosted;      /* the same through the host, where allowed */
-    int device;               /* this rank's GPU */
-    int bare;                 /* no way through the host */
-    char *backend_name;       /* as the user thinks of it */
-    oari_board *board; /* NULL: none */
-    int64_t spin_ns;   /* before a waiter yields */
-    int spare;         /* every rank here has a core besides its own */
+    oari_foreign gpu;    /* for device memory (gpu.c) */
+    oari_foreign hosted; /* the same through the host, where allowed */
+    int device;          /* this rank's GPU */
+    int bare;            /* no way through the host */
+    char *backend_name;  /* as the user thinks of it */
+    oari_board *board;   /* NULL: none */
+    int64_t spin_ns;     /* before a waiter yields */
+    int spare;           /* every rank here has a core besides its own */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
@@ -242,7 +242,7 @@ typedef struct oari_kin {
     oar_store *store;
     int64_t meet_ms;
     void **split; /* as in oari_choice */
-    int bare;    /* without a way for device memory */
+    int bare;     /* without a way for device memory */
 } oari_kin;
 oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
                             oar_group **group);

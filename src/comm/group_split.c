@@ -146,9 +146,9 @@ static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
 
     OARI_TRY(oari_world_child(parent->board->world, o->name, env->ranks,
                               o->small_bytes, o->stage_bytes, &world));
-    status = oari_group_open(&(oari_choice){ .host = parent->backend,
-                                             .bare = bare },
-                             env, o, meet_ms, world, child);
+    status =
+        oari_group_open(&(oari_choice){ .host = parent->backend, .bare = bare },
+                        env, o, meet_ms, world, child);
     if (status == OAR_OK)
         status = oari_world_wait(world, deadline);
     oari_world_release(world);

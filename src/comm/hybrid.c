@@ -77,10 +77,11 @@ static oar_status choose_gpu(const char *name, oari_choice *choice)
     OARI_TRY(oari_backend_probe(name, &choice->gpu, &caps));
     if ((caps.devices & 1u << OAR_CUDA) != 0)
         return OAR_OK;
-    return oari_fail(OAR_E_UNSUPPORTED,
-                     "backend \"%s\" has no engine for GPUs: nccl, ipc and auto "
-                     "have",
-                     name);
+    return oari_fail(
+        OAR_E_UNSUPPORTED,
+        "backend \"%s\" has no engine for GPUs: nccl, ipc and auto "
+        "have",
+        name);
 }
 
 static oar_status choose_host(const char *name, int ranks, oari_choice *choice)
@@ -158,8 +159,8 @@ typedef struct card {
 static oar_status describe_mine(const oar_group *g, card *mine)
 {
     oar_device_properties p = oar_device_properties_init();
-    const int *host = g->backend->hosts != NULL ? g->backend->hosts(g->self)
-                                                : NULL;
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
 
     OARI_TRY(oar_device_describe(oar_device_of(OAR_CUDA, g->device), &p));
     mine->host = host != NULL ? host[g->rank] : 0;
@@ -182,7 +183,8 @@ static oar_status read_card(oar_group *g, const char *prefix, int rank,
     if (bytes < sizeof text)
         memcpy(text, found, bytes);
     oar_free(found);
-    if (sscanf(text, "%d %d %d %32s", &c->host, &c->nccl, &c->ipc, c->uuid) == 4)
+    if (sscanf(text, "%d %d %d %32s", &c->host, &c->nccl, &c->ipc, c->uuid) ==
+        4)
         return OAR_OK;
     return oari_fail(OAR_E_DATA, "rank %d describes its GPU as \"%.80s\"", rank,
                      text);

@@ -162,7 +162,7 @@ static oar_status read_text(const char *text, oar_group_opts *o,
                             char **algorithm, oari_rules *rules)
 {
     int64_t rule[RULES];
-    int through_host = 0, used = 0;
+    int through_host = 0, end = 0;
 
     OARI_TRY(read_sizes(&text, o));
     for (int i = 0; i < RULES; i++) {
@@ -173,10 +173,10 @@ static oar_status read_text(const char *text, oar_group_opts *o,
             return bad_text(text);
         text += used;
     }
-    if (sscanf(text, "%d%n", &through_host, &used) != 1 || used == 0 ||
-        text[used] != ' ' || strlen(text + used + 1) > ALGORITHM_MAX)
+    if (sscanf(text, "%d%n", &through_host, &end) != 1 || end == 0 ||
+        text[end] != ' ' || strlen(text + end + 1) > ALGORITHM_MAX)
         return bad_text(text);
-    text += used + 1;
+    text += end + 1;
     OARI_TRY(oari_settings_own(*text != 0 ? text : NULL, o, algorithm));
     OARI_TRY(oari_rules_read(rules, o->algorithm));
     for (int i = 0; i < RULES; i++)

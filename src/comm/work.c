@@ -189,8 +189,7 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
                          oar_coll_name(call->kind));
     if (oari_batching(group))
         return oari_batch_add(group, call);
-    return oari_on_device(call) ? order_now(group, call)
-                                : run_now(group, call);
+    return oari_on_device(call) ? order_now(group, call) : run_now(group, call);
 }
 
 /* ---- several as one ------------------------------------------------------ */
@@ -234,8 +233,8 @@ static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
         next = part->next;
         part->whole = whole;
         part->order_only = whole == NULL && part->call.gpu != NULL;
-        part->more = part->call.gpu != NULL && next != NULL &&
-                     next->call.gpu != NULL;
+        part->more =
+            part->call.gpu != NULL && next != NULL && next->call.gpu != NULL;
         prepare(part, state);
         if (whole != NULL)
             let_go(part); /* the engine's hold is left */

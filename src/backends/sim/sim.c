@@ -62,7 +62,9 @@ static void *run_rank(void *arg)
 {
     sim_rank *r = arg;
 
-    r->status = r->fn(r->group, r->arg);
+    r->status = oari_hosted_open(r->group);
+    if (r->status == OAR_OK)
+        r->status = r->fn(r->group, r->arg);
     if (r->status == OAR_OK) {
         oari_world_say_left(r->group->board);
         return NULL;
