@@ -265,7 +265,7 @@ static int reduce_cell(table *t, oar_op_kind kind, oar_dtype dtype)
 
 static int reduces_everything(crew *c, int rank, void *arg)
 {
-    table table = { c, NULL, rank, c->ranks }, *t = &table;
+    table one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
     OK(cards_join(c, rank, NULL, &t->g));
@@ -280,7 +280,7 @@ static int reduces_everything(crew *c, int rank, void *arg)
 
 static int every_size_of_f32(crew *c, int rank, void *arg)
 {
-    table table = { c, NULL, rank, c->ranks }, *t = &table;
+    table one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
     OK(cards_join(c, rank, NULL, &t->g));
@@ -461,7 +461,7 @@ static int move_cell(table *t, oar_dtype dtype, size_t n)
 
 static int moves_everything(crew *c, int rank, void *arg)
 {
-    table table = { c, NULL, rank, c->ranks }, *t = &table;
+    table one = { c, NULL, rank, c->ranks }, *t = &one;
     int failed = 0;
 
     OK(cards_join(c, rank, NULL, &t->g));
