@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -253,6 +254,46 @@ static void ranks_that_call_different_things_are_told(void **state)
     run(2, disagrees, NULL, -1, "a mismatch");
 }
 
+/* ---- NCCL itself fails --------------------------------------------------- */
+
+static int fails_strangely(crew *c, int rank, void *arg)
+{
+    oar_span span = buffer(rank);
+    oar_group *g;
+
+    setenv("STANDIN_NCCL_FAIL", "AllReduce:42", 1);
+    OK(cards_join(c, rank, NULL, &g));
+    TRY_(oar_all_reduce(g, span, OAR_SUM, NULL, NULL) == OAR_E_GPU);
+    TRY_(says("result 42") && says("all_reduce"));
+    TRY_(oar_group_fault(g, NULL) == OAR_E_GPU);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_result_code_of_a_newer_nccl_ends_the_group_in_words(void **state)
+{
+    if (cards_are_real())
+        skip(); /* only the stand-in can be told to fail */
+    run(1, fails_strangely, NULL, -1, "result 42");
+}
+
+/* As above, but NCCL itself notices that a connection is closed. */
+static int notices(crew *c, int rank, void *arg)
+{
+    setenv("STANDIN_NCCL_NOTICE", "1", 1);
+    return loses_a_rank(c, rank, arg);
+}
+
+static void
+an_asynchronous_error_of_nccl_comes_out_as_the_rank_that_died(void **state)
+{
+    crew_flag *waiting = crew_page(sizeof *waiting);
+
+    cards_need(3);
+    run(3, notices, waiting, DIES, "noticed");
+    crew_drop_page(waiting, sizeof *waiting);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -262,6 +303,9 @@ int main(void)
         cmocka_unit_test(a_rank_that_never_calls_is_named_at_the_deadline),
         cmocka_unit_test(an_abort_from_another_thread_ends_what_waits),
         cmocka_unit_test(ranks_that_call_different_things_are_told),
+        cmocka_unit_test(a_result_code_of_a_newer_nccl_ends_the_group_in_words),
+        cmocka_unit_test(
+            an_asynchronous_error_of_nccl_comes_out_as_the_rank_that_died),
     };
 
     cards_begin();

@@ -83,6 +83,9 @@ static void check_version(const char *name)
     else if (the_library.version < OARI_NCCL_FLOOR)
         give_up("%s is NCCL %s: install 2.18 or newer (libnccl2)", name,
                 oari_nccl_version(the_library.version).text);
+    snprintf(the_library.note, sizeof the_library.note,
+             "NCCL %s, one rank a GPU",
+             oari_nccl_version(the_library.version).text);
 }
 
 static void look_for_it(void)

@@ -4,8 +4,6 @@
  * It has no messages on the host, and no barrier: the links that the core makes
  * beside it carry those, find peers that are gone, and compare what ranks call.
  */
-#include <stdio.h>
-
 #include <oarsong/device.h>
 
 #include "backends/nccl/engine.h"
@@ -17,17 +15,11 @@ enum { CLOSE_MS = 900 };
 
 static oar_status probe(oar_backend_caps *caps)
 {
-    static char note[64];
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     const oari_nccl *lib;
 
     OARI_TRY(oari_nccl_load(&lib));
     OARI_TRY(oar_device_available(OAR_CUDA));
-    pthread_mutex_lock(&lock);
-    snprintf(note, sizeof note, "NCCL %s, one rank a GPU",
-             oari_nccl_version(lib->version).text);
-    pthread_mutex_unlock(&lock);
-    caps->note = note;
+    caps->note = lib->note;
     caps->devices = 1u << OAR_CUDA;
     caps->can = OAR_WANTS_LINKS;
     return OAR_OK;

@@ -124,7 +124,8 @@ enum { OARI_NCCL_ON_HOST = 1 };
 /* A pointer for each: lib->AllReduce(...) is ncclAllReduce. The two that give a
  * text are not of that kind. */
 typedef struct oari_nccl {
-    int version; /* 22809 is 2.28.9 */
+    int version;   /* 22809 is 2.28.9 */
+    char note[64]; /* for `oarsong info` */
     const char *(*GetErrorString)(int result);
     const char *(*GetLastError)(oari_nccl_handle comm);
 #define X(field, symbol, since, parameters) int(*field) parameters;

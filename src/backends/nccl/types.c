@@ -24,7 +24,8 @@ static const int types[OAR_DTYPE_COUNT] = {
     [OAR_BOOL] = OARI_NCCL_U8 + 1,
 };
 
-enum class { UNSUPPORTED, FLOAT, SIGNED, UNSIGNED, TRUTH, CLASSES };
+/* FLOAT8: where every rank's GPU can. */
+enum class { UNSUPPORTED, FLOAT, FLOAT8, SIGNED, UNSIGNED, TRUTH, CLASSES };
 
 static const enum class classes[OAR_DTYPE_COUNT] = {
     [OAR_F32] = FLOAT,       [OAR_F64] = FLOAT,       [OAR_F16] = FLOAT,
@@ -44,6 +45,11 @@ static const int operators[CLASSES][OAR_OP_COUNT] = {
                 [OAR_OP_MIN] = OARI_NCCL_MIN + 1,
                 [OAR_OP_MAX] = OARI_NCCL_MAX + 1,
                 [OAR_OP_AVG] = OARI_NCCL_AVG + 1 },
+    [FLOAT8] = { [OAR_OP_SUM] = OARI_NCCL_SUM + 1,
+                 [OAR_OP_PROD] = OARI_NCCL_PROD + 1,
+                 [OAR_OP_MIN] = OARI_NCCL_MIN + 1,
+                 [OAR_OP_MAX] = OARI_NCCL_MAX + 1,
+                 [OAR_OP_AVG] = OARI_NCCL_AVG + 1 },
     [SIGNED] = { [OAR_OP_SUM] = OARI_NCCL_SUM + 1,
                  [OAR_OP_PROD] = OARI_NCCL_PROD + 1,
                  [OAR_OP_MIN] = OARI_NCCL_MIN + 1,
@@ -81,11 +87,12 @@ static int reduces(oar_coll kind)
            kind == OAR_COLL_REDUCE_SCATTER;
 }
 
-static int takes_operator(const oar_collective *call)
+static int takes_operator(const oari_nccl_engine *e, const oar_collective *call)
 {
     oar_dtype dtype = call->in.dtype;
 
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT ||
+        (classes[dtype] == FLOAT8 && !e->comm->has_fp8))
         return 0;
     if (call->op.kind == OAR_OP_PREMUL_SUM)
         return classes[dtype] == FLOAT;
@@ -101,10 +108,9 @@ static int takes_message(const oar_collective *call)
 
 int oari_nccl_takes(void *self, const oar_collective *call)
 {
-    (void)self;
     if (call->kind == OAR_COLL_SEND || call->kind == OAR_COLL_RECV)
         return takes_message(call);
-    return !reduces(call->kind) || takes_operator(call);
+    return !reduces(call->kind) || takes_operator(self, call);
 }
 
 oari_nccl_factor oari_nccl_factor_of(double factor, oar_dtype dtype)
