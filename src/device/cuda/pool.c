@@ -220,6 +220,7 @@ static block *take_fit(pool *p, size_t bytes)
     if (found == NULL)
         return NULL;
     unlink_block(found);
+    found->state = USED;
     if (found->bytes - bytes >= (is_large(bytes) ? SMALL : UNIT))
         cut(p, found, bytes);
     return found;
