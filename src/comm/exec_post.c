@@ -68,7 +68,8 @@ static void describe(oari_exec *exec)
                                           .tag = call->tag,
                                           .stream = call->stream,
                                           .ready = call->ready,
-                                          .finished = call->finished };
+                                          .finished = call->finished,
+                                          .canonical = call->canonical };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 
