@@ -19,6 +19,7 @@ static oar_call_opts opts_of(const message *m)
 
     o.synchronous = m->j.t.how == SYNCHRONOUS;
     o.prepare = m->j.t.how == PREPARED;
+    o.stream = m->d->stream;
     return o;
 }
 
@@ -37,6 +38,7 @@ static void lay_out(message *m, const trial *t)
 
 static void check_came(message *m, int source)
 {
+    gpu_fetch(&m->j);
     check_run(m->d, &m->j, m->j.out.data, m->j.out.count, source, 0);
     check_run(m->d, &m->j, m->j.in.data, m->j.in.count, m->j.rank, 0);
     check_guards(m->d, &m->j);
@@ -58,8 +60,9 @@ static void send_one(message *m)
 {
     oar_call_opts o = opts_of(m);
     int waits = m->j.t.how == BLOCKING || m->j.t.how == SYNCHRONOUS;
-    oar_status status = oar_send(m->d->world, m->j.in, m->j.t.to, TAG, &o,
-                                 waits ? NULL : &m->work[0]);
+    oar_status status =
+        oar_send(m->d->world, gpu_span(&m->j, m->j.in), m->j.t.to, TAG, &o,
+                 waits ? NULL : &m->work[0]);
 
     note_status(m->d, finish(m, status, 0), "send");
 }
@@ -82,8 +85,8 @@ static void receive_one(message *m)
 
     o.synchronous = 0;
     o.message = m->j.t.how == PREPARED ? NULL : &came;
-    status = oar_recv(m->d->world, m->j.out, m->j.t.root, TAG, &o,
-                      waits ? NULL : &m->work[1]);
+    status = oar_recv(m->d->world, gpu_span(&m->j, m->j.out), m->j.t.root, TAG,
+                      &o, waits ? NULL : &m->work[1]);
     if (!note_status(m->d, finish(m, status, 1), "recv"))
         return;
     check_came(m, m->j.t.root);
@@ -94,9 +97,12 @@ static void receive_one(message *m)
 /* To oneself: the send must not wait for the receive that follows it. */
 static void send_to_self(message *m)
 {
-    oar_status status =
-        oar_send(m->d->world, m->j.in, m->j.t.to, TAG, NULL, &m->work[0]);
+    oar_call_opts o = opts_of(m);
+    oar_status status;
 
+    o.synchronous = o.prepare = 0;
+    status = oar_send(m->d->world, gpu_span(&m->j, m->j.in), m->j.t.to, TAG, &o,
+                      &m->work[0]);
     if (!note_status(m->d, status, "send"))
         return;
     m->j.t.how = BLOCKING;
@@ -132,12 +138,15 @@ static void try_ring(desk *d, const trial *t)
     message m = { .d = d };
     int to = (d->rank + 1) % d->ranks;
     int from = (d->rank + d->ranks - 1) % d->ranks;
+    oar_call_opts o;
     oar_status status;
 
     if (!note_begin(d, t))
         return;
     lay_out(&m, t);
-    status = oar_sendrecv(d->world, m.j.in, to, TAG, m.j.out, from, TAG, NULL,
+    o = opts_of(&m);
+    status = oar_sendrecv(d->world, gpu_span(&m.j, m.j.in), to, TAG,
+                          gpu_span(&m.j, m.j.out), from, TAG, &o,
                           t->how == BLOCKING ? NULL : &m.work[0]);
     if (note_status(d, finish(&m, status, 0), "sendrecv"))
         check_came(&m, from);

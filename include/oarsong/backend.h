@@ -89,6 +89,8 @@ enum {
     OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
     OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
     OAR_CAN_MEMORY = 1 << 3,      /* ranks reach each other's memory */
+    OAR_CAN_ORDER = 1 << 5,  /* an engine for GPUs: it combines in the order of
+                                ranks, as `canonical` asks */
     OAR_WANTS_LINKS = 1 << 4 /* not what it can do: the core is to make links of
                                 its own beside it (as the backend native does),
                                 which find peers that are gone, tell faults and
@@ -143,6 +145,7 @@ typedef struct oar_collective {
     void *ready;    /* event: the buffers may be used once it has come; NULL:
                        at once */
     void *finished; /* event to be recorded behind what was started */
+    int canonical;  /* of an engine with OAR_CAN_ORDER: in the order of ranks */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC).
+/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC; NCCL and
+ * its like all that is on device memory, messages too).
  *
  * What the ranks call is not in its messages, so they write it on the board
  * before they begin, and compare: a rank that comes second does not even begin
@@ -21,10 +22,9 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* ---- what others have begun -----------------------------------------------
  */
 
-/* Whether one of them has begun something else; then that is in doubt. */
-static int is_doubtful(oari_exec *exec)
+int oari_exec_is_doubtful(oari_exec *exec)
 {
-    const oari_board *b = exec->compared_on;
+    const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
 
     for (int r = 0; b != NULL && r < b->ranks; r++)
         if (r != b->rank &&
@@ -41,8 +41,10 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
 
-    if (!exec->posted || exec->post.done)
+    if (!exec->posted || (exec->post.done && exec->call->gpu == NULL))
         return 0;
+    if (exec->number == 0)
+        return exec->call->root < 0 || exec->call->root == rank;
     return here < 0 || !oari_board_has_posted(b, here, exec->number);
 }
 
@@ -62,7 +64,12 @@ static void describe(oari_exec *exec)
                                           .op = call->op,
                                           .root = call->root,
                                           .weight = call->weight,
-                                          .ragged = call->ragged };
+                                          .ragged = call->ragged,
+                                          .tag = call->tag,
+                                          .stream = call->stream,
+                                          .ready = call->ready,
+                                          .finished = call->finished,
+                                          .canonical = call->canonical };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
 }
 
@@ -77,16 +84,21 @@ static int is_planned_to_compare(const oari_exec *exec)
 
 static int is_taken(oari_exec *exec)
 {
-    const oar_backend_ops *f = exec->foreign;
+    const oar_backend_ops *f = exec->foreign->ops;
     const oari_call *call = exec->call;
 
+    if (call->gpu != NULL) {
+        describe(exec);
+        return 1; /* gpu.c has asked */
+    }
     if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
         f->post[call->kind] == NULL || call->is_object ||
         exec->rules->forced[call->kind][0] != 0 ||
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
     describe(exec);
-    return f->takes == NULL || f->takes(exec->foreign_self, &exec->engine_call);
+    return f->takes == NULL ||
+           f->takes(exec->foreign->self, &exec->engine_call);
 }
 
 int oari_exec_post(oari_exec *exec)
@@ -94,16 +106,16 @@ int oari_exec_post(oari_exec *exec)
     oar_status status;
 
     exec->posted = is_taken(exec);
-    if (exec->compared_on != NULL)
+    if (exec->compared_on != NULL && exec->number != 0)
         oari_board_post(exec->compared_on, exec->number, exec->link);
     if (!exec->posted)
         return 0;
     exec->plan = &post_plan;
     exec->polls = 0;
-    if (is_doubtful(exec))
+    if (oari_exec_is_doubtful(exec))
         return 1;
-    status = exec->foreign->post[exec->call->kind](
-        exec->foreign_self, &exec->engine_call, &exec->post);
+    status = exec->foreign->ops->post[exec->call->kind](
+        exec->foreign->self, &exec->engine_call, &exec->post);
     if (status != OAR_OK) {
         exec->post.status = status;
         exec->post.done = 1;
@@ -117,7 +129,7 @@ int oari_exec_post(oari_exec *exec)
 static oari_progress has_failed(const oari_exec *exec)
 {
     if (oar_last_error()->status != exec->post.status)
-        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->name,
+        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->ops->name,
                   oar_coll_name(exec->call->kind));
     return OARI_FAILED;
 }
@@ -126,7 +138,7 @@ oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
 
-    if (exec->doubt.found || (look && is_doubtful(exec)))
+    if (exec->doubt.found || (look && oari_exec_is_doubtful(exec)))
         return OARI_FAILED;
     if (!exec->post.done)
         return OARI_PENDING;

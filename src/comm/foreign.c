@@ -24,10 +24,9 @@ enum {
     BEHIND_NS = 500000000   /* what comes of a rank when it is gone */
 };
 
-oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
+oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
+                             const oar_backend_env *env)
 {
-    oari_foreign *f = &group->foreign;
-
     f->self = oari_alloc(1, f->ops->self_size);
     f->gone_ns = oari_alloc((size_t)group->ranks, sizeof *f->gone_ns);
     if (f->self == NULL || f->gone_ns == NULL)
@@ -36,10 +35,8 @@ oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
     return f->ops->open(f->self, env);
 }
 
-void oari_foreign_close(oar_group *group)
+void oari_foreign_close(oari_foreign *f)
 {
-    oari_foreign *f = &group->foreign;
-
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
@@ -47,10 +44,8 @@ void oari_foreign_close(oar_group *group)
     *f = (oari_foreign){ .ops = f->ops };
 }
 
-void oari_foreign_fail(oar_group *group)
+void oari_foreign_fail(oari_foreign *f)
 {
-    oari_foreign *f = &group->foreign;
-
     if (f->ill_ns != 0)
         return;
     f->illness = *oar_last_error();
@@ -64,39 +59,44 @@ int oari_foreign_drive(oar_group *group)
     if (f->ill_ns != 0)
         return 1;
     if (f->ops->progress != NULL && f->ops->progress(f->self) != OAR_OK)
-        oari_foreign_fail(group);
+        oari_foreign_fail(f);
     return ++f->turns % TURNS == 0;
 }
 
 /* Nobody sleeps on the board while the engine is asked again and again, or has
  * failed: then nobody hears of deaths either. */
-static void check_peers(oar_group *g)
+static void check_peers(oar_group *g, oari_foreign *f)
 {
     int64_t now = oari_now_ns();
 
-    if (g->board == NULL || now < g->foreign.check_ns)
+    if (g->board == NULL || now < f->check_ns)
         return;
-    g->foreign.check_ns = now + CHECK_NS;
+    f->check_ns = now + CHECK_NS;
     g->board->ops->check(g->board->self);
+}
+
+static void look_at(oar_group *g, oari_foreign *f)
+{
+    if (f->ops == NULL || oari_group_broken(g))
+        return;
+    check_peers(g, f);
+    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS)
+        return;
+    oari_fail_with(&f->illness);
+    oari_group_break(g, oari_drive_any(g), -1);
 }
 
 void oari_foreign_look(oar_group *group)
 {
-    const oari_foreign *f = &group->foreign;
-
-    if (f->ops == NULL || oari_group_broken(group))
-        return;
-    check_peers(group);
-    if (f->ill_ns == 0 || oari_now_ns() - f->ill_ns < ILL_NS)
-        return;
-    oari_fail_with(&f->illness);
-    oari_group_break(group, group->engine.lane->work, -1);
+    look_at(group, &group->foreign);
+    if (group->engine.on_gpu != 0) {
+        look_at(group, &group->gpu);
+        look_at(group, &group->hosted);
+    }
 }
 
-void oari_foreign_abort(oar_group *group)
+static void abort_one(oar_group *group, oari_foreign *f)
 {
-    oari_foreign *f = &group->foreign;
-
     if (!f->opened)
         return;
     if (f->ops->abort != NULL)
@@ -105,12 +105,21 @@ void oari_foreign_abort(oar_group *group)
         f->ops->progress(f->self);
 }
 
+void oari_foreign_abort(oar_group *group)
+{
+    abort_one(group, &group->foreign);
+    abort_one(group, &group->gpu);
+    abort_one(group, &group->hosted);
+}
+
 /* The engine may need a rank longer than that needs it, and what it carries may
  * come when the sender is gone: a rank is missed only after a while; or when
  * the engine has failed, because that is then why. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone)
 {
-    const oari_foreign *f = &group->foreign;
+    const oari_foreign *f = group->foreign.opened ? &group->foreign
+                            : group->gpu.opened   ? &group->gpu
+                                                  : &group->hosted;
     int64_t now = oari_now_ns(), since;
 
     if (f->gone_ns == NULL || f->ill_ns != 0)
