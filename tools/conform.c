@@ -53,6 +53,8 @@ static oar_status be_rank(oar_group *group, void *arg)
     d.private = calloc(1, ROOM);
     if (d.private != NULL && s->gpu)
         status = gpu_open(&d);
+    if (status == OAR_OK && s->gpu)
+        status = gpu_abilities(s);
     if (d.private != NULL && status == OAR_OK)
         go_through(&d);
     gpu_close(&d);

@@ -279,6 +279,8 @@ int kind_typed(kind k);
  * guards included. */
 
 oar_status gpu_open(desk *d);
+/* What the backend can do with device memory, into s->can. */
+oar_status gpu_abilities(settings *s);
 void gpu_close(desk *d);
 /* The buffers of the job, to the GPU and back; on the host: nothing. */
 void gpu_bring(const job *j);

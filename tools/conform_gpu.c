@@ -19,6 +19,17 @@ oar_status gpu_open(desk *d)
     return status;
 }
 
+oar_status gpu_abilities(settings *s)
+{
+    oar_backend_caps caps = oar_backend_caps_init();
+    oar_status status = oar_backend_available(s->backend, &caps);
+
+    s->can = caps.can;
+    if (caps.devices != 1u << OAR_CUDA) /* through the host, or ipc */
+        s->can = OAR_CAN_ANY | OAR_CAN_ORDER;
+    return status;
+}
+
 void gpu_close(desk *d)
 {
     if (d->on_gpu == NULL)
