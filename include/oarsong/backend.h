@@ -145,6 +145,7 @@ typedef struct oar_collective {
     void *ready;    /* event: the buffers may be used once it has come; NULL:
                        at once */
     void *finished; /* event to be recorded behind what was started */
+    int canonical;  /* of an engine with OAR_CAN_ORDER: in the order of ranks */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The

@@ -347,7 +347,7 @@ static void close_engine(void *given)
         return;
     }
     if (drain(self)) {
-        oari_ipc_forget_all(self);
+        oari_ipc_forget_mapped(self);
         end_streams(self);
         leave_pages(self);
     }

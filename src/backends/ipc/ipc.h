@@ -206,7 +206,8 @@ oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
                         oari_cu_memory *here);
 /* Room in a stage. What it had is lost, once the stream has passed. */
 oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes);
-void oari_ipc_forget_all(ipc *self);
+void oari_ipc_forget_mapped(ipc *self);
+void oari_ipc_forget_shown(ipc_shown *shown);
 
 /* launch.c */
 oar_status oari_ipc_load(ipc *self);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch: the kernels of device/cuda/reduce.cu, and which one does what. */
-#include <stdio.h>
-
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/reduce_isa.h"
@@ -23,42 +21,47 @@ static int sum_kernel(oar_dtype dtype, int few)
     return OAR_DTYPE_COUNT * (1 + few) + (int)dtype;
 }
 
-static const unsigned char reduced[OAR_DTYPE_COUNT] = {
-    [OAR_F32] = 1, [OAR_F64] = 1, [OAR_F16] = 1,  [OAR_BF16] = 1, [OAR_I8] = 1,
-    [OAR_U8] = 1,  [OAR_I16] = 1, [OAR_U16] = 1,  [OAR_I32] = 1,  [OAR_U32] = 1,
-    [OAR_I64] = 1, [OAR_U64] = 1, [OAR_BOOL] = 1,
-};
-
-static const unsigned char summed[OAR_DTYPE_COUNT] = {
-    [OAR_F32] = 1, [OAR_F16] = 1, [OAR_BF16] = 1
-};
-
 static const int few_sources[FEWS] = { 2, 4, 8 };
+
+/* NULL: there is none. */
+typedef struct names {
+    const char *reduce, *sum[FEWS];
+} names;
+
+#define REDUCE(dtype) "oari_reduce_" #dtype
+#define SUMS(dtype)                                       \
+    {                                                     \
+        "oari_sum_" #dtype "_2", "oari_sum_" #dtype "_4", \
+            "oari_sum_" #dtype "_8"                       \
+    }
+
+static const names name[OAR_DTYPE_COUNT] = {
+    [OAR_F32] = { REDUCE(f32), SUMS(f32) },
+    [OAR_F64] = { REDUCE(f64) },
+    [OAR_F16] = { REDUCE(f16), SUMS(f16) },
+    [OAR_BF16] = { REDUCE(bf16), SUMS(bf16) },
+    [OAR_I8] = { REDUCE(i8) },
+    [OAR_U8] = { REDUCE(u8) },
+    [OAR_I16] = { REDUCE(i16) },
+    [OAR_U16] = { REDUCE(u16) },
+    [OAR_I32] = { REDUCE(i32) },
+    [OAR_U32] = { REDUCE(u32) },
+    [OAR_I64] = { REDUCE(i64) },
+    [OAR_U64] = { REDUCE(u64) },
+    [OAR_BOOL] = { "oari_reduce_bool" }, /* bool may be a macro */
+};
 
 int oari_ipc_reduces(oar_dtype dtype)
 {
-    return reduced[dtype];
+    return name[dtype].reduce != NULL;
 }
 
-static oar_status load(ipc *self, int kernel, const char *name)
+static oar_status load(ipc *self, int kernel, const char *called)
 {
-    return oari_cuda_kernel(self->device, "reduce", name,
+    if (called == NULL)
+        return OAR_OK;
+    return oari_cuda_kernel(self->device, "reduce", called,
                             &self->kernel[kernel]);
-}
-
-static oar_status load_dtype(ipc *self, oar_dtype dtype)
-{
-    char name[48];
-
-    snprintf(name, sizeof name, "oari_reduce_%s", oar_dtype_name(dtype));
-    if (reduced[dtype])
-        OARI_TRY(load(self, reduce_kernel(dtype), name));
-    for (int f = 0; summed[dtype] && f < FEWS; f++) {
-        snprintf(name, sizeof name, "oari_sum_%s_%d", oar_dtype_name(dtype),
-                 few_sources[f]);
-        OARI_TRY(load(self, sum_kernel(dtype, f), name));
-    }
-    return OAR_OK;
 }
 
 oar_status oari_ipc_load(ipc *self)
@@ -66,8 +69,11 @@ oar_status oari_ipc_load(ipc *self)
     self->kernel = oari_alloc(KERNELS, sizeof *self->kernel);
     if (self->kernel == NULL)
         return OAR_E_NOMEM;
-    for (int d = 0; d < OAR_DTYPE_COUNT; d++)
-        OARI_TRY(load_dtype(self, (oar_dtype)d));
+    for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
+        OARI_TRY(load(self, reduce_kernel((oar_dtype)d), name[d].reduce));
+        for (int f = 0; f < FEWS; f++)
+            OARI_TRY(load(self, sum_kernel((oar_dtype)d, f), name[d].sum[f]));
+    }
     return load(self, COPY, "oari_copy");
 }
 
@@ -308,7 +314,7 @@ oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
         return OAR_OK;
     if (r->sources == 1 && as_it_is && r->dtype != OAR_BOOL)
         return spread(self, r, stream);
-    for (int f = 0; sum && summed[r->dtype] && f < FEWS; f++)
+    for (int f = 0; sum && f < FEWS && name[r->dtype].sum[f] != NULL; f++)
         if (r->sources == few_sources[f])
             return sum_few(self, r, f, stream);
     return reduce_any(self, r, stream);

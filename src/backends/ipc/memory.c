@@ -151,15 +151,15 @@ oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes)
 
 /* ---- the end ------------------------------------------------------------- */
 
-static void forget_shown(ipc *self)
+void oari_ipc_forget_shown(ipc_shown *shown)
 {
-    while (self->shown != NULL) {
-        ipc_shown *s = self->shown;
+    while (shown != NULL) {
+        ipc_shown *next = shown->next;
 
-        self->shown = s->next;
-        if (!s->hidden)
-            oari_cuda_unhold(s->memory.base);
-        oari_free(s);
+        if (!shown->hidden)
+            oari_cuda_unhold(shown->memory.base);
+        oari_free(shown);
+        shown = next;
     }
 }
 
@@ -181,7 +181,7 @@ static void free_messages(ipc *self, ipc_peer *peer)
         oar_device_free(device_of(self), peer->loose[i], peer->stream);
 }
 
-void oari_ipc_forget_all(ipc *self)
+void oari_ipc_forget_mapped(ipc *self)
 {
     for (int r = 0; self->mapped != NULL && r < self->ranks; r++)
         forget_mapped(self, r);
@@ -189,5 +189,4 @@ void oari_ipc_forget_all(ipc *self)
         free_messages(self, &self->peer[r]);
     oar_device_free(device_of(self), self->in_stage.memory, self->stream);
     oar_device_free(device_of(self), self->out_stage.memory, self->stream);
-    forget_shown(self);
 }

@@ -2,10 +2,11 @@
 /* page: the control pages: where things stand on them, and their end.
  *
  * A page stays as it is until every rank has left it: a stream of a peer may
- * still read the word that stops kernels, and an abort writes to all pages. So
- * its owner sets it aside when it leaves, and a later call gives back those
- * that nobody uses any more. A rank that died has not left: what it used is
- * kept until this process ends. */
+ * still read the word that stops kernels, and an abort writes to all pages. And
+ * memory that was shown is held as long, since peers have it mapped. So a rank
+ * that leaves sets both aside, and a later call gives back those that nobody
+ * uses any more. A rank that died has not left: what it used is kept until this
+ * process ends. */
 #include <pthread.h>
 #include <string.h>
 
@@ -119,6 +120,7 @@ int oari_ipc_stopper(const ipc *self)
 typedef struct aside {
     struct aside *next;
     ipc_page *page;
+    ipc_shown *shown;
     uint32_t users;
 } aside;
 
@@ -138,6 +140,7 @@ static void give_back_unused(void)
             continue;
         }
         *at = a->next;
+        oari_ipc_forget_shown(a->shown);
         oari_segment_free(a->page);
         oari_free(a);
     }
@@ -157,14 +160,15 @@ oar_status oari_ipc_page_make(ipc *self)
     return OAR_OK;
 }
 
-/* Without memory to remember it by, the page is simply kept. */
-static void put_aside(ipc_page *page, int ranks)
+/* Without memory to remember them by, they are simply kept. */
+static void put_aside(ipc_page *page, ipc_shown *shown, int ranks)
 {
     aside *a = oari_alloc(1, sizeof *a);
 
     if (a == NULL)
         return;
     a->page = page;
+    a->shown = shown;
     a->users = (uint32_t)ranks;
     pthread_mutex_lock(&lock);
     a->next = set_aside;
@@ -181,5 +185,6 @@ void oari_ipc_page_leave(ipc *self)
         if (self->page[r] != NULL)
             atomic_fetch_add(&oari_ipc_page(self, r)->left, 1);
     if (mine != NULL)
-        put_aside(mine, self->ranks);
+        put_aside(mine, self->shown, self->ranks);
+    self->shown = NULL;
 }

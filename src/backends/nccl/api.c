@@ -93,6 +93,8 @@ static oar_status create(const char *backend, int rank, int size,
         o.backend = backend;
     if (id != NULL)
         o.nccl_id = id;
+    if (size == 1 && address == NULL)
+        return oar_group_create(NULL, rank, size, &o, group);
     return oar_group_create_tcp(address, rank, size, &o, group);
 }
 

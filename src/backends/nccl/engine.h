@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include <oarsong/backend.h>
+#include <oarsong/group.h>
 
 #include "backends/nccl/symbols.h"
 #include "device/cuda/cuda.h"
@@ -90,13 +91,20 @@ int oari_nccl_comm_wait(oari_nccl_comm *comm, int64_t deadline_ns);
 
 /* ---- opening.c ----------------------------------------------------------- */
 
+/* Who of the group's other ranks is gone, as its links see it; -1: nobody.
+ * group may be NULL. The driver's, or while nobody drives. */
+int oari_nccl_lost(const oar_group *group, int rank, int ranks);
+/* Whose group it is, or NULL. */
+const oar_group *oari_nccl_group(const oar_backend_env *env);
+
 /* Joins the ranks' communicator; a failure leaves it to be released. */
 oar_status oari_nccl_join(oari_nccl_comm *comm, const oar_backend_env *env,
                           const oari_nccl_id *id, int64_t deadline_ns);
 /* One of those that give the same colour, into *child (NULL: colour below 0).
  */
-oar_status oari_nccl_split_comm(oari_nccl_comm *parent, int colour, int key,
-                                int64_t timeout_ms, oari_nccl_comm **child);
+struct oari_nccl_engine;
+oar_status oari_nccl_split_comm(const struct oari_nccl_engine *e, int colour,
+                                int key, oari_nccl_comm **child);
 
 /* ---- meeting.c ----------------------------------------------------------- */
 
@@ -115,6 +123,7 @@ typedef struct oari_nccl_engine {
     int rank, ranks, device;
     int64_t timeout_ms;
     const oari_nccl *lib;
+    const oar_group *group; /* NULL: none */
     oari_nccl_comm *comm;
     int opened;
     oar_transfer *first, **last;       /* posted, not begun (queue.c) */

@@ -3,9 +3,9 @@
  *
  * Every rank leaves a card; rank 0 reads them all, sees whether they go
  * together, and leaves its verdict: NCCL's id, or why not, in the same words
- * for everyone. 2n requests for n ranks. NCCL itself would find two ranks on
- * one GPU, or versions that differ, late and in words of its own, and ids that
- * differ never.
+ * for everyone. A few requests for each rank. NCCL itself would find two ranks
+ * on one GPU, or versions that differ, late and in words of its own, and ids
+ * that differ never.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,9 @@
 #include "base/status.h"
 #include "comm/group.h"
 
-enum { MAJOR = 75, MINOR = 76, FP8_CAPABILITY = 90, FP8_VERSION = 22400 };
+/* CUdevice_attribute: of the compute capability. */
+enum { MAJOR = 75, MINOR = 76 };
+enum { FP8_CAPABILITY = 90, FP8_VERSION = 22400, SLICE_MS = 100 };
 
 /* What a rank leaves. It goes between processes of one build of the library or
  * of several: its size is checked. */
@@ -31,6 +33,7 @@ typedef struct card {
 
 typedef struct verdict {
     int32_t status;
+    int32_t peer; /* whom a refusal is about; -1: nobody */
     int32_t has_fp8;
     oari_nccl_id id;
     char text[400];
@@ -68,12 +71,14 @@ static key verdict_key(const meeting *m)
 }
 
 /* A name can be used again: which time this is, by the joins of a rank. */
-static oar_status count_joins(meeting *m)
+static oar_status leave_card(meeting *m, const card *mine)
 {
     char text[OAR_STORE_KEY_MAX];
 
     snprintf(text, sizeof text, "%s/nccl/joins/%d", m->env->name, m->env->rank);
-    return oar_store_add(m->env->store, text, 1, &m->times);
+    OARI_TRY(oar_store_add(m->env->store, text, 1, &m->times));
+    return oar_store_set(m->env->store, card_key(m, m->env->rank).text, mine,
+                         sizeof *mine);
 }
 
 /* Whatever lies there is somebody else's word: its size is looked at first. */
@@ -93,6 +98,30 @@ static oar_status fetch(const meeting *m, key k, int64_t timeout_ms, void *into,
                                 "version of this library?",
                                 k.text, got, bytes);
     return OAR_OK;
+}
+
+/* The same with patience: until the deadline, or until a rank is gone that has
+ * left no word (what it left it had put there before it went). */
+static oar_status await(const meeting *m, key k, void *into, size_t bytes)
+{
+    const oar_group *group = oari_nccl_group(m->env);
+    int lost = -1;
+
+    for (;;) {
+        int left = oari_deadline_left_ms(m->deadline_ns);
+        int slice = left < 0 || left > SLICE_MS ? SLICE_MS : left;
+        oar_status status = fetch(m, k, lost < 0 ? slice : 0, into, bytes);
+
+        if (status != OAR_E_TIMEOUT || left == 0)
+            return status;
+        if (lost >= 0)
+            return oari_about(
+                lost, oar_backend_fail(OAR_E_PEER,
+                                       "rank %d was gone before the NCCL "
+                                       "communicator of group \"%s\" was made",
+                                       lost, m->env->name));
+        lost = oari_nccl_lost(group, m->env->rank, m->env->ranks);
+    }
 }
 
 /* ---- who has not come ---------------------------------------------------- */
@@ -248,9 +277,7 @@ static oar_status choose_id(const meeting *m, oari_nccl_id *id)
 static oar_status collect(const meeting *m, card *row)
 {
     for (int r = 1; r < m->env->ranks; r++) {
-        oar_status status =
-            fetch(m, card_key(m, r), oari_deadline_left_ms(m->deadline_ns),
-                  &row[r], sizeof row[r]);
+        oar_status status = await(m, card_key(m, r), &row[r], sizeof row[r]);
 
         if (status == OAR_E_TIMEOUT)
             return nobody_else_came(m);
@@ -287,6 +314,7 @@ static oar_status preside(const meeting *m, const card *mine, verdict *v)
                    : oar_store_set(m->env->store, verdict_key(m).text, v,
                                    sizeof *v);
     record = *oar_last_error();
+    v->peer = record.peer;
     snprintf(v->text, sizeof v->text, "%.399s", record.text);
     if (m->env->ranks > 1)
         oar_store_set(m->env->store, verdict_key(m).text, v, sizeof *v);
@@ -295,20 +323,18 @@ static oar_status preside(const meeting *m, const card *mine, verdict *v)
 
 /* ---- the others ---------------------------------------------------------- */
 
-static oar_status hear(const meeting *m, const card *mine, verdict *v)
+static oar_status hear(const meeting *m, verdict *v)
 {
     oar_status status;
 
-    OARI_TRY(oar_store_set(m->env->store, card_key(m, m->env->rank).text, mine,
-                           sizeof *mine));
-    status = fetch(m, verdict_key(m), oari_deadline_left_ms(m->deadline_ns), v,
-                   sizeof *v);
+    status = await(m, verdict_key(m), v, sizeof *v);
     if (status == OAR_E_TIMEOUT)
         return nobody_else_came(m);
     if (status != OAR_OK || v->status == OAR_OK)
         return status;
     v->text[sizeof v->text - 1] = 0;
-    return oar_backend_fail((oar_status)v->status, "%s", v->text);
+    status = oar_backend_fail((oar_status)v->status, "%s", v->text);
+    return v->peer >= 0 ? oari_about(v->peer, status) : status;
 }
 
 oar_status oari_nccl_meet(const oari_nccl *lib, const oar_backend_env *env,
@@ -320,11 +346,11 @@ oar_status oari_nccl_meet(const oari_nccl *lib, const oar_backend_env *env,
 
     OARI_TRY(write_card(&m, &mine));
     if (env->ranks > 1)
-        OARI_TRY(count_joins(&m));
+        OARI_TRY(leave_card(&m, &mine));
     if (env->rank == 0)
         OARI_TRY(preside(&m, &mine, &v));
     else
-        OARI_TRY(hear(&m, &mine, &v));
+        OARI_TRY(hear(&m, &v));
     terms->id = v.id;
     terms->has_fp8 = v.has_fp8;
     return OAR_OK;

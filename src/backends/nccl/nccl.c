@@ -67,6 +67,7 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     e->ranks = env->ranks;
     e->device = env->device;
     e->timeout_ms = env->timeout_ms;
+    e->group = oari_nccl_group(env);
     e->last = &e->first;
     OARI_TRY(oari_nccl_load(&e->lib));
     if (env->split != NULL)
@@ -102,11 +103,15 @@ static oar_status split(void *self, int colour, int key, void **made)
 {
     oari_nccl_engine *e = self;
     oari_nccl_comm *child;
+    oar_status status;
 
     OARI_TRY(drain(e, oari_deadline(e->timeout_ms)));
-    OARI_TRY(oari_nccl_split_comm(e->comm, colour, key, e->timeout_ms, &child));
-    *made = child;
-    return OAR_OK;
+    status = oari_nccl_split_comm(e, colour, key, &child);
+    if (status == OAR_OK)
+        *made = child;
+    else
+        oari_nccl_note_failure(e, status); /* the communicator is lost, too */
+    return status;
 }
 
 static void let_go(oari_nccl_comm *comm)

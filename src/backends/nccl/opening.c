@@ -7,6 +7,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "comm/group.h"
+
+enum { LOOK_NS = 50 * 1000000, LOST_NS = 1000 * 1000000 };
 
 /* A communicator that shares nothing with the one that it is cut from: either
  * may go first. */
@@ -24,33 +27,82 @@ static oari_nccl_config settings(void)
                                .unused = OARI_NCCL_UNSET };
 }
 
-/* Waits until NCCL is ready for the next call. A failure that came meanwhile
- * is in *state. OAR_E_TIMEOUT without a text. */
-static oar_status settle(oari_nccl_comm *comm, int64_t deadline_ns, int *state)
+const oar_group *oari_nccl_group(const oar_backend_env *env)
 {
-    int64_t since = 0;
-
-    for (;;) {
-        pthread_mutex_lock(&comm->use);
-        *state = comm->handle != NULL ? oari_nccl_comm_state(comm)
-                                      : OARI_NCCL_INTERNAL;
-        pthread_mutex_unlock(&comm->use);
-        if (*state != OARI_NCCL_IN_PROGRESS)
-            return OAR_OK;
-        if (oari_now_ns() > deadline_ns)
-            return OAR_E_TIMEOUT;
-        oari_rest(&since);
-    }
+    return env->core != NULL ? env->core->group : NULL;
 }
 
-static oar_status too_slow(const char *what, int64_t timeout_ms)
+int oari_nccl_lost(const oar_group *group, int rank, int ranks)
+{
+    if (group != NULL && group->board != NULL)
+        group->board->ops->check(group->board->self);
+    for (int r = 0; group != NULL && r < ranks; r++)
+        if (r != rank && oari_group_gone(group, r))
+            return r;
+    return -1;
+}
+
+/* ---- waiting for NCCL ---------------------------------------------------- */
+
+/* What is waited for, and for whom. */
+typedef struct patience {
+    const char *what;
+    const oar_group *group;
+    int rank, ranks;
+    int64_t timeout_ms, deadline_ns;
+    int64_t look_ns; /* when to look for ranks that are gone */
+    int64_t lost_ns; /* since when one is; 0: none */
+} patience;
+
+static oar_status too_slow(const patience *p)
 {
     return oar_backend_fail(
         OAR_E_TIMEOUT,
         "NCCL did not come back from %s in %lld ms, although every rank had "
         "come to it: NCCL_SOCKET_IFNAME says which network it may use, "
         "NCCL_DEBUG=INFO shows what it does",
-        what, (long long)timeout_ms);
+        p->what, (long long)p->timeout_ms);
+}
+
+/* NCCL does not always see that a peer has died. One that is gone may only have
+ * been faster, so there is a moment for NCCL to get done. */
+static oar_status look_for_lost(patience *p)
+{
+    int64_t now = oari_now_ns();
+    int lost;
+
+    if (now < p->look_ns)
+        return OAR_OK;
+    p->look_ns = now + LOOK_NS;
+    lost = oari_nccl_lost(p->group, p->rank, p->ranks);
+    if (lost < 0 || p->lost_ns == 0)
+        p->lost_ns = lost < 0 ? 0 : now;
+    if (lost < 0 || now - p->lost_ns < LOST_NS)
+        return OAR_OK;
+    return oari_about(lost, oar_backend_fail(OAR_E_PEER,
+                                             "rank %d was gone before NCCL had "
+                                             "come back from %s",
+                                             lost, p->what));
+}
+
+/* Waits until NCCL is ready for the next call, and says what it failed with. */
+static oar_status settle(oari_nccl_comm *comm, patience *p)
+{
+    int64_t since = 0;
+    int state;
+
+    for (;;) {
+        pthread_mutex_lock(&comm->use);
+        state = comm->handle != NULL ? oari_nccl_comm_state(comm)
+                                     : OARI_NCCL_INTERNAL;
+        pthread_mutex_unlock(&comm->use);
+        if (state != OARI_NCCL_IN_PROGRESS)
+            return oari_nccl_check(comm->lib, state, NULL, p->what);
+        if (oari_now_ns() > p->deadline_ns)
+            return too_slow(p);
+        OARI_TRY(look_for_lost(p));
+        oari_rest(&since);
+    }
 }
 
 /* ---- of an id ------------------------------------------------------------ */
@@ -73,13 +125,15 @@ static oar_status start_joining(oari_nccl_comm *comm,
 oar_status oari_nccl_join(oari_nccl_comm *comm, const oar_backend_env *env,
                           const oari_nccl_id *id, int64_t deadline_ns)
 {
-    int state;
+    patience p = { .what = "making a communicator",
+                   .group = oari_nccl_group(env),
+                   .rank = env->rank,
+                   .ranks = env->ranks,
+                   .timeout_ms = env->timeout_ms,
+                   .deadline_ns = deadline_ns };
 
     OARI_TRY(start_joining(comm, env, id));
-    if (settle(comm, deadline_ns, &state) != OAR_OK)
-        return too_slow("making a communicator", env->timeout_ms);
-    return oari_nccl_check(comm->lib, state, comm->handle,
-                           "making a communicator");
+    return settle(comm, &p);
 }
 
 /* ---- of another ---------------------------------------------------------- */
@@ -105,21 +159,18 @@ static oar_status start_splitting(oari_nccl_comm *parent, int colour, int key,
 
 /* NCCL writes the child's handle when the parent's state says so; then the
  * child has a state of its own. */
-static oar_status finish_splitting(oari_nccl_comm *parent,
-                                   oari_nccl_comm *child, int64_t deadline_ns,
-                                   int64_t timeout_ms)
+static oar_status finish_splitting(const oari_nccl_engine *e,
+                                   oari_nccl_comm *child)
 {
-    static const char what[] = "splitting the communicator";
-    int state;
+    patience p = { .what = "splitting the communicator",
+                   .group = e->group,
+                   .rank = e->rank,
+                   .ranks = e->ranks,
+                   .timeout_ms = e->timeout_ms,
+                   .deadline_ns = oari_deadline(e->timeout_ms) };
 
-    if (settle(parent, deadline_ns, &state) != OAR_OK)
-        return too_slow(what, timeout_ms);
-    OARI_TRY(oari_nccl_check(parent->lib, state, NULL, what));
-    if (child->handle == NULL)
-        return OAR_OK;
-    if (settle(child, deadline_ns, &state) != OAR_OK)
-        return too_slow(what, timeout_ms);
-    return oari_nccl_check(child->lib, state, child->handle, what);
+    OARI_TRY(settle(e->comm, &p));
+    return child->handle != NULL ? settle(child, &p) : OAR_OK;
 }
 
 /* After a failure the parent is at odds with its peers, and NCCL may still be
@@ -134,18 +185,17 @@ static void give_up(oari_nccl_comm *parent, oari_nccl_comm *child)
     oari_nccl_comm_release(child);
 }
 
-oar_status oari_nccl_split_comm(oari_nccl_comm *parent, int colour, int key,
-                                int64_t timeout_ms, oari_nccl_comm **child)
+oar_status oari_nccl_split_comm(const oari_nccl_engine *e, int colour, int key,
+                                oari_nccl_comm **child)
 {
-    oari_nccl_comm *made;
+    oari_nccl_comm *parent = e->comm, *made;
     oar_status status;
 
     OARI_TRY(oari_nccl_comm_create(parent->lib, parent->device, &made));
     made->has_fp8 = parent->has_fp8;
     status = start_splitting(parent, colour, key, made);
     if (status == OAR_OK)
-        status = finish_splitting(parent, made, oari_deadline(timeout_ms),
-                                  timeout_ms);
+        status = finish_splitting(e, made);
     if (status != OAR_OK) {
         give_up(parent, made);
         return status;

@@ -220,6 +220,7 @@ static block *take_fit(pool *p, size_t bytes)
     if (found == NULL)
         return NULL;
     unlink_block(found);
+    found->state = USED; /* or what is cut off would join it again */
     if (found->bytes - bytes >= (is_large(bytes) ? SMALL : UNIT))
         cut(p, found, bytes);
     return found;
@@ -263,7 +264,6 @@ fail:
 
 static void mark_used(pool *p, block *b)
 {
-    b->state = USED;
     link_at(bucket_of(p, b->at), b);
     p->usage.used_bytes += b->bytes;
     if (p->usage.used_bytes > p->usage.most_bytes)

@@ -9,6 +9,9 @@
 
 #define INLINE static inline __device__
 
+namespace
+{
+
 /* ---- bits ---------------------------------------------------------------- */
 
 typedef struct alignas(16) vector {
@@ -26,19 +29,47 @@ template <class T, class F> INLINE T bits_as(F from)
 
 /* Products and sums are rounded one by one: the compiler must not fuse them. */
 #ifdef __CUDA_ARCH__
-INLINE float add(float a, float b) { return __fadd_rn(a, b); }
-INLINE float multiply(float a, float b) { return __fmul_rn(a, b); }
-INLINE float divide(float a, float b) { return __fdiv_rn(a, b); }
-INLINE double add(double a, double b) { return __dadd_rn(a, b); }
-INLINE double multiply(double a, double b) { return __dmul_rn(a, b); }
-INLINE double divide(double a, double b) { return __ddiv_rn(a, b); }
+INLINE float add(float a, float b)
+{
+    return __fadd_rn(a, b);
+}
+INLINE float multiply(float a, float b)
+{
+    return __fmul_rn(a, b);
+}
+INLINE float divide(float a, float b)
+{
+    return __fdiv_rn(a, b);
+}
+INLINE double add(double a, double b)
+{
+    return __dadd_rn(a, b);
+}
+INLINE double multiply(double a, double b)
+{
+    return __dmul_rn(a, b);
+}
+INLINE double divide(double a, double b)
+{
+    return __ddiv_rn(a, b);
+}
 #else
-template <class T> INLINE T add(T a, T b) { return a + b; }
-template <class T> INLINE T multiply(T a, T b) { return a * b; }
-template <class T> INLINE T divide(T a, T b) { return a / b; }
+template <class T> INLINE T add(T a, T b)
+{
+    return a + b;
+}
+template <class T> INLINE T multiply(T a, T b)
+{
+    return a * b;
+}
+template <class T> INLINE T divide(T a, T b)
+{
+    return a / b;
+}
 #endif
 
-/* ---- halves: the steps of base/half.h, in hardware where that is the same - */
+/* ---- halves: the steps of base/half.h, in hardware where that is the same -
+ */
 
 INLINE float widen_f16_bits(uint16_t half)
 {
@@ -67,10 +98,11 @@ INLINE uint16_t narrow_f16_bits(float value)
     if (body >= 143u << 23)
         return (uint16_t)(sign | 0x7c00u);
     if (body < 113u << 23)
-        return (uint16_t)(sign | (bits_as<uint32_t>(above) -
-                                  bits_as<uint32_t>(0.5f)));
-    return (uint16_t)(sign | ((body - (112u << 23) + 0x0fffu +
-                               ((body >> 13) & 1u)) >> 13));
+        return (uint16_t)(sign |
+                          (bits_as<uint32_t>(above) - bits_as<uint32_t>(0.5f)));
+    return (uint16_t)(sign |
+                      ((body - (112u << 23) + 0x0fffu + ((body >> 13) & 1u)) >>
+                       13));
 }
 
 #ifdef __CUDA_ARCH__
@@ -91,8 +123,14 @@ INLINE uint16_t narrow_f16(float value)
     return value == value ? half : narrow_f16_bits(value);
 }
 #else
-INLINE float widen_f16(uint16_t half) { return widen_f16_bits(half); }
-INLINE uint16_t narrow_f16(float value) { return narrow_f16_bits(value); }
+INLINE float widen_f16(uint16_t half)
+{
+    return widen_f16_bits(half);
+}
+INLINE uint16_t narrow_f16(float value)
+{
+    return narrow_f16_bits(value);
+}
 #endif
 
 INLINE uint16_t narrow_bf16(float value)
@@ -136,7 +174,10 @@ template <class V, class B> struct real {
         default: return most<V, B>(a, b);
         }
     }
-    INLINE V scale(V a, double x) { return multiply(a, (V)x); }
+    INLINE V scale(V a, double x)
+    {
+        return multiply(a, (V)x);
+    }
     INLINE V finish(V a, double by, double inverse)
     {
         return inverse != 0 ? scale(a, inverse) : divide(a, (V)by);
@@ -145,26 +186,50 @@ template <class V, class B> struct real {
 
 struct f32 : real<float, uint32_t> {
     typedef float memory;
-    INLINE float load(float x) { return x; }
-    INLINE float store(float x) { return x; }
+    INLINE float load(float x)
+    {
+        return x;
+    }
+    INLINE float store(float x)
+    {
+        return x;
+    }
 };
 
 struct f64 : real<double, uint64_t> {
     typedef double memory;
-    INLINE double load(double x) { return x; }
-    INLINE double store(double x) { return x; }
+    INLINE double load(double x)
+    {
+        return x;
+    }
+    INLINE double store(double x)
+    {
+        return x;
+    }
 };
 
 struct f16 : real<float, uint32_t> {
     typedef uint16_t memory;
-    INLINE float load(uint16_t x) { return widen_f16(x); }
-    INLINE uint16_t store(float x) { return narrow_f16(x); }
+    INLINE float load(uint16_t x)
+    {
+        return widen_f16(x);
+    }
+    INLINE uint16_t store(float x)
+    {
+        return narrow_f16(x);
+    }
 };
 
 struct bf16 : real<float, uint32_t> {
     typedef uint16_t memory;
-    INLINE float load(uint16_t x) { return bits_as<float>((uint32_t)x << 16); }
-    INLINE uint16_t store(float x) { return narrow_bf16(x); }
+    INLINE float load(uint16_t x)
+    {
+        return bits_as<float>((uint32_t)x << 16);
+    }
+    INLINE uint16_t store(float x)
+    {
+        return narrow_bf16(x);
+    }
 };
 
 /* The part of real numbers that an integer type has: from least on, below
@@ -172,10 +237,22 @@ struct bf16 : real<float, uint32_t> {
 template <class T> struct limits {
     static const bool is_signed = (T)-1 < (T)1;
     static const int bits = 8 * (int)sizeof(T) - (is_signed ? 1 : 0);
-    INLINE double over() { return 2.0 * (double)(1ull << (bits - 1)); }
-    INLINE double least() { return is_signed ? -over() : 0; }
-    INLINE T most() { return (T)(~0ull >> (64 - bits)); }
-    INLINE T lowest() { return is_signed ? (T)(1ull << bits % 64) : (T)0; }
+    INLINE double over()
+    {
+        return 2.0 * (double)(1ull << (bits - 1));
+    }
+    INLINE double least()
+    {
+        return is_signed ? -over() : 0;
+    }
+    INLINE T most()
+    {
+        return (T)(~0ull >> (64 - bits));
+    }
+    INLINE T lowest()
+    {
+        return is_signed ? (T)(1ull << bits % 64) : (T)0;
+    }
 };
 
 /* Truncates and saturates; NaN gives 0. */
@@ -194,8 +271,14 @@ template <class T> INLINE T from_real(double x)
 template <class T, class W> struct whole {
     typedef T value;
     typedef T memory;
-    INLINE T load(T x) { return x; }
-    INLINE T store(T x) { return x; }
+    INLINE T load(T x)
+    {
+        return x;
+    }
+    INLINE T store(T x)
+    {
+        return x;
+    }
     INLINE T combine(int op, T a, T b)
     {
         switch (op) {
@@ -208,7 +291,10 @@ template <class T, class W> struct whole {
         default: return (T)(a ^ b);
         }
     }
-    INLINE T scale(T a, double x) { return from_real<T>(multiply((double)a, x)); }
+    INLINE T scale(T a, double x)
+    {
+        return from_real<T>(multiply((double)a, x));
+    }
     INLINE bool is_whole(double by)
     {
         const bool sign = limits<T>::is_signed;
@@ -232,8 +318,14 @@ template <class T, class W> struct whole {
 struct flag {
     typedef uint8_t value;
     typedef uint8_t memory;
-    INLINE uint8_t load(uint8_t x) { return x != 0; }
-    INLINE uint8_t store(uint8_t x) { return x; }
+    INLINE uint8_t load(uint8_t x)
+    {
+        return x != 0;
+    }
+    INLINE uint8_t store(uint8_t x)
+    {
+        return x;
+    }
     INLINE uint8_t combine(int op, uint8_t a, uint8_t b)
     {
         switch (op) {
@@ -244,8 +336,14 @@ struct flag {
         default: return a & b;
         }
     }
-    INLINE uint8_t scale(uint8_t a, double) { return a; }
-    INLINE uint8_t finish(uint8_t a, double, double) { return a; }
+    INLINE uint8_t scale(uint8_t a, double)
+    {
+        return a;
+    }
+    INLINE uint8_t finish(uint8_t a, double, double)
+    {
+        return a;
+    }
 };
 
 /* ---- any number of sources and destinations ------------------------------ */
@@ -310,12 +408,12 @@ template <class E> INLINE void sixteen(const oari_cuda_reduction &r, uint64_t i)
     enum { N = lanes<E>::count };
     const uint64_t head = r.range.head;
     typename E::value v[N];
-    lanes<E> x = bits_as<lanes<E> >(*vector_at<E>(r.source[0], head, i));
+    lanes<E> x = bits_as<lanes<E>>(*vector_at<E>(r.source[0], head, i));
 
     for (int k = 0; k < N; k++)
         v[k] = take<E>(r, 0, x.lane[k]);
     for (int s = 1; s < r.sources; s++) {
-        x = bits_as<lanes<E> >(*vector_at<E>(r.source[s], head, i));
+        x = bits_as<lanes<E>>(*vector_at<E>(r.source[s], head, i));
         for (int k = 0; k < N; k++)
             v[k] = E::combine(r.op, v[k], take<E>(r, s, x.lane[k]));
     }
@@ -349,11 +447,13 @@ template <class E> INLINE void reduce(const oari_cuda_reduction &r)
         one<E>(r, single_at<E>(r.range, i));
 }
 
-#define REDUCE(NAME, ...)                                                     \
-    typedef __VA_ARGS__ element_##NAME;                                       \
-    extern "C" __global__ void oari_reduce_##NAME(oari_cuda_reduction r)      \
-    {                                                                         \
-        reduce<element_##NAME>(r);                                            \
+} // namespace
+
+#define REDUCE(NAME, ...)                                                \
+    typedef __VA_ARGS__ element_##NAME;                                  \
+    extern "C" __global__ void oari_reduce_##NAME(oari_cuda_reduction r) \
+    {                                                                    \
+        reduce<element_##NAME>(r);                                       \
     }
 
 REDUCE(f32, f32)
@@ -372,6 +472,9 @@ REDUCE(bool, flag)
 
 /* ---- sums of 2, 4 and 8 -------------------------------------------------- */
 
+namespace
+{
+
 /* Of N sources, U vectors of each under way. */
 template <class E, int N, int U>
 INLINE void load_all(const oari_cuda_sum &r, uint64_t i, uint64_t step,
@@ -387,7 +490,7 @@ INLINE void load_all(const oari_cuda_sum &r, uint64_t i, uint64_t step,
 template <class E, int N, int U>
 INLINE vector sum_of(const oari_cuda_sum &r, const vector (&x)[N][U], int u)
 {
-    lanes<E> sum = bits_as<lanes<E> >(x[0][u]);
+    lanes<E> sum = bits_as<lanes<E>>(x[0][u]);
 
 #pragma unroll
     for (int k = 0; k < lanes<E>::count; k++) {
@@ -395,7 +498,7 @@ INLINE vector sum_of(const oari_cuda_sum &r, const vector (&x)[N][U], int u)
 
 #pragma unroll
         for (int s = 1; s < N; s++)
-            v = add(v, E::load(bits_as<lanes<E> >(x[s][u]).lane[k]));
+            v = add(v, E::load(bits_as<lanes<E>>(x[s][u]).lane[k]));
         sum.lane[k] = give<E>(r, v);
     }
     return bits_as<vector>(sum);
@@ -446,10 +549,12 @@ template <class E, int N, int U> INLINE void sum(const oari_cuda_sum &r)
         sum_vectors<E, N, 1>(r, i, step);
 }
 
-#define SUM_OF(NAME, N, U)                                              \
-    extern "C" __global__ void oari_sum_##NAME##_##N(oari_cuda_sum r)   \
-    {                                                                   \
-        sum<NAME, N, U>(r);                                             \
+} // namespace
+
+#define SUM_OF(NAME, N, U)                                            \
+    extern "C" __global__ void oari_sum_##NAME##_##N(oari_cuda_sum r) \
+    {                                                                 \
+        sum<NAME, N, U>(r);                                           \
     }
 
 SUM_OF(f32, 2, 4)
@@ -463,6 +568,9 @@ SUM_OF(bf16, 4, 2)
 SUM_OF(bf16, 8, 1)
 
 /* ---- copies -------------------------------------------------------------- */
+
+namespace
+{
 
 INLINE void copy_bytes(const oari_cuda_copy &c, const oari_cuda_piece &p,
                        uint64_t from, uint64_t end)
@@ -551,6 +659,8 @@ INLINE int piece_of(const oari_cuda_copy &c, uint64_t chunk)
     }
     return low;
 }
+
+} // namespace
 
 extern "C" __global__ void oari_copy(oari_cuda_copy c)
 {

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The backend `ipc`: every collective, dtype and operator gives the bits that
+ * the host gives, between processes that share a GPU. */
+#include "gpu/twin.h"
+
+/* ---- reductions ---------------------------------------------------------- */
+
+static const oar_coll reducing[] = { OAR_COLL_ALL_REDUCE, OAR_COLL_REDUCE,
+                                     OAR_COLL_REDUCE_SCATTER };
+
+static int check_operator(scene *s, oar_dtype dtype, oar_op op, int round)
+{
+    for (size_t k = 0; k < 3; k++) {
+        twin t = { .kind = reducing[k],
+                   .dtype = dtype,
+                   .op = op,
+                   .count = (size_t)(round % 2 == 0 ? 37 : 261),
+                   .root = round % s->ranks,
+                   .in_place = round / 2 % 2,
+                   .ragged = k == 2 && round % 3 == 0,
+                   .skew = (size_t)(round % 4 == 1 ? 3 : 0),
+                   .weight = 0.25 + s->rank };
+
+        if (twin_check(s, &t, NULL) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+static int reduce_everything(crew *c, int rank, void *arg)
+{
+    int round = 0;
+    scene s;
+
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    for (int op = 0; op < OAR_OP_COUNT; op++)
+        for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
+            oar_op o = OAR_OP((oar_op_kind)op, 1.5 - 0.75 * rank);
+
+            if (oar_op_check(o, (oar_dtype)d) == OAR_OK)
+                CREW_CHECK(c, rank,
+                           check_operator(&s, (oar_dtype)d, o, round++) == 0);
+        }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- moving -------------------------------------------------------------- */
+
+static const oar_coll moving[] = { OAR_COLL_BROADCAST, OAR_COLL_GATHER,
+                                   OAR_COLL_SCATTER, OAR_COLL_ALL_GATHER,
+                                   OAR_COLL_ALL_TO_ALL };
+static const size_t counts[] = { 0, 1, 7, 1000, 20011 };
+static const oar_dtype moved[] = { OAR_F32, OAR_U8, OAR_F64, OAR_BF16,
+                                   OAR_BOOL };
+
+static int check_moving(scene *s, oar_coll kind, int round)
+{
+    int alike = kind == OAR_COLL_BROADCAST;
+    twin t = { .kind = kind,
+               .dtype = moved[round % 5],
+               .count = counts[round / 5 % 5],
+               .root = round % s->ranks,
+               .in_place = kind != OAR_COLL_ALL_TO_ALL && round % 2,
+               .ragged = !alike && round / 2 % 2,
+               .skew = (size_t)(round % 7 < 3 ? round % 7 : 0) };
+
+    return twin_check(s, &t, NULL);
+}
+
+static int move_everything(crew *c, int rank, void *arg)
+{
+    scene s;
+
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    for (size_t k = 0; k < sizeof moving / sizeof *moving; k++)
+        for (int round = 0; round < 50; round++)
+            CREW_CHECK(c, rank, check_moving(&s, moving[k], round) == 0);
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- a long row ---------------------------------------------------------- */
+
+static twin any_twin(uint64_t *seed, int ranks)
+{
+    int k = (int)(crew_random(seed) % 8);
+    twin t = { .kind = k < 3 ? reducing[k] : moving[k - 3],
+               .dtype = (oar_dtype)(crew_random(seed) % OAR_DTYPE_COUNT),
+               .op =
+                   OAR_OP((oar_op_kind)(crew_random(seed) % OAR_OP_COUNT), 0.5),
+               .count = crew_random(seed) % 600,
+               .root = (int)(crew_random(seed) % (uint64_t)ranks),
+               .in_place = (int)(crew_random(seed) % 2),
+               .ragged = (int)(crew_random(seed) % 2),
+               .weight = 1 };
+
+    if (t.kind == OAR_COLL_ALL_TO_ALL)
+        t.in_place = 0;
+    if (t.kind == OAR_COLL_BROADCAST || t.kind == OAR_COLL_ALL_REDUCE ||
+        t.kind == OAR_COLL_REDUCE)
+        t.ragged = 0;
+    if (oar_op_check(t.op, t.dtype) != OAR_OK)
+        t.op = OAR_MAX;
+    return t;
+}
+
+static int do_a_thousand(crew *c, int rank, void *arg)
+{
+    uint64_t seed = 20261115; /* the same on all ranks */
+    scene s;
+
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    for (int i = 0; i < *(int *)arg; i++) {
+        twin t = any_twin(&seed, s.ranks);
+
+        if (oar_op_check(t.op, t.dtype) != OAR_OK)
+            continue;
+        CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
+    }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- running ------------------------------------------------------------- */
+
+static void on_ranks(crew_fn fn, void *arg, const char *what)
+{
+    static const int sizes[] = { 1, 2, 3, 4, 8 };
+
+    for (int i = 0; i < (twin_on_gpu() ? 5 : 4); i++) {
+        crew c;
+
+        crew_start(&c, sizes[i], fn, arg, "%s, %d ranks", what, sizes[i]);
+        for (int r = 0; r < sizes[i]; r++)
+            crew_expect(&c, r, 0);
+        crew_end(&c);
+    }
+}
+
+static void every_reduction_has_the_bits_of_the_host(void **state)
+{
+    on_ranks(reduce_everything, NULL, "every operator and dtype");
+}
+
+static void every_collective_moves_what_the_host_moves(void **state)
+{
+    on_ranks(move_everything, NULL, "every kind of moving");
+}
+
+static void a_thousand_mixed_operations_are_right(void **state)
+{
+    crew c;
+    int many = 1000;
+
+    crew_start(&c, 3, do_a_thousand, &many, "a thousand operations");
+    for (int r = 0; r < 3; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_reduction_has_the_bits_of_the_host),
+        cmocka_unit_test(every_collective_moves_what_the_host_moves),
+        cmocka_unit_test(a_thousand_mixed_operations_are_right),
+    };
+
+    setenv("STANDIN_DELAY_US", "20", 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
