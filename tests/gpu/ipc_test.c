@@ -3,6 +3,8 @@
  * the host gives, between processes that share a GPU. */
 #include "gpu/twin.h"
 
+enum { NO_TWO_GPUS = 77 };
+
 /* ---- reductions ---------------------------------------------------------- */
 
 static const oar_coll reducing[] = { OAR_COLL_ALL_REDUCE, OAR_COLL_REDUCE,
@@ -117,8 +119,27 @@ static int do_a_thousand(crew *c, int rank, void *arg)
     for (int i = 0; i < *(int *)arg; i++) {
         twin t = any_twin(&seed, s.ranks);
 
-        if (oar_op_check(t.op, t.dtype) != OAR_OK)
-            continue;
+        CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
+    }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- several GPUs -------------------------------------------------------- */
+
+static int use_two_gpus(crew *c, int rank, void *arg)
+{
+    uint64_t seed = 77;
+    scene s;
+
+    setenv("STANDIN_DEVICES", "2", 1);
+    if (oar_device_count(OAR_CUDA) < 2)
+        return NO_TWO_GPUS;
+    if (scene_open_on(&s, c, rank, "ipc", 2) != 0)
+        return 1;
+    for (int i = 0; i < 200; i++) {
+        twin t = any_twin(&seed, s.ranks);
+
         CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
     }
     scene_close(&s);
@@ -162,12 +183,35 @@ static void a_thousand_mixed_operations_are_right(void **state)
     crew_end(&c);
 }
 
+static void ranks_on_several_gpus_share_the_work(void **state)
+{
+    int skipped = 0;
+
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        crew c;
+
+        crew_start(&c, ranks, use_two_gpus, NULL, "%d ranks on two GPUs",
+                   ranks);
+        for (int r = 0; r < ranks; r++) {
+            int code = crew_wait(&c, r, CREW_PATIENCE_MS);
+
+            skipped |= code == NO_TWO_GPUS;
+            if (code != 0 && code != NO_TWO_GPUS)
+                crew_give_up(&c, "rank %d ended with %d", r, code);
+        }
+        crew_end(&c);
+    }
+    if (skipped)
+        skip();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_reduction_has_the_bits_of_the_host),
         cmocka_unit_test(every_collective_moves_what_the_host_moves),
         cmocka_unit_test(a_thousand_mixed_operations_are_right),
+        cmocka_unit_test(ranks_on_several_gpus_share_the_work),
     };
 
     setenv("STANDIN_DELAY_US", "20", 0);
