@@ -37,6 +37,7 @@
 #include <oarsong/dlpack.h>
 
 /* both */
+#include <oarsong/gpu.h>
 #include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>
