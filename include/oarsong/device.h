@@ -12,6 +12,9 @@
  * the call is about. Memory comes from cuMemAlloc, in the primary context of
  * the device, which is the one that CUDA's runtime, PyTorch and NCCL use.
  *
+ * What the driver refuses is OAR_E_GPU, in its words; a device that is not
+ * there, or the cpu where only a GPU makes sense, is OAR_E_DEVICE.
+ *
  * Threads: every function may be called by any thread. A child made by fork
  * cannot use a GPU that its parent has used: OAR_E_STATE.
  */
@@ -24,7 +27,7 @@ OAR_BEGIN_DECLS
 
 /* ---- which there are ----------------------------------------------------- */
 
-/* OAR_DEVICE(OAR_CUDA, 1), or OAR_DEVICE(OAR_CPU, 0). */
+/* oar_device_of(OAR_CUDA, 1), or oar_device_of(OAR_CPU, 0). */
 static inline oar_device oar_device_of(oar_device_kind kind, int index)
 {
     oar_device device;
@@ -62,25 +65,35 @@ OAR_OPTS_INIT(oar_device_properties);
 OAR_API oar_status oar_device_describe(oar_device device,
                                        oar_device_properties *properties);
 
+/* Whether the library's own kernels run there, which reduce, convert and move
+ * what is not in one piece: OAR_OK, or OAR_E_UNAVAILABLE with the reason (no
+ * nvcc when the library was built, a file that is not beside it). */
+OAR_API oar_status oar_device_kernels(oar_device device);
+
 /* The GPU that this thread means when it does not say which. Until it is set:
- * LOCAL_RANK (of the launcher) modulo the number of GPUs, else the first. It is
- * not CUDA's current device, which no call here changes. */
+ * LOCAL_RANK (of the launcher) modulo the number of GPUs, else the first, even
+ * where there is none. It is not CUDA's current device, which no call here
+ * changes. */
 OAR_API oar_status oar_device_set_current(oar_device device);
 OAR_API oar_device oar_device_current(void);
 
 /* ---- memory -------------------------------------------------------------- */
 
 /* Memory of that device, aligned to 256 bytes (cpu: 64), from a pool that
- * keeps what is freed. 0 bytes are fine. */
+ * keeps what is freed. 0 bytes are fine. Where the driver has no more it waits,
+ * up to a minute, for memory that was freed and that streams still use. */
 OAR_API oar_status oar_device_alloc(oar_device device, size_t bytes,
                                     void **memory);
 
 /* Gives it back, when what is on the stream by now has run: it is not handed
- * out again before. stream: the last to use it; NULL: the default stream, which
- * is behind all others but those made non-blocking. NULL memory is fine. */
+ * out again before. stream: the one of that device that was the last to use it;
+ * NULL: the default stream, which is behind all others but those made
+ * non-blocking (as those of oar_stream_create are). Others that use it must
+ * have ended, or the stream must wait for them. NULL memory is fine. */
 OAR_API void oar_device_free(oar_device device, void *memory, void *stream);
 
-/* Gives back to the driver what the pool keeps and nobody uses. */
+/* Gives back to the driver what the pool keeps and nobody uses. May wait until
+ * the device has run all that it has been given. */
 OAR_API oar_status oar_device_trim(oar_device device);
 
 typedef struct oar_device_usage {
@@ -99,9 +112,9 @@ OAR_API oar_status oar_pinned_alloc(size_t bytes, void **memory);
 OAR_API void oar_pinned_free(void *memory);
 
 /* Copies bytes, in the order of the stream. Host memory that is not pinned is
- * read, or written, before the call returns. Between two GPUs too. stream is
- * one of the device that is not the cpu (of `to` if neither is). cpu to cpu:
- * memcpy. */
+ * read, or written, before the call returns, which waits for the stream.
+ * Between two GPUs too. stream is one of the device that is not the cpu (of
+ * `to` if neither is). cpu to cpu: at once. */
 OAR_API oar_status oar_device_copy(void *to, oar_device to_device,
                                    const void *from, oar_device from_device,
                                    size_t bytes, void *stream);

@@ -71,6 +71,11 @@ static void describe(oari_exec *exec)
                                           .finished = call->finished,
                                           .canonical = call->canonical };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
+    if (call->kind >= OAR_COLL_SEND) { /* unless the engine knows better */
+        exec->post.source = call->root;
+        exec->post.got_tag = (uint64_t)(call->tag >= 0 ? call->tag : 0);
+        exec->post.got_bytes = oari_span_bytes(&call->out);
+    }
 }
 
 /* Whether it is time to compare over messages. */

@@ -117,8 +117,9 @@ void oari_foreign_abort(oar_group *group)
  * the engine has failed, because that is then why. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone)
 {
-    const oari_foreign *f =
-        group->foreign.ops != NULL ? &group->foreign : &group->gpu;
+    const oari_foreign *f = group->foreign.opened ? &group->foreign
+                            : group->gpu.opened   ? &group->gpu
+                                                  : &group->hosted;
     int64_t now = oari_now_ns(), since;
 
     if (f->gone_ns == NULL || f->ill_ns != 0)

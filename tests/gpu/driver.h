@@ -19,17 +19,17 @@ enum { ABORTED = 128 + SIGABRT, FAULTED = 128 + SIGSEGV };
 static oari_cuda cu;
 static oari_cu_context primary;
 
-#define OK(call) CREW_CHECK(c, rank, (call) == 0)
+#define OK(call)       CREW_CHECK(c, rank, (call) == 0)
 #define IS(code, call) CREW_CHECK(c, rank, (call) == (code))
-#define SO(condition) CREW_CHECK(c, rank, condition)
+#define SO(condition)  CREW_CHECK(c, rank, condition)
 
 static inline int load(void)
 {
     void *library = dlopen(getenv("OARSONG_CUDA_LIBRARY"), RTLD_NOW);
     if (!library)
         return -1;
-#define X(field, symbol, parameters)                       \
-    if (!(*(void **)&cu.field = dlsym(library, #symbol)))  \
+#define X(field, symbol, parameters)                      \
+    if (!(*(void **)&cu.field = dlsym(library, #symbol))) \
         return -1;
     OARI_CUDA_SYMBOLS(X)
 #undef X
@@ -108,11 +108,11 @@ static inline void expect(crew_fn fn, int code)
     crew_end(&c);
 }
 
-#define IN_A_PROCESS(name)                \
-    static void name(void **state)        \
-    {                                     \
-        (void)state;                      \
-        expect(run_##name, 0);            \
+#define IN_A_PROCESS(name)         \
+    static void name(void **state) \
+    {                              \
+        (void)state;               \
+        expect(run_##name, 0);     \
     }
 
 #endif

@@ -440,6 +440,8 @@ GPU_TEST(kernels_that_are_not_there_are_named)
     SO(says(oari_cuda_kernel(0, "nonesuch", "oari_move", &kernel),
             OAR_E_UNAVAILABLE, "nonesuch.fatbin"));
     SO(kernel == NULL);
+    DONE(oar_device_kernels(gpu));
+    SO(oar_device_kernels(cpu) == OAR_E_DEVICE);
     return 0;
 }
 
@@ -449,6 +451,8 @@ GPU_TEST(without_kernels_copies_without_gaps_still_work)
     oari_cuda_shape flat = { 1, &count };
 
     setenv("OARSONG_KERNELS", "/nonexistent", 1);
+    SO(says(oar_device_kernels(gpu), OAR_E_UNAVAILABLE,
+            "/nonexistent/elementwise.fatbin"));
     make_small(a.host, OAR_F32, ROOM, 4);
     PART(put(c, rank, &to));
     PART(put(c, rank, &a));

@@ -230,8 +230,7 @@ static int run_a_wait_compares_as_it_is_told(crew *c, int rank, void *arg)
     OK(cu.StreamSynchronize(stream));
     OK(cu.StreamWaitValue32(stream, memory, 1, AND));
     IS(OARI_CU_NOT_READY, cu.StreamQuery(stream));
-    IS(OARI_CU_INVALID_VALUE,
-       cu.StreamWaitValue32(stream, memory + 1, 2, GEQ));
+    IS(OARI_CU_INVALID_VALUE, cu.StreamWaitValue32(stream, memory + 1, 2, GEQ));
     IS(OARI_CU_INVALID_VALUE, cu.StreamWriteValue32(NULL, memory + 8, 2, 0));
     OK(cu.StreamWriteValue32(NULL, memory, 1, 0)); /* on another stream */
     OK(cu.StreamWaitValue32(stream, memory, 0xffffffff, GEQ)); /* wraps */
@@ -286,8 +285,8 @@ static int run_kernels_reach_device_memory(crew *c, int rank, void *arg)
     from = make_memory(sizeof values);
     to = make_memory(sizeof values);
     OK(cu.MemcpyHtoDAsync(from, values, sizeof values, NULL));
-    OK(start("probe_scale",
-             (void *[]){ &to, &from, &factor, &shift, &count }, NULL));
+    OK(start("probe_scale", (void *[]){ &to, &from, &factor, &shift, &count },
+             NULL));
     factor = NAN; /* the launch has its own */
     pair.from = to;
     pair.to = from;
@@ -309,11 +308,10 @@ static int run_kernels_are_found_by_file_and_name(crew *c, int rank, void *arg)
     IS(MISSING, cu.ModuleGetFunction(&function, module, "probe_scale"));
     OK(cu.ModuleUnload(module));
     IS(BAD_HANDLE, cu.ModuleGetFunction(&function, module, "probe_scale"));
-    IS(BAD_HANDLE, cu.LaunchKernel(&function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL,
-                                   NULL));
-    IS(OARI_CU_INVALID_VALUE,
-       cu.LaunchKernel(find_kernel("probe_scale"), 0, 1, 1, 1, 1, 1, 0, NULL,
-                       NULL, NULL));
+    IS(BAD_HANDLE,
+       cu.LaunchKernel(&function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    IS(OARI_CU_INVALID_VALUE, cu.LaunchKernel(find_kernel("probe_scale"), 0, 1,
+                                              1, 1, 1, 1, 0, NULL, NULL, NULL));
     IS(OARI_CU_INVALID_VALUE,
        cu.LaunchKernel(find_kernel("probe_scale"), 1, 1, 1, 1025, 1, 1, 0, NULL,
                        NULL, NULL));

@@ -145,12 +145,21 @@ static int run_rows_are_copied_with_their_pitches(crew *c, int rank, void *arg)
 {
     unsigned char from[3][5], back[3][2];
     oari_cu_memory memory;
-    oari_cu_copy2d in = { .from_kind = OARI_CU_HOST, .to_kind = OARI_CU_DEVICE,
-                          .from_host = from, .from_pitch = 5, .from_x = 1,
-                          .to_pitch = 7, .width = 2, .height = 3 };
-    oari_cu_copy2d out = { .from_kind = OARI_CU_DEVICE, .from_pitch = 7,
-                           .to_kind = OARI_CU_HOST, .to_host = back,
-                           .to_pitch = 2, .width = 2, .height = 3 };
+    oari_cu_copy2d in = { .from_kind = OARI_CU_HOST,
+                          .to_kind = OARI_CU_DEVICE,
+                          .from_host = from,
+                          .from_pitch = 5,
+                          .from_x = 1,
+                          .to_pitch = 7,
+                          .width = 2,
+                          .height = 3 };
+    oari_cu_copy2d out = { .from_kind = OARI_CU_DEVICE,
+                           .from_pitch = 7,
+                           .to_kind = OARI_CU_HOST,
+                           .to_host = back,
+                           .to_pitch = 2,
+                           .width = 2,
+                           .height = 3 };
     OK(begin());
     for (int i = 0; i < 15; i++)
         from[i / 5][i % 5] = (unsigned char)i;

@@ -188,3 +188,12 @@ oar_status oari_cuda_launch(int device, oari_cu_function function,
     oari_cuda_leave();
     return oari_cuda_check(result, "start a kernel");
 }
+
+oar_status oar_device_kernels(oar_device device)
+{
+    oari_cu_function function;
+
+    OARI_TRY(oari_cuda_only(device, "kernels"));
+    return oari_cuda_kernel(device.index, "elementwise", "oari_move",
+                            &function);
+}

@@ -202,24 +202,27 @@ int cuDeviceGetAttribute(int *value, int attribute, oari_cu_device device)
     if (attribute < 1 || attribute > 200)
         return OARI_CU_INVALID_VALUE;
     switch (attribute) {
-    case 1: *value = 1024; break;        /* threads of a block */
-    case 10: *value = 32; break;         /* of a warp */
-    case 16: *value = 4; break;          /* multiprocessors */
-    case 33: *value = 0; break;          /* PCI bus, device, domain */
+    case 1: *value = 1024; break; /* threads of a block */
+    case 10: *value = 32; break;  /* of a warp */
+    case 16: *value = 4; break;   /* multiprocessors */
+    case 33: *value = 0; break;   /* PCI bus, device, domain */
     case 34: *value = device + 1; break;
-    case 39: *value = 2048; break;       /* threads of a multiprocessor */
-    case 75: *value = 9; break;          /* compute capability */
+    case 39: *value = 2048; break; /* threads of a multiprocessor */
+    case 75: *value = 9; break;    /* compute capability */
     case 76: *value = 0; break;
-    case 5:  /* blocks of a grid */
-    case 2: case 3: case 4: *value = 1024; break;
-    case 19: /* maps host memory */
-    case 40: /* copy engines */
-    case 41: /* one address space */
-    case 78: /* stream priorities */
+    case 5: /* blocks of a grid */
+    case 2:
+    case 3:
+    case 4: *value = 1024; break;
+    case 19:  /* maps host memory */
+    case 40:  /* copy engines */
+    case 41:  /* one address space */
+    case 78:  /* stream priorities */
     case 122: /* values on streams */
     case 123: *value = 1; break;
-    default: *value = 0; /* 91 too: registered memory has an address of its own
-                            on the device */
+    default:
+        *value = 0; /* 91 too: registered memory has an address of its own
+                       on the device */
     }
     return OARI_CU_SUCCESS;
 }

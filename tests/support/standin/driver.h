@@ -51,7 +51,7 @@ extern pthread_cond_t standin_moved;
 _Noreturn STANDIN_API void standin_die(const char *format, ...)
     __attribute__((format(printf, 1, 2)));
 STANDIN_API long standin_setting(const char *name, long otherwise);
-int64_t standin_now_ns(void);
+STANDIN_API int64_t standin_now_ns(void);
 
 /* ---- operations (stream.c) ----------------------------------------------- */
 
@@ -66,8 +66,8 @@ typedef struct stream stream;
 struct context {
     int device;
     int retained;
-    unsigned peers;     /* bit of each device it may reach */
-    stream *standard;   /* the default stream */
+    unsigned peers;   /* bit of each device it may reach */
+    stream *standard; /* the default stream */
 };
 
 /* Puts fn(arg) onto the stream (NULL: the default one of that context), behind
@@ -80,7 +80,7 @@ STANDIN_API operation *standin_put(stream *s, operation_fn fn, void *arg,
 STANDIN_API void standin_release(operation *op);
 void standin_release_locked(operation *op);
 operation *standin_keep_locked(operation *op); /* one more reference */
-int standin_is_done(const operation *op); /* locked */
+int standin_is_done(const operation *op);      /* locked */
 int64_t standin_ended_ns(const operation *op);
 /* Waits for it, and releases it. */
 STANDIN_API void standin_finish(operation *op);
@@ -111,7 +111,8 @@ typedef enum block_kind {
     BLOCK_DEVICE,
     BLOCK_PEER,      /* of another process, through IPC */
     BLOCK_PINNED,    /* host memory of ours; its address is the host's */
-    BLOCK_REGISTERED /* host memory of the caller's; has an address of its own */
+    BLOCK_REGISTERED /* host memory of the caller's; has an address of its own
+                      */
 } block_kind;
 
 /* At the end of the memfd of device memory: who else maps it. */

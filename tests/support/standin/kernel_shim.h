@@ -37,9 +37,9 @@ extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 #endif
 #define __device__
 #define __host__
-#define __restrict__       __restrict
-#define __forceinline__    inline
-#define __noinline__       __attribute__((noinline))
+#define __restrict__ __restrict
+#define __forceinline__ inline
+#define __noinline__    __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 
@@ -134,8 +134,7 @@ void run(void (*function)(void), void *const *argument, const unsigned grid[3],
         for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++)
                 for (threadIdx.z = 0; threadIdx.z < block[2]; threadIdx.z++)
-                    for (threadIdx.y = 0; threadIdx.y < block[1];
-                         threadIdx.y++)
+                    for (threadIdx.y = 0; threadIdx.y < block[1]; threadIdx.y++)
                         for (threadIdx.x = 0; threadIdx.x < block[0];
                              threadIdx.x++)
                             call(typed, argument,

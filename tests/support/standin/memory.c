@@ -425,8 +425,8 @@ static int tell(const block *b, int attribute, uint64_t address, void *value)
     switch (attribute) {
     case 1: *(void **)value = b->owner; break;
     case 2:
-        *(unsigned *)value = b->kind >= BLOCK_PINNED ? OARI_CU_HOST
-                                                     : OARI_CU_DEVICE;
+        *(unsigned *)value =
+            b->kind >= BLOCK_PINNED ? OARI_CU_HOST : OARI_CU_DEVICE;
         break;
     case 3: *(uint64_t *)value = address; break;
     case 4:

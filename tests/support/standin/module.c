@@ -208,8 +208,9 @@ int cuLaunchKernel(oari_cu_function function, unsigned grid_x, unsigned grid_y,
                    oari_cu_stream stream_handle, void **parameters,
                    void **extra)
 {
-    const unsigned size[6] = { grid_x,  grid_y,  grid_z,
-                               block_x, block_y, block_z };
+    const unsigned size[6] = {
+        grid_x, grid_y, grid_z, block_x, block_y, block_z
+    };
     context *c;
     int bad = standin_enter(&c);
     if (bad)

@@ -58,13 +58,17 @@ endfunction()
 file(GLOB standin_driver CONFIGURE_DEPENDS ${standin}/*.c)
 list(FILTER standin_driver EXCLUDE REGEX "/nccl[a-z_]*\\.c$")
 oarsong_standin(cuda ${standin_driver} ${standin_sources})
+file(GLOB standin_nccl CONFIGURE_DEPENDS ${standin}/nccl*.c)
+oarsong_standin(nccl ${standin_nccl})
+target_link_libraries(standin_nccl PRIVATE standin_cuda)
 
 # The tests of a folder find the stand-ins where they look for the real ones.
 function(oarsong_use_standins folder)
     file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
     foreach(source IN LISTS sources)
         get_filename_component(name ${source} NAME_WE)
-        add_dependencies(test_${folder}_${name} standin_cuda)
+        add_dependencies(test_${folder}_${name} standin_cuda
+            standin_nccl)
         set_property(TEST ${folder}/${name} APPEND PROPERTY ENVIRONMENT
             OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
             OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so

@@ -83,8 +83,8 @@ static void add_after(operation *op, operation *earlier)
 {
     if (!earlier || earlier->done)
         return;
-    op->after = realloc(op->after,
-                        sizeof *op->after * (size_t)(op->after_count + 1));
+    op->after =
+        realloc(op->after, sizeof *op->after * (size_t)(op->after_count + 1));
     op->after[op->after_count++] = earlier;
     earlier->refs++;
 }
