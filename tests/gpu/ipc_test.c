@@ -106,6 +106,8 @@ static twin any_twin(uint64_t *seed, int ranks)
         t.ragged = 0;
     if (oar_op_check(t.op, t.dtype) != OAR_OK)
         t.op = OAR_MAX;
+    if (oar_op_check(t.op, t.dtype) != OAR_OK) /* some are only moved */
+        t.dtype = OAR_BF16;
     return t;
 }
 
