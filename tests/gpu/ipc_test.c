@@ -106,6 +106,8 @@ static twin any_twin(uint64_t *seed, int ranks)
         t.ragged = 0;
     if (oar_op_check(t.op, t.dtype) != OAR_OK)
         t.op = OAR_MAX;
+    if (oar_op_check(t.op, t.dtype) != OAR_OK) /* some are only moved */
+        t.dtype = OAR_BF16;
     return t;
 }
 
@@ -142,6 +144,52 @@ static int use_two_gpus(crew *c, int rank, void *arg)
 
         CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
     }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- large --------------------------------------------------------------- */
+
+static const size_t huge = ((size_t)1 << 31) + 77; /* bytes */
+
+static int byte_is(scene *s, const unsigned char *memory, size_t at, int value)
+{
+    unsigned char byte = 0;
+
+    return twin_copy(s, &byte, oar_device_of(OAR_CPU, 0), memory + at, s->gpu,
+                     1) == OAR_OK &&
+           byte == value;
+}
+
+static int move_huge(crew *c, int rank, void *arg)
+{
+    oar_span in = oar_span_of(NULL, huge, OAR_U8), out;
+    oar_call_opts o = oar_call_opts_init();
+    size_t places[] = { 0, huge / 2, huge - 1 };
+    scene s;
+
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    o.stream = s.stream;
+    in.device = s.gpu;
+    out = in;
+    out.count = huge * (size_t)s.ranks;
+    CREW_CHECK(c, rank, oar_device_alloc(s.gpu, in.count, &in.data) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_device_alloc(s.gpu, out.count, &out.data) == OAR_OK);
+    CREW_CHECK(c, rank, oar_device_fill(in, 1 + rank, s.stream) == OAR_OK);
+    CREW_CHECK(c, rank, oar_all_gather(s.group, in, out, &o, NULL) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(s.group, in, OAR_SUM, &o, NULL) == OAR_OK);
+    for (int i = 0; i < 3; i++) {
+        CREW_CHECK(c, rank, byte_is(&s, in.data, places[i], 3));
+        for (int r = 0; r < s.ranks; r++)
+            CREW_CHECK(
+                c, rank,
+                byte_is(&s, out.data, huge * (size_t)r + places[i], 1 + r));
+    }
+    oar_device_free(s.gpu, in.data, s.stream);
+    oar_device_free(s.gpu, out.data, s.stream);
     scene_close(&s);
     return 0;
 }
@@ -205,6 +253,18 @@ static void ranks_on_several_gpus_share_the_work(void **state)
         skip();
 }
 
+static void more_than_two_gib_are_no_different(void **state)
+{
+    crew c;
+
+    if (!twin_on_gpu()) /* no memory and no time for that elsewhere */
+        skip();
+    crew_start(&c, 2, move_huge, NULL, "more than 2 GiB");
+    for (int r = 0; r < 2; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +272,7 @@ int main(void)
         cmocka_unit_test(every_collective_moves_what_the_host_moves),
         cmocka_unit_test(a_thousand_mixed_operations_are_right),
         cmocka_unit_test(ranks_on_several_gpus_share_the_work),
+        cmocka_unit_test(more_than_two_gib_are_no_different),
     };
 
     setenv("STANDIN_DELAY_US", "20", 0);
