@@ -6,7 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
+
+#include <oarsong/tensor.h>
 
 #include "base/dtype.h"
 #include "numbers.h"
