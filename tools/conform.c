@@ -24,9 +24,11 @@ static void go_through(desk *d)
 {
     conform_barriers(d, d->world, "world");
     conform_collectives(d, d->world, "world", 0);
-    conform_bytes(d, d->world, "world");
     conform_messages(d);
-    conform_odd_messages(d);
+    if (!d->s->gpu) { /* what is of the host only */
+        conform_bytes(d, d->world, "world");
+        conform_odd_messages(d);
+    }
     conform_groups(d);
     conform_in_flight(d);
 }
@@ -49,10 +51,17 @@ static oar_status be_rank(oar_group *group, void *arg)
     d.in_barriers = 0;
     d.shared = shared;
     d.private = calloc(1, ROOM);
-    if (d.private != NULL)
+    if (d.private != NULL && s->gpu)
+        status = gpu_open(&d);
+    if (status == OAR_OK && s->gpu)
+        status = gpu_abilities(s);
+    if (d.private != NULL && status == OAR_OK)
         go_through(&d);
+    gpu_close(&d);
     free(d.private);
     oar_shared_free(shared);
+    if (status != OAR_OK)
+        return status;
     if (d.broken)
         return oar_group_fault(group, NULL);
     return d.private != NULL ? OAR_OK : OAR_E_NOMEM;
@@ -167,7 +176,10 @@ static int usage(FILE *to)
         "  --dtype D     only this one, e.g. bf16\n"
         "  --algo A      force an algorithm by name\n"
         "  --seed S      other numbers\n"
-        "  --device D    cpu\n"
+        "  --device D    cpu, or cuda: buffers on a GPU, with the backend "
+        "nccl, "
+        "ipc or hybrid\n                (any other: with "
+        "OARSONG_ENABLE_GPU_FALLBACK=1, through the host)\n"
         "  --format F    text or json (text)\n");
     return to == stdout ? TOOL_OK : TOOL_USAGE;
 }
@@ -220,9 +232,10 @@ static int read_option(settings *s, const char *name, const char *value)
         good = read_kind(value, &s->only_kind);
     else if (strcmp(name, "--format") == 0)
         good = read_format(value, &s->json);
-    else if (strcmp(name, "--device") == 0)
-        good = strcmp(value, "cpu") == 0;
-    else
+    else if (strcmp(name, "--device") == 0) {
+        s->gpu = strcmp(value, "cuda") == 0;
+        good = s->gpu || strcmp(value, "cpu") == 0;
+    } else
         good = 0;
     return good;
 }
@@ -305,7 +318,8 @@ int tool_conform(int argc, char **argv)
         return usage(stderr);
     if (s.file == NULL && tool_wants_mpirun(s.backend))
         return run_by_mpirun(&s, argc, argv);
-    if (oar_backend_available(s.backend, &caps) != OAR_OK)
+    /* the ranks are forked, and a GPU is not to be used before */
+    if (!s.gpu && oar_backend_available(s.backend, &caps) != OAR_OK)
         return tool_failed("conform");
     s.can = caps.can;
     s.ledger = make_ledger(s.ranks, s.file);

@@ -119,6 +119,7 @@ typedef struct settings {
     const char *file; /* of the ledger; NULL: we start the ranks */
     int rank;         /* of a job; 0 where we start the ranks */
     int ranks, quick, json, only_kind, only_dtype; /* -1: all */
+    int gpu;                                       /* buffers on a GPU */
     int tight; /* the pass with thresholds that small sizes cross */
     uint64_t seed;
     uint32_t can; /* the backend's OAR_CAN_ bits */
@@ -135,13 +136,17 @@ typedef struct desk {
     size_t turn; /* which variants come next */
     size_t room; /* bytes of each of the areas below */
     unsigned char *shared, *private;
-    int in_barriers; /* barriers this rank has gone through */
-    int broken;      /* the group is; nothing more can be tried */
+    unsigned char *on_gpu; /* as much on a GPU: for each of them; or NULL */
+    oar_device gpu;
+    void *stream, *other; /* on which calls are made, and results fetched */
+    int in_barriers;      /* barriers this rank has gone through */
+    int broken;           /* the group is; nothing more can be tried */
 } desk;
 
 /* A trial on one group, with its buffers. */
 typedef struct job {
     trial t;
+    const desk *d;
     oar_group *group;
     int rank, size; /* in that group */
     uint64_t seed;
@@ -225,7 +230,7 @@ double float_ulp(oar_dtype dtype, double at);
 void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
                  int slots);
 void job_fill(job *j); /* again, for the next start */
-oar_status job_post(job *j, const oar_call_opts *opts, oar_work **work);
+oar_status job_post(const job *j, const oar_call_opts *opts, oar_work **work);
 
 /* Compares what is in the buffers and notes what is wrong. */
 void job_check(desk *d, const job *j);
@@ -268,6 +273,20 @@ void note_wanted(desk *d, oar_status status, oar_status wanted,
 void note_describe(const trial *t, char *text, size_t bytes);
 const char *kind_name(kind k);
 int kind_typed(kind k);
+
+/* ---- conform_gpu.c: the same on device memory -----------------------------
+ * Buffers are filled and compared on the host; each has its like on the GPU,
+ * guards included. */
+
+oar_status gpu_open(desk *d);
+/* What the backend can do with device memory, into s->can. */
+oar_status gpu_abilities(settings *s);
+void gpu_close(desk *d);
+/* The buffers of the job, to the GPU and back; on the host: nothing. */
+void gpu_bring(const job *j);
+void gpu_fetch(const job *j);
+/* The span that a call is given. */
+oar_span gpu_span(const job *j, oar_span span);
 
 /* ---- what is tried --------------------------------------------------------
  */

@@ -180,7 +180,16 @@ static void count_call(void *arg, oar_status status)
     atomic_fetch_add((_Atomic int *)arg, status == OAR_OK ? 1 : 1000);
 }
 
-static trial trial_of(int i)
+/* An engine for GPUs may not have every dtype. */
+static oar_dtype dtype_of(const desk *d, kind k, int i)
+{
+    int all = !d->s->gpu || (d->s->can & OAR_CAN_ORDER) != 0;
+
+    return all || !kind_folds(k) ? (oar_dtype)(i * 5 % OAR_DTYPE_COUNT)
+                                 : OAR_F32;
+}
+
+static trial trial_of(const desk *d, int i)
 {
     static const kind kinds[] = { K_ALL_REDUCE, K_BROADCAST,      K_ALL_GATHER,
                                   K_REDUCE,     K_REDUCE_SCATTER, K_ALL_TO_ALL,
@@ -190,7 +199,7 @@ static trial trial_of(int i)
     size_t count = counts[i % 6];
 
     return (trial){ .kind = k,
-                    .dtype = (oar_dtype)(i * 5 % OAR_DTYPE_COUNT),
+                    .dtype = dtype_of(d, k, i),
                     .count = k >= K_GATHER && count > 200 ? 200 : count,
                     .where = (where)(i % WHERES),
                     .how = ASYNC,
@@ -202,7 +211,7 @@ static trial trial_of(int i)
 static int post_all(desk *d, crowd *c)
 {
     for (int i = 0; i < JOBS; i++) {
-        trial t = trial_of(i);
+        trial t = trial_of(d, i);
         job_prepare(d, &c->job[i], &t, c->group[i % 3], i, JOBS);
     }
     for (int i = 0; i < JOBS; i++)

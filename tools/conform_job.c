@@ -191,16 +191,16 @@ void job_fill(job *j)
 
     if (j->out.count > 0)
         memset(j->out.data, 0x5a, j->out.count * size);
-    if (j->t.kind == K_BROADCAST && j->rank != j->t.root)
-        return;
-    if (into.count > 0)
+    if (into.count > 0 && (j->t.kind != K_BROADCAST || j->rank == j->t.root))
         value_fill(j, j->rank, 0, into.count, into.data);
+    gpu_bring(j);
 }
 
 void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
                  int slots)
 {
     j->t = *t;
+    j->d = d;
     j->group = group;
     j->rank = oar_group_rank(group);
     j->size = oar_group_size(group);
@@ -226,7 +226,7 @@ static const size_t *counts_of(const job *j, const size_t *counts)
     return shapes[j->t.kind].rooted && j->rank != j->t.root ? NULL : counts;
 }
 
-static oar_status post_ragged(job *j, const oar_call_opts *opts,
+static oar_status post_ragged(const job *j, const oar_call_opts *opts,
                               oar_work **work)
 {
     const size_t *in = counts_of(j, j->in_counts);
@@ -247,7 +247,7 @@ static oar_status post_ragged(job *j, const oar_call_opts *opts,
     }
 }
 
-oar_status job_post(job *j, const oar_call_opts *opts, oar_work **work)
+static oar_status post(const job *j, const oar_call_opts *opts, oar_work **work)
 {
     oar_group *g = j->group;
     int root = j->t.root;
@@ -268,6 +268,17 @@ oar_status job_post(job *j, const oar_call_opts *opts, oar_work **work)
     case K_ALL_TO_ALL: return oar_all_to_all(g, j->in, j->out, opts, work);
     default: return post_ragged(j, opts, work);
     }
+}
+
+oar_status job_post(const job *j, const oar_call_opts *opts, oar_work **work)
+{
+    oar_call_opts o = opts != NULL ? *opts : oar_call_opts_init();
+    job there = *j;
+
+    o.stream = j->d->stream;
+    there.in = gpu_span(j, j->in);
+    there.out = gpu_span(j, j->out);
+    return post(&there, &o, work);
 }
 
 /* ---- the comparison -------------------------------------------------------
@@ -293,6 +304,7 @@ void job_check(desk *d, const job *j)
     const shape *s = &shapes[j->t.kind];
     size_t bytes = j->out.count * oar_dtype_size(j->t.dtype);
 
+    gpu_fetch(j);
     if (s->out == ALL)
         check_parts(d, j);
     else if (j->t.kind == K_BROADCAST)

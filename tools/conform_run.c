@@ -101,8 +101,12 @@ static void run_batched(desk *d, job *j)
     for (int i = 0; i < SIDE; i++)
         side[i] = j->rank + 1;
     if (!note_status(d, post_batch(d, j, side, one_handle ? &work : NULL),
-                     "the batch"))
+                     "the batch")) {
+        if (work != NULL) /* the rest of it is under way */
+            oar_work_wait(work);
+        oar_work_release(work);
         return;
+    }
     if (work == NULL || note_status(d, oar_work_wait(work), "the batch's work"))
         job_check(d, j);
     oar_work_release(work);

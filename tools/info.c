@@ -156,9 +156,37 @@ static void print_memory(void)
 /* ---- what works -----------------------------------------------------------
  */
 
+static void print_gpu(int index)
+{
+    oar_device device = oar_device_of(OAR_CUDA, index);
+    oar_device_properties p = oar_device_properties_init();
+    const double gib = 1 << 30;
+
+    printf("%-10s %-8s ", "", oar_device_text(device).text);
+    if (oar_device_describe(device, &p) != OAR_OK) {
+        printf("does not work: %s\n", oar_last_error_text());
+        return;
+    }
+    printf("%s at %s, capability %d.%d, %d processors, %.1f of %.1f GiB free; "
+           "driver of CUDA %d.%d; ",
+           p.name, p.bus, p.major, p.minor, p.processors,
+           (double)p.free_bytes / gib, (double)p.memory_bytes / gib,
+           p.driver_version / 1000, p.driver_version % 1000 / 10);
+    if (oar_device_kernels(device) == OAR_OK)
+        printf("our kernels work\n");
+    else
+        printf("our kernels do not: %s\n", oar_last_error_text());
+}
+
 static void print_devices(void)
 {
+    int count = oar_device_count(OAR_CUDA);
+
     printf("devices    cpu\n");
+    if (count == 0 && oar_device_available(OAR_CUDA) != OAR_OK)
+        printf("%-10s %-8s does not: %s\n", "", "cuda", oar_last_error_text());
+    for (int i = 0; i < count; i++)
+        print_gpu(i);
 }
 
 static void print_abilities(uint32_t can)
@@ -264,10 +292,11 @@ int tool_info(int argc, char **argv)
 {
     if (argc > 1) {
         int help = strcmp(argv[1], "--help") == 0;
-        fprintf(help ? stdout : stderr,
-                "oarsong info\n\nPrints the version, the machine, which "
-                "backends work here and why others do not,\nand the "
-                "environment's settings.\n");
+        fprintf(
+            help ? stdout : stderr,
+            "oarsong info\n\nPrints the version, the machine, which GPUs and "
+            "backends work here and why others do\nnot, and the "
+            "environment's settings.\n");
         return help ? TOOL_OK : TOOL_USAGE;
     }
     print_library();

@@ -77,6 +77,10 @@ typedef struct oar_backend_env {
                            one that is gone may have had it */
     int64_t timeout_ms; /* for open; below 0: for ever */
     const struct oari_open *core; /* in-tree only */
+    int device;     /* an engine for GPUs: which one is this rank's */
+    void *stream;   /* and the stream to work on; NULL: one of its own */
+    const void *id; /* NCCL's, of 128 bytes, if the caller gave one */
+    void *split;    /* what the split of the parent's engine made; or NULL */
 } oar_backend_env;
 
 /* What a backend's messages can do, in oar_backend_caps.can. */
@@ -85,6 +89,8 @@ enum {
     OAR_CAN_PROBE = 1 << 1,       /* see a message without taking it */
     OAR_CAN_SYNCHRONOUS = 1 << 2, /* a send that waits for its receive */
     OAR_CAN_MEMORY = 1 << 3,      /* ranks reach each other's memory */
+    OAR_CAN_ORDER = 1 << 5,  /* an engine for GPUs: it combines in the order of
+                                ranks, as `canonical` asks */
     OAR_WANTS_LINKS = 1 << 4 /* not what it can do: the core is to make links of
                                 its own beside it (as the backend native does),
                                 which find peers that are gone, tell faults and
@@ -135,12 +141,24 @@ typedef struct oar_collective {
     int ragged;  /* parts of any size: also where a rank has no counts */
     int awaited; /* its caller comes with `lend` at once: who has that need not
                     let anybody else work on it. Ranks may differ in it. */
+    /* of an engine for GPUs */
+    int64_t tag;    /* of a send or receive; -1: any. The peer is root */
+    void *stream;   /* the caller's */
+    void *ready;    /* event: the buffers may be used once it has come; NULL:
+                       at once */
+    void *finished; /* event to be recorded behind what was started */
+    int canonical;  /* of an engine with OAR_CAN_ORDER: in the order of ranks */
 } oar_collective;
 
 /* Starts it; `done` is completed like a message (its data is not used). The
  * call and what it points to live until then. Ranks post in the same order;
  * several may be under way. What reaches it: calls that `takes` takes, without
- * `canonical`, of a known size, for which no algorithm is forced. */
+ * `canonical`, of a known size, for which no algorithm is forced.
+ *
+ * An engine for GPUs (caps.devices) gets the calls on device memory, sends and
+ * receives too, and no others. It works on a stream, which first has to wait
+ * for `ready`; `done` is set when everything is on the stream, with `finished`
+ * recorded behind it. The core looks when that comes. */
 typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
                                   oar_transfer *done);
 
@@ -200,6 +218,19 @@ typedef struct oar_backend_ops {
      * drive. What is done the next progress says; abort must bring it out.
      * (optional, with OAR_WANTS_LINKS) */
     void (*lend)(void *self);
+
+    /* Engines for GPUs. Between batch(self, 1) and batch(self, 0) calls are
+     * posted that wait for each other: nothing may wait for one of them before
+     * the last is there. (optional) */
+    oar_status (*batch)(void *self, int open);
+
+    /* Engines for GPUs: begins one for those ranks of this group that give the
+     * same colour (below 0: none), ordered by key. Every rank calls it. What it
+     * gives goes to the open of the new group (oar_backend_env.split), or comes
+     * back as drop(made). May block as open does. (optional, both or none: a
+     * new one is opened) */
+    oar_status (*split)(void *self, int colour, int key, void **made);
+    void (*drop)(void *made);
 
     /* (in-tree only, NULL otherwise) */
     struct oari_board *(*board)(void *self);

@@ -7,11 +7,13 @@
  * sites named.
  *
  * opts may be NULL. work == NULL: the call returns when the result is in place
- * (device memory: when it is ordered on the stream). work != NULL: the call
- * returns at once and gives a handle; the buffers belong to the operation until
- * the handle is done. Operations on one group may be done in another order than
- * they were posted, as their data allows; a barrier is done after everything
- * that was posted before it.
+ * (device memory: when it is ordered on the stream: what is put on the stream
+ * later finds the result, what was put there before is done when the operation
+ * begins). work != NULL: the call returns at once and gives a handle; the
+ * buffers belong to the operation until the handle is done, or, on a stream,
+ * until oar_work_order. Operations on one group may be done in another order
+ * than they were posted, as their data allows; a barrier is done after
+ * everything that was posted before it.
  *
  * Each is a macro over a function `oar_..._at` that takes the call site.
  *
@@ -39,7 +41,8 @@ typedef struct oar_call_opts {
     int64_t timeout_ms; /* 0: the group's; below 0: none */
     const char *label;  /* shown in errors and records; kept by pointer, so
                            make it a literal or let it outlive the group */
-    void *stream;       /* device memory: the stream to order on */
+    void *stream;       /* device memory: the stream to order on; NULL:
+                           oar_stream_current() (device.h) */
     double weight;      /* this rank's, for OAR_WEIGHTED_MEAN; may be 0 as long
                            as not all are (then the result is 0) */
     int canonical;      /* 1: combine in the order of ranks whatever it costs,

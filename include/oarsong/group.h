@@ -23,6 +23,7 @@
 #ifndef OARSONG_GROUP_H
 #define OARSONG_GROUP_H
 
+#include <oarsong/span.h>
 #include <oarsong/store.h>
 
 OAR_BEGIN_DECLS
@@ -51,6 +52,13 @@ typedef struct oar_group_opts {
                               as a warning (log.h), with who is missing and what
                               each did last; 0: OARSONG_STALL_MS, else 30 s;
                               below 0: never */
+    /* of a group with an engine for GPUs (backend "nccl", "ipc", "hybrid",
+       "cpu:native,cuda:nccl"): */
+    const oar_device *device; /* this rank's; NULL: oar_device_current() */
+    void *stream;        /* on which its collectives run; NULL: one of its own
+                            beside the caller's */
+    const void *nccl_id; /* 128 bytes that all ranks give alike; NULL: made by
+                            rank 0, and told through the store */
 } oar_group_opts;
 OAR_OPTS_INIT(oar_group_opts);
 

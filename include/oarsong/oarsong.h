@@ -11,6 +11,7 @@
 #include <oarsong/memory.h>
 #include <oarsong/span.h>
 #include <oarsong/shared.h>
+#include <oarsong/device.h>
 
 /* ranks: knows spans, not tensors */
 #include <oarsong/store.h>
@@ -19,6 +20,7 @@
 #include <oarsong/collective.h>
 #include <oarsong/p2p.h>
 #include <oarsong/backend.h>
+#include <oarsong/nccl.h>
 #include <oarsong/autopsy.h>
 #include <oarsong/recorder.h>
 #include <oarsong/launch.h>
@@ -35,6 +37,7 @@
 #include <oarsong/dlpack.h>
 
 /* both */
+#include <oarsong/gpu.h>
 #include <oarsong/reducer.h>
 #include <oarsong/ddp.h>
 #include <oarsong/syncbn.h>

@@ -36,7 +36,8 @@ OAR_BEGIN_DECLS
     X(OAR_E_SHAPE, 18, "shapes do not fit")                    \
     X(OAR_E_DTYPE, 19, "wrong dtype")                          \
     X(OAR_E_DEVICE, 20, "wrong device")                        \
-    X(OAR_E_INTERNAL, 21, "a bug in Oarsong")
+    X(OAR_E_INTERNAL, 21, "a bug in Oarsong")                  \
+    X(OAR_E_GPU, 22, "a GPU call failed")
 
 typedef enum oar_status {
 #define X(name, value, text) name = value,

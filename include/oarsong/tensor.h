@@ -104,6 +104,19 @@ OAR_API oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 OAR_API oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype,
                                   oar_shape shape, const void *data);
 
+/* On a device: cuda:1, say. Such a tensor can be filled, copied, read and
+ * written, cast, made contiguous, added and scaled, shared by DLPack, and given
+ * to collectives; it has no gradient, and every other operation refuses it
+ * (OAR_E_DEVICE). All is in the order of the thread's current stream
+ * (device.h); what reads numbers to the host waits for it. */
+OAR_API oar_tensor *oar_empty_on(oar_tape *tape, oar_device device,
+                                 oar_dtype dtype, oar_shape shape);
+
+/* A copy on that device, row by row; also from a GPU to another, and back. Not
+ * recorded: of what wants a gradient OAR_E_DEVICE. */
+OAR_API oar_tensor *oar_to(oar_tape *tape, const oar_tensor *a,
+                           oar_device device);
+
 /* Uniform in [low, high), integers too, or normal, floats only. The numbers
  * depend only on seed and position: the same whatever the number of ranks,
  * threads or calls. */
@@ -127,6 +140,7 @@ OAR_API void oar_tensor_release(oar_tensor *tensor); /* NULL is fine */
 
 OAR_API oar_shape oar_tensor_shape(const oar_tensor *tensor);
 OAR_API oar_dtype oar_tensor_dtype(const oar_tensor *tensor);
+OAR_API oar_device oar_tensor_device(const oar_tensor *tensor);
 OAR_API int64_t oar_tensor_count(const oar_tensor *tensor); /* elements */
 OAR_API int64_t oar_tensor_stride(const oar_tensor *tensor, int dim);
 OAR_API int oar_tensor_is_contiguous(const oar_tensor *tensor);
@@ -173,6 +187,9 @@ OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
  * so that peers on the host can reach it. Gives one reference. */
 OAR_API oar_status oar_storage_create(size_t bytes, int shared,
                                       oar_storage **storage);
+/* The same on a device. */
+OAR_API oar_status oar_storage_create_on(oar_device device, size_t bytes,
+                                         oar_storage **storage);
 OAR_API oar_storage *oar_storage_retain(oar_storage *storage);
 OAR_API void oar_storage_release(oar_storage *storage);
 OAR_API size_t oar_storage_bytes(const oar_storage *storage);

@@ -19,6 +19,12 @@ typedef struct oar_work oar_work;
  * Any thread; several may wait for one operation. OAR_E_ARG for NULL. */
 OAR_API oar_status oar_work_wait(oar_work *work);
 
+/* Device memory: what comes on the stream from now on waits for the operation;
+ * the host waits only until it has been started. NULL: oar_stream_current().
+ * Failures that come later are the group's (oar_group_fault). Of host memory:
+ * like oar_work_wait. */
+OAR_API oar_status oar_work_order(oar_work *work, void *stream);
+
 /* Says in *done whether it is done, without waiting; if so, returns its
  * status. Drives it a little. Any thread. */
 OAR_API oar_status oar_work_test(oar_work *work, int *done);

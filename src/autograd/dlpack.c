@@ -2,6 +2,7 @@
 /* dlpack: tensors in and out without a copy. What goes out holds a reference to
  * the storage until its deleter is called; what comes in is a storage whose
  * memory is given back by the deleter it came with. */
+#include <oarsong/device.h>
 #include <oarsong/dlpack.h>
 
 #include "base/alloc.h"
@@ -52,7 +53,10 @@ static void fill_in(parcel *p, const oar_tensor *t)
         p->strides[i] = t->at.stride[i];
     }
     dl->data = oari_array_data(&a);
-    dl->device = (oari_dl_device){ OARI_DL_CPU, 0 };
+    dl->device =
+        t->storage->device.kind == OAR_CUDA
+            ? (oari_dl_device){ OARI_DL_CUDA, t->storage->device.index }
+            : (oari_dl_device){ OARI_DL_CPU, 0 };
     dl->ndim = t->at.shape.ndim;
     dl->dtype = dtypes[t->dtype];
     dl->shape = p->shape;
@@ -70,7 +74,10 @@ oar_status oar_dlpack_export(oar_tensor *tensor,
     if (out == NULL)
         return oari_fail(OAR_E_ARG, "dlpack_export of %s: nowhere to give it",
                          oari_shape_text(tensor->at.shape).text);
-    OARI_TRY(oari_check_inputs("dlpack_export", NULL, 1, &tensor));
+    if (!oari_tensor_attached(tensor))
+        return oari_fail(OAR_E_STATE, "dlpack_export of a tensor %s %s",
+                         oari_shape_text(tensor->at.shape).text,
+                         oari_absence(tensor));
     p = oari_alloc(1, sizeof *p);
     if (p == NULL)
         return OAR_E_NOMEM;
@@ -117,10 +124,15 @@ static oar_status check_managed(const oari_dl_managed *in)
         return oari_fail(
             OAR_E_UNSUPPORTED, "dlpack_import of version %u.%u: we know %d.x",
             in->version.major, in->version.minor, OARI_DLPACK_MAJOR);
-    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA_HOST)
+    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
+        dl->device.type != OARI_DL_CUDA_HOST)
         return oari_fail(OAR_E_DEVICE,
-                         "dlpack_import from device %d:%d: only from the cpu",
+                         "dlpack_import from device %d:%d: only from the cpu "
+                         "and from CUDA",
                          dl->device.type, dl->device.id);
+    if (dl->device.type == OARI_DL_CUDA && dl->device.id < 0)
+        return oari_fail(OAR_E_DEVICE, "dlpack_import from cuda:%d",
+                         dl->device.id);
     if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
         (dl->ndim > 0 && dl->shape == NULL))
         return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
@@ -221,6 +233,8 @@ static oar_status wrap(oari_dl_managed *in, oar_dtype *dtype, oari_layout *at,
     OARI_TRY(oari_storage_over(data, (size_t)elements * oar_dtype_size(*dtype),
                                drop_managed, in, storage));
     (*storage)->read_only = (in->flags & OARI_DL_READ_ONLY) != 0;
+    if (in->tensor.device.type == OARI_DL_CUDA)
+        (*storage)->device = oar_device_of(OAR_CUDA, in->tensor.device.id);
     return OAR_OK;
 }
 

@@ -21,6 +21,12 @@ oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
                          "require_grad of %s %s: only floats have gradients",
                          oar_dtype_name(tensor->dtype),
                          oari_shape_text(tensor->at.shape).text);
+    if (on && tensor->storage != NULL &&
+        tensor->storage->device.kind != OAR_CPU)
+        return oari_fail(OAR_E_DEVICE,
+                         "require_grad of %s: there are no gradients on GPUs "
+                         "yet",
+                         oari_shape_text(tensor->at.shape).text);
     tensor->slot.required = on != 0;
     if (!on) {
         oar_tensor_release(tensor->slot.home);

@@ -2,6 +2,7 @@
 /* op_binary: functions of two elements, with broadcasting. */
 #include <oarsong/ops.h>
 
+#include "autograd/op_gpu.h"
 #include "autograd/record.h"
 #include "autograd/saved.h"
 #include "base/dtype.h"
@@ -184,6 +185,8 @@ oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 
 oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
+    if (oari_on_gpu(a) && b != NULL)
+        return oari_add_on_gpu(tape, a, b);
     return binary(tape, a, b, OARI_ADD);
 }
 

@@ -6,6 +6,7 @@
  * the third, to which the gradient goes on as it is, in the same memory. */
 #include <oarsong/ops.h>
 
+#include "autograd/op_gpu.h"
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -211,6 +212,8 @@ oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype)
     oar_tensor *out;
     oari_array to, from;
 
+    if (oari_on_gpu(a))
+        return oari_cast_on_gpu(tape, a, dtype);
     if (oari_check_inputs("cast", tape, 1, &a) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), dtype, a->at.shape);

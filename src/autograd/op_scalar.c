@@ -5,6 +5,7 @@
 
 #include <oarsong/ops.h>
 
+#include "autograd/op_gpu.h"
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -44,6 +45,8 @@ oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor)
     oar_tensor *out;
     oari_array to, from;
 
+    if (oari_on_gpu(a))
+        return oari_scale_on_gpu(tape, a, factor);
     if (check_scalar("scale", tape, a, factor) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);

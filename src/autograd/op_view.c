@@ -3,6 +3,7 @@
  * is the same view of the gradient. */
 #include <oarsong/ops.h>
 
+#include "autograd/op_gpu.h"
 #include "autograd/record.h"
 #include "base/status.h"
 #include "tensor/kernels.h"
@@ -250,6 +251,8 @@ oar_tensor *oar_unsqueeze(oar_tape *tape, oar_tensor *a, int dim)
  */
 oar_tensor *oar_contiguous(oar_tape *tape, oar_tensor *a)
 {
+    if (oari_on_gpu(a))
+        return oari_contiguous_on_gpu(tape, a);
     if (oari_check_inputs("contiguous", tape, 1, &a) != OAR_OK)
         return NULL;
     if (oari_layout_is_rows(&a->at))

@@ -38,35 +38,6 @@ typedef enum form { F64, I64, U64, FORMS } form;
     X(i64, int64_t, i64, INT64_MIN, INT64_MAX, 0x1p63) \
     X(u64, uint64_t, u64, 0, UINT64_MAX, 0x1p64)
 
-/* The f32 next to value whose last bit is set, unless value is an f32. */
-static float odd_from_f64(double value)
-{
-    float near = (float)value;
-    uint32_t bits = oari_bits_from_f32(near);
-    int above = value < 0 ? (double)near < value : (double)near > value;
-
-    if ((double)near == value || value != value || (bits & 1) != 0)
-        return near;
-    return oari_bits_to_f32(above ? bits - 1 : bits + 1);
-}
-
-/* The low bits gathered into one where f64 could not hold them all. */
-static float odd_from_u64(uint64_t value)
-{
-    uint64_t low = value & 0xffff;
-
-    if (value >> 53 != 0 && low != 0)
-        value = (value - low) | 0x10000;
-    return odd_from_f64((double)value);
-}
-
-static float odd_from_i64(int64_t value)
-{
-    if (value < 0)
-        return -odd_from_u64(0 - (uint64_t)value);
-    return odd_from_u64((uint64_t)value);
-}
-
 /* ---- loops over unaligned memory --------------------------------------- */
 
 #define LOOP(name, to_type, from_type, expression)                       \
@@ -190,12 +161,12 @@ WRITE(f64, u64, double, x)
 WRITE(f32, f64, float, x)
 WRITE(f32, i64, float, x)
 WRITE(f32, u64, float, x)
-WRITE(f16, f64, uint16_t, oari_half_from_f32(odd_from_f64(x)))
-WRITE(f16, i64, uint16_t, oari_half_from_f32(odd_from_i64(x)))
-WRITE(f16, u64, uint16_t, oari_half_from_f32(odd_from_u64(x)))
-WRITE(bf16, f64, uint16_t, oari_brain_from_f32(odd_from_f64(x)))
-WRITE(bf16, i64, uint16_t, oari_brain_from_f32(odd_from_i64(x)))
-WRITE(bf16, u64, uint16_t, oari_brain_from_f32(odd_from_u64(x)))
+WRITE(f16, f64, uint16_t, oari_half_from_f32(oari_odd_from_f64(x)))
+WRITE(f16, i64, uint16_t, oari_half_from_f32(oari_odd_from_i64(x)))
+WRITE(f16, u64, uint16_t, oari_half_from_f32(oari_odd_from_u64(x)))
+WRITE(bf16, f64, uint16_t, oari_brain_from_f32(oari_odd_from_f64(x)))
+WRITE(bf16, i64, uint16_t, oari_brain_from_f32(oari_odd_from_i64(x)))
+WRITE(bf16, u64, uint16_t, oari_brain_from_f32(oari_odd_from_u64(x)))
 
 #define TO_FLOAT(name)                                      \
     {                                                       \

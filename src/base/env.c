@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "base/status.h"
 
@@ -59,4 +60,15 @@ oar_status oari_env_int(const char *name, int64_t low, int64_t high,
     if (text == NULL)
         return OAR_OK;
     return oari_parse_int(name, text, low, high, value);
+}
+
+int oari_env_flag(const char *name)
+{
+    static const char *const yes[] = { "1", "true", "yes", "on" };
+    const char *text = oari_env_text(name);
+
+    for (int i = 0; text != NULL && i < 4; i++)
+        if (strcasecmp(text, yes[i]) == 0)
+            return 1;
+    return 0;
 }

@@ -17,6 +17,9 @@ OARI_FOR_PLUGINS oar_status oari_env_int(const char *name, int64_t low,
 oar_status oari_parse_int(const char *what, const char *text, int64_t low,
                           int64_t high, int64_t *value);
 
+/* 1 for 1, true, yes and on, in any case; 0 for everything else. */
+int oari_env_flag(const char *name);
+
 /* NULL when unset or empty. */
 const char *oari_env_text(const char *name);
 

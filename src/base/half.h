@@ -2,14 +2,22 @@
 /* base/half.h: f16 and bf16 to and from f32, in C without branches, so that
  * loops over them vectorise. Exact: nearest, ties to even; subnormals, infinity
  * and NaN included. They hold with denormals flushed to zero too, as far as the
- * f32 itself survives that. */
+ * f32 itself survives that. And the step from wider numbers to f32 before it,
+ * such that rounding twice gives what rounding once would. */
 #ifndef OARI_BASE_HALF_H
 #define OARI_BASE_HALF_H
 
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t oari_bits_from_f32(float value)
+/* Kernels use the same code, so that a GPU gives the same bits. */
+#ifdef __CUDACC__
+#define OARI_INLINE static inline __host__ __device__
+#else
+#define OARI_INLINE static inline
+#endif
+
+OARI_INLINE uint32_t oari_bits_from_f32(float value)
 {
     uint32_t bits;
 
@@ -17,7 +25,7 @@ static inline uint32_t oari_bits_from_f32(float value)
     return bits;
 }
 
-static inline float oari_bits_to_f32(uint32_t bits)
+OARI_INLINE float oari_bits_to_f32(uint32_t bits)
 {
     float value;
 
@@ -27,15 +35,15 @@ static inline float oari_bits_to_f32(uint32_t bits)
 
 /* yes where body < limit (both below 2^31), else no. In a way that no compiler
  * turns back into a branch, which would keep a loop from being vectorised. */
-static inline uint32_t oari_bits_pick(uint32_t body, uint32_t limit,
-                                      uint32_t yes, uint32_t no)
+OARI_INLINE uint32_t oari_bits_pick(uint32_t body, uint32_t limit, uint32_t yes,
+                                    uint32_t no)
 {
     uint32_t mask = 0 - ((body - limit) >> 31);
 
     return (yes & mask) | (no & ~mask);
 }
 
-static inline float oari_half_to_f32(uint16_t half)
+OARI_INLINE float oari_half_to_f32(uint16_t half)
 {
     const uint32_t least = 113u << 23; /* 2^-14, the least normal f16 */
     uint32_t sign = (half & 0x8000u) << 16;
@@ -52,7 +60,7 @@ static inline float oari_half_to_f32(uint16_t half)
     return oari_bits_to_f32(result | sign);
 }
 
-static inline uint16_t oari_half_from_f32(float value)
+OARI_INLINE uint16_t oari_half_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t sign = (bits >> 16) & 0x8000u;
@@ -70,7 +78,7 @@ static inline uint16_t oari_half_from_f32(float value)
     return (uint16_t)(result | sign);
 }
 
-static inline float oari_brain_to_f32(uint16_t brain)
+OARI_INLINE float oari_brain_to_f32(uint16_t brain)
 {
     uint32_t bits = (uint32_t)brain << 16;
 
@@ -78,7 +86,7 @@ static inline float oari_brain_to_f32(uint16_t brain)
     return oari_bits_to_f32(bits);
 }
 
-static inline uint16_t oari_brain_from_f32(float value)
+OARI_INLINE uint16_t oari_brain_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t odd = (bits >> 16) & 1u;
@@ -87,6 +95,65 @@ static inline uint16_t oari_brain_from_f32(float value)
 
     bits = (bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded;
     return (uint16_t)(bits >> 16);
+}
+
+/* f64 to f32 and back as hosts do it: a NaN stays the same, quieted. GPUs know
+ * one NaN only. */
+OARI_INLINE float oari_f32_from_f64(double value)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value)
+        return oari_bits_to_f32(((uint32_t)(bits >> 32) & 0x80000000u) |
+                                0x7fc00000u |
+                                ((uint32_t)(bits >> 29) & 0x007fffffu));
+#endif
+    return (float)value;
+}
+
+OARI_INLINE double oari_f64_from_f32(float value)
+{
+#ifdef __CUDA_ARCH__
+    uint64_t bits = oari_bits_from_f32(value);
+
+    if (value != value) {
+        bits = ((bits & 0x80000000u) << 32) | ((uint64_t)0x7ff80000u << 32) |
+               ((bits & 0x007fffffu) << 29);
+        return __longlong_as_double((long long)bits);
+    }
+#endif
+    return (double)value;
+}
+
+/* The f32 next to value whose last bit is set, unless value is an f32. */
+OARI_INLINE float oari_odd_from_f64(double value)
+{
+    float near = oari_f32_from_f64(value);
+    uint32_t bits = oari_bits_from_f32(near);
+    int above = value < 0 ? (double)near < value : (double)near > value;
+
+    if ((double)near == value || value != value || (bits & 1) != 0)
+        return near;
+    return oari_bits_to_f32(above ? bits - 1 : bits + 1);
+}
+
+/* The low bits gathered into one where f64 could not hold them all. */
+OARI_INLINE float oari_odd_from_u64(uint64_t value)
+{
+    uint64_t low = value & 0xffff;
+
+    if (value >> 53 != 0 && low != 0)
+        value = (value - low) | 0x10000;
+    return oari_odd_from_f64((double)value);
+}
+
+OARI_INLINE float oari_odd_from_i64(int64_t value)
+{
+    if (value < 0)
+        return -oari_odd_from_u64(0 - (uint64_t)value);
+    return oari_odd_from_u64((uint64_t)value);
 }
 
 #endif

@@ -76,7 +76,9 @@ static void add_call(line *to, const oari_told *t)
             oar_dtype_name((oar_dtype)t->dtype));
     if (oari_kind_reduces((oar_coll)t->kind))
         add(to, " %s%s", oar_op_name((oar_op_kind)t->op),
-            t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
+            t->form & OARI_FORM_CANONICAL ? " (canonical)"
+            : t->form & OARI_FORM_DEVICE  ? " on a GPU"
+                                          : "");
     add_root(to, t);
     add_site(to, t);
 }

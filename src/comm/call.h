@@ -37,15 +37,25 @@ typedef struct oari_call {
     unsigned char is_object;   /* bytes whose number is not known; u8 */
     unsigned char awaited;     /* its caller works for the engine (lend.c) */
     oari_object object;        /* its result; .data == NULL: none for me */
+    struct oari_foreign *gpu;  /* device memory: who does it; NULL: host */
+    int device;                /* which GPU */
+    void *stream;              /* the caller's */
+    void *ready, *finished;    /* events: see oar_collective */
     oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;
 
 /* How a call is made, beyond its kind. */
 enum {
-    OARI_FORM_PARTS = 1,    /* the form in _v */
-    OARI_FORM_OBJECT = 2,   /* the form in _bytes */
-    OARI_FORM_CANONICAL = 4 /* in the order of ranks */
+    OARI_FORM_PARTS = 1,     /* the form in _v */
+    OARI_FORM_OBJECT = 2,    /* the form in _bytes */
+    OARI_FORM_CANONICAL = 4, /* in the order of ranks */
+    OARI_FORM_DEVICE = 8     /* on device memory */
 };
+
+static inline int oari_on_device(const oari_call *call)
+{
+    return call->in.device.kind != OAR_CPU || call->out.device.kind != OAR_CPU;
+}
 
 static inline int oari_kind_reduces(oar_coll kind)
 {
@@ -57,6 +67,7 @@ static inline uint32_t oari_call_form(const oari_call *call)
 {
     return (call->ragged ? OARI_FORM_PARTS : 0u) |
            (call->is_object ? OARI_FORM_OBJECT : 0u) |
+           (oari_on_device(call) ? OARI_FORM_DEVICE : 0u) |
            (call->canonical && oari_kind_reduces(call->kind)
                 ? OARI_FORM_CANONICAL
                 : 0u);

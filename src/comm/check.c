@@ -27,6 +27,7 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
     call->prepared = o.prepare != 0;
     call->synchronous = o.synchronous != 0;
     call->message = o.message;
+    call->stream = o.stream;
     return OAR_OK;
 }
 
@@ -37,11 +38,9 @@ oar_status oari_check_span(const char *what, const oar_span *s)
     if (element == 0)
         return oari_fail(OAR_E_DTYPE, "%s: there is no dtype %d", what,
                          (int)s->dtype);
-    if (s->device.kind != OAR_CPU)
-        return oari_fail(OAR_E_UNSUPPORTED,
-                         "%s: memory of device kind %d; this build knows the "
-                         "cpu",
-                         what, (int)s->device.kind);
+    if (s->device.kind != OAR_CPU && s->device.kind != OAR_CUDA)
+        return oari_fail(OAR_E_DEVICE, "%s: there is no device kind %d", what,
+                         (int)s->device.kind);
     if (s->count > SIZE_MAX / 2 / element)
         return oari_fail(OAR_E_ARG, "%s: %zu elements of %s", what, s->count,
                          oar_dtype_name(s->dtype));
@@ -60,7 +59,9 @@ oar_status oari_check_rank(const char *what, const oar_group *g, int rank)
 
 oar_status oari_check_op(oari_call *call, const oar_call_opts *opts)
 {
-    OARI_TRY(oar_op_check(call->op, call->in.dtype));
+    /* what NCCL adds up beyond that its engine says (gpu.c) */
+    if (call->in.dtype < OAR_DTYPE_COUNT || !oari_on_device(call))
+        OARI_TRY(oar_op_check(call->op, call->in.dtype));
     if (call->op.kind != OAR_OP_WEIGHTED_MEAN) {
         call->weight = call->op.kind == OAR_OP_PREMUL_SUM ? call->op.scalar : 1;
         return OAR_OK;

@@ -345,6 +345,7 @@ oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
     OARI_TRY(oari_env_int(name, 0, OARI_RULE_MOST, &rules->field));
     OARI_RULE_LIST(X)
 #undef X
+    rules->through_host = oari_env_flag("OARSONG_ENABLE_GPU_FALLBACK");
     if (algorithm == NULL)
         algorithm = oari_env_text("OARSONG_ALGO");
     return algorithm != NULL ? force_all(rules, algorithm) : OAR_OK;

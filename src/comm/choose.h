@@ -55,6 +55,7 @@ typedef struct oari_rules {
 #define X(field, name, normal, text) int64_t field;
     OARI_RULE_LIST(X)
 #undef X
+    int through_host;  /* device memory may go through the host */
     int messages_only; /* forced by a name that stands for messages: then a
                           board is not used at all */
     /* By kind: the name of the algorithm that is forced; empty: none. */

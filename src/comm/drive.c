@@ -37,13 +37,18 @@ static void finish(oar_group *g, oar_work *work, oar_status status)
     oari_work_finish(work, status);
 }
 
-static void finish_lane(oar_group *g, oari_lane *lane, oar_status status)
+void oari_drive_finish(oar_group *g, oari_lane *lane, oar_status status)
 {
     oar_work *work = lane->work;
+    oari_engine *e = &g->engine;
 
     lane->work = NULL;
     work->lane = NULL;
-    g->engine.busy--;
+    e->busy--;
+    if (work->call.gpu != NULL)
+        e->on_gpu--;
+    if (atomic_load_explicit(&work->ordered, memory_order_relaxed))
+        atomic_fetch_sub(&e->watched, 1);
     finish(g, work, status);
 }
 
@@ -59,11 +64,13 @@ static void finish_broken(oar_group *g)
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
     oari_foreign_abort(g);
+    oari_drive_gpu_drain(g);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
             oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
-            finish_lane(g, &e->lane[i],
-                        kept == OAR_OK ? g->fault.status : OAR_E_INTERNAL);
+            oari_drive_finish(g, &e->lane[i],
+                              kept == OAR_OK ? g->fault.status
+                                             : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {
         e->message = work->next;
@@ -71,9 +78,22 @@ static void finish_broken(oar_group *g)
     }
 }
 
-/* The next one that may begin. A barrier is a point in the order: it runs
- * alone, after all before it and before all after it. */
-static oar_work *take_collective(oari_engine *e)
+/* Those for device memory are by themselves. */
+static oari_lane *free_lane(const oari_engine *e, const oar_work *work)
+{
+    int on_gpu = work->call.gpu != NULL;
+    int first = on_gpu ? e->host_lanes : 0;
+    int end = on_gpu ? e->lanes : e->host_lanes;
+
+    for (int i = first; i < end; i++)
+        if (e->lane[i].work == NULL)
+            return &e->lane[i];
+    return NULL;
+}
+
+/* The next one that may begin, and where. A barrier is a point in the order: it
+ * runs alone, after all before it and before all after it. */
+static oar_work *take_collective(oari_engine *e, oari_lane **lane)
 {
     oar_work *work;
 
@@ -83,7 +103,7 @@ static oar_work *take_collective(oari_engine *e)
     work = e->first;
     if (work != NULL) {
         e->alone = work->call.kind == OAR_COLL_BARRIER;
-        if (e->alone && e->busy != 0)
+        if ((e->alone && e->busy != 0) || (*lane = free_lane(e, work)) == NULL)
             work = NULL;
         else if ((e->first = work->next) == NULL)
             e->last = NULL;
@@ -117,8 +137,10 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
     lane->work = work;
     work->lane = lane;
     e->busy++;
-    if (oari_exec_start(&lane->exec, &work->call, work->sequence,
-                        ++e->number) != OAR_OK)
+    if (work->call.gpu != NULL)
+        oari_drive_gpu_start(g, lane, work);
+    else if (oari_exec_start(&lane->exec, &work->call, work->sequence,
+                             ++e->number) != OAR_OK)
         oari_group_break(g, work, -1);
 }
 
@@ -147,12 +169,12 @@ static void start_message(oar_group *g, oar_work *work)
                  ? oari_carrier(g)->send(oari_carrier_self(g), t)
                  : oari_carrier(g)->recv(oari_carrier_self(g), t);
     if (status != OAR_OK && oari_foreign_carries(g))
-        oari_foreign_fail(g);
+        oari_foreign_fail(g, &g->foreign);
     else if (status != OAR_OK)
         oari_group_break(g, work, t->peer);
 }
 
-static void say_what_came(const oar_work *work)
+void oari_message_came(const oar_work *work)
 {
     const oar_transfer *t = &work->transfer;
     oar_message came = { .size = sizeof came,
@@ -176,7 +198,7 @@ static int drive_messages(oar_group *g)
             continue;
         }
         *at = work->next;
-        say_what_came(work);
+        oari_message_came(work);
         finish(g, work, oari_message_check(work));
         moved = 1;
     }
@@ -185,16 +207,18 @@ static int drive_messages(oar_group *g)
 
 static int drive_lane(oar_group *g, oari_lane *lane)
 {
-    switch (oari_exec_poll(&lane->exec)) {
+    switch (lane->work->call.gpu != NULL ? oari_drive_gpu(g, lane)
+                                         : oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
-    case OARI_DONE: finish_lane(g, lane, OAR_OK); return 1;
+    case OARI_DONE: oari_drive_finish(g, lane, OAR_OK); return 1;
     case OARI_FAILED: break;
     }
     if (lane->exec.doubt.found && oari_dispute_open(g, &lane->exec))
         return 1;
     if ((lane->exec.posted || oari_foreign_carries(g)) &&
         !lane->exec.doubt.found) {
-        oari_foreign_fail(g);
+        oari_foreign_fail(g,
+                          lane->exec.posted ? lane->exec.foreign : &g->foreign);
         return 0;
     }
     oari_group_break(g, lane->work, -1);
@@ -211,22 +235,22 @@ static int stands_still(const oar_group *g, const oari_exec *exec)
 static int drive_collectives(oar_group *g)
 {
     oari_engine *e = &g->engine;
-    int moved = 0;
+    int moved = 0, gpu_lanes = e->lanes - e->host_lanes;
 
     if (e->busy == 0 || oari_disputing(e->dispute))
         return 0;
-    for (int i = 0; i < e->lanes && !oari_group_broken(g); i++)
+    for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL && !stands_still(g, &e->lane[i].exec))
             moved |= drive_lane(g, &e->lane[i]);
-    return moved;
-}
+    for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
+         i++) {
+        oari_lane *lane =
+            &e->lane[e->host_lanes + (e->gpu_turn + i) % gpu_lanes];
 
-static oari_lane *free_lane(oari_engine *e)
-{
-    for (int i = 0; e->busy < e->lanes && i < e->lanes; i++)
-        if (e->lane[i].work == NULL)
-            return &e->lane[i];
-    return NULL;
+        if (lane->work != NULL)
+            moved |= drive_lane(g, lane);
+    }
+    return moved;
 }
 
 static void take_new_work(oar_group *g)
@@ -239,7 +263,7 @@ static void take_new_work(oar_group *g)
         next = work->next;
         start_message(g, work);
     }
-    while ((lane = free_lane(e)) != NULL && (work = take_collective(e)) != NULL)
+    while ((work = take_collective(e, &lane)) != NULL)
         start_collective(g, lane, work);
 }
 
@@ -272,6 +296,8 @@ int oari_drive_once(oar_group *g)
 
     if (more_posted(e))
         take_new_work(g);
+    if (e->on_gpu != 0 && !oari_group_broken(g))
+        oari_gpu_progress(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
         links_wait(g) && g->backend->progress(g->self) != OAR_OK)
         oari_group_break(g, e->lane->work, -1);
@@ -327,8 +353,9 @@ static int could_start(oari_engine *e)
     int found;
 
     pthread_mutex_lock(&e->lock);
-    found = e->fresh != NULL || (e->first != NULL && free_lane(e) != NULL &&
-                                 !(e->busy != 0 && e->alone));
+    found = e->fresh != NULL ||
+            (e->first != NULL && free_lane(e, e->first) != NULL &&
+             !(e->busy != 0 && e->alone));
     pthread_mutex_unlock(&e->lock);
     return found;
 }
@@ -365,7 +392,8 @@ static void be_idle(oar_group *g, idle *i, int waited)
 
     /* An engine that wakes us works in threads of its own: they need the cores
      * on which we would spin. */
-    if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL) {
+    if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
+        g->engine.on_gpu == 0) {
         oari_drive_look(g);
         oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
         return;
@@ -380,6 +408,8 @@ static void be_idle(oar_group *g, idle *i, int waited)
     oari_drive_look(g);
     if ((waited || g->spare) && now - i->since < spin + YIELD_NS)
         sched_yield();
+    else if (g->engine.on_gpu != 0)
+        sleep_blind(); /* a GPU wakes nobody */
     else if (g->foreign.ops != NULL)
         oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
     else if (g->board != NULL)
@@ -398,7 +428,8 @@ void oari_drive(oar_group *g, const oar_work *work)
             i = (idle){ 0 };
         if (work != NULL
                 ? oari_work_is_done(work)
-                : atomic_load(&e->posted) == 0 || atomic_load(&e->waiters) != 0)
+                : atomic_load(&e->posted) == atomic_load(&e->watched) ||
+                      atomic_load(&e->waiters) != 0)
             return;
         be_idle(g, &i, work != NULL);
     }
@@ -406,7 +437,7 @@ void oari_drive(oar_group *g, const oar_work *work)
 
 void oari_drive_start(oar_group *g, oar_work *work)
 {
-    if (work->call.kind < OAR_COLL_SEND)
+    if (work->call.kind < OAR_COLL_SEND || work->call.gpu != NULL)
         start_collective(g, g->engine.lane, work);
     else
         start_message(g, work);

@@ -22,12 +22,27 @@ void oari_drive_look(oar_group *group);
 /* Ends the group because a rank is gone. work: what waits, or NULL. */
 void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
 
-/* One that is under way, or NULL. */
-oar_work *oari_any_work(const oari_engine *engine);
+/* An operation that is under way, for texts; NULL: none. */
+oar_work *oari_drive_any(const oar_group *group);
 
+/* The operation of a lane has ended. */
+void oari_drive_finish(oar_group *group, oari_lane *lane, oar_status status);
+
+/* One round of an operation on device memory (drive_gpu.c). */
+oari_progress oari_drive_gpu(oar_group *group, oari_lane *lane);
+/* Moves the engines for it on. */
+void oari_gpu_progress(oar_group *group);
+/* Begins it, with what follows in its batch. */
+void oari_drive_gpu_start(oar_group *group, oari_lane *lane, oar_work *work);
+/* After an abort: until nothing of it runs any more, but only a moment. */
+void oari_drive_gpu_drain(oar_group *group);
+
+/* Whether who waits for it may go on. */
 static inline int oari_work_is_done(const oar_work *work)
 {
-    return atomic_load_explicit(&work->done, memory_order_acquire);
+    return atomic_load_explicit(&work->done, memory_order_acquire) ||
+           (work->order_only &&
+            atomic_load_explicit(&work->ordered, memory_order_acquire));
 }
 
 #endif

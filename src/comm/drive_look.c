@@ -97,7 +97,7 @@ static int is_notice(const oar_work *work)
  * engine may need all of them to the end. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
-    if (work->lane == NULL)
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
         if (oari_group_gone(g, r) &&
@@ -111,7 +111,7 @@ static int is_missing(const oar_group *g, const oar_work *work, int rank)
 {
     if (rank == g->rank)
         return 0;
-    if (work->lane == NULL)
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return work->call.root < 0 || work->call.root == rank;
     return owes(&work->lane->exec, rank);
 }
@@ -152,7 +152,7 @@ static int missing_rank(const oar_group *g, const oar_work *work)
 
     if (rank >= 0)
         return rank;
-    if (work->lane == NULL)
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return work->call.root;
     if (work->lane->exec.begun && g->board->member == NULL)
         return oari_meet_missing(g->board);
@@ -253,8 +253,10 @@ static void look_at(oar_group *g, oar_work *work)
         look_at_deadline(g, work);
 }
 
-oar_work *oari_any_work(const oari_engine *e)
+oar_work *oari_drive_any(const oar_group *g)
 {
+    const oari_engine *e = &g->engine;
+
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL)
             return e->lane[i].work;
@@ -265,7 +267,7 @@ oar_work *oari_any_work(const oari_engine *e)
  * can be seen who is stopped, that is said instead, and counts everywhere. */
 static void hear(oar_group *g, const oar_error *published)
 {
-    const oar_work *work = oari_any_work(&g->engine);
+    const oar_work *work = oari_drive_any(g);
     int stopped =
         oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
 

@@ -12,9 +12,12 @@
  * driving.
  */
 #include <string.h>
+#include <time.h>
 
 #include "base/status.h"
 #include "comm/drive.h"
+
+enum { WATCH_NS = 1000000 /* between two looks at what is on a stream */ };
 
 /* ---- the token
  * ----------------------------------------------------------------*/
@@ -33,24 +36,31 @@ static void tell_everyone(oari_engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Whether something is posted that nobody watches over yet. */
+static int has_more(oari_engine *e)
+{
+    int posted = atomic_load(&e->posted);
+
+    return posted != 0 &&
+           !(posted == atomic_load(&e->watched) && atomic_load(&e->watching));
+}
+
 static void give_token(oari_engine *e)
 {
     atomic_store(&e->token, 0);
-    if (atomic_load(&e->waiters) != 0 || atomic_load(&e->posted) != 0)
+    if (atomic_load(&e->waiters) != 0 || has_more(e))
         tell_everyone(e);
 }
 
 /* ---- users
  * ---------------------------------------------------------------------*/
 
-static void enqueue(oar_group *g, oar_work *work)
+/* Messages on device memory keep their place among the collectives. */
+static void append(oari_engine *e, oar_work *work)
 {
-    oari_engine *e = &g->engine;
-
-    pthread_mutex_lock(&e->lock);
     atomic_fetch_add(&e->posted, 1);
     work->next = NULL;
-    if (work->call.kind >= OAR_COLL_SEND) {
+    if (work->call.kind >= OAR_COLL_SEND && work->call.gpu == NULL) {
         work->next = e->fresh;
         e->fresh = work;
     } else {
@@ -60,7 +70,13 @@ static void enqueue(oar_group *g, oar_work *work)
             e->first = work;
         e->last = work;
     }
-    pthread_mutex_unlock(&e->lock);
+}
+
+static void enqueue(oar_group *g, oar_work *work)
+{
+    pthread_mutex_lock(&g->engine.lock);
+    append(&g->engine, work);
+    pthread_mutex_unlock(&g->engine.lock);
 }
 
 /* Waits for the token, while it may be had; 0: the work was done meanwhile. */
@@ -201,6 +217,27 @@ void oari_engine_wake(oar_group *group)
 /* ---- the engine's thread
  * -------------------------------------------------------*/
 
+/* What is on a stream goes on by itself, and is only watched over: without the
+ * token, so that whoever calls next gets it at once. */
+static void nap(oari_engine *e)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += WATCH_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    atomic_store(&e->watching, 1);
+    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    atomic_store(&e->watching, 0);
+}
+
+static void look_after(oar_group *g)
+{
+    oari_drive_once(g);
+    oari_drive_look(g);
+}
+
 static void *engine_thread(void *arg)
 {
     oar_group *g = arg;
@@ -208,13 +245,23 @@ static void *engine_thread(void *arg)
 
     pthread_mutex_lock(&e->lock);
     while (!e->stop) {
-        if (atomic_load(&e->posted) == 0 || atomic_load(&e->waiters) != 0 ||
-            !try_token(e)) {
-            pthread_cond_wait(&e->changed, &e->lock);
+        int posted = atomic_load(&e->posted);
+        int watch = posted != 0 && posted == atomic_load(&e->watched);
+
+        if (watch)
+            nap(e);
+        if (e->stop)
+            break;
+        if (posted == 0 || atomic_load(&e->waiters) != 0 || !try_token(e)) {
+            if (!watch)
+                pthread_cond_wait(&e->changed, &e->lock);
             continue;
         }
         pthread_mutex_unlock(&e->lock);
-        oari_drive(g, NULL);
+        if (watch)
+            look_after(g);
+        else
+            oari_drive(g, NULL);
         give_token(e);
         pthread_mutex_lock(&e->lock);
     }
@@ -241,16 +288,34 @@ oar_status oari_engine_start(oar_group *group)
 
 void oari_engine_enqueue(oar_group *group, oar_work *work)
 {
-    enqueue(group, work);
-    tell_everyone(&group->engine);
-    if (atomic_load(&group->engine.token)) /* who drives may be asleep */
+    oari_engine *e = &group->engine;
+    oar_work *next;
+
+    pthread_mutex_lock(&e->lock);
+    for (; work != NULL; work = next) {
+        next = work->next;
+        append(e, work);
+    }
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    if (atomic_load(&e->token)) /* who drives may be asleep */
         oari_engine_wake(group);
+}
+
+void oari_engine_queue(oar_group *group, oar_work *work)
+{
+    enqueue(group, work);
 }
 
 oar_status oari_engine_init(oari_engine *engine)
 {
+    pthread_condattr_t monotonic;
+
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     return OAR_OK;
 }
 

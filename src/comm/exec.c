@@ -169,7 +169,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->sequence = sequence;
     exec->number = number;
     exec->fingerprint = oari_call_fingerprint(call);
-    exec->link = exec->history != NULL
+    exec->link = exec->history != NULL && number != 0
                      ? oari_history_add(exec->history, number, sequence, call,
                                         exec->fingerprint)
                      : exec->fingerprint;
@@ -182,6 +182,8 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->factor[exec->rank] = call->weight;
     exec->plan = &no_plan;
     exec->shows = 0;
+    if (call->gpu != NULL)
+        exec->foreign = call->gpu;
     if (exec->foreign != NULL && oari_exec_post(exec))
         return OAR_OK;
     OARI_TRY(find_plan(exec));

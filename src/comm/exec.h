@@ -8,6 +8,7 @@
 #include "comm/board.h"
 #include "comm/call.h"
 #include "comm/choose.h"
+#include "comm/foreign.h"
 #include "comm/history.h"
 #include "comm/plan.h"
 
@@ -36,8 +37,8 @@ typedef struct oari_exec {
     oari_board *board; /* NULL: messages. One with members is that of my host */
     const oar_backend_ops *backend; /* that carries messages */
     void *self;
-    const oar_backend_ops *foreign; /* an engine with collectives of its own */
-    void *foreign_self;             /* (exec_post.c); NULL: none */
+    oari_foreign *foreign; /* an engine with collectives of its own
+                              (exec_post.c); NULL: none */
     oari_board
         *compared_on; /* where its collectives are compared; NULL: nowhere */
     size_t small_bytes, stage_bytes, chunk_bytes;
@@ -104,7 +105,8 @@ void oari_exec_clear(oari_exec *exec);
 
 /* Finds the plan. sequence: of the operation on this rank, for texts; number:
  * of the collective, the same on all ranks; of two under way the numbers differ
- * in their lower 32 bits. On failure nothing has been shown to any peer. */
+ * in their lower 32 bits (0: a message on device memory, which is nobody else's
+ * business). On failure nothing has been shown to any peer. */
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                            uint64_t sequence, uint64_t number);
 oari_progress oari_exec_poll(oari_exec *exec);
@@ -118,6 +120,9 @@ oar_status oari_exec_withdraw(oari_exec *exec);
  * board). */
 int oari_exec_owes_message(const oari_exec *exec, int rank);
 int oari_exec_owes_line(const oari_exec *exec, int board_rank);
+
+/* Whether a rank has given the engine something else: then that is in doubt. */
+int oari_exec_is_doubtful(oari_exec *exec);
 
 /* Whether it is the foreign engine's, which may wait for this rank of the
  * group: it has not begun it, as far as can be seen. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC).
+/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC; NCCL and
+ * its like all that is on device memory, messages too).
  *
  * What the ranks call is not in its messages, so they write it on the board
  * before they begin, and compare: a rank that comes second does not even begin
@@ -25,11 +26,10 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* ---- what others have begun -----------------------------------------------
  */
 
-/* Whether one of them has begun something else; then that is in doubt. Once all
- * are known to have begun the same there is nothing more to see. */
-static int is_doubtful(oari_exec *exec)
+/* Once all are known to have begun the same there is nothing more to see. */
+int oari_exec_is_doubtful(oari_exec *exec)
 {
-    const oari_board *b = exec->compared_on;
+    const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
     int agreed = 1;
 
     for (int r = 0; b != NULL && !exec->agreed && r < b->ranks; r++) {
@@ -55,7 +55,9 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
 
     if (!exec->posted)
         return 0;
-    return here < 0 ? !exec->post.done
+    if (exec->number == 0)
+        return exec->call->root < 0 || exec->call->root == rank;
+    return here < 0 ? !exec->post.done || exec->call->gpu != NULL
                     : !oari_board_has_posted(b, here, exec->number);
 }
 
@@ -76,8 +78,18 @@ static void describe(oari_exec *exec)
                                           .root = call->root,
                                           .weight = call->weight,
                                           .ragged = call->ragged,
-                                          .awaited = call->awaited };
+                                          .awaited = call->awaited,
+                                          .tag = call->tag,
+                                          .stream = call->stream,
+                                          .ready = call->ready,
+                                          .finished = call->finished,
+                                          .canonical = call->canonical };
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
+    if (call->kind >= OAR_COLL_SEND) { /* unless the engine knows better */
+        exec->post.source = call->root;
+        exec->post.got_tag = (uint64_t)(call->tag >= 0 ? call->tag : 0);
+        exec->post.got_bytes = oari_span_bytes(&call->out);
+    }
 }
 
 /* Whether it is time to compare over messages. */
@@ -101,9 +113,13 @@ static int has_sizes(const oari_call *call)
 
 static int is_taken(oari_exec *exec)
 {
-    const oar_backend_ops *f = exec->foreign;
+    const oar_backend_ops *f = exec->foreign->ops;
     const oari_call *call = exec->call;
 
+    if (call->gpu != NULL) {
+        describe(exec);
+        return 1; /* gpu.c has asked */
+    }
     if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
         f->post[call->kind] == NULL || call->is_object ||
         exec->rules->forced[call->kind][0] != 0 ||
@@ -111,7 +127,8 @@ static int is_taken(oari_exec *exec)
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
     describe(exec);
-    return f->takes == NULL || f->takes(exec->foreign_self, &exec->engine_call);
+    return f->takes == NULL ||
+           f->takes(exec->foreign->self, &exec->engine_call);
 }
 
 int oari_exec_post(oari_exec *exec)
@@ -121,17 +138,17 @@ int oari_exec_post(oari_exec *exec)
     if (exec->compared_on != NULL)
         oari_board_expect(exec->compared_on, exec->number);
     exec->posted = is_taken(exec);
-    if (exec->compared_on != NULL)
+    if (exec->compared_on != NULL && exec->number != 0)
         oari_board_post(exec->compared_on, exec->number, exec->link);
     if (!exec->posted)
         return 0;
     exec->plan = &post_plan;
     exec->polls = 0;
     exec->agreed = 0;
-    if (is_doubtful(exec))
+    if (oari_exec_is_doubtful(exec))
         return 1;
-    status = exec->foreign->post[exec->call->kind](
-        exec->foreign_self, &exec->engine_call, &exec->post);
+    status = exec->foreign->ops->post[exec->call->kind](
+        exec->foreign->self, &exec->engine_call, &exec->post);
     if (status != OAR_OK) {
         exec->post.status = status;
         exec->post.done = 1;
@@ -145,7 +162,7 @@ int oari_exec_post(oari_exec *exec)
 static oari_progress has_failed(const oari_exec *exec)
 {
     if (oar_last_error()->status != exec->post.status)
-        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->name,
+        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->ops->name,
                   oar_coll_name(exec->call->kind));
     return OARI_FAILED;
 }
@@ -187,7 +204,7 @@ oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
 
-    if (exec->doubt.found || (look && is_doubtful(exec)))
+    if (exec->doubt.found || (look && oari_exec_is_doubtful(exec)))
         return OARI_FAILED;
     if (!exec->post.done)
         return OARI_PENDING;

@@ -53,14 +53,15 @@ static int most_likely(const oar_group *g)
 }
 
 /* An engine knows at best that somebody has not come; here it is said who. */
-static oar_status blame(oar_group *g, const oar_backend_env *env)
+static oar_status blame(oar_group *g, oari_foreign *f,
+                        const oar_backend_env *env)
 {
     oar_error why = *oar_last_error();
     oar_status status;
     char who[300];
     int rank;
 
-    g->foreign.ill_ns = oari_now_ns(); /* who is gone now is why */
+    f->ill_ns = oari_now_ns(); /* who is gone now is why */
     if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
         0)
         return oari_fail_with(&why);
@@ -73,12 +74,12 @@ static oar_status blame(oar_group *g, const oar_backend_env *env)
         rank, oari_fail(status,
                         "%s did not come through the opening of %s in %" PRId64
                         " ms (%.200s)",
-                        who, g->foreign.ops->name, env->timeout_ms, why.text));
+                        who, f->ops->name, env->timeout_ms, why.text));
 }
 
-oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
+oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
+                             const oar_backend_env *env)
 {
-    oari_foreign *f = &group->foreign;
     oar_status status;
 
     f->self = oari_alloc(1, f->ops->self_size);
@@ -87,18 +88,15 @@ oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env)
         return OAR_E_NOMEM;
     f->opened = 1;
     status = f->ops->open(f->self, env);
-    if (group->ranks > 1)
-        oari_missed_say_through(env->store, group->name, group->rank);
-    if (status != OAR_OK && group->ranks > 1)
-        return blame(group, env);
-    return status;
+    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
+        return status;
+    oari_missed_say_through(env->store, group->name, group->rank);
+    return status != OAR_OK ? blame(group, f, env) : OAR_OK;
 }
 
-void oari_foreign_close(oar_group *group)
+void oari_foreign_close(oari_foreign *f)
 {
-    oari_foreign *f = &group->foreign;
-
-    oari_lend_end(group);
+    oari_lend_end(f);
     if (f->opened)
         f->ops->close(f->self);
     oari_free(f->self);
@@ -106,10 +104,8 @@ void oari_foreign_close(oar_group *group)
     *f = (oari_foreign){ .ops = f->ops };
 }
 
-void oari_foreign_fail(oar_group *group)
+void oari_foreign_fail(oar_group *group, oari_foreign *f)
 {
-    oari_foreign *f = &group->foreign;
-
     if (f->ill_ns != 0)
         return;
     f->illness = *oar_last_error();
@@ -140,7 +136,7 @@ int oari_foreign_drive(oar_group *group)
         return 1;
     do {
         if (f->ops->progress != NULL && f->ops->progress(f->self) != OAR_OK) {
-            oari_foreign_fail(group);
+            oari_foreign_fail(group, f);
             return 1;
         }
     } while (--asks > 0 && waits_for_it_alone(group));
@@ -149,13 +145,13 @@ int oari_foreign_drive(oar_group *group)
 
 /* Nobody sleeps on the board while the engine is asked again and again, or has
  * failed: then nobody hears of deaths either. */
-static void check_peers(oar_group *g)
+static void check_peers(oar_group *g, oari_foreign *f)
 {
     int64_t now = oari_now_ns();
 
-    if (g->board == NULL || now < g->foreign.check_ns)
+    if (g->board == NULL || now < f->check_ns)
         return;
-    g->foreign.check_ns = now + CHECK_NS;
+    f->check_ns = now + CHECK_NS;
     g->board->ops->check(g->board->self);
 }
 
@@ -176,30 +172,36 @@ static int culprit(const oar_group *g, int late)
     return late ? left : -1;
 }
 
-void oari_foreign_look(oar_group *group)
+static void look_at(oar_group *group, oari_foreign *f)
 {
-    const oari_foreign *f = &group->foreign;
     int rank, late;
 
     if (f->ops == NULL || oari_group_broken(group))
         return;
-    check_peers(group);
+    check_peers(group, f);
     if (f->ill_ns == 0)
         return;
     late = oari_now_ns() - f->ill_ns >= ILL_NS;
     rank = culprit(group, late);
     if (rank >= 0)
-        oari_peer_gone(group, oari_any_work(&group->engine), rank);
+        oari_peer_gone(group, oari_drive_any(group), rank);
     else if (late) {
         oari_fail_with(&f->illness);
-        oari_group_break(group, oari_any_work(&group->engine), -1);
+        oari_group_break(group, oari_drive_any(group), -1);
     }
 }
 
-void oari_foreign_abort(oar_group *group)
+void oari_foreign_look(oar_group *group)
 {
-    oari_foreign *f = &group->foreign;
+    look_at(group, &group->foreign);
+    if (group->engine.on_gpu != 0) {
+        look_at(group, &group->gpu);
+        look_at(group, &group->hosted);
+    }
+}
 
+static void abort_one(oar_group *group, oari_foreign *f)
+{
     if (!f->opened)
         return;
     if (f->ops->abort != NULL)
@@ -208,12 +210,21 @@ void oari_foreign_abort(oar_group *group)
         f->ops->progress(f->self);
 }
 
+void oari_foreign_abort(oar_group *group)
+{
+    abort_one(group, &group->foreign);
+    abort_one(group, &group->gpu);
+    abort_one(group, &group->hosted);
+}
+
 /* The engine may need a rank longer than that needs it, and what it carries may
  * come when the sender is gone: a rank is missed only after a while; or when
  * the engine has failed, because that is then why. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone)
 {
-    const oari_foreign *f = &group->foreign;
+    const oari_foreign *f = group->foreign.opened ? &group->foreign
+                            : group->gpu.opened   ? &group->gpu
+                                                  : &group->hosted;
     int64_t now = oari_now_ns(), since;
 
     if (f->gone_ns == NULL || f->ill_ns != 0)

@@ -38,7 +38,9 @@ int oar_group_overlaps(const oar_group *group)
 
 const char *oar_group_backend(const oar_group *group)
 {
-    return group != NULL ? oari_group_asked(group)->name : "";
+    return group == NULL                 ? ""
+           : group->backend_name != NULL ? group->backend_name
+                                         : oari_group_asked(group)->name;
 }
 
 const char *oar_group_name(const oar_group *group)
@@ -129,7 +131,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     full.timeout_ms = meet_ms;
-    return g->foreign.ops != NULL ? oari_foreign_open(g, &full) : OAR_OK;
+    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &full)
+                                  : OAR_OK;
 }
 
 /* What the backend asked for can do; one that wants links of ours beside it
@@ -169,8 +172,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->board = meets ? g->board : NULL;
     x->backend = oari_carrier(g);
     x->self = oari_carrier_self(g);
-    x->foreign = g->foreign.ops;
-    x->foreign_self = g->foreign.self;
+    x->foreign = g->foreign.ops != NULL ? &g->foreign : NULL;
     x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
     if (meets && g->backend->board != NULL && g->backend->hosts != NULL)
         x->hosts = g->backend->hosts(g->self);
@@ -204,7 +206,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
 {
     oari_engine *e = &g->engine;
 
-    e->lane = oari_alloc(OARI_LANES, sizeof *e->lane);
+    e->lane = oari_alloc(OARI_LANES + OARI_GPU_LANES, sizeof *e->lane);
     if (e->lane == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(check_rules(g));
@@ -212,7 +214,33 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
     while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    e->host_lanes = e->lanes;
     return oari_far_scopes_create(g);
+}
+
+/* Operations on device memory are only given to an engine, so many may be under
+ * way; they are compared on the board like those of any engine. */
+static oar_status make_gpu_lanes(oar_group *g, const oar_group_opts *o)
+{
+    oari_engine *e = &g->engine;
+
+    for (; e->lanes < e->host_lanes + OARI_GPU_LANES; e->lanes++) {
+        oari_exec *x = &e->lane[e->lanes].exec;
+
+        OARI_TRY(make_exec(g, o, x));
+        x->board = NULL;
+        x->compared_on = g->board;
+    }
+    return OAR_OK;
+}
+
+oar_status oari_hosted_open(oar_group *g)
+{
+    if (g->bare || !g->rules.through_host)
+        return OAR_OK;
+    if (g->gpu.ops == NULL)
+        OARI_TRY(make_gpu_lanes(g, &g->settings));
+    return oari_gpu_through_host(g);
 }
 
 static void drop_lanes(oari_engine *e)
@@ -234,8 +262,9 @@ oar_status oari_group_check_world(int rank, int size)
     return OAR_OK;
 }
 
-static oar_status build(oar_group *g, const oar_backend_env *env,
-                        int64_t meet_ms, struct oari_world *world)
+static oar_status build(oar_group *g, const oari_choice *choice,
+                        const oar_backend_env *env, int64_t meet_ms,
+                        struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
 
@@ -258,12 +287,19 @@ static oar_status build(oar_group *g, const oar_backend_env *env,
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, meet_ms, world));
-    return make_lanes(g, o);
+    OARI_TRY(make_lanes(g, o));
+    if (choice->gpu == NULL && !choice->any_gpu)
+        return OAR_OK;
+    g->backend_name = oari_strdup(choice->name != NULL ? choice->name : "");
+    if (g->backend_name == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(make_gpu_lanes(g, o));
+    return oari_gpu_open(g, choice, o, meet_ms);
 }
 
 static _Atomic uint64_t worlds; /* made in this process */
 
-oar_status oari_group_open(const oar_backend_ops *backend,
+oar_status oari_group_open(const oari_choice *choice,
                            const oar_backend_env *env,
                            const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group)
@@ -276,12 +312,13 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     g->ranks = env->ranks;
     oari_fork_watch();
     g->generation = oari_fork_generation();
-    g->backend = backend;
+    g->backend = choice->host;
+    g->bare = choice->bare;
     g->timeout_ms = settings->timeout_ms;
     g->settings = *settings;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
-    if (build(g, env, meet_ms, world) != OAR_OK) {
+    if (build(g, choice, env, meet_ms, world) != OAR_OK) {
         oar_error why;
 
         if (g->name != NULL)
@@ -294,6 +331,9 @@ oar_status oari_group_open(const oar_backend_ops *backend,
     oari_free(g->missing);
     g->missing = NULL;
     g->settings.name = g->settings.backend = NULL; /* the caller's */
+    g->settings.device = NULL;
+    g->settings.stream = NULL;
+    g->settings.nccl_id = NULL;
     oari_kin_join(g);
     *group = g;
     return OAR_OK;
@@ -306,8 +346,9 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
         .size = sizeof env, .rank = rank, .ranks = size, .store = store
     };
     oar_group_opts o;
-    const oar_backend_ops *backend;
+    oari_choice choice;
     const char *name;
+    oar_group *made;
 
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
@@ -316,8 +357,22 @@ oar_status oar_group_create(oar_store *store, int rank, int size,
     if (store == NULL && size > 1)
         return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
     name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
-    OARI_TRY(oari_backend_find(name, size, &backend));
-    return oari_group_open(backend, &env, &o, o.timeout_ms, NULL, group);
+    OARI_TRY(oari_backend_choose(name, size, &choice));
+    OARI_TRY(oari_group_open(&choice, &env, &o, o.timeout_ms, NULL, &made));
+    return oari_group_complete(made, group);
+}
+
+oar_status oari_group_complete(oar_group *made, oar_group **group)
+{
+    oar_error why;
+
+    if (oari_hosted_open(made) == OAR_OK) {
+        *group = made;
+        return OAR_OK;
+    }
+    why = *oar_last_error();
+    oar_group_destroy(made);
+    return oari_fail_with(&why);
 }
 
 static void drop_subsets(oar_group *g)
@@ -338,11 +393,14 @@ void oar_group_destroy(oar_group *group)
         return; /* a child: none of it is ours */
     oari_kin_leave(group);
     if (group->name != NULL) {
+        oari_gpu_await(group);
         if (atomic_load(&group->engine.posted) != 0)
             oar_group_abort(group, "the group was destroyed");
         oari_engine_close(group);
     }
-    oari_foreign_close(group);
+    oari_foreign_close(&group->hosted);
+    oari_foreign_close(&group->gpu);
+    oari_foreign_close(&group->foreign);
     if (group->opened)
         group->backend->close(group->self);
     drop_lanes(&group->engine);
@@ -356,6 +414,7 @@ void oar_group_destroy(oar_group *group)
     oari_recorder_destroy(group->recorder);
     oari_free(group->self);
     oari_free(group->name);
+    oari_free(group->backend_name);
     oari_free(group->algorithm);
     oari_free(group);
 }

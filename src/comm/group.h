@@ -10,7 +10,9 @@
 #include <oarsong/p2p.h>
 
 #include "comm/exec.h"
+#include "comm/foreign.h"
 #include "comm/match.h"
+#include "comm/registry.h"
 #include "comm/recorder.h"
 
 enum {
@@ -31,6 +33,8 @@ struct oari_open {
                         made of survivors */
     unsigned char *missing; /* by rank: set for whom this rank waited for when
                                it gave up (missed.h); NULL: nobody asks */
+    oari_board *board;      /* an engine for GPUs: of this host; NULL: none */
+    oar_group *group;       /* and whose it is */
 };
 
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
@@ -53,6 +57,10 @@ struct oar_work {
     oar_work *whole;       /* it is a part of this one; NULL: it stands alone */
     _Atomic int parts;     /* of a whole: how many are not done */
     oar_status failed;     /* of a whole: the first of its parts to fail */
+    int order_only;        /* on a GPU: nobody waits longer than until it is
+                              ordered */
+    _Atomic int ordered;   /* on a GPU: all of it is on a stream */
+    int more;              /* the next in the queue is of the same batch */
     oar_transfer transfer; /* of a message */
     int64_t inquired_ns;   /* a message that did not fit: 0, or until when its
                               sender may say where it sent it */
@@ -69,7 +77,7 @@ typedef struct oari_lane {
     oar_work *work; /* NULL: free */
 } oari_lane;
 
-enum { OARI_LANES = 8 };
+enum { OARI_LANES = 8, OARI_GPU_LANES = 128 };
 
 /* Who drives, and what is to be driven. See engine.c. */
 typedef struct oari_engine {
@@ -79,13 +87,20 @@ typedef struct oari_engine {
                             done */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    oar_work *first, *last; /* collectives queued; under lock */
-    oar_work *fresh;        /* messages queued; under lock, newest first */
-    oari_lane *lane;        /* the driver's: collectives under way */
-    int lanes, busy;        /* how many, and in use */
-    int alone;              /* the one under way, or next, is a barrier */
-    uint64_t number;        /* of the collective started last */
-    oari_history history;   /* the driver's */
+    oar_work *first, *last;   /* collectives queued; under lock */
+    oar_work *fresh;          /* messages queued; under lock, newest first */
+    oari_lane *lane;          /* the driver's: collectives under way */
+    int host_lanes;           /* the first; the others are for device memory */
+    int lanes, busy;          /* how many, and in use */
+    int on_gpu;               /* lanes for device memory in use */
+    int gpu_looks;            /* at events, left in this round */
+    int gpu_turn, gpu_missed; /* the lane that comes first in this round, and
+                                 in the next */
+    _Atomic int watched;      /* of those posted: on a stream by now */
+    _Atomic int watching;     /* the engine's thread naps between two looks */
+    int alone;                /* the one under way, or next, is a barrier */
+    uint64_t number;          /* of the collective started last */
+    oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
     oar_work *message;            /* the driver's: messages under way */
     pthread_t thread;
@@ -108,32 +123,6 @@ typedef struct oari_subset {
     uint64_t hash, made;
 } oari_subset;
 
-/* Who looks after a caller that works for the engine (lend.c). */
-enum { OARI_WATCH_UNTRIED, OARI_WATCHES, OARI_WATCH_NONE };
-typedef struct oari_watch {
-    int state; /* the driver's: OARI_WATCH... */
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int stop;               /* under lock */
-    _Atomic int inside;     /* a caller works for the engine */
-    _Atomic int asleep;     /* the watch waits to be told of one */
-    _Atomic unsigned calls; /* so far */
-} oari_watch;
-
-/* An engine of somebody else's beside our links (foreign.c). */
-typedef struct oari_foreign {
-    const oar_backend_ops *ops; /* NULL: there is none */
-    void *self;
-    int opened;
-    unsigned turns;           /* the driver's */
-    int64_t check_ns;         /* the next look whether everybody is there */
-    int64_t ill_ns;           /* since when it has failed; 0: it has not */
-    _Atomic int64_t *gone_ns; /* by rank: since when it is gone, or 0 */
-    oar_error illness;
-    oari_watch watch;
-} oari_foreign;
-
 struct oar_group {
     int rank, ranks;
     unsigned generation; /* of fork */
@@ -143,9 +132,14 @@ struct oar_group {
     void *self;
     int opened;
     oari_foreign foreign;
-    oari_board *board; /* NULL: none */
-    int64_t spin_ns;   /* before a waiter yields */
-    int spare;         /* every rank here has a core besides its own */
+    oari_foreign gpu;    /* for device memory (gpu.c) */
+    oari_foreign hosted; /* the same through the host, where allowed */
+    int device;          /* this rank's GPU */
+    int bare;            /* no way through the host */
+    char *backend_name;  /* as the user thinks of it */
+    oari_board *board;   /* NULL: none */
+    int64_t spin_ns;     /* before a waiter yields */
+    int spare;           /* every rank here has a core besides its own */
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
@@ -186,7 +180,10 @@ void oari_engine_close(oar_group *group);
 void oari_engine_run(oar_group *group, oar_work *work);
 /* Makes sure that what is queued goes on by itself. */
 oar_status oari_engine_start(oar_group *group);
+/* Several, linked by next, at one go. */
 void oari_engine_enqueue(oar_group *group, oar_work *work);
+/* The same with one, which the caller drives itself. */
+void oari_engine_queue(oar_group *group, oar_work *work);
 void oari_engine_wait(oar_group *group, oar_work *work);
 /* Drives for a moment, if nobody does. */
 void oari_engine_nudge(oar_group *group);
@@ -221,12 +218,18 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
 /* Whether there can be such a rank of such a group. */
 oar_status oari_group_check_world(int rank, int size);
 
-/* Makes a group over a backend, with settings as above. meet_ms: for the ranks
+/* Makes a group over backends, with settings as above. meet_ms: for the ranks
  * to meet. world: sim's, else NULL. */
-oar_status oari_group_open(const oar_backend_ops *backend,
+oar_status oari_group_open(const oari_choice *choice,
                            const oar_backend_env *env,
                            const oar_group_opts *settings, int64_t meet_ms,
                            struct oari_world *world, oar_group **group);
+
+/* Opens the way for device memory through the host, if the group may use it;
+ * and the same as the last step of making a group, which is gone if it fails.
+ */
+oar_status oari_hosted_open(oar_group *group);
+oar_status oari_group_complete(oar_group *made, oar_group **group);
 
 /* Makes a group of these ranks of the parent (member, ascending, mine among
  * them), which all of them call with the same. own: what its name adds to the
@@ -238,6 +241,8 @@ typedef struct oari_kin {
     int count;
     oar_store *store;
     int64_t meet_ms;
+    void **split; /* as in oari_choice */
+    int bare;     /* without a way for device memory */
 } oari_kin;
 oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
                             oar_group **group);
@@ -283,8 +288,9 @@ int oari_group_gone(const oar_group *group, int rank);
 /* ---- foreign.c -------------------------------------------------------------
  */
 
-oar_status oari_foreign_open(oar_group *group, const oar_backend_env *env);
-void oari_foreign_close(oar_group *group);
+oar_status oari_foreign_open(oar_group *group, oari_foreign *foreign,
+                             const oar_backend_env *env);
+void oari_foreign_close(oari_foreign *foreign);
 
 /* Whether it carries messages; and who does. */
 static inline int oari_foreign_carries(const oar_group *group)
@@ -308,7 +314,7 @@ int oari_foreign_gone(const oar_group *group, int rank, int gone);
 int64_t oari_foreign_spin(const oar_group *group, int64_t ns);
 /* It has failed, as the last error says. Nothing ends yet: the links may come
  * to know that a peer is gone, or does something else, which is the cause. */
-void oari_foreign_fail(oar_group *group);
+void oari_foreign_fail(oar_group *group, oari_foreign *foreign);
 /* Ends the group if it has failed and nobody knew better for long enough. */
 void oari_foreign_look(oar_group *group);
 void oari_foreign_abort(oar_group *group);
@@ -323,7 +329,38 @@ int oari_lends(oar_group *group);
 /* It does. Without the token; returns when the engine has nothing for it. */
 void oari_lend(oar_group *group);
 /* Nobody looks any more. */
-void oari_lend_end(oar_group *group);
+void oari_lend_end(oari_foreign *foreign);
+
+/* ---- gpu.c -----------------------------------------------------------------
+ */
+
+/* Opens what the choice says for device memory; the group is ready but for
+ * that. */
+oar_status oari_gpu_open(oar_group *group, const oari_choice *choice,
+                         const oar_group_opts *settings, int64_t meet_ms);
+
+oar_status oari_gpu_through_host(oar_group *group);
+
+/* Which engine fits the GPUs of the ranks: all ranks call it, and all get the
+ * same. (hybrid.c) */
+oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
+                              const oar_backend_ops **ops);
+
+/* The engine's self if it is this group's for device memory; else NULL. */
+void *oari_group_gpu(const oar_group *group, const oar_backend_ops *ops);
+
+/* Who does it, and whether its memory is what it says. */
+oar_status oari_gpu_check(oar_group *group, oari_call *call);
+/* Begins one: from now on what is on the stream is before it. */
+oar_status oari_gpu_mark(oar_work *work);
+/* What comes on the stream from now on waits for it; it is ordered. */
+oar_status oari_gpu_follow(const oar_work *work, void *stream);
+/* Gives back what it needed. */
+void oari_gpu_unmark(oar_work *work);
+/* Before the group goes: waits for what its callers think is done. */
+void oari_gpu_await(oar_group *group);
+/* Whether it has run. */
+int oari_gpu_finished(const oar_work *work);
 
 /* ---- scope.c ---------------------------------------------------------------
  */
@@ -364,6 +401,10 @@ static inline uint64_t oari_message_any(const oar_group *group, int64_t tag)
     return (tag >= 0 ? 0 : UINT32_MAX) |
            ((group->can & OAR_CAN_ANY) != 0 ? oari_tag_says : 0);
 }
+
+/* drive.c */
+/* Fills in what a receive was to say of what came. */
+void oari_message_came(const oar_work *work);
 
 /* p2p.c */
 /* What a send adds to its tag. */

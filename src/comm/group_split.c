@@ -137,7 +137,7 @@ static int find_rank(const int *rank, int count, int wanted)
 }
 
 static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
-                           const oar_group_opts *o, int64_t meet_ms,
+                           const oar_group_opts *o, int64_t meet_ms, int bare,
                            oar_group **child)
 {
     int64_t deadline = oari_deadline(meet_ms);
@@ -146,7 +146,9 @@ static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
 
     OARI_TRY(oari_world_child(parent->board->world, o->name, env->ranks,
                               o->small_bytes, o->stage_bytes, &world));
-    status = oari_group_open(parent->backend, env, o, meet_ms, world, child);
+    status =
+        oari_group_open(&(oari_choice){ .host = parent->backend, .bare = bare },
+                        env, o, meet_ms, world, child);
     if (status == OAR_OK)
         status = oari_world_wait(world, deadline);
     oari_world_release(world);
@@ -161,15 +163,22 @@ static oar_status open_child(oar_group *parent, const oari_kin *kin,
                                               parent->rank),
                             .ranks = kin->count };
     oar_group_opts o = parent->settings;
-    const oar_backend_ops *backend = oari_group_asked(parent);
+    oar_device device = { OAR_CUDA, parent->device };
+    oari_choice choice = { .name = parent->backend_name,
+                           .host = oari_group_asked(parent),
+                           .gpu = kin->bare ? NULL : parent->gpu.ops,
+                           .bare = kin->bare,
+                           .split = kin->split };
 
     o.name = name;
+    if (choice.gpu != NULL)
+        o.device = &device;
     if (kin->count == 1)
-        OARI_TRY(oari_backend_find("self", 1, &backend));
+        OARI_TRY(oari_backend_find("self", 1, &choice.host));
     else if (parent->board != NULL && parent->board->world != NULL)
-        return open_sim(parent, &env, &o, kin->meet_ms, child);
+        return open_sim(parent, &env, &o, kin->meet_ms, kin->bare, child);
     env.store = kin->store != NULL ? kin->store : parent->store;
-    return oari_group_open(backend, &env, &o, kin->meet_ms, NULL, child);
+    return oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
 }
 
 oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
@@ -189,23 +198,24 @@ oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
         oar_group_destroy(child);
         return oari_fail_with(&why);
     }
-    *group = child;
-    return OAR_OK;
+    return oari_group_complete(child, group);
 }
 
 static oar_status make_child(oar_group *parent, const char *own,
-                             const int *member, int count, oar_group **group)
+                             const int *member, int count, void **split,
+                             oar_group **group)
 {
     oari_kin kin = { .own = own,
                      .member = member,
                      .count = count,
+                     .split = split,
                      .meet_ms = parent->timeout_ms };
 
     return oari_group_child(parent, &kin, group);
 }
 
 static oar_status make_split(oar_group *parent, const claim *claimed, int count,
-                             oar_group **group)
+                             void **split, oar_group **group)
 {
     int *member = oari_alloc((size_t)count, sizeof *member);
     char own[64];
@@ -217,8 +227,42 @@ static oar_status make_split(oar_group *parent, const claim *claimed, int count,
         member[i] = claimed[i].rank;
     snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits,
              claimed[0].colour);
-    status = make_child(parent, own, member, count, group);
+    status = make_child(parent, own, member, count, split, group);
     oari_free(member);
+    return status;
+}
+
+/* An engine for GPUs has a way of its own, in which all ranks take part. */
+static oar_status split_engine(oar_group *parent, int colour, int key,
+                               void **made)
+{
+    const oar_backend_ops *ops = parent->gpu.ops;
+    oar_status status;
+
+    if (ops == NULL || ops->split == NULL)
+        return OAR_OK;
+    oari_engine_hold(parent);
+    status = ops->split(parent->gpu.self, colour, key, made);
+    oari_engine_let_go(parent);
+    return status;
+}
+
+/* With the claims of all ranks; what the engine made is taken. */
+static oar_status split_all(oar_group *parent, int colour, int key,
+                            const claim *all, int count, oar_group **group)
+{
+    void *made = NULL;
+    oar_status status;
+
+    parent->splits++;
+    OARI_TRY(split_engine(parent, colour, key, &made));
+    if (colour < 0) {
+        *group = NULL;
+        return OAR_OK;
+    }
+    status = make_split(parent, all, count, &made, group);
+    if (made != NULL)
+        parent->gpu.ops->drop(made);
     return status;
 }
 
@@ -243,13 +287,8 @@ oar_status oar_group_split(oar_group *parent, int colour, int key,
     if ((all = oari_alloc((size_t)parent->ranks, sizeof *all)) == NULL)
         return OAR_E_NOMEM;
     status = gather_claims(parent, mine, all, &count);
-    if (status == OAR_OK) {
-        parent->splits++;
-        if (colour < 0)
-            *group = NULL;
-        else
-            status = make_split(parent, all, count, group);
-    }
+    if (status == OAR_OK)
+        status = split_all(parent, mine.colour, key, all, count, group);
     oari_free(all);
     return status;
 }
@@ -289,7 +328,7 @@ static oar_status make_subset(oar_group *parent, int *rank, int count,
     hash = hash_ranks(rank, count);
     OARI_TRY(count_subset(parent, hash, &number));
     snprintf(own, sizeof own, "s%016" PRIx64 "n%" PRIu64, hash, number);
-    return make_child(parent, own, rank, count, group);
+    return make_child(parent, own, rank, count, NULL, group);
 }
 
 oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,

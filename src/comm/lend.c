@@ -96,9 +96,9 @@ static int start_watch(oar_group *g)
     return !failed;
 }
 
-void oari_lend_end(oar_group *group)
+void oari_lend_end(oari_foreign *foreign)
 {
-    oari_watch *w = &group->foreign.watch;
+    oari_watch *w = &foreign->watch;
 
     if (w->state != OARI_WATCHES)
         return;

@@ -14,11 +14,13 @@
 /* One line a backend: deleting its folder and its line here leaves a library
  * that builds. */
 extern const oar_backend_ops oari_backend_self, oari_backend_native,
-    oari_backend_shm, oari_backend_tcp, oari_backend_sim;
+    oari_backend_shm, oari_backend_tcp, oari_backend_sim, oari_backend_nccl,
+    oari_backend_ipc;
 
 static const oar_backend_ops *const built_in[] = {
-    &oari_backend_self, &oari_backend_sim, &oari_backend_native,
-    &oari_backend_shm,  &oari_backend_tcp,
+    &oari_backend_self, &oari_backend_sim,  &oari_backend_native,
+    &oari_backend_shm,  &oari_backend_tcp,  &oari_backend_nccl,
+    &oari_backend_ipc,  &oari_backend_hybrid,
 };
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
@@ -158,6 +160,17 @@ static oar_status find(const char *name, const oar_backend_ops **ops,
     return probe(*ops, caps);
 }
 
+int oari_backend_is_for_gpus(const oar_backend_caps *caps)
+{
+    return caps->devices == 1u << OAR_CUDA;
+}
+
+oar_status oari_backend_probe(const char *name, const oar_backend_ops **ops,
+                              oar_backend_caps *caps)
+{
+    return find(name, ops, caps);
+}
+
 oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
 {
     const oar_backend_ops *ops;
@@ -165,7 +178,10 @@ oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
 
     if (name == NULL)
         return oari_fail(OAR_E_ARG, "backend_available without a name");
-    OARI_TRY(find(name, &ops, &found));
+    if (strchr(name, ':') != NULL)
+        OARI_TRY(oari_hybrid_probe(name, &found));
+    else
+        OARI_TRY(find(name, &ops, &found));
     if (caps == NULL)
         return OAR_OK;
     return oari_struct_give(caps, &found, sizeof found, "caps");

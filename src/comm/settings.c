@@ -123,7 +123,7 @@ static void write_text(oar_group_opts *o, oari_rules *rules, char *text,
     for (int i = 0; i < RULES; i++)
         used += (size_t)snprintf(text + used, bytes - used, "%" PRId64 " ",
                                  *rule_in(rules, i));
-    snprintf(text + used, bytes - used, "%s",
+    snprintf(text + used, bytes - used, "%d %s", rules->through_host,
              o->algorithm != NULL ? o->algorithm : "");
 }
 
@@ -162,6 +162,7 @@ static oar_status read_text(const char *text, oar_group_opts *o,
                             char **algorithm, oari_rules *rules)
 {
     int64_t rule[RULES];
+    int through_host = 0, end = 0;
 
     OARI_TRY(read_sizes(&text, o));
     for (int i = 0; i < RULES; i++) {
@@ -172,19 +173,22 @@ static oar_status read_text(const char *text, oar_group_opts *o,
             return bad_text(text);
         text += used;
     }
-    if (strlen(text) > ALGORITHM_MAX)
+    if (sscanf(text, "%d%n", &through_host, &end) != 1 || end == 0 ||
+        text[end] != ' ' || strlen(text + end + 1) > ALGORITHM_MAX)
         return bad_text(text);
+    text += end + 1;
     OARI_TRY(oari_settings_own(*text != 0 ? text : NULL, o, algorithm));
     OARI_TRY(oari_rules_read(rules, o->algorithm));
     for (int i = 0; i < RULES; i++)
         *rule_in(rules, i) = rule[i];
+    rules->through_host = through_host == 1;
     return OAR_OK;
 }
 
 static oar_status say(oar_store *store, const char *key, oar_group_opts *o,
                       oari_rules *rules)
 {
-    char text[(SIZES + RULES) * 24 + ALGORITHM_MAX + 1];
+    char text[(SIZES + RULES) * 24 + 16 + ALGORITHM_MAX + 1];
 
     OARI_TRY(oari_rules_read(rules, o->algorithm));
     write_text(o, rules, text, sizeof text);

@@ -31,10 +31,18 @@ static oar_work *make_work(oar_group *group, const oari_call *call)
     return work;
 }
 
+static void free_work(oar_work *work)
+{
+    if (work == NULL)
+        return;
+    oari_gpu_unmark(work);
+    oari_free(work);
+}
+
 static void let_go(oar_work *work)
 {
     if (atomic_fetch_sub(&work->holders, 1) == 1)
-        oari_free(work);
+        free_work(work);
 }
 
 /* The status of a finished operation, with its record as the last error. */
@@ -81,43 +89,94 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     work.inquired_ns = 0;
     work.sent[0] = 0;
     work.on_stack = 1;
-    work.mine = 0;
+    work.mine = work.order_only = 0;
+    atomic_init(&work.ordered, 0);
     atomic_init(&work.done, 0);
     oari_engine_run(group, &work);
     return result_of(&work);
 }
 
-/* Hands a work to the engine, which holds it until it is done. */
-static void hand_over(oar_work *work, uint64_t state)
+/* Makes a work ready for the engine, which holds it until it is done. */
+static void prepare(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
+    atomic_store(&work->ordered, 0);
     work->sequence = next_number(work->group, &work->call, state);
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
     work->sent[0] = 0;
+    work->next = NULL;
+}
+
+static void hand_over(oar_work *work, uint64_t state)
+{
+    prepare(work, state);
     oari_engine_enqueue(work->group, work);
+}
+
+/* One that is about to begin, or to be prepared. */
+static oar_status make_marked(oar_group *group, const oari_call *call,
+                              oar_work **made)
+{
+    oari_call checked = *call;
+    oar_work *work;
+    oar_status status = OAR_OK;
+
+    if (oari_on_device(call))
+        OARI_TRY(oari_gpu_check(group, &checked));
+    if ((work = make_work(group, &checked)) == NULL)
+        return OAR_E_NOMEM;
+    if (checked.gpu != NULL && !call->prepared)
+        status = oari_gpu_mark(work);
+    if (status != OAR_OK) {
+        free_work(work);
+        return status;
+    }
+    *made = work;
+    return OAR_OK;
 }
 
 static oar_status post_later(oar_group *group, const oari_call *call,
                              oar_work **work)
 {
-    oar_work *made = make_work(group, call);
+    oar_work *made;
 
-    if (made == NULL)
-        return OAR_E_NOMEM;
+    OARI_TRY(make_marked(group, call, &made));
     if (call->prepared) {
         atomic_store(&made->done, 1); /* nothing to wait for yet */
         *work = made;
         return OAR_OK;
     }
     if (oari_engine_start(group) != OAR_OK) {
-        oari_free(made);
+        free_work(made);
         return OAR_E_SYSTEM;
     }
     hand_over(made, OARI_POSTED);
     *work = made;
     return OAR_OK;
+}
+
+/* On device memory a call returns when the operation is on the stream, and the
+ * engine's thread looks after it. */
+static oar_status order_now(oar_group *group, const oari_call *call)
+{
+    void *stream;
+    oar_work *work;
+    oar_status status;
+
+    OARI_TRY(make_marked(group, call, &work));
+    if (oari_engine_start(group) != OAR_OK) {
+        free_work(work);
+        return OAR_E_SYSTEM;
+    }
+    stream = work->call.stream;
+    work->order_only = 1;
+    prepare(work, OARI_AWAITED);
+    oari_engine_queue(group, work);
+    status = oar_work_order(work, stream);
+    let_go(work);
+    return status;
 }
 
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
@@ -130,7 +189,7 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
                          oar_coll_name(call->kind));
     if (oari_batching(group))
         return oari_batch_add(group, call);
-    return run_now(group, call);
+    return oari_on_device(call) ? order_now(group, call) : run_now(group, call);
 }
 
 /* ---- several as one ------------------------------------------------------ */
@@ -167,20 +226,31 @@ static void finish_part(oar_work *whole, const oar_work *part,
         oari_work_finish(whole, whole->failed);
 }
 
+/* Those on device memory that follow each other are begun together. */
+static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
+{
+    for (oar_work *next; part != NULL; part = next) {
+        next = part->next;
+        part->whole = whole;
+        part->order_only = whole == NULL && part->call.gpu != NULL;
+        part->more =
+            part->call.gpu != NULL && next != NULL && next->call.gpu != NULL;
+        prepare(part, state);
+        if (whole != NULL)
+            let_go(part); /* the engine's hold is left */
+        part->next = next;
+    }
+}
+
 /* Posts them all, linked by next; waits if nobody wants the handle. */
 static oar_status post_parts(oar_group *group, oar_work *whole, oar_work *part,
                              oar_work **work)
 {
-    oar_work *next;
     oar_status status;
 
     atomic_fetch_add(&whole->holders, 1); /* its parts' */
-    for (; part != NULL; part = next) {
-        next = part->next;
-        part->whole = whole;
-        hand_over(part, work == NULL ? OARI_AWAITED : OARI_POSTED);
-        let_go(part);
-    }
+    prepare_parts(whole, part, work == NULL ? OARI_AWAITED : OARI_POSTED);
+    oari_engine_enqueue(group, part);
     if (work != NULL) {
         *work = whole;
         return OAR_OK;
@@ -195,15 +265,57 @@ static void drop_parts(oar_work *part)
     while (part != NULL) {
         oar_work *next = part->next;
 
-        oari_free(part);
+        free_work(part);
         part = next;
     }
+}
+
+/* Without a handle: those on device memory are ordered on their streams, the
+ * others waited for. The first failure counts. */
+static oar_status order_parts(oar_group *group, int count, oar_work *first)
+{
+    oar_work **part = oari_alloc((size_t)count, sizeof(oar_work *));
+    oar_status status = part == NULL ? OAR_E_NOMEM : oari_engine_start(group);
+    oar_error why = { 0 };
+
+    if (status != OAR_OK) {
+        drop_parts(first);
+        oari_free(part);
+        return status;
+    }
+    for (int i = 0; i < count; i++, first = first->next)
+        part[i] = first;
+    prepare_parts(NULL, part[0], OARI_AWAITED);
+    oari_engine_enqueue(group, part[0]);
+    for (int i = 0; i < count; i++) {
+        oar_status one = oar_work_order(part[i], part[i]->call.stream);
+
+        if (one != OAR_OK && status == OAR_OK) {
+            status = one;
+            why = *oar_last_error();
+        }
+        let_go(part[i]);
+    }
+    oari_free(part);
+    return status != OAR_OK ? oari_fail_with(&why) : OAR_OK;
+}
+
+static int any_on_device(const oar_work *part)
+{
+    for (; part != NULL; part = part->next)
+        if (part->call.gpu != NULL)
+            return 1;
+    return 0;
 }
 
 static oar_status post_list(oar_group *group, int count, oar_work *part,
                             oar_work **work)
 {
-    oar_work *whole = make_whole(group, count);
+    oar_work *whole;
+
+    if (work == NULL && any_on_device(part))
+        return order_parts(group, count, part);
+    whole = make_whole(group, count);
 
     if (whole == NULL || (work != NULL && oari_engine_start(group) != OAR_OK)) {
         oar_status why = whole == NULL ? OAR_E_NOMEM : OAR_E_SYSTEM;
@@ -230,9 +342,11 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
         return OAR_OK;
     }
     for (int i = 0; i < count; i++) {
-        if ((*end = make_work(group, &call[i])) == NULL) {
+        oar_status status = make_marked(group, &call[i], end);
+
+        if (status != OAR_OK) {
             drop_parts(first);
-            return OAR_E_NOMEM;
+            return status;
         }
         end = &(*end)->next;
     }
@@ -257,10 +371,9 @@ int oar_batch_is_open(const oar_group *group)
 oar_status oari_batch_add(oar_group *group, const oari_call *call)
 {
     oari_batch *b = &group->batch;
-    oar_work *made = make_work(group, call);
+    oar_work *made;
 
-    if (made == NULL)
-        return OAR_E_NOMEM;
+    OARI_TRY(make_marked(group, call, &made));
     if (b->last != NULL)
         b->last->next = made;
     else
@@ -391,6 +504,10 @@ oar_status oar_work_start(oar_work *work)
     if (!atomic_compare_exchange_strong(&work->done, &done, 0))
         return oari_fail(OAR_E_STATE, "this %s is under way",
                          oar_coll_name(work->call.kind));
+    if (work->call.gpu != NULL && oari_gpu_mark(work) != OAR_OK) {
+        atomic_store(&work->done, 1);
+        return oar_last_error()->status;
+    }
     work->status = OAR_OK;
     work->then = NULL; /* a function is for one start */
     hand_over(work, OARI_POSTED);
@@ -406,6 +523,33 @@ oar_status oar_work_wait(oar_work *work)
         oari_recorder_wait(work->group->recorder, work->sequence);
     oari_engine_wait(work->group, work);
     return result_of(work);
+}
+
+static int is_ordered(const oar_work *work)
+{
+    return atomic_load_explicit(&work->done, memory_order_acquire) ||
+           atomic_load_explicit(&work->ordered, memory_order_acquire);
+}
+
+oar_status oar_work_order(oar_work *work, void *stream)
+{
+    int64_t idle = 0;
+
+    if (work == NULL)
+        return oari_fail(OAR_E_ARG, "work_order of NULL");
+    if (work->call.gpu == NULL)
+        return oar_work_wait(work);
+    OARI_TRY(oari_group_owned(work->group));
+    if (work->order_only)
+        oari_engine_wait(work->group, work);
+    while (!is_ordered(work)) {
+        oari_engine_nudge(work->group);
+        oari_rest(&idle);
+    }
+    if (atomic_load_explicit(&work->done, memory_order_acquire) &&
+        work->status != OAR_OK)
+        return result_of(work);
+    return oari_gpu_follow(work, stream);
 }
 
 oar_status oar_work_test(oar_work *work, int *done)

@@ -15,7 +15,10 @@ typedef enum oari_memory_kind {
 oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
                              size_t bytes, void **memory);
 
-/* Takes back what oari_device_alloc gave, with the same device and kind. */
+/* Takes back what oari_device_alloc gave, with the same device and kind. A
+ * GPU's is not handed out again before this thread's current stream has run
+ * what is on it by now: who has used it on another says so to oar_device_free.
+ */
 void oari_device_free(oar_device device, oari_memory_kind kind, void *memory);
 
 #endif

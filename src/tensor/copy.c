@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "tensor/gpu.h"
 #include "tensor/kernels.h"
 #include "tensor/walk.h"
 
@@ -117,7 +118,7 @@ static oar_status check_buffer(const char *what, const oar_tensor *tensor,
     if (data == NULL && tensor->count > 0)
         return oari_fail(OAR_E_ARG, "%s of a tensor %s: no data", what,
                          oari_shape_text(tensor->at.shape).text);
-    if (oar_dtype_size(dtype) == 0)
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
         return oari_fail(OAR_E_ARG, "%s: dtype %d does not exist", what,
                          (int)dtype);
     return check_here(what, tensor);
@@ -129,6 +130,8 @@ oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
     oari_array to, from;
 
     OARI_TRY(check_buffer("read", tensor, dtype, data));
+    if (oari_on_gpu(tensor))
+        return oari_gpu_read(tensor, dtype, data);
     from = oari_array_of(tensor);
     to = (oari_array){ data, dtype, oari_layout_rows(from.at.shape) };
     oari_copy(&to, &from);
@@ -146,6 +149,8 @@ oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
 
     OARI_TRY(check_buffer("write", tensor, dtype, data));
     OARI_TRY(oari_check_writable("write", tensor));
+    if (oari_on_gpu(tensor))
+        return oari_gpu_write(tensor, dtype, source.read_only);
     to = oari_array_of(tensor);
     from =
         (oari_array){ source.read_only, dtype, oari_layout_rows(to.at.shape) };
@@ -176,6 +181,8 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
                          oari_shape_text(from->at.shape).text);
     OARI_TRY(oari_check_writable("copy", to));
     OARI_TRY(check_here("copy", from));
+    if (oari_on_gpu(to) || oari_on_gpu(from))
+        return oari_gpu_assign(to, from);
     a = oari_array_of(to);
     b = oari_array_of(from);
     oari_copy(&a, &b);
@@ -190,6 +197,8 @@ oar_status oar_tensor_fill(oar_tensor *tensor, double value)
     if (tensor == NULL)
         return oari_null("fill");
     OARI_TRY(oari_check_writable("fill", tensor));
+    if (oari_on_gpu(tensor))
+        return oari_gpu_fill(tensor, value);
     to = oari_array_of(tensor);
     oari_fill(&to, value);
     tensor->storage->version++;

@@ -9,7 +9,7 @@
 enum { OARI_DLPACK_MAJOR = 1, OARI_DLPACK_MINOR = 0 };
 
 /* Devices and the codes of dtypes that we have. */
-enum { OARI_DL_CPU = 1, OARI_DL_CUDA_HOST = 3 };
+enum { OARI_DL_CPU = 1, OARI_DL_CUDA = 2, OARI_DL_CUDA_HOST = 3 };
 enum {
     OARI_DL_INT = 0,
     OARI_DL_UINT = 1,

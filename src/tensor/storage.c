@@ -18,8 +18,8 @@ static oar_status take_fresh_memory(oar_storage *s)
     return OAR_OK;
 }
 
-oar_status oari_storage_make(size_t bytes, size_t capacity,
-                             oari_memory_kind kind, oar_storage **storage)
+static oar_status make(oar_device device, size_t bytes, size_t capacity,
+                       oari_memory_kind kind, oar_storage **storage)
 {
     oar_storage *s = oari_alloc(1, sizeof *s);
     oar_status status;
@@ -30,6 +30,7 @@ oar_status oari_storage_make(size_t bytes, size_t capacity,
     s->bytes = bytes;
     s->capacity = capacity;
     s->kind = kind;
+    s->device = device;
     status = take_fresh_memory(s);
     if (status != OAR_OK) {
         oari_free(s);
@@ -37,6 +38,26 @@ oar_status oari_storage_make(size_t bytes, size_t capacity,
     }
     *storage = s;
     return OAR_OK;
+}
+
+oar_status oari_storage_make(size_t bytes, size_t capacity,
+                             oari_memory_kind kind, oar_storage **storage)
+{
+    return make((oar_device){ OAR_CPU, 0 }, bytes, capacity, kind, storage);
+}
+
+oar_status oari_storage_make_on(oar_device device, size_t bytes,
+                                oar_storage **storage)
+{
+    return make(device, bytes, bytes, OARI_PRIVATE, storage);
+}
+
+oar_status oar_storage_create_on(oar_device device, size_t bytes,
+                                 oar_storage **storage)
+{
+    if (storage == NULL)
+        return oari_fail(OAR_E_ARG, "storage_create_on: nowhere to give it");
+    return oari_storage_make_on(device, bytes, storage);
 }
 
 oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),

@@ -31,6 +31,10 @@ struct oar_storage {
 oar_status oari_storage_make(size_t bytes, size_t capacity,
                              oari_memory_kind kind, oar_storage **storage);
 
+/* One on a device, a GPU or the cpu. */
+oar_status oari_storage_make_on(oar_device device, size_t bytes,
+                                oar_storage **storage);
+
 /* One over memory that somebody else made, on the cpu; drop(arg) is called when
  * it is no longer needed. */
 oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),

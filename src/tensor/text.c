@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "tensor/tensor.h"
+#include "tensor/gpu.h"
 
 /* Of more elements than MANY only EDGE at either end of each dim are shown. */
 enum { MANY = 1000, EDGE = 3, DIGITS = 6, WIDEST = 32 };
@@ -117,7 +117,7 @@ static void put_dim(page *p, int dim, int64_t offset)
     put(p, "]");
 }
 
-size_t oar_tensor_text(const oar_tensor *tensor, char *text, size_t bytes)
+static size_t write_text(const oar_tensor *tensor, char *text, size_t bytes)
 {
     page p = { tensor, text, text != NULL ? bytes : 0, 0, 0, 0 };
 
@@ -136,4 +136,22 @@ size_t oar_tensor_text(const oar_tensor *tensor, char *text, size_t bytes)
     measure(&p, 0, tensor->at.offset);
     put_dim(&p, 0, tensor->at.offset);
     return p.used;
+}
+
+/* One on a GPU is read from a copy. */
+size_t oar_tensor_text(const oar_tensor *tensor, char *text, size_t bytes)
+{
+    oar_tensor *copy;
+    size_t length = 0;
+
+    if (!oari_on_gpu(tensor) || !oari_tensor_attached(tensor))
+        return write_text(tensor, text, bytes);
+    copy = oari_tensor_on((oar_device){ OAR_CPU, 0 }, tensor->dtype,
+                          tensor->at.shape);
+    if (copy != NULL && oari_gpu_assign(copy, tensor) == OAR_OK)
+        length = write_text(copy, text, bytes);
+    else
+        length = write_text(NULL, text, bytes);
+    oar_tensor_release(copy);
+    return length;
 }

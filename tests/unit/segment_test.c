@@ -188,8 +188,8 @@ static void device_memory_is_shared_or_private_as_asked(void **state)
     assert_false(oar_shared_reachable(private, 100));
     oari_device_free(cpu, OARI_SHARED, shared);
     oari_device_free(cpu, OARI_PRIVATE, private);
-    assert_int_equal(oari_device_alloc(gpu, OARI_PRIVATE, 100, &private),
-                     OAR_E_UNAVAILABLE);
+    assert_int_equal(oari_device_alloc(gpu, OARI_SHARED, 100, &shared),
+                     OAR_E_UNSUPPORTED);
 }
 
 /* ---- finding ------------------------------------------------------------- */

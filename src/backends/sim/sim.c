@@ -62,7 +62,9 @@ static void *run_rank(void *arg)
 {
     sim_rank *r = arg;
 
-    r->status = r->fn(r->group, r->arg);
+    r->status = oari_hosted_open(r->group);
+    if (r->status == OAR_OK)
+        r->status = r->fn(r->group, r->arg);
     if (r->status == OAR_OK) {
         oari_world_say_left(r->group->board);
         return NULL;
@@ -86,8 +88,9 @@ static oar_status make_groups(int ranks, const oar_group_opts *settings,
     status = OAR_OK;
     for (int r = 0; r < ranks && status == OAR_OK; r++) {
         oar_backend_env env = { .size = sizeof env, .rank = r, .ranks = ranks };
-        status = oari_group_open(&oari_backend_sim, &env, settings,
-                                 settings->timeout_ms, world, &rank[r].group);
+        status = oari_group_open(&(oari_choice){ .host = &oari_backend_sim },
+                                 &env, settings, settings->timeout_ms, world,
+                                 &rank[r].group);
     }
     oari_world_release(world);
     return status;

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu.h: collectives of tensors on a GPU that leave their input alone.
+ *
+ * Each gives a new tensor on the same device, row by row, with the result; the
+ * caller owns one reference. It is ordered on the thread's current stream of
+ * that device (device.h): what is put there later finds it, and the host does
+ * not wait. In place, and for everything else, the calls of collective.h take a
+ * GPU tensor's span as they take any other.
+ *
+ * A tensor that is not on a GPU is OAR_E_DEVICE. A group without a way for GPU
+ * memory is OAR_E_UNSUPPORTED, and the text names both ways out: a backend with
+ * an engine for GPUs, and OARSONG_ENABLE_GPU_FALLBACK=1.
+ */
+#ifndef OARSONG_GPU_H
+#define OARSONG_GPU_H
+
+#include <oarsong/collective.h>
+#include <oarsong/device.h>
+#include <oarsong/tensor.h>
+
+OAR_BEGIN_DECLS
+
+/* op over all ranks' tensors, which have one shape and dtype. opts as for
+ * oar_all_reduce; its stream, if any, is used instead of the current one. */
+OAR_API oar_status oar_gpu_all_reduce(oar_group *group,
+                                      const oar_tensor *tensor, oar_op op,
+                                      const oar_call_opts *opts,
+                                      oar_tensor **out);
+
+/* Root's tensor, on every rank; the others' give shape and dtype. */
+OAR_API oar_status oar_gpu_broadcast(oar_group *group, const oar_tensor *tensor,
+                                     int root, const oar_call_opts *opts,
+                                     oar_tensor **out);
+
+OAR_END_DECLS
+
+#endif

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pieces: a collective on device memory, piece by piece: while one piece is
+ * combined on the host, the next comes down and the one before goes up.
+ *
+ * A buffer is a row of parts (or one part: of a part of its own, and of what is
+ * combined as a whole). Piece k of a row is elements k * width and following of
+ * each of its parts, packed; so every rank cuts alike, and each piece is a
+ * collective of its own among parts of any size.
+ */
+#include "backends/hosted/hosted.h"
+#include "base/status.h"
+
+/* One side of the call. */
+typedef struct side {
+    unsigned char *data;
+    int parts;            /* 0: nothing here; 1: one part; else a row */
+    size_t each;          /* elements of a part, where they are all alike */
+    const size_t *counts; /* else; by rank */
+} side;
+
+typedef struct passage {
+    hosted *h;
+    const oar_collective *call;
+    side in, out;
+    size_t element, width; /* bytes; elements of a part in a piece */
+    size_t pieces;
+} passage;
+
+static int is_whole(oar_coll kind) /* without parts */
+{
+    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_BROADCAST ||
+           kind == OAR_COLL_REDUCE;
+}
+
+static size_t part_count(const side *s, int part)
+{
+    return s->counts != NULL ? s->counts[part] : s->each;
+}
+
+/* ---- what there is to move ----------------------------------------------- */
+
+static side one_part(const oar_span *span)
+{
+    return (side){ span->data, span->data != NULL, span->count, NULL };
+}
+
+static side row_of(const oar_span *span, const size_t *counts, int ranks)
+{
+    return (side){ span->data, span->data != NULL || counts != NULL ? ranks : 0,
+                   span->count / (size_t)ranks, counts };
+}
+
+static void find_sides(passage *p)
+{
+    const oar_collective *c = p->call;
+    int ranks = p->h->ranks;
+
+    switch (c->kind) {
+    case OAR_COLL_GATHER:
+    case OAR_COLL_ALL_GATHER:
+        p->in = one_part(&c->in);
+        p->out = row_of(&c->out, c->out_counts, ranks);
+        break;
+    case OAR_COLL_SCATTER:
+    case OAR_COLL_REDUCE_SCATTER:
+        p->in = row_of(&c->in, c->in_counts, ranks);
+        p->out = one_part(&c->out);
+        break;
+    case OAR_COLL_ALL_TO_ALL:
+        p->in = row_of(&c->in, c->in_counts, ranks);
+        p->out = row_of(&c->out, c->out_counts, ranks);
+        break;
+    default:
+        p->in = one_part(&c->in);
+        p->out = one_part(&c->out);
+        break;
+    }
+    if (c->kind == OAR_COLL_BROADCAST && p->h->rank != c->root)
+        p->in.parts = 0;
+    if (c->kind == OAR_COLL_BROADCAST && p->h->rank == c->root)
+        p->out.parts = 0;
+}
+
+static size_t longest(const side *s)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < s->parts; i++)
+        if (part_count(s, i) > most)
+            most = part_count(s, i);
+    return most;
+}
+
+/* How many pieces: where not every rank knows every part, they ask. */
+static oar_status count_pieces(passage *p)
+{
+    const oar_collective *c = p->call;
+    size_t in = longest(&p->in), out = longest(&p->out);
+    uint64_t most = in > out ? in : out;
+    int known = !c->ragged || c->kind == OAR_COLL_ALL_GATHER ||
+                c->kind == OAR_COLL_REDUCE_SCATTER;
+    oar_call_opts o = oar_call_opts_init();
+
+    o.timeout_ms = -1;
+    if (!known)
+        OARI_TRY(oar_all_reduce(p->h->inner, oar_span_of(&most, 1, OAR_U64),
+                                OAR_MAX, &o, NULL));
+    p->pieces = (most + p->width - 1) / p->width;
+    return OAR_OK;
+}
+
+/* ---- one piece ----------------------------------------------------------- */
+
+/* Elements of a part that are in a piece. */
+static size_t slice(const passage *p, const side *s, int part, size_t piece)
+{
+    size_t count = part_count(s, part), first = piece * p->width;
+    size_t left = count > first ? count - first : 0;
+
+    return left < p->width ? left : p->width;
+}
+
+typedef oar_status (*mover)(hosted *h, void *to, const void *from,
+                            size_t bytes);
+
+/* Moves a piece of one side between the device and its packed form. */
+static oar_status move(const passage *p, const side *s, size_t piece,
+                       unsigned char *packed, int up)
+{
+    size_t before = 0, at = 0;
+
+    for (int i = 0; i < s->parts; i++) {
+        size_t bytes = slice(p, s, i, piece) * p->element;
+        unsigned char *there =
+            s->data + (before + piece * p->width) * p->element;
+
+        OARI_TRY(up ? hosted_store(p->h, there, packed + at, bytes)
+                    : hosted_load(p->h, packed + at, there, bytes));
+        before += part_count(s, i);
+        at += bytes;
+    }
+    return OAR_OK;
+}
+
+static oar_status record(const passage *p, oari_cu_event event,
+                         oari_cu_stream stream)
+{
+    const oari_cuda *cu;
+    int result;
+
+    OARI_TRY(oari_cuda_enter(p->h->device, &cu));
+    result = cu->EventRecord(event, stream);
+    oari_cuda_leave();
+    return oari_cuda_check(result, "mark a copy");
+}
+
+static oar_status load(passage *p, size_t piece)
+{
+    hosted_slot *s = &p->h->slot[piece % HOSTED_SLOTS];
+
+    if (s->used)
+        OARI_TRY(hosted_await(p->h, s->stored));
+    s->used = 0;
+    OARI_TRY(move(p, &p->in, piece, s->in, 0));
+    return record(p, s->loaded, p->h->down);
+}
+
+static oar_span packed(const passage *p, const side *s, unsigned char *data,
+                       size_t piece, size_t *counts)
+{
+    size_t total = 0;
+
+    for (int i = 0; i < s->parts; i++)
+        total += counts[i] = slice(p, s, i, piece);
+    return oar_span_of(data, total, p->call->out.dtype);
+}
+
+/* The piece as the inner group does it. */
+static oar_status combine(passage *p, size_t piece, hosted_slot *s)
+{
+    const oar_collective *c = p->call;
+    oar_group *g = p->h->inner;
+    size_t *ins = p->h->count, *outs = p->h->other;
+    oar_span in = packed(p, &p->in, s->in, piece, ins);
+    oar_span out = packed(p, &p->out, s->out, piece, outs);
+    oar_call_opts o = oar_call_opts_init();
+
+    o.timeout_ms = -1; /* the outer group watches */
+    o.weight = c->weight;
+    o.canonical = c->canonical;
+    switch (c->kind) {
+    case OAR_COLL_BROADCAST:
+        return oar_broadcast(g, p->in.parts != 0 ? in : out, c->root, &o, NULL);
+    case OAR_COLL_ALL_REDUCE:
+        return oar_all_reduce_into(g, in, out, c->op, &o, NULL);
+    case OAR_COLL_REDUCE:
+        return oar_reduce(g, in, out, c->op, c->root, &o, NULL);
+    case OAR_COLL_GATHER:
+        return oar_gather_v(g, in, out, outs, c->root, &o, NULL);
+    case OAR_COLL_SCATTER:
+        return oar_scatter_v(g, in, ins, out, c->root, &o, NULL);
+    case OAR_COLL_ALL_GATHER:
+        return oar_all_gather_v(g, in, out, outs, &o, NULL);
+    case OAR_COLL_REDUCE_SCATTER:
+        return oar_reduce_scatter_v(g, in, ins, out, c->op, &o, NULL);
+    case OAR_COLL_ALL_TO_ALL:
+        return oar_all_to_all_v(g, in, ins, out, outs, &o, NULL);
+    default: break;
+    }
+    return oari_fail(OAR_E_INTERNAL, "%s through the host",
+                     oar_coll_name(c->kind));
+}
+
+static oar_status pass(passage *p, size_t piece)
+{
+    hosted_slot *s = &p->h->slot[piece % HOSTED_SLOTS];
+
+    OARI_TRY(hosted_await(p->h, s->loaded));
+    OARI_TRY(combine(p, piece, s));
+    OARI_TRY(move(p, &p->out, piece, s->out, 1));
+    s->used = 1;
+    return record(p, s->stored, p->h->up);
+}
+
+oar_status hosted_collective(hosted *h, const oar_collective *call)
+{
+    passage p = { .h = h, .call = call };
+    size_t parts = is_whole(call->kind) ? 1 : (size_t)h->ranks;
+
+    p.element = oar_dtype_size(call->out.dtype);
+    p.width = h->slot_bytes / (parts * p.element);
+    find_sides(&p);
+    OARI_TRY(hosted_begin(h, call));
+    OARI_TRY(count_pieces(&p));
+    for (size_t i = 0; i <= p.pieces && p.pieces != 0; i++) {
+        if (i < p.pieces)
+            OARI_TRY(load(&p, i));
+        if (i > 0)
+            OARI_TRY(pass(&p, i - 1));
+    }
+    return hosted_finish(h, call);
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ipc/ipc.h: what the files of the backend `ipc` share.
+ *
+ * Every rank has a page of host memory that all ranks map and have registered
+ * with the driver. On it stand, written by the host: what each operation's
+ * buffers are; and, written by the rank's stream: that they are ready, and that
+ * its part of the work is done. Streams of other ranks wait for these words.
+ * An operation n uses words and entry n % IPC_DEPTH; they are used again only
+ * when this rank has seen there what it waited for. So a word that an abort
+ * sets is never set back under a stream that waits for it.
+ *
+ * One driver at a time works on a group's engine; abort may come from any
+ * thread and touches nothing but pages and `why`.
+ */
+#ifndef OARI_BACKENDS_IPC_IPC_H
+#define OARI_BACKENDS_IPC_IPC_H
+
+#include <stdatomic.h>
+
+#include <oarsong/backend.h>
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/reduce.h"
+
+enum {
+    IPC_DEPTH = 32,                /* collectives under way on the device */
+    IPC_BOX = 16,                  /* messages of a pair that are not taken */
+    IPC_RANKS = OARI_CUDA_SOURCES, /* in a group */
+    IPC_EAGER_BYTES = 64 << 10     /* messages up to here do not wait */
+};
+
+/* ---- pages --------------------------------------------------------------- */
+
+/* A word that streams write and wait for. */
+typedef _Atomic uint32_t ipc_word;
+
+/* How peers find memory of mine. */
+typedef struct ipc_memory {
+    uint64_t id; /* of the allocation; 0: there is none */
+    oari_cu_ipc handle;
+    uint64_t base, bytes; /* of the allocation, where it is for me */
+    uint64_t offset;      /* of what is meant */
+} ipc_memory;
+
+/* What a rank brings to a collective. */
+typedef struct ipc_entry {
+    ipc_word stamp; /* its number; written last */
+    uint32_t has_counts;
+    double weight;
+    uint64_t in_count, out_count; /* elements */
+    ipc_memory in, out;
+    uint64_t counts[]; /* of the parts of in by rank, then of out */
+} ipc_entry;
+
+typedef struct ipc_letter {
+    uint64_t tag, bytes;
+    uint32_t dtype, eager; /* eager: nobody waits for the answer */
+    ipc_memory memory;
+} ipc_letter;
+
+/* From the rank whose page it is to one other. */
+typedef struct ipc_box {
+    _Alignas(64) ipc_word sent; /* letters so far */
+    ipc_word ready[IPC_BOX];
+    ipc_letter letter[IPC_BOX];
+} ipc_box;
+
+/* To the rank whose page it is, from one other. */
+typedef struct ipc_desk {
+    _Alignas(64) ipc_word answer[IPC_BOX]; /* 2 * number + refused */
+    ipc_word done[IPC_BOX];
+} ipc_desk;
+
+typedef struct ipc_page {
+    uint32_t version;
+    ipc_word left;              /* ranks that use it no more */
+    _Alignas(64) ipc_word stop; /* rank 0's counts: a rank has given up */
+    ipc_word stopper;           /* which, plus one */
+    _Alignas(64) ipc_word ready[IPC_DEPTH];
+    _Alignas(64) ipc_word done[IPC_DEPTH];
+} ipc_page; /* then entries, boxes and desks */
+
+typedef struct ipc_layout {
+    size_t entry, entry_bytes, box, desk, bytes;
+} ipc_layout;
+
+/* Whether a word has come to a number, which may have gone round. */
+static inline int ipc_has(ipc_word *word, uint32_t number)
+{
+    return (int32_t)(atomic_load(word) - number) >= 0;
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+/* An allocation of mine that has been shown to peers, or cannot be. */
+typedef struct ipc_shown {
+    struct ipc_shown *next;
+    ipc_memory memory;
+    int hidden;
+} ipc_shown;
+
+/* One of a peer's, mapped here. */
+typedef struct ipc_mapped {
+    struct ipc_mapped *next;
+    uint64_t id, base, bytes;
+    oari_cu_memory here;
+} ipc_mapped;
+
+/* Memory that stands in for some that cannot be shown. */
+typedef struct ipc_stage {
+    void *memory;
+    size_t bytes;
+} ipc_stage;
+
+/* ---- operations ---------------------------------------------------------- */
+
+typedef struct ipc_work {
+    struct ipc_work *next;
+    const oar_collective *call;
+    oar_transfer *done;
+    int begun;
+    uint32_t number; /* once begun */
+    int stages_out;  /* the result is to be copied from the stage */
+} ipc_work;
+
+typedef struct ipc_queue {
+    ipc_work *first;
+    ipc_work **end;
+} ipc_queue;
+
+/* A letter that has come and not been taken. */
+typedef struct ipc_arrival {
+    struct ipc_arrival *next;
+    int source;
+    uint32_t number;
+    ipc_letter letter;
+} ipc_arrival;
+
+/* Messages with one peer. */
+typedef struct ipc_peer {
+    oari_cu_stream stream; /* messages only; NULL: none yet */
+    uint32_t sent, seen;
+    ipc_queue outbox;     /* sends that wait for a place */
+    ipc_queue asked;      /* sends that wait for their answer */
+    void *eager;          /* IPC_BOX places */
+    void *loose[IPC_BOX]; /* what stands in for memory that is not shown */
+} ipc_peer;
+
+typedef struct ipc {
+    int rank, ranks, device;
+    const oari_cuda *cu;
+    int alone_works; /* rank 0 does everybody's work: one GPU for all */
+    unsigned processors;
+    oari_cu_stream stream;
+    int own_stream;
+    oari_cu_function *kernel; /* as launch.c counts them */
+    size_t eager_bytes;
+
+    ipc_layout layout;
+    unsigned char **page;  /* by rank */
+    oari_cu_memory *reach; /* by rank: the page for streams */
+    unsigned char *registered;
+
+    _Atomic uint32_t number; /* of the collective begun last */
+    uint64_t begun;          /* how many that were */
+    ipc_queue queue;         /* collectives, in order */
+    ipc_work *spare;
+    ipc_shown *shown;
+    ipc_mapped **mapped; /* by rank */
+    ipc_stage in_stage, out_stage;
+
+    ipc_peer *peer; /* by rank */
+    ipc_queue receives;
+    ipc_arrival *arrivals;
+    _Atomic int why; /* an oar_status: aborted */
+} ipc;
+
+/* page.c */
+ipc_layout oari_ipc_layout(int ranks);
+static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
+{
+    return (ipc_page *)self->page[rank];
+}
+ipc_entry *oari_ipc_entry(const ipc *self, int rank, uint32_t number);
+ipc_box *oari_ipc_box(const ipc *self, int from, int to);
+ipc_desk *oari_ipc_desk(const ipc *self, int from, int to);
+/* Where a word on a rank's page is for streams. */
+oari_cu_memory oari_ipc_reach(const ipc *self, int rank, const ipc_word *word);
+/* The word that ends kernels; 0 in a group of one. */
+oari_cu_memory oari_ipc_stop(const ipc *self);
+/* Sets the word, then all that this rank's streams may wait for. Any thread. */
+void oari_ipc_release(ipc *self);
+/* The rank that has given up, or -1. */
+int oari_ipc_stopper(const ipc *self);
+oar_status oari_ipc_page_make(ipc *self);
+void oari_ipc_page_leave(ipc *self);
+
+/* meet.c: finds the others, sees that it can work, maps their pages. */
+oar_status oari_ipc_meet(ipc *self, const oar_backend_env *env);
+
+/* memory.c */
+/* How peers find that memory; id 0: they cannot. */
+oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory);
+/* Where memory of a rank's is here. */
+oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
+                        oari_cu_memory *here);
+/* Room in a stage. What it had is lost, once the stream has passed. */
+oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes);
+void oari_ipc_forget_mapped(ipc *self);
+void oari_ipc_forget_shown(ipc_shown *shown);
+
+/* launch.c */
+oar_status oari_ipc_load(ipc *self);
+/* Whether there is a kernel that reduces that dtype. */
+int oari_ipc_reduces(oar_dtype dtype);
+
+/* A reduction, with addresses here. */
+typedef struct ipc_reduction {
+    oar_op_kind op;
+    oar_dtype dtype;
+    int sources, destinations;
+    uint64_t count;
+    oari_cu_memory source[IPC_RANKS], destination[IPC_RANKS];
+    double factor[IPC_RANKS]; /* of those operators that have them */
+} ipc_reduction;
+oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
+                           oari_cu_stream stream);
+
+/* Copies collected into as few launches as can be. */
+typedef struct ipc_copies {
+    ipc *self;
+    oari_cu_stream stream;
+    unsigned targets;
+    oari_cuda_copy given;
+} ipc_copies;
+void oari_ipc_copies_begin(ipc *self, oari_cu_stream stream, ipc_copies *c);
+/* To `targets` places; those that are `from` itself are left out. */
+oar_status oari_ipc_copies_add(ipc_copies *c, oari_cu_memory from,
+                               const oari_cu_memory *to, int targets,
+                               uint64_t bytes);
+oar_status oari_ipc_copies_end(ipc_copies *c);
+/* One alone. */
+oar_status oari_ipc_copy(ipc *self, oari_cu_memory to, oari_cu_memory from,
+                         uint64_t bytes, oari_cu_stream stream);
+
+/* share.c */
+/* What a rank brings, with addresses here. */
+typedef struct ipc_view {
+    oari_cu_memory in, out;
+    const ipc_entry *entry;
+} ipc_view;
+/* Puts this rank's part of the work on the stream: everybody's, if it alone
+ * works. OAR_E_MISMATCH if the counts of the ranks do not fit each other. */
+oar_status oari_ipc_do_share(ipc *self, const oar_collective *call,
+                             const ipc_view *view);
+int oari_ipc_reads(const ipc *self, const oar_collective *call);
+int oari_ipc_writes(const ipc *self, const oar_collective *call);
+
+/* collective.c */
+oar_status oari_ipc_post(void *self, const oar_collective *call,
+                         oar_transfer *done);
+void oari_ipc_go_on(ipc *self);
+
+/* message.c */
+oar_status oari_ipc_send(void *self, const oar_collective *call,
+                         oar_transfer *done);
+oar_status oari_ipc_recv(void *self, const oar_collective *call,
+                         oar_transfer *done);
+void oari_ipc_go_on_messages(ipc *self);
+void oari_ipc_drop_messages(ipc *self);
+
+/* ipc.c */
+void oari_ipc_finish(oar_transfer *done, oar_status status);
+oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
+                              const oar_collective *call, oar_transfer *done);
+/* Takes out the one at *place and ends it. */
+void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
+                        oar_status status);
+oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event);
+oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event);
+oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
+                          ipc_word *word, uint32_t value);
+oar_status oari_ipc_await(ipc *self, oari_cu_stream stream, int rank,
+                          ipc_word *word, uint32_t value);
+
+static inline uint64_t ipc_bytes(const oar_span *span)
+{
+    return (uint64_t)span->count * oar_dtype_size(span->dtype);
+}
+
+#endif

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* message: sends and receives. They are matched by the hosts: a sender puts a
+ * letter into its box for that rank, and the receiver, once it has a receive
+ * that fits, copies the data and answers. Small messages are copied aside
+ * first, so that their send waits for nobody.
+ *
+ * Messages with a peer have a stream of their own, on which nothing ever waits
+ * but for what is on a stream already: a send's stream waits for the copy only
+ * after the answer has come. So whatever the order in which ranks send and
+ * receive, streams never wait for each other in a circle. */
+#include <string.h>
+
+#include "backends/ipc/ipc.h"
+#include "base/alloc.h"
+#include "base/status.h"
+#include "comm/group.h"
+
+static oari_cu_memory address(const void *data)
+{
+    return (oari_cu_memory)(uintptr_t)data;
+}
+
+static oar_device device_of(const ipc *self)
+{
+    return oar_device_of(OAR_CUDA, self->device);
+}
+
+static oar_status stream_for(ipc *self, int peer, oari_cu_stream *stream)
+{
+    ipc_peer *p = &self->peer[peer];
+
+    if (!self->own_stream) {
+        *stream = self->stream;
+        return OAR_OK;
+    }
+    if (p->stream == NULL)
+        OARI_TRY(
+            oar_stream_create(device_of(self), OAR_STREAM_URGENT, &p->stream));
+    *stream = p->stream;
+    return OAR_OK;
+}
+
+/* ---- sending ------------------------------------------------------------- */
+
+/* Whether the place of the next letter is free: the one before in it has been
+ * answered, and its copy has run. */
+static int has_place(const ipc *self, int peer)
+{
+    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    uint32_t old = self->peer[peer].sent + 1 - IPC_BOX;
+
+    if (self->peer[peer].sent < IPC_BOX)
+        return 1;
+    return atomic_load(&desk->answer[old % IPC_BOX]) >> 1 ==
+               (old & UINT32_MAX >> 1) &&
+           ipc_has(&desk->done[old % IPC_BOX], old);
+}
+
+/* A place for the data that is the engine's own. */
+static oar_status find_aside(ipc *self, int peer, uint32_t place, size_t bytes,
+                             void **aside)
+{
+    ipc_peer *p = &self->peer[peer];
+
+    if (bytes <= self->eager_bytes) {
+        if (p->eager == NULL)
+            OARI_TRY(oar_device_alloc(device_of(self),
+                                      IPC_BOX * self->eager_bytes, &p->eager));
+        *aside = (unsigned char *)p->eager + place * self->eager_bytes;
+        return OAR_OK;
+    }
+    OARI_TRY(oar_device_alloc(device_of(self), bytes, &p->loose[place]));
+    *aside = p->loose[place];
+    return OAR_OK;
+}
+
+static oar_status copy_aside(ipc *self, const oar_collective *call,
+                             uint32_t place, oari_cu_stream stream,
+                             ipc_memory *memory)
+{
+    size_t bytes = ipc_bytes(&call->out);
+    void *aside;
+
+    OARI_TRY(find_aside(self, call->root, place, bytes, &aside));
+    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data), bytes,
+                           stream));
+    return oari_ipc_show(self, aside, memory);
+}
+
+/* Shows the data, or a copy of it: then the send waits for nobody. */
+static oar_status show_data(ipc *self, const oar_collective *call,
+                            uint32_t place, oari_cu_stream stream,
+                            ipc_letter *letter)
+{
+    letter->memory.id = 0;
+    letter->eager = letter->bytes <= self->eager_bytes;
+    if (letter->bytes == 0)
+        return OAR_OK;
+    if (!letter->eager)
+        OARI_TRY(oari_ipc_show(self, call->out.data, &letter->memory));
+    if (letter->memory.id != 0)
+        return OAR_OK;
+    letter->eager = 1;
+    return copy_aside(self, call, place, stream, &letter->memory);
+}
+
+static void free_loose(ipc *self, int peer, uint32_t place,
+                       oari_cu_stream stream)
+{
+    void **loose = &self->peer[peer].loose[place];
+
+    oar_device_free(device_of(self), *loose, stream);
+    *loose = NULL;
+}
+
+static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
+{
+    const oar_collective *call = work->call;
+    ipc_box *box = oari_ipc_box(self, self->rank, call->root);
+    uint32_t number = self->peer[call->root].sent + 1;
+    uint32_t place = number % IPC_BOX;
+    ipc_letter *letter = *put = &box->letter[place];
+    oari_cu_stream stream;
+
+    OARI_TRY(stream_for(self, call->root, &stream));
+    free_loose(self, call->root, place, stream);
+    letter->tag = (uint64_t)call->tag;
+    letter->bytes = ipc_bytes(&call->out);
+    letter->dtype = (uint32_t)call->out.dtype;
+    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
+    OARI_TRY(show_data(self, call, place, stream, letter));
+    OARI_TRY(
+        oari_ipc_write(self, stream, self->rank, &box->ready[place], number));
+    if (letter->eager)
+        OARI_TRY(oari_ipc_record(self, stream, call->finished));
+    work->number = number;
+    self->peer[call->root].sent = number;
+    atomic_store(&box->sent, number);
+    return OAR_OK;
+}
+
+static void move_to_asked(ipc_peer *p)
+{
+    ipc_work *work = p->outbox.first;
+
+    p->outbox.first = work->next;
+    if (p->outbox.first == NULL)
+        p->outbox.end = &p->outbox.first;
+    work->next = NULL;
+    *p->asked.end = work;
+    p->asked.end = &work->next;
+}
+
+static void send_waiting(ipc *self, int peer)
+{
+    ipc_peer *p = &self->peer[peer];
+
+    while (p->outbox.first != NULL && has_place(self, peer)) {
+        ipc_letter *letter;
+        oar_status status = put_letter(self, p->outbox.first, &letter);
+
+        if (status == OAR_OK && !letter->eager)
+            move_to_asked(p);
+        else
+            oari_ipc_queue_end(self, &p->outbox, &p->outbox.first, status);
+    }
+}
+
+/* The copy is on the receiver's stream: ours may wait for it. */
+static oar_status await_copy(ipc *self, const ipc_work *work)
+{
+    int peer = work->call->root;
+    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    oari_cu_stream stream;
+
+    OARI_TRY(stream_for(self, peer, &stream));
+    OARI_TRY(oari_ipc_await(self, stream, peer,
+                            &desk->done[work->number % IPC_BOX], work->number));
+    return oari_ipc_record(self, stream, work->call->finished);
+}
+
+static void hear_answers(ipc *self, int peer)
+{
+    ipc_peer *p = &self->peer[peer];
+    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    ipc_work **at = &p->asked.first;
+
+    while (*at != NULL) {
+        uint32_t number = (*at)->number;
+        uint32_t answer = atomic_load(&desk->answer[number % IPC_BOX]);
+
+        if (answer >> 1 != (number & UINT32_MAX >> 1))
+            at = &(*at)->next;
+        else
+            oari_ipc_queue_end(self, &p->asked, at,
+                               (answer & 1) != 0 ? OAR_E_SIZE
+                                                 : await_copy(self, *at));
+    }
+}
+
+/* ---- receiving ----------------------------------------------------------- */
+
+static oar_status take_letter(ipc *self, int source, ipc_arrival ***end)
+{
+    ipc_box *box = oari_ipc_box(self, source, self->rank);
+    ipc_arrival *a = oari_alloc(1, sizeof *a);
+
+    if (a == NULL)
+        return OAR_E_NOMEM;
+    a->source = source;
+    a->number = ++self->peer[source].seen;
+    a->letter = box->letter[a->number % IPC_BOX];
+    **end = a;
+    *end = &a->next;
+    return OAR_OK;
+}
+
+/* Letters that have come since the last look, behind those that wait. */
+static oar_status look_into_boxes(ipc *self)
+{
+    ipc_arrival **end = &self->arrivals;
+
+    while (*end != NULL)
+        end = &(*end)->next;
+    for (int r = 0; r < self->ranks; r++) {
+        uint32_t sent = atomic_load(&oari_ipc_box(self, r, self->rank)->sent);
+
+        while (self->peer[r].seen != sent)
+            OARI_TRY(take_letter(self, r, &end));
+    }
+    return OAR_OK;
+}
+
+static int fits(const oar_collective *call, const ipc_arrival *a)
+{
+    return (call->root < 0 || call->root == a->source) &&
+           (call->tag < 0 || (uint64_t)call->tag == a->letter.tag);
+}
+
+static oar_status copy_data(ipc *self, const oar_collective *call,
+                            const ipc_arrival *a)
+{
+    uint32_t place = a->number % IPC_BOX;
+    ipc_box *box = oari_ipc_box(self, a->source, self->rank);
+    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
+    oari_cu_memory from;
+    oari_cu_stream stream;
+
+    OARI_TRY(stream_for(self, a->source, &stream));
+    OARI_TRY(oari_ipc_map(self, a->source, &a->letter.memory, &from));
+    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
+    OARI_TRY(
+        oari_ipc_await(self, stream, a->source, &box->ready[place], a->number));
+    OARI_TRY(oari_ipc_copy(self, address(call->out.data), from, a->letter.bytes,
+                           stream));
+    OARI_TRY(oari_ipc_write(self, stream, self->rank, &desk->done[place],
+                            a->number));
+    return oari_ipc_record(self, stream, call->finished);
+}
+
+/* The letter is dropped: nothing is copied, and nobody waits for it. */
+static oar_status refuse(ipc *self, const ipc_arrival *a)
+{
+    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
+
+    atomic_store(&desk->done[a->number % IPC_BOX], a->number);
+    return OAR_E_SIZE;
+}
+
+static oar_status receive(ipc *self, ipc_work *work, const ipc_arrival *a)
+{
+    ipc_desk *desk = oari_ipc_desk(self, a->source, self->rank);
+    int same = ipc_bytes(&work->call->out) == a->letter.bytes;
+    oar_transfer *done = work->done;
+    oar_status status = same ? copy_data(self, work->call, a) : refuse(self, a);
+
+    done->source = a->source;
+    done->got_tag = oari_message_tag((int64_t)a->letter.tag) |
+                    (uint64_t)(a->letter.dtype + 1) << OARI_TAG_DTYPE;
+    done->got_bytes = a->letter.bytes;
+    if (status == OAR_OK || status == OAR_E_SIZE)
+        atomic_store(&desk->answer[a->number % IPC_BOX],
+                     a->number << 1 | (status == OAR_E_SIZE));
+    return status;
+}
+
+/* The first that fits, taken out of those that wait. */
+static ipc_arrival *find_arrival(ipc *self, const oar_collective *call)
+{
+    ipc_arrival **at = &self->arrivals;
+    ipc_arrival *found;
+
+    while (*at != NULL && !fits(call, *at))
+        at = &(*at)->next;
+    found = *at;
+    if (found != NULL)
+        *at = found->next;
+    return found;
+}
+
+static void match_receives(ipc *self)
+{
+    ipc_work **at = &self->receives.first;
+
+    while (*at != NULL) {
+        ipc_arrival *a = find_arrival(self, (*at)->call);
+
+        if (a == NULL) {
+            at = &(*at)->next;
+            continue;
+        }
+        oari_ipc_queue_end(self, &self->receives, at, receive(self, *at, a));
+        oari_free(a);
+    }
+}
+
+/* ---- both ---------------------------------------------------------------- */
+
+static int has_messages(const ipc *self)
+{
+    int some = self->receives.first != NULL;
+
+    for (int r = 0; r < self->ranks; r++)
+        some |= self->peer[r].outbox.first != NULL ||
+                self->peer[r].asked.first != NULL;
+    return some;
+}
+
+void oari_ipc_go_on_messages(ipc *self)
+{
+    const oari_cuda *cu;
+
+    if (!has_messages(self) || oari_cuda_enter(self->device, &cu) != OAR_OK)
+        return;
+    for (int r = 0; r < self->ranks; r++) {
+        send_waiting(self, r);
+        hear_answers(self, r);
+    }
+    if (self->receives.first != NULL && look_into_boxes(self) == OAR_OK)
+        match_receives(self);
+    oari_cuda_leave();
+}
+
+void oari_ipc_drop_messages(ipc *self)
+{
+    while (self->arrivals != NULL) {
+        ipc_arrival *a = self->arrivals;
+
+        self->arrivals = a->next;
+        oari_free(a);
+    }
+}
+
+static oar_status post(ipc *self, ipc_queue *queue, const oar_collective *call,
+                       oar_transfer *done)
+{
+    oar_status why = (oar_status)atomic_load(&self->why);
+
+    if (why != OAR_OK) {
+        oari_ipc_finish(done, why);
+        return OAR_OK;
+    }
+    OARI_TRY(oari_ipc_queue_add(self, queue, call, done));
+    oari_ipc_go_on_messages(self);
+    return OAR_OK;
+}
+
+oar_status oari_ipc_send(void *given, const oar_collective *call,
+                         oar_transfer *done)
+{
+    ipc *self = given;
+
+    return post(self, &self->peer[call->root].outbox, call, done);
+}
+
+oar_status oari_ipc_recv(void *given, const oar_collective *call,
+                         oar_transfer *done)
+{
+    ipc *self = given;
+
+    return post(self, &self->receives, call, done);
+}

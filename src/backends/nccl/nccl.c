@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nccl: the backend `nccl`: collectives on GPUs by the real NCCL.
+ *
+ * It has no messages on the host, and no barrier: the links that the core makes
+ * beside it carry those, find peers that are gone, and compare what ranks call.
+ */
+#include <oarsong/device.h>
+
+#include "backends/nccl/engine.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+enum { CLOSE_MS = 900 };
+
+static oar_status probe(oar_backend_caps *caps)
+{
+    const oari_nccl *lib;
+
+    OARI_TRY(oari_nccl_load(&lib));
+    OARI_TRY(oar_device_available(OAR_CUDA));
+    caps->note = lib->note;
+    caps->devices = 1u << OAR_CUDA;
+    caps->can = OAR_WANTS_LINKS;
+    return OAR_OK;
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static oar_status open_new(oari_nccl_engine *e, const oar_backend_env *env)
+{
+    int64_t deadline = oari_deadline(env->timeout_ms);
+    oari_nccl_terms terms;
+
+    OARI_TRY(oari_nccl_comm_create(e->lib, env->device, &e->comm));
+    OARI_TRY(oari_nccl_comm_stream(e->comm, env->stream));
+    OARI_TRY(oari_nccl_meet(e->lib, env, deadline, &terms));
+    e->comm->has_fp8 = terms.has_fp8;
+    return oari_nccl_join(e->comm, env, &terms.id, deadline);
+}
+
+/* What the parent's split made is of these ranks, in this order. */
+static oar_status open_split(oari_nccl_engine *e, const oar_backend_env *env)
+{
+    const oari_nccl *lib = e->lib;
+    int rank = -1, ranks = -1;
+
+    e->comm = env->split;
+    OARI_TRY(oari_nccl_comm_stream(e->comm, env->stream));
+    OARI_TRY(oari_nccl_check(lib, lib->CommUserRank(e->comm->handle, &rank),
+                             e->comm->handle, "asking for the rank"));
+    OARI_TRY(oari_nccl_check(lib, lib->CommCount(e->comm->handle, &ranks),
+                             e->comm->handle, "asking for the size"));
+    if (rank == env->rank && ranks == env->ranks)
+        return OAR_OK;
+    return oar_backend_fail(OAR_E_INTERNAL,
+                            "NCCL's split made this rank %d of %d, not %d of "
+                            "%d",
+                            rank, ranks, env->rank, env->ranks);
+}
+
+static oar_status open_engine(void *self, const oar_backend_env *env)
+{
+    oari_nccl_engine *e = self;
+
+    e->rank = env->rank;
+    e->ranks = env->ranks;
+    e->device = env->device;
+    e->timeout_ms = env->timeout_ms;
+    e->group = oari_nccl_group(env);
+    e->last = &e->first;
+    OARI_TRY(oari_nccl_load(&e->lib));
+    if (env->split != NULL)
+        OARI_TRY(open_split(e, env));
+    else
+        OARI_TRY(open_new(e, env));
+    e->opened = 1;
+    return OAR_OK;
+}
+
+/* ---- splitting ----------------------------------------------------------- */
+
+/* NCCL splits in the order of its calls: what was posted before comes first. */
+static oar_status drain(oari_nccl_engine *e, int64_t deadline_ns)
+{
+    int64_t since = 0;
+
+    while (!oari_nccl_is_idle(e)) {
+        OARI_TRY(oari_nccl_progress(e));
+        if (oari_now_ns() > deadline_ns)
+            return oar_backend_fail(OAR_E_TIMEOUT,
+                                    "operations before a split did not begin "
+                                    "in %lld ms",
+                                    (long long)e->timeout_ms);
+        oari_rest(&since);
+    }
+    return e->why == OAR_OK ? OAR_OK
+                            : oar_backend_fail((oar_status)e->why,
+                                               "split of an aborted group");
+}
+
+static oar_status split(void *self, int colour, int key, void **made)
+{
+    oari_nccl_engine *e = self;
+    oari_nccl_comm *child;
+    oar_status status;
+
+    OARI_TRY(drain(e, oari_deadline(e->timeout_ms)));
+    status = oari_nccl_split_comm(e, colour, key, &child);
+    if (status == OAR_OK)
+        *made = child;
+    else
+        oari_nccl_note_failure(e, status); /* the communicator is lost, too */
+    return status;
+}
+
+static void let_go(oari_nccl_comm *comm)
+{
+    oari_nccl_comm_wait(comm, oari_deadline(CLOSE_MS));
+    oari_nccl_comm_release(comm);
+}
+
+static void drop(void *made)
+{
+    if (made == NULL)
+        return;
+    oari_nccl_comm_finish(made);
+    let_go(made);
+}
+
+/* ---- ending -------------------------------------------------------------- */
+
+static void abort_engine(void *self, oar_status why)
+{
+    oari_nccl_engine *e = self;
+    int none = OAR_OK;
+
+    if (atomic_compare_exchange_strong(&e->why, &none, (int)why) &&
+        e->comm != NULL)
+        oari_nccl_comm_abort(e->comm);
+}
+
+/* After a failure NCCL's farewell would wait for nothing. */
+static void close_engine(void *self)
+{
+    oari_nccl_engine *e = self;
+
+    if (e->comm == NULL)
+        return;
+    if (e->opened && e->failed == OAR_OK && oari_nccl_is_idle(e))
+        oari_nccl_comm_finish(e->comm);
+    else
+        oari_nccl_comm_abort(e->comm);
+    let_go(e->comm);
+    oari_nccl_drop_all(e, OAR_E_ABORTED);
+}
+
+/* ---- the table ----------------------------------------------------------- */
+
+const oar_backend_ops oari_backend_nccl = {
+    .size = sizeof(oar_backend_ops),
+    .abi = OAR_BACKEND_ABI,
+    .name = "nccl",
+    .self_size = sizeof(oari_nccl_engine),
+    .probe = probe,
+    .open = open_engine,
+    .close = close_engine,
+    .progress = oari_nccl_progress,
+    .abort = abort_engine,
+    .takes = oari_nccl_takes,
+    .batch = oari_nccl_batch,
+    .split = split,
+    .drop = drop,
+    .post_count = OAR_COLL_COUNT,
+    .post = {
+        [OAR_COLL_BROADCAST] = oari_nccl_post,
+        [OAR_COLL_ALL_REDUCE] = oari_nccl_post,
+        [OAR_COLL_REDUCE] = oari_nccl_post,
+        [OAR_COLL_GATHER] = oari_nccl_post,
+        [OAR_COLL_SCATTER] = oari_nccl_post,
+        [OAR_COLL_ALL_GATHER] = oari_nccl_post,
+        [OAR_COLL_REDUCE_SCATTER] = oari_nccl_post,
+        [OAR_COLL_ALL_TO_ALL] = oari_nccl_post,
+        [OAR_COLL_SEND] = oari_nccl_post,
+        [OAR_COLL_RECV] = oari_nccl_post,
+    },
+};

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory: by the device it is on: the host's private from the heap, shared from
+ * a segment; a GPU's from its pool. It has no state of its own. */
+#include "device/device.h"
+
+#include <oarsong/device.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/pool.h"
+#include "device/segment.h"
+
+enum { ALIGNMENT = 64 };
+
+static oar_status alloc_host(oari_memory_kind kind, size_t bytes, void **memory)
+{
+    void *made;
+
+    if (kind == OARI_SHARED)
+        return oari_segment_alloc(bytes, memory);
+    made = oari_alloc_aligned(ALIGNMENT, bytes);
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    *memory = made;
+    return OAR_OK;
+}
+
+oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
+                             size_t bytes, void **memory)
+{
+    if (device.kind == OAR_CPU)
+        return alloc_host(kind, bytes, memory);
+    OARI_TRY(oari_cuda_only(device, "take memory"));
+    if (kind == OARI_SHARED)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "shared memory is the host's, not that of %s",
+                         oar_device_text(device).text);
+    return oari_cuda_pool_alloc(device.index, bytes, memory);
+}
+
+void oari_device_free(oar_device device, oari_memory_kind kind, void *memory)
+{
+    if (device.kind == OAR_CUDA)
+        oar_device_free(device, memory, oar_stream_current(device));
+    else if (kind == OARI_SHARED)
+        oari_segment_free(memory);
+    else
+        oari_free(memory);
+}
+
+/* ---- the public names ---------------------------------------------------- */
+
+oar_status oar_device_alloc(oar_device device, size_t bytes, void **memory)
+{
+    if (memory == NULL)
+        return oari_fail(OAR_E_ARG, "device_alloc with nowhere to put it");
+    return oari_device_alloc(device, OARI_PRIVATE, bytes, memory);
+}
+
+void oar_device_free(oar_device device, void *memory, void *stream)
+{
+    if (memory == NULL)
+        return;
+    if (device.kind == OAR_CUDA)
+        oari_cuda_pool_free(device.index, memory, stream);
+    else
+        oari_free(memory);
+}
+
+oar_status oar_device_trim(oar_device device)
+{
+    if (device.kind == OAR_CPU)
+        return OAR_OK;
+    OARI_TRY(oari_cuda_only(device, "give memory back"));
+    return oari_cuda_pool_trim(device.index);
+}
+
+oar_status oar_device_memory(oar_device device, oar_device_usage *usage)
+{
+    oar_device_usage made = oar_device_usage_init();
+
+    OARI_TRY(oari_cuda_only(device, "memory in use"));
+    OARI_TRY(oari_cuda_pool_usage(device.index, &made));
+    return oari_struct_give(usage, &made, sizeof made, "device usage");
+}

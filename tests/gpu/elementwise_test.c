@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies, conversions, sums and multiples on a GPU have the bits that the host
+ * gives; and kernels that cannot be had say why. */
+#include "support/gpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "device/cuda/elementwise.h"
+#include "support/says.h"
+
+enum { DTYPES = OAR_BOOL + 1, DIMS = 3, ROOM = 4096 /* elements */ };
+
+static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
+
+/* ---- numbers ------------------------------------------------------------- */
+
+/* What conversions find hard, then anything. As 64 bits each; narrower dtypes
+ * take the low ones. */
+static uint64_t hard_bits(int i)
+{
+    static const double f64[] = {
+        0.0,
+        -0.0,
+        1,
+        -1,
+        0.5,
+        -0.5,
+        2.5,
+        3.5,
+        255,
+        256,
+        -128,
+        -129,
+        32767.5,
+        65535.99,
+        65519.999,
+        65520,
+        65504,
+        1e5,
+        -1e5,
+        0x1p31,
+        -0x1p31,
+        0x1p32,
+        0x1p63,
+        -0x1p63,
+        0x1p64,
+        1e300,
+        -1e300,
+        0x1p-24,
+        0x1p-25,
+        0x1.8p-25,
+        0x1p-149,
+        0x1p-150,
+        0x1.8p-150,
+        0x1.01p0,
+        0x1.011p0,
+        0x1.00fp0,
+        0x1.002p0,
+        0x1.0020000001p0,
+        0x1.001p0,
+        0x1.001ffffffffffp0,
+        3e38,
+        4e38,
+        0x1.fffffep127,
+        0x1p53,
+        0x1.0000000000001p53,
+    };
+    static const uint64_t other[] = {
+        0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000001,
+        0xfff4000000000000, 0x7ff0000020000000, 0x7fffffffffffffff,
+        0x8000000000000000, 0xffffffffffffffff, 0x0010000000000001,
+        0x00000000ffffffff, 0x7fffff8000000001, 0x0020000000010001,
+        0x8000000000000401, 0x7f8000017f800001, 0xffc00001ffc00001,
+    };
+    enum { F64S = sizeof f64 / sizeof *f64, OTHERS = sizeof other / 8 };
+    uint64_t bits, seed = (uint64_t)i * 977 + 5;
+
+    if (i < F64S) {
+        memcpy(&bits, &f64[i], sizeof bits);
+        return bits;
+    }
+    return i < F64S + OTHERS ? other[i - F64S] : crew_random(&seed);
+}
+
+/* count elements of a dtype: first those of hard_bits as they are, then what
+ * becomes of the hard f64 in this dtype. */
+static void make_hard(void *to, oar_dtype dtype, int count)
+{
+    size_t bytes = oar_dtype_size(dtype);
+
+    for (int i = 0; i < count; i++) {
+        uint64_t bits = hard_bits(i / 2);
+        unsigned char *at = (unsigned char *)to + (size_t)i * bytes;
+
+        if (dtype == OAR_BOOL)
+            *at = (unsigned char)(bits & 1);
+        else if (i % 2 == 0)
+            memcpy(at, &bits, bytes);
+        else
+            oari_convert(at, dtype, &bits, OAR_F64, 1);
+    }
+}
+
+/* Small whole numbers, exact in every dtype. */
+static void make_small(void *to, oar_dtype dtype, int count, uint64_t seed)
+{
+    size_t bytes = oar_dtype_size(dtype);
+
+    for (int i = 0; i < count; i++) {
+        int64_t number = (int64_t)(crew_random(&seed) % 11);
+
+        oari_convert((unsigned char *)to + (size_t)i * bytes, dtype, &number,
+                     OAR_I64, 1);
+    }
+}
+
+/* ---- arrays -------------------------------------------------------------- */
+
+/* The same bytes on the host and on the GPU. */
+typedef struct twin {
+    unsigned char host[ROOM * 8];
+    void *there;
+} twin;
+
+static int put(crew *c, int rank, twin *t)
+{
+    if (t->there == NULL)
+        DONE(oar_device_alloc(gpu, sizeof t->host, &t->there));
+    DONE(oar_device_copy(t->there, gpu, t->host, cpu, sizeof t->host, NULL));
+    return 0;
+}
+
+/* Whether both have the same bytes; all of them, so that what lies between the
+ * elements is seen to be left alone. */
+static int same(twin *t)
+{
+    static unsigned char seen[sizeof t->host];
+
+    if (oar_device_copy(seen, cpu, t->there, gpu, sizeof seen, NULL) != OAR_OK)
+        return 0;
+    for (size_t i = 0; i < sizeof seen; i++)
+        if (seen[i] != t->host[i]) {
+            print_error("byte %zu is %#x, not %#x\n", i, seen[i], t->host[i]);
+            return 0;
+        }
+    return 1;
+}
+
+static void drop(twin *t)
+{
+    oar_device_free(gpu, t->there, NULL);
+    t->there = NULL;
+}
+
+static twin to, a, b;
+
+/* Layouts: without gaps, transposed, and with gaps and repeats. */
+static const int64_t shape[DIMS] = { 5, 7, 11 };
+static const int64_t rows[DIMS] = { 77, 11, 1 };
+static const int64_t turned[DIMS] = { 1, 5, 35 };
+static const int64_t gaps[DIMS] = { 3, 400, 20 };
+static const int64_t repeated[DIMS] = { 0, 13, 0 };
+static const int64_t *const layouts[] = { rows, turned, gaps, repeated };
+enum { COUNT = 5 * 7 * 11, WRITABLE = 3, LAYOUTS = 4 };
+
+static const oari_cuda_shape extent = { DIMS, shape };
+
+static oari_cuda_array on_gpu(const twin *t, oar_dtype dtype,
+                              const int64_t *stride)
+{
+    return (oari_cuda_array){ t->there, dtype, stride };
+}
+
+/* The element at index i of a layout, on the host. */
+static void *element(twin *t, oar_dtype dtype, const int64_t *stride, int i)
+{
+    int64_t at =
+        i % 11 * stride[2] + i / 11 % 7 * stride[1] + i / 77 * stride[0];
+
+    return t->host + (size_t)at * oar_dtype_size(dtype);
+}
+
+/* ---- conversions --------------------------------------------------------- */
+
+static int convert_flat(crew *c, int rank, oar_dtype to_dtype, oar_dtype from)
+{
+    const int64_t count = 1001, one = 1;
+    oari_cuda_shape flat = { 1, &count };
+
+    memset(to.host, 0xee, sizeof to.host);
+    make_hard(a.host, from, (int)count);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    oari_convert(to.host, to_dtype, a.host, from, (size_t)count);
+    DONE(oari_cuda_assign(0, flat, on_gpu(&to, to_dtype, &one),
+                          on_gpu(&a, from, &one), NULL));
+    if (!same(&to)) {
+        print_error("%s from %s\n", oar_dtype_name(to_dtype),
+                    oar_dtype_name(from));
+        return 1;
+    }
+    return 0;
+}
+
+GPU_TEST(every_dtype_becomes_every_other_as_on_the_host)
+{
+    for (int i = 0; i < DTYPES; i++)
+        for (int j = 0; j < DTYPES; j++)
+            PART(convert_flat(c, rank, (oar_dtype)i, (oar_dtype)j));
+    drop(&to);
+    drop(&a);
+    return 0;
+}
+
+static int assign_strided(crew *c, int rank, oar_dtype to_dtype, oar_dtype from,
+                          const int64_t *to_stride, const int64_t *stride)
+{
+    memset(to.host, 0xee, sizeof to.host);
+    make_hard(a.host, from, ROOM);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    for (int i = 0; i < COUNT; i++)
+        oari_convert(element(&to, to_dtype, to_stride, i), to_dtype,
+                     element(&a, from, stride, i), from, 1);
+    DONE(oari_cuda_assign(0, extent, on_gpu(&to, to_dtype, to_stride),
+                          on_gpu(&a, from, stride), NULL));
+    return !same(&to);
+}
+
+GPU_TEST(strides_are_followed_by_moves_and_conversions)
+{
+    static const oar_dtype pairs[][2] = {
+        { OAR_U8, OAR_U8 },   { OAR_BF16, OAR_BF16 }, { OAR_I32, OAR_I32 },
+        { OAR_F64, OAR_F64 }, { OAR_F16, OAR_F32 },   { OAR_I64, OAR_BF16 }
+    };
+
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
+        for (int i = 0; i < WRITABLE; i++)
+            for (int j = 0; j < LAYOUTS; j++)
+                PART(assign_strided(c, rank, pairs[p][0], pairs[p][1],
+                                    layouts[i], layouts[j]));
+    drop(&to);
+    drop(&a);
+    return 0;
+}
+
+GPU_TEST(eight_dims_are_copied_and_none_is_one_number)
+{
+    static const int64_t dims[8] = { 2, 1, 3, 2, 1, 2, 3, 2 };
+    static const int64_t from[8] = { 1, 99, 2, 6, 99, 12, 24, 72 };
+    static const int64_t into[8] = { 72, 99, 24, 12, 99, 6, 2, 1 };
+    oari_cuda_shape wide = { 8, dims }, number = { 0, NULL };
+    const int32_t *seen = (const int32_t *)(const void *)to.host;
+
+    make_hard(a.host, OAR_I32, ROOM);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    DONE(oari_cuda_assign(0, wide, on_gpu(&to, OAR_I32, into),
+                          on_gpu(&a, OAR_I32, from), NULL));
+    DONE(oar_device_copy(to.host, cpu, to.there, gpu, 144 * 4, NULL));
+    SO(memcmp(&seen[0], a.host, 4) == 0);
+    SO(memcmp(&seen[1], a.host + 4 * 72, 4) == 0); /* the last dim */
+    SO(memcmp(&seen[72], a.host + 4 * 1, 4) == 0); /* the first */
+    SO(memcmp(&seen[24], a.host + 4 * 2, 4) == 0);
+    SO(memcmp(&seen[143], a.host + 4 * 143, 4) == 0);
+    DONE(oari_cuda_assign(0, number, on_gpu(&to, OAR_F64, NULL),
+                          on_gpu(&a, OAR_I32, NULL), NULL));
+    oari_convert(a.host, OAR_F64, memcpy(b.host, a.host, 4), OAR_I32, 1);
+    DONE(oar_device_copy(to.host, cpu, to.there, gpu, 8, NULL));
+    SO(memcmp(to.host, a.host, 8) == 0);
+    drop(&to);
+    drop(&a);
+    return 0;
+}
+
+/* ---- sums and multiples -------------------------------------------------- */
+
+/* y + x in the dtype, halves in f32: small whole numbers stay exact. */
+static double number_at(twin *t, oar_dtype dtype, const int64_t *stride, int i)
+{
+    double number;
+
+    oari_convert(&number, OAR_F64, element(t, dtype, stride, i), dtype, 1);
+    return number;
+}
+
+static void set_number(twin *t, oar_dtype dtype, const int64_t *stride, int i,
+                       double number)
+{
+    oari_convert(element(t, dtype, stride, i), dtype, &number, OAR_F64, 1);
+}
+
+static int prepare(crew *c, int rank, oar_dtype dtype)
+{
+    make_small(to.host, dtype, ROOM, 1);
+    make_small(a.host, dtype, ROOM, 2);
+    make_small(b.host, dtype, ROOM, 3);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    return put(c, rank, &b);
+}
+
+static int add_and_look(crew *c, int rank, oar_dtype dtype, int add, int turn)
+{
+    const int64_t *ys = layouts[turn % WRITABLE];
+    const int64_t *as = layouts[turn % LAYOUTS];
+    const int64_t *bs = layouts[(turn + 3) % LAYOUTS];
+
+    PART(prepare(c, rank, dtype));
+    for (int i = 0; i < COUNT; i++)
+        set_number(&to, dtype, ys, i,
+                   (add ? number_at(&to, dtype, ys, i) : 0) +
+                       number_at(&a, dtype, as, i) +
+                       number_at(&b, dtype, bs, i));
+    DONE(oari_cuda_add(0, extent, on_gpu(&to, dtype, ys), add,
+                       on_gpu(&a, dtype, as), on_gpu(&b, dtype, bs), NULL));
+    return !same(&to);
+}
+
+GPU_TEST(sums_of_every_dtype_are_right)
+{
+    for (int d = 0; d < DTYPES; d++)
+        for (int turn = 0; turn < 8; turn++)
+            PART(add_and_look(c, rank, (oar_dtype)d, turn & 1, turn));
+    drop(&to);
+    drop(&a);
+    drop(&b);
+    return 0;
+}
+
+static int scale_and_look(crew *c, int rank, oar_dtype dtype, double factor,
+                          int turn)
+{
+    const int64_t *ys = layouts[turn % WRITABLE];
+    const int64_t *as = layouts[(turn + 1) % LAYOUTS];
+    int add = turn & 1;
+
+    PART(prepare(c, rank, dtype));
+    for (int i = 0; i < COUNT; i++)
+        set_number(&to, dtype, ys, i,
+                   (add ? number_at(&to, dtype, ys, i) : 0) +
+                       factor * number_at(&a, dtype, as, i));
+    DONE(oari_cuda_scale(0, extent, on_gpu(&to, dtype, ys), add,
+                         on_gpu(&a, dtype, as), factor, NULL));
+    return !same(&to);
+}
+
+GPU_TEST(multiples_of_every_dtype_are_right)
+{
+    for (int d = 0; d < DTYPES; d++)
+        for (int turn = 0; turn < 8; turn++)
+            PART(scale_and_look(c, rank, (oar_dtype)d, turn % 4, turn));
+    drop(&to);
+    drop(&a);
+    drop(&b);
+    return 0;
+}
+
+/* Numbers whose sums and products are rounded, and integers that wrap. */
+GPU_TEST(arithmetic_rounds_and_wraps_as_on_the_host)
+{
+    static const float x[4] = { 1.1f, 3e38f, 1e-40f, -7.3f };
+    static const float y[4] = { 0.7f, 3e38f, 1e-39f, 1e-7f };
+    static const int8_t p[4] = { 127, -128, 100, -1 }, q[4] = { 1, -1, 100, 1 };
+    const int64_t count = 4, one = 1;
+    oari_cuda_shape flat = { 1, &count };
+
+    memcpy(a.host, x, sizeof x);
+    memcpy(b.host, y, sizeof y);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    PART(put(c, rank, &b));
+    DONE(oari_cuda_add(0, flat, on_gpu(&to, OAR_F32, &one), 0,
+                       on_gpu(&a, OAR_F32, &one), on_gpu(&b, OAR_F32, &one),
+                       NULL));
+    DONE(oari_cuda_scale(0, flat, on_gpu(&to, OAR_F32, &one), 1,
+                         on_gpu(&a, OAR_F32, &one), 0.3, NULL));
+    for (int i = 0; i < 4; i++) {
+        float sum = x[i] + y[i], product = (float)0.3 * x[i];
+        float all = sum + product;
+
+        memcpy(to.host + i * 4, &all, 4);
+    }
+    SO(same(&to));
+    memcpy(a.host, p, sizeof p);
+    memcpy(b.host, q, sizeof q);
+    PART(put(c, rank, &a));
+    PART(put(c, rank, &b));
+    DONE(oari_cuda_add(0, flat, on_gpu(&to, OAR_I8, &one), 0,
+                       on_gpu(&a, OAR_I8, &one), on_gpu(&b, OAR_I8, &one),
+                       NULL));
+    DONE(oari_cuda_scale(0, flat, on_gpu(&to, OAR_I8, &one), 1,
+                         on_gpu(&b, OAR_I8, &one), -3, NULL));
+    for (int i = 0; i < 4; i++)
+        to.host[i] = (unsigned char)(p[i] + q[i] - 3 * q[i]);
+    SO(same(&to));
+    drop(&to);
+    drop(&a);
+    drop(&b);
+    return 0;
+}
+
+GPU_TEST(an_input_may_be_the_result_and_nothing_is_fine)
+{
+    const int64_t count = 997, none = 0, one = 1;
+    oari_cuda_shape flat = { 1, &count }, empty = { 1, &none };
+    oari_cuda_array y;
+
+    make_small(to.host, OAR_F16, ROOM, 4);
+    PART(put(c, rank, &to));
+    y = on_gpu(&to, OAR_F16, &one);
+    DONE(oari_cuda_add(0, flat, y, 1, y, y, NULL));
+    DONE(oari_cuda_scale(0, flat, y, 0, y, 1, NULL));
+    for (int i = 0; i < count; i++) {
+        float x = 3 * oari_f16_to_f32(((uint16_t *)(void *)to.host)[i]);
+
+        ((uint16_t *)(void *)to.host)[i] = oari_f16_from_f32(x);
+    }
+    SO(same(&to));
+    y.data = NULL;
+    DONE(oari_cuda_add(0, empty, y, 1, y, y, NULL));
+    DONE(oari_cuda_scale(0, empty, y, 1, y, 3, NULL));
+    DONE(oari_cuda_assign(0, empty, y, y, NULL));
+    drop(&to);
+    return 0;
+}
+
+/* ---- kernels that cannot be had ------------------------------------------ */
+
+GPU_TEST(kernels_that_are_not_there_are_named)
+{
+    oari_cu_function kernel = NULL;
+
+    SO(oari_cuda_kernel(0, "elementwise", "oari_nonesuch", &kernel) ==
+       OAR_E_GPU);
+    SO(strstr(oar_last_error_text(),
+              "find the kernel oari_nonesuch in elementwise.fatbin") != NULL);
+    SO(says(oari_cuda_kernel(0, "nonesuch", "oari_move", &kernel),
+            OAR_E_UNAVAILABLE, "nonesuch.fatbin"));
+    SO(kernel == NULL);
+    DONE(oar_device_kernels(gpu));
+    SO(oar_device_kernels(cpu) == OAR_E_DEVICE);
+    return 0;
+}
+
+GPU_TEST(without_kernels_copies_without_gaps_still_work)
+{
+    const int64_t count = 33, one = 1, two = 2;
+    oari_cuda_shape flat = { 1, &count };
+
+    setenv("OARSONG_KERNELS", "/nonexistent", 1);
+    SO(says(oar_device_kernels(gpu), OAR_E_UNAVAILABLE,
+            "/nonexistent/elementwise.fatbin"));
+    make_small(a.host, OAR_F32, ROOM, 4);
+    PART(put(c, rank, &to));
+    PART(put(c, rank, &a));
+    DONE(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
+                          on_gpu(&a, OAR_F32, &one), NULL));
+    memcpy(to.host, a.host, 33 * 4);
+    SO(same(&to));
+    SO(says(oari_cuda_assign(0, flat, on_gpu(&to, OAR_F32, &one),
+                             on_gpu(&a, OAR_F32, &two), NULL),
+            OAR_E_UNAVAILABLE, "/nonexistent/elementwise.fatbin"));
+    drop(&to);
+    drop(&a);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_dtype_becomes_every_other_as_on_the_host),
+        cmocka_unit_test(strides_are_followed_by_moves_and_conversions),
+        cmocka_unit_test(eight_dims_are_copied_and_none_is_one_number),
+        cmocka_unit_test(sums_of_every_dtype_are_right),
+        cmocka_unit_test(multiples_of_every_dtype_are_right),
+        cmocka_unit_test(arithmetic_rounds_and_wraps_as_on_the_host),
+        cmocka_unit_test(an_input_may_be_the_result_and_nothing_is_fine),
+        cmocka_unit_test(kernels_that_are_not_there_are_named),
+        cmocka_unit_test(without_kernels_copies_without_gaps_still_work),
+    };
+
+    gpu_begin();
+    return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
+}

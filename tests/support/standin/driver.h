@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* standin/driver.h: a CUDA driver without a GPU, for tests: what its files
+ * share, and what the stand-in for NCCL asks of it.
+ *
+ * Device memory is an address range without access, so that the host cannot
+ * touch it by mistake; its bytes are in a memfd that is mapped elsewhere (the
+ * view), where copies and kernels find them. A stream is a thread that runs
+ * what it is given late. Misuse that the real driver answers with an error is
+ * that error here; misuse that it answers with undefined behaviour ends the
+ * process with a sentence (standin_die).
+ *
+ * Environment: STANDIN_DEVICES (1), STANDIN_MEMORY_MB (4096, of each device and
+ * process), STANDIN_DELAY_US (300: each operation starts up to that late),
+ * STANDIN_SEED (1), STANDIN_IPC_FREE=1 (see ipc.c).
+ *
+ * Locking: standin_lock guards everything; standin_moved is signalled when an
+ * operation comes or ends.
+ */
+#ifndef TESTS_STANDIN_DRIVER_H
+#define TESTS_STANDIN_DRIVER_H
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "device/cuda/symbols.h"
+
+#define STANDIN_API __attribute__((visibility("default")))
+
+/* Every function of the list, so that each is defined as it is called. */
+#define X(field, symbol, parameters) STANDIN_API int symbol parameters;
+OARI_CUDA_SYMBOLS(X)
+#undef X
+
+/* CUresults that symbols.h does not need. */
+enum {
+    CU_INVALID_DEVICE = 101,
+    CU_INVALID_CONTEXT = 201,
+    CU_INVALID_HANDLE = 400,
+    CU_NOT_FOUND = 500,
+    CU_ILLEGAL_STATE = 401,
+    CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
+    CU_HOST_MEMORY_NOT_REGISTERED = 713,
+    CU_NOT_SUPPORTED = 801
+};
+
+enum { STANDIN_MOST_DEVICES = 16, STANDIN_NON_BLOCKING = 1 };
+
+extern pthread_mutex_t standin_lock;
+extern pthread_cond_t standin_moved;
+
+_Noreturn STANDIN_API void standin_die(const char *format, ...)
+    __attribute__((format(printf, 1, 2)));
+STANDIN_API long standin_setting(const char *name, long otherwise);
+STANDIN_API int64_t standin_now_ns(void);
+
+/* ---- operations (stream.c) ----------------------------------------------- */
+
+/* One thing on a stream. Counted: the stream has it until it is done, events
+ * and those who wait for it as long as they need it. */
+typedef struct operation operation;
+typedef void (*operation_fn)(void *arg);
+
+typedef struct context context;
+typedef struct stream stream;
+
+struct context {
+    int device;
+    int retained;
+    unsigned peers;   /* bit of each device it may reach */
+    stream *standard; /* the default stream */
+};
+
+/* Puts fn(arg) onto the stream (NULL: the default one of that context), behind
+ * `after` too if there is one. arg is freed when it has run. Gives a reference.
+ * Locked: the caller has the lock. */
+operation *standin_put_locked(stream *s, operation_fn fn, void *arg,
+                              operation *after);
+STANDIN_API operation *standin_put(stream *s, operation_fn fn, void *arg,
+                                   operation *after);
+STANDIN_API void standin_release(operation *op);
+void standin_release_locked(operation *op);
+operation *standin_keep_locked(operation *op); /* one more reference */
+int standin_is_done(const operation *op);      /* locked */
+int64_t standin_ended_ns(const operation *op);
+/* Waits for it, and releases it. */
+STANDIN_API void standin_finish(operation *op);
+
+/* The stream behind a handle, NULL if it is none. Takes the lock. */
+STANDIN_API stream *standin_stream(context *c, oari_cu_stream handle);
+STANDIN_API context *standin_stream_context(stream *s);
+stream *standin_stream_locked(context *c, oari_cu_stream handle);
+
+/* Waits until all that is on any stream of the context by now has run. */
+void standin_drain(context *c);
+
+/* Sleeps as long as a stream would before it begins something. */
+STANDIN_API void standin_dawdle(uint64_t *seed);
+
+/* ---- contexts (driver.c) ------------------------------------------------- */
+
+/* 0, or the CUresult that a call gives that cannot go on: 3 before cuInit and
+ * after fork, 201 without a current context. */
+int standin_begin(void);
+STANDIN_API int standin_enter(context **c);
+/* Of a device whose primary context is retained; NULL if it is not. */
+STANDIN_API context *standin_context(int device);
+
+/* ---- memory (memory.c) --------------------------------------------------- */
+
+typedef enum block_kind {
+    BLOCK_DEVICE,
+    BLOCK_PEER,      /* of another process, through IPC */
+    BLOCK_PINNED,    /* host memory of ours; its address is the host's */
+    BLOCK_REGISTERED /* host memory of the caller's; has an address of its own
+                      */
+} block_kind;
+
+/* At the end of the memfd of device memory: who else maps it. */
+enum { STANDIN_MOST_PEERS = 64 };
+typedef struct block_ledger {
+    uint64_t key;
+    uint32_t freed;
+    int32_t peer[STANDIN_MOST_PEERS]; /* process; 0: none */
+} block_ledger;
+
+typedef struct block {
+    struct block *next;
+    block_kind kind;
+    uint64_t address;
+    char *view;
+    size_t bytes, mapped_bytes;
+    context *owner;
+    uint64_t id;
+    int fd;               /* device memory; -1 else */
+    int opens;            /* of a peer's */
+    uint64_t key;         /* the same in all processes that map it */
+    block_ledger *ledger; /* device memory and a peer's */
+} block;
+
+size_t standin_page(void);
+/* Maps bytes of fd (with a ledger behind them) at an address without access and
+ * at a view. Locked. 0 or a CUresult. */
+int standin_map(block *b);
+void standin_unmap(block *b);
+void standin_list(block *b);
+block *standin_unlist(uint64_t address, block_kind kind);
+
+/* The block that has these bytes, or NULL. Locked. The host's: by the address
+ * that the host uses, of pinned and registered memory. */
+block *standin_find(uint64_t address, size_t bytes);
+block *standin_find_host(const void *memory, size_t bytes);
+block *standin_find_key(uint64_t key);
+
+/* Where bytes at an address of the device's really are; NULL if they are not
+ * all in one allocation. Takes the lock. */
+STANDIN_API void *standin_reach(uint64_t address, size_t bytes);
+
+#endif

@@ -1,0 +1,78 @@
+# A CUDA driver and an NCCL without a GPU, for the tests of folder gpu. Kernels
+# are the library's own, compiled for the host; where there is no C++ compiler
+# there are no such tests.
+if(OARSONG_FUZZ) # whose flags are for one compiler
+    return()
+endif()
+include(CheckLanguage)
+check_language(CXX)
+if(NOT CMAKE_CXX_COMPILER)
+    message(STATUS "tests/gpu: left out: no C++ compiler for the kernels")
+    return()
+endif()
+enable_language(CXX)
+
+set(standin ${CMAKE_CURRENT_SOURCE_DIR}/support/standin)
+set(standin_build ${CMAKE_BINARY_DIR}/tests/standin)
+file(GLOB standin_kernels CONFIGURE_DEPENDS
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cu ${standin}/*.cu)
+file(GLOB standin_kernel_headers CONFIGURE_DEPENDS
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.cuh
+    ${CMAKE_SOURCE_DIR}/src/device/cuda/*.h)
+
+# A file that stands for FILE.fatbin, and FILE.cu compiled for the host with a
+# list of the kernels in it.
+set(standin_sources ${standin}/kernel_index.cc)
+foreach(source IN LISTS standin_kernels)
+    get_filename_component(name ${source} NAME_WE)
+    file(WRITE ${standin_build}/kernels/${name}.fatbin "standin ${name}\n")
+    file(CONFIGURE OUTPUT ${standin_build}/${name}_kernels.cc CONTENT
+        "#include \"standin/kernel_shim.h\"\n#include \"${source}\"\n#include \"${name}.names\"\n")
+    add_custom_command(OUTPUT ${standin_build}/${name}.names
+        COMMAND ${standin}/find-kernels ${CMAKE_CXX_COMPILER}
+            ${CMAKE_SOURCE_DIR} ${source} > ${standin_build}/${name}.names
+        DEPENDS ${source} ${standin_kernel_headers} ${standin}/find-kernels
+            ${standin}/kernel_shim.h
+        VERBATIM)
+    list(APPEND standin_sources ${standin_build}/${name}_kernels.cc
+        ${standin_build}/${name}.names)
+endforeach()
+
+function(oarsong_standin name)
+    add_library(standin_${name} SHARED ${ARGN})
+    set_target_properties(standin_${name} PROPERTIES
+        OUTPUT_NAME standin-${name} C_VISIBILITY_PRESET hidden
+        CXX_VISIBILITY_PRESET hidden CXX_STANDARD 17
+        LIBRARY_OUTPUT_DIRECTORY ${standin_build})
+    target_compile_options(standin_${name} PRIVATE
+        -Wno-unknown-pragmas $<$<COMPILE_LANGUAGE:CXX>:-std=c++17>)
+    target_include_directories(standin_${name} PRIVATE ${standin_build}
+        ${CMAKE_SOURCE_DIR}/tests/support ${CMAKE_SOURCE_DIR}/src
+        ${CMAKE_SOURCE_DIR}/include)
+    target_link_libraries(standin_${name} PRIVATE oarsong_flags)
+    if(NOT OARSONG_SANITIZE) # whose runtime the program has
+        target_link_options(standin_${name} PRIVATE -Wl,-z,defs)
+    endif()
+endfunction()
+
+file(GLOB standin_driver CONFIGURE_DEPENDS ${standin}/*.c)
+list(FILTER standin_driver EXCLUDE REGEX "/nccl[a-z_]*\\.c$")
+oarsong_standin(cuda ${standin_driver} ${standin_sources})
+file(GLOB standin_nccl CONFIGURE_DEPENDS ${standin}/nccl*.c)
+oarsong_standin(nccl ${standin_nccl})
+target_link_libraries(standin_nccl PRIVATE standin_cuda)
+
+# The tests of a folder find the stand-ins where they look for the real ones.
+function(oarsong_use_standins folder)
+    file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.c)
+    foreach(source IN LISTS sources)
+        get_filename_component(name ${source} NAME_WE)
+        add_dependencies(test_${folder}_${name} standin_cuda
+            standin_nccl)
+        set_property(TEST ${folder}/${name} APPEND PROPERTY ENVIRONMENT
+            OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
+            OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so
+            OARSONG_KERNELS=${standin_build}/kernels
+            TSAN_OPTIONS=atexit_sleep_ms=0) # or each process takes a second
+    endforeach()
+endfunction()
