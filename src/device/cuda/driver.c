@@ -159,9 +159,11 @@ static void load_once(void)
  * nobody has, that this process does. */
 static int is_a_parents(void)
 {
-    unsigned none = 0, mine = oari_fork_generation() + 1;
+    unsigned mine = oari_fork_generation() + 1, seen = atomic_load(&begun);
 
-    return !atomic_compare_exchange_strong(&begun, &none, mine) && none != mine;
+    if (seen == 0)
+        atomic_compare_exchange_strong(&begun, &seen, mine);
+    return seen != 0 && seen != mine;
 }
 
 oar_status oari_cuda_load(const oari_cuda **cu)
