@@ -420,7 +420,7 @@ const oar_error *oari_board_published(const oari_board *board)
     return &board->control[first - 1]->record;
 }
 
-const oar_error *oari_board_end(oari_board *board, const oar_error *with)
+const oar_error *oari_board_end_with(oari_board *board, const oar_error *with)
 {
     oari_control *mine = board->control[board->rank];
     uint32_t none = 0;

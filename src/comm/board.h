@@ -245,7 +245,7 @@ const oar_error *oari_board_published(const oari_board *board);
 
 /* Ends with a fault: gives the one with which all on this host do, the first
  * that came here, for good. Once; any thread. And that one, or NULL. */
-const oar_error *oari_board_end(oari_board *board, const oar_error *with);
+const oar_error *oari_board_end_with(oari_board *board, const oar_error *with);
 const oar_error *oari_board_ended(const oari_board *board);
 /* Whether a rank on the board has a fault of its own, or has taken one over. */
 int oari_board_has_fault(const oari_board *board, int rank);

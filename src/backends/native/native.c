@@ -217,7 +217,7 @@ static const oar_error *native_conclude(void *self)
 
     if (n->mesh == NULL)
         return last;
-    last = oari_board_end(&n->base.board, last);
+    last = oari_board_end_with(&n->base.board, last);
     tcp_conclude(n->mesh, last);
     return last;
 }
