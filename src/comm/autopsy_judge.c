@@ -484,14 +484,14 @@ static int judge_death(oari_inquest *q)
     return 1;
 }
 
-/* Unless all died, and nothing says which of them was the first. */
+/* Unless all died, and no fault says which of them was the first: then somebody
+ * may have ended a job that stood still, and who was waited for says more than
+ * who ended first. */
 static int judge_first_death(oari_inquest *q)
 {
     int rank = find_dead(q);
 
-    return rank >= 0 &&
-           (!all_died(q) || is_named(q, rank) || rank == first_to_fall(q)) &&
-           judge_death(q);
+    return rank >= 0 && (!all_died(q) || is_named(q, rank)) && judge_death(q);
 }
 
 /* ---- circles ------------------------------------------------------------- */

@@ -12,8 +12,7 @@ typedef struct engine {
     const char *name;     /* of the backend */
     const char *launcher; /* that must start the ranks; NULL: any */
     int dies_as_job;   /* whoever is left is ended when one dies: then at least
-                          nobody is told anything wrong, and the autopsy names
-                          the first */
+                          nobody is told anything wrong */
     int keeps_buffers; /* after a fault it may still write to them */
     int keeps_memory;  /* and hold memory and descriptors */
     int keeps_waiting; /* of a rank that was stopped a thread may wait in it
