@@ -3,6 +3,8 @@
  * the host gives, between processes that share a GPU. */
 #include "gpu/twin.h"
 
+enum { NO_TWO_GPUS = 77 };
+
 /* ---- reductions ---------------------------------------------------------- */
 
 static const oar_coll reducing[] = { OAR_COLL_ALL_REDUCE, OAR_COLL_REDUCE,
@@ -104,6 +106,8 @@ static twin any_twin(uint64_t *seed, int ranks)
         t.ragged = 0;
     if (oar_op_check(t.op, t.dtype) != OAR_OK)
         t.op = OAR_MAX;
+    if (oar_op_check(t.op, t.dtype) != OAR_OK) /* some are only moved */
+        t.dtype = OAR_BF16;
     return t;
 }
 
@@ -117,10 +121,75 @@ static int do_a_thousand(crew *c, int rank, void *arg)
     for (int i = 0; i < *(int *)arg; i++) {
         twin t = any_twin(&seed, s.ranks);
 
-        if (oar_op_check(t.op, t.dtype) != OAR_OK)
-            continue;
         CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
     }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- several GPUs -------------------------------------------------------- */
+
+static int use_two_gpus(crew *c, int rank, void *arg)
+{
+    uint64_t seed = 77;
+    scene s;
+
+    setenv("STANDIN_DEVICES", "2", 1);
+    if (oar_device_count(OAR_CUDA) < 2)
+        return NO_TWO_GPUS;
+    if (scene_open_on(&s, c, rank, "ipc", 2) != 0)
+        return 1;
+    for (int i = 0; i < 200; i++) {
+        twin t = any_twin(&seed, s.ranks);
+
+        CREW_CHECK(c, rank, twin_check(&s, &t, NULL) == 0);
+    }
+    scene_close(&s);
+    return 0;
+}
+
+/* ---- large --------------------------------------------------------------- */
+
+static const size_t huge = ((size_t)1 << 31) + 77; /* bytes */
+
+static int byte_is(scene *s, const unsigned char *memory, size_t at, int value)
+{
+    unsigned char byte = 0;
+
+    return twin_copy(s, &byte, oar_device_of(OAR_CPU, 0), memory + at, s->gpu,
+                     1) == OAR_OK &&
+           byte == value;
+}
+
+static int move_huge(crew *c, int rank, void *arg)
+{
+    oar_span in = oar_span_of(NULL, huge, OAR_U8), out;
+    oar_call_opts o = oar_call_opts_init();
+    size_t places[] = { 0, huge / 2, huge - 1 };
+    scene s;
+
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    o.stream = s.stream;
+    in.device = s.gpu;
+    out = in;
+    out.count = huge * (size_t)s.ranks;
+    CREW_CHECK(c, rank, oar_device_alloc(s.gpu, in.count, &in.data) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_device_alloc(s.gpu, out.count, &out.data) == OAR_OK);
+    CREW_CHECK(c, rank, oar_device_fill(in, 1 + rank, s.stream) == OAR_OK);
+    CREW_CHECK(c, rank, oar_all_gather(s.group, in, out, &o, NULL) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(s.group, in, OAR_SUM, &o, NULL) == OAR_OK);
+    for (int i = 0; i < 3; i++) {
+        CREW_CHECK(c, rank, byte_is(&s, in.data, places[i], 3));
+        for (int r = 0; r < s.ranks; r++)
+            CREW_CHECK(
+                c, rank,
+                byte_is(&s, out.data, huge * (size_t)r + places[i], 1 + r));
+    }
+    oar_device_free(s.gpu, in.data, s.stream);
+    oar_device_free(s.gpu, out.data, s.stream);
     scene_close(&s);
     return 0;
 }
@@ -162,12 +231,48 @@ static void a_thousand_mixed_operations_are_right(void **state)
     crew_end(&c);
 }
 
+static void ranks_on_several_gpus_share_the_work(void **state)
+{
+    int skipped = 0;
+
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        crew c;
+
+        crew_start(&c, ranks, use_two_gpus, NULL, "%d ranks on two GPUs",
+                   ranks);
+        for (int r = 0; r < ranks; r++) {
+            int code = crew_wait(&c, r, CREW_PATIENCE_MS);
+
+            skipped |= code == NO_TWO_GPUS;
+            if (code != 0 && code != NO_TWO_GPUS)
+                crew_give_up(&c, "rank %d ended with %d", r, code);
+        }
+        crew_end(&c);
+    }
+    if (skipped)
+        skip();
+}
+
+static void more_than_two_gib_are_no_different(void **state)
+{
+    crew c;
+
+    if (!twin_on_gpu()) /* no memory and no time for that elsewhere */
+        skip();
+    crew_start(&c, 2, move_huge, NULL, "more than 2 GiB");
+    for (int r = 0; r < 2; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_reduction_has_the_bits_of_the_host),
         cmocka_unit_test(every_collective_moves_what_the_host_moves),
         cmocka_unit_test(a_thousand_mixed_operations_are_right),
+        cmocka_unit_test(ranks_on_several_gpus_share_the_work),
+        cmocka_unit_test(more_than_two_gib_are_no_different),
     };
 
     setenv("STANDIN_DELAY_US", "20", 0);

@@ -371,7 +371,9 @@ static inline int twin_on_gpu(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-static inline int scene_open(scene *s, crew *c, int rank, const char *backend)
+/* devices: ranks are dealt out to so many. */
+static inline int scene_open_on(scene *s, crew *c, int rank,
+                                const char *backend, int devices)
 {
     oar_group_opts o = oar_group_opts_init();
 
@@ -379,7 +381,7 @@ static inline int scene_open(scene *s, crew *c, int rank, const char *backend)
     s->c = c;
     s->rank = rank;
     s->ranks = c->ranks;
-    s->gpu = oar_device_of(OAR_CUDA, 0);
+    s->gpu = oar_device_of(OAR_CUDA, rank % devices);
     s->seed = (uint64_t)rank * 977 + 5;
     o.backend = backend;
     o.timeout_ms = 30000;
@@ -387,6 +389,11 @@ static inline int scene_open(scene *s, crew *c, int rank, const char *backend)
     CREW_CHECK(c, rank, crew_join(c, rank, &o, &s->group) == OAR_OK);
     CREW_CHECK(c, rank, oar_stream_create(s->gpu, 0, &s->stream) == OAR_OK);
     return 0;
+}
+
+static inline int scene_open(scene *s, crew *c, int rank, const char *backend)
+{
+    return scene_open_on(s, c, rank, backend, 1);
 }
 
 static inline void scene_close(scene *s)

@@ -107,6 +107,13 @@ static void describe_counts(ipc *self, const oar_collective *call, ipc_entry *e)
     }
 }
 
+/* Whether what was shown is the input itself, and not a copy of it. */
+static int is_shown(const oar_collective *call, const ipc_memory *memory)
+{
+    return memory->id != 0 &&
+           memory->base + memory->offset == address(call->in.data);
+}
+
 static oar_status describe(ipc *self, ipc_work *work, ipc_entry *e)
 {
     const oar_collective *call = work->call;
@@ -121,8 +128,11 @@ static oar_status describe(ipc *self, ipc_work *work, ipc_entry *e)
         e->has_counts = 0;
     if (oari_ipc_reads(self, call))
         OARI_TRY(show_in(self, &call->in, &e->in));
-    if (oari_ipc_writes(self, call))
-        OARI_TRY(show_out(self, work, &e->out));
+    if (!oari_ipc_writes(self, call))
+        return OAR_OK;
+    if (call->in.data != call->out.data || !is_shown(call, &e->in))
+        return show_out(self, work, &e->out);
+    e->out = e->in;
     return OAR_OK;
 }
 
@@ -227,13 +237,23 @@ static int go_on(ipc *self, ipc_work *work, oar_status *status)
     return 1;
 }
 
+/* Asked again and again, so without a call of the driver's. */
+static int can_go_on(const ipc *self)
+{
+    const ipc_work *work = self->queue.first;
+
+    if (work == NULL)
+        return 0;
+    return work->begun ? all_described(self, work->number)
+                       : has_place(self, atomic_load(&self->number) + 1);
+}
+
 void oari_ipc_go_on(ipc *self)
 {
     const oari_cuda *cu;
     oar_status status;
 
-    if (self->queue.first == NULL ||
-        oari_cuda_enter(self->device, &cu) != OAR_OK)
+    if (!can_go_on(self) || oari_cuda_enter(self->device, &cu) != OAR_OK)
         return;
     while (self->queue.first != NULL && go_on(self, self->queue.first, &status))
         oari_ipc_queue_end(self, &self->queue, &self->queue.first, status);
