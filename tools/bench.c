@@ -72,8 +72,9 @@ static oar_status gather_rows(const bench_point *at)
 }
 
 /* On rank 0, after all ranks have finished. */
-static void summarise(const bench_plan *p, size_t iters, bench_figures *f)
+static void summarise(const bench_point *at, size_t iters, bench_figures *f)
 {
+    const bench_plan *p = at->p;
     double *first = row(p, 0);
 
     for (size_t i = 0; i <= iters; i++)
@@ -81,7 +82,7 @@ static void summarise(const bench_plan *p, size_t iters, bench_figures *f)
             if (row(p, r)[i] > first[i])
                 first[i] = row(p, r)[i];
     for (size_t i = 0; i < iters; i++)
-        first[i] = (first[i + 1] - first[i]) / bench_ops(p);
+        first[i] = (first[i + 1] - first[i]) / bench_ops(at);
     f->mean = 0;
     for (size_t i = 0; i < iters; i++)
         f->mean += first[i] / (double)iters;
@@ -102,7 +103,7 @@ static oar_status warm_up(const bench_point *at, double *each)
     for (int turn = 0; turn < 2; turn++) {
         double start = now_us(), took;
         for (size_t i = 0; i < half && status == OAR_OK; i++)
-            status = bench_operate(at);
+            status = bench_gpu_operate(at);
         took = (now_us() - start) / (double)half;
         if (took < *each)
             *each = took;
@@ -143,7 +144,7 @@ static oar_status iterate(const bench_point *at, size_t iters)
         return status;
     end[0] = now_us();
     for (size_t i = 0; i < iters && status == OAR_OK; i++) {
-        status = bench_operate(at);
+        status = bench_gpu_operate(at);
         end[i + 1] = now_us();
     }
     return status;
@@ -164,7 +165,7 @@ static oar_status measure(const bench_point *at, bench_figures *f)
         return status;
     f->iters = iters;
     if (at->rank == 0)
-        summarise(at->p, iters, f);
+        summarise(at, iters, f);
     return oar_all_reduce(at->group, oar_span_of(&f->wrong, 1, OAR_I64),
                           OAR_MAX, NULL, NULL);
 }
@@ -172,7 +173,7 @@ static oar_status measure(const bench_point *at, bench_figures *f)
 /* ---- one rank -------------------------------------------------------------
  */
 
-static oar_status take_memory(const bench_plan *p, size_t bytes, void **memory)
+static oar_status take_one(const bench_plan *p, size_t bytes, void **memory)
 {
     if (!p->private_memory)
         return oar_shared_alloc(bytes, memory);
@@ -183,6 +184,16 @@ static oar_status take_memory(const bench_plan *p, size_t bytes, void **memory)
     madvise(*memory, bytes, MADV_HUGEPAGE);
     memset(*memory, 0, bytes);
     return OAR_OK;
+}
+
+static oar_status take_memory(bench_point *at, size_t bytes)
+{
+    oar_status status;
+
+    if (at->p->gpu)
+        return bench_gpu_open(at, bytes);
+    status = take_one(at->p, bytes, &at->first);
+    return status == OAR_OK ? take_one(at->p, bytes, &at->second) : status;
 }
 
 /* nccl-tests show both; other formats what their readers compare: an all_reduce
@@ -206,6 +217,7 @@ static oar_status bench_size(bench_point at, size_t bytes, long *wrong)
     for (int in_place = 0; in_place < 2 && status == OAR_OK; in_place++) {
         at.in_place = in_place;
         bench_lay_out(&at, bytes);
+        at.row = bench_gpu_row(&at);
         if (is_measured(at.p, in_place))
             status = measure(&at, &f[in_place]);
     }
@@ -220,7 +232,7 @@ static void bind_to_core(const bench_plan *p, int rank)
     cpu_set_t all, one;
     int nth = 0;
 
-    if (!p->bind || sched_getaffinity(0, sizeof all, &all) != 0 ||
+    if (!p->bind || p->gpu || sched_getaffinity(0, sizeof all, &all) != 0 ||
         p->ranks > CPU_COUNT(&all))
         return;
     CPU_ZERO(&one);
@@ -256,11 +268,11 @@ static oar_status bench_rank(oar_group *group, void *arg)
     bind_to_core(p, at.rank);
     if (at.rank == 0)
         bench_print_header(p);
-    status = take_memory(p, bytes, &at.first);
-    if (status == OAR_OK)
-        status = take_memory(p, bytes, &at.second);
+    status = take_memory(&at, bytes);
     if (status == OAR_OK)
         status = bench_sizes(at, &wrong);
+    if (p->gpu && status == OAR_OK)
+        bench_gpu_close(&at);
     if (status != OAR_OK)
         return tool_failed("bench"), status;
     if (at.rank == 0 && p->format == BENCH_NCCL)
@@ -338,6 +350,8 @@ int tool_bench(int argc, char **argv)
         return bench_usage(stdout);
     if (!bench_read_options(&p, argc, argv))
         return bench_usage(stderr);
+    if (p.gpu && p.backend == NULL)
+        p.backend = "hybrid";
     if (tool_wants_mpirun(p.backend))
         return tool_mpirun(p.backend, p.ranks, argv);
     return run(&p);

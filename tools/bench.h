@@ -50,6 +50,8 @@ typedef struct bench_plan {
     oar_dtype dtype;
     oar_op op;
     int private_memory, check, bind;
+    int gpu;    /* buffers on a GPU */
+    size_t row; /* operations on a stream before it is waited for; 0: by size */
     bench_format format;
     double *end; /* rows of BENCH_MAX_ITERS + 1 times, shared by all ranks */
 } bench_plan;
@@ -63,6 +65,10 @@ typedef struct bench_point {
     size_t count; /* elements of the larger buffer, or of one part of it */
     void *first, *second;
     oar_span in, out;
+    oar_device device; /* of the buffers */
+    /* on a GPU: */
+    void *stream, *mirror; /* host memory, as large as a buffer */
+    size_t row;
 } bench_point;
 
 typedef struct bench_figures {
@@ -81,8 +87,9 @@ int bench_kind_parts(bench_kind kind);
 int bench_kind_rooted(bench_kind kind);
 int bench_kind_in_place(bench_kind kind);
 
-/* How many operations an iteration is: one for each root, or two ways. */
-double bench_ops(const bench_plan *p);
+/* How many operations an iteration is: one for each root, or two ways; on a GPU
+ * a row of them. */
+double bench_ops(const bench_point *at);
 
 /* Whether this rank takes part. */
 int bench_takes_part(const bench_point *at);
@@ -93,6 +100,22 @@ void bench_lay_out(bench_point *at, size_t bytes);
 
 /* One iteration. */
 oar_status bench_operate(const bench_point *at);
+
+/* ---- bench_gpu.c: buffers on a GPU, and its stream -------------------------
+ */
+
+/* Both buffers, a stream that calls without one mean, and the mirror. Called in
+ * the ranks: a process that forks them must leave the driver alone. */
+oar_status bench_gpu_open(bench_point *at, size_t bytes);
+void bench_gpu_close(bench_point *at);
+/* How many operations before the stream is waited for. */
+size_t bench_gpu_row(const bench_point *at);
+/* A row of operations, done when they have run. */
+oar_status bench_gpu_operate(const bench_point *at);
+/* Between a span on the GPU and the mirror. */
+oar_status bench_gpu_put(const bench_point *at, oar_span to);
+oar_status bench_gpu_get(const bench_point *at, oar_span from);
+oar_status bench_gpu_clear(const bench_point *at);
 
 /* ---- bench_options.c ------------------------------------------------------
  */

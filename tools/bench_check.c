@@ -68,15 +68,17 @@ static void make_table(const bench_plan *p, int rank, table *t)
                      t->element[i]);
 }
 
-static void fill(const bench_plan *p, oar_span s, int rank)
+static oar_status fill(const bench_point *at, oar_span s)
 {
+    const bench_plan *p = at->p;
     size_t size = oar_dtype_size(p->dtype);
-    unsigned char *to = s.data;
+    unsigned char *to = p->gpu ? at->mirror : s.data;
     table t;
 
-    make_table(p, rank, &t);
+    make_table(p, at->rank, &t);
     for (size_t i = 0; i < s.count; i++)
         memcpy(to + i * size, t.element[i % PERIOD], size);
+    return p->gpu ? bench_gpu_put(at, s) : OAR_OK;
 }
 
 /* Elements that are not those of `rank` from its element `start` on. */
@@ -95,42 +97,39 @@ static long compare(const bench_plan *p, const unsigned char *from,
 }
 
 /* out is a row of parts, one from each rank. */
-static long compare_parts(const bench_point *at)
+static long compare_parts(const bench_point *at, const unsigned char *out)
 {
     size_t bytes = at->count * oar_dtype_size(at->p->dtype);
     int dealt = at->p->kind == BENCH_ALL_TO_ALL;
     long wrong = 0;
 
     for (int r = 0; r < at->p->ranks; r++)
-        wrong +=
-            compare(at->p, (unsigned char *)at->out.data + (size_t)r * bytes,
-                    at->count, r, dealt ? (size_t)at->rank * at->count : 0);
+        wrong += compare(at->p, out + (size_t)r * bytes, at->count, r,
+                         dealt ? (size_t)at->rank * at->count : 0);
     return wrong;
 }
 
-static long count_differences(const bench_point *at)
+static long count_differences(const bench_point *at, const unsigned char *out)
 {
     const bench_plan *p = at->p;
     int last = p->ranks - 1;
     size_t start = (size_t)at->rank * at->count;
 
     switch (p->kind) {
-    case BENCH_ALL_REDUCE: return compare(p, at->out.data, at->count, -1, 0);
+    case BENCH_ALL_REDUCE: return compare(p, out, at->count, -1, 0);
     case BENCH_REDUCE:
         return at->in_place && at->rank != last
                    ? 0 /* the next roots combined what it had */
-                   : compare(p, at->out.data, at->count, -1, 0);
-    case BENCH_BROADCAST: return compare(p, at->out.data, at->count, 0, 0);
-    case BENCH_REDUCE_SCATTER:
-        return compare(p, at->out.data, at->count, -1, start);
-    case BENCH_SCATTER: return compare(p, at->out.data, at->count, last, start);
+                   : compare(p, out, at->count, -1, 0);
+    case BENCH_BROADCAST: return compare(p, out, at->count, 0, 0);
+    case BENCH_REDUCE_SCATTER: return compare(p, out, at->count, -1, start);
+    case BENCH_SCATTER: return compare(p, out, at->count, last, start);
     case BENCH_ALL_GATHER:
     case BENCH_GATHER:
-    case BENCH_ALL_TO_ALL: return compare_parts(at);
-    case BENCH_P2P:
-        return at->rank < 2 ? compare(p, at->out.data, at->count, 0, 0) : 0;
+    case BENCH_ALL_TO_ALL: return compare_parts(at, out);
+    case BENCH_P2P: return at->rank < 2 ? compare(p, out, at->count, 0, 0) : 0;
     case BENCH_STREAM:
-        return at->rank == 1 ? compare(p, at->out.data, at->count, 0, 0) : 0;
+        return at->rank == 1 ? compare(p, out, at->count, 0, 0) : 0;
     default: return 0;
     }
 }
@@ -154,25 +153,36 @@ static oar_status operate_once(const bench_point *at)
     return bench_operate(at);
 }
 
-static void clear(const bench_point *at)
+static oar_status clear(const bench_point *at)
 {
     if (at->bytes == 0)
-        return;
+        return OAR_OK;
+    if (at->p->gpu)
+        return bench_gpu_clear(at);
     memset(at->first, 0, at->bytes);
     memset(at->second, 0, at->bytes);
+    return OAR_OK;
+}
+
+/* What came out, where the host can read it. */
+static oar_status look(const bench_point *at, const unsigned char **out)
+{
+    *out = at->p->gpu ? at->mirror : at->out.data;
+    return at->p->gpu ? bench_gpu_get(at, at->out) : OAR_OK;
 }
 
 oar_status bench_count_wrong(const bench_point *at, long *wrong)
 {
+    int broadcast = at->p->kind == BENCH_BROADCAST;
+    const unsigned char *out;
     oar_status status;
 
-    clear(at);
-    if (at->p->kind == BENCH_BROADCAST)
-        fill(at->p, at->out, at->rank);
-    else
-        fill(at->p, at->in, at->rank);
-    status = operate_once(at);
-    *wrong = status == OAR_OK ? count_differences(at) : 0;
-    clear(at);
-    return status;
+    *wrong = 0;
+    if ((status = clear(at)) != OAR_OK ||
+        (status = fill(at, broadcast ? at->out : at->in)) != OAR_OK ||
+        (status = operate_once(at)) != OAR_OK ||
+        (status = look(at, &out)) != OAR_OK)
+        return status;
+    *wrong = count_differences(at, out);
+    return clear(at);
 }

@@ -2,7 +2,10 @@
 /* bench_op: the operations that `oarsong bench` times. */
 #include "bench.h"
 
-enum { WINDOW = 32, TAG = 1 }; /* messages under way in a stream */
+enum {
+    WINDOW = 32, /* messages under way in a stream */
+    TAG = 0      /* NCCL knows no other */
+};
 
 static const struct {
     const char *name, *csv;
@@ -47,11 +50,16 @@ int bench_kind_in_place(bench_kind kind)
     return kind < BENCH_BARRIER && kind != BENCH_ALL_TO_ALL;
 }
 
-double bench_ops(const bench_plan *p)
+static double ops_in_one(const bench_plan *p)
 {
     if (bench_kind_rooted(p->kind))
         return p->ranks;
     return p->kind == BENCH_P2P ? 2 : p->kind == BENCH_STREAM ? WINDOW : 1;
+}
+
+double bench_ops(const bench_point *at)
+{
+    return ops_in_one(at->p) * (double)at->row;
 }
 
 static int is_message(bench_kind kind)
@@ -100,6 +108,7 @@ void bench_lay_out(bench_point *at, size_t bytes)
     at->bytes = at->count * size * parts;
     at->in = oar_span_of(at->first, at->count, p->dtype);
     at->out = oar_span_of(at->second, at->count, p->dtype);
+    at->in.device = at->out.device = at->device;
     if (parts > 1)
         lay_parts(at, parts);
     else if (at->in_place)

@@ -29,6 +29,11 @@ int bench_usage(FILE *to)
         "  --op O            sum, avg, prod, min, max, band, bor, bxor (sum)"
         "\n"
         "  --memory M        shared or private (shared)\n"
+        "  --device D        cpu, or cuda: buffers on a GPU (then B is hybrid, "
+        "nccl, ipc, or any\n                    with "
+        "OARSONG_ENABLE_GPU_FALLBACK=1)\n"
+        "  --row N           cuda: operations on a stream before it is waited "
+        "for (1 below\n                    1 MiB: latency; else 10)\n"
         "  --algo A          force an algorithm by name\n"
         "  --iters N         iterations a size (as many as fit 200 ms)\n"
         "  --budget-ms N     instead of 200\n"
@@ -78,6 +83,12 @@ static int read_memory(const char *text, int *private_memory)
     return *private_memory || strcmp(text, "shared") == 0;
 }
 
+static int read_device(const char *text, int *gpu)
+{
+    *gpu = strcmp(text, "cuda") == 0;
+    return *gpu || strcmp(text, "cpu") == 0;
+}
+
 /* "8,1K,64K". The largest becomes the maximum. */
 static int read_sizes(bench_plan *p, const char *text)
 {
@@ -107,6 +118,7 @@ static int read_number(bench_plan *p, const char *name, const char *value)
         const char *name;
         size_t low, high, *to;
     } numbers[] = {
+        { "--row", 1, 1000, &p->row },
         { "--min", 0, (size_t)1 << 40, &p->min },
         { "--max", 0, (size_t)1 << 40, &p->max },
         { "--step-factor", 2, 1 << 20, &p->factor },
@@ -141,6 +153,8 @@ static int read_option(bench_plan *p, const char *name, const char *value)
         p->peer = value;
     else if (strcmp(name, "--memory") == 0)
         good = read_memory(value, &p->private_memory);
+    else if (strcmp(name, "--device") == 0)
+        good = read_device(value, &p->gpu);
     else if (strcmp(name, "--dtype") == 0)
         good = oar_dtype_parse(value, &p->dtype) == OAR_OK;
     else if (strcmp(name, "--op") == 0)

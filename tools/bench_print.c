@@ -23,8 +23,10 @@ static void print_nccl_header(const bench_plan *p)
            "#%61s%-38s %s\n",
            bench_kind_name(p->kind), p->ranks,
            p->backend != NULL ? p->backend : "native",
-           p->private_memory ? "private" : "shared", "", "out of place",
-           "in place");
+           p->gpu              ? "cuda"
+           : p->private_memory ? "private"
+                               : "shared",
+           "", "out of place", "in place");
     printf("#%11s  %12s  %8s  %6s  %6s  %7s  %6s  %6s  %6s  %7s  %6s  %6s  "
            "%6s\n",
            "size", "count", "type", "redop", "root", "time", "algbw", "busbw",
