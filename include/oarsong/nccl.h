@@ -7,6 +7,10 @@
  * is there, ids, its numbers for our operators and dtypes, and the communicator
  * and the stream that a group works with.
  *
+ * Where NCCL's arithmetic is not the host's: f16 and bf16 are rounded at every
+ * step, an average multiplies every contribution with 1/n, and min and max of
+ * floats leave a NaN out unless all are. All ranks get the same bits.
+ *
  * NCCL is found at run time: libnccl.so.2, or what OARSONG_NCCL_LIBRARY names.
  * Handles are void *: an ncclComm_t, a cudaStream_t. Any thread may call these.
  */

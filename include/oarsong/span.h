@@ -24,11 +24,18 @@ OAR_BEGIN_DECLS
     X(OAR_U64, 11, 8, "u64")  \
     X(OAR_BOOL, 12, 1, "bool")
 
+/* Floats of 8 bits, which are only moved: there is no arithmetic with them on
+ * the host, and no tensor of them. NCCL adds them up. */
+#define OAR_MOVED_DTYPE_LIST(X)    \
+    X(OAR_F8E4M3, 13, 1, "f8e4m3") \
+    X(OAR_F8E5M2, 14, 1, "f8e5m2")
+
 typedef enum oar_dtype {
 #define X(name, value, bytes, text) name = value,
-    OAR_DTYPE_LIST(X)
+    OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
 #undef X
-        OAR_DTYPE_COUNT
+        OAR_DTYPE_COUNT = 13, /* with arithmetic */
+    OAR_DTYPE_COUNT_ALL = 15
 } oar_dtype;
 
 typedef enum oar_device_kind { OAR_CPU = 0, OAR_CUDA = 1 } oar_device_kind;

@@ -113,7 +113,7 @@ OAR_API oar_tensor *oar_empty_on(oar_tape *tape, oar_device device,
                                  oar_dtype dtype, oar_shape shape);
 
 /* A copy on that device, row by row; also from a GPU to another, and back. Not
- * recorded: of what wants a gradient OAR_E_UNSUPPORTED. */
+ * recorded: of what wants a gradient OAR_E_DEVICE. */
 OAR_API oar_tensor *oar_to(oar_tape *tape, const oar_tensor *a,
                            oar_device device);
 

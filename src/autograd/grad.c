@@ -24,8 +24,8 @@ oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
     if (on && tensor->storage != NULL &&
         tensor->storage->device.kind != OAR_CPU)
         return oari_fail(OAR_E_DEVICE,
-                         "require_grad of %s: gradients are computed on the "
-                         "cpu only",
+                         "require_grad of %s: there are no gradients on GPUs "
+                         "yet",
                          oari_shape_text(tensor->at.shape).text);
     tensor->slot.required = on != 0;
     if (!on) {

@@ -17,11 +17,10 @@ static oar_status check(const char *name, oar_tape *tape, const oar_tensor *a)
                          oari_shape_text(a->at.shape).text, oari_absence(a));
     if (!oari_wanted(tape, a))
         return OAR_OK;
-    return oari_fail(OAR_E_UNSUPPORTED,
-                     "%s of a tensor %s on %s: gradients are computed on the "
-                     "cpu only",
-                     name, oari_shape_text(a->at.shape).text,
-                     oar_device_text(a->storage->device).text);
+    return oari_fail(OAR_E_DEVICE,
+                     "%s of a tensor %s that wants a gradient: there are none "
+                     "on GPUs yet",
+                     name, oari_shape_text(a->at.shape).text);
 }
 
 /* Gives the result if all went well, else nothing. */

@@ -12,22 +12,22 @@ size_t oar_dtype_size(oar_dtype dtype)
 {
     static const unsigned char bytes[] = {
 #define X(name, value, size, text) [name] = size,
-        OAR_DTYPE_LIST(X)
+        OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
 #undef X
     };
 
-    return (unsigned)dtype < OAR_DTYPE_COUNT ? bytes[dtype] : 0;
+    return (unsigned)dtype < OAR_DTYPE_COUNT_ALL ? bytes[dtype] : 0;
 }
 
 const char *oar_dtype_name(oar_dtype dtype)
 {
     static const char *const name_of[] = {
 #define X(name, value, size, text) [name] = text,
-        OAR_DTYPE_LIST(X)
+        OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
 #undef X
     };
 
-    return (unsigned)dtype < OAR_DTYPE_COUNT ? name_of[dtype] : "?";
+    return (unsigned)dtype < OAR_DTYPE_COUNT_ALL ? name_of[dtype] : "?";
 }
 
 oar_status oar_dtype_parse(const char *name, oar_dtype *dtype)
@@ -35,7 +35,7 @@ oar_status oar_dtype_parse(const char *name, oar_dtype *dtype)
     if (name == NULL || dtype == NULL)
         return oari_fail(OAR_E_ARG, "dtype_parse without a %s",
                          name == NULL ? "name" : "place for the result");
-    for (int i = 0; i < OAR_DTYPE_COUNT; i++)
+    for (int i = 0; i < OAR_DTYPE_COUNT_ALL; i++)
         if (strcmp(name, oar_dtype_name((oar_dtype)i)) == 0) {
             *dtype = (oar_dtype)i;
             return OAR_OK;
@@ -62,8 +62,11 @@ static oar_status refuse(oar_op_kind kind, oar_dtype dtype, const char *why)
 
 oar_status oar_op_check(oar_op op, oar_dtype dtype)
 {
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL)
         return oari_fail(OAR_E_ARG, "there is no dtype %d", (int)dtype);
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
+        return refuse(op.kind, dtype,
+                      "floats of 8 bits are only moved, except by NCCL");
     switch (op.kind) {
     case OAR_OP_SUM:
     case OAR_OP_PROD:

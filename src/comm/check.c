@@ -59,7 +59,9 @@ oar_status oari_check_rank(const char *what, const oar_group *g, int rank)
 
 oar_status oari_check_op(oari_call *call, const oar_call_opts *opts)
 {
-    OARI_TRY(oar_op_check(call->op, call->in.dtype));
+    /* what NCCL adds up beyond that its engine says (gpu.c) */
+    if (call->in.dtype < OAR_DTYPE_COUNT || !oari_on_device(call))
+        OARI_TRY(oar_op_check(call->op, call->in.dtype));
     if (call->op.kind != OAR_OP_WEIGHTED_MEAN) {
         call->weight = call->op.kind == OAR_OP_PREMUL_SUM ? call->op.scalar : 1;
         return OAR_OK;

@@ -23,7 +23,7 @@ oar_status oari_shape_check(oar_shape shape, oar_dtype dtype)
 {
     int64_t most, count = 1;
 
-    if (oar_dtype_size(dtype) == 0)
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
         return oari_fail(OAR_E_ARG, "dtype %d does not exist", (int)dtype);
     if (shape.ndim < 0 || shape.ndim > OAR_MAX_DIMS)
         return oari_fail(OAR_E_ARG, "a shape of %d dims: at most %d",

@@ -405,36 +405,122 @@ static void ranks_and_sizes_out_of_range_are_refused(void **state)
     run(1, out_of_range, NULL, "ranges");
 }
 
-/* 2.20 of the original: a hybrid group never reached NCCL, and needed the id
- * although it had a channel that could carry it. */
-static int is_hybrid(crew *c, int rank, void *arg)
+/* Where "nccl" refuses. */
+static int shares_a_gpu(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_device first = cards_device(0);
+    oar_group *g;
+
+    o.backend = "hybrid";
+    o.device = &first;
+    OK(cards_join(c, rank, &o, &g));
+    TRY_(oar_nccl_communicator(g) == NULL && oar_nccl_stream(g) == NULL);
+    TRY_(sums(g, 0));
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void hybrid_ranks_that_share_a_gpu_do_without_nccl(void **state)
+{
+    crew c;
+
+    crew_start(&c, 2, shares_a_gpu, NULL, "hybrid, one GPU");
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, 0);
+    crew_end(&c);
+}
+
+/* Memory runs out at one place after the other: that is said. (The many later
+ * ones are lanes, all alike.) */
+static int runs_out_of_memory(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_device device = cards_device(0);
+    oar_group *g = NULL;
+    uint64_t n;
+
+    o.device = &device;
+    OK(oar_nccl_available());
+    for (n = 1; g == NULL && n < 9000; n += n < 40 ? 1 : 41) {
+        oar_status status;
+
+        oar_memory_fail_after(n);
+        status = oar_nccl_create(0, 1, NULL, NULL, &o, &g);
+        oar_memory_fail_after(0);
+        TRY_(status == OAR_OK || status == OAR_E_NOMEM);
+        TRY_((status == OAR_OK) == (g != NULL));
+    }
+    TRY_(n > 20 && sums(g, 0));
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void an_allocation_that_fails_is_said_wherever_it_is(void **state)
+{
+    run(1, runs_out_of_memory, NULL, "no memory");
+}
+
+/* Where ranks meet: rank 0 serves there. */
+typedef struct square {
+    crew_flag open, left;
+    char address[64];
+    unsigned char id[OAR_NCCL_ID_BYTES];
+} square;
+
+static int makes_both(crew *c, int rank, const square *s)
 {
     oar_group_opts o = oar_group_opts_init();
     oar_device device = cards_device(rank);
     float host = (float)rank;
-    oar_group *g;
+    oar_group *g, *given;
 
     o.device = &device;
     o.timeout_ms = CARDS_TIMEOUT_MS;
-    OK(oar_hybrid_create(rank, c->ranks, arg, NULL, &o, &g));
+    OK(oar_hybrid_create(rank, c->ranks, s->address, NULL, &o, &g));
     TRY_(oar_nccl_communicator(g) != NULL);
     TRY_(sums(g, rank));
     OK(oar_all_reduce(g, oar_span_of(&host, 1, OAR_F32), OAR_SUM, NULL, NULL));
     TRY_(host == (float)(c->ranks * (c->ranks - 1) / 2));
     OK(oar_barrier(g, NULL, NULL));
+    o.name = "given";
+    OK(oar_nccl_create(rank, c->ranks, s->address, s->id, &o, &given));
+    TRY_(sums(given, rank));
+    oar_group_destroy(given);
     oar_group_destroy(g);
     return 0;
 }
 
+static int meets_there(crew *c, int rank, void *arg)
+{
+    oar_store_server *server = NULL;
+    square *s = arg;
+    int failed;
+
+    if (rank == 0) {
+        OK(oar_nccl_unique_id(s->id));
+        OK(oar_store_serve("127.0.0.1:0", &server));
+        snprintf(s->address, sizeof s->address, "%s",
+                 oar_store_server_address(server));
+        crew_raise(&s->open);
+    }
+    TRY_(crew_await(&s->open, 1, CREW_PATIENCE_MS));
+    failed = makes_both(c, rank, s);
+    crew_raise(&s->left);
+    if (rank == 0)
+        crew_await(&s->left, (uint32_t)c->ranks, CREW_PATIENCE_MS);
+    oar_store_server_destroy(server);
+    return failed;
+}
+
+/* 2.20 of the original: a hybrid group never reached NCCL, and needed the id
+ * although it had a channel that could carry it. */
 static void a_hybrid_group_takes_host_memory_and_reaches_nccl(void **state)
 {
-    oar_store_server *server;
-    char address[64];
+    square *s = crew_page(sizeof *s);
 
-    assert_int_equal(oar_store_serve("127.0.0.1:0", &server), OAR_OK);
-    snprintf(address, sizeof address, "%s", oar_store_server_address(server));
-    run(cards_count() < 2 ? 1 : 2, is_hybrid, address, "hybrid");
-    oar_store_server_destroy(server);
+    run(cards_count() < 2 ? 1 : 2, meets_there, s, "hybrid");
+    crew_drop_page(s, sizeof *s);
 }
 
 int main(void)
@@ -459,6 +545,8 @@ int main(void)
         cmocka_unit_test(the_communicator_and_the_callers_stream_can_be_had),
         cmocka_unit_test(ranks_and_sizes_out_of_range_are_refused),
         cmocka_unit_test(a_hybrid_group_takes_host_memory_and_reaches_nccl),
+        cmocka_unit_test(hybrid_ranks_that_share_a_gpu_do_without_nccl),
+        cmocka_unit_test(an_allocation_that_fails_is_said_wherever_it_is),
     };
 
     cards_begin();

@@ -475,6 +475,29 @@ static int moves_everything(crew *c, int rank, void *arg)
     return failed;
 }
 
+/* ---- more than an int can count ------------------------------------------ */
+
+static int is_large(crew *c, int rank, void *arg)
+{
+    table one = { c, NULL, rank, c->ranks }, *t = &one;
+    size_t count = ((size_t)1 << 31) + 11;
+    unsigned char tail[16], *memory;
+    oar_span span;
+
+    OK(cards_join(c, rank, NULL, &t->g));
+    OK(oar_device_alloc(cards_device(rank), count, (void **)&memory));
+    span = cards_span(rank, memory, count, OAR_U8);
+    OK(oar_device_fill(span, 3, NULL));
+    OK(oar_all_reduce(t->g, span, OAR_SUM, NULL, NULL));
+    OK(oar_broadcast(t->g, span, 0, NULL, NULL));
+    cards_get(rank, tail, memory + count - sizeof tail, sizeof tail);
+    for (size_t i = 0; i < sizeof tail; i++)
+        TRY_(tail[i] == 3 * c->ranks);
+    cards_free(rank, memory);
+    oar_group_destroy(t->g);
+    return 0;
+}
+
 /* ---- the tests ----------------------------------------------------------- */
 
 static void at_every_size(crew_fn fn, const char *what)
@@ -505,6 +528,20 @@ static void every_dtype_arrives_where_it_belongs(void **state)
     at_every_size(moves_everything, "moves");
 }
 
+static void more_elements_than_an_int_can_count(void **state)
+{
+    crew c;
+
+    if (!cards_are_real()) {
+        printf("skipped: two gigabytes are for a real GPU\n");
+        skip();
+    }
+    crew_start(&c, cards_count(), is_large, NULL, "2^31 and more");
+    for (int r = 0; r < c.ranks; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +549,7 @@ int main(void)
             every_operator_on_every_dtype_gives_what_the_host_computes),
         cmocka_unit_test(reductions_of_every_size_from_nothing_on),
         cmocka_unit_test(every_dtype_arrives_where_it_belongs),
+        cmocka_unit_test(more_elements_than_an_int_can_count),
     };
 
     setenv("STANDIN_DELAY_US", "20", 0); /* order is another test's */

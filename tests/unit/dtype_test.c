@@ -6,7 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
+
+#include <oarsong/tensor.h>
 
 #include "base/dtype.h"
 #include "numbers.h"
@@ -325,6 +328,19 @@ static void the_same_buffer_of_the_same_dtype_stays(void **state)
     oari_convert(NULL, OAR_F32, NULL, OAR_I8, 0);
 }
 
+static void floats_of_8_bits_are_only_moved(void **state)
+{
+    oar_dtype found;
+
+    assert_int_equal(oar_dtype_size(OAR_F8E4M3), 1);
+    assert_string_equal(oar_dtype_name(OAR_F8E5M2), "f8e5m2");
+    assert_int_equal(oar_dtype_parse("f8e4m3", &found), OAR_OK);
+    assert_int_equal(found, OAR_F8E4M3);
+    assert_int_equal(oar_op_check(OAR_SUM, OAR_F8E4M3), OAR_E_UNSUPPORTED);
+    assert_non_null(strstr(oar_last_error_text(), "NCCL"));
+    assert_null(oar_empty(NULL, OAR_F8E4M3, OAR_SHAPE(3)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,6 +361,7 @@ int main(void)
         cmocka_unit_test(floats_saturate_as_integers),
         cmocka_unit_test(anything_but_zero_is_true),
         cmocka_unit_test(the_same_buffer_of_the_same_dtype_stays),
+        cmocka_unit_test(floats_of_8_bits_are_only_moved),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

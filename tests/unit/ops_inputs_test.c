@@ -116,8 +116,11 @@ static void null_is_refused_by_every_operation(void **state)
     each_input(check_null);
 }
 
+/* What a case casts or scales on its way a GPU would really do. */
 static void check_device(call *c, int i)
 {
+    if (strcmp(c->name, "where") == 0 && i == 2)
+        return;
     c->in[i]->storage->device.kind = OAR_CUDA;
     expect(c, i, run(c), OAR_E_DEVICE);
     named(c, c->in[i]);

@@ -212,6 +212,12 @@ static oar_status probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
+static int takes(void *self, const oar_collective *call)
+{
+    return !oari_kind_reduces(call->kind) ||
+           oar_op_check(call->op, call->out.dtype) == OAR_OK;
+}
+
 static oar_status make_inner(hosted *h, oar_group *outer)
 {
     oari_kin kin = { .own = "host",
@@ -293,6 +299,7 @@ const oar_backend_ops oari_backend_hosted = {
     .close = close_engine,
     .progress = progress,
     .abort = abort_engine,
+    .takes = takes,
     .post_count = OAR_COLL_COUNT,
     .post = {
         [OAR_COLL_BROADCAST] = post,

@@ -8,7 +8,7 @@
 #include "base/half.h"
 
 /* Truth values are bytes that are 0 or 1. There are no 16-bit integers. */
-static const int types[OAR_DTYPE_COUNT] = {
+static const int types[OAR_DTYPE_COUNT_ALL] = {
     [OAR_F32] = OARI_NCCL_F32 + 1,
     [OAR_F64] = OARI_NCCL_F64 + 1,
     [OAR_F16] = OARI_NCCL_F16 + 1,
@@ -22,17 +22,19 @@ static const int types[OAR_DTYPE_COUNT] = {
     [OAR_I64] = OARI_NCCL_I64 + 1,
     [OAR_U64] = OARI_NCCL_U64 + 1,
     [OAR_BOOL] = OARI_NCCL_U8 + 1,
+    [OAR_F8E4M3] = OARI_NCCL_F8E4M3 + 1,
+    [OAR_F8E5M2] = OARI_NCCL_F8E5M2 + 1,
 };
 
 /* FLOAT8: where every rank's GPU can. */
 enum class { UNSUPPORTED, FLOAT, FLOAT8, SIGNED, UNSIGNED, TRUTH, CLASSES };
 
-static const enum class classes[OAR_DTYPE_COUNT] = {
+static const enum class classes[OAR_DTYPE_COUNT_ALL] = {
     [OAR_F32] = FLOAT,       [OAR_F64] = FLOAT,       [OAR_F16] = FLOAT,
     [OAR_BF16] = FLOAT,      [OAR_I8] = SIGNED,       [OAR_U8] = UNSIGNED,
     [OAR_I16] = UNSUPPORTED, [OAR_U16] = UNSUPPORTED, [OAR_I32] = SIGNED,
     [OAR_U32] = UNSIGNED,    [OAR_I64] = SIGNED,      [OAR_U64] = UNSIGNED,
-    [OAR_BOOL] = TRUTH,
+    [OAR_BOOL] = TRUTH,      [OAR_F8E4M3] = FLOAT8,   [OAR_F8E5M2] = FLOAT8,
 };
 
 /* Averages of signed integers are not taken: some versions divide the sum as if
@@ -69,12 +71,12 @@ static const int operators[CLASSES][OAR_OP_COUNT] = {
 
 int oari_nccl_type(oar_dtype dtype)
 {
-    return (unsigned)dtype < OAR_DTYPE_COUNT ? types[dtype] - 1 : -1;
+    return (unsigned)dtype < OAR_DTYPE_COUNT_ALL ? types[dtype] - 1 : -1;
 }
 
 int oari_nccl_operator(oar_op_kind op, oar_dtype dtype)
 {
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT || (unsigned)op >= OAR_OP_COUNT)
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL || (unsigned)op >= OAR_OP_COUNT)
         return -1;
     return operators[classes[dtype]][op] - 1;
 }
@@ -91,7 +93,7 @@ static int takes_operator(const oari_nccl_engine *e, const oar_collective *call)
 {
     oar_dtype dtype = call->in.dtype;
 
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT ||
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL ||
         (classes[dtype] == FLOAT8 && !e->comm->has_fp8))
         return 0;
     if (call->op.kind == OAR_OP_PREMUL_SUM)

@@ -59,9 +59,10 @@ void oari_cuda_unhold(oari_cu_memory base);
 
 /* A kernel by the file it is in (src/device/cuda/FILE.cu, built to FILE.fatbin
  * in the folder oarsong/ beside the library, or in OARSONG_KERNELS) and its
- * name. OAR_E_UNAVAILABLE with the reason: no nvcc when this was built, ... Both
- * texts are borrowed for good. The first time loads it, which may wait until the
- * device has run all it has: look it up before a stream waits for a peer. */
+ * name. OAR_E_UNAVAILABLE with the reason: no nvcc when this was built, ...
+ * Both texts are borrowed for good. The first time loads it, which may wait
+ * until the device has run all it has: look it up before a stream waits for a
+ * peer. */
 oar_status oari_cuda_kernel(int device, const char *file, const char *name,
                             oari_cu_function *kernel);
 

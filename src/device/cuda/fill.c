@@ -66,7 +66,7 @@ oar_status oar_device_fill(oar_span span, double value, void *stream)
     const oari_cuda *cu;
     int result;
 
-    if (oar_dtype_size(span.dtype) == 0)
+    if ((unsigned)span.dtype >= OAR_DTYPE_COUNT)
         return oari_fail(OAR_E_ARG, "fill: there is no dtype %d",
                          (int)span.dtype);
     if (span.count > 0 && span.data == NULL)

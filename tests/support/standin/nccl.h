@@ -131,7 +131,7 @@ typedef struct nccl_comm {
     _Atomic int state; /* as ncclCommGetAsyncError tells it */
     _Atomic int aborted;
     _Atomic int jobs; /* threads that begin, split or launch */
-    int ended; /* finalised */
+    int ended;        /* finalised */
     uint64_t steps, meetings;
     operation *last; /* under `lock` */
     nccl_factor factor[NCCL_MOST_FACTORS];

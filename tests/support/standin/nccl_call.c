@@ -96,8 +96,8 @@ static void set_states(const party *p, int from, int to)
 {
     for (size_t i = 0; i < p->count; i++) {
         int expected = from;
-        atomic_compare_exchange_strong(&p->entry[i].call.comm->state,
-                                       &expected, to);
+        atomic_compare_exchange_strong(&p->entry[i].call.comm->state, &expected,
+                                       to);
     }
 }
 
@@ -179,8 +179,9 @@ static int check(const nccl_call *call)
     if (note->type < 0 || note->type >= NCCL_TYPES)
         return nccl_fail(NCCL_ARGUMENT, "invalid type %d", note->type);
     if (note->root < 0 || note->root >= call->comm->ranks)
-        return nccl_fail(NCCL_ARGUMENT, "invalid root %d (root should be in "
-                                        "the 0..%d range)",
+        return nccl_fail(NCCL_ARGUMENT,
+                         "invalid root %d (root should be in "
+                         "the 0..%d range)",
                          note->root, call->comm->ranks);
     return NCCL_OK;
 }
@@ -222,8 +223,8 @@ static void find_memory(nccl_call *call, const char *name)
     int is_root = call->note.root == call->comm->rank;
     int kind = call->note.kind;
     if (kind != NCCL_RECV && (kind != NCCL_BROADCAST || is_root))
-        call->in = reach(call->in, kind == NCCL_REDUCE_SCATTER ? all : bytes,
-                         name);
+        call->in =
+            reach(call->in, kind == NCCL_REDUCE_SCATTER ? all : bytes, name);
     if (kind != NCCL_SEND && (kind != NCCL_REDUCE || is_root))
         call->out =
             reach(call->out, kind == NCCL_ALL_GATHER ? all : bytes, name);
@@ -261,7 +262,9 @@ static int post(nccl_call call, const char *name, void *handle)
 int ncclAllReduce(const void *in, void *out, size_t count, int type, int op,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = in, .out = out,
+    return post((nccl_call){ .comm = comm,
+                             .in = in,
+                             .out = out,
                              .note = { count, NCCL_ALL_REDUCE, type, op, 0 } },
                 "AllReduce", stream_handle);
 }
@@ -269,7 +272,9 @@ int ncclAllReduce(const void *in, void *out, size_t count, int type, int op,
 int ncclBroadcast(const void *in, void *out, size_t count, int type, int root,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = in, .out = out,
+    return post((nccl_call){ .comm = comm,
+                             .in = in,
+                             .out = out,
                              .note = { count, NCCL_BROADCAST, type, 0, root } },
                 "Broadcast", stream_handle);
 }
@@ -277,7 +282,9 @@ int ncclBroadcast(const void *in, void *out, size_t count, int type, int root,
 int ncclReduce(const void *in, void *out, size_t count, int type, int op,
                int root, nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = in, .out = out,
+    return post((nccl_call){ .comm = comm,
+                             .in = in,
+                             .out = out,
                              .note = { count, NCCL_REDUCE, type, op, root } },
                 "Reduce", stream_handle);
 }
@@ -285,7 +292,9 @@ int ncclReduce(const void *in, void *out, size_t count, int type, int op,
 int ncclAllGather(const void *in, void *out, size_t count, int type,
                   nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = in, .out = out,
+    return post((nccl_call){ .comm = comm,
+                             .in = in,
+                             .out = out,
                              .note = { count, NCCL_ALL_GATHER, type, 0, 0 } },
                 "AllGather", stream_handle);
 }
@@ -293,16 +302,19 @@ int ncclAllGather(const void *in, void *out, size_t count, int type,
 int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op,
                       nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = in, .out = out,
-                             .note = { count, NCCL_REDUCE_SCATTER, type, op,
-                                       0 } },
-                "ReduceScatter", stream_handle);
+    return post(
+        (nccl_call){ .comm = comm,
+                     .in = in,
+                     .out = out,
+                     .note = { count, NCCL_REDUCE_SCATTER, type, op, 0 } },
+        "ReduceScatter", stream_handle);
 }
 
 int ncclSend(const void *from, size_t count, int type, int peer,
              nccl_comm *comm, void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .in = from,
+    return post((nccl_call){ .comm = comm,
+                             .in = from,
                              .note = { count, NCCL_SEND, type, 0, peer } },
                 "Send", stream_handle);
 }
@@ -310,7 +322,8 @@ int ncclSend(const void *from, size_t count, int type, int peer,
 int ncclRecv(void *into, size_t count, int type, int peer, nccl_comm *comm,
              void *stream_handle)
 {
-    return post((nccl_call){ .comm = comm, .out = into,
+    return post((nccl_call){ .comm = comm,
+                             .out = into,
                              .note = { count, NCCL_RECV, type, 0, peer } },
                 "Recv", stream_handle);
 }
@@ -329,8 +342,8 @@ int ncclRedOpCreatePreMulSum(int *op, void *factor, int type, int residence,
         return nccl_fail(NCCL_ARGUMENT, "invalid type or residence");
     made.on_device = residence == ON_DEVICE;
     if (made.on_device)
-        made.address = (uint64_t)(uintptr_t)reach(
-            factor, nccl_type_bytes(type), "RedOpCreatePreMulSum");
+        made.address = (uint64_t)(uintptr_t)reach(factor, nccl_type_bytes(type),
+                                                  "RedOpCreatePreMulSum");
     else
         made.value = nccl_value(factor, type);
     for (int i = 0; i < NCCL_MOST_FACTORS; i++)

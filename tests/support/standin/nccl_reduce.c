@@ -89,15 +89,15 @@ static void small_put(char *at, int type, float value)
 FLOAT_PAIR(pair_f32, float)
 FLOAT_PAIR(pair_f64, double)
 
-#define INTEGER_PAIR(name, type, wide)                   \
-    static type name(type a, type b, int op)             \
-    {                                                    \
-        switch (op) {                                    \
+#define INTEGER_PAIR(name, type, wide)                    \
+    static type name(type a, type b, int op)              \
+    {                                                     \
+        switch (op) {                                     \
         case NCCL_PROD: return (type)((wide)a * (wide)b); \
-        case NCCL_MAX: return a < b ? b : a;             \
-        case NCCL_MIN: return b < a ? b : a;             \
-        default: return (type)((wide)a + (wide)b);       \
-        }                                                \
+        case NCCL_MAX: return a < b ? b : a;              \
+        case NCCL_MIN: return b < a ? b : a;              \
+        default: return (type)((wide)a + (wide)b);        \
+        }                                                 \
     }
 INTEGER_PAIR(pair_i8, int8_t, uint32_t)
 INTEGER_PAIR(pair_u8, uint8_t, uint32_t)
@@ -106,18 +106,17 @@ INTEGER_PAIR(pair_u32, uint32_t, uint32_t)
 INTEGER_PAIR(pair_i64, int64_t, uint64_t)
 INTEGER_PAIR(pair_u64, uint64_t, uint64_t)
 
-#define COMBINE(type, pair, is_integer)                         \
-    for (size_t i = 0; i < count; i++) {                        \
-        type all, next;                                         \
-        memcpy(&all, from[0] + i * sizeof all, sizeof all);     \
-        for (int rank = 1; rank < ranks; rank++) {              \
-            memcpy(&next, from[rank] + i * sizeof next,         \
-                   sizeof next);                                \
-            all = pair(all, next, op);                          \
-        }                                                       \
-        if (is_integer && op == NCCL_AVG)                       \
-            all = (type)(all / (type)ranks);                    \
-        memcpy(to + i * sizeof all, &all, sizeof all);          \
+#define COMBINE(type, pair, is_integer)                               \
+    for (size_t i = 0; i < count; i++) {                              \
+        type all, next;                                               \
+        memcpy(&all, from[0] + i * sizeof all, sizeof all);           \
+        for (int rank = 1; rank < ranks; rank++) {                    \
+            memcpy(&next, from[rank] + i * sizeof next, sizeof next); \
+            all = pair(all, next, op);                                \
+        }                                                             \
+        if (is_integer && op == NCCL_AVG)                             \
+            all = (type)(all / (type)ranks);                          \
+        memcpy(to + i * sizeof all, &all, sizeof all);                \
     }
 
 static void combine_small(char *to, const char *const *from, int ranks,
@@ -150,11 +149,11 @@ void nccl_combine(char *to, const char *const *from, int ranks, size_t count,
 
 /* ---- factors ------------------------------------------------------------- */
 
-#define VALUE(type)                 \
-    {                               \
-        type value;                 \
+#define VALUE(type)                       \
+    {                                     \
+        type value;                       \
         memcpy(&value, at, sizeof value); \
-        return (double)value;       \
+        return (double)value;             \
     }
 
 double nccl_value(const void *at, int type)
@@ -172,12 +171,12 @@ double nccl_value(const void *at, int type)
     }
 }
 
-#define SCALE(type)                                        \
-    for (size_t i = 0; i < count; i++) {                   \
-        type value;                                        \
+#define SCALE(type)                                            \
+    for (size_t i = 0; i < count; i++) {                       \
+        type value;                                            \
         memcpy(&value, from + i * sizeof value, sizeof value); \
-        value = (type)(value * (type)factor);              \
-        memcpy(to + i * sizeof value, &value, sizeof value); \
+        value = (type)(value * (type)factor);                  \
+        memcpy(to + i * sizeof value, &value, sizeof value);   \
     }
 
 void nccl_scale(char *to, const char *from, size_t count, int type,

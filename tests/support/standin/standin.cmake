@@ -72,6 +72,7 @@ function(oarsong_use_standins folder)
         set_property(TEST ${folder}/${name} APPEND PROPERTY ENVIRONMENT
             OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
             OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so
-            OARSONG_KERNELS=${standin_build}/kernels)
+            OARSONG_KERNELS=${standin_build}/kernels
+            TSAN_OPTIONS=atexit_sleep_ms=0) # or each process takes a second
     endforeach()
 endfunction()

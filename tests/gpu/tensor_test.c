@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors on a GPU: made, moved in every direction, converted, added, scaled,
+ * shared by DLPack, reduced and broadcast; and what they refuse. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <oarsong/dlpack.h>
+#include <oarsong/gpu.h>
+#include <oarsong/ops.h>
+#include <oarsong/tape.h>
+
+#include "support/cards.h"
+#include "tensor/dlpack_abi.h"
+#include "tensor/tensor.h"
+
+#define TRY_(condition) CREW_CHECK(c, rank, condition)
+#define OK(call)        TRY_((call) == OAR_OK)
+
+static void run(int ranks, crew_fn fn, const char *what)
+{
+    crew c;
+
+    crew_start(&c, ranks, fn, NULL, "%s", what);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
+static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
+
+static int are(const oar_tensor *t, int count, const double *wanted)
+{
+    double got[64];
+
+    if (oar_tensor_count(t) != count ||
+        oar_tensor_read(t, OAR_F64, got) != OAR_OK)
+        return 0;
+    for (int i = 0; i < count; i++)
+        if (got[i] != wanted[i])
+            return 0;
+    return 1;
+}
+
+/* ---- moving -------------------------------------------------------------- */
+
+static int goes_there_and_back(crew *c, int rank, void *arg)
+{
+    static const double numbers[] = { 1, -2, 3, 4, 5, -6 };
+    oar_tensor *here, *there, *turned, *back;
+
+    for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
+        double wanted[6];
+
+        here = oar_empty(NULL, (oar_dtype)d, OAR_SHAPE(2, 3));
+        OK(oar_tensor_write(here, OAR_F64, numbers));
+        OK(oar_tensor_read(here, OAR_F64, wanted));
+        there = oar_to(NULL, here, gpu);
+        TRY_(there != NULL && oar_tensor_device(there).kind == OAR_CUDA);
+        TRY_(are(there, 6, wanted));
+        back = oar_to(NULL, there, cpu);
+        TRY_(back != NULL && oar_tensor_device(back).kind == OAR_CPU);
+        TRY_(are(back, 6, wanted));
+        oar_tensor_release(back);
+        oar_tensor_release(there);
+        oar_tensor_release(here);
+    }
+    /* turned on the way, converted on the way */
+    here = oar_from_data(NULL, OAR_F64, OAR_SHAPE(2, 3), numbers);
+    turned = oar_transpose(NULL, here, 0, 1);
+    there = oar_to(NULL, turned, gpu);
+    TRY_(are(there, 6, (double[]){ 1, 4, -2, 5, 3, -6 }));
+    back = oar_empty(NULL, OAR_I32, OAR_SHAPE(3, 2));
+    OK(oar_tensor_copy(back, there));
+    TRY_(are(back, 6, (double[]){ 1, 4, -2, 5, 3, -6 }));
+    OK(oar_tensor_copy(there, turned));
+    OK(oar_tensor_fill(there, 7));
+    TRY_(are(there, 6, (double[]){ 7, 7, 7, 7, 7, 7 }));
+    oar_tensor_release(back);
+    oar_tensor_release(there);
+    oar_tensor_release(turned);
+    oar_tensor_release(here);
+    return 0;
+}
+
+static void numbers_go_to_a_gpu_and_come_back(void **state)
+{
+    run(1, goes_there_and_back, "there and back");
+}
+
+static int goes_across(crew *c, int rank, void *arg)
+{
+    oar_device other = { OAR_CUDA, 1 };
+    oar_tensor *a = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(5)), *b;
+
+    TRY_(a != NULL);
+    OK(oar_tensor_write(a, OAR_F64, (double[]){ 1, 2, 3, 4, 5 }));
+    b = oar_to(NULL, a, other);
+    TRY_(b != NULL && oar_tensor_device(b).index == 1);
+    TRY_(are(b, 5, (double[]){ 1, 2, 3, 4, 5 }));
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    return 0;
+}
+
+static void numbers_go_from_one_gpu_to_another(void **state)
+{
+    cards_need(2);
+    run(1, goes_across, "across");
+}
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+static int computes(crew *c, int rank, void *arg)
+{
+    oar_tensor *a = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(2, 3));
+    oar_tensor *b = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(3));
+    oar_tensor *sum, *twice, *whole, *same;
+
+    TRY_(a != NULL && b != NULL);
+    OK(oar_tensor_write(a, OAR_F64, (double[]){ 1, 2, 3, 4, 5, 6 }));
+    OK(oar_tensor_write(b, OAR_F64, (double[]){ 0.5, 10, -1 }));
+    sum = oar_add(NULL, a, b);
+    TRY_(are(sum, 6, (double[]){ 1.5, 12, 2, 4.5, 15, 5 }));
+    twice = oar_scale(NULL, sum, 2);
+    TRY_(are(twice, 6, (double[]){ 3, 24, 4, 9, 30, 10 }));
+    whole = oar_cast(NULL, sum, OAR_I64);
+    TRY_(are(whole, 6, (double[]){ 1, 12, 2, 4, 15, 5 }));
+    same = oar_contiguous(NULL, sum);
+    TRY_(same == sum);
+    oar_tensor_release(same);
+    oar_tensor_release(whole);
+    oar_tensor_release(twice);
+    oar_tensor_release(sum);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    return 0;
+}
+
+static void sums_multiples_and_conversions_stay_on_the_gpu(void **state)
+{
+    run(1, computes, "arithmetic");
+}
+
+/* ---- what is refused ----------------------------------------------------- */
+
+static int refuses(crew *c, int rank, void *arg)
+{
+    oar_tape *tape;
+    oar_tensor *a = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(3));
+    oar_tensor *b = oar_ones(NULL, OAR_F32, OAR_SHAPE(3)), *out = NULL;
+    char text[128];
+
+    TRY_(a != NULL && oar_tape_create(&tape) == OAR_OK);
+    OK(oar_tensor_fill(a, 2));
+    TRY_(oar_exp(NULL, a) == NULL);
+    TRY_(oar_last_error()->status == OAR_E_DEVICE);
+    TRY_(oar_add(NULL, a, b) == NULL);
+    TRY_(oar_last_error()->status == OAR_E_DEVICE);
+    TRY_(oar_add(NULL, b, a) == NULL);
+    TRY_(oar_last_error()->status == OAR_E_DEVICE);
+    TRY_(oar_tensor_require_grad(a, 1) == OAR_E_DEVICE);
+    OK(oar_tensor_require_grad(b, 1));
+    TRY_(oar_to(tape, b, gpu) == NULL);
+    TRY_(oar_last_error()->status == OAR_E_DEVICE);
+    TRY_(oar_gpu_all_reduce(NULL, a, OAR_SUM, NULL, &out) == OAR_E_ARG);
+    TRY_(oar_empty_on(NULL, (oar_device){ OAR_CUDA, 77 }, OAR_F32,
+                      OAR_SHAPE(3)) == NULL);
+    TRY_(oar_last_error()->status == OAR_E_DEVICE);
+    TRY_(oar_tensor_text(a, text, sizeof text) > 0);
+    TRY_(strstr(text, "2") != NULL);
+    oar_tape_destroy(tape);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    return 0;
+}
+
+static void what_a_gpu_cannot_do_is_said(void **state)
+{
+    run(1, refuses, "refusals");
+}
+
+/* ---- DLPack -------------------------------------------------------------- */
+
+static int shares(crew *c, int rank, void *arg)
+{
+    struct DLManagedTensorVersioned *parcel;
+    oar_tensor *a = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(2, 3)), *b;
+    oar_tensor *rows;
+    oari_dl_managed *seen;
+    int64_t strides[] = { 1, 2 }, shape[] = { 2, 3 };
+
+    TRY_(a != NULL);
+    OK(oar_tensor_write(a, OAR_F64, (double[]){ 1, 2, 3, 4, 5, 6 }));
+    OK(oar_dlpack_export(a, &parcel));
+    seen = parcel;
+    TRY_(seen->tensor.device.type == OARI_DL_CUDA);
+    TRY_(seen->tensor.device.id == 0);
+    TRY_(seen->tensor.data == oar_tensor_const_data(a));
+    seen->tensor.strides = strides; /* as somebody else may lay it out */
+    seen->tensor.shape = shape;
+    b = oar_dlpack_import(NULL, parcel);
+    TRY_(b != NULL && oar_tensor_device(b).kind == OAR_CUDA);
+    TRY_(!oar_tensor_is_contiguous(b));
+    TRY_(are(b, 6, (double[]){ 1, 3, 5, 2, 4, 6 }));
+    rows = oar_contiguous(NULL, b);
+    TRY_(rows != NULL && oar_tensor_is_contiguous(rows));
+    TRY_(are(rows, 6, (double[]){ 1, 3, 5, 2, 4, 6 }));
+    OK(oar_tensor_fill(b, 9)); /* the same memory */
+    TRY_(are(a, 6, (double[]){ 9, 9, 9, 9, 9, 9 }));
+    oar_tensor_release(rows);
+    oar_tensor_release(b);
+    oar_tensor_release(a);
+    return 0;
+}
+
+static void a_gpus_memory_goes_out_and_in_by_dlpack(void **state)
+{
+    run(1, shares, "DLPack");
+}
+
+/* ---- collectives: the cases of the original ------------------------------ */
+
+static oar_tensor *three(double a, double b, double n)
+{
+    oar_tensor *t = oar_empty_on(NULL, gpu, OAR_F32, OAR_SHAPE(3));
+
+    if (t != NULL)
+        oar_tensor_write(t, OAR_F64, (double[]){ a, b, n });
+    return t;
+}
+
+static int reduces(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_group *g;
+    oar_tensor *mine, *out = NULL, *wide = NULL;
+
+    o.backend = "ipc";
+    OK(crew_join(c, rank, &o, &g));
+    mine = rank == 0 ? three(1, 2, 3) : three(4, 5, 6);
+    OK(oar_gpu_all_reduce(g, mine, OAR_SUM, NULL, &out));
+    TRY_(are(out, 3, (double[]){ 5, 7, 9 }));
+    TRY_(are(mine, 3,
+             rank == 0 ? (double[]){ 1, 2, 3 } : (double[]){ 4, 5, 6 }));
+    oar_tensor_release(out);
+    OK(oar_gpu_all_reduce(g, mine, OAR_AVG, NULL, &out));
+    TRY_(are(out, 3, (double[]){ 2.5, 3.5, 4.5 }));
+    oar_tensor_release(out);
+    OK(oar_gpu_broadcast(g, mine, 1, NULL, &out));
+    TRY_(are(out, 3, (double[]){ 4, 5, 6 }));
+    oar_tensor_release(out);
+    out = NULL;
+    TRY_(oar_gpu_broadcast(g, mine, 5, NULL, &out) == OAR_E_RANK);
+    TRY_(out == NULL);
+    wide = oar_empty_on(NULL, gpu, OAR_F64, OAR_SHAPE(2, 3));
+    OK(oar_tensor_fill(wide, rank + 1));
+    OK(oar_gpu_all_reduce(g, wide, OAR_SUM, NULL, &out));
+    TRY_(oar_tensor_shape(out).ndim == 2 && oar_tensor_dtype(out) == OAR_F64);
+    TRY_(are(out, 6, (double[]){ 3, 3, 3, 3, 3, 3 }));
+    oar_tensor_release(out);
+    oar_tensor_release(wide);
+    oar_tensor_release(mine);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void
+tensors_are_reduced_and_broadcast_and_their_input_stays(void **state)
+{
+    run(2, reduces, "the original's cases");
+}
+
+static int is_told_the_ways_out(crew *c, int rank, void *arg)
+{
+    oar_group *g;
+    oar_tensor *mine = three(1, 2, 3), *out = NULL;
+
+    OK(crew_join(c, rank, NULL, &g));
+    TRY_(oar_gpu_all_reduce(g, mine, OAR_SUM, NULL, &out) == OAR_E_UNSUPPORTED);
+    TRY_(strstr(oar_last_error_text(), "hybrid") != NULL);
+    TRY_(strstr(oar_last_error_text(), "OARSONG_ENABLE_GPU_FALLBACK=1"));
+    TRY_(out == NULL);
+    OK(oar_barrier(g, NULL, NULL)); /* it goes on */
+    oar_tensor_release(mine);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_group_without_an_engine_for_gpus_names_both_ways_out(void **state)
+{
+    run(2, is_told_the_ways_out, "no engine");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_go_to_a_gpu_and_come_back),
+        cmocka_unit_test(numbers_go_from_one_gpu_to_another),
+        cmocka_unit_test(sums_multiples_and_conversions_stay_on_the_gpu),
+        cmocka_unit_test(what_a_gpu_cannot_do_is_said),
+        cmocka_unit_test(a_gpus_memory_goes_out_and_in_by_dlpack),
+        cmocka_unit_test(
+            tensors_are_reduced_and_broadcast_and_their_input_stays),
+        cmocka_unit_test(
+            a_group_without_an_engine_for_gpus_names_both_ways_out),
+    };
+
+    cards_begin();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
