@@ -131,8 +131,11 @@ oari_progress oari_drive_gpu(oar_group *g, oari_lane *lane)
     }
     if (++x->polls % COMPARE == 0 && oari_exec_is_doubtful(x))
         return OARI_FAILED;
-    return may_look(g, lane) && oari_gpu_finished(work) ? OARI_DONE
-                                                        : OARI_PENDING;
+    if (!may_look(g, lane) || !oari_gpu_finished(work))
+        return OARI_PENDING;
+    /* a peer may have ended early what this was made of */
+    progress_one(g, x->foreign);
+    return x->foreign->ill_ns == 0 ? OARI_DONE : OARI_PENDING;
 }
 
 /* ---- after an abort ------------------------------------------------------ */

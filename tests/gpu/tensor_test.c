@@ -88,6 +88,26 @@ static void numbers_go_to_a_gpu_and_come_back(void **state)
     run(1, goes_there_and_back, "there and back");
 }
 
+static int is_a_view(crew *c, int rank, void *arg)
+{
+    oar_storage *storage;
+    oar_tensor *part;
+
+    OK(oar_storage_create_on(gpu, 40, &storage));
+    part = oar_view_of(NULL, storage, 4, OAR_F32, OAR_SHAPE(3));
+    TRY_(part != NULL && oar_tensor_device(part).kind == OAR_CUDA);
+    OK(oar_tensor_fill(part, 3));
+    TRY_(are(part, 3, (double[]){ 3, 3, 3 }));
+    oar_tensor_release(part);
+    oar_storage_release(storage);
+    return 0;
+}
+
+static void a_storage_on_a_gpu_has_views(void **state)
+{
+    run(1, is_a_view, "a view");
+}
+
 static int goes_across(crew *c, int rank, void *arg)
 {
     oar_device other = { OAR_CUDA, 1 };
@@ -296,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_go_to_a_gpu_and_come_back),
+        cmocka_unit_test(a_storage_on_a_gpu_has_views),
         cmocka_unit_test(numbers_go_from_one_gpu_to_another),
         cmocka_unit_test(sums_multiples_and_conversions_stay_on_the_gpu),
         cmocka_unit_test(what_a_gpu_cannot_do_is_said),

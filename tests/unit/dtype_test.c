@@ -30,10 +30,11 @@ static void every_dtype_has_a_size_and_a_name(void **state)
     assert_int_equal(oar_dtype_size(name), bytes); \
     assert_string_equal(oar_dtype_name(name), text);
     OAR_DTYPE_LIST(X)
+    OAR_MOVED_DTYPE_LIST(X)
 #undef X
-    assert_int_equal(oar_dtype_size(OAR_DTYPE_COUNT), 0);
+    assert_int_equal(oar_dtype_size(OAR_DTYPE_COUNT_ALL), 0);
     assert_int_equal(oar_dtype_size((oar_dtype)-1), 0);
-    assert_string_equal(oar_dtype_name(OAR_DTYPE_COUNT), "?");
+    assert_string_equal(oar_dtype_name(OAR_DTYPE_COUNT_ALL), "?");
     assert_string_equal(oar_dtype_name((oar_dtype)-1), "?");
 }
 
@@ -106,7 +107,7 @@ static void unknown_operators_and_dtypes_are_bad_arguments(void **state)
 
     assert_int_equal(oar_op_check(none, OAR_F32), OAR_E_ARG);
     assert_int_equal(oar_op_check(wild, OAR_F32), OAR_E_ARG);
-    assert_int_equal(oar_op_check(OAR_SUM, OAR_DTYPE_COUNT), OAR_E_ARG);
+    assert_int_equal(oar_op_check(OAR_SUM, OAR_DTYPE_COUNT_ALL), OAR_E_ARG);
     assert_int_equal(oar_op_check(OAR_SUM, (oar_dtype)-1), OAR_E_ARG);
 }
 

@@ -119,7 +119,7 @@ static void null_is_refused_by_every_operation(void **state)
 /* What a case casts or scales on its way a GPU would really do. */
 static void check_device(call *c, int i)
 {
-    if (strcmp(c->name, "where") == 0 && i == 2)
+    if (strncmp(c->name, "where", 5) == 0 && i == 2)
         return;
     c->in[i]->storage->device.kind = OAR_CUDA;
     expect(c, i, run(c), OAR_E_DEVICE);

@@ -2,8 +2,10 @@
 /* collective: how a collective gets onto the streams.
  *
  * A rank that does no work says on its page what its buffers are, lets its
- * stream say when they are ready, and lets it wait for the work: it is done
- * with the call at once. A rank that works waits (here, in progress, never on
+ * stream say when they are ready, and waits (here, not on the device) until the
+ * work is done: a stream that waits for another process makes the GPU change
+ * between the two again and again, for milliseconds each time, while the work
+ * is to run. A rank that works waits (here, in progress, never on
  * the device) until all descriptions are there; then its stream waits until all
  * are ready, works, and says so. Collectives are begun in order, one after the
  * other, and so is their work on the device. */
@@ -210,12 +212,19 @@ static oar_status end(ipc *self, const ipc_work *work)
 {
     const oar_span *out = &work->call->out;
 
-    OARI_TRY(await_done(self, work->number));
+    if (!self->alone_works)
+        OARI_TRY(await_done(self, work->number));
     if (work->stages_out)
         OARI_TRY(oari_ipc_copy(self, address(out->data),
                                address(self->out_stage.memory), ipc_bytes(out),
                                self->stream));
     return oari_ipc_record(self, self->stream, work->call->finished);
+}
+
+/* Whether the one that works has done it. */
+static int is_worked_out(const ipc *self, uint32_t number)
+{
+    return ipc_has(done_word(self, 0, number), number);
 }
 
 /* As far as it goes now: 1 when it is all on the stream, or has failed. */
@@ -232,7 +241,8 @@ static int go_on(ipc *self, ipc_work *work, oar_status *status)
             return 0;
         if ((*status = do_work(self, work)) != OAR_OK)
             return 1;
-    }
+    } else if (!is_worked_out(self, work->number))
+        return 0;
     *status = end(self, work);
     return 1;
 }
@@ -244,8 +254,10 @@ static int can_go_on(const ipc *self)
 
     if (work == NULL)
         return 0;
-    return work->begun ? all_described(self, work->number)
-                       : has_place(self, atomic_load(&self->number) + 1);
+    if (!work->begun)
+        return has_place(self, atomic_load(&self->number) + 1);
+    return works(self, self->rank) ? all_described(self, work->number)
+                                   : is_worked_out(self, work->number);
 }
 
 void oari_ipc_go_on(ipc *self)
