@@ -18,8 +18,8 @@ extern const oar_backend_ops oari_backend_self, oari_backend_native,
     oari_backend_ipc;
 
 static const oar_backend_ops *const built_in[] = {
-    &oari_backend_self, &oari_backend_sim,  &oari_backend_native,
-    &oari_backend_shm,  &oari_backend_tcp,  &oari_backend_nccl,
+    &oari_backend_self, &oari_backend_sim,    &oari_backend_native,
+    &oari_backend_shm,  &oari_backend_tcp,    &oari_backend_nccl,
     &oari_backend_ipc,  &oari_backend_hybrid,
 };
 

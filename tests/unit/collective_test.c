@@ -723,8 +723,8 @@ static oar_status refuse_spans(oar_group *g, float *x)
         says(oar_all_reduce(g, s, OAR_SUM, NULL, NULL), OAR_E_ARG, "elements"));
     s = good;
     s.device.kind = OAR_CUDA;
-    CHECK(
-        says(oar_broadcast(g, s, 0, NULL, NULL), OAR_E_UNSUPPORTED, "OARSONG_ENABLE_GPU_FALLBACK"));
+    CHECK(says(oar_broadcast(g, s, 0, NULL, NULL), OAR_E_UNSUPPORTED,
+               "OARSONG_ENABLE_GPU_FALLBACK"));
     CHECK(says(oar_all_reduce_into(g, good, oar_span_of(x + 1, 3, OAR_F32),
                                    OAR_SUM, NULL, NULL),
                OAR_E_ARG, "overlap"));

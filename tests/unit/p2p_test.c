@@ -504,7 +504,8 @@ static oar_status refuse_messages(oar_group *g, void *arg)
     CHECK(says(oar_recv(g, oar_span_of(&x, 1, (oar_dtype)55), 0, 0, NULL, NULL),
                OAR_E_DTYPE, "55"));
     s.device.kind = OAR_CUDA;
-    CHECK(says(oar_send(g, s, 0, 0, NULL, NULL), OAR_E_UNSUPPORTED, "OARSONG_ENABLE_GPU_FALLBACK"));
+    CHECK(says(oar_send(g, s, 0, 0, NULL, NULL), OAR_E_UNSUPPORTED,
+               "OARSONG_ENABLE_GPU_FALLBACK"));
     CHECK(work == NULL);
     return pass_in_order(g, NULL);
 }
