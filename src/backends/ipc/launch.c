@@ -37,18 +37,18 @@ typedef struct names {
 
 static const names name[OAR_DTYPE_COUNT] = {
     [OAR_F32] = { REDUCE(f32), SUMS(f32) },
-    [OAR_F64] = { REDUCE(f64) },
+    [OAR_F64] = { .reduce = REDUCE(f64) },
     [OAR_F16] = { REDUCE(f16), SUMS(f16) },
     [OAR_BF16] = { REDUCE(bf16), SUMS(bf16) },
-    [OAR_I8] = { REDUCE(i8) },
-    [OAR_U8] = { REDUCE(u8) },
-    [OAR_I16] = { REDUCE(i16) },
-    [OAR_U16] = { REDUCE(u16) },
-    [OAR_I32] = { REDUCE(i32) },
-    [OAR_U32] = { REDUCE(u32) },
-    [OAR_I64] = { REDUCE(i64) },
-    [OAR_U64] = { REDUCE(u64) },
-    [OAR_BOOL] = { "oari_reduce_bool" }, /* bool may be a macro */
+    [OAR_I8] = { .reduce = REDUCE(i8) },
+    [OAR_U8] = { .reduce = REDUCE(u8) },
+    [OAR_I16] = { .reduce = REDUCE(i16) },
+    [OAR_U16] = { .reduce = REDUCE(u16) },
+    [OAR_I32] = { .reduce = REDUCE(i32) },
+    [OAR_U32] = { .reduce = REDUCE(u32) },
+    [OAR_I64] = { .reduce = REDUCE(i64) },
+    [OAR_U64] = { .reduce = REDUCE(u64) },
+    [OAR_BOOL] = { .reduce = "oari_reduce_bool" }, /* bool may be a macro */
 };
 
 int oari_ipc_reduces(oar_dtype dtype)
