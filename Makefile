@@ -5,7 +5,7 @@ DESTDIR ?=
 COMMAND  = build/release/bin/oarsong
 
 .PHONY: all release dev packages packages-to-build demo test conform check asan tsan \
-        soak fuzz nightly install clean help
+        soak fuzz nightly gpu-check install clean help
 .NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
 
 all: release
@@ -21,6 +21,7 @@ help:
 	@echo 'make asan       the tests with the address and undefined sanitizers'
 	@echo 'make tsan       the tests with the thread sanitizer'
 	@echo 'make dev        an unoptimised build in build/dev'
+	@echo 'make gpu-check  on a machine with GPUs: tests, every engine, figures; KEEP=FILE'
 	@echo 'make nightly    what takes too long for CI; logs in build/nightly/'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)'
 	@echo 'make clean      removes build/'
@@ -67,6 +68,10 @@ check:
 nightly:
 	@scripts/install-packages --check
 	scripts/nightly
+
+# BUILD=dir: that build, as it is.
+gpu-check:
+	scripts/gpu-check
 
 install: release
 	DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"

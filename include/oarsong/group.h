@@ -162,6 +162,8 @@ OAR_API void oar_group_destroy(oar_group *group);
 
 OAR_API int oar_group_rank(const oar_group *group); /* -1 for NULL */
 OAR_API int oar_group_size(const oar_group *group); /* 0 for NULL */
+/* The backend by the name that it was asked for; where "hybrid" or "auto" was,
+ * what it has come to: "cpu:native,cuda:ipc". "" for NULL. */
 OAR_API const char *oar_group_backend(const oar_group *group);
 
 /* Whether operations that are not waited for go on beside the caller's own

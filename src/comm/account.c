@@ -76,9 +76,9 @@ static void add_call(line *to, const oari_told *t)
             oar_dtype_name((oar_dtype)t->dtype));
     if (oari_kind_reduces((oar_coll)t->kind))
         add(to, " %s%s", oar_op_name((oar_op_kind)t->op),
-            t->form & OARI_FORM_CANONICAL ? " (canonical)"
-            : t->form & OARI_FORM_DEVICE  ? " on a GPU"
-                                          : "");
+            t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
+    if (t->form & OARI_FORM_DEVICE)
+        add(to, " on a GPU");
     add_root(to, t);
     add_site(to, t);
 }
@@ -248,6 +248,9 @@ static int add_fields(line *to, const oari_told *t, const oari_told *other)
     if ((t->form ^ other->form) & OARI_FORM_CANONICAL)
         add(to, "%s%s", n++ ? ", " : "",
             t->form & OARI_FORM_CANONICAL ? "canonical" : "not canonical");
+    if ((t->form ^ other->form) & OARI_FORM_DEVICE)
+        add(to, "%smemory of %s", n++ ? ", " : "",
+            t->form & OARI_FORM_DEVICE ? "a GPU" : "the host");
     return n;
 }
 

@@ -6,7 +6,9 @@
  * between is in drive_gpu.c. docs/gpu.md tells the whole story.
  */
 #include <sched.h>
+#include <stdio.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -231,6 +233,20 @@ static oar_status open_engine(oar_group *g, oari_foreign *f,
     return oari_foreign_open(g, f, &env);
 }
 
+/* What "auto" has come to, in the group's name for its backend. */
+static oar_status name_pair(oar_group *g)
+{
+    char name[256], *kept;
+
+    snprintf(name, sizeof name, "cpu:%s,cuda:%s", oari_group_asked(g)->name,
+             g->gpu.ops->name);
+    if ((kept = oari_strdup(name)) == NULL)
+        return OAR_E_NOMEM;
+    oari_free(g->backend_name);
+    g->backend_name = kept;
+    return OAR_OK;
+}
+
 oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
                          const oar_group_opts *o, int64_t meet_ms)
 {
@@ -241,8 +257,10 @@ oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
         return oari_fail(OAR_E_DEVICE, "a group with its engine on the %s",
                          oar_device_text(device).text);
     g->gpu.ops = choice->gpu;
-    if (choice->any_gpu)
+    if (choice->any_gpu) {
         OARI_TRY(oari_hybrid_settle(g, meet_ms, &g->gpu.ops));
+        OARI_TRY(name_pair(g));
+    }
     if (g->gpu.ops != NULL)
         OARI_TRY(open_engine(g, &g->gpu, choice, o, meet_ms));
     return OAR_OK;

@@ -226,15 +226,19 @@ static void finish_part(oar_work *whole, const oar_work *part,
         oari_work_finish(whole, whole->failed);
 }
 
-/* Those on device memory that follow each other are begun together. */
+/* Those on device memory that follow each other are begun together, as many as
+ * there are lanes: each has its own until all of them have been begun. */
 static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
 {
+    int together = 0;
+
     for (oar_work *next; part != NULL; part = next) {
         next = part->next;
         part->whole = whole;
         part->order_only = whole == NULL && part->call.gpu != NULL;
-        part->more =
-            part->call.gpu != NULL && next != NULL && next->call.gpu != NULL;
+        together = part->call.gpu != NULL ? together + 1 : 0;
+        part->more = together != 0 && together % OARI_GPU_LANES != 0 &&
+                     next != NULL && next->call.gpu != NULL;
         prepare(part, state);
         if (whole != NULL)
             let_go(part); /* the engine's hold is left */
@@ -308,11 +312,33 @@ static int any_on_device(const oar_work *part)
     return 0;
 }
 
+/* Messages wait for each other, so what has some is begun as one or not at
+ * all. */
+static oar_status check_lanes(const oar_work *part)
+{
+    int messages = 0, on_device = 0;
+
+    for (; part != NULL; part = part->next) {
+        on_device += part->call.gpu != NULL;
+        messages += part->call.gpu != NULL && part->call.kind >= OAR_COLL_SEND;
+    }
+    if (messages == 0 || on_device <= OARI_GPU_LANES)
+        return OAR_OK;
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "a batch of %d operations on device memory, with "
+                     "messages among them: at most %d can be begun together",
+                     on_device, OARI_GPU_LANES);
+}
+
 static oar_status post_list(oar_group *group, int count, oar_work *part,
                             oar_work **work)
 {
     oar_work *whole;
 
+    if (check_lanes(part) != OAR_OK) {
+        drop_parts(part);
+        return OAR_E_UNSUPPORTED;
+    }
     if (work == NULL && any_on_device(part))
         return order_parts(group, count, part);
     whole = make_whole(group, count);

@@ -129,6 +129,36 @@ static void numbers_go_from_one_gpu_to_another(void **state)
     run(1, goes_across, "across");
 }
 
+/* ---- storage ------------------------------------------------------------- */
+
+static int has_storage(crew *c, int rank, void *arg)
+{
+    static const unsigned char sent[37] = { 3, 1, [36] = 9 };
+    unsigned char got[37] = { 0 };
+    oar_storage *storage = NULL;
+
+    OK(oar_storage_create_on(gpu, sizeof sent, &storage));
+    TRY_(oar_storage_bytes(storage) == sizeof sent);
+    OK(oar_device_copy(oar_storage_data(storage), gpu, sent, cpu, sizeof sent,
+                       NULL));
+    OK(oar_device_copy(got, cpu, oar_storage_const_data(storage), gpu,
+                       sizeof got, NULL));
+    TRY_(memcmp(sent, got, sizeof sent) == 0);
+    OK(oar_storage_detach(storage));
+    TRY_(oar_storage_const_data(storage) == NULL);
+    oar_storage_release(storage);
+    storage = NULL;
+    TRY_(oar_storage_create_on(oar_device_of(OAR_CUDA, 77), 8, &storage) !=
+         OAR_OK);
+    TRY_(storage == NULL);
+    return 0;
+}
+
+static void storage_is_made_on_a_gpu_and_given_up(void **state)
+{
+    run(1, has_storage, "storage");
+}
+
 /* ---- arithmetic ---------------------------------------------------------- */
 
 static int computes(crew *c, int rank, void *arg)
@@ -318,6 +348,7 @@ int main(void)
         cmocka_unit_test(numbers_go_to_a_gpu_and_come_back),
         cmocka_unit_test(a_storage_on_a_gpu_has_views),
         cmocka_unit_test(numbers_go_from_one_gpu_to_another),
+        cmocka_unit_test(storage_is_made_on_a_gpu_and_given_up),
         cmocka_unit_test(sums_multiples_and_conversions_stay_on_the_gpu),
         cmocka_unit_test(what_a_gpu_cannot_do_is_said),
         cmocka_unit_test(a_gpus_memory_goes_out_and_in_by_dlpack),

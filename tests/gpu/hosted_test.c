@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory through the host, on groups without an engine for GPUs: when it
+ * is allowed, that its results are the host's, that it keeps the order of
+ * streams, and how it fails. */
+#include <pthread.h>
+#include <signal.h>
+
+#include <oarsong/log.h>
+
+#include "base/clock.h"
+#include "gpu/twin.h"
+
+/* Longest that a failure may take: 2 s where there is a core for each rank. */
+enum { BOUND_MS = 12000, COUNT = 20011, DIES = 1 };
+
+#define TRY_(condition) CREW_CHECK(c, rank, condition)
+#define OK(call)        TRY_((call) == OAR_OK)
+
+static void run(int ranks, crew_fn fn, void *arg, int killed, const char *what)
+{
+    crew c;
+
+    crew_start(&c, ranks, fn, arg, "%s, %d ranks", what, ranks);
+    for (int r = 0; r < ranks; r++)
+        crew_expect(&c, r, r == killed ? 128 + SIGKILL : 0);
+    crew_end(&c);
+}
+
+static int says(const char *word)
+{
+    return strstr(oar_last_error_text(), word) != NULL;
+}
+
+static oar_span take(scene *s, size_t count)
+{
+    oar_span span = oar_span_of(NULL, count, OAR_F32);
+
+    span.device = s->gpu;
+    if (oar_device_alloc(s->gpu, count * 4, &span.data) != OAR_OK ||
+        oar_device_fill(span, 1, s->stream) != OAR_OK ||
+        oar_stream_synchronize(s->gpu, s->stream) != OAR_OK)
+        abort();
+    return span;
+}
+
+static void give(scene *s, oar_span span)
+{
+    oar_device_free(s->gpu, span.data, s->stream);
+}
+
+static oar_call_opts on_stream(const scene *s)
+{
+    oar_call_opts o = oar_call_opts_init();
+
+    o.stream = s->stream;
+    return o;
+}
+
+/* Whether what is on the stream is over soon. */
+static int drains(const scene *s)
+{
+    int64_t began = oari_now_ns();
+    int done = 0;
+
+    while (!done && crew_ms_since(began) < BOUND_MS)
+        if (oar_stream_query(s->gpu, s->stream, &done) != OAR_OK)
+            return 0;
+    return done;
+}
+
+/* ---- results ------------------------------------------------------------- */
+
+static const oar_coll kinds[] = {
+    OAR_COLL_BROADCAST,      OAR_COLL_ALL_REDUCE, OAR_COLL_REDUCE,
+    OAR_COLL_GATHER,         OAR_COLL_SCATTER,    OAR_COLL_ALL_GATHER,
+    OAR_COLL_REDUCE_SCATTER, OAR_COLL_ALL_TO_ALL
+};
+
+static int check_kind(scene *s, oar_coll kind, int round)
+{
+    static const size_t counts[] = { 0, 1, 261, COUNT };
+    static const oar_dtype dtypes[] = { OAR_F32, OAR_BF16, OAR_F64, OAR_I8 };
+    int alike = kind == OAR_COLL_BROADCAST || kind == OAR_COLL_ALL_REDUCE ||
+                kind == OAR_COLL_REDUCE;
+    twin t = { .kind = kind,
+               .dtype = dtypes[round % 4],
+               .op = round % 3 == 0 ? OAR_MAX : OAR_SUM,
+               .count = counts[(round + round / 4) % 4],
+               .root = round % s->ranks,
+               .in_place = kind != OAR_COLL_ALL_TO_ALL && round % 2,
+               .ragged = !alike && round / 2 % 2,
+               .skew = (size_t)(round % 3),
+               .weight = 1 };
+
+    return twin_check(s, &t, NULL);
+}
+
+static int goes_in_pieces(crew *c, int rank, void *arg)
+{
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int round = 0; round < 8; round++)
+            TRY_(check_kind(&s, kinds[k], round) == 0);
+    scene_close(&s);
+    return 0;
+}
+
+static void what_goes_in_many_pieces_has_the_bits_of_the_host(void **state)
+{
+    setenv("OARSONG_GPU_FALLBACK_BYTES", "16384", 1);
+    for (int ranks = 1; ranks <= 3; ranks++)
+        run(ranks, goes_in_pieces, NULL, -1, "pieces");
+    unsetenv("OARSONG_GPU_FALLBACK_BYTES");
+}
+
+static int passes_round(crew *c, int rank, void *arg)
+{
+    int next = (rank + 1) % c->ranks, last = (rank + c->ranks - 1) % c->ranks;
+    float value = 0;
+    oar_call_opts o;
+    oar_span out, in;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    out = take(&s, COUNT);
+    in = take(&s, COUNT);
+    o = on_stream(&s);
+    for (int round = 0; round < 5; round++) {
+        OK(oar_device_fill(out, rank + 10 * round, s.stream));
+        OK(oar_sendrecv(s.group, out, next, round, in, last, round, &o, NULL));
+        OK(twin_copy(&s, &value, oar_device_of(OAR_CPU, 0),
+                     (float *)in.data + COUNT - 1, s.gpu, sizeof value));
+        TRY_(value == (float)(last + 10 * round));
+    }
+    give(&s, out);
+    give(&s, in);
+    scene_close(&s);
+    return 0;
+}
+
+static void messages_both_ways_at_once_do_not_wait_for_each_other(void **state)
+{
+    run(2, passes_round, NULL, -1, "both ways");
+    run(3, passes_round, NULL, -1, "in a ring");
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+/* The input is made late and the result read at once, all on one stream. */
+static oar_status step(scene *s, oar_span in, oar_span out, oar_span slow,
+                       float value, float *seen)
+{
+    oar_call_opts o = on_stream(s);
+    oar_status status = OAR_OK;
+
+    for (int i = 0; i < 4 && status == OAR_OK; i++)
+        status = oar_device_fill(slow, i, s->stream);
+    if (status == OAR_OK)
+        status = oar_device_fill(in, value, s->stream);
+    if (status == OAR_OK)
+        status = oar_all_reduce_into(s->group, in, out, OAR_SUM, &o, NULL);
+    if (status == OAR_OK)
+        status = oar_device_copy(seen, oar_device_of(OAR_CPU, 0), out.data,
+                                 s->gpu, out.count * 4, s->stream);
+    if (status == OAR_OK)
+        status = oar_device_fill(in, -1, s->stream);
+    return status;
+}
+
+static int keeps_order(crew *c, int rank, void *arg)
+{
+    oar_span in, out, slow;
+    float *seen;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    in = take(&s, COUNT);
+    out = take(&s, COUNT);
+    slow = take(&s, twin_on_gpu() ? (size_t)64 << 20 : 64);
+    OK(oar_pinned_alloc(COUNT * sizeof *seen, (void **)&seen));
+    for (int round = 1; round <= 10; round++) {
+        OK(step(&s, in, out, slow, (float)(round * (rank + 1)), seen));
+        OK(oar_stream_synchronize(s.gpu, s.stream));
+        for (int i = 0; i < COUNT; i++)
+            TRY_(seen[i] == (float)(round * c->ranks * (c->ranks + 1) / 2));
+    }
+    oar_pinned_free(seen);
+    give(&s, in);
+    give(&s, out);
+    give(&s, slow);
+    scene_close(&s);
+    return 0;
+}
+
+static void no_input_is_read_early_and_no_output_late(void **state)
+{
+    const char *was = getenv("STANDIN_DELAY_US");
+    char *keep = was != NULL ? strdup(was) : NULL;
+
+    setenv("STANDIN_DELAY_US", "2000", 1);
+    run(1, keeps_order, NULL, -1, "order");
+    run(3, keeps_order, NULL, -1, "order");
+    if (keep != NULL)
+        setenv("STANDIN_DELAY_US", keep, 1);
+    free(keep);
+}
+
+/* ---- failures ------------------------------------------------------------ */
+
+static int loses_a_rank(crew *c, int rank, void *arg)
+{
+    crew_flag *waiting = arg;
+    oar_call_opts o;
+    oar_work *work;
+    oar_span span;
+    int64_t began;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    span = take(&s, COUNT);
+    o = on_stream(&s);
+    OK(oar_all_reduce(s.group, span, OAR_SUM, &o, NULL));
+    OK(oar_stream_synchronize(s.gpu, s.stream));
+    if (rank == DIES) {
+        crew_await(waiting, (uint32_t)c->ranks - 1, CREW_PATIENCE_MS);
+        raise(SIGKILL);
+    }
+    OK(oar_all_reduce(s.group, span, OAR_SUM, &o, &work));
+    crew_raise(waiting);
+    began = oari_now_ns();
+    TRY_(oar_work_wait(work) == OAR_E_PEER);
+    TRY_(oar_last_error()->peer == DIES && says("rank 1"));
+    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(drains(&s));
+    oar_work_release(work);
+    TRY_(oar_all_reduce(s.group, span, OAR_SUM, &o, NULL) == OAR_E_PEER);
+    scene_close(&s);
+    TRY_(crew_ms_since(began) < 2 * BOUND_MS);
+    return 0;
+}
+
+static void a_rank_that_dies_is_named_by_the_others(void **state)
+{
+    crew_flag *waiting = crew_page(sizeof *waiting);
+
+    run(3, loses_a_rank, waiting, DIES, "a death");
+    crew_drop_page(waiting, sizeof *waiting);
+}
+
+static int is_late(crew *c, int rank, void *arg)
+{
+    crew_flag *over = arg;
+    oar_call_opts o;
+    oar_work *work;
+    oar_span span;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    span = take(&s, COUNT);
+    o = on_stream(&s);
+    o.timeout_ms = 500;
+    if (rank == DIES) {
+        TRY_(crew_await(over, (uint32_t)c->ranks - 1, CREW_PATIENCE_MS));
+        TRY_(oar_all_reduce(s.group, span, OAR_SUM, &o, NULL) != OAR_OK);
+        scene_close(&s);
+        return 0;
+    }
+    OK(oar_all_reduce(s.group, span, OAR_SUM, &o, &work));
+    TRY_(oar_work_wait(work) == OAR_E_TIMEOUT && says("rank 1"));
+    TRY_(drains(&s));
+    oar_work_release(work);
+    crew_raise(over);
+    scene_close(&s);
+    return 0;
+}
+
+static void a_rank_that_never_calls_is_named_at_the_deadline(void **state)
+{
+    crew_flag *over = crew_page(sizeof *over);
+
+    run(3, is_late, over, -1, "never called");
+    crew_drop_page(over, sizeof *over);
+}
+
+static void *abort_it(void *arg)
+{
+    oar_group_abort(arg, "enough");
+    return NULL;
+}
+
+static int is_aborted(crew *c, int rank, void *arg)
+{
+    crew_flag *waiting = arg;
+    oar_call_opts o;
+    oar_span span;
+    oar_work *work;
+    pthread_t thread;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    if (rank != 0) {
+        TRY_(crew_await(waiting, 1, CREW_PATIENCE_MS));
+        TRY_(oar_barrier(s.group, NULL, NULL) == OAR_E_ABORTED);
+        TRY_(says("enough"));
+        scene_close(&s);
+        return 0;
+    }
+    span = take(&s, COUNT);
+    o = on_stream(&s);
+    OK(oar_all_reduce(s.group, span, OAR_SUM, &o, &work));
+    TRY_(pthread_create(&thread, NULL, abort_it, s.group) == 0);
+    crew_raise(waiting);
+    TRY_(oar_work_wait(work) == OAR_E_ABORTED && says("enough"));
+    pthread_join(thread, NULL);
+    TRY_(drains(&s));
+    oar_work_release(work);
+    scene_close(&s);
+    return 0;
+}
+
+static void an_abort_from_another_thread_ends_what_waits(void **state)
+{
+    crew_flag *waiting = crew_page(sizeof *waiting);
+
+    run(2, is_aborted, waiting, -1, "an abort");
+    crew_drop_page(waiting, sizeof *waiting);
+}
+
+static int disagrees(crew *c, int rank, void *arg)
+{
+    float host[3] = { 0 };
+    oar_call_opts o;
+    oar_work *work;
+    oar_span span;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    span = rank == 0 ? oar_span_of(host, 3, OAR_F32) : take(&s, 3);
+    o = on_stream(&s);
+    OK(oar_all_reduce(s.group, span, OAR_SUM, &o, &work));
+    TRY_(oar_work_wait(work) == OAR_E_MISMATCH);
+    TRY_(says("rank 0 says memory of the host at hosted_test.c:"));
+    TRY_(says("rank 1 says memory of a GPU at hosted_test.c:"));
+    oar_work_release(work);
+    scene_close(&s);
+    return 0;
+}
+
+static void one_rank_on_the_host_and_one_on_a_gpu_disagree(void **state)
+{
+    run(2, disagrees, NULL, -1, "disagree");
+}
+
+/* ---- when it is allowed -------------------------------------------------- */
+
+typedef struct words {
+    const char *word[2]; /* what the ranks have in their environment */
+    int allowed;
+} words;
+
+static int has_words(crew *c, int rank, void *arg)
+{
+    const words *w = arg;
+    oar_call_opts o;
+    oar_span span;
+    oar_status status;
+    scene s;
+
+    setenv("OARSONG_ENABLE_GPU_FALLBACK", w->word[rank], 1);
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    span = take(&s, 7);
+    o = on_stream(&s);
+    status = oar_all_reduce(s.group, span, OAR_SUM, &o, NULL);
+    TRY_(status == (w->allowed ? OAR_OK : OAR_E_UNSUPPORTED));
+    if (!w->allowed)
+        TRY_(says("\"hybrid\"") && says("OARSONG_ENABLE_GPU_FALLBACK=1"));
+    OK(oar_barrier(s.group, NULL, NULL)); /* the group goes on either way */
+    give(&s, span);
+    scene_close(&s);
+    return 0;
+}
+
+static void only_four_words_allow_it_and_rank_0_says_them(void **state)
+{
+    static words all[] = {
+        { { "1", "1" }, 1 },      { { "true", "0" }, 1 }, { { "yes", "" }, 1 },
+        { { "on", "off" }, 1 },   { { "0", "1" }, 0 },    { { "", "1" }, 0 },
+        { { "off", "true" }, 0 }, { { "no", "yes" }, 0 }, { { "2", "on" }, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        run(2, has_words, &all[i], -1, all[i].word[0]);
+}
+
+static void count_lines(void *arg, oar_log_level level, const char *line)
+{
+    if (level == OAR_LOG_WARN && strstr(line, "goes through the host") != NULL)
+        atomic_fetch_add((_Atomic int *)arg, 1);
+}
+
+static int is_warned(crew *c, int rank, void *arg)
+{
+    _Atomic int lines = 0;
+    oar_call_opts o;
+    oar_span span;
+    scene s;
+
+    oar_log_to(count_lines, &lines, OAR_LOG_WARN);
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    span = take(&s, COUNT);
+    o = on_stream(&s);
+    for (int i = 1; i <= 5; i++) {
+        OK(oar_all_reduce(s.group, span, OAR_SUM, &o, NULL));
+        TRY_(atomic_load(&lines) == i);
+    }
+    OK(oar_stream_synchronize(s.gpu, s.stream));
+    give(&s, span);
+    scene_close(&s);
+    oar_log_to(NULL, NULL, OAR_LOG_ERROR);
+    return 0;
+}
+
+static void every_call_warns_once(void **state)
+{
+    setenv("OARSONG_GPU_FALLBACK_BYTES", "16384", 1);
+    run(2, is_warned, NULL, -1, "warnings");
+    unsetenv("OARSONG_GPU_FALLBACK_BYTES");
+}
+
+/* ---- ranks as threads ---------------------------------------------------- */
+
+static oar_status add_up(oar_group *group, void *arg)
+{
+    scene s = { .gpu = oar_device_of(OAR_CUDA, 0), .group = group };
+    oar_call_opts o;
+    oar_span span;
+    float seen[261];
+
+    if (oar_stream_create(s.gpu, 0, &s.stream) != OAR_OK)
+        return OAR_E_GPU;
+    span = take(&s, 261);
+    o = on_stream(&s);
+    if (oar_all_reduce(group, span, OAR_SUM, &o, NULL) != OAR_OK ||
+        twin_copy(&s, seen, oar_device_of(OAR_CPU, 0), span.data, s.gpu,
+                  sizeof seen) != OAR_OK)
+        return oar_last_error()->status;
+    give(&s, span);
+    oar_stream_destroy(s.gpu, s.stream);
+    return seen[0] == 3 && seen[260] == 3 ? OAR_OK : OAR_E_DATA;
+}
+
+static int has_threads(crew *c, int rank, void *arg)
+{
+    OK(oar_sim_run(3, add_up, NULL));
+    return 0;
+}
+
+static void ranks_that_are_threads_have_it_too(void **state)
+{
+    run(1, has_threads, NULL, -1, "threads");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_goes_in_many_pieces_has_the_bits_of_the_host),
+        cmocka_unit_test(messages_both_ways_at_once_do_not_wait_for_each_other),
+        cmocka_unit_test(no_input_is_read_early_and_no_output_late),
+        cmocka_unit_test(a_rank_that_dies_is_named_by_the_others),
+        cmocka_unit_test(a_rank_that_never_calls_is_named_at_the_deadline),
+        cmocka_unit_test(an_abort_from_another_thread_ends_what_waits),
+        cmocka_unit_test(one_rank_on_the_host_and_one_on_a_gpu_disagree),
+        cmocka_unit_test(only_four_words_allow_it_and_rank_0_says_them),
+        cmocka_unit_test(every_call_warns_once),
+        cmocka_unit_test(ranks_that_are_threads_have_it_too),
+    };
+
+    setenv("OARSONG_ENABLE_GPU_FALLBACK", "1", 1);
+    setenv("OARSONG_LOG", "error", 0);
+    setenv("STANDIN_DELAY_US", "20", 0);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
