@@ -135,7 +135,7 @@ int oari_exec_post(oari_exec *exec)
 {
     oar_status status;
 
-    if (exec->compared_on != NULL)
+    if (exec->compared_on != NULL && exec->number != 0)
         oari_board_expect(exec->compared_on, exec->number);
     exec->posted = is_taken(exec);
     if (exec->compared_on != NULL && exec->number != 0)
@@ -210,9 +210,10 @@ oari_progress oari_run_post(oari_exec *exec)
         return OARI_PENDING;
     if (exec->post.status != OAR_OK)
         return has_failed(exec);
-    if (!is_believed(exec))
+    /* on device memory it is only on a stream by now */
+    if (exec->call->gpu == NULL && !is_believed(exec))
         return OARI_PENDING;
-    if (exec->compared_on != NULL)
+    if (exec->call->gpu == NULL && exec->compared_on != NULL)
         oari_board_end(exec->compared_on, exec->number);
     exec->at++;
     return OARI_DONE;

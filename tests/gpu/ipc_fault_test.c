@@ -28,7 +28,9 @@ typedef struct plan {
 
 /* ---- a rank that does not come ------------------------------------------- */
 
-static oar_status all_reduce(scene *s, void *memory, int64_t timeout_ms)
+/* With a work it returns at once. */
+static oar_status post(scene *s, void *memory, int64_t timeout_ms,
+                       oar_work **work)
 {
     oar_span span = oar_span_of(memory, COUNT, OAR_F32);
     oar_call_opts o = oar_call_opts_init();
@@ -36,7 +38,12 @@ static oar_status all_reduce(scene *s, void *memory, int64_t timeout_ms)
     span.device = s->gpu;
     o.stream = s->stream;
     o.timeout_ms = timeout_ms;
-    return oar_all_reduce(s->group, span, OAR_SUM, &o, NULL);
+    return oar_all_reduce(s->group, span, OAR_SUM, &o, work);
+}
+
+static oar_status all_reduce(scene *s, void *memory, int64_t timeout_ms)
+{
+    return post(s, memory, timeout_ms, NULL);
 }
 
 static oar_status fill(scene *s, void *memory, double value)
@@ -67,12 +74,17 @@ static int all_are(scene *s, void *memory, float value)
 static int see_it_end(crew *c, scene *s, const plan *p, void *memory)
 {
     int64_t start;
+    oar_work *work = NULL;
 
     CREW_CHECK(c, s->rank, fill(s, memory, 10 + s->rank) == OAR_OK);
-    all_reduce(s, memory, p->abort ? 60000 : GIVE_UP_MS);
+    if (p->abort)
+        CREW_CHECK(c, s->rank, post(s, memory, 60000, &work) == OAR_OK);
+    else
+        all_reduce(s, memory, GIVE_UP_MS);
     start = oari_now_ns();
     if (p->abort)
         oar_group_abort(s->group, "a test");
+    oar_work_release(work);
     CREW_CHECK(c, s->rank, oar_stream_synchronize(s->gpu, s->stream) == OAR_OK);
     CREW_CHECK(c, s->rank, !p->abort || crew_ms_since(start) < DRAINED_MS);
     CREW_CHECK(c, s->rank, all_reduce(s, memory, 1000) != OAR_OK);
