@@ -755,7 +755,8 @@ static void a_rank_that_is_struck_is_named_to_all_survivors(void **state)
     if (asked != 0)
         print_message("%d autopsies, %d of them named another than the first\n",
                       asked, mistaken);
-    assert_int_equal(failed, 0); /* of autopsies under mpirun: docs/engines.md */
+    assert_int_equal(failed,
+                     0); /* of autopsies under mpirun: docs/engines.md */
 }
 
 static void any_two_values_of_the_table_meet(void **state)
