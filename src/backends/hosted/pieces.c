@@ -192,7 +192,7 @@ static oar_status combine(passage *p, size_t piece, hosted_slot *s)
     case OAR_COLL_BROADCAST:
         return oar_broadcast(g, p->in.parts != 0 ? in : out, c->root, &o, NULL);
     case OAR_COLL_ALL_REDUCE:
-        return oar_all_reduce_into(g, in, out, c->op, &o, NULL);
+        return oar_all_reduce(g, in, c->op, &o, NULL); /* a copy less */
     case OAR_COLL_REDUCE:
         return oar_reduce(g, in, out, c->op, c->root, &o, NULL);
     case OAR_COLL_GATHER:
@@ -214,10 +214,11 @@ static oar_status combine(passage *p, size_t piece, hosted_slot *s)
 static oar_status pass(passage *p, size_t piece)
 {
     hosted_slot *s = &p->h->slot[piece % HOSTED_SLOTS];
+    int in_place = p->call->kind == OAR_COLL_ALL_REDUCE;
 
     OARI_TRY(hosted_await(p->h, s->loaded));
     OARI_TRY(combine(p, piece, s));
-    OARI_TRY(move(p, &p->out, piece, s->out, 1));
+    OARI_TRY(move(p, &p->out, piece, in_place ? s->in : s->out, 1));
     s->used = 1;
     return record(p, s->stored, p->h->up);
 }
