@@ -77,8 +77,10 @@ static int see_it_end(crew *c, scene *s, const plan *p, void *memory)
     oar_work *work = NULL;
 
     CREW_CHECK(c, s->rank, fill(s, memory, 10 + s->rank) == OAR_OK);
-    if (p->abort)
-        CREW_CHECK(c, s->rank, post(s, memory, 60000, &work) == OAR_OK);
+    if (p->abort) /* unless the other one was faster to give up */
+        CREW_CHECK(c, s->rank,
+                   post(s, memory, 60000, &work) == OAR_OK ||
+                       oar_last_error()->status == OAR_E_ABORTED);
     else
         all_reduce(s, memory, GIVE_UP_MS);
     start = oari_now_ns();
@@ -108,6 +110,9 @@ static int take_part(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, all_are(&s, memory, (float)s.ranks));
     CREW_CHECK(c, rank, oar_barrier(s.group, NULL, NULL) == OAR_OK);
     crew_raise(&p->flags->ready);
+    CREW_CHECK(
+        c, rank, /* an abort reaches who is still in the barrier */
+        crew_await(&p->flags->ready, (uint32_t)s.ranks, CREW_PATIENCE_MS));
     if (rank == p->victim) {
         kill(getpid(), p->signal);
         all_reduce(&s, memory,
