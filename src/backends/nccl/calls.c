@@ -160,9 +160,10 @@ static oar_status reduce_scatter(const doing *d, int type, int op)
                                           type, op, d->comm, d->stream));
 }
 
-/* With one rank NCCL (2.28 was seen to) leaves out the last elements of an
- * average or a premultiplied sum unless they can be dealt evenly to its blocks:
- * one for each 16 KiB, at most 32. So it is given what can be. */
+/* With one rank NCCL 2.28 was seen to leave out the last elements of an average
+ * or a premultiplied sum, as if they were dealt to blocks (one for each 16 KiB,
+ * at most 32) and the rest of that division was lost. So it is given pieces
+ * that divide evenly. */
 static oar_status combine_alone(const doing *d, int type, int op)
 {
     static const size_t unit[] = { 512 << 10, 16 << 10, 1 };
