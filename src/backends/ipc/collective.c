@@ -4,10 +4,10 @@
  * A rank that does no work says on its page what its buffers are, lets its
  * stream say when they are ready, and waits (here, not on the device) until the
  * work is done: on an H200 each process whose stream waited for another made an
- * operation some milliseconds longer. A rank that works waits (here, in progress, never on
- * the device) until all descriptions are there; then its stream waits until all
- * are ready, works, and says so. Collectives are begun in order, one after the
- * other, and so is their work on the device. */
+ * operation some milliseconds longer. A rank that works waits (here, in
+ * progress, never on the device) until all descriptions are there; then its
+ * stream waits until all are ready, works, and says so. Collectives are begun
+ * in order, one after the other, and so is their work on the device. */
 #include <string.h>
 
 #include "backends/ipc/ipc.h"
