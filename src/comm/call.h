@@ -86,6 +86,27 @@ static inline uint64_t oari_call_fingerprint(const oari_call *call)
     return word ^ word >> 29;
 }
 
+/* The call as an engine is told of it. */
+static inline oar_collective oari_call_for_engine(const oari_call *call)
+{
+    return (oar_collective){ .size = sizeof(oar_collective),
+                             .kind = call->kind,
+                             .in = call->in,
+                             .out = call->out,
+                             .in_counts = call->in_counts,
+                             .out_counts = call->out_counts,
+                             .op = call->op,
+                             .root = call->root,
+                             .weight = call->weight,
+                             .ragged = call->ragged,
+                             .awaited = call->awaited,
+                             .tag = call->tag,
+                             .stream = call->stream,
+                             .ready = call->ready,
+                             .finished = call->finished,
+                             .canonical = call->canonical };
+}
+
 /* The elements a call is of, as its user thinks of them: of one rank's part
  * where there are parts. */
 static inline size_t oari_call_count(const oari_call *call)

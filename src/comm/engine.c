@@ -12,9 +12,10 @@
  * driving.
  */
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/drive.h"
 
 enum { WATCH_NS = 1000000 /* between two looks at what is on a stream */ };
@@ -221,14 +222,8 @@ void oari_engine_wake(oar_group *group)
  * token, so that whoever calls next gets it at once. */
 static void nap(oari_engine *e)
 {
-    struct timespec until;
-
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += WATCH_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     atomic_store(&e->watching, 1);
-    pthread_cond_timedwait(&e->changed, &e->lock, &until);
+    oari_cond_wait(&e->changed, &e->lock, oari_now_ns() + WATCH_NS);
     atomic_store(&e->watching, 0);
 }
 
@@ -309,13 +304,8 @@ void oari_engine_queue(oar_group *group, oar_work *work)
 
 oar_status oari_engine_init(oari_engine *engine)
 {
-    pthread_condattr_t monotonic;
-
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    oari_cond_init(&engine->changed);
     return OAR_OK;
 }
 

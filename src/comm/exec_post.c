@@ -68,22 +68,7 @@ static void describe(oari_exec *exec)
 {
     const oari_call *call = exec->call;
 
-    exec->engine_call = (oar_collective){ .size = sizeof exec->engine_call,
-                                          .kind = call->kind,
-                                          .in = call->in,
-                                          .out = call->out,
-                                          .in_counts = call->in_counts,
-                                          .out_counts = call->out_counts,
-                                          .op = call->op,
-                                          .root = call->root,
-                                          .weight = call->weight,
-                                          .ragged = call->ragged,
-                                          .awaited = call->awaited,
-                                          .tag = call->tag,
-                                          .stream = call->stream,
-                                          .ready = call->ready,
-                                          .finished = call->finished,
-                                          .canonical = call->canonical };
+    exec->engine_call = oari_call_for_engine(call);
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
     if (call->kind >= OAR_COLL_SEND) { /* unless the engine knows better */
         exec->post.source = call->root;

@@ -54,17 +54,7 @@ static oar_status no_way(const oar_group *g, const oari_call *call,
 /* By what all ranks know alike. */
 static int takes(const oari_foreign *f, const oari_call *call)
 {
-    oar_collective asked = { .size = sizeof asked,
-                             .kind = call->kind,
-                             .in = call->in,
-                             .out = call->out,
-                             .in_counts = call->in_counts,
-                             .out_counts = call->out_counts,
-                             .op = call->op,
-                             .root = call->root,
-                             .weight = call->weight,
-                             .ragged = call->ragged,
-                             .tag = call->tag };
+    oar_collective asked = oari_call_for_engine(call);
 
     if (!f->opened || (size_t)call->kind >= f->ops->post_count ||
         f->ops->post[call->kind] == NULL)
@@ -266,11 +256,18 @@ oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
     return OAR_OK;
 }
 
-oar_status oari_gpu_through_host(oar_group *g)
+int oari_group_goes_through_host(const oar_group *group)
+{
+    return group->rules.through_host && !group->bare;
+}
+
+oar_status oari_hosted_open(oar_group *g)
 {
     static const oari_choice none;
     oar_group_opts o = { .size = sizeof o };
 
+    if (!oari_group_goes_through_host(g))
+        return OAR_OK;
     g->hosted.ops = &oari_backend_hosted;
     return open_engine(g, &g->hosted, &none, &o, g->timeout_ms);
 }

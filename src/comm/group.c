@@ -202,22 +202,6 @@ static oar_status make_history(oar_group *g)
     return oari_dispute_create(g, &g->engine.dispute);
 }
 
-static oar_status make_lanes(oar_group *g, const oar_group_opts *o)
-{
-    oari_engine *e = &g->engine;
-
-    e->lane = oari_alloc(OARI_LANES + OARI_GPU_LANES, sizeof *e->lane);
-    if (e->lane == NULL)
-        return OAR_E_NOMEM;
-    OARI_TRY(check_rules(g));
-    OARI_TRY(make_history(g));
-    do
-        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
-    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
-    e->host_lanes = e->lanes;
-    return oari_far_scopes_create(g);
-}
-
 /* Operations on device memory are only given to an engine, so many may be under
  * way; they are compared on the board like those of any engine. */
 static oar_status make_gpu_lanes(oar_group *g, const oar_group_opts *o)
@@ -234,13 +218,23 @@ static oar_status make_gpu_lanes(oar_group *g, const oar_group_opts *o)
     return OAR_OK;
 }
 
-oar_status oari_hosted_open(oar_group *g)
+static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
 {
-    if (g->bare || !g->rules.through_host)
-        return OAR_OK;
-    if (g->gpu.ops == NULL)
-        OARI_TRY(make_gpu_lanes(g, &g->settings));
-    return oari_gpu_through_host(g);
+    oari_engine *e = &g->engine;
+
+    e->lane =
+        oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
+    if (e->lane == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(check_rules(g));
+    OARI_TRY(make_history(g));
+    do
+        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
+    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    e->host_lanes = e->lanes;
+    if (on_gpu)
+        OARI_TRY(make_gpu_lanes(g, o));
+    return oari_far_scopes_create(g);
 }
 
 static void drop_lanes(oari_engine *e)
@@ -267,6 +261,7 @@ static oar_status build(oar_group *g, const oari_choice *choice,
                         struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
+    int has_gpu = choice->gpu != NULL || choice->any_gpu;
 
     g->name = oari_strdup(o->name != NULL ? o->name : "world");
     g->missing = oari_alloc((size_t)g->ranks, 1);
@@ -287,13 +282,12 @@ static oar_status build(oar_group *g, const oari_choice *choice,
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
     OARI_TRY(open_backend(g, env, o, meet_ms, world));
-    OARI_TRY(make_lanes(g, o));
-    if (choice->gpu == NULL && !choice->any_gpu)
+    OARI_TRY(make_lanes(g, o, has_gpu || oari_group_goes_through_host(g)));
+    if (!has_gpu)
         return OAR_OK;
     g->backend_name = oari_strdup(choice->name != NULL ? choice->name : "");
     if (g->backend_name == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(make_gpu_lanes(g, o));
     return oari_gpu_open(g, choice, o, meet_ms);
 }
 

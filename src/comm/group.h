@@ -339,7 +339,8 @@ void oari_lend_end(oari_foreign *foreign);
 oar_status oari_gpu_open(oar_group *group, const oari_choice *choice,
                          const oar_group_opts *settings, int64_t meet_ms);
 
-oar_status oari_gpu_through_host(oar_group *group);
+/* Whether device memory may go through the host. */
+int oari_group_goes_through_host(const oar_group *group);
 
 /* Which engine fits the GPUs of the ranks: all ranks call it, and all get the
  * same. (hybrid.c) */

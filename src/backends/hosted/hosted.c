@@ -10,11 +10,12 @@
 #include "backends/hosted/hosted.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 enum { NAP_NS = 50000 /* between two looks at messages under way */ };
 
@@ -93,18 +94,12 @@ static void look_at_letters(hosted *h)
 static hosted_job *take(hosted *h)
 {
     hosted_job *job;
-    struct timespec until;
 
     pthread_mutex_lock(&h->lock);
     while (h->first == NULL && !h->stop && h->letters == NULL)
         pthread_cond_wait(&h->changed, &h->lock);
-    if (h->first == NULL && !h->stop) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += NAP_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&h->changed, &h->lock, &until);
-    }
+    if (h->first == NULL && !h->stop)
+        oari_cond_wait(&h->changed, &h->lock, oari_now_ns() + NAP_NS);
     job = h->first;
     if (job != NULL && (h->first = job->next) == NULL)
         h->last = NULL;
@@ -247,11 +242,7 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     h->ranks = env->ranks;
     h->device = -1;
     pthread_mutex_init(&h->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&h->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    oari_cond_init(&h->changed);
     OARI_TRY(
         oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
     h->slot_bytes = (size_t)bytes;

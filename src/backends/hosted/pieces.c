@@ -120,9 +120,6 @@ static size_t slice(const passage *p, const side *s, int part, size_t piece)
     return left < p->width ? left : p->width;
 }
 
-typedef oar_status (*mover)(hosted *h, void *to, const void *from,
-                            size_t bytes);
-
 /* Moves a piece of one side between the device and its packed form. */
 static oar_status move(const passage *p, const side *s, size_t piece,
                        unsigned char *packed, int up)
