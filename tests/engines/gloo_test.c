@@ -566,35 +566,43 @@ static void who_blocks_hears_of_a_death_too(void **state)
     lose_in(OAR_COLL_ALL_REDUCE, "1");
 }
 
-/* The last rank stops in the middle of it, with data on the way. */
+enum { ON_ITS_WAY_MS = 50 }; /* for the receives to be known to the peers */
+
+/* The last rank stops in the middle of it, with data on the way: what is sent
+ * to it fills the connection, and is half written when the time is over. */
 static int wait_for_a_stopped_one(crew *c, int rank, void *arg)
 {
-    static float a[LARGE], b[LARGE];
+    static float a[LARGE], b[LARGE * RANKS];
+    int last = RANKS - 1;
     scene *s = arg;
+    oar_span out = rank == last ? floats(b, LARGE * RANKS) : floats(b, 0);
+    oar_work *work, **later = rank == last ? &work : NULL;
     oar_group *g;
-    oar_work *work;
+    oar_status status;
 
     CREW_CHECK(c, rank, join(c, rank, s, 1500, &g) == OAR_OK);
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
-    if (rank == RANKS - 1) {
-        CREW_CHECK(c, rank,
-                   oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, &work) ==
-                       OAR_OK);
+    crew_await(&s->ready, rank != last, TOLD_MS); /* until it is stopped */
+    status = s->kind == OAR_COLL_GATHER
+                 ? oar_gather(g, floats(a, LARGE), out, last, NULL, later)
+                 : oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, later);
+    if (rank == last) {
+        usleep(ON_ITS_WAY_MS * 1000);
         raise(SIGSTOP);
         _exit(0);
     }
-    crew_await(&s->ready, 1, TOLD_MS); /* until it is stopped */
-    CREW_CHECK(c, rank,
-               call_large(g, OAR_COLL_ALL_REDUCE, a, b, rank) == OAR_E_TIMEOUT);
+    CREW_CHECK(c, rank, status == OAR_E_TIMEOUT);
     return note(c, rank, s, g, OAR_E_TIMEOUT);
 }
 
-static void nobody_waits_for_a_stopped_rank_beyond_the_timeout(void **state)
+static void stop_in(int kind)
 {
     scene *s = crew_page(sizeof *s);
     crew c;
 
-    crew_start(&c, RANKS, wait_for_a_stopped_one, s, "a stopped rank");
+    s->kind = kind;
+    crew_start(&c, RANKS, wait_for_a_stopped_one, s, "a stopped rank in %s",
+               oar_coll_name((oar_coll)kind));
     assert_true(crew_wait_stopped(&c, RANKS - 1, CREW_PATIENCE_MS));
     crew_raise(&s->ready);
     for (int r = 0; r < RANKS - 1; r++)
@@ -603,6 +611,12 @@ static void nobody_waits_for_a_stopped_rank_beyond_the_timeout(void **state)
     crew_expect(&c, RANKS - 1, 128 + SIGKILL);
     crew_end(&c);
     crew_drop_page(s, sizeof *s);
+}
+
+static void nobody_waits_for_a_stopped_rank_beyond_the_timeout(void **state)
+{
+    stop_in(OAR_COLL_ALL_REDUCE);
+    stop_in(OAR_COLL_GATHER);
 }
 
 /* Rank 0 begins a collective to which nobody comes; messages to a peer and back
