@@ -484,14 +484,30 @@ static int judge_death(oari_inquest *q)
     return 1;
 }
 
-/* Unless all died, and no fault says which of them was the first: then somebody
- * may have ended a job that stood still, and who was waited for says more than
- * who ended first. */
+/* Whether ranks had waited for others for long when this one ended: then
+ * somebody may have ended a job that stood still. */
+static int stood_still_before(const oari_inquest *q, int rank)
+{
+    const oari_wait *mine = wait_for(q, rank);
+
+    for (int i = 0; i < q->waits; i++)
+        if (q->wait[i].age_ns > patience_ns &&
+            (mine == NULL || q->wait[i].age_ns > mine->age_ns))
+            return 1;
+    return 0;
+}
+
+/* Unless all died, and neither a fault says which of them was the first, nor
+ * the order in which they did, of a job that did not stand still: who was
+ * waited for then says more than who ended first. */
 static int judge_first_death(oari_inquest *q)
 {
     int rank = find_dead(q);
 
-    return rank >= 0 && (!all_died(q) || is_named(q, rank)) && judge_death(q);
+    return rank >= 0 &&
+           (!all_died(q) || is_named(q, rank) ||
+            (first_to_fall(q) == rank && !stood_still_before(q, rank))) &&
+           judge_death(q);
 }
 
 /* ---- circles ------------------------------------------------------------- */

@@ -44,9 +44,8 @@ static struct {
     source source;
     uint64_t nonce; /* of this process; 0: not made yet */
     int wary;       /* fork and exit are watched */
-    int token;      /* the box again: peers have the descriptor above, too, but
-                       this is closed when this process ends; or -1 */
-    void *pledge;   /* and once more, as a mapping; or NULL */
+    int token;      /* is closed when this process ends (watchman.h); or -1 */
+    void *pledge;   /* the same, as a mapping; or NULL */
 } mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1, NULL };
 
 /* ---- fork and exit ------------------------------------------------------- */
@@ -316,30 +315,28 @@ static oar_status make_file(const char *path, int rank)
 
 /* A launcher may hear of the end by a connection that is closed with the rest.
  * Mappings go first; of descriptors, some kernels let the highest go first. So
- * there is one of each. */
-static void be_watched(const char *folder, const char *path)
+ * there is one of each, of a file that nobody else opens. */
+static void be_watched(const char *folder, int rank)
 {
-    int low = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    int again = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    char path[PATH_MAX];
     void *at = MAP_FAILED;
+    int fd;
 
-    if (low >= 0)
-        mine.token = fcntl(low, F_DUPFD_CLOEXEC, TOKEN_AT);
-    if (again >= 0)
-        at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
+    snprintf(path, sizeof path, "%s/rank-%d" OARI_TOKEN_SUFFIX, folder, rank);
+    oari_watchman_start(folder);
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return; /* nobody sees its end */
+    unlink(path);
+    mine.token = fcntl(fd, F_DUPFD_CLOEXEC, TOKEN_AT);
+    if (mine.token >= 0)
+        oari_fork_guard(mine.token);
+    at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, fd, 0);
     if (at != MAP_FAILED) {
         madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
         mine.pledge = at;
     }
-    if (mine.token >= 0)
-        oari_fork_guard(mine.token);
-    if (low >= 0)
-        close(low);
-    if (again >= 0)
-        close(again);
-    atomic_store(&mine.map->head.fell, 0);
-    if (mine.token >= 0 || mine.pledge != NULL)
-        oari_watchman_start(folder);
+    close(fd);
 }
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
@@ -355,7 +352,7 @@ static oar_status take_file(const char *folder, const oari_ring_owner *who)
     if (!take_own_file(path))
         OARI_TRY(make_file(path, rank));
     if (!who->threads)
-        be_watched(folder, path);
+        be_watched(folder, rank);
     return OAR_OK;
 }
 

@@ -22,8 +22,9 @@ enum {
     OARI_SITES = 256,
     OARI_MEMBERS = 1024 /* = OARI_MAX_RANKS */
 };
-#define OARI_BOX_BYTES  ((size_t)(1 + OARI_BOX_RINGS) * OARI_BOX_UNIT)
-#define OARI_BOX_SUFFIX ".oarrec"
+#define OARI_BOX_BYTES    ((size_t)(1 + OARI_BOX_RINGS) * OARI_BOX_UNIT)
+#define OARI_BOX_SUFFIX   ".oarrec"
+#define OARI_TOKEN_SUFFIX ".alive" /* watchman.h */
 
 /* A call site. Texts, because pointers mean nothing to another process. */
 typedef struct oari_site {
@@ -104,8 +105,8 @@ typedef struct oari_head {
     int32_t rank;         /* in the world; -1: not known */
     int32_t world;        /* ranks in it; 0: not known */
     int32_t threads;      /* ranks are threads of this process */
-    _Atomic int32_t fell; /* the how manieth of the folder's boxes on its host
-                             it was to be closed (watchman.h); 0: not told */
+    _Atomic int32_t fell; /* it was the how manieth of the folder's ranks on
+                             its host to end (watchman.h); 0: not told */
     int64_t epoch;
     _Atomic int64_t owner; /* the pid that writes here; 0: nobody has come */
     uint64_t nonce;        /* of that process */

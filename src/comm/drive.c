@@ -187,13 +187,30 @@ void oari_message_came(const oar_work *work)
         oari_struct_give(work->call.message, &came, sizeof came, "message");
 }
 
+/* Whether a message has failed, and not because both sides differ: then the
+ * group ends, as soon as it is known why, and the message with it. */
+static int is_lost(oar_group *g, const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+
+    if (t->status == OAR_OK || t->status == OAR_E_SIZE || oari_group_broken(g))
+        return 0;
+    oari_fail(t->status, "message with rank %d failed", t->peer);
+    if (oari_foreign_carries(g))
+        oari_foreign_fail(g, &g->foreign);
+    else
+        oari_group_break(g, work, t->peer);
+    return 1;
+}
+
 static int drive_messages(oar_group *g)
 {
     oar_work **at = &g->engine.message, *work;
     int moved = 0;
 
     while ((work = *at) != NULL) {
-        if (!work->transfer.done || !oari_message_settled(work)) {
+        if (!work->transfer.done || is_lost(g, work) ||
+            !oari_message_settled(work)) {
             at = &work->next;
             continue;
         }

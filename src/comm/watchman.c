@@ -4,9 +4,10 @@
  * mpirun ends all ranks when one has died, before any of them could write down
  * who that was. But when a process ends, its files are closed before its parent
  * hears of it, and inotify tells of that in order, however late one looks. So
- * every rank has its box open once more for itself, and a small process watches
- * the folder of the boxes, and writes into each its number in that order
- * (oari_head.fell). There is one for a folder and a host, in a session of its
+ * every rank has a file open that nobody else opens, its token, and a small
+ * process watches the folder of the boxes, and writes into each its number in
+ * that order (oari_head.fell). A token has no name any more, but is told of by
+ * the one it had. There is one for a folder and a host, in a session of its
  * own; it holds nothing of the rank that started it, and ends with the last
  * rank.
  *
@@ -44,7 +45,7 @@ enum {
     EVENTS = 4096
 };
 
-static const char before[] = "rank-", behind[] = OARI_BOX_SUFFIX;
+static const char before[] = "rank-";
 
 static int boxes[OARI_MEMBERS]; /* by rank: a descriptor; 0: none */
 
@@ -64,8 +65,8 @@ static char *put_number(char *at, uint64_t number)
     return at;
 }
 
-/* -1: not a box's. */
-static int rank_of(const char *name)
+/* Of a box, or of a token; -1: it is something else. */
+static int rank_of(const char *name, const char *suffix)
 {
     int rank = 0, digits = 0;
 
@@ -75,7 +76,7 @@ static int rank_of(const char *name)
         if (++digits < 5)
             rank = 10 * rank + *name - '0';
     return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
-                   strcmp(name, behind) == 0
+                   strcmp(name, suffix) == 0
                ? rank
                : -1;
 }
@@ -152,7 +153,6 @@ static int take_place(int folder)
 /* ---- boxes ----------------------------------------------------------------
  */
 
-/* Kept open: to close it would be told, too. */
 static void open_box(int folder, int rank)
 {
     char name[NAME], *at;
@@ -160,8 +160,10 @@ static void open_box(int folder, int rank)
 
     memcpy(name, before, sizeof before - 1);
     at = put_number(name + sizeof before - 1, (uint64_t)rank);
-    memcpy(at, behind, sizeof behind);
+    memcpy(at, OARI_BOX_SUFFIX, sizeof OARI_BOX_SUFFIX);
     fd = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 && boxes[rank] != 0)
+        close(boxes[rank]);
     if (fd >= 0)
         boxes[rank] = fd;
 }
@@ -217,7 +219,7 @@ static int owner_ends(int rank)
     return (flags & EXITING) != 0;
 }
 
-/* Others close it, too, but later; and a process that lives may let it go. */
+/* A process that lives may let it go. It has two, which go one by one. */
 static void note_close(int rank)
 {
     static int32_t told;
@@ -243,15 +245,17 @@ static int patience(void)
 /* 0: the folder is gone. */
 static int take_event(int folder, const struct inotify_event *event)
 {
-    int rank = event->len != 0 ? rank_of(event->name) : -1;
+    int moved = (event->mask & IN_MOVED_TO) != 0;
+    int rank =
+        event->len == 0
+            ? -1
+            : rank_of(event->name, moved ? OARI_BOX_SUFFIX : OARI_TOKEN_SUFFIX);
 
     if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
         return 0;
-    if (rank < 0)
-        return 1;
-    if (event->mask & IN_MOVED_TO)
+    if (rank >= 0 && moved)
         open_box(folder, rank);
-    else if (boxes[rank] != 0)
+    else if (rank >= 0 && boxes[rank] != 0)
         note_close(rank);
     return 1;
 }
@@ -284,21 +288,21 @@ static void watch(int folder, int fd, int door)
 {
     int sleep_ms;
 
-    while ((sleep_ms = patience()) != 0) {
+    do {
         struct pollfd wait[] = { { fd, POLLIN, 0 }, { door, POLLIN, 0 } };
         int asked;
 
+        sleep_ms = patience();
         poll(wait, 2, sleep_ms);
         asked = wait[1].revents != 0 ? accept(door, NULL, NULL) : -1;
         if (!take_events(folder, fd) || is_removed(folder))
             return;
         if (asked >= 0 && send(asked, "", 1, MSG_NOSIGNAL) >= 0)
             close(asked);
-    }
+    } while (sleep_ms != 0);
 }
 
-/* ready: closed when it is. Where there is one already nothing may be opened:
- * that would be told when it is closed. */
+/* ready: closed when it is. */
 static _Noreturn void be_watchman(const char *path, int ready)
 {
     int folder, fd, door;

@@ -60,6 +60,9 @@ static oar_status result_of(const oar_work *work)
                          "ended: %.300s",
                          oar_coll_name(work->call.kind),
                          work->group->fault.text);
+    if (work->group->fault.status == OAR_OK) /* never: but never success */
+        return oari_fail(OAR_E_INTERNAL, "%s failed, and nobody knows why",
+                         oar_coll_name(work->call.kind));
     return oari_fail_with(&work->group->fault);
 }
 

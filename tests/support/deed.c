@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/deed.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <oarsong/p2p.h>
@@ -424,13 +425,23 @@ static float expected(const deed_hands *h, size_t i)
     }
 }
 
+static int is_right(const deed_hands *h, const char *where, size_t i,
+                    float found, float wanted)
+{
+    if (found == wanted)
+        return 1;
+    fprintf(stderr, "rank %d: %s[%zu] is %g, not %g\n", h->rank, where, i,
+            (double)found, (double)wanted);
+    return 0;
+}
+
 int deed_right(const deed_hands *h)
 {
     for (size_t i = 0; i < h->out_count; i++)
-        if (h->out[i] != expected(h, i))
+        if (!is_right(h, "out", i, h->out[i], expected(h, i)))
             return 0;
     for (size_t i = 0; h->out != h->in && i < h->in_count; i++)
-        if (h->in[i] != value_of(h->rank, i))
+        if (!is_right(h, "in", i, h->in[i], value_of(h->rank, i)))
             return 0;
     return 1;
 }
