@@ -356,32 +356,42 @@ static int fell_in_a_group(const oari_inquest *q, int rank)
     return 0;
 }
 
-/* The first that was seen to end (watchman.h), and not because of a fault; -1:
- * nobody watched, or ranks were on several hosts. */
+/* The head of a rank that ended in the middle of a group, and was seen to end
+ * (watchman.h); NULL: it was not. */
+static const oari_head *head_of_fallen(const oari_inquest *q, int rank)
+{
+    const oari_witness *w = oari_autopsy_of(q->autopsy, rank);
+
+    return w != NULL && w->image.box != NULL &&
+                   atomic_load(&w->image.box->head.fell) > 0 &&
+                   fell_in_a_group(q, rank) && !knew_of_fault(q, rank)
+               ? &w->image.box->head
+               : NULL;
+}
+
+/* The first of them; or, if that aborted because another had ended, that one.
+ * -1: nobody watched, or ranks were on several hosts. */
 static int first_to_fall(const oari_inquest *q)
 {
-    int first = -1, lowest = 0;
-    const oari_head *seen = NULL;
+    const oari_head *first = NULL;
+    int rank = -1;
 
     for (int r = 0; r < q->autopsy->ranks; r++) {
-        const oari_witness *w = oari_autopsy_of(q->autopsy, r);
-        const oari_head *head;
-        int fell;
+        const oari_head *head = head_of_fallen(q, r);
 
-        if (w == NULL || w->image.box == NULL)
+        if (head == NULL)
             continue;
-        head = &w->image.box->head;
-        fell = atomic_load(&head->fell);
-        if (seen != NULL && !oari_host_same(seen, head))
+        if (first != NULL && !oari_host_same(first, head))
             return -1;
-        seen = head;
-        if (fell > 0 && (first < 0 || fell < lowest) && fell_in_a_group(q, r) &&
-            !knew_of_fault(q, r)) {
-            first = r;
-            lowest = fell;
+        if (first == NULL ||
+            atomic_load(&head->fell) < atomic_load(&first->fell)) {
+            first = head;
+            rank = r;
         }
     }
-    return first;
+    return first != NULL && atomic_load(&first->follows) > 0
+               ? atomic_load(&first->follows) - 1
+               : rank;
 }
 
 /* The rank that died first, as far as can be told; -1: none. */

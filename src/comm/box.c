@@ -46,7 +46,8 @@ static struct {
     int wary;       /* fork and exit are watched */
     int token;      /* is closed when this process ends (watchman.h); or -1 */
     void *pledge;   /* the same, as a mapping; or NULL */
-} mine = { PTHREAD_MUTEX_INITIALIZER, NULL, -1, 0, NAMELESS, 0, 0, -1, NULL };
+    char folder[PATH_MAX]; /* of the boxes, where an abort is looked at */
+} mine = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .token = -1 };
 
 /* ---- fork and exit ------------------------------------------------------- */
 
@@ -71,14 +72,50 @@ static void in_child(void)
     pthread_mutex_unlock(&mine.lock);
 }
 
-/* Does not wait for the lock: another thread may hold it and never let go. */
+static void drop_token(void)
+{
+    if (mine.token >= 0)
+        oari_fork_close(mine.token);
+    if (mine.pledge != NULL)
+        munmap(mine.pledge, OARI_BOX_UNIT);
+    mine.token = -1;
+    mine.pledge = NULL;
+}
+
+/* Does not wait for the lock: another thread may hold it and never let go. What
+ * engines do at exit may end other ranks before this one has ended. */
 static void at_exit(void)
 {
     if (pthread_mutex_trylock(&mine.lock) != 0)
         return;
     if (mine.map != NULL)
         atomic_store(&mine.map->head.exited, 1);
+    drop_token();
     pthread_mutex_unlock(&mine.lock);
+}
+
+/* An engine may abort its process when a peer's memory is gone (UCX does): of
+ * two that died, this one then was not the first. */
+static void at_abort(int signal_number)
+{
+    oari_box *box = mine.map;
+
+    if (box != NULL && atomic_load(&box->head.owner) == (int64_t)getpid())
+        atomic_store(&box->head.follows,
+                     1 + oari_watchman_gone(mine.folder, &box->head));
+    raise(signal_number); /* which is as it was again */
+}
+
+static void watch_for_abort(const char *folder)
+{
+    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
+    struct sigaction old;
+
+    if (sigaction(SIGABRT, NULL, &old) != 0 || (old.sa_flags & SA_SIGINFO) ||
+        old.sa_handler != SIG_DFL)
+        return; /* it is the user's */
+    snprintf(mine.folder, sizeof mine.folder, "%s", folder);
+    sigaction(SIGABRT, &now, NULL);
 }
 
 static oar_status be_wary(void)
@@ -337,6 +374,7 @@ static void be_watched(const char *folder, int rank)
         mine.pledge = at;
     }
     close(fd);
+    watch_for_abort(folder);
 }
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
@@ -351,8 +389,6 @@ static oar_status take_file(const char *folder, const oari_ring_owner *who)
     mine.source = FOLDER;
     if (!take_own_file(path))
         OARI_TRY(make_file(path, rank));
-    if (!who->threads)
-        be_watched(folder, rank);
     return OAR_OK;
 }
 
@@ -389,6 +425,8 @@ static oar_status find_box(const oari_ring_owner *who)
     oari_fork_guard(mine.fd);
     if (mine.map->head.nonce != mine.nonce)
         sign_box(mine.map, who);
+    if (mine.source == FOLDER && !who->threads)
+        be_watched(folder, mine.map->head.rank);
     return OAR_OK;
 }
 
@@ -400,12 +438,8 @@ static void let_box_go(void)
     munmap(mine.map, OARI_BOX_BYTES);
     mine.map = NULL;
     oari_fork_close(mine.fd);
-    if (mine.token >= 0)
-        oari_fork_close(mine.token);
-    if (mine.pledge != NULL)
-        munmap(mine.pledge, OARI_BOX_UNIT);
-    mine.pledge = NULL;
-    mine.fd = mine.token = -1;
+    mine.fd = -1;
+    drop_token();
 }
 
 /* ---- rings --------------------------------------------------------------- */

@@ -18,7 +18,7 @@
 enum {
     OARI_BOX_RINGS = 64,
     OARI_BOX_UNIT = 65536, /* a multiple of every page size */
-    OARI_BOX_VERSION = 2,
+    OARI_BOX_VERSION = 3,
     OARI_SITES = 256,
     OARI_MEMBERS = 1024 /* = OARI_MAX_RANKS */
 };
@@ -119,6 +119,8 @@ typedef struct oari_head {
     _Atomic uint32_t used;    /* rings that were ever taken */
     _Atomic uint32_t crowded; /* groups for which there was none */
     _Atomic uint32_t exited;  /* the process has called exit */
+    _Atomic int32_t follows;  /* it aborted when this rank, minus one, had
+                                ended; 0: no */
     _Atomic uint64_t serial;  /* of the newest ring */
 
     /* only in a copy: how the process was when somebody looked */

@@ -34,6 +34,7 @@
 #include <unistd.h>
 
 #include "comm/box.h"
+#include "comm/box_host.h"
 
 enum {
     EXITING = 4, /* of the flags there */
@@ -153,58 +154,40 @@ static int take_place(int folder)
 /* ---- boxes ----------------------------------------------------------------
  */
 
-static void open_box(int folder, int rank)
+static int open_box(int folder, int rank)
 {
     char name[NAME], *at;
-    int fd;
 
     memcpy(name, before, sizeof before - 1);
     at = put_number(name + sizeof before - 1, (uint64_t)rank);
     memcpy(at, OARI_BOX_SUFFIX, sizeof OARI_BOX_SUFFIX);
-    fd = openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+}
+
+static void keep_box(int folder, int rank)
+{
+    int fd = open_box(folder, rank);
+
     if (fd >= 0 && boxes[rank] != 0)
         close(boxes[rank]);
     if (fd >= 0)
         boxes[rank] = fd;
 }
 
-static int32_t number_of(int rank)
+static int read_head(int box, oari_head *head)
 {
-    int32_t number = 0;
-
-    return pread(boxes[rank], &number, sizeof number,
-                 offsetof(oari_head, fell)) == (ssize_t)sizeof number
-               ? number
-               : 0;
+    return pread(box, head, sizeof *head, 0) == (ssize_t)sizeof *head;
 }
 
-static int64_t owner_of(int rank)
-{
-    int64_t owner = 0;
-
-    return pread(boxes[rank], &owner, sizeof owner,
-                 offsetof(oari_head, owner)) == (ssize_t)sizeof owner
-               ? owner
-               : 0;
-}
-
-static int owner_lives(int rank)
-{
-    int64_t owner = owner_of(rank);
-
-    return owner > 0 && kill((pid_t)owner, 0) == 0;
-}
-
-/* Whether it is gone, or on its way: the ninth word of /proc/PID/stat, the
- * seventh behind the name. */
-static int owner_ends(int rank)
+/* The ninth word of /proc/PID/stat, the seventh behind the name. */
+static int is_ending(int64_t pid)
 {
     char path[NAME] = "/proc/", text[512], *at;
     uint64_t flags = 0;
     ssize_t got = 0;
     int fd;
 
-    memcpy(put_number(path + 6, (uint64_t)owner_of(rank)), "/stat", 6);
+    memcpy(put_number(path + 6, (uint64_t)pid), "/stat", 6);
     if ((fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0) {
         got = read(fd, text, sizeof text - 1);
         close(fd);
@@ -219,13 +202,29 @@ static int owner_ends(int rank)
     return (flags & EXITING) != 0;
 }
 
+/* Whether its process is gone, or on its way. */
+static int has_ended(oari_head *head)
+{
+    return atomic_load(&head->exited) || is_ending(atomic_load(&head->owner));
+}
+
+static int owner_lives(int box)
+{
+    oari_head head;
+
+    return read_head(box, &head) && atomic_load(&head.owner) > 0 &&
+           kill((pid_t)atomic_load(&head.owner), 0) == 0;
+}
+
 /* A process that lives may let it go. It has two, which go one by one. */
-static void note_close(int rank)
+static void note_close(int box)
 {
     static int32_t told;
+    oari_head head;
 
-    if (number_of(rank) == 0 && owner_ends(rank) && ++told > 0 &&
-        pwrite(boxes[rank], &told, sizeof told, offsetof(oari_head, fell)) < 0)
+    if (read_head(box, &head) && atomic_load(&head.fell) == 0 &&
+        has_ended(&head) && ++told > 0 &&
+        pwrite(box, &told, sizeof told, offsetof(oari_head, fell)) < 0)
         told--;
 }
 
@@ -234,7 +233,7 @@ static void note_close(int rank)
 static int patience(void)
 {
     for (int r = 0; r < OARI_MEMBERS; r++)
-        if (boxes[r] != 0 && owner_lives(r))
+        if (boxes[r] != 0 && owner_lives(boxes[r]))
             return LOOK_MS;
     return 0;
 }
@@ -254,9 +253,9 @@ static int take_event(int folder, const struct inotify_event *event)
     if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
         return 0;
     if (rank >= 0 && moved)
-        open_box(folder, rank);
+        keep_box(folder, rank);
     else if (rank >= 0 && boxes[rank] != 0)
-        note_close(rank);
+        note_close(boxes[rank]);
     return 1;
 }
 
@@ -321,7 +320,7 @@ static _Noreturn void be_watchman(const char *path, int ready)
         (door = take_place(folder)) < 0)
         _exit(1);
     for (int r = 0; r < OARI_MEMBERS; r++)
-        open_box(folder, r);
+        keep_box(folder, r);
     dup2(folder, 0); /* which stays taken: it stands for no box */
     watch(folder, fd, door);
     _exit(0);
@@ -364,4 +363,32 @@ void oari_watchman_start(const char *folder)
 void oari_watchman_ask(int folder)
 {
     ask(folder);
+}
+
+/* ---- whoever aborts ------------------------------------------------------ */
+
+static int is_peer_gone(int folder, int rank, const oari_head *mine)
+{
+    oari_head head;
+    int fd = open_box(folder, rank), gone;
+
+    if (fd < 0)
+        return 0;
+    gone = read_head(fd, &head) && oari_host_same(&head, mine) &&
+           atomic_load(&head.owner) > 0 && !atomic_load(&head.follows) &&
+           has_ended(&head);
+    close(fd);
+    return gone;
+}
+
+int oari_watchman_gone(const char *path, const oari_head *mine)
+{
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), found = -1;
+
+    for (int r = 0; folder >= 0 && r < mine->world && found < 0; r++)
+        if (r != mine->rank && is_peer_gone(folder, r, mine))
+            found = r;
+    if (folder >= 0)
+        close(folder);
+    return found;
 }
