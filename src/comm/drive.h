@@ -19,6 +19,9 @@ void oari_drive(oar_group *group, const oar_work *work);
 /* Off the fast path: has anything gone wrong? */
 void oari_drive_look(oar_group *group);
 
+/* Ends the group if a peer has; returns whether one has. */
+int oari_drive_hear(oar_group *group);
+
 /* Ends the group because a rank is gone. work: what waits, or NULL. */
 void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
 

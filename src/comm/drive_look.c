@@ -277,13 +277,20 @@ static void hear(oar_group *g, const oar_error *published)
         oari_group_adopt(g, published);
 }
 
+int oari_drive_hear(oar_group *g)
+{
+    const oar_error *published = oari_group_published(g);
+
+    if (published != NULL && !oari_group_broken(g))
+        hear(g, published);
+    return published != NULL;
+}
+
 void oari_drive_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
-    const oar_error *published;
 
-    if ((published = oari_group_published(g)) != NULL && !oari_group_broken(g))
-        hear(g, published);
+    oari_drive_hear(g);
     oari_dispute_look(g);
     if (oari_disputing(e->dispute))
         return; /* it has a deadline of its own */

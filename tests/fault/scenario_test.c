@@ -333,7 +333,8 @@ static void aim_first(actor *a)
 }
 
 /* Whatever was aimed at may not be there: then it is struck afterwards. A rank
- * that goes on after it was stopped gets an error of its own. */
+ * that goes on after it was stopped gets an error of its own; or does as all
+ * do, if it held up everybody. */
 static int be_victim(actor *a)
 {
     stage *g = a->g;
@@ -344,7 +345,7 @@ static int be_victim(actor *a)
         aim_inside(a);
     else
         strike(g);
-    if (do_deed(a, timeout_of(&g->s)) == OAR_OK)
+    if (!is_deaf(&g->s) && do_deed(a, timeout_of(&g->s)) == OAR_OK)
         strike(g);
     if (run_until_failure(a) != 0)
         return 1;
@@ -435,7 +436,7 @@ static int await_others(actor *a)
     CREW_CHECK(
         a->c, a->rank,
         crew_await(&g->told, (uint32_t)a->c->ranks - 1, CREW_PATIENCE_MS));
-    if (g->s.how == BY_STOP)
+    if (g->s.how == BY_STOP && !is_deaf(&g->s))
         CREW_CHECK(a->c, a->rank, crew_await(&g->woke, 1, CREW_PATIENCE_MS));
     return 0;
 }
