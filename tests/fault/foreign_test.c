@@ -26,14 +26,19 @@ typedef struct scene {
     oar_error record[RANKS];
 } scene;
 
-static const char *choir(void)
+static const char *plugin(const char *name)
 {
     static char path[512];
     const char *build = getenv("OARSONG_BUILD_DIR");
 
-    snprintf(path, sizeof path, "%s/tests/plugins/libchoir.so",
-             build != NULL ? build : "build/release");
+    snprintf(path, sizeof path, "%s/tests/plugins/lib%s.so",
+             build != NULL ? build : "build/release", name);
     return path;
+}
+
+static const char *choir(void)
+{
+    return plugin("choir");
 }
 
 static oar_status join(const crew *c, int rank, oar_group **g)
@@ -369,6 +374,58 @@ a_result_without_a_rank_that_died_in_the_middle_is_no_result(void **state)
     lose_a_rank(1);
 }
 
+/* Rank 1 comes when the others have given up, and what they gave may be
+ * anything by then; the choir does not mind. */
+static int come_too_late(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_group_opts o = oar_group_opts_init();
+    float a[ODD];
+    oar_group *g;
+
+    setenv("CHOIR_LIES", "7", 1); /* nobody */
+    setenv("CHOIR_PATIENCE", rank == 1 ? "0" : "1000000000", 1);
+    o.backend = choir();
+    o.timeout_ms = 500;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank == 1)
+        CREW_CHECK(c, rank, crew_await(&s->ready, 2, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_E_TIMEOUT);
+    crew_raise(&s->ready);
+    if (rank != 1)
+        CREW_CHECK(c, rank, crew_await(&s->ready, RANKS, CREW_PATIENCE_MS));
+    return note(c, rank, s, g, OAR_E_TIMEOUT);
+}
+
+static void a_result_that_comes_when_others_gave_up_is_no_result(void **state)
+{
+    run(come_too_late, "a singer comes late");
+}
+
+static int lose_a_message(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    float a[17];
+    oar_work *work;
+    oar_group *g;
+
+    o.backend = plugin("mute");
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_recv(g, fill(a, 17, rank), (rank + 1) % RANKS, 0, NULL,
+                        &work) == OAR_OK);
+    CREW_CHECK(c, rank, oar_work_wait(work) == OAR_E_CLOSED);
+    oar_work_release(work);
+    return note(c, rank, arg, g, OAR_E_CLOSED);
+}
+
+static void a_message_that_it_loses_is_a_failure(void **state)
+{
+    run(lose_a_message, "a lost message");
+}
+
 /* ---- groups of groups ---------------------------------------------------- */
 
 static int split(crew *c, int rank, void *arg)
@@ -410,6 +467,8 @@ int main(void)
         cmocka_unit_test(a_result_without_a_rank_that_never_came_is_no_result),
         cmocka_unit_test(
             a_result_without_a_rank_that_died_in_the_middle_is_no_result),
+        cmocka_unit_test(a_result_that_comes_when_others_gave_up_is_no_result),
+        cmocka_unit_test(a_message_that_it_loses_is_a_failure),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
 
