@@ -574,7 +574,8 @@ static int count(crew *c, int rank, void *arg)
 
 /* ---- a row --------------------------------------------------------------- */
 
-/* A survivor that has ended without having been told has failed. */
+/* A survivor that has ended otherwise than it should has failed; where all goes
+ * well, one may have ended before another. */
 static int await_survivors(crew *c, stage *g, reason why)
 {
     int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
@@ -582,7 +583,8 @@ static int await_survivors(crew *c, stage *g, reason why)
 
     while (!crew_await(&g->told, (uint32_t)c->ranks - 1, 20)) {
         for (int r = 0; r < c->ranks; r++)
-            if (r != g->s.victim && (code = crew_wait(c, r, 0)) != CREW_LATE)
+            if (r != g->s.victim && (code = crew_wait(c, r, 0)) != CREW_LATE &&
+                code != 0)
                 return verdict_say(why, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
             return verdict_say(why, "%d of %d survivors were told",

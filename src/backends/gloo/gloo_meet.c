@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "backends/gloo/gloo.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
 #include "net/sock.h"
@@ -38,14 +39,15 @@ static void describe_stack(stack_note *note)
 }
 
 static oar_status read_note(const oar_backend_env *env, const char *prefix,
-                            int rank, stack_note *note)
+                            int rank, int64_t deadline, stack_note *note)
 {
     char key[OAR_STORE_KEY_MAX];
     void *value;
     size_t bytes;
 
     snprintf(key, sizeof key, "%s/stack/%d", prefix, rank);
-    OARI_TRY(oar_store_get(env->store, key, env->timeout_ms, &value, &bytes));
+    OARI_TRY(oar_store_get(env->store, key, oari_deadline_left_ms(deadline),
+                           &value, &bytes));
     if (bytes == sizeof *note)
         memcpy(note, value, sizeof *note);
     oar_free(value);
@@ -54,7 +56,7 @@ static oar_status read_note(const oar_backend_env *env, const char *prefix,
 }
 
 static oar_status is_one_stack(const oar_backend_env *env, const char *prefix,
-                               int *one)
+                               int64_t deadline, int *one)
 {
     stack_note mine = { 0 }, other = { 0 };
     char key[OAR_STORE_KEY_MAX];
@@ -66,7 +68,7 @@ static oar_status is_one_stack(const oar_backend_env *env, const char *prefix,
     for (int r = 0; r < env->ranks; r++) {
         if (r == env->rank)
             continue;
-        OARI_TRY(read_note(env, prefix, r, &other));
+        OARI_TRY(read_note(env, prefix, r, deadline, &other));
         *one &= strcmp(mine.text, other.text) == 0;
     }
     return OAR_OK;
@@ -140,13 +142,16 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
                        .store = env->store,
                        .prefix = prefix,
                        .address = address,
-                       .timeout_ms = env->timeout_ms,
                        .old = has_old(choice) };
+    int64_t deadline = oari_deadline(env->timeout_ms);
     sigset_t before;
     int one, failed;
 
-    OARI_TRY(is_one_stack(env, prefix, &one));
+    OARI_TRY(is_one_stack(env, prefix, deadline, &one));
     OARI_TRY(choose_address(env, one, address));
+    site.timeout_ms = oari_deadline_left_ms(deadline);
+    if (site.timeout_ms == 0)
+        site.timeout_ms = 1; /* 0 is for ever */
     gloo_signal_block(&before);
     failed = gloo_mesh_open(&site, mesh, why);
     gloo_signal_restore(&before);

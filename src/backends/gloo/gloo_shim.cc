@@ -2,6 +2,7 @@
 // gloo_shim: see gloo_shim.h. The only C++ of the library.
 #include "backends/gloo/gloo_shim.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -267,13 +268,13 @@ class Rendezvous : public gloo::rendezvous::Store
         return std::vector<char>(first, first + bytes);
     }
 
-    void wait(const std::vector<std::string> &keys) override
+    void wait(const std::vector<std::string> &keys,
+              const milliseconds &) override
     {
-        wait(keys, milliseconds(timeout_ms_));
+        wait(keys);
     }
 
-    void wait(const std::vector<std::string> &keys,
-              const milliseconds &timeout) override
+    void wait(const std::vector<std::string> &keys) override
     {
         std::vector<std::string> names;
         std::vector<const char *> texts;
@@ -283,7 +284,7 @@ class Rendezvous : public gloo::rendezvous::Store
         for (const std::string &text : names)
             texts.push_back(text.c_str());
         check(oar_store_wait(store_, static_cast<int>(texts.size()),
-                             texts.data(), timeout.count()));
+                             texts.data(), timeout_ms_));
     }
 
   private:
@@ -319,26 +320,35 @@ void meet(Context &context, const std::shared_ptr<Store> &store, Device &device,
 
 // Who leaves before all others have connected would close what they still wait
 // for.
-void await_all(const Context &context)
+void await_all(const Context &context, milliseconds timeout)
 {
     gloo::BarrierOptions o(context);
 
+    o.setTimeout(timeout);
     gloo::barrier(o);
 }
 
-Context connect(Device &device, const gloo_site *site, const char *suffix)
+// For a first connection Gloo waits five times as long as it is told. In the
+// first generation the same time ends waits in collectives: there it is left.
+milliseconds patience_for(milliseconds timeout, bool old)
 {
-    Context context = std::make_shared<Ranks>(site->rank, site->ranks);
-    std::string prefix = std::string(site->prefix) + suffix;
+    return old ? timeout : std::max(timeout / 5, milliseconds(1));
+}
 
-    context->setTimeout(site->timeout_ms > 0 ? milliseconds(site->timeout_ms)
-                                             : forever);
+Context connect(Device &device, const gloo_site *site, bool old)
+{
+    milliseconds timeout =
+        site->timeout_ms > 0 ? milliseconds(site->timeout_ms) : forever;
+    Context context = std::make_shared<Ranks>(site->rank, site->ranks);
+    std::string prefix = std::string(site->prefix) + (old ? "/old" : "/new");
+
+    context->setTimeout(patience_for(timeout, old));
     meet(*context,
          std::make_shared<Rendezvous>(site->store, prefix.c_str(),
                                       site->timeout_ms),
          device, 0);
     context->make_endable();
-    await_all(context);
+    await_all(context, timeout);
     context->setTimeout(forever);
     return context;
 }
@@ -351,9 +361,9 @@ void connect_all(gloo_mesh *mesh, const gloo_site *site)
 
     here.hostname = site->address;
     mesh->device = gloo::transport::tcp::CreateDevice(here);
-    mesh->context = connect(mesh->device, site, "/new");
+    mesh->context = connect(mesh->device, site, false);
     if (site->old)
-        mesh->old = connect(mesh->device, site, "/old");
+        mesh->old = connect(mesh->device, site, true);
 }
 
 // ---- the second generation --------------------------------------------------
