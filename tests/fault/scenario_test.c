@@ -583,8 +583,8 @@ static int await_survivors(crew *c, stage *g, reason why)
 
     while (!crew_await(&g->told, (uint32_t)c->ranks - 1, 20)) {
         for (int r = 0; r < c->ranks; r++)
-            if (r != g->s.victim && (code = crew_wait(c, r, 0)) != CREW_LATE &&
-                code != 0)
+            if (r != g->s.victim && c->pid[r] != 0 &&
+                (code = crew_wait(c, r, 0)) != CREW_LATE && code != 0)
                 return verdict_say(why, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
             return verdict_say(why, "%d of %d survivors were told",
