@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 
-enum { START_MS = 60000, WORDS = 16, TEXT = 512 };
+enum { START_MS = 60000, DYING_MS = 1000, WORDS = 16, TEXT = 512 };
 
 /* What the test and its ranks share besides the test's page. */
 typedef struct crew_seats {
@@ -275,6 +275,20 @@ int seats_leave(crew *c, int timeout_ms)
     return await_launcher(c->seats, timeout_ms);
 }
 
+/* Whether it runs; one that a launcher has killed, and not waited for, has a
+ * moment to end. */
+static int still_runs(crew *c, int rank)
+{
+    int64_t deadline = oari_deadline(c->seats->launcher == 0 ? DYING_MS : 0);
+
+    while (seats_look(c, rank) == CREW_LATE) {
+        if (oari_now_ns() >= deadline)
+            return 1;
+        nanosleep(&(struct timespec){ 0, 200000 }, NULL);
+    }
+    return 0;
+}
+
 /* The launcher is asked to end, and its ranks, before it is made to. */
 int seats_end(crew *c)
 {
@@ -282,7 +296,7 @@ int seats_end(crew *c)
     int left = 0;
 
     for (int r = 0; r < c->ranks; r++)
-        if (seats_look(c, r) == CREW_LATE) {
+        if (still_runs(c, r)) {
             left += c->pid[r] > 0;
             if (c->pid[r] > 0)
                 kill(c->pid[r], SIGKILL);
