@@ -355,25 +355,30 @@ static oar_status make_file(const char *path, int rank)
  * there is one of each, of a file that nobody else opens. */
 static void be_watched(const char *folder, int rank)
 {
+    const int how = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
     char path[PATH_MAX];
     void *at = MAP_FAILED;
-    int fd;
+    int low, again; /* each is told of when it is closed */
 
     snprintf(path, sizeof path, "%s/rank-%d" OARI_TOKEN_SUFFIX, folder, rank);
     oari_watchman_start(folder);
-    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return; /* nobody sees its end */
+    low = open(path, how, 0600);
+    again = open(path, how, 0600);
     unlink(path);
-    mine.token = fcntl(fd, F_DUPFD_CLOEXEC, TOKEN_AT);
+    if (low >= 0)
+        mine.token = fcntl(low, F_DUPFD_CLOEXEC, TOKEN_AT);
     if (mine.token >= 0)
         oari_fork_guard(mine.token);
-    at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, fd, 0);
+    if (again >= 0)
+        at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
     if (at != MAP_FAILED) {
         madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
         mine.pledge = at;
     }
-    close(fd);
+    if (low >= 0)
+        close(low);
+    if (again >= 0)
+        close(again);
     watch_for_abort(folder);
 }
 
