@@ -187,15 +187,6 @@ void oari_message_came(const oar_work *work)
         oari_struct_give(work->call.message, &came, sizeof came, "message");
 }
 
-/* An engine takes data out of users' buffers and cannot be called back: what it
- * brings after a peer has given up may be anything. The peer says that it gives
- * up before its buffers are its user's again. */
-static int is_too_late(oar_group *g, const oar_work *work)
-{
-    return (g->foreign.ops != NULL || work->call.gpu != NULL) &&
-           oari_drive_hear(g);
-}
-
 /* Whether a message has failed, and not because both sides differ: then the
  * group ends, as soon as it is known why, and the message with it. */
 static int is_lost(oar_group *g, const oar_work *work)
@@ -223,7 +214,7 @@ static int drive_messages(oar_group *g)
             at = &work->next;
             continue;
         }
-        if (is_too_late(g, work))
+        if (oari_foreign_too_late(g, work))
             return 1;
         *at = work->next;
         oari_message_came(work);
@@ -239,7 +230,7 @@ static int drive_lane(oar_group *g, oari_lane *lane)
                                          : oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
     case OARI_DONE:
-        if (!is_too_late(g, lane->work))
+        if (!oari_foreign_too_late(g, lane->work))
             oari_drive_finish(g, lane, OAR_OK);
         return 1;
     case OARI_FAILED: break;

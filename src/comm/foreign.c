@@ -29,7 +29,9 @@ enum {
     BLIND_NAP_NS = 50000,   /* and then so often */
     CHECK_NS = 10000000,    /* between two looks whether everybody is there */
     BEHIND_NS = 500000000,  /* what comes of a rank that has died */
-    LEFT_NS = 2000000000    /* and of one that left in good order */
+    LEFT_NS = 2000000000,   /* and of one that left in good order */
+    LINKS_NS = 5000000,     /* between two looks at them for faults */
+    DOUBT_NS = 500000000    /* for peers to say that they have given up */
 };
 
 /* ---- opening -------------------------------------------------------------
@@ -246,6 +248,53 @@ int64_t oari_foreign_spin(const oar_group *group, int64_t ns)
     const oar_backend_ops *f = group->foreign.ops;
 
     return f != NULL && f->wait_fd == NULL && ns != 0 ? SPIN_NS : ns;
+}
+
+/* ---- believing ----------------------------------------------------------- */
+
+/* How long peers wait for this rank, as far as it knows. */
+static int64_t patience_of(const oar_group *g, const oar_work *work)
+{
+    int64_t ms =
+        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
+
+    return ms > 0 && ms < INT64_MAX / 1000000 ? ms * 1000000 : INT64_MAX;
+}
+
+/* What peers on other hosts say comes over the links, which are not looked at
+ * all the time beside an engine. After this rank was held up for so long that
+ * they may have given up, they have a moment to say it. */
+static int is_in_doubt(oar_group *g, const oar_work *work)
+{
+    oari_foreign *f = &g->foreign;
+    int64_t now, since;
+
+    if ((g->board != NULL && g->board->member == NULL) ||
+        g->backend->progress == NULL)
+        return 0;
+    now = oari_now_ns();
+    since = f->linked_ns != 0 ? now - f->linked_ns : 0;
+    if (since >= patience_of(g, work))
+        f->doubt_ns = now + DOUBT_NS;
+    if (since == 0 || since >= LINKS_NS || now < f->doubt_ns) {
+        f->linked_ns = now;
+        if (g->backend->progress(g->self) != OAR_OK)
+            oari_group_break(g, work, -1);
+    }
+    return now < f->doubt_ns;
+}
+
+/* An engine takes data out of users' buffers and cannot be called back: what it
+ * brings after a peer has given up may be anything. The peer says that it gives
+ * up before its buffers are its user's again. */
+int oari_foreign_too_late(oar_group *g, const oar_work *work)
+{
+    int doubt;
+
+    if (g->foreign.ops == NULL && work->call.gpu == NULL)
+        return 0;
+    doubt = is_in_doubt(g, work);
+    return oari_drive_hear(g) || oari_group_broken(g) || doubt;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */

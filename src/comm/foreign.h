@@ -28,6 +28,8 @@ typedef struct oari_foreign {
     int batching;             /* the driver's: between batch(1) and batch(0) */
     unsigned turns;           /* the driver's */
     int64_t check_ns;         /* the next look whether everybody is there */
+    int64_t linked_ns;        /* when the links were looked at for faults */
+    int64_t doubt_ns;         /* until when nothing it brought is believed */
     int64_t ill_ns;           /* since when it has failed; 0: it has not */
     _Atomic int64_t *gone_ns; /* by rank: since when it is gone, or 0 */
     oar_error illness;

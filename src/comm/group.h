@@ -317,6 +317,9 @@ int64_t oari_foreign_spin(const oar_group *group, int64_t ns);
 void oari_foreign_fail(oar_group *group, oari_foreign *foreign);
 /* Ends the group if it has failed and nobody knew better for long enough. */
 void oari_foreign_look(oar_group *group);
+/* Whether what an engine calls done must not be handed out: because a peer has
+ * given up, or may have. */
+int oari_foreign_too_late(oar_group *group, const oar_work *work);
 void oari_foreign_abort(oar_group *group);
 /* Sleeps until it, or the links, have something new, at most until then. */
 void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns);
