@@ -41,7 +41,9 @@ const oari_witness *oari_autopsy_of(const oar_autopsy *a, int rank)
 /* The latest moment that a box knows of. */
 static int64_t last_event(const oari_image *image)
 {
-    int64_t latest = image->box->head.base_ns;
+    const oari_head *head = &image->box->head;
+    int64_t latest =
+        head->fell_ns > head->base_ns ? head->fell_ns : head->base_ns;
 
     for (int i = 0; i < image->rings; i++) {
         const oari_ring *r = oari_image_ring(image, i);
@@ -68,7 +70,8 @@ static int lives(const oari_witness *w)
 }
 
 /* Ages on a host are counted from when it was looked at, if anybody lived there
- * then; else from the last thing that anybody there did. */
+ * then; else from the last thing that anybody there did, or from when the last
+ * of them ended, if that was seen. */
 static int64_t now_of(const oar_autopsy *a, const oari_witness *w)
 {
     const oari_head *mine = &w->image.box->head;

@@ -299,14 +299,15 @@ static void say_lost(oari_words *w, const oar_autopsy *a)
     }
 }
 
-/* Whether ages say less than they seem to. */
+/* Whether ages say less than they seem to: nobody was seen alive, or to end. */
 static int nobody_seen(const oar_autopsy *a)
 {
     for (int i = 0; i < a->witnesses; i++) {
         const oari_witness *w = &a->witness[i];
 
         if (w->image.box != NULL &&
-            (w->image.box->head.seen_ns != 0 || !oari_witness_gone(w)))
+            (w->image.box->head.seen_ns != 0 ||
+             w->image.box->head.fell_ns != 0 || !oari_witness_gone(w)))
             return 0;
     }
     return 1;

@@ -107,6 +107,7 @@ typedef struct oari_head {
     int32_t threads;      /* ranks are threads of this process */
     _Atomic int32_t fell; /* it was the how manieth of the folder's ranks on
                              its host to end (watchman.h); 0: not told */
+    int64_t fell_ns;      /* and when that was told, CLOCK_MONOTONIC; 0: not */
     int64_t epoch;
     _Atomic int64_t owner; /* the pid that writes here; 0: nobody has come */
     uint64_t nonce;        /* of that process */

@@ -138,6 +138,10 @@ static void mend_box(oari_image *image)
         box->head.rank = -1;
     if (box->head.world < 0 || box->head.world > OARI_MEMBERS)
         box->head.world = 0;
+    if (atomic_load(&box->head.follows) < 0 ||
+        atomic_load(&box->head.follows) > OARI_MEMBERS)
+        atomic_store(&box->head.follows, 0);
+    mend_time(&box->head.fell_ns);
     mend_time(&box->head.base_ns);
     mend_time(&box->head.wall_ns);
     mend_time(&box->head.seen_ns);
@@ -240,12 +244,15 @@ static oar_status read_at(int fd, void *into, size_t bytes, uint64_t at)
     return OAR_OK;
 }
 
-/* Reads the records once more: those with another number by now were perhaps
- * half of one and half of the other. */
-static oar_status drop_changed(int fd, oari_ring *ring, uint64_t at)
+/* Reads call sites once more, which are entered before the records that name
+ * them; and the records: those with another number by now were perhaps half of
+ * one and half of the other. */
+static oar_status read_again(int fd, oari_ring *ring, uint64_t at)
 {
     oari_slot again[OAR_RECORDS];
 
+    OARI_TRY(read_at(fd, ring->site, sizeof ring->site,
+                     at + offsetof(oari_ring, site)));
     OARI_TRY(read_at(fd, again, sizeof again, at + offsetof(oari_ring, slot)));
     for (int i = 0; i < OAR_RECORDS; i++)
         if (atomic_load(&again[i].sequence) !=
@@ -260,8 +267,8 @@ static oar_status read_rings(int fd, oari_image *image)
 
     OARI_TRY(read_at(fd, image->box, bytes, 0));
     for (int i = 0; i < image->rings; i++)
-        OARI_TRY(drop_changed(fd, &image->box->ring[i],
-                              (uint64_t)(i + 1) * OARI_BOX_UNIT));
+        OARI_TRY(read_again(fd, &image->box->ring[i],
+                            (uint64_t)(i + 1) * OARI_BOX_UNIT));
     return check_head(&image->box->head);
 }
 

@@ -28,8 +28,7 @@ enum {
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
     CHECK_NS = 10000000,    /* between two looks whether everybody is there */
-    BEHIND_NS = 500000000,  /* what comes of a rank that has died */
-    LEFT_NS = 2000000000,   /* and of one that left in good order */
+    BEHIND_NS = 500000000,  /* what comes of a rank when it is gone */
     LINKS_NS = 5000000,     /* between two looks at them for faults */
     DOUBT_NS = 500000000    /* for peers to say that they have given up */
 };
@@ -237,8 +236,7 @@ int oari_foreign_gone(const oar_group *group, int rank, int gone)
         since = now;
         atomic_store_explicit(&f->gone_ns[rank], now, memory_order_relaxed);
     }
-    return now - since > (gone == OARI_PEER_LEFT ? LEFT_NS : BEHIND_NS) ? gone
-                                                                        : 0;
+    return now - since > BEHIND_NS ? gone : 0;
 }
 
 /* One that moves only when it is asked, piece by piece, is asked again at once,

@@ -220,10 +220,17 @@ static int owner_lives(int box)
 static void note_close(int box)
 {
     static int32_t told;
+    struct timespec at;
+    int64_t now;
     oari_head head;
 
-    if (read_head(box, &head) && atomic_load(&head.fell) == 0 &&
-        has_ended(&head) && ++told > 0 &&
+    if (!read_head(box, &head) || atomic_load(&head.fell) != 0 ||
+        !has_ended(&head))
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    now = (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
+    told++;
+    if (pwrite(box, &now, sizeof now, offsetof(oari_head, fell_ns)) < 0 ||
         pwrite(box, &told, sizeof told, offsetof(oari_head, fell)) < 0)
         told--;
 }

@@ -348,9 +348,10 @@ struct flag {
 
 /* ---- any number of sources and destinations ------------------------------ */
 
+/* The host may write it at any time. */
 INLINE bool is_stopped(uint64_t stop)
 {
-    return stop != 0 && *(const uint32_t *)stop != 0;
+    return stop != 0 && __ldcv((const unsigned *)stop) != 0;
 }
 
 INLINE uint64_t my_number(void)

@@ -56,6 +56,11 @@ static inline float4 make_float4(float x, float y, float z, float w)
     return { x, y, z, w };
 }
 
+static inline unsigned __ldcv(const unsigned *at)
+{
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+
 template <class T> static inline T __ldg(const T *at)
 {
     return *at;
