@@ -23,7 +23,8 @@
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
-    ASKS = 128,             /* in one turn, if it is all we wait for */
+    ASKS = 128,             /* in one turn, if it is all we wait for, */
+    WHILE_US = 50,          /* which takes no longer than that */
     ILL_NS = 2000000000,    /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
@@ -89,6 +90,7 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
     if (f->self == NULL || f->gone_ns == NULL)
         return OAR_E_NOMEM;
     f->opened = 1;
+    f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
     status = f->ops->open(f->self, env);
     if (env->store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
@@ -126,13 +128,15 @@ static int waits_for_it_alone(const oar_group *g)
            x->posted && !x->post.done;
 }
 
-/* An engine that moves only when it is asked, piece by piece, is asked ASKS
- * times in a row if nobody needs the core: what we do between two of its pieces
- * would be waited for at each of them. */
+/* An engine that moves only when it is asked, piece by piece, is asked for a
+ * while, at most ASKS times, if nobody needs the core: what we do between two
+ * of its pieces would be waited for at each of them. To ask may take long: some
+ * yield the core each time. */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
     int asks = f->ops->wait_fd == NULL && group->spin_ns != 0 ? ASKS : 0;
+    uint64_t begun = asks > 0 ? oari_ticks() : 0;
 
     if (f->ill_ns != 0)
         return 1;
@@ -141,6 +145,8 @@ int oari_foreign_drive(oar_group *group)
             oari_foreign_fail(group, f);
             return 1;
         }
+        if (asks > 0 && oari_ticks() - begun > f->while_ticks)
+            asks = 1;
     } while (--asks > 0 && waits_for_it_alone(group));
     return asks == 0 || ++f->turns % TURNS == 0;
 }
