@@ -283,9 +283,9 @@ void oari_board_post(oari_board *board, uint64_t number, uint64_t link)
     oari_posted *p =
         &board->control[board->rank]->posted[number % OARI_POSTS_KEPT];
 
+    /* in order, but without a fence, which would wait for the line */
     atomic_store_explicit(&p->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&p->link, link, memory_order_relaxed);
+    atomic_store_explicit(&p->link, link, memory_order_release);
     atomic_store_explicit(&p->number, number, memory_order_release);
 }
 

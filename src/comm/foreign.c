@@ -145,7 +145,7 @@ int oari_foreign_drive(oar_group *group)
             oari_foreign_fail(group, f);
             return 1;
         }
-        if (asks > 0 && oari_ticks() - begun > f->while_ticks)
+        if (asks % 16 == 1 && oari_ticks() - begun > f->while_ticks)
             asks = 1;
     } while (--asks > 0 && waits_for_it_alone(group));
     return asks == 0 || ++f->turns % TURNS == 0;
@@ -273,8 +273,7 @@ static int is_in_doubt(oar_group *g, const oar_work *work)
     oari_foreign *f = &g->foreign;
     int64_t now, since;
 
-    if ((g->board != NULL && g->board->member == NULL) ||
-        g->backend->progress == NULL)
+    if (g->backend->progress == NULL)
         return 0;
     now = oari_now_ns();
     since = f->linked_ns != 0 ? now - f->linked_ns : 0;
@@ -297,6 +296,8 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
 
     if (g->foreign.ops == NULL && work->call.gpu == NULL)
         return 0;
+    if (g->board != NULL && g->board->member == NULL)
+        return oari_board_published(g->board) != NULL && oari_drive_hear(g);
     doubt = is_in_doubt(g, work);
     return oari_drive_hear(g) || oari_group_broken(g) || doubt;
 }

@@ -8,6 +8,8 @@
 #include "comm/match.h"
 #include "backends/mpi/engine.h"
 
+enum { ASKS = 8 };
+
 /* Those that were abandoned, of all groups: so that nobody takes them for
  * lost. */
 static _Atomic(mpi_post *) abandoned;
@@ -119,15 +121,17 @@ oar_status mpi_post_started(mpi_engine *e, mpi_post *p, int code,
     return OAR_OK;
 }
 
-/* Its requests in turn. */
+/* Its requests in turn, each asked a few times: what is done between two
+ * questions, MPI waits for. */
 static int test(mpi_post *p, int *over)
 {
-    int code = MPI_SUCCESS;
+    int code = MPI_SUCCESS, asked = 0;
 
     *over = 1;
-    while (p->over < p->requests && *over && code == MPI_SUCCESS) {
+    while (p->over < p->requests && asked < ASKS && code == MPI_SUCCESS) {
         code = MPI_Test(&p->request[p->over], over, MPI_STATUS_IGNORE);
         p->over += *over;
+        asked = *over ? 0 : asked + 1;
     }
     return code;
 }
