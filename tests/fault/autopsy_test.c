@@ -662,7 +662,9 @@ static void after_all_are_killed_the_table_is_still_right(void **state)
         a = look();
         text = text_of(a);
         assert_begins(text, "rank 2 (host ");
-        assert_has(text, "had not come to all_reduce #7 at autopsy_test.c:");
+        /* or "died before", if it happened to be the first that was killed */
+        if (strstr(text, "died before all_reduce #7 at ") == NULL)
+            assert_has(text, "had not come to all_reduce #7 at ");
         assert_has(text, "ranks 0, 1, 3 waited for it");
         assert_row(text, 0, "waits", "dead");
         assert_row(text, 2, "missing", "all_reduce #6");
