@@ -404,6 +404,36 @@ static void a_result_that_comes_when_others_gave_up_is_no_result(void **state)
     run(come_too_late, "a singer comes late");
 }
 
+/* On another host, rank 1 was away for longer than its timeout: it listens
+ * whether the others have given up, and as they have not, all is well. */
+static int come_late(crew *c, int rank, void *arg)
+{
+    oar_call_opts o = oar_call_opts_init();
+    float a[17];
+    oar_group *g;
+
+    setenv("OARSONG_HOST_ID", rank == 1 ? "there" : "here", 1);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, 17, rank), OAR_SUM, NULL, NULL) ==
+                   OAR_OK);
+    o.timeout_ms = rank == 1 ? 300 : 0;
+    if (rank == 1)
+        usleep(400000);
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, fill(a, 17, rank), OAR_SUM, &o, NULL) ==
+                   OAR_OK);
+    CREW_CHECK(c, rank, is_sum(a, 17, 6));
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void one_that_was_late_is_believed_in_the_end(void **state)
+{
+    run(come_late, "a singer from far is late");
+}
+
 static int lose_a_message(crew *c, int rank, void *arg)
 {
     oar_group_opts o = oar_group_opts_init();
@@ -468,6 +498,7 @@ int main(void)
         cmocka_unit_test(
             a_result_without_a_rank_that_died_in_the_middle_is_no_result),
         cmocka_unit_test(a_result_that_comes_when_others_gave_up_is_no_result),
+        cmocka_unit_test(one_that_was_late_is_believed_in_the_end),
         cmocka_unit_test(a_message_that_it_loses_is_a_failure),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
