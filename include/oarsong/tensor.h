@@ -244,6 +244,23 @@ typedef struct oar_hook oar_hook;
 /* Hooks run in the order they were added. Gives a handle that removes it. */
 OAR_API oar_status oar_tensor_on_grad(oar_tensor *leaf, oar_grad_fn fn,
                                       void *arg, oar_hook **hook);
+
+/* Called while backward computes the gradient, which it writes to `grad`: the
+ * first `done` elements, row by row, are complete for this pass. May read them,
+ * and post collectives on them; must not wait, nor change anything else. In
+ * *next it says how many elements it would like to hear of next; backward
+ * computes that many or somewhat more first. *next is all of them beforehand.
+ */
+typedef oar_status (*oar_grad_part_fn)(oar_tensor *leaf, const oar_tensor *grad,
+                                       int64_t done, int64_t *next, void *arg);
+
+/* A hook that is told of parts besides, from 0 to all elements, before `whole`
+ * is called. Only operations that can compute a gradient in parts tell of them
+ * (oar_linear, of its weight), in the last contribution of a pass, and only the
+ * first hook of a leaf: one before it could still change the gradient. */
+OAR_API oar_status oar_tensor_on_grad_parts(oar_tensor *leaf, oar_grad_fn whole,
+                                            oar_grad_part_fn part, void *arg,
+                                            oar_hook **hook);
 /* Removes and frees. Must be called before the leaf itself is freed; NULL is
  * fine. Serves the hooks of modules too. */
 OAR_API void oar_hook_remove(oar_hook *hook);

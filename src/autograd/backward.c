@@ -199,6 +199,20 @@ static oar_status give_to_leaf(oari_node *node, int i)
     return OAR_OK;
 }
 
+oar_status oari_part_done(const oari_node *node, int i, int64_t done,
+                          int64_t count, int64_t *next)
+{
+    const oari_edge *edge = &node->input[i];
+    const oari_leaf *leaf;
+
+    *next = count;
+    if (edge->kind == OARI_EDGE_NODE || node->tape->replaying)
+        return OAR_OK;
+    leaf = &node->tape->leaves.leaf[edge->leaf];
+    return leaf->pending == 1 ? oari_slot_part(leaf->tensor, done, next)
+                              : OAR_OK;
+}
+
 /* Tells the leaves that got their last contribution. After the whole node, so
  * that a hook may change a weight that its backward has just read. */
 static oar_status tell_leaves(oari_node *node, pass which)

@@ -142,6 +142,19 @@ oar_status oar_tensor_on_grad(oar_tensor *leaf, oar_grad_fn fn, void *arg,
     return oari_hook_add(&leaf->slot.hooks, (oari_hook_fn)fn, arg, hook);
 }
 
+oar_status oar_tensor_on_grad_parts(oar_tensor *leaf, oar_grad_fn whole,
+                                    oar_grad_part_fn part, void *arg,
+                                    oar_hook **hook)
+{
+    oar_hook *made;
+
+    OARI_TRY(oar_tensor_on_grad(leaf, whole, arg, &made));
+    made->part = (oari_hook_fn)part;
+    if (hook != NULL)
+        *hook = made;
+    return OAR_OK;
+}
+
 oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
 {
     oari_slot *slot = &leaf->slot;
@@ -157,6 +170,19 @@ oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
                      "backward: the storage of the gradient of a tensor %s is "
                      "detached",
                      oari_shape_text(leaf->at.shape).text);
+}
+
+oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)
+{
+    const oar_hook *hook = leaf->slot.hooks.first;
+    oar_status status;
+
+    *next = leaf->count;
+    if (hook == NULL || hook->part == NULL)
+        return OAR_OK;
+    status = ((oar_grad_part_fn)hook->part)(leaf, leaf->slot.home, done, next,
+                                            hook->arg);
+    return status == OAR_OK ? OAR_OK : oari_hook_failed("gradient", status);
 }
 
 oar_status oari_slot_ready(oar_tensor *leaf)

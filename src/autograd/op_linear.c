@@ -21,6 +21,8 @@ static oari_array transposed(oari_array a)
  * gradient is asked for. */
 enum { WEIGHT, BIAS, X };
 
+enum { ROWS = 16 }; /* computed at once, or a multiple: fewer are slow */
+
 /* An array as a matrix of rows of its last dim. Row-major. */
 static oari_array as_matrix(oari_array a)
 {
@@ -94,6 +96,47 @@ static oar_status linear_rebuild(oari_node *node, const oari_array *to)
                     node->saved[BIAS]);
 }
 
+/* Rows [first, end) of a matrix. */
+static oari_array row_range(oari_array a, int64_t first, int64_t end)
+{
+    a.at.offset += first * a.at.stride[0];
+    a.at.shape.dim[0] = end - first;
+    return a;
+}
+
+/* The row by which `elements` are there; the last one if they are already. */
+static int64_t row_after(int64_t elements, const oari_array *to, int64_t first)
+{
+    int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1], row;
+
+    if (elements <= first * width)
+        return rows;
+    row = (elements + width - 1) / width;
+    row = (row + ROWS - 1) / ROWS * ROWS;
+    return row < rows ? row : rows;
+}
+
+/* Row by row as far as somebody wants to hear of it, before the rest. */
+static oar_status weight_back(oari_node *node, const oari_array *to, int add)
+{
+    int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1];
+    int64_t first = 0, end, next;
+    oari_array grad = transposed(as_matrix(oari_array_of(node->grad)));
+    oari_array x = rows_of(node->saved[X]), part, into;
+
+    OARI_TRY(oari_part_done(node, WEIGHT, 0, rows * width, &next));
+    while (first < rows) {
+        end = row_after(next, to, first);
+        into = row_range(*to, first, end);
+        part = row_range(grad, first, end);
+        OARI_TRY(product(&node->tape->pool, &into, add, &part, &x));
+        OARI_TRY(
+            oari_part_done(node, WEIGHT, end * width, rows * width, &next));
+        first = end;
+    }
+    return OAR_OK;
+}
+
 /* y = x w' + b:  dx = dy w,  dw = dy' x,  db = the column sums of dy. */
 static oar_status linear_back(oari_node *node, int i, const oari_array *to,
                               int add)
@@ -104,9 +147,7 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     if (i == BIAS)
         return bias_back(pool, to, add, &grad);
     if (i == WEIGHT) {
-        grad = transposed(grad);
-        other = rows_of(node->saved[X]);
-        OARI_TRY(product(pool, to, add, &grad, &other));
+        OARI_TRY(weight_back(node, to, add));
         oari_unsave(node, X);
         return OAR_OK;
     }

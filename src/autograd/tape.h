@@ -219,5 +219,13 @@ oar_status oari_mark_end(oar_tape *tape, int64_t begin);
  * for leaves that belong to the tape. */
 oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf);
 oar_status oari_slot_ready(oar_tensor *leaf); /* runs the hooks */
+/* Tells the first hook of a part. *next: when it is to be told again. */
+oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
+
+/* The same for an operation that computes the gradient of its input i in parts,
+ * of `count` elements in all. Nobody is told unless it is a leaf's last
+ * contribution in this pass; then *next is `count`. */
+oar_status oari_part_done(const oari_node *node, int i, int64_t done,
+                          int64_t count, int64_t *next);
 
 #endif

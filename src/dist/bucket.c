@@ -125,6 +125,51 @@ static void list_arrays(oar_reducer *r, oari_bucket *bucket, int buckets)
     memcpy(r->order, listed, (size_t)n * sizeof *listed);
 }
 
+/* Pieces cost operations, and are for a gradient that is computed row by row
+ * while they go. Hooks and slices want whole buckets; and how a product is cut
+ * may show in its bits, which the canonical ones do not allow. */
+static int in_pieces(const oar_reducer *r)
+{
+    return oar_group_overlaps(r->group) && r->opts.hook == NULL &&
+           !r->opts.canonical && !r->scatter;
+}
+
+/* How many equal ones a bucket of so many bytes makes. An array that is larger
+ * than the limit is alone in its bucket. */
+static size_t pieces_of(const oar_reducer *r, size_t bytes)
+{
+    size_t limit = r->opts.bucket_bytes, most = OARI_MAX_PIECES - 1;
+
+    if (!in_pieces(r) || bytes <= limit)
+        return 1;
+    return bytes / limit < most ? (bytes + limit - 1) / limit : most;
+}
+
+static void add_piece(oari_bucket *b, size_t end)
+{
+    oari_piece *p = &b->piece[b->pieces];
+
+    p->first = b->pieces > 0 ? b->piece[b->pieces - 1].end : 0;
+    p->end = end;
+    b->pieces += end > p->first || b->is.data.count == 0;
+}
+
+/* Equal ones, on lines; but of the last, behind which nothing is left to be
+ * computed, three quarters go before the rest. The flags go with that. */
+static void cut_pieces(const oar_reducer *r, oari_bucket *b)
+{
+    const oar_span *data = &b->is.data;
+    int last = b->is.index == b->is.buckets - 1;
+    size_t count = last ? r->flags_at : data->count;
+    size_t n = pieces_of(r, count * oar_dtype_size(data->dtype));
+
+    for (size_t i = 1; i < n; i++)
+        add_piece(b, rounded(count / n * i, data->dtype));
+    if (n > 1)
+        add_piece(b, rounded(count - count / n / 4, data->dtype));
+    add_piece(b, data->count);
+}
+
 static oar_status take_memory(oari_bucket *b, int index, int buckets)
 {
     oar_span *data = &b->is.data;
@@ -179,6 +224,8 @@ oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
         oari_buckets_drop(bucket, buckets);
         return status;
     }
+    for (int i = 0; i < buckets; i++)
+        cut_pieces(r, &bucket[i]);
     *old = r->bucket;
     *olds = r->buckets;
     r->bucket = bucket;

@@ -144,6 +144,26 @@ static oar_status gradient_ready(oar_tensor *leaf, void *arg)
     return oar_reducer_ready(d->reducer, s->index);
 }
 
+/* The reducer may begin with what is there of a gradient in its bucket; and
+ * what is to come next ends where its next piece does. */
+static oar_status gradient_part(oar_tensor *leaf, const oar_tensor *grad,
+                                int64_t done, int64_t *next, void *arg)
+{
+    oari_ddp_slot *s = arg;
+    oari_ddp *d = s->owner;
+
+    if (d->open == 0)
+        return OAR_OK;
+    begin_pass(d);
+    if (d->pass == OARI_PASS_LOCAL ||
+        oar_tensor_const_data(grad) != oar_tensor_const_data(s->home))
+        return OAR_OK;
+    *next = (int64_t)oari_reducer_next_part(d->reducer, s->index, (size_t)done);
+    return done > 0
+               ? oari_reducer_part_ready(d->reducer, s->index, (size_t)done)
+               : OAR_OK;
+}
+
 void oari_ddp_begin(oari_ddp *d, const oar_tape *tape)
 {
     if (d->pass != OARI_PASS_NONE) { /* it failed in the middle */
@@ -322,7 +342,8 @@ oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
         oari_ddp_slot *s = &d->slot[i];
         OARI_TRY(make_home(s, &s->home));
         OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
-        OARI_TRY(oar_tensor_on_grad(s->param, gradient_ready, s, &s->hook));
+        OARI_TRY(oar_tensor_on_grad_parts(s->param, gradient_ready,
+                                          gradient_part, s, &s->hook));
     }
     return OAR_OK;
 }

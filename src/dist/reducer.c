@@ -3,7 +3,9 @@
  *
  * A bucket is reduced as soon as the last of its arrays is ready, but never
  * before the bucket in front of it: so all ranks post in the same order,
- * whatever order their arrays come in.
+ * whatever order their arrays come in. A large array's bucket goes in pieces,
+ * each as soon as its elements are said to be there; on a rank that says
+ * nothing of parts, all of them when the array is ready.
  */
 #include "dist/reducer.h"
 
@@ -19,11 +21,11 @@ static size_t bytes_of(const oar_span *span)
     return span->count * oar_dtype_size(span->dtype);
 }
 
-/* ---- one bucket ---------------------------------------------------------- */
+/* ---- one bucket, one piece ----------------------------------------------- */
 
 static void note_done(void *arg, oar_status status)
 {
-    atomic_store(&((oari_bucket *)arg)->done_ns, oari_now_ns());
+    atomic_store(&((oari_piece *)arg)->done_ns, oari_now_ns());
 }
 
 /* An array that is not ready is zero, unless its owner has numbers for it. */
@@ -41,12 +43,24 @@ static oar_status fill_absent(oar_reducer *r, int array)
 
 static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
 {
-    for (int i = 0; i < b->is.arrays; i++)
-        if (!r->slot[b->is.array[i]].ready)
+    for (int i = 0; i < b->is.arrays; i++) {
+        oari_slot *s = &r->slot[b->is.array[i]];
+
+        if (b->told > 0)
+            s->given = 1;
+        else if (!s->ready)
             OARI_TRY(fill_absent(r, b->is.array[i]));
-    if (b->is.index == r->buckets - 1)
-        oari_flags_write(r);
+    }
     return OAR_OK;
+}
+
+/* Before its first piece goes. */
+static oar_status open_bucket(oar_reducer *r, oari_bucket *b)
+{
+    b->is.weighted = r->opts.weighted;
+    b->is.canonical = r->opts.canonical;
+    b->is.weight = r->weight;
+    return fill_bucket(r, b);
 }
 
 /* The flags of all arrays are known when the last bucket goes. */
@@ -71,50 +85,84 @@ static oar_status scatter(oar_reducer *r, const oari_bucket *b, oar_work **work)
         work);
 }
 
+static oar_span span_of(const oari_bucket *b, const oari_piece *p)
+{
+    const oar_span *data = &b->is.data;
+
+    return oar_span_of((unsigned char *)data->data +
+                           p->first * oar_dtype_size(data->dtype),
+                       p->end - p->first, data->dtype);
+}
+
 /* now: the caller waits anyway, so it may as well do the work itself, and the
  * engine's thread is not woken. */
-static oar_status post(oar_reducer *r, oari_bucket *b, int now)
+static oar_status post(oar_reducer *r, const oari_bucket *b, oari_piece *p,
+                       int now)
 {
-    oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &b->work;
+    oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &p->work;
 
     if (r->scatter)
         return scatter(r, b, work);
     if (r->hook.start != NULL)
-        return r->hook.start(r->hook.arg, r->group, &b->is, &b->work);
-    return oar_all_reduce(r->group, b->is.data, oari_bucket_op(&b->is),
+        return r->hook.start(r->hook.arg, r->group, &b->is, &p->work);
+    return oar_all_reduce(r->group, span_of(b, p), oari_bucket_op(&b->is),
                           OAR_OPTS(oar_call_opts, .label = "gradients",
                                    .weight = b->is.weight,
                                    .canonical = b->is.canonical),
                           work);
 }
 
-static oar_status begin_bucket(oar_reducer *r, int now)
+static int is_last_piece(const oar_reducer *r)
+{
+    const oari_bucket *b = &r->bucket[r->begun];
+
+    return r->begun == r->buckets - 1 && b->begun == b->pieces - 1;
+}
+
+static oar_status watch(oari_piece *p)
+{
+    if (p->work != NULL)
+        return oar_work_then(p->work, note_done, p);
+    note_done(p, OAR_OK);
+    return OAR_OK;
+}
+
+static oar_status begin_piece(oar_reducer *r, int now)
 {
     oari_bucket *b = &r->bucket[r->begun];
+    oari_piece *p = &b->piece[b->begun];
+    oar_span data = span_of(b, p);
 
-    OARI_TRY(fill_bucket(r, b));
-    b->is.weighted = r->opts.weighted;
-    b->is.canonical = r->opts.canonical;
-    b->is.weight = r->weight;
-    b->started_ns = oari_now_ns();
-    atomic_store(&b->done_ns, 0);
-    OARI_TRY(post(r, b, now));
-    r->begun++;
-    r->stats.reduced_bytes += bytes_of(&b->is.data);
-    if (b->work == NULL)
-        note_done(b, OAR_OK);
-    else if (oar_work_then(b->work, note_done, b) != OAR_OK)
-        return oar_last_error()->status;
-    return OAR_OK;
+    if (b->begun == 0)
+        OARI_TRY(open_bucket(r, b));
+    if (is_last_piece(r))
+        oari_flags_write(r);
+    p->started_ns = oari_now_ns();
+    atomic_store(&p->done_ns, 0);
+    OARI_TRY(post(r, b, p, now));
+    b->begun++;
+    r->begun += b->begun == b->pieces;
+    r->stats.reduced_bytes += bytes_of(&data);
+    return watch(p);
+}
+
+/* The last piece has everybody's flags in it: it waits for all arrays. */
+static int may_begin(const oar_reducer *r)
+{
+    const oari_bucket *b = &r->bucket[r->begun];
+
+    if (is_last_piece(r) && r->owner.ends_there)
+        return 0;
+    if (b->ready >= b->expected)
+        return 1;
+    return b->told > 0 && b->piece[b->begun].end <= b->told &&
+           !is_last_piece(r);
 }
 
 static oar_status begin_ready(oar_reducer *r)
 {
-    int last = r->buckets - r->owner.ends_there;
-
-    while (r->begun < last &&
-           r->bucket[r->begun].ready >= r->bucket[r->begun].expected)
-        OARI_TRY(begin_bucket(r, 0));
+    while (r->begun < r->buckets && may_begin(r))
+        OARI_TRY(begin_piece(r, 0));
     return OAR_OK;
 }
 
@@ -122,7 +170,7 @@ static oar_status begin_ready(oar_reducer *r)
 
 static void begin_pass(oar_reducer *r)
 {
-    if (r->ready == 0 && r->begun == 0) {
+    if (r->ready == 0 && r->bucket[0].begun == 0) {
         r->stats.reduced_bytes = r->stats.copied_bytes = 0;
         r->stats.communication_s = r->stats.exposed_s = 0;
     }
@@ -138,7 +186,8 @@ static oar_status check_array(const oar_reducer *r, int array)
     if (r->slot[array].ready)
         return oari_fail(OAR_E_STATE, "array %d is ready twice in one pass",
                          array);
-    if (r->slot[array].bucket < r->begun)
+    if (r->slot[array].bucket < r->begun &&
+        r->bucket[r->slot[array].bucket].told == 0)
         return oari_fail(OAR_E_STATE,
                          "array %d is ready, but was not in the first pass, "
                          "and the graph is said to be static",
@@ -165,6 +214,37 @@ oar_status oar_reducer_ready(oar_reducer *reducer, int array)
     return begin_ready(reducer);
 }
 
+oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements)
+{
+    const oari_slot *s = &r->slot[array];
+    oari_bucket *b = &r->bucket[s->bucket];
+
+    if (b->pieces == 1 || s->ready || s->skipped || s->array.data != NULL)
+        return OAR_OK;
+    begin_pass(r);
+    b->told = elements < s->array.count ? elements : b->is.data.count;
+    return begin_ready(r);
+}
+
+size_t oari_reducer_next_part(const oar_reducer *r, int array, size_t elements)
+{
+    const oari_slot *s = &r->slot[array];
+    const oari_bucket *b = &r->bucket[s->bucket];
+
+    for (int i = 0; i < b->pieces - 1; i++)
+        if (b->piece[i].end > elements && b->piece[i].end < s->array.count)
+            return b->piece[i].end;
+    return s->array.count;
+}
+
+static oar_status wait_for_pieces(const oari_bucket *b)
+{
+    for (int i = 0; i < b->begun; i++)
+        if (b->piece[i].work != NULL)
+            OARI_TRY(oar_work_wait(b->piece[i].work));
+    return OAR_OK;
+}
+
 /* Waits for all and lets hooks finish; the first failure counts. */
 static oar_status wait_for_all(oar_reducer *r)
 {
@@ -174,30 +254,35 @@ static oar_status wait_for_all(oar_reducer *r)
         status = oar_work_wait(r->flags_work);
     for (int i = 0; i < r->begun && status == OAR_OK; i++) {
         oari_bucket *b = &r->bucket[i];
-        if (b->work != NULL)
-            status = oar_work_wait(b->work);
+        status = wait_for_pieces(b);
         if (status == OAR_OK && r->hook.finish != NULL) {
             status = r->hook.finish(r->hook.arg, r->group, &b->is);
-            note_done(b, status);
+            note_done(b->piece, status);
         }
     }
     return status;
 }
 
-/* How long at least one bucket was under way. */
+/* What a piece adds to the time that ended at *end. */
+static int64_t time_beyond(const oari_piece *p, int64_t *end)
+{
+    int64_t from = p->started_ns > *end ? p->started_ns : *end;
+    int64_t to = atomic_load(&p->done_ns);
+
+    if (to <= from)
+        return 0;
+    *end = to;
+    return to - from;
+}
+
+/* How long at least one piece was under way. */
 static double time_under_way(const oar_reducer *r)
 {
     int64_t sum = 0, end = 0;
 
-    for (int i = 0; i < r->begun; i++) {
-        const oari_bucket *b = &r->bucket[i];
-        int64_t from = b->started_ns > end ? b->started_ns : end;
-        int64_t to = atomic_load(&b->done_ns);
-        if (to > from) {
-            sum += to - from;
-            end = to;
-        }
-    }
+    for (int i = 0; i < r->begun; i++)
+        for (int k = 0; k < r->bucket[i].begun; k++)
+            sum += time_beyond(&r->bucket[i].piece[k], &end);
     return (double)sum * 1e-9;
 }
 
@@ -225,12 +310,18 @@ static void let_go(oar_work **work)
     *work = NULL;
 }
 
+static void reset_bucket(oari_bucket *b)
+{
+    for (int i = 0; i < b->pieces; i++)
+        let_go(&b->piece[i].work);
+    b->ready = b->begun = 0;
+    b->told = 0;
+}
+
 void oari_reducer_reset(oar_reducer *r)
 {
-    for (int i = 0; i < r->buckets; i++) {
-        let_go(&r->bucket[i].work);
-        r->bucket[i].ready = 0;
-    }
+    for (int i = 0; i < r->buckets; i++)
+        reset_bucket(&r->bucket[i]);
     let_go(&r->flags_work);
     for (int i = 0; i < r->arrays; i++)
         r->slot[i].ready = 0;
@@ -330,9 +421,11 @@ static oar_status end_pass(oar_reducer *r, int64_t since)
 
 oar_status oari_reducer_begin_rest(oar_reducer *r)
 {
+    if (r->arrays == 0)
+        return OAR_OK;
     begin_pass(r);
     while (r->begun < r->buckets)
-        OARI_TRY(begin_bucket(r, r->begun == r->buckets - 1));
+        OARI_TRY(begin_piece(r, is_last_piece(r)));
     return OAR_OK;
 }
 

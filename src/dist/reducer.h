@@ -13,14 +13,26 @@
 #include <oarsong/reducer.h>
 #include <oarsong/tensor.h>
 
+enum { OARI_MAX_PIECES = 8 }; /* of a bucket */
+
+/* What is posted at a time: a bucket, or some of one that a large array fills
+ * alone, so that it can go while the rest is computed. All ranks cut alike. */
+typedef struct oari_piece {
+    size_t first, end; /* elements of the bucket */
+    oar_work *work;
+    int64_t started_ns;
+    _Atomic int64_t done_ns;
+} oari_piece;
+
 typedef struct oari_bucket {
     oar_bucket is; /* as hooks see it */
     oar_storage *storage;
     int expected; /* of its arrays are ready in a pass, as far as is known */
     int ready;    /* in this pass */
-    oar_work *work;
-    int64_t started_ns;
-    _Atomic int64_t done_ns;
+    size_t told;  /* elements that are, of an array that is not */
+    int pieces;
+    int begun; /* of them are on their way */
+    oari_piece piece[OARI_MAX_PIECES];
 } oari_bucket;
 
 typedef struct oari_slot {
@@ -47,8 +59,8 @@ typedef struct oari_reducer_owner {
     int (*absent)(void *arg, int array, oar_status *status);
     /* The buckets have been cut anew. The old ones are still there. */
     oar_status (*moved)(void *arg);
-    /* The last array is ready when the pass is about to end: its bucket is left
-     * to oar_reducer_wait. */
+    /* The last array is ready when the pass is about to end: the last piece is
+     * left to oar_reducer_wait. */
     int ends_there;
 } oari_reducer_owner;
 
@@ -68,7 +80,7 @@ struct oar_reducer {
     size_t flags_at; /* in the last bucket: one number for each array */
     int *came;       /* arrays in the order they got ready */
     int ready;       /* how many have, in this pass */
-    int begun;       /* buckets that are on their way */
+    int begun;       /* buckets that are on their way as a whole */
     double weight;
     int64_t passes;
     oar_reducer_stats stats; /* of the pass under way, then of the last */
@@ -105,7 +117,16 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_reducer_opts *opts, int scatter,
                              oar_reducer **reducer);
 
-/* Begins the buckets that are not under way yet: what is not ready counts as
+/* The first `elements` of an array that lives in its bucket are written, and
+ * will not change: their pieces may begin. The array gets ready later in the
+ * pass, unless that is given up. */
+oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements);
+
+/* How many elements of the array end the next piece, if `elements` are written;
+ * all of them if there are no more pieces. */
+size_t oari_reducer_next_part(const oar_reducer *r, int array, size_t elements);
+
+/* Begins what is not under way yet: what is not ready counts as
  * zero. From here on all ranks have posted the same. */
 oar_status oari_reducer_begin_rest(oar_reducer *r);
 

@@ -16,6 +16,7 @@ struct oar_hook {
     oari_hooks *list;
     oar_hook *previous, *next;
     oari_hook_fn fn;
+    oari_hook_fn part; /* of gradients: or NULL */
     void *arg;
 };
 
