@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* N ranks train what one process trains on the joined batch: linear layers, a
  * CNN with synchronised batch norm, a GPT; by SGD, momentum and AdamW; in f32
- * and f64; with one bucket and with many, with accumulation, and with last
- * batches of an epoch that are smaller and dealt unevenly, by a weighted mean.
+ * and f64; with one bucket and with many, large gradients in pieces; with
+ * accumulation, and with last batches of an epoch that are smaller and dealt
+ * unevenly, by a weighted mean.
  * All parameters after twenty steps, and after every step the same bits on all
  * ranks.
  *
@@ -15,6 +16,9 @@
 #include <string.h>
 
 #include <oarsong/oarsong.h>
+
+#include "dist/ddp.h"
+#include "support/overlap.h"
 
 enum {
     BATCH = 42,
@@ -281,6 +285,25 @@ static oar_status as_one(const truth *t, oar_group *g, const oar_module *net,
     return OAR_OK;
 }
 
+/* A gradient that is larger than a bucket. */
+static int has_large(const truth *t)
+{
+    return t->many &&
+           (t->model == MLP || (t->model == BROAD_MLP && t->dtype == OAR_F64));
+}
+
+/* That one gradient is reduced in. */
+static int most_pieces(oar_module *wrapped)
+{
+    const oar_reducer *r = ((oari_ddp *)oar_module_self(wrapped))->reducer;
+    int most = 0;
+
+    for (int i = 0; i < r->buckets; i++)
+        if (r->bucket[i].pieces > most)
+            most = r->bucket[i].pieces;
+    return most;
+}
+
 static oar_status train_rank(oar_group *g, void *arg)
 {
     const truth *t = arg;
@@ -294,6 +317,8 @@ static oar_status train_rank(oar_group *g, void *arg)
     o.accumulate = t->accumulate;
     o.weighted = needs_weights(t, place[1]);
     o.check_every = 1; /* bitwise the same on all ranks, after every step */
+    if (t->many)
+        overlap(g);
     CHECK_OK(make_net(t, 3 + (uint64_t)place[0], &net));
     if (t->model == CNN)
         CHECK_OK(oar_sync_batch_norm_convert(net, g, NULL));
@@ -304,6 +329,7 @@ static oar_status train_rank(oar_group *g, void *arg)
     CHECK_OK(oar_ddp_read_stats(net, &stats));
     CHECK(stats.passes == STEPS && stats.copied_bytes == 0);
     CHECK(t->many ? stats.buckets > 1 : stats.buckets == 1);
+    CHECK(most_pieces(net) > 1 || !has_large(t));
     oar_module_release(net);
     return OAR_OK;
 }

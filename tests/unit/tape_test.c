@@ -547,6 +547,146 @@ static void hooks_of_weights_run_in_the_weights_half(void **state)
     oar_tensor_release(x);
 }
 
+/* ---- gradients in parts -------------------------------------------------- */
+
+enum { TALL = 40, THIN = 7, STEP = 50 };
+
+/* Hears of parts, and keeps what was there at the last one. */
+typedef struct listener {
+    const float *final; /* what the gradient will be, or NULL */
+    int parts, whole;
+    int64_t last;
+    oar_status ends;
+} listener;
+
+static oar_status hear_part(oar_tensor *leaf, const oar_tensor *grad,
+                            int64_t done, int64_t *next, void *arg)
+{
+    listener *l = arg;
+
+    assert_int_equal(*next, oar_tensor_count(leaf));
+    assert_true(l->parts == 0 ? done == 0 : done > l->last);
+    assert_int_equal(l->whole, 0);
+    if (l->final != NULL)
+        assert_memory_equal(oar_tensor_const_data(grad), l->final,
+                            (size_t)done * sizeof *l->final);
+    l->last = done;
+    l->parts++;
+    *next = done + STEP;
+    return done > 0 ? l->ends : OAR_OK;
+}
+
+static oar_status hear_whole(oar_tensor *leaf, void *arg)
+{
+    ((listener *)arg)->whole++;
+    return OAR_OK;
+}
+
+/* w is used as often as said; its gradient is added to what is there. */
+static oar_status use_weight(oar_tape *tape, oar_tensor *w, int times)
+{
+    oar_tensor *x = oar_uniform(tape, OAR_F32, OAR_SHAPE(5, THIN), 3, -1, 1);
+    oar_tensor *root[2];
+    oar_status status;
+
+    for (int i = 0; i < times; i++)
+        root[i] = oar_linear(tape, oar_scale(tape, x, i + 1), w, NULL);
+    status = oar_backward_from(tape, times, root, NULL);
+    oar_tape_reset(tape);
+    return status;
+}
+
+/* Its gradient after `passes`, with nobody listening. */
+static void gradient_of(oar_tensor *w, int times, int passes, float *to)
+{
+    oar_tape *tape = new_tape();
+
+    oar_tensor_clear_grad(w);
+    for (int i = 0; i < passes; i++)
+        OK(use_weight(tape, w, times));
+    OK(oar_tensor_read(oar_tensor_grad(w), OAR_F32, to));
+    oar_tensor_clear_grad(w);
+    oar_tape_destroy(tape);
+}
+
+static void parts_of_a_gradient_are_told_once_they_are_final(void **state)
+{
+    oar_tensor *w = leaf_of(OAR_SHAPE(TALL, THIN), 1);
+    float final[TALL * THIN];
+    oar_hook *hook;
+
+    for (int times = 1; times < 3; times++)
+        for (int passes = 1; passes < 3; passes++) {
+            oar_tape *tape = new_tape();
+            listener l = { .final = NULL };
+
+            gradient_of(w, times, passes, final);
+            if (passes == 2) /* the second adds to the first */
+                OK(use_weight(tape, w, times));
+            l.final = final;
+            OK(oar_tensor_on_grad_parts(w, hear_whole, hear_part, &l, &hook));
+            OK(use_weight(tape, w, times));
+            /* rows 0, 16, 32, all */
+            assert_int_equal(l.parts, 4);
+            assert_int_equal(l.last, TALL * THIN);
+            assert_int_equal(l.whole, 1);
+            oar_hook_remove(hook);
+            oar_tape_destroy(tape);
+        }
+    oar_tensor_release(w);
+}
+
+static void only_the_first_hook_hears_of_parts(void **state)
+{
+    oar_tape *tape = new_tape();
+    oar_tensor *w = leaf_of(OAR_SHAPE(TALL, THIN), 1);
+    listener first = { .final = NULL }, second = { .final = NULL };
+    oar_hook *hook[2];
+
+    OK(oar_tensor_on_grad(w, hear_whole, &first, &hook[0]));
+    OK(oar_tensor_on_grad_parts(w, hear_whole, hear_part, &second, &hook[1]));
+    OK(use_weight(tape, w, 1));
+    assert_int_equal(first.whole + second.whole, 2);
+    assert_int_equal(second.parts, 0);
+    oar_hook_remove(hook[0]);
+    second.whole = 0;
+    OK(use_weight(tape, w, 1));
+    assert_int_equal(second.parts, 4);
+    second = (listener){ .ends = OAR_E_PEER };
+    assert_int_equal(use_weight(tape, w, 1), OAR_E_PEER);
+    assert_int_equal(second.parts, 2);
+    assert_int_equal(second.whole, 0);
+    assert_int_equal(oar_tensor_on_grad_parts(w, NULL, hear_part, NULL, NULL),
+                     OAR_E_ARG);
+    oar_hook_remove(hook[1]);
+    oar_tape_destroy(tape);
+    oar_tensor_release(w);
+}
+
+static void parts_are_not_told_while_replaying(void **state)
+{
+    oar_tape *tape = new_tape();
+    oar_tensor *x = oar_uniform(NULL, OAR_F32, OAR_SHAPE(5, THIN), 3, -1, 1);
+    listener l = { .final = NULL };
+    oar_module *layer;
+    oar_hook *hook;
+
+    OK(oar_linear_create(THIN, TALL, 1, NULL, &layer));
+    OK(oar_tensor_on_grad_parts(oar_module_param(layer, 0), hear_whole,
+                                hear_part, &l, &hook));
+    OK(oar_backward(tape, oar_sum(tape, oar_recompute(tape, layer, x))));
+    assert_int_equal(l.parts, 0);
+    assert_int_equal(l.whole, 1);
+    oar_tape_reset(tape);
+    l.whole = 0;
+    OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, layer, x))));
+    assert_int_equal(l.parts, 4);
+    oar_hook_remove(hook);
+    oar_tape_destroy(tape);
+    oar_module_release(layer);
+    oar_tensor_release(x);
+}
+
 static void an_input_shares_its_values_storage_and_is_a_float(void **state)
 {
     oar_tape *tape = new_tape();
@@ -742,6 +882,9 @@ int main(void)
         cmocka_unit_test(several_roots_and_seeds_add_up),
         cmocka_unit_test(the_two_halves_leave_bitwise_what_the_whole_leaves),
         cmocka_unit_test(hooks_of_weights_run_in_the_weights_half),
+        cmocka_unit_test(parts_of_a_gradient_are_told_once_they_are_final),
+        cmocka_unit_test(only_the_first_hook_hears_of_parts),
+        cmocka_unit_test(parts_are_not_told_while_replaying),
         cmocka_unit_test(an_input_shares_its_values_storage_and_is_a_float),
         cmocka_unit_test(a_weight_may_be_away_between_forward_and_backward),
         cmocka_unit_test(backward_gives_back_what_was_saved),
