@@ -158,7 +158,7 @@ static oar_status gradient_part(oar_tensor *leaf, const oar_tensor *grad,
     if (d->pass == OARI_PASS_LOCAL ||
         oar_tensor_const_data(grad) != oar_tensor_const_data(s->home))
         return OAR_OK;
-    *next = (int64_t)oari_reducer_next_part(d->reducer, s->index, (size_t)done);
+    *next = (int64_t)oari_pieces_next(d->reducer, s->index, (size_t)done);
     return done > 0
                ? oari_reducer_part_ready(d->reducer, s->index, (size_t)done)
                : OAR_OK;

@@ -2,8 +2,7 @@
 /* reducer: a pass over the buckets.
  *
  * A bucket is reduced as soon as the last of its arrays is ready, but never
- * before the bucket in front of it: so all ranks post in the same order,
- * whatever order their arrays come in. A large array's bucket goes in pieces,
+ * before the bucket in front of it. A large array's goes in pieces (piece.c),
  * each as soon as its elements are said to be there; on a rank that says
  * nothing of parts, all of them when the array is ready.
  */
@@ -15,156 +14,6 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
-
-static size_t bytes_of(const oar_span *span)
-{
-    return span->count * oar_dtype_size(span->dtype);
-}
-
-/* ---- one bucket, one piece ----------------------------------------------- */
-
-static void note_done(void *arg, oar_status status)
-{
-    atomic_store(&((oari_piece *)arg)->done_ns, oari_now_ns());
-}
-
-/* An array that is not ready is zero, unless its owner has numbers for it. */
-static oar_status fill_absent(oar_reducer *r, int array)
-{
-    oar_status status = OAR_OK;
-    oar_span place = oari_bucket_place(r, array);
-
-    r->slot[array].given = r->owner.absent != NULL &&
-                           r->owner.absent(r->owner.arg, array, &status);
-    if (status == OAR_OK && !r->slot[array].given && place.count != 0)
-        memset(place.data, 0, bytes_of(&place));
-    return status;
-}
-
-static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
-{
-    for (int i = 0; i < b->is.arrays; i++) {
-        oari_slot *s = &r->slot[b->is.array[i]];
-
-        if (b->told > 0)
-            s->given = 1;
-        else if (!s->ready)
-            OARI_TRY(fill_absent(r, b->is.array[i]));
-    }
-    return OAR_OK;
-}
-
-/* Before its first piece goes. */
-static oar_status open_bucket(oar_reducer *r, oari_bucket *b)
-{
-    b->is.weighted = r->opts.weighted;
-    b->is.canonical = r->opts.canonical;
-    b->is.weight = r->weight;
-    return fill_bucket(r, b);
-}
-
-/* The flags of all arrays are known when the last bucket goes. */
-static oar_status post_flags(oar_reducer *r, oar_work **work)
-{
-    return oar_all_reduce(
-        r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32), OAR_MAX,
-        OAR_OPTS(oar_call_opts, .label = "used gradients"), work);
-}
-
-static oar_status scatter(oar_reducer *r, const oari_bucket *b, oar_work **work)
-{
-    oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
-    int beside = work != NULL || oar_group_overlaps(r->group);
-
-    if (b->is.index == r->buckets - 1)
-        OARI_TRY(post_flags(r, beside ? &r->flags_work : NULL));
-    return oar_reduce_scatter(
-        r->group, b->is.data, mine, oari_bucket_op(&b->is),
-        OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
-                 .canonical = b->is.canonical),
-        work);
-}
-
-static oar_span span_of(const oari_bucket *b, const oari_piece *p)
-{
-    const oar_span *data = &b->is.data;
-
-    return oar_span_of((unsigned char *)data->data +
-                           p->first * oar_dtype_size(data->dtype),
-                       p->end - p->first, data->dtype);
-}
-
-/* now: the caller waits anyway, so it may as well do the work itself, and the
- * engine's thread is not woken. */
-static oar_status post(oar_reducer *r, const oari_bucket *b, oari_piece *p,
-                       int now)
-{
-    oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &p->work;
-
-    if (r->scatter)
-        return scatter(r, b, work);
-    if (r->hook.start != NULL)
-        return r->hook.start(r->hook.arg, r->group, &b->is, &p->work);
-    return oar_all_reduce(r->group, span_of(b, p), oari_bucket_op(&b->is),
-                          OAR_OPTS(oar_call_opts, .label = "gradients",
-                                   .weight = b->is.weight,
-                                   .canonical = b->is.canonical),
-                          work);
-}
-
-static int is_last_piece(const oar_reducer *r)
-{
-    const oari_bucket *b = &r->bucket[r->begun];
-
-    return r->begun == r->buckets - 1 && b->begun == b->pieces - 1;
-}
-
-static oar_status watch(oari_piece *p)
-{
-    if (p->work != NULL)
-        return oar_work_then(p->work, note_done, p);
-    note_done(p, OAR_OK);
-    return OAR_OK;
-}
-
-static oar_status begin_piece(oar_reducer *r, int now)
-{
-    oari_bucket *b = &r->bucket[r->begun];
-    oari_piece *p = &b->piece[b->begun];
-    oar_span data = span_of(b, p);
-
-    if (b->begun == 0)
-        OARI_TRY(open_bucket(r, b));
-    if (is_last_piece(r))
-        oari_flags_write(r);
-    p->started_ns = oari_now_ns();
-    atomic_store(&p->done_ns, 0);
-    OARI_TRY(post(r, b, p, now));
-    b->begun++;
-    r->begun += b->begun == b->pieces;
-    r->stats.reduced_bytes += bytes_of(&data);
-    return watch(p);
-}
-
-/* The last piece has everybody's flags in it: it waits for all arrays. */
-static int may_begin(const oar_reducer *r)
-{
-    const oari_bucket *b = &r->bucket[r->begun];
-
-    if (is_last_piece(r) && r->owner.ends_there)
-        return 0;
-    if (b->ready >= b->expected)
-        return 1;
-    return b->told > 0 && b->piece[b->begun].end <= b->told &&
-           !is_last_piece(r);
-}
-
-static oar_status begin_ready(oar_reducer *r)
-{
-    while (r->begun < r->buckets && may_begin(r))
-        OARI_TRY(begin_piece(r, 0));
-    return OAR_OK;
-}
 
 /* ---- a pass -------------------------------------------------------------- */
 
@@ -178,6 +27,8 @@ static void begin_pass(oar_reducer *r)
 
 static oar_status check_array(const oar_reducer *r, int array)
 {
+    const oari_bucket *b;
+
     if (r == NULL)
         return oari_fail(OAR_E_ARG, "reducer_ready without a reducer");
     if (array < 0 || array >= r->arrays)
@@ -186,8 +37,8 @@ static oar_status check_array(const oar_reducer *r, int array)
     if (r->slot[array].ready)
         return oari_fail(OAR_E_STATE, "array %d is ready twice in one pass",
                          array);
-    if (r->slot[array].bucket < r->begun &&
-        r->bucket[r->slot[array].bucket].told == 0)
+    b = &r->bucket[r->slot[array].bucket];
+    if (b->begun > 0 && b->told == 0)
         return oari_fail(OAR_E_STATE,
                          "array %d is ready, but was not in the first pass, "
                          "and the graph is said to be static",
@@ -205,13 +56,13 @@ oar_status oar_reducer_ready(oar_reducer *reducer, int array)
     s = &reducer->slot[array];
     if (s->array.data != NULL) {
         place = oari_bucket_place(reducer, array);
-        memcpy(place.data, s->array.data, bytes_of(&place));
-        reducer->stats.copied_bytes += bytes_of(&place);
+        memcpy(place.data, s->array.data, oari_bytes_of(&place));
+        reducer->stats.copied_bytes += oari_bytes_of(&place);
     }
     s->ready = s->given = 1;
     reducer->came[reducer->ready++] = array;
     reducer->bucket[s->bucket].ready += !s->skipped;
-    return begin_ready(reducer);
+    return oari_pieces_begin(reducer);
 }
 
 oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements)
@@ -223,67 +74,7 @@ oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements)
         return OAR_OK;
     begin_pass(r);
     b->told = elements < s->array.count ? elements : b->is.data.count;
-    return begin_ready(r);
-}
-
-size_t oari_reducer_next_part(const oar_reducer *r, int array, size_t elements)
-{
-    const oari_slot *s = &r->slot[array];
-    const oari_bucket *b = &r->bucket[s->bucket];
-
-    for (int i = 0; i < b->pieces - 1; i++)
-        if (b->piece[i].end > elements && b->piece[i].end < s->array.count)
-            return b->piece[i].end;
-    return s->array.count;
-}
-
-static oar_status wait_for_pieces(const oari_bucket *b)
-{
-    for (int i = 0; i < b->begun; i++)
-        if (b->piece[i].work != NULL)
-            OARI_TRY(oar_work_wait(b->piece[i].work));
-    return OAR_OK;
-}
-
-/* Waits for all and lets hooks finish; the first failure counts. */
-static oar_status wait_for_all(oar_reducer *r)
-{
-    oar_status status = OAR_OK;
-
-    if (r->flags_work != NULL)
-        status = oar_work_wait(r->flags_work);
-    for (int i = 0; i < r->begun && status == OAR_OK; i++) {
-        oari_bucket *b = &r->bucket[i];
-        status = wait_for_pieces(b);
-        if (status == OAR_OK && r->hook.finish != NULL) {
-            status = r->hook.finish(r->hook.arg, r->group, &b->is);
-            note_done(b->piece, status);
-        }
-    }
-    return status;
-}
-
-/* What a piece adds to the time that ended at *end. */
-static int64_t time_beyond(const oari_piece *p, int64_t *end)
-{
-    int64_t from = p->started_ns > *end ? p->started_ns : *end;
-    int64_t to = atomic_load(&p->done_ns);
-
-    if (to <= from)
-        return 0;
-    *end = to;
-    return to - from;
-}
-
-/* How long at least one piece was under way. */
-static double time_under_way(const oar_reducer *r)
-{
-    int64_t sum = 0, end = 0;
-
-    for (int i = 0; i < r->begun; i++)
-        for (int k = 0; k < r->bucket[i].begun; k++)
-            sum += time_beyond(&r->bucket[i].piece[k], &end);
-    return (double)sum * 1e-9;
+    return oari_pieces_begin(r);
 }
 
 static void copy_out(oar_reducer *r)
@@ -292,8 +83,8 @@ static void copy_out(oar_reducer *r)
         oar_span place = oari_bucket_place(r, i);
         if (r->slot[i].array.data == NULL || place.count == 0)
             continue;
-        memcpy(r->slot[i].array.data, place.data, bytes_of(&place));
-        r->stats.copied_bytes += bytes_of(&place);
+        memcpy(r->slot[i].array.data, place.data, oari_bytes_of(&place));
+        r->stats.copied_bytes += oari_bytes_of(&place);
     }
 }
 
@@ -353,7 +144,7 @@ static void move_numbers(const oar_reducer *r, const oari_slot *from,
             memcpy(to.data,
                    (unsigned char *)data->data +
                        from[i].at * oar_dtype_size(data->dtype),
-                   bytes_of(&to));
+                   oari_bytes_of(&to));
     }
 }
 
@@ -407,9 +198,9 @@ static oar_status learn_from_first(oar_reducer *r)
 
 static oar_status end_pass(oar_reducer *r, int64_t since)
 {
-    OARI_TRY(wait_for_all(r));
+    OARI_TRY(oari_pieces_wait(r));
     r->stats.exposed_s = (double)(oari_now_ns() - since) * 1e-9;
-    r->stats.communication_s = time_under_way(r);
+    r->stats.communication_s = oari_pieces_time(r);
     if (r->stats.exposed_s > r->stats.communication_s)
         r->stats.exposed_s = r->stats.communication_s;
     oari_flags_read(r);
@@ -424,9 +215,7 @@ oar_status oari_reducer_begin_rest(oar_reducer *r)
     if (r->arrays == 0)
         return OAR_OK;
     begin_pass(r);
-    while (r->begun < r->buckets)
-        OARI_TRY(begin_piece(r, is_last_piece(r)));
-    return OAR_OK;
+    return oari_pieces_begin_rest(r);
 }
 
 oar_status oar_reducer_wait(oar_reducer *reducer)

@@ -3,6 +3,7 @@
  * stand on it.
  *
  *   bucket.c   which array lies where
+ *   piece.c    what is posted, and when
  *   reducer.c  a pass: ready, reduce, wait
  */
 #ifndef OARI_DIST_REDUCER_H
@@ -49,6 +50,11 @@ typedef struct oari_slot {
 static inline oar_op oari_bucket_op(const oar_bucket *bucket)
 {
     return bucket->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
+}
+
+static inline size_t oari_bytes_of(const oar_span *span)
+{
+    return span->count * oar_dtype_size(span->dtype);
 }
 
 /* What whoever stands on a reducer adds. All may be NULL. */
@@ -109,6 +115,22 @@ oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank);
 void oari_flags_write(oar_reducer *r);
 void oari_flags_read(oar_reducer *r);
 
+/* ---- piece.c ------------------------------------------------------------- */
+
+/* Begins what may go: its numbers are there, and all before it has gone. */
+oar_status oari_pieces_begin(oar_reducer *r);
+/* Begins all the rest: what is not ready counts as zero. */
+oar_status oari_pieces_begin_rest(oar_reducer *r);
+
+/* Waits for all and lets hooks finish; the first failure counts. */
+oar_status oari_pieces_wait(oar_reducer *r);
+/* How long at least one was under way, in seconds. */
+double oari_pieces_time(const oar_reducer *r);
+
+/* How many elements of the array end the next piece, if `elements` are written;
+ * all of them if there are no more pieces. */
+size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements);
+
 /* ---- reducer.c ----------------------------------------------------------- */
 
 /* As oar_reducer_create; scatter: every rank gets only its slices. */
@@ -121,10 +143,6 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
  * will not change: their pieces may begin. The array gets ready later in the
  * pass, unless that is given up. */
 oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements);
-
-/* How many elements of the array end the next piece, if `elements` are written;
- * all of them if there are no more pieces. */
-size_t oari_reducer_next_part(const oar_reducer *r, int array, size_t elements);
 
 /* Begins what is not under way yet: what is not ready counts as
  * zero. From here on all ranks have posted the same. */

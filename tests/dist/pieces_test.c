@@ -80,11 +80,11 @@ static oar_status cover_the_bucket(oar_group *g, void *arg)
         CHECK(b->piece[i].first * sizeof(float) % 64 == 0);
         CHECK(b->piece[i].end > b->piece[i].first);
     }
-    CHECK(oari_reducer_next_part(r, 1, 0) == b->piece[0].end);
-    CHECK(oari_reducer_next_part(r, 1, b->piece[0].end) == b->piece[1].end);
-    CHECK(oari_reducer_next_part(r, 1, LARGE - 1) == LARGE);
+    CHECK(oari_pieces_next(r, 1, 0) == b->piece[0].end);
+    CHECK(oari_pieces_next(r, 1, b->piece[0].end) == b->piece[1].end);
+    CHECK(oari_pieces_next(r, 1, LARGE - 1) == LARGE);
     CHECK(r->bucket[0].pieces == 1);
-    CHECK(oari_reducer_next_part(r, 2, 0) == SMALL);
+    CHECK(oari_pieces_next(r, 2, 0) == SMALL);
     oar_reducer_destroy(r);
     return OAR_OK;
 }
@@ -247,6 +247,36 @@ static void the_last_piece_waits_for_the_flags(void **state)
 {
     for (int ends_there = 0; ends_there < 2; ends_there++)
         ranks_all(2, large_one_is_last, &ends_there);
+}
+
+/* Its first pieces are on their way as soon as it is their turn. */
+static oar_status new_in_a_static_graph(oar_group *g, void *arg)
+{
+    oar_span array[2] = { oar_span_of(NULL, LARGE, OAR_F32),
+                          oar_span_of(NULL, SMALL, OAR_F32) };
+    oar_reducer_opts o = oar_reducer_opts_init();
+    oar_reducer *r;
+
+    overlap(g);
+    o.bucket_bytes = BUCKET;
+    o.static_graph = 1;
+    CHECK_OK(oar_reducer_create(g, 2, array, &o, &r));
+    r->owner.ends_there = 1;
+    for (int pass = 0; pass < 2; pass++) {
+        CHECK_OK(oar_reducer_ready(r, 1));
+        CHECK(r->bucket[1].begun == pass * (r->bucket[1].pieces - 1));
+        CHECK_OK(oari_reducer_part_ready(r, 0, pass * HALF));
+        CHECK(pass == 0 || oar_reducer_ready(r, 0) == OAR_E_STATE);
+        CHECK_OK(oar_reducer_wait(r));
+        CHECK(!oar_reducer_used(r, 0) && oar_reducer_used(r, 1));
+    }
+    oar_reducer_destroy(r);
+    return OAR_OK;
+}
+
+static void a_large_array_that_a_static_graph_had_not_is_refused(void **state)
+{
+    ranks_all(2, new_in_a_static_graph, NULL);
 }
 
 static oar_status given_up(oar_group *g, void *arg)
@@ -428,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_half_is_reduced_before_the_other_is_written),
         cmocka_unit_test(ranks_that_tell_of_parts_meet_ranks_that_do_not),
         cmocka_unit_test(the_last_piece_waits_for_the_flags),
+        cmocka_unit_test(a_large_array_that_a_static_graph_had_not_is_refused),
         cmocka_unit_test(a_pass_that_is_given_up_leaves_the_next_alone),
         cmocka_unit_test(arrays_of_the_callers_go_in_pieces_too),
         cmocka_unit_test(backward_tells_of_parts_in_passes_that_reduce),
