@@ -2,19 +2,32 @@
 /* gpu_floor: what one GPU's memory and its way to the host can do, which is the
  * bound of what `bench/gpu` measures.
  *
- *     gpu_floor [MIB]
+ *     gpu_floor [MIB [PROCESSES [sums]]]
  *
  * Prints four lines, NAME GB/s: device_copy (bytes read and bytes written both
  * count), host_down, host_up, and host_both (the bytes of one direction while
- * both go at once). Each is the best of some rounds.
+ * both go at once). Each is the best of some rounds. With PROCESSES, only
+ * host_both: of all of them together, for half a second, a few copies of MIB
+ * under way in each. With sums each adds up beside them as much as its share of
+ * an all_reduce of PROCESSES ranks is.
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <oarsong/oarsong.h>
 
-enum { ROUNDS = 12, PIECES = 4 /* copies in a round */ };
+enum {
+    ROUNDS = 12,
+    PIECES = 4, /* copies in a round */
+    WINDOW_US = 500000,
+    BLOCK = 2048 /* elements that stay in the first cache */
+};
 
 typedef struct floor_bench {
     oar_device gpu, host;
@@ -105,23 +118,110 @@ static oar_status prepare(floor_bench *b)
     return OAR_OK;
 }
 
-int main(int argc, char **argv)
-{
-    long mib = argc > 1 ? strtol(argv[1], NULL, 10) : 256;
-    floor_bench b = { .gpu = oar_device_current(),
-                      .host = oar_device_of(OAR_CPU, 0) };
+/* ---- several processes --------------------------------------------------- */
 
-    if (argc > 2 || mib < 1 || mib > 1 << 16) {
-        fprintf(stderr, "gpu_floor [MIB]\n");
-        return 2;
+typedef struct together {
+    _Atomic int here, failed;
+    _Atomic long copies;
+    int sums;
+} together;
+
+/* As many sources as ranks, a share of a piece each. */
+static void add_up(const floor_bench *b, int ranks)
+{
+    size_t share = b->bytes / sizeof(float) / (size_t)ranks;
+    const float *from = b->down;
+    float *to = b->up;
+
+    for (size_t at = 0; at < share; at += BLOCK) {
+        size_t end = share - at < BLOCK ? share : at + BLOCK;
+
+        for (size_t i = at; i < end; i++)
+            to[i] = from[i];
+        for (int r = 1; r < ranks; r++)
+            for (size_t i = at; i < end; i++)
+                to[i] += from[(size_t)r * share + i];
     }
-    b.bytes = (size_t)mib << 20;
-    if (prepare(&b) == OAR_OK &&
-        measure(&b, "device_copy", copy_there, 2) == OAR_OK &&
-        measure(&b, "host_down", copy_down, 1) == OAR_OK &&
-        measure(&b, "host_up", copy_up, 1) == OAR_OK &&
-        measure(&b, "host_both", copy_both, 1) == OAR_OK)
+}
+
+static oar_status copy_for_a_while(const floor_bench *b, together *t, int all)
+{
+    oar_status status = OAR_OK;
+    double start;
+
+    atomic_fetch_add(&t->here, 1);
+    while (atomic_load(&t->here) < all && !atomic_load(&t->failed))
+        ;
+    for (start = now_us(); now_us() - start < WINDOW_US;) {
+        for (int i = 0; i < PIECES && status == OAR_OK; i++)
+            status = copy_both(b);
+        for (int i = 0; i < PIECES && t->sums; i++)
+            add_up(b, all);
+        if (status == OAR_OK)
+            status = wait_all(b);
+        if (status != OAR_OK)
+            return status;
+        atomic_fetch_add(&t->copies, PIECES);
+    }
+    return OAR_OK;
+}
+
+static int run_one(floor_bench *b, together *t, int all)
+{
+    b->gpu = oar_device_current();
+    if (prepare(b) == OAR_OK && copy_for_a_while(b, t, all) == OAR_OK)
+        return 0;
+    atomic_store(&t->failed, 1);
+    fprintf(stderr, "gpu_floor: %s\n", oar_last_error_text());
+    return 1;
+}
+
+static int run_together(floor_bench *b, int all, int sums)
+{
+    together *t = mmap(NULL, sizeof *t, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (t == MAP_FAILED)
+        return 1;
+    t->sums = sums;
+    for (int i = 0; i < all; i++)
+        if (fork() == 0)
+            _exit(run_one(b, t, all));
+    while (wait(NULL) > 0)
+        ;
+    printf("%-12s %10.2f\n", "host_both",
+           (double)atomic_load(&t->copies) * (double)b->bytes / WINDOW_US *
+               1e-3);
+    return atomic_load(&t->failed);
+}
+
+/* ---- one ----------------------------------------------------------------- */
+
+static int run_alone(floor_bench *b)
+{
+    b->gpu = oar_device_current();
+    if (prepare(b) == OAR_OK &&
+        measure(b, "device_copy", copy_there, 2) == OAR_OK &&
+        measure(b, "host_down", copy_down, 1) == OAR_OK &&
+        measure(b, "host_up", copy_up, 1) == OAR_OK &&
+        measure(b, "host_both", copy_both, 1) == OAR_OK)
         return 0;
     fprintf(stderr, "gpu_floor: %s\n", oar_last_error_text());
     return 1;
+}
+
+int main(int argc, char **argv)
+{
+    long mib = argc > 1 ? strtol(argv[1], NULL, 10) : 256;
+    long processes = argc > 2 ? strtol(argv[2], NULL, 10) : 0;
+    floor_bench b = { .host = oar_device_of(OAR_CPU, 0) };
+
+    if (argc > 4 || (argc == 4 && strcmp(argv[3], "sums") != 0) || mib < 1 ||
+        mib > 1 << 16 || processes < 0 || processes > 64) {
+        fprintf(stderr, "gpu_floor [MIB [PROCESSES [sums]]]\n");
+        return 2;
+    }
+    b.bytes = (size_t)mib << 20;
+    return processes > 0 ? run_together(&b, (int)processes, argc == 4)
+                         : run_alone(&b);
 }

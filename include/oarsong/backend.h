@@ -146,7 +146,8 @@ typedef struct oar_collective {
     void *stream;   /* the caller's */
     void *ready;    /* event: the buffers may be used once it has come; NULL:
                        at once */
-    void *finished; /* event to be recorded behind what was started */
+    void *finished; /* event to be recorded behind what was started; one that
+                       has come may be left as it is if all that is over */
     int canonical;  /* of an engine with OAR_CAN_ORDER: in the order of ranks */
 } oar_collective;
 

@@ -18,8 +18,9 @@
 #include "comm/dispute.h"
 
 enum {
-    YIELD_NS = 50000,        /* before going to sleep */
-    NAP_NS = 100000000,      /* longest sleep between two looks around */
+    YIELD_NS = 50000,       /* before going to sleep */
+    GPU_YIELD_NS = 2000000, /* the same where a GPU works, which wakes nobody */
+    NAP_NS = 100000000,     /* longest sleep between two looks around */
     SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
@@ -406,6 +407,12 @@ static void sleep_on_board(oar_group *g)
         oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
 }
 
+/* A nap takes a GPU's small operations several times. */
+static int64_t yield_ns(const oar_group *g)
+{
+    return g->engine.on_gpu != 0 && g->spin_ns != 0 ? GPU_YIELD_NS : YIELD_NS;
+}
+
 /* Nothing moved: spin on, yield, or sleep. The engine's thread sleeps at once
  * if it would keep a core from the threads that compute. */
 static void be_idle(oar_group *g, idle *i, int waited)
@@ -428,10 +435,10 @@ static void be_idle(oar_group *g, idle *i, int waited)
     if (now - i->since < spin)
         return;
     oari_drive_look(g);
-    if ((waited || g->spare) && now - i->since < spin + YIELD_NS)
+    if ((waited || g->spare) && now - i->since < spin + yield_ns(g))
         sched_yield();
     else if (g->engine.on_gpu != 0)
-        sleep_blind(); /* a GPU wakes nobody */
+        sleep_blind();
     else if (g->foreign.ops != NULL)
         oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
     else if (g->board != NULL)

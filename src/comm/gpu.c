@@ -139,47 +139,66 @@ oar_status oari_gpu_check(oar_group *group, oari_call *call)
 
 /* ---- events -------------------------------------------------------------- */
 
+/* Whether all on the caller's stream has run. The stream of old, NULL, may wait
+ * for others when something is put on it, so there nobody knows. */
+static int has_run(const oari_cuda *cu, const oari_call *call)
+{
+    return call->stream != NULL &&
+           cu->StreamQuery(call->stream) == OARI_CU_SUCCESS;
+}
+
+static oar_status mark_ready(const oari_cuda *cu, oari_call *call)
+{
+    if (call->ready == NULL)
+        OARI_TRY(oari_cuda_event_take(call->device, &call->ready));
+    return oari_cuda_check(cu->EventRecord(call->ready, call->stream),
+                           "mark the place of an operation on its stream");
+}
+
+static void forget(oari_call *call, void **event)
+{
+    if (*event != NULL)
+        oari_cuda_event_give(call->device, *event);
+    *event = NULL;
+}
+
+/* Where there is nothing to be behind, nothing is put on the device, which
+ * processes that share it would notice. */
 oar_status oari_gpu_mark(oar_work *work)
 {
     oari_call *call = &work->call;
     const oari_cuda *cu;
-    oar_status status;
+    oar_status status = OAR_OK;
 
-    if (call->ready == NULL)
-        OARI_TRY(oari_cuda_event_take(call->device, &call->ready));
     if (call->finished == NULL)
         OARI_TRY(oari_cuda_event_take(call->device, &call->finished));
     OARI_TRY(oari_cuda_enter(call->device, &cu));
-    status = oari_cuda_check(cu->EventRecord(call->ready, call->stream),
-                             "mark the place of an operation on its stream");
+    if (has_run(cu, call))
+        forget(call, &call->ready);
+    else
+        status = mark_ready(cu, call);
     oari_cuda_leave();
     return status;
 }
 
 void oari_gpu_unmark(oar_work *work)
 {
-    oari_call *call = &work->call;
-
-    if (call->ready != NULL)
-        oari_cuda_event_give(call->device, call->ready);
-    if (call->finished != NULL)
-        oari_cuda_event_give(call->device, call->finished);
-    call->ready = call->finished = NULL;
+    forget(&work->call, &work->call.ready);
+    forget(&work->call, &work->call.finished);
 }
 
 oar_status oari_gpu_follow(const oar_work *work, void *stream)
 {
     const oari_call *call = &work->call;
     const oari_cuda *cu;
-    oar_status status;
+    int result;
 
     OARI_TRY(oari_cuda_enter(call->device, &cu));
     if (stream == NULL)
         stream = oar_stream_current(oar_device_of(OAR_CUDA, call->device));
-    status = oari_cuda_check(cu->StreamWaitEvent(stream, call->finished, 0),
-                             "order a stream behind an operation");
+    result = cu->StreamWaitEvent(stream, call->finished, 0);
     oari_cuda_leave();
-    return status;
+    return oari_cuda_check(result, "order a stream behind an operation");
 }
 
 int oari_gpu_finished(const oar_work *work)

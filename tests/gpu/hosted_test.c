@@ -11,7 +11,7 @@
 #include "gpu/twin.h"
 
 /* Longest that a failure may take: 2 s where there is a core for each rank. */
-enum { BOUND_MS = 12000, COUNT = 20011, DIES = 1 };
+enum { BOUND_MS = 12000, COUNT = 70001, DIES = 1 };
 
 #define TRY_(condition) CREW_CHECK(c, rank, condition)
 #define OK(call)        TRY_((call) == OAR_OK)
@@ -112,6 +112,9 @@ static void what_goes_in_many_pieces_has_the_bits_of_the_host(void **state)
     setenv("OARSONG_GPU_FALLBACK_BYTES", "16384", 1);
     for (int ranks = 1; ranks <= 3; ranks++)
         run(ranks, goes_in_pieces, NULL, -1, "pieces");
+    setenv("OARSONG_GPU_FALLBACK_THREADS", "2", 1);
+    run(2, goes_in_pieces, NULL, -1, "pieces, sums by two threads");
+    unsetenv("OARSONG_GPU_FALLBACK_THREADS");
     unsetenv("OARSONG_GPU_FALLBACK_BYTES");
 }
 

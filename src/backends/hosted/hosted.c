@@ -17,7 +17,10 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { NAP_NS = 50000 /* between two looks at messages under way */ };
+enum {
+    NAP_NS = 50000,   /* between two looks at messages under way */
+    CORES_FOR_TWO = 8 /* a rank, before a second thread helps */
+};
 
 /* ---- jobs ---------------------------------------------------------------- */
 
@@ -128,6 +131,7 @@ static void *work(void *arg)
             begin(h, job);
         look_at_letters(h);
     }
+    hosted_sum_close(h);
     hosted_stage_close(h);
     return NULL;
 }
@@ -232,10 +236,22 @@ static oar_status make_inner(hosted *h, oar_group *outer)
     return status;
 }
 
+static oar_status read_settings(hosted *h)
+{
+    int64_t bytes = HOSTED_SLOT_BYTES;
+    int64_t threads = oari_cpus() >= CORES_FOR_TWO * h->ranks ? 2 : 1;
+
+    OARI_TRY(
+        oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
+    OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
+    h->slot_bytes = (size_t)bytes;
+    h->sum_threads = (int)threads;
+    return OAR_OK;
+}
+
 static oar_status open_engine(void *self, const oar_backend_env *env)
 {
     hosted *h = self;
-    int64_t bytes = HOSTED_SLOT_BYTES;
     int failed;
 
     h->rank = env->rank;
@@ -243,12 +259,13 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     h->device = -1;
     pthread_mutex_init(&h->lock, NULL);
     oari_cond_init(&h->changed);
-    OARI_TRY(
-        oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
-    h->slot_bytes = (size_t)bytes;
+    OARI_TRY(read_settings(h));
     h->count = oari_alloc((size_t)h->ranks, sizeof *h->count);
     h->other = oari_alloc((size_t)h->ranks, sizeof *h->other);
-    if (h->count == NULL || h->other == NULL)
+    h->near = oari_alloc((size_t)h->ranks, sizeof *h->near);
+    h->pinned = oari_alloc((size_t)h->ranks, 1);
+    if (h->count == NULL || h->other == NULL || h->near == NULL ||
+        h->pinned == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(make_inner(h, env->core->group));
     failed = pthread_create(&h->thread, NULL, work, h);
@@ -275,6 +292,8 @@ static void close_engine(void *self)
     oar_group_destroy(h->inner);
     oari_free(h->count);
     oari_free(h->other);
+    oari_free(h->near);
+    oari_free(h->pinned);
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
 }

@@ -15,15 +15,10 @@ static size_t bytes_of(const hosted_job *job)
 static oar_status bring_down(hosted *h, hosted_job *job)
 {
     hosted_slot *s = &h->slot[0];
-    const oari_cuda *cu;
-    int result;
 
     OARI_TRY(hosted_begin(h, &job->call));
     OARI_TRY(hosted_load(h, job->memory, job->call.out.data, bytes_of(job)));
-    OARI_TRY(oari_cuda_enter(h->device, &cu));
-    result = cu->EventRecord(s->loaded, h->down);
-    oari_cuda_leave();
-    OARI_TRY(oari_cuda_check(result, "mark a copy"));
+    OARI_TRY(hosted_record(h, s->loaded, h->down));
     return hosted_await(h, s->loaded);
 }
 

@@ -10,21 +10,7 @@
 #include "backends/hosted/hosted.h"
 #include "base/status.h"
 
-/* One side of the call. */
-typedef struct side {
-    unsigned char *data;
-    int parts;            /* 0: nothing here; 1: one part; else a row */
-    size_t each;          /* elements of a part, where they are all alike */
-    const size_t *counts; /* else; by rank */
-} side;
-
-typedef struct passage {
-    hosted *h;
-    const oar_collective *call;
-    side in, out;
-    size_t element, width; /* bytes; elements of a part in a piece */
-    size_t pieces;
-} passage;
+enum { AHEAD = 2 /* pieces that come down while one is combined */ };
 
 static int is_whole(oar_coll kind) /* without parts */
 {
@@ -32,25 +18,26 @@ static int is_whole(oar_coll kind) /* without parts */
            kind == OAR_COLL_REDUCE;
 }
 
-static size_t part_count(const side *s, int part)
+static size_t part_count(const hosted_side *s, int part)
 {
     return s->counts != NULL ? s->counts[part] : s->each;
 }
 
 /* ---- what there is to move ----------------------------------------------- */
 
-static side one_part(const oar_span *span)
+static hosted_side one_part(const oar_span *span)
 {
-    return (side){ span->data, span->data != NULL, span->count, NULL };
+    return (hosted_side){ span->data, span->data != NULL, span->count, NULL };
 }
 
-static side row_of(const oar_span *span, const size_t *counts, int ranks)
+static hosted_side row_of(const oar_span *span, const size_t *counts, int ranks)
 {
-    return (side){ span->data, span->data != NULL || counts != NULL ? ranks : 0,
-                   span->count / (size_t)ranks, counts };
+    return (hosted_side){ span->data,
+                          span->data != NULL || counts != NULL ? ranks : 0,
+                          span->count / (size_t)ranks, counts };
 }
 
-static void find_sides(passage *p)
+static void find_sides(hosted_passage *p)
 {
     const oar_collective *c = p->call;
     int ranks = p->h->ranks;
@@ -81,7 +68,7 @@ static void find_sides(passage *p)
         p->out.parts = 0;
 }
 
-static size_t longest(const side *s)
+static size_t longest(const hosted_side *s)
 {
     size_t most = 0;
 
@@ -92,7 +79,7 @@ static size_t longest(const side *s)
 }
 
 /* How many pieces: where not every rank knows every part, they ask. */
-static oar_status count_pieces(passage *p)
+static oar_status count_pieces(hosted_passage *p)
 {
     const oar_collective *c = p->call;
     size_t in = longest(&p->in), out = longest(&p->out);
@@ -111,8 +98,8 @@ static oar_status count_pieces(passage *p)
 
 /* ---- one piece ----------------------------------------------------------- */
 
-/* Elements of a part that are in a piece. */
-static size_t slice(const passage *p, const side *s, int part, size_t piece)
+size_t hosted_slice(const hosted_passage *p, const hosted_side *s, int part,
+                    size_t piece)
 {
     size_t count = part_count(s, part), first = piece * p->width;
     size_t left = count > first ? count - first : 0;
@@ -121,13 +108,13 @@ static size_t slice(const passage *p, const side *s, int part, size_t piece)
 }
 
 /* Moves a piece of one side between the device and its packed form. */
-static oar_status move(const passage *p, const side *s, size_t piece,
-                       unsigned char *packed, int up)
+static oar_status move(const hosted_passage *p, const hosted_side *s,
+                       size_t piece, unsigned char *packed, int up)
 {
     size_t before = 0, at = 0;
 
     for (int i = 0; i < s->parts; i++) {
-        size_t bytes = slice(p, s, i, piece) * p->element;
+        size_t bytes = hosted_slice(p, s, i, piece) * p->element;
         unsigned char *there =
             s->data + (before + piece * p->width) * p->element;
 
@@ -139,47 +126,46 @@ static oar_status move(const passage *p, const side *s, size_t piece,
     return OAR_OK;
 }
 
-static oar_status record(const passage *p, oari_cu_event event,
-                         oari_cu_stream stream)
+oar_status hosted_load_piece(hosted_passage *p, size_t piece, hosted_slot *s)
 {
-    const oari_cuda *cu;
-    int result;
-
-    OARI_TRY(oari_cuda_enter(p->h->device, &cu));
-    result = cu->EventRecord(event, stream);
-    oari_cuda_leave();
-    return oari_cuda_check(result, "mark a copy");
+    OARI_TRY(move(p, &p->in, piece, s->data, 0));
+    return hosted_record(p->h, s->loaded, p->h->down);
 }
 
-static oar_status load(passage *p, size_t piece)
+/* Two slots for a piece: its input, then its output. */
+static hosted_slot *pair_for(const hosted_passage *p, size_t piece)
 {
-    hosted_slot *s = &p->h->slot[piece % HOSTED_SLOTS];
+    return &p->h->slot[2 * (piece % (HOSTED_SLOTS / 2))];
+}
+
+static oar_status load(hosted_passage *p, size_t piece)
+{
+    hosted_slot *s = pair_for(p, piece);
 
     if (s->used)
         OARI_TRY(hosted_await(p->h, s->stored));
     s->used = 0;
-    OARI_TRY(move(p, &p->in, piece, s->in, 0));
-    return record(p, s->loaded, p->h->down);
+    return hosted_load_piece(p, piece, s);
 }
 
-static oar_span packed(const passage *p, const side *s, unsigned char *data,
-                       size_t piece, size_t *counts)
+static oar_span packed(const hosted_passage *p, const hosted_side *s,
+                       unsigned char *data, size_t piece, size_t *counts)
 {
     size_t total = 0;
 
     for (int i = 0; i < s->parts; i++)
-        total += counts[i] = slice(p, s, i, piece);
+        total += counts[i] = hosted_slice(p, s, i, piece);
     return oar_span_of(data, total, p->call->out.dtype);
 }
 
 /* The piece as the inner group does it. */
-static oar_status combine(passage *p, size_t piece, hosted_slot *s)
+static oar_status combine(hosted_passage *p, size_t piece, hosted_slot *s)
 {
     const oar_collective *c = p->call;
     oar_group *g = p->h->inner;
     size_t *ins = p->h->count, *outs = p->h->other;
-    oar_span in = packed(p, &p->in, s->in, piece, ins);
-    oar_span out = packed(p, &p->out, s->out, piece, outs);
+    oar_span in = packed(p, &p->in, s[0].data, piece, ins);
+    oar_span out = packed(p, &p->out, s[1].data, piece, outs);
     oar_call_opts o = oar_call_opts_init();
 
     o.timeout_ms = -1; /* the outer group watches */
@@ -208,33 +194,42 @@ static oar_status combine(passage *p, size_t piece, hosted_slot *s)
                      oar_coll_name(c->kind));
 }
 
-static oar_status pass(passage *p, size_t piece)
+static oar_status pass(hosted_passage *p, size_t piece)
 {
-    hosted_slot *s = &p->h->slot[piece % HOSTED_SLOTS];
+    hosted_slot *s = pair_for(p, piece);
     int in_place = p->call->kind == OAR_COLL_ALL_REDUCE;
 
     OARI_TRY(hosted_await(p->h, s->loaded));
     OARI_TRY(combine(p, piece, s));
-    OARI_TRY(move(p, &p->out, piece, in_place ? s->in : s->out, 1));
+    OARI_TRY(move(p, &p->out, piece, s[in_place ? 0 : 1].data, 1));
     s->used = 1;
-    return record(p, s->stored, p->h->up);
+    return hosted_record(p->h, s->stored, p->h->up);
+}
+
+/* By way of the inner group's own collectives. */
+static oar_status go_over_links(hosted_passage *p)
+{
+    for (size_t i = 0; i < p->pieces + AHEAD; i++) {
+        if (i < p->pieces)
+            OARI_TRY(load(p, i));
+        if (i >= AHEAD && i - AHEAD < p->pieces)
+            OARI_TRY(pass(p, i - AHEAD));
+    }
+    return OAR_OK;
 }
 
 oar_status hosted_collective(hosted *h, const oar_collective *call)
 {
-    passage p = { .h = h, .call = call };
+    hosted_passage p = { .h = h, .call = call };
     size_t parts = is_whole(call->kind) ? 1 : (size_t)h->ranks;
 
     p.element = oar_dtype_size(call->out.dtype);
     p.width = h->slot_bytes / (parts * p.element);
     find_sides(&p);
     OARI_TRY(hosted_begin(h, call));
+    OARI_TRY(hosted_meet(h));
     OARI_TRY(count_pieces(&p));
-    for (size_t i = 0; i <= p.pieces && p.pieces != 0; i++) {
-        if (i < p.pieces)
-            OARI_TRY(load(&p, i));
-        if (i > 0)
-            OARI_TRY(pass(&p, i - 1));
-    }
+    OARI_TRY(hosted_goes_direct(h, call) ? hosted_direct(&p)
+                                         : go_over_links(&p));
     return hosted_finish(h, call);
 }

@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stage: pinned memory between a GPU and the ranks of this host, and the
  * copies. Two streams, so that one piece goes down while another goes up. The
- * memory is shared, so that peers combine straight from it. */
+ * memory is shared, so that peers combine straight from it, and pinned by all
+ * of them, so that their GPUs take straight from it. */
 #include <time.h>
 
 #include <oarsong/shared.h>
 
 #include "backends/hosted/hosted.h"
+#include "base/alloc.h"
 #include "base/status.h"
+#include "comm/board.h"
 
 enum { NAP_NS = 20000, SPINS = 2000 };
 
 /* ---- memory and streams -------------------------------------------------- */
 
-/* Memory for one side, registered with the driver for all its devices. */
-static oar_status pin(const oari_cuda *cu, size_t bytes, unsigned char **memory)
+enum { PORTABLE = 1, NON_BLOCKING = 1, ALREADY_REGISTERED = 712 };
+
+/* Memory for all slots, registered with the driver for all its devices. */
+static oar_status make_stage(const oari_cuda *cu, hosted *h)
 {
-    enum { PORTABLE = 1 };
+    size_t bytes = hosted_stage_bytes(h);
     void *made;
     oar_status status;
 
-    if (*memory != NULL)
+    if (h->stage != NULL)
         return OAR_OK;
     OARI_TRY(oar_shared_alloc(bytes, &made));
     status = oari_cuda_check(cu->MemHostRegister(made, bytes, PORTABLE),
@@ -29,42 +34,72 @@ static oar_status pin(const oari_cuda *cu, size_t bytes, unsigned char **memory)
         oar_shared_free(made);
         return status;
     }
-    *memory = made;
+    h->stage = made;
+    h->home = h->device;
+    for (int i = 0; i < HOSTED_SLOTS; i++)
+        h->slot[i].data = h->stage + (size_t)i * h->slot_bytes;
     return OAR_OK;
 }
 
-static void unpin(const oari_cuda *cu, unsigned char **memory)
+static oar_status make_stream(const oari_cuda *cu, oari_cu_stream *stream)
 {
-    if (*memory == NULL)
-        return;
-    cu->MemHostUnregister(*memory);
-    oar_shared_free(*memory);
-    *memory = NULL;
-}
-
-static oar_status open_slot(const oari_cuda *cu, hosted *h, hosted_slot *s)
-{
-    OARI_TRY(pin(cu, h->slot_bytes, &s->in));
-    OARI_TRY(pin(cu, h->slot_bytes, &s->out));
-    OARI_TRY(oari_cuda_event_take(h->device, &s->loaded));
-    return oari_cuda_event_take(h->device, &s->stored);
+    return oari_cuda_check(
+        cu->StreamCreateWithPriority(stream, NON_BLOCKING, 0),
+        "make a stream for the way through the host");
 }
 
 static oar_status open_all(const oari_cuda *cu, hosted *h)
 {
-    enum { NON_BLOCKING = 1 };
-
-    OARI_TRY(
-        oari_cuda_check(cu->StreamCreateWithPriority(&h->down, NON_BLOCKING, 0),
-                        "make a stream for the way through the host"));
-    OARI_TRY(
-        oari_cuda_check(cu->StreamCreateWithPriority(&h->up, NON_BLOCKING, 0),
-                        "make a stream for the way through the host"));
-    for (int i = 0; i < HOSTED_SLOTS; i++)
-        OARI_TRY(open_slot(cu, h, &h->slot[i]));
+    OARI_TRY(make_stage(cu, h));
+    OARI_TRY(make_stream(cu, &h->down));
+    OARI_TRY(make_stream(cu, &h->up));
+    for (int i = 0; i < HOSTED_SLOTS; i++) {
+        OARI_TRY(oari_cuda_event_take(h->device, &h->slot[i].loaded));
+        OARI_TRY(oari_cuda_event_take(h->device, &h->slot[i].stored));
+    }
     return OAR_OK;
 }
 
+static void close_stream(const oari_cuda *cu, oari_cu_stream *stream)
+{
+    if (*stream == NULL)
+        return;
+    cu->StreamSynchronize(*stream);
+    cu->StreamDestroy(*stream);
+    *stream = NULL;
+}
+
+static void close_slot(const hosted *h, hosted_slot *s)
+{
+    if (s->loaded != NULL)
+        oari_cuda_event_give(h->device, s->loaded);
+    if (s->stored != NULL)
+        oari_cuda_event_give(h->device, s->stored);
+    s->loaded = s->stored = NULL;
+    s->used = 0;
+}
+
+/* What is of one device. */
+static void close_streams(const oari_cuda *cu, hosted *h)
+{
+    close_stream(cu, &h->down);
+    close_stream(cu, &h->up);
+    for (int i = 0; i < HOSTED_SLOTS; i++)
+        close_slot(h, &h->slot[i]);
+}
+
+static void leave_device(hosted *h)
+{
+    const oari_cuda *cu;
+
+    if (h->device < 0 || oari_cuda_enter(h->device, &cu) != OAR_OK)
+        return;
+    close_streams(cu, h);
+    oari_cuda_leave();
+    h->device = -1;
+}
+
+/* The stage stays when the device is another one: peers have mapped it. */
 oar_status hosted_stage_open(hosted *h, int device)
 {
     const oari_cuda *cu;
@@ -72,7 +107,7 @@ oar_status hosted_stage_open(hosted *h, int device)
 
     if (h->device == device)
         return OAR_OK;
-    hosted_stage_close(h);
+    leave_device(h);
     OARI_TRY(oari_cuda_enter(device, &cu));
     h->device = device;
     status = open_all(cu, h);
@@ -80,42 +115,109 @@ oar_status hosted_stage_open(hosted *h, int device)
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
 
-        hosted_stage_close(h);
+        leave_device(h);
         return oari_fail_with(&why);
     }
     return OAR_OK;
-}
-
-static void close_slot(const oari_cuda *cu, hosted *h, hosted_slot *s)
-{
-    if (s->loaded != NULL)
-        oari_cuda_event_give(h->device, s->loaded);
-    if (s->stored != NULL)
-        oari_cuda_event_give(h->device, s->stored);
-    unpin(cu, &s->in);
-    unpin(cu, &s->out);
-    *s = (hosted_slot){ 0 };
 }
 
 void hosted_stage_close(hosted *h)
 {
     const oari_cuda *cu;
 
-    if (h->device < 0 || oari_cuda_enter(h->device, &cu) != OAR_OK)
+    leave_device(h);
+    if (h->stage == NULL || oari_cuda_enter(h->home, &cu) != OAR_OK)
         return;
-    if (h->down != NULL) {
-        cu->StreamSynchronize(h->down);
-        cu->StreamDestroy(h->down);
-    }
-    if (h->up != NULL) {
-        cu->StreamSynchronize(h->up);
-        cu->StreamDestroy(h->up);
-    }
-    for (int i = 0; i < HOSTED_SLOTS; i++)
-        close_slot(cu, h, &h->slot[i]);
+    for (int r = 0; r < h->ranks; r++)
+        if (h->pinned[r])
+            cu->MemHostUnregister(h->near[r]);
+    cu->MemHostUnregister(h->stage);
     oari_cuda_leave();
-    h->down = h->up = NULL;
-    h->device = -1;
+    oar_shared_free(h->stage);
+    h->stage = NULL;
+}
+
+/* ---- the others' stages -------------------------------------------------- */
+
+/* Ranks in one process find it registered. */
+static oar_status pin_near(const oari_cuda *cu, hosted *h, int rank)
+{
+    int result =
+        cu->MemHostRegister(h->near[rank], hosted_stage_bytes(h), PORTABLE);
+
+    if (result == ALREADY_REGISTERED)
+        return OAR_OK;
+    OARI_TRY(oari_cuda_check(result, "pin memory of a peer's"));
+    h->pinned[rank] = 1;
+    return OAR_OK;
+}
+
+static oar_status map_near(hosted *h, const oari_board *board,
+                           const uint64_t *place)
+{
+    const oari_cuda *cu;
+    oar_status status = OAR_OK;
+
+    OARI_TRY(oari_cuda_enter(h->device, &cu));
+    for (int r = 0; r < h->ranks && status == OAR_OK; r++) {
+        if (r == h->rank) {
+            h->near[r] = h->stage;
+            continue;
+        }
+        h->near[r] = board->ops->resolve(board->self, oari_board_rank(board, r),
+                                         place[r], hosted_stage_bytes(h));
+        status =
+            h->near[r] != NULL ? pin_near(cu, h, r) : oar_last_error()->status;
+    }
+    oari_cuda_leave();
+    return status;
+}
+
+static int all_placed(const hosted *h, const oari_board *board,
+                      const uint64_t *place)
+{
+    for (int r = 0; r < h->ranks; r++)
+        if (place[r] == 0 || oari_board_rank(board, r) < 0)
+            return 0;
+    return 1;
+}
+
+/* They are near if every rank has found every other's. */
+static oar_status find_near(hosted *h, uint64_t *place)
+{
+    const oari_board *board = h->inner->board;
+    oar_call_opts o = oar_call_opts_init();
+    int32_t found;
+
+    o.timeout_ms = -1;
+    if (board != NULL)
+        place[h->rank] =
+            board->ops->place(board->self, h->stage, hosted_stage_bytes(h));
+    OARI_TRY(oar_all_gather(h->inner, oar_span_of(&place[h->rank], 1, OAR_U64),
+                            oar_span_of(place, (size_t)h->ranks, OAR_U64), &o,
+                            NULL));
+    found = board != NULL && all_placed(h, board, place) &&
+            map_near(h, board, place) == OAR_OK;
+    OARI_TRY(oar_all_reduce(h->inner, oar_span_of(&found, 1, OAR_I32), OAR_MIN,
+                            &o, NULL));
+    h->is_near = found;
+    return OAR_OK;
+}
+
+oar_status hosted_meet(hosted *h)
+{
+    uint64_t *place;
+    oar_status status;
+
+    if (h->met || h->ranks == 1)
+        return OAR_OK;
+    place = oari_alloc((size_t)h->ranks, sizeof *place);
+    if (place == NULL)
+        return OAR_E_NOMEM;
+    status = find_near(h, place);
+    oari_free(place);
+    h->met = status == OAR_OK;
+    return status;
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -149,6 +251,8 @@ oar_status hosted_begin(hosted *h, const oar_collective *call)
     const oari_cuda *cu;
     int first, second;
 
+    if (call->ready == NULL)
+        return OAR_OK;
     OARI_TRY(oari_cuda_enter(h->device, &cu));
     first = cu->StreamWaitEvent(h->down, call->ready, 0);
     second = cu->StreamWaitEvent(h->up, call->ready, 0);
@@ -157,15 +261,20 @@ oar_status hosted_begin(hosted *h, const oar_collective *call)
     return oari_cuda_check(second, "order a copy behind the caller's work");
 }
 
-oar_status hosted_finish(hosted *h, const oar_collective *call)
+oar_status hosted_record(hosted *h, oari_cu_event event, oari_cu_stream stream)
 {
     const oari_cuda *cu;
     int result;
 
     OARI_TRY(oari_cuda_enter(h->device, &cu));
-    result = cu->EventRecord(call->finished, h->up);
+    result = cu->EventRecord(event, stream);
     oari_cuda_leave();
-    return oari_cuda_check(result, "mark the end of a copy to a GPU");
+    return oari_cuda_check(result, "mark the end of a copy");
+}
+
+oar_status hosted_finish(hosted *h, const oar_collective *call)
+{
+    return hosted_record(h, call->finished, h->up);
 }
 
 /* ---- copies -------------------------------------------------------------- */

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* collective: how a collective gets onto the streams.
  *
- * A rank that does no work says on its page what its buffers are, lets its
- * stream say when they are ready, and waits (here, not on the device) until the
- * work is done: on an H200 each process whose stream waited for another made an
- * operation some milliseconds longer. A rank that works waits (here, in
- * progress, never on the device) until all descriptions are there; then its
- * stream waits until all are ready, works, and says so. Collectives are begun
- * in order, one after the other, and so is their work on the device. */
+ * Every rank says on its page what its buffers are, and when they are ready. A
+ * rank that works waits (here, in progress, never on the device) until all
+ * descriptions are there; then its stream waits until all are ready, works, and
+ * says so. Collectives are begun in order, one after the other, and so is their
+ * work on the device.
+ *
+ * Where one rank works for all on one GPU, whatever another process puts on a
+ * stream makes the GPU change to it and back (some microseconds if it has run,
+ * milliseconds if it waits). So the others put nothing there: they look here
+ * whether their buffers are ready, say so, and look whether the work is done;
+ * and the one that works begins when all have said so. */
 #include <string.h>
 
 #include "backends/ipc/ipc.h"
@@ -16,6 +20,12 @@
 static int works(const ipc *self, int rank)
 {
     return !self->alone_works || rank == 0;
+}
+
+/* Whether another rank works for this one, which puts nothing on its stream. */
+static int only_looks(const ipc *self)
+{
+    return !works(self, self->rank);
 }
 
 /* ---- words --------------------------------------------------------------- */
@@ -75,11 +85,15 @@ static oari_cu_memory address(const void *data)
 }
 
 /* Memory that peers cannot map is copied to some that they can. */
-static oar_status show_in(ipc *self, const oar_span *in, ipc_memory *memory)
+static oar_status show_in(ipc *self, ipc_work *work, ipc_memory *memory)
 {
+    const oar_span *in = &work->call->in;
+
     OARI_TRY(oari_ipc_show(self, in->data, memory));
     if (memory->id != 0)
         return OAR_OK;
+    work->stages_in = 1;
+    OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
     OARI_TRY(oari_ipc_stage_room(self, &self->in_stage, ipc_bytes(in)));
     OARI_TRY(oari_ipc_copy(self, address(self->in_stage.memory),
                            address(in->data), ipc_bytes(in), self->stream));
@@ -128,7 +142,7 @@ static oar_status describe(ipc *self, ipc_work *work, ipc_entry *e)
     else
         e->has_counts = 0;
     if (oari_ipc_reads(self, call))
-        OARI_TRY(show_in(self, &call->in, &e->in));
+        OARI_TRY(show_in(self, work, &e->in));
     if (!oari_ipc_writes(self, call))
         return OAR_OK;
     if (call->in.data != call->out.data || !is_shown(call, &e->in))
@@ -156,6 +170,12 @@ static oar_status check_aligned(const oar_collective *call)
 
 /* ---- one collective ------------------------------------------------------ */
 
+/* Unless it has copies to make, which are on its stream. */
+static int says_so_itself(const ipc *self, const ipc_work *work)
+{
+    return only_looks(self) && !work->stages_in && !work->stages_out;
+}
+
 /* From here on it has its number: a failure ends the group. */
 static oar_status begin(ipc *self, ipc_work *work)
 {
@@ -166,13 +186,31 @@ static oar_status begin(ipc *self, ipc_work *work)
     self->begun++;
     work->number = number;
     work->begun = 1;
-    OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
     OARI_TRY(describe(self, work, entry));
     atomic_store(&entry->stamp, number);
+    if (says_so_itself(self, work))
+        return OAR_OK;
+    work->told = 1;
+    OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
     if (self->alone_works && self->rank == 0)
         return OAR_OK;
     return oari_ipc_write(self, self->stream, self->rank,
                           ready_word(self, self->rank, number), number);
+}
+
+/* 1 when this rank has said that its buffers are ready, or has failed. */
+static int tell_ready(ipc *self, ipc_work *work, oar_status *status)
+{
+    int done;
+
+    if (work->told)
+        return 1;
+    *status = oari_ipc_has_come(self, work->call->ready, &done);
+    if (*status != OAR_OK || !done)
+        return *status != OAR_OK;
+    atomic_store(ready_word(self, self->rank, work->number), work->number);
+    work->told = 1;
+    return 1;
 }
 
 static int all_described(const ipc *self, uint32_t number)
@@ -181,6 +219,21 @@ static int all_described(const ipc *self, uint32_t number)
         if (atomic_load(&oari_ipc_entry(self, r, number)->stamp) != number)
             return 0;
     return 1;
+}
+
+static int all_ready(const ipc *self, uint32_t number)
+{
+    for (int r = 0; r < self->ranks; r++)
+        if (r != self->rank && !ipc_has(ready_word(self, r, number), number))
+            return 0;
+    return 1;
+}
+
+/* Whether this rank can do its part. */
+static int can_work(const ipc *self, uint32_t number)
+{
+    return all_described(self, number) &&
+           (!self->alone_works || all_ready(self, number));
 }
 
 static oar_status look_at(ipc *self, uint32_t number, ipc_view *view)
@@ -200,7 +253,8 @@ static oar_status do_work(ipc *self, const ipc_work *work)
     ipc_view view[IPC_RANKS];
 
     OARI_TRY(look_at(self, work->number, view));
-    OARI_TRY(await_ready(self, work->number));
+    if (!self->alone_works)
+        OARI_TRY(await_ready(self, work->number));
     OARI_TRY(oari_ipc_do_share(self, work->call, view));
     return oari_ipc_write(self, self->stream, self->rank,
                           done_word(self, self->rank, work->number),
@@ -210,9 +264,14 @@ static oar_status do_work(ipc *self, const ipc_work *work)
 static oar_status end(ipc *self, const ipc_work *work)
 {
     const oar_span *out = &work->call->out;
+    int done = 0;
 
     if (!self->alone_works)
         OARI_TRY(await_done(self, work->number));
+    if (only_looks(self) && !work->stages_out) /* the work has been done */
+        OARI_TRY(oari_ipc_has_come(self, work->call->finished, &done));
+    if (done)
+        return OAR_OK;
     if (work->stages_out)
         OARI_TRY(oari_ipc_copy(self, address(out->data),
                                address(self->out_stage.memory), ipc_bytes(out),
@@ -226,37 +285,37 @@ static int is_worked_out(const ipc *self, uint32_t number)
     return ipc_has(done_word(self, 0, number), number);
 }
 
+/* Whether what this one waits for has come; asked again and again. */
+static int can_go_on(const ipc *self, const ipc_work *work)
+{
+    if (!work->begun)
+        return has_place(self, atomic_load(&self->number) + 1);
+    if (works(self, self->rank))
+        return can_work(self, work->number);
+    return !work->told || is_worked_out(self, work->number);
+}
+
 /* As far as it goes now: 1 when it is all on the stream, or has failed. */
 static int go_on(ipc *self, ipc_work *work, oar_status *status)
 {
-    if (!work->begun) {
-        if (!has_place(self, atomic_load(&self->number) + 1))
-            return 0;
-        if ((*status = begin(self, work)) != OAR_OK)
-            return 1;
-    }
+    *status = OAR_OK;
+    if (!can_go_on(self, work))
+        return 0;
+    if (!work->begun && (*status = begin(self, work)) != OAR_OK)
+        return 1;
     if (works(self, self->rank)) {
-        if (!all_described(self, work->number))
+        if (!can_work(self, work->number))
             return 0;
         if ((*status = do_work(self, work)) != OAR_OK)
             return 1;
-    } else if (!is_worked_out(self, work->number))
-        return 0;
+    } else {
+        if (!tell_ready(self, work, status))
+            return 0;
+        if (*status != OAR_OK || !is_worked_out(self, work->number))
+            return *status != OAR_OK;
+    }
     *status = end(self, work);
     return 1;
-}
-
-/* Asked again and again, so without a call of the driver's. */
-static int can_go_on(const ipc *self)
-{
-    const ipc_work *work = self->queue.first;
-
-    if (work == NULL)
-        return 0;
-    if (!work->begun)
-        return has_place(self, atomic_load(&self->number) + 1);
-    return works(self, self->rank) ? all_described(self, work->number)
-                                   : is_worked_out(self, work->number);
 }
 
 void oari_ipc_go_on(ipc *self)
@@ -264,7 +323,8 @@ void oari_ipc_go_on(ipc *self)
     const oari_cuda *cu;
     oar_status status;
 
-    if (!can_go_on(self) || oari_cuda_enter(self->device, &cu) != OAR_OK)
+    if (self->queue.first == NULL || !can_go_on(self, self->queue.first) ||
+        oari_cuda_enter(self->device, &cu) != OAR_OK)
         return;
     while (self->queue.first != NULL && go_on(self, self->queue.first, &status))
         oari_ipc_queue_end(self, &self->queue, &self->queue.first, status);

@@ -93,6 +93,16 @@ oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event)
                            "wait for the caller's stream");
 }
 
+oar_status oari_ipc_has_come(ipc *self, void *event, int *done)
+{
+    int result = event != NULL ? self->cu->EventQuery(event) : OARI_CU_SUCCESS;
+
+    *done = result == OARI_CU_SUCCESS;
+    if (result == OARI_CU_NOT_READY)
+        return OAR_OK;
+    return oari_cuda_check(result, "ask how far a stream is");
+}
+
 oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event)
 {
     if (event == NULL)

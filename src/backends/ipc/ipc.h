@@ -5,6 +5,7 @@
  * with the driver. On it stand, written by the host: what each operation's
  * buffers are; and, written by the rank's stream: that they are ready, and that
  * its part of the work is done. Streams of other ranks wait for these words.
+ * (Where one rank works for all, "ready" is written and read by the hosts.)
  * An operation n uses words and entry n % IPC_DEPTH; they are used again only
  * when this rank has seen there what it waited for. So a word that an abort
  * sets is never set back under a stream that waits for it.
@@ -120,7 +121,9 @@ typedef struct ipc_work {
     oar_transfer *done;
     int begun;
     uint32_t number; /* once begun */
+    int stages_in;   /* the input was copied to the stage */
     int stages_out;  /* the result is to be copied from the stage */
+    int told;        /* "ready" is said, or left to the stream */
 } ipc_work;
 
 typedef struct ipc_queue {
@@ -277,6 +280,8 @@ oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
 void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
                         oar_status status);
 oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event);
+/* Whether an event has come, as far as the host knows now. */
+oar_status oari_ipc_has_come(ipc *self, void *event, int *done);
 oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event);
 oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
                           ipc_word *word, uint32_t value);

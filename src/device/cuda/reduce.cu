@@ -348,10 +348,11 @@ struct flag {
 
 /* ---- any number of sources and destinations ------------------------------ */
 
-/* The host may write it at any time. */
+/* The host may write it at any time. Read through the caches: past them each
+ * thread, or block, would wait for the bus. */
 INLINE bool is_stopped(uint64_t stop)
 {
-    return stop != 0 && __ldcv((const unsigned *)stop) != 0;
+    return stop != 0 && __ldca((const unsigned *)stop) != 0;
 }
 
 INLINE uint64_t my_number(void)

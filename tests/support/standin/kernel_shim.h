@@ -56,7 +56,7 @@ static inline float4 make_float4(float x, float y, float z, float w)
     return { x, y, z, w };
 }
 
-static inline unsigned __ldcv(const unsigned *at)
+static inline unsigned __ldca(const unsigned *at)
 {
     return __atomic_load_n(at, __ATOMIC_RELAXED);
 }
