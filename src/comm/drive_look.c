@@ -93,14 +93,15 @@ static int is_notice(const oar_work *work)
     return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
 }
 
-/* Whether a rank that is gone cannot do what a collective still needs of it. A
- * foreign engine may need all of them to the end; but one that has left in good
- * order after the collective was over for it has left what others need. */
+/* Whether a collective cannot go on without a rank that is gone. A foreign
+ * engine may need all of them to the end; but not one that has left in good
+ * order, after the collective was over for it. */
 static int is_missed(const oari_exec *x, int rank, int gone)
 {
-    if (gone == 0 || (gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank)))
-        return 0;
-    return x->posted || owes(x, rank);
+    if (gone == 0 || owes(x, rank))
+        return gone != 0;
+    return x->posted &&
+           !(gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank));
 }
 
 /* The first rank the operation waits for that will never come, or -1. */

@@ -235,9 +235,6 @@ oari_progress oari_exec_poll(oari_exec *exec)
     }
     if (exec->call->is_object)
         oari_exec_give_object(exec);
-    if (exec->compared_on != NULL && exec->number != 0 &&
-        exec->call->gpu == NULL)
-        oari_board_end(exec->compared_on, exec->number);
     return OARI_DONE;
 }
 

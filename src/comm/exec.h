@@ -128,7 +128,7 @@ int oari_exec_is_doubtful(oari_exec *exec);
  * group: it has not begun it, as far as can be seen. */
 int oari_exec_owes_post(const oari_exec *exec, int rank);
 
-/* Whether it is over for that rank, beside a foreign engine and as far as can
+/* Whether the foreign engine's collective is over for that rank, as far as can
  * be seen. */
 int oari_exec_has_ended(const oari_exec *exec, int rank);
 

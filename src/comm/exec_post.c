@@ -207,6 +207,8 @@ oari_progress oari_run_post(oari_exec *exec)
     /* on device memory it is only on a stream by now */
     if (exec->call->gpu == NULL && !is_believed(exec))
         return OARI_PENDING;
+    if (exec->call->gpu == NULL && exec->compared_on != NULL)
+        oari_board_end(exec->compared_on, exec->number);
     exec->at++;
     return OARI_DONE;
 }
