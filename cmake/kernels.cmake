@@ -64,7 +64,7 @@ else()
         PATHS /usr/local/cuda/bin)
     if(NOT OARSONG_NVCC)
         oarsong_kernels_left_out(
-            "no nvcc was found (CUDA's toolkit has it; OARSONG_NVCC can name it)")
+            "no nvcc was found (CUDA's toolkit has it, OARSONG_NVCC can name it)")
     else()
         oarsong_kernels_targets(targets)
         if(targets)

@@ -278,23 +278,38 @@ int oari_meet_missing(const oari_board *board)
 
 /* ---- collectives of a foreign engine ------------------------------------- */
 
+static uint64_t posted_word(uint64_t number, uint64_t link)
+{
+    return number << 32 | (link & UINT32_MAX);
+}
+
 void oari_board_post(oari_board *board, uint64_t number, uint64_t link)
 {
-    oari_posted *p =
-        &board->control[board->rank]->posted[number % OARI_POSTS_KEPT];
+    oari_control *mine = board->control[board->rank];
 
-    /* in order, but without a fence, which would wait for the line */
-    atomic_store_explicit(&p->number, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->link, link, memory_order_release);
-    atomic_store_explicit(&p->number, number, memory_order_release);
+    atomic_store_explicit(&mine->posted[number % OARI_POSTS_KEPT],
+                          posted_word(number, link), memory_order_release);
+}
+
+/* What a rank has written where the one of that number belongs. A load that
+ * acquires would wait until what this rank has just written is seen; and there
+ * is nothing behind the word. */
+static uint64_t posted_by(const oari_board *board, int rank, uint64_t number)
+{
+    return atomic_load_explicit(
+        &board->control[rank]->posted[number % OARI_POSTS_KEPT],
+        memory_order_relaxed);
+}
+
+/* By so many it is a later one; numbers may have gone round. */
+static int32_t is_later_by(uint64_t word, uint64_t number)
+{
+    return (int32_t)((uint32_t)(word >> 32) - (uint32_t)number);
 }
 
 int oari_board_has_posted(const oari_board *board, int rank, uint64_t number)
 {
-    const oari_posted *p =
-        &board->control[rank]->posted[number % OARI_POSTS_KEPT];
-
-    return atomic_load_explicit(&p->number, memory_order_acquire) >= number;
+    return is_later_by(posted_by(board, rank, number), number) >= 0;
 }
 
 void oari_board_end(oari_board *board, uint64_t number)
@@ -318,19 +333,12 @@ int oari_board_has_ended(const oari_board *board, int rank, uint64_t number)
 int oari_board_compare(const oari_board *board, int rank, uint64_t number,
                        uint64_t link)
 {
-    const oari_posted *p =
-        &board->control[rank]->posted[number % OARI_POSTS_KEPT];
-    uint64_t found = atomic_load_explicit(&p->number, memory_order_acquire);
-    uint64_t theirs;
+    uint64_t word = posted_by(board, rank, number);
+    int32_t later = is_later_by(word, number);
 
-    if (found != number)
-        return found > number ? OARI_POST_SAME : OARI_POST_MISSING;
-    theirs = atomic_load_explicit(&p->link, memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
-    return theirs != link && atomic_load_explicit(
-                                 &p->number, memory_order_relaxed) == number
-               ? OARI_POST_OTHER
-               : OARI_POST_SAME;
+    if (later != 0)
+        return later > 0 ? OARI_POST_SAME : OARI_POST_MISSING;
+    return word == posted_word(number, link) ? OARI_POST_SAME : OARI_POST_OTHER;
 }
 
 void oari_board_expect(const oari_board *board, uint64_t number)
@@ -406,14 +414,16 @@ void oari_board_publish(oari_board *board, const oar_error *record)
         ring(board->event[r]);
 }
 
+/* Mostly there is none, and then nothing is waited for (posted_by). */
 const oar_error *oari_board_published(const oari_board *board)
 {
-    uint32_t first =
-        board->first != NULL
-            ? atomic_load_explicit(board->first, memory_order_acquire)
-            : 0; /* not ready yet */
+    uint32_t first;
 
-    if (first == 0 || first > (uint32_t)board->ranks ||
+    if (board->first == NULL /* not ready yet */ ||
+        atomic_load_explicit(board->first, memory_order_relaxed) == 0)
+        return NULL;
+    first = atomic_load_explicit(board->first, memory_order_acquire);
+    if (first > (uint32_t)board->ranks ||
         atomic_load_explicit(&board->control[first - 1]->fault,
                              memory_order_acquire) != OARI_FAULT_READY)
         return NULL;

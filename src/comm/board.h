@@ -57,10 +57,6 @@ enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
 /* Collectives that ranks have given to a foreign engine, which compares
  * nothing: the newest few of each rank, by number. */
 enum { OARI_POSTS_KEPT = 16 };
-typedef struct oari_posted {
-    _Atomic uint64_t number; /* 0: being written */
-    _Atomic uint64_t link;   /* history.h */
-} oari_posted;
 
 enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
@@ -92,7 +88,8 @@ typedef struct oari_control {
     /* what it says in a council; the stamp is odd while it is written */
     _Alignas(128) _Atomic uint64_t note_stamp;
     _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
-    _Alignas(128) oari_posted posted[OARI_POSTS_KEPT];
+    /* the number, and of the link (history.h) the lower half */
+    _Alignas(128) _Atomic uint64_t posted[OARI_POSTS_KEPT];
     /* those that are over here; nobody looks as long as all are there */
     _Alignas(128) _Atomic uint64_t over[OARI_POSTS_KEPT];
 } oari_control;

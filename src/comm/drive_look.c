@@ -93,15 +93,24 @@ static int is_notice(const oar_work *work)
     return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
 }
 
-/* The first rank the operation waits for that will never come, or -1. A foreign
- * engine may need all of them to the end. */
+/* Whether a collective cannot go on without a rank that is gone. A foreign
+ * engine may need all of them to the end; but not one that has left in good
+ * order, after the collective was over for it. */
+static int is_missed(const oari_exec *x, int rank, int gone)
+{
+    if (gone == 0 || owes(x, rank))
+        return gone != 0;
+    return x->posted &&
+           !(gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank));
+}
+
+/* The first rank the operation waits for that will never come, or -1. */
 static int lost_rank(const oar_group *g, const oar_work *work)
 {
     if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
     for (int r = 0; r < g->ranks; r++)
-        if (oari_group_gone(g, r) &&
-            (owes(&work->lane->exec, r) || work->lane->exec.posted))
+        if (is_missed(&work->lane->exec, r, oari_group_gone(g, r)))
             return r;
     return -1;
 }

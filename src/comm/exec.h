@@ -128,6 +128,10 @@ int oari_exec_is_doubtful(oari_exec *exec);
  * group: it has not begun it, as far as can be seen. */
 int oari_exec_owes_post(const oari_exec *exec, int rank);
 
+/* Whether the foreign engine's collective is over for that rank, as far as can
+ * be seen. */
+int oari_exec_has_ended(const oari_exec *exec, int rank);
+
 /* Whether the backend must make progress for it. */
 static inline int oari_exec_has_messages(const oari_exec *exec)
 {

@@ -61,6 +61,15 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
                     : !oari_board_has_posted(b, here, exec->number);
 }
 
+int oari_exec_has_ended(const oari_exec *exec, int rank)
+{
+    const oari_board *b = exec->compared_on;
+    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+
+    return exec->number != 0 && here >= 0 &&
+           oari_board_has_ended(b, here, exec->number);
+}
+
 /* ---- beginning ------------------------------------------------------------
  */
 

@@ -296,8 +296,10 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
 
     if (g->foreign.ops == NULL && work->call.gpu == NULL)
         return 0;
-    if (g->board != NULL && g->board->member == NULL)
+    if (g->board != NULL && g->board->member == NULL) {
+        atomic_thread_fence(memory_order_acquire); /* after what it brought */
         return oari_board_published(g->board) != NULL && oari_drive_hear(g);
+    }
     doubt = is_in_doubt(g, work);
     return oari_drive_hear(g) || oari_group_broken(g) || doubt;
 }

@@ -267,8 +267,11 @@ void oari_group_adopt(oar_group *group, const oar_error *record);
 
 static inline int oari_group_broken(const oar_group *group)
 {
-    return atomic_load_explicit(&group->broken, memory_order_acquire) ==
-           OARI_FAULT_READY;
+    /* a load that acquires waits for the stores before it */
+    return atomic_load_explicit(&group->broken, memory_order_relaxed) ==
+               OARI_FAULT_READY &&
+           atomic_load_explicit(&group->broken, memory_order_acquire) ==
+               OARI_FAULT_READY;
 }
 
 /* What the user asked for: the foreign engine, or else the backend. */

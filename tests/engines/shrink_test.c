@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -123,9 +124,85 @@ static void whoever_is_left_goes_on_after_a_death(void **state)
     crew_drop_page(s, sizeof *s);
 }
 
+/* Rank 0 has sent its part and leaves; the last one comes when it has been gone
+ * for longer than what it left behind is waited for. */
+static int leave_early(crew *c, int rank, void *arg)
+{
+    static const struct timespec later = { 0, 800000000 };
+    scene *s = arg;
+    float word = (float)rank, all[RANKS] = { 0 };
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, sums_to(g, rank, 10));
+    if (rank == RANKS - 1) {
+        CREW_CHECK(c, rank, crew_await(&s->through, 1, CREW_PATIENCE_MS));
+        nanosleep(&later, NULL);
+    }
+    CREW_CHECK(c, rank,
+               oar_gather(g, oar_span_of(&word, 1, OAR_F32),
+                          oar_span_of(all, rank == 1 ? RANKS : 0, OAR_F32), 1,
+                          NULL, NULL) == OAR_OK);
+    for (int r = 0; rank == 1 && r < RANKS; r++)
+        CREW_CHECK(c, rank, all[r] == (float)r);
+    oar_group_destroy(g);
+    if (rank == 0)
+        crew_raise(&s->through);
+    return 0;
+}
+
+/* Rank 0 sends a message, which is done at once, and leaves; it is received a
+ * while later. */
+static int leave_a_message(crew *c, int rank, void *arg)
+{
+    static const struct timespec later = { 0, 800000000 };
+    scene *s = arg;
+    float word = rank == 0 ? 7 : 0;
+    oar_span one = oar_span_of(&word, 1, OAR_F32);
+    oar_group *g;
+
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
+    CREW_CHECK(c, rank, sums_to(g, rank, 10));
+    if (rank == 0) {
+        CREW_CHECK(c, rank, oar_send(g, one, 1, 3, NULL, NULL) == OAR_OK);
+        crew_raise(&s->through);
+    } else if (rank == 1) {
+        CREW_CHECK(c, rank, crew_await(&s->through, 1, CREW_PATIENCE_MS));
+        nanosleep(&later, NULL);
+        CREW_CHECK(c, rank, oar_recv(g, one, 0, 3, NULL, NULL) == OAR_OK);
+        CREW_CHECK(c, rank, word == 7);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void run(crew_fn fn, const char *what)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    engine_start(engine_under_test(), &c, RANKS, fn, s, what);
+    for (int r = 0; r < RANKS; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void one_that_has_done_its_part_may_leave(void **state)
+{
+    run(leave_early, "leaving");
+}
+
+static void what_was_sent_arrives_though_the_sender_leaves(void **state)
+{
+    run(leave_a_message, "a message left behind");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_that_has_done_its_part_may_leave),
+        cmocka_unit_test(what_was_sent_arrives_though_the_sender_leaves),
         cmocka_unit_test(everybody_goes_on_after_an_abort),
         cmocka_unit_test(whoever_is_left_goes_on_after_a_death),
     };

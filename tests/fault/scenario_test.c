@@ -428,15 +428,18 @@ static int leave(actor *a)
     return 0;
 }
 
-/* Until nobody is under way any more who could disturb. */
+/* Until nobody is under way any more who could disturb; but not for those that
+ * an engine holds up in its beginning. */
 static int await_others(actor *a)
 {
     stage *g = a->g;
 
+    if (is_deaf(&g->s))
+        return 0;
     CREW_CHECK(
         a->c, a->rank,
         crew_await(&g->told, (uint32_t)a->c->ranks - 1, CREW_PATIENCE_MS));
-    if (g->s.how == BY_STOP && !is_deaf(&g->s))
+    if (g->s.how == BY_STOP)
         CREW_CHECK(a->c, a->rank, crew_await(&g->woke, 1, CREW_PATIENCE_MS));
     return 0;
 }
@@ -663,26 +666,55 @@ static void end_deaf(crew *c, int victim)
     crew_wait(c, victim, DEAF_MS);
 }
 
+/* One that was told ends well; one that was not may be held up with the victim,
+ * or with those that came when others had given up, but only in the beginning.
+ */
+static int end_survivor(crew *c, const stage *g, int rank, reason why)
+{
+    const witness *w = &g->of[rank];
+    int held_up = !w->joined && !w->failed, code;
+
+    if (!held_up)
+        return await_end(c, rank, 0, why);
+    if ((code = crew_wait(c, rank, 0)) > 0)
+        return verdict_say(why, "rank %d ended with %d", rank, code);
+    end_deaf(c, rank);
+    return 1;
+}
+
+/* The victim is stopped in the engine's beginning. It goes on when all others
+ * have been told, or have had the time for it. */
+static int follow_deaf(crew *c, stage *g, reason why)
+{
+    uint32_t others = (uint32_t)c->ranks - 1;
+    int victim = g->s.victim, all = crew_await(&g->told, others, DEAF_MS);
+
+    if (seats_is_stopped(c, victim) && !let_go_on(c, victim, why))
+        return 0;
+    all = all || crew_await(&g->told, others, DEAF_MS);
+    for (int r = 0; r < c->ranks; r++)
+        if (r != victim && !end_survivor(c, g, r, why))
+            return 0;
+    end_deaf(c, victim);
+    return all ? verdict_reach(&g->s, g->of, why)
+               : verdict_reach_partly(&g->s, g->of, why);
+}
+
 static int follow(crew *c, stage *g, reason why)
 {
-    int victim = g->s.victim, deaf = is_deaf(&g->s);
+    int victim = g->s.victim;
 
     if (on != NULL && on->dies_as_job && g->s.how != BY_STOP)
         return follow_job(c, g, why);
-    if (deaf && !crew_await(&g->told, (uint32_t)c->ranks - 1, DEAF_MS) &&
-        !let_go_on(c, victim, why))
-        return 0;
+    if (is_deaf(&g->s))
+        return follow_deaf(c, g, why);
     if (!await_survivors(c, g, why))
         return 0;
-    if (g->s.how == BY_STOP && !(deaf && !seats_is_stopped(c, victim)) &&
-        !let_go_on(c, victim, why))
+    if (g->s.how == BY_STOP && !let_go_on(c, victim, why))
         return 0;
     for (int r = 0; r < c->ranks; r++)
-        if (!(deaf && r == victim) &&
-            !await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
+        if (!await_end(c, r, r == victim ? code_of(&g->s) : 0, why))
             return 0;
-    if (deaf)
-        end_deaf(c, victim);
     return verdict_reach(&g->s, g->of, why);
 }
 

@@ -21,10 +21,10 @@
 #include "comm/relay.h"
 
 enum {
-    GLOO_LANES = 8,      /* at most */
-    GLOO_QUIET_MS = 300, /* for threads to leave Gloo after an abort */
-    GLOO_LEAVE_MS = 300, /* for messages to leave before the end */
-    GLOO_CLOSE_MS = 600, /* for all threads to end */
+    GLOO_LANES = 8,       /* at most */
+    GLOO_QUIET_MS = 300,  /* for threads to leave Gloo after an abort */
+    GLOO_LEAVE_MS = 2000, /* for messages to leave before the end */
+    GLOO_CLOSE_MS = 600,  /* for all threads to end */
     GLOO_EAGER_BYTES = 16384
 };
 
