@@ -78,8 +78,9 @@ typedef struct mpi_engine {
 
 /* ---- library.c: MPI in this process -------------------------------------- */
 
-/* Initialises MPI unless somebody has. */
-oar_status mpi_start(int ranks);
+/* Initialises MPI unless somebody has. blocking: collectives will be waited for
+ * in MPI, so no lock may be held around them. */
+oar_status mpi_start(int ranks, int blocking);
 
 /* Groups that are open, and that leave something behind: MPI is finalised at
  * exit only if none of either is there. */

@@ -46,7 +46,7 @@ static oar_status mpi_open(void *self, const oar_backend_env *env)
     e->last = &e->first;
     OARI_TRY(read_settings(e));
     if (e->ranks > 1) { /* one alone needs no MPI */
-        OARI_TRY(mpi_start(e->ranks));
+        OARI_TRY(mpi_start(e->ranks, e->blocking));
         if (e->blocking && !mpi_is_shared())
             return oari_fail(OAR_E_UNSUPPORTED,
                              "OARSONG_MPI_BLOCKING=1 where MPI bears only one "
