@@ -139,12 +139,14 @@ oar_status oari_gpu_check(oar_group *group, oari_call *call)
 
 /* ---- events -------------------------------------------------------------- */
 
-/* Whether all on the caller's stream has run. The stream of old, NULL, may wait
- * for others when something is put on it, so there nobody knows. */
+/* Whether all that an event on the caller's stream would wait for has run. The
+ * stream of old, by either of its names, waits for others when something is put
+ * on it, so there nobody knows; and others may wait for it. */
 static int has_run(const oari_cuda *cu, const oari_call *call)
 {
-    return call->stream != NULL &&
-           cu->StreamQuery(call->stream) == OARI_CU_SUCCESS;
+    return (uintptr_t)call->stream > OARI_CU_STREAM_LEGACY &&
+           cu->StreamQuery(call->stream) == OARI_CU_SUCCESS &&
+           cu->StreamQuery(NULL) == OARI_CU_SUCCESS;
 }
 
 static oar_status mark_ready(const oari_cuda *cu, oari_call *call)

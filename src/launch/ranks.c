@@ -144,6 +144,15 @@ static int more_telling(const launch *l, int a, int b)
     return b < 0 || (l->rank[a].code > 128 && l->rank[b].code <= 128);
 }
 
+/* A large process takes a while to end after SIGKILL, longer than others take
+ * to find out and give up; and nobody gets that signal because others gave up.
+ */
+static int was_killed_first(const launch *l, int rank)
+{
+    return l->rank[rank].code == 128 + SIGKILL &&
+           l->rank[l->first_failed].code <= 128;
+}
+
 void launch_ranks_reap(launch *l)
 {
     int failed = -1, how;
@@ -155,10 +164,13 @@ void launch_ranks_reap(launch *l)
         if (l->rank[i].code != 0 && more_telling(l, i, failed))
             failed = i;
     }
-    if (failed < 0 || l->kill_ns != OARI_NEVER || l->first_failed >= 0)
-        return; /* good, or ended by us, or a consequence */
+    if (failed < 0 || l->kill_ns != OARI_NEVER)
+        return; /* good, or ended by us */
+    if (l->first_failed < 0)
+        l->settle_ns = oari_deadline(SETTLE_MS);
+    else if (!was_killed_first(l, failed))
+        return; /* a consequence */
     l->first_failed = failed;
-    l->settle_ns = oari_deadline(SETTLE_MS);
 }
 
 /* The others are left a moment to find out by themselves, and to say what they

@@ -197,17 +197,87 @@ static int keeps_order(crew *c, int rank, void *arg)
     return 0;
 }
 
-static void no_input_is_read_early_and_no_output_late(void **state)
+/* As late as streams can be. */
+static void run_late(int ranks, crew_fn fn, const char *what)
 {
     const char *was = getenv("STANDIN_DELAY_US");
     char *keep = was != NULL ? strdup(was) : NULL;
 
     setenv("STANDIN_DELAY_US", "2000", 1);
-    run(1, keeps_order, NULL, -1, "order");
-    run(3, keeps_order, NULL, -1, "order");
+    run(ranks, fn, NULL, -1, what);
     if (keep != NULL)
         setenv("STANDIN_DELAY_US", keep, 1);
     free(keep);
+}
+
+static void no_input_is_read_early_and_no_output_late(void **state)
+{
+    run_late(1, keeps_order, "order");
+    run_late(3, keeps_order, "order");
+}
+
+/* One that the second group does and one that is taken from stages, beside each
+ * other. */
+static oar_status two_kinds(scene *s, oar_span row, oar_span part, oar_span all,
+                            float value, float *seen)
+{
+    oar_device host = oar_device_of(OAR_CPU, 0);
+    oar_call_opts o = on_stream(s);
+    oar_work *work[2] = { NULL, NULL };
+    oar_status status = oar_device_fill(row, value, s->stream);
+
+    if (status == OAR_OK)
+        status = oar_device_fill(all, s->rank == 0 ? -value : 0, s->stream);
+    if (status == OAR_OK)
+        status = oar_reduce_scatter(s->group, row, part, OAR_SUM, &o, &work[0]);
+    if (status == OAR_OK)
+        status = oar_broadcast(s->group, all, 0, &o, &work[1]);
+    for (int i = 0; i < 2; i++) {
+        if (status == OAR_OK)
+            status = oar_work_order(work[i], s->stream);
+        oar_work_release(work[i]);
+    }
+    if (status == OAR_OK)
+        status = oar_device_copy(seen, host, part.data, s->gpu, part.count * 4,
+                                 s->stream);
+    if (status == OAR_OK)
+        status = oar_device_copy(seen + part.count, host, all.data, s->gpu,
+                                 all.count * 4, s->stream);
+    return status == OAR_OK ? oar_stream_synchronize(s->gpu, s->stream)
+                            : status;
+}
+
+static int does_two_kinds(crew *c, int rank, void *arg)
+{
+    oar_span row, part, all;
+    float *seen;
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    row = take(&s, (size_t)c->ranks * COUNT);
+    part = take(&s, COUNT);
+    all = take(&s, COUNT);
+    OK(oar_pinned_alloc(2 * COUNT * sizeof *seen, (void **)&seen));
+    for (int round = 1; round <= 5; round++) {
+        OK(two_kinds(&s, row, part, all, (float)round, seen));
+        for (int i = 0; i < COUNT; i++) {
+            TRY_(seen[i] == (float)(round * c->ranks));
+            TRY_(seen[COUNT + i] == (float)-round);
+        }
+    }
+    oar_pinned_free(seen);
+    give(&s, row);
+    give(&s, part);
+    give(&s, all);
+    scene_close(&s);
+    return 0;
+}
+
+static void two_kinds_beside_each_other_are_right(void **state)
+{
+    setenv("OARSONG_GPU_FALLBACK_BYTES", "65536", 1);
+    run_late(2, does_two_kinds, "two kinds");
+    unsetenv("OARSONG_GPU_FALLBACK_BYTES");
 }
 
 /* ---- failures ------------------------------------------------------------ */
@@ -471,6 +541,7 @@ int main(void)
         cmocka_unit_test(what_goes_in_many_pieces_has_the_bits_of_the_host),
         cmocka_unit_test(messages_both_ways_at_once_do_not_wait_for_each_other),
         cmocka_unit_test(no_input_is_read_early_and_no_output_late),
+        cmocka_unit_test(two_kinds_beside_each_other_are_right),
         cmocka_unit_test(a_rank_that_dies_is_named_by_the_others),
         cmocka_unit_test(a_rank_that_never_calls_is_named_at_the_deadline),
         cmocka_unit_test(an_abort_from_another_thread_ends_what_waits),

@@ -176,12 +176,24 @@ static oar_status part(hosted_passage *p)
     return wait_for_all(p->h);
 }
 
+/* A collective over links may still be on its way up from some. */
+static oar_status free_slots(hosted *h)
+{
+    for (int i = 0; i < HOSTED_SLOTS; i++) {
+        if (h->slot[i].used)
+            OARI_TRY(hosted_await(h, h->slot[i].stored));
+        h->slot[i].used = 0;
+    }
+    return OAR_OK;
+}
+
 oar_status hosted_direct(hosted_passage *p)
 {
     oar_status status;
 
     if (p->pieces == 0)
         return OAR_OK;
+    OARI_TRY(free_slots(p->h));
     if (reduces(p))
         OARI_TRY(hosted_sum_begin(p->h, p->call));
     status = pass_all(p);

@@ -41,6 +41,8 @@ typedef struct oari_cu_copy2d {
 
 enum { OARI_CU_HOST = 1, OARI_CU_DEVICE = 2 }; /* CUmemorytype */
 
+enum { OARI_CU_STREAM_LEGACY = 1 }; /* a CUstream that is none; as NULL is */
+
 /* CUresult, those that are told apart. */
 enum {
     OARI_CU_SUCCESS = 0,
