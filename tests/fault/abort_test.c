@@ -16,6 +16,7 @@
 #include <oarsong/shared.h>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "device/segment.h"
 #include "support/deed.h"
 
@@ -583,19 +584,30 @@ static oar_status join_siege(crew *c, int rank, const siege *s, oar_group **g)
 
 /* Everything that can be under way: collectives, messages that fill sockets and
  * rings, receives, and a batch that is not even begun. */
-static oar_status post_all(oar_group *g, unsigned char *x, oar_work **work)
+static oar_status post_each(oar_group *g, unsigned char *x, oar_work **work)
 {
     oar_span all = oar_span_of(x, BULK, OAR_U8);
     oar_span few = oar_span_of(x, 3, OAR_U8);
 
-    CHECK_OK(oar_send(g, all, 1, 1, NULL, &work[0]));
-    CHECK_OK(oar_send(g, all, 2, 1, NULL, &work[1]));
-    CHECK_OK(oar_recv(g, few, 2, 2, NULL, &work[2]));
-    CHECK_OK(oar_all_reduce(g, all, OAR_MAX, NULL, &work[3]));
-    CHECK_OK(oar_barrier(g, NULL, &work[4]));
-    CHECK_OK(oar_batch_begin(g));
-    CHECK_OK(oar_send(g, few, 1, 3, NULL, NULL));
+    OARI_TRY(oar_send(g, all, 1, 1, NULL, &work[0]));
+    OARI_TRY(oar_send(g, all, 2, 1, NULL, &work[1]));
+    OARI_TRY(oar_recv(g, few, 2, 2, NULL, &work[2]));
+    OARI_TRY(oar_all_reduce(g, all, OAR_MAX, NULL, &work[3]));
+    OARI_TRY(oar_barrier(g, NULL, &work[4]));
+    OARI_TRY(oar_batch_begin(g));
+    OARI_TRY(oar_send(g, few, 1, 3, NULL, NULL));
     return OAR_OK;
+}
+
+/* That the others are dead may be found out in the middle. */
+static oar_status post_all(oar_group *g, unsigned char *x, oar_work **work)
+{
+    oar_status status;
+
+    for (int i = 0; i < 5; i++)
+        work[i] = NULL;
+    status = post_each(g, x, work);
+    return status == OAR_E_PEER ? OAR_OK : status;
 }
 
 /* What is still to come ends, bounded, with or without an abort before. */
