@@ -131,12 +131,12 @@ static int waits_for_it_alone(const oar_group *g)
 /* An engine that moves only when it is asked, piece by piece, is asked for a
  * while, at most ASKS times, if nobody needs the core: what we do between two
  * of its pieces would be waited for at each of them. To ask may take long: some
- * yield the core each time. */
+ * yield the core each time, and then our links have waited, too. */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
     int asks = f->ops->wait_fd == NULL && group->spin_ns != 0 ? ASKS : 0;
-    uint64_t begun = asks > 0 ? oari_ticks() : 0;
+    uint64_t begun = oari_ticks();
 
     if (f->ill_ns != 0)
         return 1;
@@ -148,7 +148,8 @@ int oari_foreign_drive(oar_group *group)
         if (asks % 16 == 1 && oari_ticks() - begun > f->while_ticks)
             asks = 1;
     } while (--asks > 0 && waits_for_it_alone(group));
-    return asks == 0 || ++f->turns % TURNS == 0;
+    return asks == 0 || ++f->turns % TURNS == 0 ||
+           (asks < 0 && oari_ticks() - begun > f->while_ticks);
 }
 
 /* Nobody sleeps on the board while the engine is asked again and again, or has
