@@ -308,9 +308,9 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
 /* ---- sleeping ------------------------------------------------------------ */
 
 /* It cannot wake us: asks it again after a nap. */
-static void nap(int64_t idle_ns)
+static void nap(const oar_group *g, int64_t idle_ns)
 {
-    if (idle_ns < POLLED_NS) {
+    if (idle_ns < POLLED_NS && !oari_disputing(g->engine.dispute)) {
         sched_yield();
         return;
     }
@@ -348,7 +348,7 @@ static void sleep_on_links(oar_group *g, int64_t deadline_ns)
 void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
 {
     if (group->foreign.ops->wait_fd == NULL)
-        nap(idle_ns);
+        nap(group, idle_ns);
     else if (group->board != NULL)
         sleep_on_board(group, deadline_ns);
     else

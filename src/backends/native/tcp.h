@@ -145,6 +145,7 @@ struct tcp_mesh {
     int unsettled;   /* peers that have to be looked after */
     int dead;        /* conns to be freed */
     unsigned polls;
+    uint64_t set_asked, ask_ticks; /* when, and how soon again */
     oar_status failed; /* what a call that cannot fail came to */
     oar_status ended;  /* aborted, and all transfers ended */
     unsigned char *sink;

@@ -21,8 +21,8 @@
 
 enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
-    FEW = 4,             /* sockets that are read without asking which */
-    ASK_EVERY = 64,
+    FEW = 4,             /* sockets that are read without asking which, */
+    ASK_US = 100,        /* for so long */
     LOOK_EVERY = 8,  /* at the clock */
     LINGER_MS = 400, /* to leave in good order */
     LEASE_MS = 10000
@@ -76,6 +76,7 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     m->sockets = (int)sockets;
     m->eager_bytes = m->ahead_bytes = setup->env->core->eager_bytes;
     m->timeout_ms = setup->env->timeout_ms;
+    m->ask_ticks = (uint64_t)(oari_ticks_per_second() * ASK_US / 1e6);
     m->match = setup->match;
     m->taker = (oari_taker){ tcp_take, m };
     OARI_TRY(make_tables(m));
@@ -169,20 +170,24 @@ static void end_all(tcp_mesh *m, oar_status why)
         tcp_end_out(m, &m->peer[r], why);
 }
 
-/* With few sockets it is quicker to read them all than to ask first. What TLS
- * has read already, the set does not tell of. */
+/* With few sockets it is quicker to read them all than to ask first. But only
+ * the set tells of callers: it is asked after a while, however many polls that
+ * is. What TLS has read already, the set does not tell of. */
 static oar_status serve_some(tcp_mesh *m)
 {
-    int few =
-        m->open_conns <= FEW && m->unsettled == 0 && m->polls % ASK_EVERY != 0;
+    uint64_t now = oari_ticks();
+    int few = m->open_conns <= FEW && m->unsettled == 0 &&
+              now - m->set_asked < m->ask_ticks;
     oar_status status = OAR_OK;
 
     if (few || m->again) {
         m->again = 0;
         status = serve_all(m);
     }
-    if (!few && status == OAR_OK)
+    if (!few && status == OAR_OK) {
+        m->set_asked = now;
         status = serve_set(m);
+    }
     if (m->again)
         tcp_wake(m); /* nobody sleeps on it */
     return status;
