@@ -152,3 +152,16 @@ void oari_reduce(const oari_reduction *r, size_t count)
     else
         kernel_for(r)(r, bytes);
 }
+
+double oari_divisor(oar_op_kind kind, int sources, const double *factor)
+{
+    double sum = 0;
+
+    if (kind == OAR_OP_AVG)
+        return sources;
+    if (kind != OAR_OP_WEIGHTED_MEAN)
+        return 0;
+    for (int s = 0; s < sources; s++)
+        sum += factor[s];
+    return sum;
+}

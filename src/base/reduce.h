@@ -36,6 +36,18 @@ typedef struct oari_reduction {
  * The operator must suit the dtype (oar_op_check). Cannot fail. */
 OARI_FOR_PLUGINS void oari_reduce(const oari_reduction *r, size_t count);
 
+/* What operators are made of: whether each source has a factor of its own (its
+ * weight), the kind that is computed, and what the result is divided by. */
+static inline int oari_needs_factors(oar_op_kind kind)
+{
+    return kind == OAR_OP_PREMUL_SUM || kind == OAR_OP_WEIGHTED_MEAN;
+}
+static inline oar_op_kind oari_computed_kind(oar_op_kind kind)
+{
+    return oari_needs_factors(kind) || kind == OAR_OP_AVG ? OAR_OP_SUM : kind;
+}
+double oari_divisor(oar_op_kind kind, int sources, const double *factor);
+
 /* "neon", "avx512", ...: the instruction set in use. */
 const char *oari_reduce_isa(void);
 

@@ -32,24 +32,15 @@ oar_dtype oari_partial_dtype(oar_op_kind op, oar_dtype dtype)
 
 double oari_exec_divisor(const oari_exec *exec)
 {
-    double sum = 0;
-
-    if (exec->call->op.kind == OAR_OP_AVG)
-        return exec->ranks;
-    if (exec->call->op.kind != OAR_OP_WEIGHTED_MEAN)
-        return 0;
-    for (int r = 0; r < exec->ranks; r++)
-        sum += exec->factor[r];
-    return sum;
+    return oari_divisor(exec->call->op.kind, exec->ranks, exec->factor);
 }
 
 static form form_of(const oari_exec *exec, int finish)
 {
     oar_op_kind kind = exec->call->op.kind;
-    int sum = oari_needs_factors(kind) || kind == OAR_OP_AVG;
     oar_dtype dtype = exec->call->out.dtype;
 
-    return (form){ sum ? OAR_OP_SUM : kind, dtype,
+    return (form){ oari_computed_kind(kind), dtype,
                    oari_partial_dtype(kind, dtype),
                    finish ? oari_exec_divisor(exec) : 0 };
 }

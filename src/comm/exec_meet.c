@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/reduce.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/account.h"

@@ -215,7 +215,7 @@ static void reduce(oari_exec *exec, const oari_step *step)
     oar_op_kind kind = exec->call->op.kind;
     int factors = oari_needs_factors(kind);
     oari_reduction r = {
-        .kind = factors || kind == OAR_OP_AVG ? OAR_OP_SUM : kind,
+        .kind = oari_computed_kind(kind),
         .dtype = exec->call->out.dtype,
         .sources = find_sources(exec, step),
         .source = exec->source,

@@ -48,9 +48,4 @@ oar_status oari_exec_ask(oari_exec *exec, oari_ask *ask);
 oari_progress oari_run_settle(oari_exec *exec);
 void oari_exec_give_object(oari_exec *exec);
 
-static inline int oari_needs_factors(oar_op_kind kind)
-{
-    return kind == OAR_OP_PREMUL_SUM || kind == OAR_OP_WEIGHTED_MEAN;
-}
-
 #endif

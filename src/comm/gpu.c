@@ -193,14 +193,15 @@ oar_status oari_gpu_follow(const oar_work *work, void *stream)
 {
     const oari_call *call = &work->call;
     const oari_cuda *cu;
-    int result;
+    oar_status status;
 
     OARI_TRY(oari_cuda_enter(call->device, &cu));
     if (stream == NULL)
         stream = oar_stream_current(oar_device_of(OAR_CUDA, call->device));
-    result = cu->StreamWaitEvent(stream, call->finished, 0);
+    status = oari_cuda_check(cu->StreamWaitEvent(stream, call->finished, 0),
+                             "order a stream behind an operation");
     oari_cuda_leave();
-    return oari_cuda_check(result, "order a stream behind an operation");
+    return status;
 }
 
 int oari_gpu_finished(const oar_work *work)

@@ -29,16 +29,15 @@ static void fill(oar_reducer *r, int rank, int pass, int array)
         ((float *)to.data)[i] = number(rank, pass, array, i);
 }
 
-/* Whether the first `count` elements are the mean; over ranks from `first`. */
-static int is_mean(const oar_reducer *r, int pass, int array, size_t count,
-                   int first)
+/* Whether the first `count` elements are the mean. */
+static int is_mean(const oar_reducer *r, int pass, int array, size_t count)
 {
     const float *is = oar_reducer_span(r, array).data;
     int ranks = oar_group_size(r->group);
 
     for (size_t i = 0; i < count; i++) {
         double want = 0;
-        for (int k = first; k < ranks; k++)
+        for (int k = 0; k < ranks; k++)
             want += (double)number(k, pass, array, i);
         if (fabs((double)is[i] - want / ranks) > 1e-4)
             return 0;
@@ -141,7 +140,7 @@ static oar_status mean_of_half(oar_group *g, oar_reducer *r, int pass)
     CHECK(b->begun == 3 && b->piece[2].end <= HALF && b->piece[3].end > HALF);
     for (int i = 0; i < b->begun; i++)
         CHECK_OK(oar_work_wait(b->piece[i].work));
-    CHECK(is_mean(r, pass, 1, b->piece[2].end, 0));
+    CHECK(is_mean(r, pass, 1, b->piece[2].end));
     for (size_t i = HALF; i < LARGE; i++)
         data[i] = number(rank, pass, 1, i);
     return OAR_OK;
@@ -165,7 +164,7 @@ static oar_status first_half_first(oar_group *g, void *arg)
         CHECK_OK(oar_reducer_ready(r, 0));
         CHECK_OK(oar_reducer_wait(r));
         for (int i = 0; i < ARRAYS; i++) {
-            CHECK(is_mean(r, pass, i, counts[i], 0));
+            CHECK(is_mean(r, pass, i, counts[i]));
             CHECK(oar_reducer_used(r, i));
         }
         CHECK_OK(oar_reducer_read_stats(r, &stats));
@@ -203,7 +202,7 @@ static oar_status some_tell(oar_group *g, void *arg)
         if (pass == 2)
             CHECK_OK(oar_reducer_ready(r, 2));
         CHECK_OK(oar_reducer_wait(r));
-        CHECK(pass == 1 || is_mean(r, pass, 1, LARGE, 0));
+        CHECK(pass == 1 || is_mean(r, pass, 1, LARGE));
         CHECK(oar_reducer_used(r, 1));
         CHECK(!oar_reducer_used(r, 0) && oar_reducer_used(r, 2) == (pass == 2));
     }
@@ -237,7 +236,7 @@ static oar_status large_one_is_last(oar_group *g, void *arg)
         CHECK_OK(oar_reducer_ready(r, 0));
         CHECK(r->begun == !ends_there);
         CHECK_OK(oar_reducer_wait(r));
-        CHECK(is_mean(r, pass, 0, LARGE, 0) && oar_reducer_used(r, 0));
+        CHECK(is_mean(r, pass, 0, LARGE) && oar_reducer_used(r, 0));
     }
     oar_reducer_destroy(r);
     return OAR_OK;
@@ -296,7 +295,7 @@ static oar_status given_up(oar_group *g, void *arg)
         }
         CHECK_OK(oar_reducer_ready(r, 1));
         CHECK_OK(oar_reducer_wait(r));
-        CHECK(is_mean(r, pass, 1, LARGE, 0) && !oar_reducer_used(r, 0));
+        CHECK(is_mean(r, pass, 1, LARGE) && !oar_reducer_used(r, 0));
     }
     oar_reducer_destroy(r);
     return OAR_OK;
@@ -321,7 +320,7 @@ static oar_status own_memory(oar_group *g, void *arg)
     CHECK(large_bucket(r)->begun == 0);
     CHECK_OK(oar_reducer_ready(r, 1));
     CHECK_OK(oar_reducer_wait(r));
-    CHECK(is_mean(r, 0, 1, LARGE, 0));
+    CHECK(is_mean(r, 0, 1, LARGE));
     oar_reducer_destroy(r);
     return OAR_OK;
 }

@@ -5,8 +5,8 @@
 
 #include <signal.h>
 #include <stdio.h>
-#include <time.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "support/seats.h"

@@ -40,9 +40,8 @@ static hosted_slot *slot_for(const hosted_passage *p, size_t piece)
 
 static oar_status wait_for_all(hosted *h)
 {
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
 
-    o.timeout_ms = -1; /* the outer group watches */
     return oar_barrier(h->inner, &o, NULL);
 }
 
@@ -141,63 +140,54 @@ static oar_status take(hosted_passage *p, size_t piece)
 
 /* ---- all pieces ---------------------------------------------------------- */
 
-/* Sums of piece k are whole once the ranks have met over the next. */
+/* Sums of a piece are whole once the ranks have met over the next. */
 static oar_status pass(hosted_passage *p, size_t piece)
 {
-    if (piece < p->pieces)
-        OARI_TRY(meet_over(p, piece));
-    else if (piece == p->pieces && reduces(p))
-        OARI_TRY(wait_for_all(p->h));
+    OARI_TRY(meet_over(p, piece));
     if (!reduces(p))
-        return piece < p->pieces ? take(p, piece) : OAR_OK;
-    if (piece >= 1 && piece <= p->pieces)
+        return take(p, piece);
+    if (piece > 0)
         OARI_TRY(take(p, piece - 1));
-    if (piece < p->pieces)
-        add_up(p, piece);
+    add_up(p, piece);
     return OAR_OK;
 }
 
 static oar_status pass_all(hosted_passage *p)
 {
-    for (size_t i = 0; i <= p->pieces + AHEAD; i++) {
+    for (size_t i = 0; i < p->pieces + AHEAD; i++) {
         if (i < p->pieces)
             OARI_TRY(hosted_load_piece(p, i, slot_for(p, i)));
         if (i >= AHEAD)
             OARI_TRY(pass(p, i - AHEAD));
     }
-    return OAR_OK;
+    if (!reduces(p))
+        return OAR_OK;
+    OARI_TRY(wait_for_all(p->h));
+    return take(p, p->pieces - 1);
 }
 
-/* Nobody uses a stage of another's then. */
-static oar_status part(hosted_passage *p)
+static oar_status await_stored(hosted *h)
 {
     for (int i = 0; i < HOSTED_SLOTS; i++)
-        OARI_TRY(hosted_await(p->h, p->h->slot[i].stored));
-    return wait_for_all(p->h);
-}
-
-/* A collective over links may still be on its way up from some. */
-static oar_status free_slots(hosted *h)
-{
-    for (int i = 0; i < HOSTED_SLOTS; i++) {
-        if (h->slot[i].used)
-            OARI_TRY(hosted_await(h, h->slot[i].stored));
-        h->slot[i].used = 0;
-    }
+        OARI_TRY(hosted_await(h, h->slot[i].stored));
     return OAR_OK;
 }
 
+/* Before it, a collective over links may still be on its way up; after it,
+ * nobody uses a stage of another's. */
 oar_status hosted_direct(hosted_passage *p)
 {
     oar_status status;
 
     if (p->pieces == 0)
         return OAR_OK;
-    OARI_TRY(free_slots(p->h));
+    OARI_TRY(await_stored(p->h));
     if (reduces(p))
         OARI_TRY(hosted_sum_begin(p->h, p->call));
     status = pass_all(p);
     if (reduces(p))
         hosted_sum_end(p->h);
-    return status == OAR_OK ? part(p) : status;
+    OARI_TRY(status);
+    OARI_TRY(await_stored(p->h));
+    return wait_for_all(p->h);
 }

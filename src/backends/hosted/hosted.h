@@ -39,7 +39,6 @@ typedef struct hosted_job {
 typedef struct hosted_slot {
     unsigned char *data; /* in the stage */
     oari_cu_event loaded, stored;
-    int used; /* stored has been recorded */
 } hosted_slot;
 
 typedef struct hosted_sum hosted_sum; /* sum.c */
@@ -71,6 +70,15 @@ typedef struct hosted {
     _Atomic int pending;  /* posted, and not finished */
     _Atomic int why;      /* oar_status: aborted */
 } hosted;
+
+/* For calls on the inner group: the outer one watches. */
+static inline oar_call_opts hosted_patience(void)
+{
+    oar_call_opts o = oar_call_opts_init();
+
+    o.timeout_ms = -1;
+    return o;
+}
 
 /* stage.c */
 oar_status hosted_stage_open(hosted *h, int device);

@@ -25,10 +25,9 @@ static oar_status bring_down(hosted *h, hosted_job *job)
 oar_status hosted_letter_begin(hosted *h, hosted_job *job)
 {
     const oar_collective *c = &job->call;
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
     oar_span span;
 
-    o.timeout_ms = -1;
     if (bytes_of(job) != 0)
         OARI_TRY(oar_pinned_alloc(bytes_of(job), &job->memory));
     span = oar_span_of(job->memory, c->out.count, c->out.dtype);

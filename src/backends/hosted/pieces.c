@@ -86,9 +86,8 @@ static oar_status count_pieces(hosted_passage *p)
     uint64_t most = in > out ? in : out;
     int known = !c->ragged || c->kind == OAR_COLL_ALL_GATHER ||
                 c->kind == OAR_COLL_REDUCE_SCATTER;
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
 
-    o.timeout_ms = -1;
     if (!known)
         OARI_TRY(oar_all_reduce(p->h->inner, oar_span_of(&most, 1, OAR_U64),
                                 OAR_MAX, &o, NULL));
@@ -142,9 +141,7 @@ static oar_status load(hosted_passage *p, size_t piece)
 {
     hosted_slot *s = pair_for(p, piece);
 
-    if (s->used)
-        OARI_TRY(hosted_await(p->h, s->stored));
-    s->used = 0;
+    OARI_TRY(hosted_await(p->h, s->stored));
     return hosted_load_piece(p, piece, s);
 }
 
@@ -166,9 +163,8 @@ static oar_status combine(hosted_passage *p, size_t piece, hosted_slot *s)
     size_t *ins = p->h->count, *outs = p->h->other;
     oar_span in = packed(p, &p->in, s[0].data, piece, ins);
     oar_span out = packed(p, &p->out, s[1].data, piece, outs);
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
 
-    o.timeout_ms = -1; /* the outer group watches */
     o.weight = c->weight;
     o.canonical = c->canonical;
     switch (c->kind) {
@@ -202,7 +198,6 @@ static oar_status pass(hosted_passage *p, size_t piece)
     OARI_TRY(hosted_await(p->h, s->loaded));
     OARI_TRY(combine(p, piece, s));
     OARI_TRY(move(p, &p->out, piece, s[in_place ? 0 : 1].data, 1));
-    s->used = 1;
     return hosted_record(p->h, s->stored, p->h->up);
 }
 
@@ -212,7 +207,7 @@ static oar_status go_over_links(hosted_passage *p)
     for (size_t i = 0; i < p->pieces + AHEAD; i++) {
         if (i < p->pieces)
             OARI_TRY(load(p, i));
-        if (i >= AHEAD && i - AHEAD < p->pieces)
+        if (i >= AHEAD)
             OARI_TRY(pass(p, i - AHEAD));
     }
     return OAR_OK;

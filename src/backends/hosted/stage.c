@@ -76,7 +76,6 @@ static void close_slot(const hosted *h, hosted_slot *s)
     if (s->stored != NULL)
         oari_cuda_event_give(h->device, s->stored);
     s->loaded = s->stored = NULL;
-    s->used = 0;
 }
 
 /* What is of one device. */
@@ -186,10 +185,9 @@ static int all_placed(const hosted *h, const oari_board *board,
 static oar_status find_near(hosted *h, uint64_t *place)
 {
     const oari_board *board = h->inner->board;
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
     int32_t found;
 
-    o.timeout_ms = -1;
     if (board != NULL)
         place[h->rank] =
             board->ops->place(board->self, h->stage, hosted_stage_bytes(h));

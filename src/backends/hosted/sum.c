@@ -120,49 +120,30 @@ void hosted_sum_close(hosted *h)
 
 /* ---- an all_reduce ------------------------------------------------------- */
 
-static int has_factors(oar_op_kind op)
-{
-    return op == OAR_OP_PREMUL_SUM || op == OAR_OP_WEIGHTED_MEAN;
-}
-
 static oar_status gather_factors(hosted *h, double mine)
 {
-    oar_call_opts o = oar_call_opts_init();
+    oar_call_opts o = hosted_patience();
 
-    o.timeout_ms = -1;
     return oar_all_gather(
         h->inner, oar_span_of(&mine, 1, OAR_F64),
         oar_span_of(h->sum->factor, (size_t)h->ranks, OAR_F64), &o, NULL);
 }
 
-static double divisor_of(const hosted *h, oar_op_kind op)
-{
-    double sum = 0;
-
-    if (op == OAR_OP_AVG)
-        return h->ranks;
-    if (op != OAR_OP_WEIGHTED_MEAN)
-        return 0;
-    for (int r = 0; r < h->ranks; r++)
-        sum += h->sum->factor[r];
-    return sum;
-}
-
 oar_status hosted_sum_begin(hosted *h, const oar_collective *call)
 {
     oar_op_kind op = call->op.kind;
-    int factors = has_factors(op);
+    int factors = oari_needs_factors(op);
 
     if (h->sum == NULL)
         OARI_TRY(make(h));
     if (factors)
         OARI_TRY(gather_factors(h, call->weight));
     h->sum->how =
-        (oari_reduction){ .kind = factors || op == OAR_OP_AVG ? OAR_OP_SUM : op,
+        (oari_reduction){ .kind = oari_computed_kind(op),
                           .dtype = call->out.dtype,
                           .sources = h->ranks,
                           .factor = factors ? h->sum->factor : NULL,
-                          .divisor = divisor_of(h, op),
+                          .divisor = oari_divisor(op, h->ranks, h->sum->factor),
                           .destinations = 1 };
     if (h->sum->has_thread)
         set(h->sum, 1, 0);

@@ -2,6 +2,7 @@
 /* launch: the kernels of device/cuda/reduce.cu, and which one does what. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
+#include "base/reduce.h"
 #include "base/reduce_isa.h"
 #include "base/status.h"
 
@@ -118,27 +119,9 @@ static oari_cuda_range range_of(const ipc_reduction *r)
     return range;
 }
 
-static int has_factors(oar_op_kind op)
-{
-    return op == OAR_OP_PREMUL_SUM || op == OAR_OP_WEIGHTED_MEAN;
-}
-
 static double divisor_of(const ipc_reduction *r)
 {
-    double sum = 0;
-
-    if (r->op == OAR_OP_AVG)
-        return r->sources;
-    if (r->op != OAR_OP_WEIGHTED_MEAN)
-        return 0;
-    for (int s = 0; s < r->sources; s++)
-        sum += r->factor[s];
-    return sum;
-}
-
-static oar_op_kind plain(oar_op_kind op)
-{
-    return has_factors(op) || op == OAR_OP_AVG ? OAR_OP_SUM : op;
+    return oari_divisor(r->op, r->sources, r->factor);
 }
 
 static double inverse_of(double divisor)
@@ -169,10 +152,10 @@ static oar_status reduce_any(ipc *self, const ipc_reduction *r,
     oari_cuda_reduction given = { .stop = oari_ipc_stop(self),
                                   .range = range_of(r),
                                   .divisor = divisor_of(r),
-                                  .op = plain(r->op),
+                                  .op = oari_computed_kind(r->op),
                                   .sources = r->sources,
                                   .destinations = r->destinations,
-                                  .factors = has_factors(r->op) };
+                                  .factors = oari_needs_factors(r->op) };
 
     given.inverse = inverse_of(given.divisor);
     for (int s = 0; s < r->sources; s++) {
@@ -307,8 +290,9 @@ static oar_status spread(ipc *self, const ipc_reduction *r,
 oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
                            oari_cu_stream stream)
 {
-    int sum = plain(r->op) == OAR_OP_SUM && !has_factors(r->op);
-    int as_it_is = !has_factors(r->op) && r->op != OAR_OP_AVG;
+    int sum =
+        oari_computed_kind(r->op) == OAR_OP_SUM && !oari_needs_factors(r->op);
+    int as_it_is = !oari_needs_factors(r->op) && r->op != OAR_OP_AVG;
 
     if (r->count == 0 || r->destinations == 0)
         return OAR_OK;

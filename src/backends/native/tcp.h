@@ -146,8 +146,8 @@ struct tcp_mesh {
     int dead;        /* conns to be freed */
     unsigned polls;
     uint64_t set_asked, ask_ticks; /* when, and how soon again */
-    oar_status failed; /* what a call that cannot fail came to */
-    oar_status ended;  /* aborted, and all transfers ended */
+    oar_status failed;             /* what a call that cannot fail came to */
+    oar_status ended;              /* aborted, and all transfers ended */
     unsigned char *sink;
     _Atomic int aborted; /* an oar_status */
     _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */

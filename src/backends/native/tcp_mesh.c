@@ -23,8 +23,8 @@ enum {
     DEFAULT_SOCKETS = 2, /* measured, docs/tcp.md */
     FEW = 4,             /* sockets that are read without asking which, */
     ASK_US = 100,        /* for so long */
-    LOOK_EVERY = 8,  /* at the clock */
-    LINGER_MS = 400, /* to leave in good order */
+    LOOK_EVERY = 8,      /* at the clock */
+    LINGER_MS = 400,     /* to leave in good order */
     LEASE_MS = 10000
 };
 
