@@ -93,16 +93,6 @@ oar_status oari_reduce_use(const char *name)
     return oari_fail(OAR_E_UNAVAILABLE, "no instruction set \"%s\" here", name);
 }
 
-static oar_op_kind plain_kind(oar_op_kind kind)
-{
-    switch (kind) {
-    case OAR_OP_AVG:
-    case OAR_OP_PREMUL_SUM:
-    case OAR_OP_WEIGHTED_MEAN: return OAR_OP_SUM;
-    default: return kind;
-    }
-}
-
 static oari_reduce_shape shape_of(const oari_reduction *r)
 {
     if (r->factor != NULL || r->divisor != 0)
@@ -117,7 +107,7 @@ static oari_reduce_shape shape_of(const oari_reduction *r)
 static oari_reduce_fn *kernel_for(const oari_reduction *r)
 {
     const oari_reduce_table *table = &chosen()->table;
-    oar_op_kind kind = plain_kind(r->kind);
+    oar_op_kind kind = oari_computed_kind(r->kind);
     oari_reduce_shape shape = shape_of(r);
     oari_reduce_fn *fn = table->fn[shape][kind][r->dtype];
 
