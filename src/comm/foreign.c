@@ -28,6 +28,8 @@ enum {
     ILL_NS = 2000000000,    /* for the links to know better why it failed */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
+    YIELD_NS = 1000000,     /* longer than that: others want the core, */
+    CROWD_NS = 100000000,   /* and will for a while */
     CHECK_NS = 10000000,    /* between two looks whether everybody is there */
     BEHIND_NS = 500000000,  /* what comes of a rank when it is gone */
     LINKS_NS = 5000000,     /* between two looks at them for faults */
@@ -307,13 +309,26 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
 
 /* ---- sleeping ------------------------------------------------------------ */
 
-/* It cannot wake us: asks it again after a nap. */
-static void nap(const oar_group *g, int64_t idle_ns)
+/* Lets others have the core. 0: they took it for long, lately. Who yields to
+ * such gets hardly any of it, while who has slept gets it at once. */
+static int yield(oari_foreign *f)
 {
-    if (idle_ns < POLLED_NS && !oari_disputing(g->engine.dispute)) {
-        sched_yield();
+    int64_t begun = oari_now_ns();
+
+    if (begun < f->crowded_ns)
+        return 0;
+    sched_yield();
+    if (oari_now_ns() - begun > YIELD_NS)
+        f->crowded_ns = begun + CROWD_NS;
+    return 1;
+}
+
+/* It cannot wake us: asks it again after a nap. */
+static void nap(oar_group *g, int64_t idle_ns)
+{
+    if (idle_ns < POLLED_NS && !oari_disputing(g->engine.dispute) &&
+        yield(&g->foreign))
         return;
-    }
     nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
 }
 

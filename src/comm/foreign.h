@@ -28,6 +28,7 @@ typedef struct oari_foreign {
     int batching;             /* the driver's: between batch(1) and batch(0) */
     unsigned turns;           /* the driver's */
     uint64_t while_ticks;     /* so long it is asked in one turn */
+    int64_t crowded_ns;       /* until when it is better to sleep than yield */
     int64_t check_ns;         /* the next look whether everybody is there */
     int64_t linked_ns;        /* when the links were looked at for faults */
     int64_t doubt_ns;         /* until when nothing it brought is believed */

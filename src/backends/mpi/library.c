@@ -232,7 +232,24 @@ static int has_launcher(void)
     return 0;
 }
 
-static oar_status initialise(int ranks, int *level)
+/* Where there are more ranks than cores Open MPI yields the core whenever it is
+ * asked in vain. Beside programs that compute that takes milliseconds each time
+ * (Linux 6.18: a process that yields loses its share), and who waits here knows
+ * better when to. Not where it waits itself. */
+static int init(int blocking, int *level)
+{
+    static const char name[] = "OMPI_MCA_mpi_yield_when_idle";
+    int quiet = !blocking && getenv(name) == NULL, code;
+
+    if (quiet)
+        setenv(name, "0", 1);
+    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, level);
+    if (quiet)
+        unsetenv(name); /* it is not for programs that this one starts */
+    return code;
+}
+
+static oar_status initialise(int ranks, int blocking, int *level)
 {
     int code;
 
@@ -241,7 +258,7 @@ static oar_status initialise(int ranks, int *level)
                          "no MPI launcher has started this process; run it by "
                          "mpirun (package " PACKAGE ") or srun --mpi=...");
     show_symbols();
-    code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, level);
+    code = init(blocking, level);
     if (code != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Init_thread: error %d", code);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -249,7 +266,7 @@ static oar_status initialise(int ranks, int *level)
     return OAR_OK;
 }
 
-static oar_status start_locked(int ranks, int several)
+static oar_status start_locked(int ranks, int blocking, int several)
 {
     int there = 0, over = 0, level = MPI_THREAD_SINGLE, code;
 
@@ -264,7 +281,7 @@ static oar_status start_locked(int ranks, int several)
     if (there)
         MPI_Query_thread(&level);
     else
-        OARI_TRY(initialise(ranks, &level));
+        OARI_TRY(initialise(ranks, blocking, &level));
     one_at_a_time = level < MPI_THREAD_MULTIPLE || !several;
     if ((code = make_operators()) != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Op_create: error %d", code);
@@ -283,7 +300,8 @@ oar_status mpi_start(int ranks, int blocking)
     if (version == NULL)
         return OAR_E_UNAVAILABLE;
     pthread_mutex_lock(&beginning);
-    status = start_locked(ranks, blocking || !loses_collectives(version));
+    status =
+        start_locked(ranks, blocking, blocking || !loses_collectives(version));
     pthread_mutex_unlock(&beginning);
     return status;
 }
