@@ -266,7 +266,7 @@ static oar_status initialise(int ranks, int blocking, int *level)
     return OAR_OK;
 }
 
-static oar_status start_locked(int ranks, int blocking, int several)
+static oar_status start_locked(int ranks, int blocking, const char *version)
 {
     int there = 0, over = 0, level = MPI_THREAD_SINGLE, code;
 
@@ -282,7 +282,8 @@ static oar_status start_locked(int ranks, int blocking, int several)
         MPI_Query_thread(&level);
     else
         OARI_TRY(initialise(ranks, blocking, &level));
-    one_at_a_time = level < MPI_THREAD_MULTIPLE || !several;
+    one_at_a_time = level < MPI_THREAD_MULTIPLE ||
+                    (!blocking && loses_collectives(version));
     if ((code = make_operators()) != MPI_SUCCESS)
         return oari_fail(OAR_E_UNAVAILABLE, "MPI_Op_create: error %d", code);
     process = getpid();
@@ -300,8 +301,7 @@ oar_status mpi_start(int ranks, int blocking)
     if (version == NULL)
         return OAR_E_UNAVAILABLE;
     pthread_mutex_lock(&beginning);
-    status =
-        start_locked(ranks, blocking, blocking || !loses_collectives(version));
+    status = start_locked(ranks, blocking, version);
     pthread_mutex_unlock(&beginning);
     return status;
 }

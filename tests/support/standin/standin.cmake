@@ -50,9 +50,9 @@ function(oarsong_standin name)
         ${CMAKE_SOURCE_DIR}/tests/support ${CMAKE_SOURCE_DIR}/src
         ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(standin_${name} PRIVATE oarsong_flags)
-    # There clang takes it that the flags survive a look for a thread's own
-    # variable, which they do not in a library that is loaded at run time
-    # (LLVM issue 39850). The library itself has no such place.
+    # An older clang takes it that the processor's flags survive a look for a
+    # thread's own variable, which they do not in a library that is loaded at
+    # run time (LLVM issue 39850). The library itself has no such place.
     if(CMAKE_C_COMPILER_ID STREQUAL "Clang" AND
        CMAKE_C_COMPILER_VERSION VERSION_LESS 17 AND
        CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
