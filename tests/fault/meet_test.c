@@ -106,8 +106,8 @@ static oar_status join_telling(const crew *c, int rank, oar_group **g)
     return status;
 }
 
-static void stop(int number, int fd, const struct sockaddr *address,
-                 socklen_t length)
+static void be_stopped(int number, int fd, const struct sockaddr *address,
+                       socklen_t length)
 {
     if (number == 0)
         raise(SIGSTOP);
@@ -126,7 +126,9 @@ static int miss_each_other(crew *c, int rank, void *arg)
     oar_group *g;
 
     here = arg;
-    before_connect = rank == STOPPED ? stop : rank == LATE ? be_late : NULL;
+    before_connect = rank == STOPPED ? be_stopped
+                     : rank == LATE  ? be_late
+                                     : NULL;
     CREW_CHECK(c, rank, join_telling(c, rank, &g) != OAR_OK);
     if (rank == STOPPED)
         return 0;
