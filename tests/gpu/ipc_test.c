@@ -148,6 +148,38 @@ static int use_two_gpus(crew *c, int rank, void *arg)
     return 0;
 }
 
+/* ---- several groups ------------------------------------------------------ */
+
+/* Each round a group comes, uses the same memory, and goes. */
+static int share_memory(crew *c, int rank, void *arg)
+{
+    void *memory;
+    scene s, other;
+
+    setenv("STANDIN_IPC_ONCE", "1", 1);
+    if (scene_open(&s, c, rank, "ipc") != 0)
+        return 1;
+    CREW_CHECK(c, rank, oar_device_alloc(s.gpu, 1 << 20, &memory) == OAR_OK);
+    for (int round = 0; round < 4; round++) {
+        twin t = { .kind = OAR_COLL_ALL_REDUCE,
+                   .dtype = OAR_F32,
+                   .op = OAR_SUM,
+                   .count = 3001,
+                   .in_place = 1 };
+
+        other = s;
+        CREW_CHECK(c, rank, oar_group_dup(s.group, &other.group) == OAR_OK);
+        if (round != 0)
+            CREW_CHECK(c, rank, twin_check(&s, &t, memory) == 0);
+        CREW_CHECK(c, rank, twin_check(&other, &t, memory) == 0);
+        oar_group_destroy(other.group);
+        CREW_CHECK(c, rank, twin_check(&s, &t, memory) == 0);
+    }
+    oar_device_free(s.gpu, memory, s.stream);
+    scene_close(&s);
+    return 0;
+}
+
 /* ---- large --------------------------------------------------------------- */
 
 static const size_t huge = ((size_t)1 << 31) + 77; /* bytes */
@@ -253,6 +285,16 @@ static void ranks_on_several_gpus_share_the_work(void **state)
         skip();
 }
 
+static void groups_map_the_same_memory_once(void **state)
+{
+    crew c;
+
+    crew_start(&c, 2, share_memory, NULL, "several groups");
+    for (int r = 0; r < 2; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+}
+
 static void more_than_two_gib_are_no_different(void **state)
 {
     crew c;
@@ -272,6 +314,7 @@ int main(void)
         cmocka_unit_test(every_collective_moves_what_the_host_moves),
         cmocka_unit_test(a_thousand_mixed_operations_are_right),
         cmocka_unit_test(ranks_on_several_gpus_share_the_work),
+        cmocka_unit_test(groups_map_the_same_memory_once),
         cmocka_unit_test(more_than_two_gib_are_no_different),
     };
 

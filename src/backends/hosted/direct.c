@@ -2,16 +2,17 @@
 /* direct: a collective between ranks of one host. Each rank's piece comes down
  * into its own stage, and whoever is to get some of it takes it up from there:
  * what is only moved is never copied on the host. Of an all_reduce each rank
- * adds up one share of a piece, in place, and takes all shares up.
+ * adds up one share of a piece; the shares meet in the stage of one of them,
+ * the next one for the next piece, from where all ranks take the whole.
  *
- * A rank that has met the others over piece k knows that all have it on the
- * host, that all have added up their shares of piece k - 1, and that piece
- * k - BEHIND has gone up everywhere, so that its slot is free.
+ * Nobody meets over a piece. Each rank tells how far it is (hosted_marks), and
+ * does whatever the others have made possible: it adds up what all have down,
+ * takes what is whole, and asks for more where a slot has gone up everywhere.
  */
 #include "backends/hosted/hosted.h"
 #include "base/status.h"
 
-enum { LINE = 64, BEHIND = 4, AHEAD = HOSTED_SLOTS - 1 - BEHIND };
+enum { AHEAD = 4 /* pieces that are asked for before the first is taken */ };
 
 static int reduces(const hosted_passage *p)
 {
@@ -33,24 +34,38 @@ int hosted_goes_direct(const hosted *h, const oar_collective *call)
     }
 }
 
+/* A piece as it is numbered in all calls so far. */
 static hosted_slot *slot_for(const hosted_passage *p, size_t piece)
 {
-    return &p->h->slot[piece % HOSTED_SLOTS];
+    return &p->h->slot[(p->h->passed + piece) % HOSTED_SLOTS];
 }
 
-static oar_status wait_for_all(hosted *h)
-{
-    oar_call_opts o = hosted_patience();
+/* ---- how far everyone is ------------------------------------------------- */
 
-    return oar_barrier(h->inner, &o, NULL);
+static hosted_marks *marks(const hosted *h, int rank)
+{
+    return (hosted_marks *)(void *)(h->near[rank] +
+                                    HOSTED_SLOTS * h->slot_bytes);
 }
 
-static oar_status meet_over(hosted_passage *p, size_t piece)
+/* Pieces of this call that all ranks have down, whole or up. */
+static size_t all_have(const hosted_passage *p, int which)
 {
-    OARI_TRY(hosted_await(p->h, slot_for(p, piece)->loaded));
-    if (piece >= BEHIND)
-        OARI_TRY(hosted_await(p->h, slot_for(p, piece - BEHIND)->stored));
-    return wait_for_all(p->h);
+    uint64_t least = UINT64_MAX;
+
+    for (int r = 0; r < p->h->ranks; r++) {
+        uint64_t one = atomic_load_explicit(&marks(p->h, r)->of[which],
+                                            memory_order_acquire);
+
+        least = one < least ? one : least;
+    }
+    return least > p->h->passed ? least - p->h->passed : 0;
+}
+
+static void mark(const hosted_passage *p, int which, size_t pieces)
+{
+    atomic_store_explicit(&marks(p->h, p->h->rank)->of[which],
+                          p->h->passed + pieces, memory_order_release);
 }
 
 /* ---- shares of an all_reduce --------------------------------------------- */
@@ -60,11 +75,17 @@ static void share_of(const hosted_passage *p, size_t piece, int rank,
                      size_t *first, size_t *end)
 {
     size_t count = hosted_slice(p, &p->in, 0, piece);
-    size_t ranks = (size_t)p->h->ranks, unit = LINE / p->element;
+    size_t ranks = (size_t)p->h->ranks, unit = HOSTED_LINE / p->element;
     size_t each = ((count + ranks - 1) / ranks + unit - 1) / unit * unit;
 
     *first = (size_t)rank * each < count ? (size_t)rank * each : count;
     *end = count - *first < each ? count : *first + each;
+}
+
+/* In whose stage the shares meet. */
+static int home_of(const hosted_passage *p, size_t piece)
+{
+    return (int)(piece % (size_t)p->h->ranks);
 }
 
 static void add_up(hosted_passage *p, size_t piece)
@@ -72,7 +93,7 @@ static void add_up(hosted_passage *p, size_t piece)
     size_t first, end;
 
     share_of(p, piece, p->h->rank, &first, &end);
-    hosted_sum_up(p->h,
+    hosted_sum_up(p->h, home_of(p, piece),
                   (size_t)(slot_for(p, piece)->data - p->h->stage) +
                       first * p->element,
                   end - first);
@@ -86,20 +107,14 @@ static unsigned char *near(const hosted *h, int rank, const hosted_slot *s)
     return h->near[rank] + (s->data - h->stage);
 }
 
-static oar_status take_shares(hosted_passage *p, size_t piece,
-                              const hosted_slot *s)
+static oar_status take_sum(hosted_passage *p, size_t piece,
+                           const hosted_slot *s)
 {
-    unsigned char *to = p->out.data + piece * p->width * p->element;
+    size_t at = piece * p->width * p->element;
 
-    for (int r = 0; r < p->h->ranks; r++) {
-        size_t first, end, at;
-
-        share_of(p, piece, r, &first, &end);
-        at = first * p->element;
-        OARI_TRY(hosted_store(p->h, to + at, near(p->h, r, s) + at,
-                              (end - first) * p->element));
-    }
-    return OAR_OK;
+    return hosted_store(p->h, p->out.data + at,
+                        near(p->h, home_of(p, piece), s),
+                        hosted_slice(p, &p->out, 0, piece) * p->element);
 }
 
 /* What one rank has for this one goes to a part of the output. Where its piece
@@ -134,36 +149,87 @@ static oar_status take(hosted_passage *p, size_t piece)
 {
     hosted_slot *s = slot_for(p, piece);
 
-    OARI_TRY(reduces(p) ? take_shares(p, piece, s) : take_parts(p, piece, s));
+    OARI_TRY(reduces(p) ? take_sum(p, piece, s) : take_parts(p, piece, s));
     return hosted_record(p->h, s->stored, p->h->up);
 }
 
 /* ---- all pieces ---------------------------------------------------------- */
 
-/* Sums of a piece are whole once the ranks have met over the next. */
-static oar_status pass(hosted_passage *p, size_t piece)
+/* Pieces of this call that this rank has asked for, has down, added up, put on
+ * their way up, and up. */
+typedef struct progress {
+    size_t asked, down, whole, taken, up;
+    int moved; /* something could be done */
+} progress;
+
+/* Tells what has come since it last looked. */
+static oar_status look(hosted_passage *p, progress *at)
 {
-    OARI_TRY(meet_over(p, piece));
-    if (!reduces(p))
-        return take(p, piece);
-    if (piece > 0)
-        OARI_TRY(take(p, piece - 1));
-    add_up(p, piece);
+    int has = 1;
+
+    while (has && at->down < at->asked) {
+        OARI_TRY(hosted_has_come(p->h, slot_for(p, at->down)->loaded, &has));
+        at->down += (size_t)has;
+        at->moved |= has;
+    }
+    for (has = 1; has && at->up < at->taken;) {
+        OARI_TRY(hosted_has_come(p->h, slot_for(p, at->up)->stored, &has));
+        at->up += (size_t)has;
+        at->moved |= has;
+    }
+    mark(p, HOSTED_DOWN, at->down);
+    mark(p, HOSTED_UP, at->up);
+    return OAR_OK;
+}
+
+static oar_status ask(hosted_passage *p, progress *at)
+{
+    if (at->asked == p->pieces || at->asked >= at->taken + AHEAD ||
+        at->asked >= all_have(p, HOSTED_UP) + HOSTED_SLOTS)
+        return OAR_OK;
+    OARI_TRY(hosted_load_piece(p, at->asked, slot_for(p, at->asked)));
+    at->asked++;
+    at->moved = 1;
+    return OAR_OK;
+}
+
+static oar_status advance(hosted_passage *p, progress *at)
+{
+    OARI_TRY(look(p, at));
+    OARI_TRY(ask(p, at));
+    if (at->taken < all_have(p, reduces(p) ? HOSTED_WHOLE : HOSTED_DOWN)) {
+        at->moved = 1;
+        OARI_TRY(take(p, at->taken++));
+    }
+    if (reduces(p) && at->whole < all_have(p, HOSTED_DOWN)) {
+        at->moved = 1;
+        add_up(p, at->whole++);
+        mark(p, HOSTED_WHOLE, at->whole);
+    }
     return OAR_OK;
 }
 
 static oar_status pass_all(hosted_passage *p)
 {
-    for (size_t i = 0; i < p->pieces + AHEAD; i++) {
-        if (i < p->pieces)
-            OARI_TRY(hosted_load_piece(p, i, slot_for(p, i)));
-        if (i >= AHEAD)
-            OARI_TRY(pass(p, i - AHEAD));
+    progress at = { 0 };
+    int looks = 0;
+
+    while (at.up < p->pieces) {
+        at.moved = 0;
+        OARI_TRY(advance(p, &at));
+        if (at.moved)
+            looks = 0;
+        else
+            OARI_TRY(hosted_rest(p->h, &looks));
     }
-    if (!reduces(p))
-        return OAR_OK;
-    OARI_TRY(wait_for_all(p->h));
-    return take(p, p->pieces - 1);
+    return OAR_OK;
+}
+
+static oar_status wait_for_all(hosted *h)
+{
+    oar_call_opts o = hosted_patience();
+
+    return oar_barrier(h->inner, &o, NULL);
 }
 
 static oar_status await_stored(hosted *h)
@@ -171,6 +237,19 @@ static oar_status await_stored(hosted *h)
     for (int i = 0; i < HOSTED_SLOTS; i++)
         OARI_TRY(hosted_await(h, h->slot[i].stored));
     return OAR_OK;
+}
+
+static oar_status go(hosted_passage *p)
+{
+    oar_status status;
+
+    if (reduces(p))
+        OARI_TRY(hosted_sum_begin(p->h, p->call));
+    status = pass_all(p);
+    if (reduces(p))
+        hosted_sum_end(p->h);
+    OARI_TRY(status);
+    return wait_for_all(p->h);
 }
 
 /* Before it, a collective over links may still be on its way up; after it,
@@ -182,12 +261,8 @@ oar_status hosted_direct(hosted_passage *p)
     if (p->pieces == 0)
         return OAR_OK;
     OARI_TRY(await_stored(p->h));
-    if (reduces(p))
-        OARI_TRY(hosted_sum_begin(p->h, p->call));
-    status = pass_all(p);
-    if (reduces(p))
-        hosted_sum_end(p->h);
-    OARI_TRY(status);
-    OARI_TRY(await_stored(p->h));
-    return wait_for_all(p->h);
+    status = go(p);
+    p->h->passed += p->pieces;
+    p->h->torn |= status != OAR_OK;
+    return status;
 }

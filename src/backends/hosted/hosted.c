@@ -18,8 +18,10 @@
 #include "base/thread.h"
 
 enum {
-    NAP_NS = 50000,   /* between two looks at messages under way */
-    CORES_FOR_TWO = 8 /* a rank, before a second thread helps */
+    NAP_NS = 50000,    /* between two looks at messages under way */
+    CORES_FOR_TWO = 8, /* a rank, before a second thread helps */
+    SLOT_BYTES = 4 << 20,
+    SLOT_BYTES_OF_TWO = 8 << 20 /* at two ranks */
 };
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -238,13 +240,13 @@ static oar_status make_inner(hosted *h, oar_group *outer)
 
 static oar_status read_settings(hosted *h)
 {
-    int64_t bytes = HOSTED_SLOT_BYTES;
+    int64_t bytes = h->ranks == 2 ? SLOT_BYTES_OF_TWO : SLOT_BYTES;
     int64_t threads = oari_cpus() >= CORES_FOR_TWO * h->ranks ? 2 : 1;
 
     OARI_TRY(
         oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
     OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
-    h->slot_bytes = (size_t)bytes;
+    h->slot_bytes = (size_t)bytes / HOSTED_LINE * HOSTED_LINE;
     h->sum_threads = (int)threads;
     return OAR_OK;
 }

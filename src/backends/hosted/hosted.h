@@ -17,8 +17,8 @@
 #include "device/cuda/cuda.h"
 
 enum {
-    HOSTED_SLOTS = 8,
-    HOSTED_SLOT_BYTES = 4 << 20 /* of one side of a piece */
+    HOSTED_LINE = 64, /* bytes */
+    HOSTED_SLOTS = 8
 };
 
 /* One call, from post to done. */
@@ -41,6 +41,14 @@ typedef struct hosted_slot {
     oari_cu_event loaded, stored;
 } hosted_slot;
 
+/* How many pieces that ranks of one host take from each other a rank has
+ * brought down, whole and up so far, in all its calls. Every rank writes its
+ * own, behind its slots, and reads the others'. */
+enum { HOSTED_DOWN, HOSTED_WHOLE, HOSTED_UP, HOSTED_MARKS };
+typedef struct hosted_marks {
+    _Atomic uint64_t of[HOSTED_MARKS];
+} hosted_marks;
+
 typedef struct hosted_sum hosted_sum; /* sum.c */
 
 typedef struct hosted {
@@ -56,6 +64,8 @@ typedef struct hosted {
     unsigned char *pinned; /* by rank: that mapping, by this one */
     int met;               /* it is known whether all stages are near */
     int is_near;           /* they are */
+    uint64_t passed;       /* pieces taken from each other so far */
+    int torn;              /* a peer may still write to the stage */
     size_t *count, *other; /* scratch: by rank */
     hosted_sum *sum;       /* made when it is first used */
     int sum_threads;       /* 1 or 2 */
@@ -85,12 +95,17 @@ oar_status hosted_stage_open(hosted *h, int device);
 void hosted_stage_close(hosted *h);
 static inline size_t hosted_stage_bytes(const hosted *h)
 {
-    return HOSTED_SLOTS * h->slot_bytes;
+    return HOSTED_SLOTS * h->slot_bytes + sizeof(hosted_marks);
 }
 /* Finds the stages of the others; all ranks at once. */
 oar_status hosted_meet(hosted *h);
 /* Waits for an event, but not when all is over. */
 oar_status hosted_await(hosted *h, oari_cu_event event);
+/* 1 in *has: it has come. */
+oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has);
+/* After a look in vain, and so many in a row before it: rests a moment, or
+ * fails because all is over. */
+oar_status hosted_rest(hosted *h, int *looks);
 oar_status hosted_load(hosted *h, void *to, const void *from, size_t bytes);
 oar_status hosted_store(hosted *h, void *to, const void *from, size_t bytes);
 oar_status hosted_record(hosted *h, oari_cu_event event, oari_cu_stream stream);
@@ -132,9 +147,9 @@ oar_status hosted_direct(hosted_passage *p);
 /* Before and after the pieces of an all_reduce. All ranks. */
 oar_status hosted_sum_begin(hosted *h, const oar_collective *call);
 void hosted_sum_end(hosted *h);
-/* Combines count elements that are `at` bytes into all ranks' stages, into this
- * one's. */
-void hosted_sum_up(hosted *h, size_t at, size_t count);
+/* Combines count elements that are `at` bytes into all ranks' stages, into the
+ * owner's. */
+void hosted_sum_up(hosted *h, int owner, size_t at, size_t count);
 void hosted_sum_close(hosted *h);
 
 /* letters.c */

@@ -10,7 +10,11 @@
 #include "backends/hosted/hosted.h"
 #include "base/status.h"
 
-enum { AHEAD = 2 /* pieces that come down while one is combined */ };
+enum {
+    AHEAD = 2,            /* pieces that come down while one is combined */
+    SOME = 8,             /* pieces, if a buffer is not small */
+    LEAST_BYTES = 1 << 20 /* of a piece of several */
+};
 
 static int is_whole(oar_coll kind) /* without parts */
 {
@@ -76,6 +80,22 @@ static size_t longest(const hosted_side *s)
         if (part_count(s, i) > most)
             most = part_count(s, i);
     return most;
+}
+
+/* Elements of a part in a piece: as many as there is room for, but so that one
+ * piece goes up while another comes down. Only of what has no parts do all
+ * ranks know how long it is. */
+static size_t width_of(const hosted_passage *p)
+{
+    size_t in = longest(&p->in), out = longest(&p->out);
+    size_t some = (in > out ? in : out) / SOME / HOSTED_LINE * HOSTED_LINE;
+    size_t least = LEAST_BYTES / p->element;
+    size_t room = p->h->slot_bytes / p->element;
+
+    if (!is_whole(p->call->kind))
+        return room / (size_t)p->h->ranks;
+    some = some > least ? some : least;
+    return some < room ? some : room;
 }
 
 /* How many pieces: where not every rank knows every part, they ask. */
@@ -216,11 +236,10 @@ static oar_status go_over_links(hosted_passage *p)
 oar_status hosted_collective(hosted *h, const oar_collective *call)
 {
     hosted_passage p = { .h = h, .call = call };
-    size_t parts = is_whole(call->kind) ? 1 : (size_t)h->ranks;
 
     p.element = oar_dtype_size(call->out.dtype);
-    p.width = h->slot_bytes / (parts * p.element);
     find_sides(&p);
+    p.width = width_of(&p);
     OARI_TRY(hosted_begin(h, call));
     OARI_TRY(hosted_meet(h));
     OARI_TRY(count_pieces(&p));

@@ -3,6 +3,7 @@
  * copies. Two streams, so that one piece goes down while another goes up. The
  * memory is shared, so that peers combine straight from it, and pinned by all
  * of them, so that their GPUs take straight from it. */
+#include <string.h>
 #include <time.h>
 
 #include <oarsong/shared.h>
@@ -11,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/board.h"
+#include "device/segment.h"
 
 enum { NAP_NS = 20000, SPINS = 2000 };
 
@@ -36,6 +38,7 @@ static oar_status make_stage(const oari_cuda *cu, hosted *h)
     }
     h->stage = made;
     h->home = h->device;
+    memset(h->stage + HOSTED_SLOTS * h->slot_bytes, 0, sizeof(hosted_marks));
     for (int i = 0; i < HOSTED_SLOTS; i++)
         h->slot[i].data = h->stage + (size_t)i * h->slot_bytes;
     return OAR_OK;
@@ -120,6 +123,13 @@ oar_status hosted_stage_open(hosted *h, int device)
     return OAR_OK;
 }
 
+/* After a failure peers may still add something up there. */
+static int is_ours_alone(const hosted *h)
+{
+    return !h->torn ||
+           oari_segment_detach(h->stage, hosted_stage_bytes(h)) == OAR_OK;
+}
+
 void hosted_stage_close(hosted *h)
 {
     const oari_cuda *cu;
@@ -132,7 +142,8 @@ void hosted_stage_close(hosted *h)
             cu->MemHostUnregister(h->near[r]);
     cu->MemHostUnregister(h->stage);
     oari_cuda_leave();
-    oar_shared_free(h->stage);
+    if (is_ours_alone(h))
+        oar_shared_free(h->stage);
     h->stage = NULL;
 }
 
@@ -220,28 +231,40 @@ oar_status hosted_meet(hosted *h)
 
 /* ---- order --------------------------------------------------------------- */
 
-static oar_status is_aborted(const hosted *h)
+oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has)
 {
-    return oari_fail((oar_status)h->why, "the group has ended");
+    const oari_cuda *cu;
+    int result;
+
+    OARI_TRY(oari_cuda_enter(h->device, &cu));
+    result = cu->EventQuery(event);
+    oari_cuda_leave();
+    *has = result != OARI_CU_NOT_READY;
+    return *has ? oari_cuda_check(result, "copy between a GPU and the host")
+                : OAR_OK;
+}
+
+oar_status hosted_rest(hosted *h, int *looks)
+{
+    if (h->why != OAR_OK)
+        return oari_fail((oar_status)h->why, "the group has ended");
+    if (*looks < SPINS)
+        ++*looks;
+    else
+        nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
+    return OAR_OK;
 }
 
 oar_status hosted_await(hosted *h, oari_cu_event event)
 {
-    const oari_cuda *cu;
-    int result = OARI_CU_NOT_READY;
+    int has = 0, looks = 0;
 
-    OARI_TRY(oari_cuda_enter(h->device, &cu));
-    for (int i = 0; h->why == OAR_OK; i++) {
-        result = cu->EventQuery(event);
-        if (result != OARI_CU_NOT_READY)
-            break;
-        if (i > SPINS)
-            nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
+    OARI_TRY(hosted_has_come(h, event, &has));
+    while (!has) {
+        OARI_TRY(hosted_rest(h, &looks));
+        OARI_TRY(hosted_has_come(h, event, &has));
     }
-    oari_cuda_leave();
-    if (result == OARI_CU_NOT_READY)
-        return is_aborted(h);
-    return oari_cuda_check(result, "copy between a GPU and the host");
+    return OAR_OK;
 }
 
 oar_status hosted_begin(hosted *h, const oar_collective *call)

@@ -10,12 +10,13 @@
 #include "base/thread.h"
 #include "comm/board.h"
 
-enum { LINE = 64, FEW = 4 << 10 /* bytes of a share that one thread does */ };
+enum { FEW = 4 << 10 /* bytes of a share that one thread does */ };
 
 struct hosted_sum {
     oari_reduction how; /* without buffers */
     double *factor;     /* by rank */
     /* what the second thread is to combine; written before `asked` */
+    int owner;
     size_t at, count;
     _Atomic unsigned asked, done;
     _Atomic int awake;
@@ -26,11 +27,11 @@ struct hosted_sum {
     int has_thread;
 };
 
-static void combine(hosted *h, size_t at, size_t count)
+static void combine(hosted *h, int owner, size_t at, size_t count)
 {
     oari_reduction r = h->sum->how;
     const void *source[OARI_MAX_RANKS];
-    void *to = h->stage + at;
+    void *to = h->near[owner] + at;
 
     for (int i = 0; i < h->ranks; i++)
         source[i] = h->near[i] + at;
@@ -65,7 +66,7 @@ static void *second(void *arg)
                 oari_relax();
                 continue;
             }
-            combine(h, s->at, s->count);
+            combine(h, s->owner, s->at, s->count);
             atomic_fetch_add(&s->done, 1);
         }
     return NULL;
@@ -156,20 +157,21 @@ void hosted_sum_end(hosted *h)
         set(h->sum, 0, 0);
 }
 
-void hosted_sum_up(hosted *h, size_t at, size_t count)
+void hosted_sum_up(hosted *h, int owner, size_t at, size_t count)
 {
     hosted_sum *s = h->sum;
     size_t element = oar_dtype_size(s->how.dtype), half;
 
     if (!s->has_thread || count * element < FEW) {
-        combine(h, at, count);
+        combine(h, owner, at, count);
         return;
     }
-    half = count / 2 / LINE * LINE;
+    half = count / 2 / HOSTED_LINE * HOSTED_LINE;
+    s->owner = owner;
     s->at = at + half * element;
     s->count = count - half;
     atomic_fetch_add(&s->asked, 1);
-    combine(h, at, half);
+    combine(h, owner, at, half);
     while (atomic_load(&s->done) != atomic_load(&s->asked))
         oari_relax();
 }

@@ -100,11 +100,14 @@ typedef struct ipc_shown {
     int hidden;
 } ipc_shown;
 
+typedef struct ipc_mapping ipc_mapping; /* mapping.c */
+
 /* One of a peer's, mapped here. */
 typedef struct ipc_mapped {
     struct ipc_mapped *next;
     uint64_t id, base, bytes;
     oari_cu_memory here;
+    ipc_mapping *mapping;
 } ipc_mapped;
 
 /* Memory that stands in for some that cannot be shown. */
@@ -211,6 +214,12 @@ oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
 oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes);
 void oari_ipc_forget_mapped(ipc *self);
 void oari_ipc_forget_shown(ipc_shown *shown);
+
+/* mapping.c */
+/* Maps an allocation of another process, or takes part in its mapping. */
+oar_status oari_ipc_mapping_open(const ipc *self, const ipc_memory *memory,
+                                 ipc_mapping **mapping, oari_cu_memory *here);
+void oari_ipc_mapping_close(const ipc *self, ipc_mapping *mapping);
 
 /* launch.c */
 oar_status oari_ipc_load(ipc *self);

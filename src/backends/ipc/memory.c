@@ -2,16 +2,14 @@
 /* memory: whose device memory is where.
  *
  * An allocation is shown by CUDA's handle for it and by its id, which no other
- * ever has. A peer maps it once, by its base, and keeps it. Memory that was
- * freed and allocated anew may have the same address, but has another id: then
- * what is mapped of the same range is closed first, which nobody uses any more,
- * since its owner has freed it. Memory that CUDA cannot share (of a
+ * ever has. A peer maps it once, by its base (mapping.c), and keeps it. Memory
+ * that was freed and allocated anew may have the same address, but has another
+ * id: then what is mapped of the same range is closed first, which nobody uses
+ * any more, since its owner has freed it. Memory that CUDA cannot share (of a
  * stream-ordered pool, or mapped by hand) is not shown. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/status.h"
-
-enum { LAZY_PEER_ACCESS = 1 };
 
 /* ---- mine ---------------------------------------------------------------- */
 
@@ -81,7 +79,7 @@ static void close_overlapping(ipc *self, int rank, const ipc_memory *memory)
             continue;
         }
         *at = m->next;
-        self->cu->IpcCloseMemHandle(m->here);
+        oari_ipc_mapping_close(self, m->mapping);
         oari_free(m);
     }
 }
@@ -98,9 +96,7 @@ static oar_status open_mapped(ipc *self, int rank, const ipc_memory *memory,
     m->id = memory->id;
     m->base = memory->base;
     m->bytes = memory->bytes;
-    status = oari_cuda_check(
-        self->cu->IpcOpenMemHandle(&m->here, memory->handle, LAZY_PEER_ACCESS),
-        "map memory of a peer");
+    status = oari_ipc_mapping_open(self, memory, &m->mapping, &m->here);
     if (status != OAR_OK) {
         oari_free(m);
         return status;
@@ -169,7 +165,7 @@ static void forget_mapped(ipc *self, int rank)
         ipc_mapped *m = self->mapped[rank];
 
         self->mapped[rank] = m->next;
-        self->cu->IpcCloseMemHandle(m->here);
+        oari_ipc_mapping_close(self, m->mapping);
         oari_free(m);
     }
 }

@@ -11,7 +11,7 @@
  *
  * Environment: STANDIN_DEVICES (1), STANDIN_MEMORY_MB (4096, of each device and
  * process), STANDIN_DELAY_US (300: each operation starts up to that late),
- * STANDIN_SEED (1), STANDIN_IPC_FREE=1 (see ipc.c).
+ * STANDIN_SEED (1), STANDIN_IPC_FREE=1, STANDIN_IPC_ONCE=1 (see ipc.c).
  *
  * Locking: standin_lock guards everything; standin_moved is signalled when an
  * operation comes or ends.

@@ -2,7 +2,10 @@
 /* standin/ipc.c: device memory of another process. A handle says which
  * descriptor of which process it is; the ledger behind the bytes says who maps
  * them. Freeing what a living process still maps is undefined with the real
- * driver, and the end of the process here, unless STANDIN_IPC_FREE=1. */
+ * driver, and the end of the process here, unless STANDIN_IPC_FREE=1. With
+ * STANDIN_IPC_ONCE=1 so is mapping what this process has mapped: the driver
+ * counts that, but compute-sanitizer does not, and reports what is used after
+ * the first of two is closed. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -119,6 +122,8 @@ static int open_peer(context *c, const ipc_note *note, oari_cu_memory *memory)
     block *b = standin_find_key(note->key);
     if (b && b->owner != c)
         return CU_INVALID_CONTEXT; /* one context of a process */
+    if (b && standin_setting("STANDIN_IPC_ONCE", 0))
+        standin_die("memory of %zu bytes is mapped by IPC twice", b->bytes);
     if (b)
         b->opens++;
     else {
