@@ -426,6 +426,29 @@ static void one_rank_on_the_host_and_one_on_a_gpu_disagree(void **state)
     run(2, disagrees, NULL, -1, "disagree");
 }
 
+static int has_slots_of_its_own(crew *c, int rank, void *arg)
+{
+    twin t = { .kind = OAR_COLL_ALL_REDUCE,
+               .dtype = OAR_F32,
+               .op = OAR_SUM,
+               .count = COUNT,
+               .in_place = 1 };
+    scene s;
+
+    setenv("OARSONG_GPU_FALLBACK_BYTES", rank == 0 ? "16384" : "50000", 1);
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    TRY_(twin_check(&s, &t, NULL) == 0);
+    t.kind = OAR_COLL_REDUCE_SCATTER; /* over the links */
+    TRY_(twin_check(&s, &t, NULL) == 0);
+    scene_close(&s);
+    return 0;
+}
+
+static void all_ranks_cut_as_rank_0_does(void **state)
+{
+    run(3, has_slots_of_its_own, NULL, -1, "other slots");
+}
+
 /* ---- when it is allowed -------------------------------------------------- */
 
 typedef struct words {
@@ -546,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_never_calls_is_named_at_the_deadline),
         cmocka_unit_test(an_abort_from_another_thread_ends_what_waits),
         cmocka_unit_test(one_rank_on_the_host_and_one_on_a_gpu_disagree),
+        cmocka_unit_test(all_ranks_cut_as_rank_0_does),
         cmocka_unit_test(only_four_words_allow_it_and_rank_0_says_them),
         cmocka_unit_test(every_call_warns_once),
         cmocka_unit_test(ranks_that_are_threads_have_it_too),

@@ -251,6 +251,17 @@ static oar_status read_settings(hosted *h)
     return OAR_OK;
 }
 
+/* All ranks cut alike: rank 0's setting counts. */
+static oar_status agree_on_slots(hosted *h)
+{
+    uint64_t bytes = h->slot_bytes;
+
+    OARI_TRY(oar_broadcast(h->inner, oar_span_of(&bytes, 1, OAR_U64), 0, NULL,
+                           NULL));
+    h->slot_bytes = bytes;
+    return OAR_OK;
+}
+
 static oar_status open_engine(void *self, const oar_backend_env *env)
 {
     hosted *h = self;
@@ -270,6 +281,7 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
         h->pinned == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(make_inner(h, env->core->group));
+    OARI_TRY(agree_on_slots(h));
     failed = pthread_create(&h->thread, NULL, work, h);
     h->has_thread = !failed;
     if (failed)

@@ -99,9 +99,10 @@ oar_status mpi_fail(int code, const char *what);
  * loaded is not the one this was made for. */
 const char *mpi_version(void);
 
-/* The operators for min and max of floats, with our rules for NaN and zeros,
- * and of unsigned integers; halves are of the types mpi_half gives. */
-MPI_Op mpi_pick(oar_op_kind kind);
+/* Operators of ours: min and max of floats, with our rules for NaN and zeros,
+ * and of unsigned integers; sums of unsigned integers. Halves are of the types
+ * mpi_half gives. */
+MPI_Op mpi_own(oar_op_kind kind);
 MPI_Datatype mpi_half(oar_dtype dtype);
 
 /* ---- join.c ---------------------------------------------------------------

@@ -2,10 +2,11 @@
 /* fold: reductions, with our rules (span.h) out of MPI's operators.
  *
  * MPI adds and multiplies f32, f64 and integers as we do (integers as unsigned
- * ones, which wrap). Halves are widened here, summed in f32 and rounded once at
- * the end. Its min and max have no rule for NaN and zeros, and MPICH 4.0 takes
- * unsigned numbers for signed ones there: for both there are operators of ours.
- * An average is a sum divided at the end.
+ * ones, which wrap). But Open MPI 4.1 and newer on x86-64 stops at the largest
+ * number when it adds integers of 8 and 16 bits; MPI's min and max have no rule
+ * for NaN and zeros, and MPICH 4.0 takes unsigned numbers for signed ones
+ * there: for these there are operators of ours. Halves are widened here, summed
+ * in f32 and rounded once at the end. An average is a sum divided at the end.
  */
 #include <string.h>
 
@@ -54,13 +55,14 @@ static MPI_Op op_of(oar_op_kind kind, oar_dtype dtype)
     switch (kind) {
     case OAR_OP_SUM:
     case OAR_OP_AVG:
-    case OAR_OP_PREMUL_SUM: return MPI_SUM;
+    case OAR_OP_PREMUL_SUM:
+        return oar_dtype_size(dtype) < 4 ? mpi_own(OAR_OP_SUM) : MPI_SUM;
     case OAR_OP_PROD: return MPI_PROD;
     case OAR_OP_BAND: return MPI_BAND;
     case OAR_OP_BOR: return MPI_BOR;
     case OAR_OP_BXOR: return MPI_BXOR;
-    case OAR_OP_MIN: return is_signed(dtype) ? MPI_MIN : mpi_pick(kind);
-    case OAR_OP_MAX: return is_signed(dtype) ? MPI_MAX : mpi_pick(kind);
+    case OAR_OP_MIN: return is_signed(dtype) ? MPI_MIN : mpi_own(kind);
+    case OAR_OP_MAX: return is_signed(dtype) ? MPI_MAX : mpi_own(kind);
     default: return MPI_OP_NULL;
     }
 }
@@ -76,8 +78,8 @@ int mpi_fold_of(const oar_collective *call, mpi_fold *fold)
     oar_op_kind kind = call->op.kind;
     int widened = oari_dtype_is_half(dtype) && !is_pick(kind);
 
-    fold->op = op_of(kind, dtype);
     fold->dtype = widened ? OAR_F32 : dtype;
+    fold->op = op_of(kind, fold->dtype);
     fold->made = widened || kind == OAR_OP_PREMUL_SUM;
     fold->type = is_pick(kind) || oari_dtype_is_float(fold->dtype)
                      ? ordered(fold->dtype)

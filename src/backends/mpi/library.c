@@ -30,7 +30,7 @@ static int one_at_a_time;
 static int started, ours;
 static pid_t process; /* that initialised it: a child of it leaves it alone */
 static _Atomic int open_groups, ruins;
-static MPI_Op pick_min, pick_max;
+static MPI_Op own_min, own_max, own_sum;
 static MPI_Datatype halves[2];
 
 void mpi_enter(void)
@@ -136,8 +136,8 @@ static oar_dtype dtype_of(MPI_Datatype type)
     return known[i].dtype;
 }
 
-static void pick(oar_op_kind kind, const void *in, void *inout, int count,
-                 MPI_Datatype type)
+static void combine(oar_op_kind kind, const void *in, void *inout, int count,
+                    MPI_Datatype type)
 {
     const void *const source[2] = { in, inout };
     oari_reduction r = { .kind = kind,
@@ -152,17 +152,24 @@ static void pick(oar_op_kind kind, const void *in, void *inout, int count,
 
 static void fold_min(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    pick(OAR_OP_MIN, in, inout, *count, *type);
+    combine(OAR_OP_MIN, in, inout, *count, *type);
 }
 
 static void fold_max(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    pick(OAR_OP_MAX, in, inout, *count, *type);
+    combine(OAR_OP_MAX, in, inout, *count, *type);
 }
 
-MPI_Op mpi_pick(oar_op_kind kind)
+static void fold_sum(void *in, void *inout, int *count, MPI_Datatype *type)
 {
-    return kind == OAR_OP_MIN ? pick_min : pick_max;
+    combine(OAR_OP_SUM, in, inout, *count, *type);
+}
+
+MPI_Op mpi_own(oar_op_kind kind)
+{
+    return kind == OAR_OP_MIN   ? own_min
+           : kind == OAR_OP_MAX ? own_max
+                                : own_sum;
 }
 
 MPI_Datatype mpi_half(oar_dtype dtype)
@@ -172,10 +179,12 @@ MPI_Datatype mpi_half(oar_dtype dtype)
 
 static int make_operators(void)
 {
-    int code = MPI_Op_create(fold_min, 1, &pick_min);
+    int code = MPI_Op_create(fold_min, 1, &own_min);
 
     if (code == MPI_SUCCESS)
-        code = MPI_Op_create(fold_max, 1, &pick_max);
+        code = MPI_Op_create(fold_max, 1, &own_max);
+    if (code == MPI_SUCCESS)
+        code = MPI_Op_create(fold_sum, 1, &own_sum);
     for (int i = 0; i < 2 && code == MPI_SUCCESS; i++) {
         code = MPI_Type_contiguous(1, MPI_UINT16_T, &halves[i]);
         if (code == MPI_SUCCESS)
@@ -197,8 +206,9 @@ static void finalise(void)
     MPI_Finalized(&over);
     if (over)
         return;
-    MPI_Op_free(&pick_min);
-    MPI_Op_free(&pick_max);
+    MPI_Op_free(&own_min);
+    MPI_Op_free(&own_max);
+    MPI_Op_free(&own_sum);
     MPI_Type_free(&halves[0]);
     MPI_Type_free(&halves[1]);
     MPI_Finalize();
