@@ -118,6 +118,34 @@ static void what_goes_in_many_pieces_has_the_bits_of_the_host(void **state)
     unsetenv("OARSONG_GPU_FALLBACK_BYTES");
 }
 
+/* With slots as they are: in eight, or in pieces of 1 MiB. */
+static int goes_in_eight(crew *c, int rank, void *arg)
+{
+    static const oar_coll some[] = { OAR_COLL_BROADCAST, OAR_COLL_ALL_REDUCE,
+                                     OAR_COLL_REDUCE, OAR_COLL_ALL_GATHER };
+    scene s;
+
+    TRY_(scene_open(&s, c, rank, "native") == 0);
+    for (size_t k = 0; k < sizeof some / sizeof *some; k++)
+        for (size_t mib = 3; mib <= 10; mib += 7) {
+            twin t = { .kind = some[k],
+                       .dtype = OAR_F64,
+                       .op = OAR_SUM,
+                       .count = (mib << 17) + 77,
+                       .root = 1,
+                       .weight = 1 };
+
+            TRY_(twin_check(&s, &t, NULL) == 0);
+        }
+    scene_close(&s);
+    return 0;
+}
+
+static void what_is_not_small_goes_in_eight_pieces(void **state)
+{
+    run(2, goes_in_eight, NULL, -1, "in eight");
+}
+
 static int passes_round(crew *c, int rank, void *arg)
 {
     int next = (rank + 1) % c->ranks, last = (rank + c->ranks - 1) % c->ranks;
@@ -547,6 +575,48 @@ static oar_status add_up(oar_group *group, void *arg)
     return seen[0] == 3 && seen[260] == 3 ? OAR_OK : OAR_E_DATA;
 }
 
+/* One of them gives up while all are at work. */
+static oar_status give_up(oar_group *group, void *arg)
+{
+    scene s = { .gpu = oar_device_of(OAR_CUDA, 0), .group = group };
+    oar_work *work[6];
+    oar_call_opts o;
+    oar_span span;
+
+    if (oar_stream_create(s.gpu, 0, &s.stream) != OAR_OK)
+        return OAR_E_GPU;
+    span = take(&s, 1 << 20);
+    o = on_stream(&s);
+    for (int i = 0; i < 6; i++)
+        if (oar_all_reduce(group, span, OAR_SUM, &o, &work[i]) != OAR_OK)
+            work[i] = NULL; /* it has ended by then */
+    if (oar_group_rank(group) == 1)
+        oar_group_abort(group, "enough");
+    for (int i = 0; i < 6; i++) {
+        if (work[i] != NULL)
+            oar_work_wait(work[i]);
+        oar_work_release(work[i]);
+    }
+    if (!drains(&s))
+        return OAR_E_TIMEOUT;
+    give(&s, span);
+    oar_stream_destroy(s.gpu, s.stream);
+    return oar_barrier(group, NULL, NULL) == OAR_E_ABORTED ? OAR_OK
+                                                           : OAR_E_STATE;
+}
+
+static int has_threads_that_give_up(crew *c, int rank, void *arg)
+{
+    for (int i = 0; i < 5; i++)
+        OK(oar_sim_run(3, give_up, NULL));
+    return 0;
+}
+
+static void ranks_that_are_threads_end_together(void **state)
+{
+    run(1, has_threads_that_give_up, NULL, -1, "threads that give up");
+}
+
 static int has_threads(crew *c, int rank, void *arg)
 {
     OK(oar_sim_run(3, add_up, NULL));
@@ -562,6 +632,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_goes_in_many_pieces_has_the_bits_of_the_host),
+        cmocka_unit_test(what_is_not_small_goes_in_eight_pieces),
         cmocka_unit_test(messages_both_ways_at_once_do_not_wait_for_each_other),
         cmocka_unit_test(no_input_is_read_early_and_no_output_late),
         cmocka_unit_test(two_kinds_beside_each_other_are_right),
@@ -573,6 +644,7 @@ int main(void)
         cmocka_unit_test(only_four_words_allow_it_and_rank_0_says_them),
         cmocka_unit_test(every_call_warns_once),
         cmocka_unit_test(ranks_that_are_threads_have_it_too),
+        cmocka_unit_test(ranks_that_are_threads_end_together),
     };
 
     setenv("OARSONG_ENABLE_GPU_FALLBACK", "1", 1);

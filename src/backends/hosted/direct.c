@@ -34,10 +34,9 @@ int hosted_goes_direct(const hosted *h, const oar_collective *call)
     }
 }
 
-/* A piece as it is numbered in all calls so far. */
 static hosted_slot *slot_for(const hosted_passage *p, size_t piece)
 {
-    return &p->h->slot[(p->h->passed + piece) % HOSTED_SLOTS];
+    return &p->h->slot[piece % HOSTED_SLOTS];
 }
 
 /* ---- how far everyone is ------------------------------------------------- */
@@ -48,7 +47,7 @@ static hosted_marks *marks(const hosted *h, int rank)
                                     HOSTED_SLOTS * h->slot_bytes);
 }
 
-/* Pieces of this call that all ranks have down, whole or up. */
+/* Pieces that all ranks have down, added up, or up. */
 static size_t all_have(const hosted_passage *p, int which)
 {
     uint64_t least = UINT64_MAX;
@@ -59,13 +58,13 @@ static size_t all_have(const hosted_passage *p, int which)
 
         least = one < least ? one : least;
     }
-    return least > p->h->passed ? least - p->h->passed : 0;
+    return least;
 }
 
 static void mark(const hosted_passage *p, int which, size_t pieces)
 {
-    atomic_store_explicit(&marks(p->h, p->h->rank)->of[which],
-                          p->h->passed + pieces, memory_order_release);
+    atomic_store_explicit(&marks(p->h, p->h->rank)->of[which], pieces,
+                          memory_order_release);
 }
 
 /* ---- shares of an all_reduce --------------------------------------------- */
@@ -155,29 +154,41 @@ static oar_status take(hosted_passage *p, size_t piece)
 
 /* ---- all pieces ---------------------------------------------------------- */
 
-/* Pieces of this call that this rank has asked for, has down, added up, put on
- * their way up, and up. */
+/* Pieces that this rank has asked for, has down, added up, put on their way up,
+ * and up. */
 typedef struct progress {
     size_t asked, down, whole, taken, up;
     int moved; /* something could be done */
 } progress;
 
-/* Tells what has come since it last looked. */
-static oar_status look(hosted_passage *p, progress *at)
+static oar_status look_down(hosted_passage *p, progress *at)
 {
+    size_t before = at->down;
     int has = 1;
 
     while (has && at->down < at->asked) {
         OARI_TRY(hosted_has_come(p->h, slot_for(p, at->down)->loaded, &has));
         at->down += (size_t)has;
-        at->moved |= has;
     }
-    for (has = 1; has && at->up < at->taken;) {
+    if (at->down == before)
+        return OAR_OK;
+    at->moved = 1;
+    mark(p, HOSTED_DOWN, at->down);
+    return OAR_OK;
+}
+
+static oar_status look_up(hosted_passage *p, progress *at)
+{
+    size_t before = at->up;
+    int has = 1;
+
+    while (has && at->up < at->taken) {
         OARI_TRY(hosted_has_come(p->h, slot_for(p, at->up)->stored, &has));
         at->up += (size_t)has;
-        at->moved |= has;
     }
-    mark(p, HOSTED_DOWN, at->down);
+    if (at->up == before)
+        return OAR_OK;
+    at->moved = 1;
     mark(p, HOSTED_UP, at->up);
     return OAR_OK;
 }
@@ -195,7 +206,8 @@ static oar_status ask(hosted_passage *p, progress *at)
 
 static oar_status advance(hosted_passage *p, progress *at)
 {
-    OARI_TRY(look(p, at));
+    OARI_TRY(look_down(p, at));
+    OARI_TRY(look_up(p, at));
     OARI_TRY(ask(p, at));
     if (at->taken < all_have(p, reduces(p) ? HOSTED_WHOLE : HOSTED_DOWN)) {
         at->moved = 1;
@@ -216,6 +228,7 @@ static oar_status pass_all(hosted_passage *p)
 
     while (at.up < p->pieces) {
         at.moved = 0;
+        OARI_TRY(hosted_goes_on(p->h));
         OARI_TRY(advance(p, &at));
         if (at.moved)
             looks = 0;
@@ -239,21 +252,18 @@ static oar_status await_stored(hosted *h)
     return OAR_OK;
 }
 
-static oar_status go(hosted_passage *p)
+/* From the first meeting to the second everyone is there, and so are the stages
+ * and the marks. */
+static oar_status pass_together(hosted_passage *p)
 {
-    oar_status status;
-
-    if (reduces(p))
-        OARI_TRY(hosted_sum_begin(p->h, p->call));
-    status = pass_all(p);
-    if (reduces(p))
-        hosted_sum_end(p->h);
-    OARI_TRY(status);
+    for (int which = 0; which < HOSTED_MARKS; which++)
+        mark(p, which, 0);
+    OARI_TRY(wait_for_all(p->h));
+    OARI_TRY(pass_all(p));
     return wait_for_all(p->h);
 }
 
-/* Before it, a collective over links may still be on its way up; after it,
- * nobody uses a stage of another's. */
+/* Before it, a collective over links may still be on its way up. */
 oar_status hosted_direct(hosted_passage *p)
 {
     oar_status status;
@@ -261,8 +271,10 @@ oar_status hosted_direct(hosted_passage *p)
     if (p->pieces == 0)
         return OAR_OK;
     OARI_TRY(await_stored(p->h));
-    status = go(p);
-    p->h->passed += p->pieces;
-    p->h->torn |= status != OAR_OK;
+    if (reduces(p))
+        OARI_TRY(hosted_sum_begin(p->h, p->call));
+    status = pass_together(p);
+    if (reduces(p))
+        hosted_sum_end(p->h);
     return status;
 }

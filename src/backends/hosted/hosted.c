@@ -59,16 +59,32 @@ static void put_over(hosted *h, hosted_job *job, oar_status status)
 
 /* ---- the thread ---------------------------------------------------------- */
 
+/* After one that failed here, the others may be at another collective than this
+ * rank. */
+static oar_status do_collective(hosted *h, const oar_collective *call)
+{
+    oar_status status =
+        h->torn ? oari_fail(OAR_E_ABORTED, "a collective before it has failed")
+                : hosted_stage_open(h, call->out.device.index);
+
+    if (status == OAR_OK)
+        status = hosted_collective(h, call);
+    h->torn |= status != OAR_OK;
+    return status;
+}
+
 static void begin(hosted *h, hosted_job *job)
 {
-    oar_status status = hosted_stage_open(h, job->call.out.device.index);
+    oar_status status = hosted_goes_on(h);
 
     if (job->call.kind < OAR_COLL_SEND) {
         if (status == OAR_OK)
-            status = hosted_collective(h, &job->call);
+            status = do_collective(h, &job->call);
         put_over(h, job, status);
         return;
     }
+    if (status == OAR_OK)
+        status = hosted_stage_open(h, job->call.out.device.index);
     if (status == OAR_OK)
         status = hosted_letter_begin(h, job);
     if (status != OAR_OK) {

@@ -41,9 +41,9 @@ typedef struct hosted_slot {
     oari_cu_event loaded, stored;
 } hosted_slot;
 
-/* How many pieces that ranks of one host take from each other a rank has
- * brought down, whole and up so far, in all its calls. Every rank writes its
- * own, behind its slots, and reads the others'. */
+/* How many pieces a rank has down, has added up, and has up, of a collective in
+ * which ranks of one host take from each other. Every rank writes its own,
+ * behind its slots, and reads the others'. */
 enum { HOSTED_DOWN, HOSTED_WHOLE, HOSTED_UP, HOSTED_MARKS };
 typedef struct hosted_marks {
     _Atomic uint64_t of[HOSTED_MARKS];
@@ -64,8 +64,7 @@ typedef struct hosted {
     unsigned char *pinned; /* by rank: that mapping, by this one */
     int met;               /* it is known whether all stages are near */
     int is_near;           /* they are */
-    uint64_t passed;       /* pieces taken from each other so far */
-    int torn;              /* a peer may still write to the stage */
+    int torn;              /* a collective has failed */
     size_t *count, *other; /* scratch: by rank */
     hosted_sum *sum;       /* made when it is first used */
     int sum_threads;       /* 1 or 2 */
@@ -99,6 +98,8 @@ static inline size_t hosted_stage_bytes(const hosted *h)
 }
 /* Finds the stages of the others; all ranks at once. */
 oar_status hosted_meet(hosted *h);
+/* Fails when all is over. */
+oar_status hosted_goes_on(const hosted *h);
 /* Waits for an event, but not when all is over. */
 oar_status hosted_await(hosted *h, oari_cu_event event);
 /* 1 in *has: it has come. */

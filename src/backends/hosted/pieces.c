@@ -83,18 +83,19 @@ static size_t longest(const hosted_side *s)
 }
 
 /* Elements of a part in a piece: as many as there is room for, but so that one
- * piece goes up while another comes down. Only of what has no parts do all
- * ranks know how long it is. */
+ * piece goes up while another comes down. Parts of any size are not known to
+ * all ranks. */
 static size_t width_of(const hosted_passage *p)
 {
+    size_t parts = is_whole(p->call->kind) ? 1 : (size_t)p->h->ranks;
     size_t in = longest(&p->in), out = longest(&p->out);
-    size_t some = (in > out ? in : out) / SOME / HOSTED_LINE * HOSTED_LINE;
-    size_t least = LEAST_BYTES / p->element;
-    size_t room = p->h->slot_bytes / p->element;
+    size_t some = (in > out ? in : out) / SOME + HOSTED_LINE;
+    size_t least = LEAST_BYTES / (parts * p->element);
+    size_t room = p->h->slot_bytes / (parts * p->element);
 
-    if (!is_whole(p->call->kind))
-        return room / (size_t)p->h->ranks;
-    some = some > least ? some : least;
+    if (p->call->ragged)
+        return room;
+    some = some > least ? some / HOSTED_LINE * HOSTED_LINE : least;
     return some < room ? some : room;
 }
 

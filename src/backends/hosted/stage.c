@@ -3,7 +3,6 @@
  * copies. Two streams, so that one piece goes down while another goes up. The
  * memory is shared, so that peers combine straight from it, and pinned by all
  * of them, so that their GPUs take straight from it. */
-#include <string.h>
 #include <time.h>
 
 #include <oarsong/shared.h>
@@ -11,10 +10,16 @@
 #include "backends/hosted/hosted.h"
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/board.h"
 #include "device/segment.h"
 
-enum { NAP_NS = 20000, SPINS = 2000 };
+enum {
+    SPINS = 2000,
+    SHORT_NAPS = 2000,
+    SHORT_NAP_NS = 20000,
+    LONG_NAP_NS = 1000000
+};
 
 /* ---- memory and streams -------------------------------------------------- */
 
@@ -38,7 +43,6 @@ static oar_status make_stage(const oari_cuda *cu, hosted *h)
     }
     h->stage = made;
     h->home = h->device;
-    memset(h->stage + HOSTED_SLOTS * h->slot_bytes, 0, sizeof(hosted_marks));
     for (int i = 0; i < HOSTED_SLOTS; i++)
         h->slot[i].data = h->stage + (size_t)i * h->slot_bytes;
     return OAR_OK;
@@ -123,26 +127,39 @@ oar_status hosted_stage_open(hosted *h, int device)
     return OAR_OK;
 }
 
-/* After a failure peers may still add something up there. */
-static int is_ours_alone(const hosted *h)
+/* Threads of this process use the very same pages. */
+static int is_of_one_process(const hosted *h)
 {
-    return !h->torn ||
-           oari_segment_detach(h->stage, hosted_stage_bytes(h)) == OAR_OK;
+    for (int r = 0; r < h->ranks; r++)
+        if (r != h->rank && h->near[r] != NULL && !h->pinned[r])
+            return 1;
+    return 0;
 }
 
-void hosted_stage_close(hosted *h)
+static void unpin_all(hosted *h)
 {
     const oari_cuda *cu;
 
-    leave_device(h);
-    if (h->stage == NULL || oari_cuda_enter(h->home, &cu) != OAR_OK)
+    if (oari_cuda_enter(h->home, &cu) != OAR_OK)
         return;
     for (int r = 0; r < h->ranks; r++)
         if (h->pinned[r])
             cu->MemHostUnregister(h->near[r]);
     cu->MemHostUnregister(h->stage);
     oari_cuda_leave();
-    if (is_ours_alone(h))
+}
+
+/* After a failure peers may not know of it yet, and still add something up in
+ * this stage. So its pages are taken away from other processes; from threads
+ * they cannot be, and stay. */
+void hosted_stage_close(hosted *h)
+{
+    leave_device(h);
+    if (h->stage == NULL || (h->torn && is_of_one_process(h)))
+        return;
+    unpin_all(h);
+    if (!h->torn ||
+        oari_segment_detach(h->stage, hosted_stage_bytes(h)) == OAR_OK)
         oar_shared_free(h->stage);
     h->stage = NULL;
 }
@@ -244,21 +261,30 @@ oar_status hosted_has_come(hosted *h, oari_cu_event event, int *has)
                 : OAR_OK;
 }
 
+oar_status hosted_goes_on(const hosted *h)
+{
+    if (h->why == OAR_OK)
+        return OAR_OK;
+    return oari_fail((oar_status)h->why, "the group has ended");
+}
+
 oar_status hosted_rest(hosted *h, int *looks)
 {
-    if (h->why != OAR_OK)
-        return oari_fail((oar_status)h->why, "the group has ended");
+    int64_t nap = *looks < SPINS + SHORT_NAPS ? SHORT_NAP_NS : LONG_NAP_NS;
+
     if (*looks < SPINS)
-        ++*looks;
+        oari_relax();
     else
-        nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
-    return OAR_OK;
+        nanosleep(&(struct timespec){ 0, nap }, NULL);
+    *looks += *looks < SPINS + SHORT_NAPS;
+    return hosted_goes_on(h);
 }
 
 oar_status hosted_await(hosted *h, oari_cu_event event)
 {
     int has = 0, looks = 0;
 
+    OARI_TRY(hosted_goes_on(h));
     OARI_TRY(hosted_has_come(h, event, &has));
     while (!has) {
         OARI_TRY(hosted_rest(h, &looks));
