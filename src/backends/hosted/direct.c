@@ -161,35 +161,24 @@ typedef struct progress {
     int moved; /* something could be done */
 } progress;
 
-static oar_status look_down(hosted_passage *p, progress *at)
+/* Counts on what has come of those up to `end`, and tells it. */
+static oar_status look(hosted_passage *p, int which, size_t *count, size_t end,
+                       int *moved)
 {
-    size_t before = at->down;
+    size_t before = *count;
     int has = 1;
 
-    while (has && at->down < at->asked) {
-        OARI_TRY(hosted_has_come(p->h, slot_for(p, at->down)->loaded, &has));
-        at->down += (size_t)has;
-    }
-    if (at->down == before)
-        return OAR_OK;
-    at->moved = 1;
-    mark(p, HOSTED_DOWN, at->down);
-    return OAR_OK;
-}
+    while (has && *count < end) {
+        const hosted_slot *s = slot_for(p, *count);
 
-static oar_status look_up(hosted_passage *p, progress *at)
-{
-    size_t before = at->up;
-    int has = 1;
-
-    while (has && at->up < at->taken) {
-        OARI_TRY(hosted_has_come(p->h, slot_for(p, at->up)->stored, &has));
-        at->up += (size_t)has;
+        OARI_TRY(hosted_has_come(
+            p->h, which == HOSTED_DOWN ? s->loaded : s->stored, &has));
+        *count += (size_t)has;
     }
-    if (at->up == before)
+    if (*count == before)
         return OAR_OK;
-    at->moved = 1;
-    mark(p, HOSTED_UP, at->up);
+    *moved = 1;
+    mark(p, which, *count);
     return OAR_OK;
 }
 
@@ -206,8 +195,8 @@ static oar_status ask(hosted_passage *p, progress *at)
 
 static oar_status advance(hosted_passage *p, progress *at)
 {
-    OARI_TRY(look_down(p, at));
-    OARI_TRY(look_up(p, at));
+    OARI_TRY(look(p, HOSTED_DOWN, &at->down, at->asked, &at->moved));
+    OARI_TRY(look(p, HOSTED_UP, &at->up, at->taken, &at->moved));
     OARI_TRY(ask(p, at));
     if (at->taken < all_have(p, reduces(p) ? HOSTED_WHOLE : HOSTED_DOWN)) {
         at->moved = 1;
