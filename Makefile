@@ -2,9 +2,10 @@
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
+CONFIGURE ?= # for CMake, e.g. -DOARSONG_BLAS=blis; read when a build is new
 COMMAND  = build/release/bin/oarsong
 
-.PHONY: all release dev packages packages-to-build demo test conform check asan tsan \
+.PHONY: all release dev packages packages-to-build demo test test-all conform check asan tsan \
         soak fuzz nightly gpu-check install clean help
 .NOTPARALLEL: # the targets of one run go in order; Ninja is parallel inside
 
@@ -14,6 +15,7 @@ help:
 	@echo 'make            build/release/bin/oarsong and build/release/examples/*'
 	@echo 'make demo       install what is missing, build, train a GPT on four ranks'
 	@echo 'make test       install what is missing, build, run the tests'
+	@echo 'make test-all   the same with the long ones: what CI runs'
 	@echo 'make conform    every operation on every backend, 1 to 8 ranks; long'
 	@echo 'make soak       a million mixed operations on 8 ranks, over shm and tcp'
 	@echo 'make fuzz       every reader of bytes from outside, FUZZ_SECONDS=600 each'
@@ -34,7 +36,7 @@ packages-to-build:
 
 # Ninja runs CMake again by itself when a CMake file changes.
 build/%/build.ninja:
-	cmake --preset $*
+	cmake --preset $* $(CONFIGURE)
 
 release dev: %: build/%/build.ninja
 	cmake --build build/$*
@@ -44,6 +46,9 @@ demo: packages-to-build build/release/build.ninja
 	$(COMMAND) run -n 4 build/release/examples/ddp_gpt
 
 test: packages release
+	scripts/run-tests release --short
+
+test-all: packages release
 	scripts/run-tests release
 
 conform: packages release
@@ -73,7 +78,8 @@ nightly:
 gpu-check:
 	scripts/gpu-check
 
-install: release
+install: build/release/build.ninja
+	cmake --build build/release --target oarsong_installed
 	DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
 	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || true
 

@@ -1,5 +1,6 @@
-# CBLAS: BLIS where it is there, else OpenBLAS, else whatever OARSONG_BLAS
-# names. The choice is printed and compiled in, for `oarsong info`.
+# CBLAS, by measured speed: OpenBLAS first on x86-64, BLIS first elsewhere; or
+# what OARSONG_BLAS names. A library that reads beyond its operands is passed
+# over. The choice is printed and compiled in, for `oarsong info`.
 add_library(oarsong_blas INTERFACE)
 
 # The library's own header first: Debian's alternative may be another's.
@@ -10,35 +11,75 @@ function(oarsong_find_blas name folders library)
     find_library(OARSONG_${name}_LIBRARY ${library})
 endfunction()
 
-set(arch ${CMAKE_LIBRARY_ARCHITECTURE})
-if(OARSONG_BLAS MATCHES "^(auto|blis)$")
-    oarsong_find_blas(blis
-        "${arch}/blis-serial;${arch}/blis-pthread;${arch}/blis;blis" blis)
-endif()
-if(OARSONG_BLAS MATCHES "^(auto|openblas)$")
-    oarsong_find_blas(openblas
-        "${arch}/openblas-serial;${arch}/openblas-pthread;${arch};openblas"
-        openblas)
-endif()
+# Runs cmake/blas_guard.c: products whose operands end at a page that cannot be
+# read. BLIS 0.9 on x86-64 fails it (flame/blis#821).
+function(oarsong_check_blas name)
+    if(DEFINED OARSONG_${name}_STAYS_INSIDE)
+        return()
+    endif()
+    set(inside ON)
+    if(NOT CMAKE_CROSSCOMPILING)
+        try_run(status compiled ${CMAKE_BINARY_DIR}/blas_guard_${name}
+            ${CMAKE_SOURCE_DIR}/cmake/blas_guard.c
+            CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${OARSONG_${name}_INCLUDE}"
+            LINK_LIBRARIES ${OARSONG_${name}_LIBRARY})
+        if(NOT compiled OR NOT status EQUAL 0)
+            set(inside OFF)
+        endif()
+    endif()
+    set(OARSONG_${name}_STAYS_INSIDE ${inside} CACHE INTERNAL "")
+endfunction()
 
-if(OARSONG_blis_INCLUDE AND OARSONG_blis_LIBRARY)
-    set(OARSONG_BLAS_NAME BLIS)
-    target_include_directories(oarsong_blas SYSTEM INTERFACE
-        ${OARSONG_blis_INCLUDE})
-    target_link_libraries(oarsong_blas INTERFACE ${OARSONG_blis_LIBRARY})
-elseif(OARSONG_openblas_INCLUDE AND OARSONG_openblas_LIBRARY)
-    set(OARSONG_BLAS_NAME OpenBLAS)
-    target_include_directories(oarsong_blas SYSTEM INTERFACE
-        ${OARSONG_openblas_INCLUDE})
-    target_link_libraries(oarsong_blas INTERFACE ${OARSONG_openblas_LIBRARY})
-elseif(NOT OARSONG_BLAS MATCHES "^(auto|blis|openblas)$")
-    set(OARSONG_BLAS_NAME ${OARSONG_BLAS})
-    target_link_libraries(oarsong_blas INTERFACE ${OARSONG_BLAS})
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+    set(order openblas blis)
 else()
+    set(order blis openblas)
+endif()
+set(arch ${CMAKE_LIBRARY_ARCHITECTURE})
+set(folders_openblas
+    ${arch}/openblas-serial ${arch}/openblas-pthread ${arch} openblas)
+set(folders_blis ${arch}/blis-serial ${arch}/blis-pthread ${arch}/blis blis)
+set(title_openblas OpenBLAS)
+set(title_blis BLIS)
+
+set(OARSONG_BLAS_NAME "")
+set(OARSONG_BLAS_STAYS_INSIDE ON)
+if(OARSONG_BLAS STREQUAL auto)
+    set(candidates ${order})
+elseif(OARSONG_BLAS MATCHES "^(blis|openblas)$")
+    set(candidates ${OARSONG_BLAS})
+else()
+    set(candidates "")
+    set(OARSONG_BLAS_NAME ${OARSONG_BLAS})
+    set(OARSONG_BLAS_LIBRARY ${OARSONG_BLAS})
+endif()
+foreach(name IN LISTS candidates)
+    oarsong_find_blas(${name} "${folders_${name}}" ${name})
+    if(OARSONG_BLAS_NAME OR NOT OARSONG_${name}_INCLUDE OR
+       NOT OARSONG_${name}_LIBRARY)
+        continue()
+    endif()
+    oarsong_check_blas(${name})
+    if(NOT OARSONG_${name}_STAYS_INSIDE)
+        message(WARNING "${title_${name}} (${OARSONG_${name}_LIBRARY}) reads "
+            "beyond its operands or cannot be linked: see cmake/blas_guard.c")
+        if(OARSONG_BLAS STREQUAL auto)
+            continue()
+        endif()
+    endif()
+    set(OARSONG_BLAS_NAME ${title_${name}})
+    set(OARSONG_BLAS_STAYS_INSIDE ${OARSONG_${name}_STAYS_INSIDE})
+    target_include_directories(oarsong_blas SYSTEM INTERFACE
+        ${OARSONG_${name}_INCLUDE})
+    set(OARSONG_BLAS_LIBRARY ${OARSONG_${name}_LIBRARY})
+endforeach()
+if(NOT OARSONG_BLAS_NAME)
     message(FATAL_ERROR
-        "No CBLAS found. Install libblis-serial-dev or libopenblas-dev, "
+        "No CBLAS found. Install libopenblas-serial-dev or libblis-serial-dev, "
         "or name one with -DOARSONG_BLAS=library.")
 endif()
+target_link_libraries(oarsong_blas INTERFACE ${OARSONG_BLAS_LIBRARY})
 target_compile_definitions(oarsong_blas INTERFACE
-    OARSONG_BLAS_NAME="${OARSONG_BLAS_NAME}")
+    OARSONG_BLAS_NAME="${OARSONG_BLAS_NAME}"
+    OARSONG_BLAS_STAYS_INSIDE=$<BOOL:${OARSONG_BLAS_STAYS_INSIDE}>)
 message(STATUS "CBLAS: ${OARSONG_BLAS_NAME}")

@@ -19,6 +19,7 @@ function(oarsong_engine file)
         ${E_LIBRARIES})
     install(TARGETS engine_${file}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/oarsong)
+    set_property(GLOBAL APPEND PROPERTY OARSONG_ENGINES engine_${file})
     message(STATUS "Engine ${file}: ${E_LIBRARIES}")
 endfunction()
 

@@ -1,8 +1,30 @@
 # What `make install` puts where, for pkg-config and find_package alike.
 include(CMakePackageConfigHelpers)
 
+# The man page is what the command itself says.
+set(OARSONG_MAN ${CMAKE_BINARY_DIR}/oarsong.1)
+add_custom_command(OUTPUT ${OARSONG_MAN}
+    COMMAND ${CMAKE_SOURCE_DIR}/scripts/make-man $<TARGET_FILE:oarsong_command>
+        > ${OARSONG_MAN}
+    DEPENDS oarsong_command scripts/make-man VERBATIM)
+
+# All that is installed, without the tests: what `make install` builds.
+get_property(engines GLOBAL PROPERTY OARSONG_ENGINES)
+add_custom_target(oarsong_installed ALL DEPENDS ${OARSONG_MAN})
+add_dependencies(oarsong_installed oarsong oarsong_static oarsong_command
+    ${engines})
+if(TARGET oarsong_kernels)
+    add_dependencies(oarsong_installed oarsong_kernels)
+endif()
+
 install(TARGETS oarsong EXPORT oarsongTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS oarsong_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${OARSONG_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES LICENSE README.md CHANGELOG.md SECURITY.md
+    DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
+    PATTERN decisions EXCLUDE PATTERN gpu-runs EXCLUDE)
 install(TARGETS oarsong_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/oarsong DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h")
@@ -25,6 +47,12 @@ install(CODE "
     set(CMAKE_INSTALL_LIBDIR ${CMAKE_INSTALL_LIBDIR})
     set(CMAKE_INSTALL_INCLUDEDIR ${CMAKE_INSTALL_INCLUDEDIR})
     set(PROJECT_VERSION ${PROJECT_VERSION})
+    set(OARSONG_BLAS_LIBRARY ${OARSONG_BLAS_LIBRARY})
+    # Programs find the library where the loader does not look by itself.
+    set(OARSONG_RPATH -Wl,-rpath,\\\${libdir})
+    if(\${CMAKE_INSTALL_PREFIX} STREQUAL /usr)
+        set(OARSONG_RPATH)
+    endif()
     configure_file(${CMAKE_SOURCE_DIR}/cmake/oarsong.pc.in
                    ${CMAKE_BINARY_DIR}/oarsong.pc @ONLY)")
 install(FILES ${CMAKE_BINARY_DIR}/oarsong.pc
