@@ -134,6 +134,66 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
         }
 }
 
+/* ---- large logits ------------------------------------------------------- */
+
+enum { POSITIONS = 19, WIDTH = 8 };
+
+/* The gradients of q, k and v in this dtype. All scores are near 4096, and
+ * exact in f32. */
+static void attend_with_large_logits(oar_dtype dtype, oar_tensor **grad)
+{
+    oar_shape shape = OAR_SHAPE(POSITIONS, WIDTH);
+    oar_attention_opts causal = oar_attention_opts_init();
+    oar_tensor *in[3], *y, *seed;
+    oar_tape *tape;
+
+    causal.causal = 1;
+    causal.scale = 1;
+    OK(oar_tape_create(&tape));
+    for (int i = 0; i < 3; i++) {
+        double number[POSITIONS * WIDTH];
+
+        for (int k = 0; k < POSITIONS * WIDTH; k++)
+            number[k] = (double)((k * k + 7 * i * k) % 13 - 6) / 8;
+        for (int k = 0; i < 2 && k < POSITIONS * WIDTH; k += WIDTH)
+            number[k] = i == 0 ? 4096 : 1;
+        in[i] = oar_empty(NULL, dtype, shape);
+        OK(oar_tensor_write(in[i], OAR_F64, number));
+        OK(oar_tensor_require_grad(in[i], 1));
+    }
+    y = oar_attention(tape, in[0], in[1], in[2], &causal);
+    seed = oar_arange(tape, dtype, POSITIONS * WIDTH, -1, 1.0 / 64);
+    seed = oar_reshape(tape, seed, shape);
+    OK(oar_backward_from(tape, 1, &y, &seed));
+    for (int i = 0; i < 3; i++) {
+        grad[i] = oar_tensor_retain(oar_tensor_grad(in[i]));
+        oar_tensor_release(in[i]);
+    }
+    oar_tape_destroy(tape);
+}
+
+static void large_logits_cost_attention_no_precision(void **state)
+{
+    oar_tensor *want[3], *got[3];
+
+    attend_with_large_logits(OAR_F64, want);
+    attend_with_large_logits(OAR_F32, got);
+    for (int i = 0; i < 3; i++) {
+        double x[POSITIONS * WIDTH], y[POSITIONS * WIDTH], most = 0, off = 0;
+
+        OK(oar_tensor_read(want[i], OAR_F64, x));
+        OK(oar_tensor_read(got[i], OAR_F64, y));
+        for (int k = 0; k < POSITIONS * WIDTH; k++) {
+            most = fmax(most, fabs(x[k]));
+            off = fmax(off, fabs(x[k] - y[k]));
+        }
+        if (!(off <= 1e-6 * most))
+            fail_msg("gradient %d: %g off, the largest is %g", i, off, most);
+        oar_tensor_release(want[i]);
+        oar_tensor_release(got[i]);
+    }
+}
+
 /* ---- mistakes ----------------------------------------------------------- */
 
 static void assert_refused(oar_tensor *result, oar_status status,
@@ -246,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_are_computed_in_f32_and_rounded),
+        cmocka_unit_test(large_logits_cost_attention_no_precision),
         cmocka_unit_test(wrong_shapes_are_refused_with_both_of_them),
         cmocka_unit_test(wrong_dtypes_and_indices_are_refused),
         cmocka_unit_test(ignoring_every_row_gives_nan),
