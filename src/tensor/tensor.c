@@ -157,7 +157,7 @@ void *oar_tensor_data(const oar_tensor *tensor)
     oari_array a;
 
     if (tensor == NULL || !oari_tensor_attached(tensor) ||
-        oari_check_writable("data", tensor) != OAR_OK)
+        oari_check_not_read_only("data", tensor) != OAR_OK)
         return NULL;
     a = oari_array_of(tensor);
     return oari_array_data(&a);

@@ -86,7 +86,9 @@ const char *oari_absence(const oar_tensor *t);
 /* Gives up the storage, to the pool if it was the last reference. */
 void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor);
 
-/* Whether the data is there and may be written; what names the one who asks. */
+/* Whether the data is there and may be written; what names the one who asks.
+ * The second refuses a tensor with several elements in one place, too. */
+oar_status oari_check_not_read_only(const char *what, const oar_tensor *tensor);
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor);
 
 /* What a function says about a NULL it was given: nothing, if the call that
