@@ -60,7 +60,7 @@ OAR_API int oar_tape_rebuild(oar_tape *tape, int on);
 OAR_API oar_status oar_backward(oar_tape *tape, oar_tensor *loss);
 
 /* The same from several roots at once, each with the gradient to start from:
- * same shape as its root, or NULL for ones. */
+ * same shape and dtype as its root, or NULL for ones. */
 OAR_API oar_status oar_backward_from(oar_tape *tape, int roots,
                                      oar_tensor *const *root,
                                      oar_tensor *const *seed);

@@ -441,6 +441,9 @@ static void backward_refuses_what_it_cannot_start_from(void **state)
     assert_int_equal(oar_backward(NULL, y), OAR_E_SHAPE);
     assert_int_equal(oar_backward_from(tape, 1, &y, &seed), OAR_E_SHAPE);
     assert_non_null(strstr(oar_last_error_text(), "[3] with a gradient [4]"));
+    seed = oar_ones(tape, OAR_F64, OAR_SHAPE(3));
+    assert_says(oar_backward_from(tape, 1, &y, &seed), OAR_E_DTYPE,
+                "[3] of f32 with a gradient of f64");
     assert_int_equal(oar_backward_from(tape, 0, NULL, NULL), OAR_E_ARG);
     assert_int_equal(oar_backward_from(tape, 1, &w, NULL), OAR_E_STATE);
     assert_int_equal(oar_backward(tape, NULL), OAR_E_ARG);
