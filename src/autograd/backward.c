@@ -323,6 +323,10 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
 {
     if (root == NULL)
         return oari_null("backward");
+    if (oari_tensor_retired(root))
+        return oari_fail(OAR_E_STATE, "backward from a tensor %s %s",
+                         oari_shape_text(root->at.shape).text,
+                         oari_absence(root));
     if (root->node == NULL || root->node->tape != tape)
         return oari_fail(OAR_E_STATE,
                          "backward from a tensor %s that was not recorded on "
