@@ -105,7 +105,8 @@ OAR_API oar_status oar_avg_pool2d_create(int height, int width,
 /* Only while training; every forward takes the next seed. */
 OAR_API oar_status oar_dropout_create(double p, uint64_t seed,
                                       oar_module **module);
-/* All dims from `from` on become one. */
+/* All dims from `from` on become one; the input has that dim, else forward is
+ * OAR_E_SHAPE. */
 OAR_API oar_status oar_flatten_create(int from, oar_module **module);
 
 typedef struct oar_attention_layer_opts {

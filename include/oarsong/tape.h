@@ -39,7 +39,10 @@ OAR_API oar_status oar_tape_create(oar_tape **tape);
 OAR_API void oar_tape_destroy(oar_tape *tape); /* NULL is fine */
 
 /* Forgets everything recorded and gives up every tensor the tape owns. Not from
- * inside a backward pass. */
+ * inside a backward pass. A tensor that was given up is refused from then on:
+ * operations and everything else on it are OAR_E_STATE. That holds for the next
+ * three steps at least, up to the third reset that follows; after that the
+ * pointer may be another tensor's. */
 OAR_API void oar_tape_reset(oar_tape *tape);
 
 /* While off, operations on the tape are not recorded, but the tape still owns
@@ -60,7 +63,7 @@ OAR_API int oar_tape_rebuild(oar_tape *tape, int on);
 OAR_API oar_status oar_backward(oar_tape *tape, oar_tensor *loss);
 
 /* The same from several roots at once, each with the gradient to start from:
- * same shape as its root, or NULL for ones. */
+ * same shape and dtype as its root, or NULL for ones. */
 OAR_API oar_status oar_backward_from(oar_tape *tape, int roots,
                                      oar_tensor *const *root,
                                      oar_tensor *const *seed);

@@ -117,9 +117,9 @@ OAR_API oar_tensor *oar_empty_on(oar_tape *tape, oar_device device,
 OAR_API oar_tensor *oar_to(oar_tape *tape, const oar_tensor *a,
                            oar_device device);
 
-/* Uniform in [low, high), integers too, or normal, floats only. The numbers
- * depend only on seed and position: the same whatever the number of ranks,
- * threads or calls. */
+/* Uniform in [low, high), integers too, or normal, floats only. No number is
+ * rounded to what high is in that dtype. The numbers depend only on seed and
+ * position: the same whatever the number of ranks, threads or calls. */
 OAR_API oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype,
                                 oar_shape shape, uint64_t seed, double low,
                                 double high);
@@ -162,7 +162,9 @@ OAR_API oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span);
 OAR_API oar_status oar_tensor_item(const oar_tensor *tensor, double *value);
 
 /* Copies the numbers out, row by row, converted to dtype; data has room for
- * all of them. And the other way round. Any strides. */
+ * all of them, and lies outside the tensor's memory. And the other way round.
+ * Any strides; but a tensor in which several elements have one place, such as
+ * an expanded view, cannot be written, copied to or filled: OAR_E_ARG. */
 OAR_API oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
                                    void *data);
 OAR_API oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
@@ -174,8 +176,9 @@ OAR_API oar_status oar_tensor_write(oar_tensor *tensor, oar_dtype dtype,
 OAR_API size_t oar_tensor_text(const oar_tensor *tensor, char *text,
                                size_t bytes);
 
-/* to = from, element by element, converting; same shape. Never recorded. Like
- * write and fill OAR_E_STATE on a tensor that may only be read. */
+/* to = from, element by element, converting; same shape. They may share memory:
+ * `to` gets what `from` held before the call. Never recorded. Like write and
+ * fill OAR_E_STATE on a tensor that may only be read. */
 OAR_API oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from);
 OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
 

@@ -323,6 +323,10 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
 {
     if (root == NULL)
         return oari_null("backward");
+    if (oari_tensor_retired(root))
+        return oari_fail(OAR_E_STATE, "backward from a tensor %s %s",
+                         oari_shape_text(root->at.shape).text,
+                         oari_absence(root));
     if (root->node == NULL || root->node->tape != tape)
         return oari_fail(OAR_E_STATE,
                          "backward from a tensor %s that was not recorded on "
@@ -336,6 +340,13 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
                          "differ",
                          oari_shape_text(root->at.shape).text,
                          oari_shape_text(seed->at.shape).text);
+    if (root->dtype != seed->dtype)
+        return oari_fail(OAR_E_DTYPE,
+                         "backward from a tensor %s of %s with a gradient of "
+                         "%s: dtypes differ",
+                         oari_shape_text(root->at.shape).text,
+                         oar_dtype_name(root->dtype),
+                         oar_dtype_name(seed->dtype));
     if (!oari_tensor_attached(seed))
         return oari_fail(OAR_E_STATE,
                          "backward from a gradient %s whose storage is "

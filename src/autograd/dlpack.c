@@ -140,24 +140,6 @@ static oar_status check_managed(const oari_dl_managed *in)
     return OAR_OK;
 }
 
-/* The first and the last element that a layout reaches, from its offset. False
- * if that does not fit the arithmetic. */
-static int reach_of(const oari_layout *at, int64_t *low, int64_t *high)
-{
-    const int64_t most = INT64_MAX / 32;
-
-    *low = *high = 0;
-    for (int i = 0; i < at->shape.ndim; i++) {
-        int64_t steps = at->shape.dim[i] - 1, far;
-
-        if (__builtin_mul_overflow(steps, at->stride[i], &far) || far > most ||
-            far < -most)
-            return 0;
-        *(far < 0 ? low : high) += far;
-    }
-    return *high - *low < most;
-}
-
 /* Makes the layout from the first element that is reached on, and counts the
  * elements up to the last. */
 static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
@@ -177,7 +159,7 @@ static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
     if (dl->data == NULL)
         return oari_fail(OAR_E_ARG, "dlpack_import of %s: no data",
                          oari_shape_text(shape).text);
-    if (!reach_of(at, &low, &high))
+    if (!oari_layout_reach(at, &low, &high))
         return oari_fail(OAR_E_ARG, "dlpack_import of %s: strides too large",
                          oari_shape_text(shape).text);
     at->offset = -low;

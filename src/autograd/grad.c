@@ -12,6 +12,10 @@ oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
 {
     if (tensor == NULL)
         return oari_null("require_grad");
+    if (oari_tensor_retired(tensor))
+        return oari_fail(OAR_E_STATE, "require_grad of a tensor %s %s",
+                         oari_shape_text(tensor->at.shape).text,
+                         oari_absence(tensor));
     if (tensor->node != NULL)
         return oari_fail(OAR_E_STATE,
                          "require_grad of a tensor %s that an operation made",
@@ -49,6 +53,10 @@ oar_tensor *oar_tensor_grad(const oar_tensor *tensor)
 
 static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
 {
+    if (home->storage == NULL)
+        return oari_fail(OAR_E_STATE, "bind_grad to a tensor %s %s",
+                         oari_shape_text(home->at.shape).text,
+                         oari_absence(home));
     if (!oari_shape_equal(tensor->at.shape, home->at.shape))
         return oari_fail(OAR_E_SHAPE,
                          "bind_grad of a tensor %s to %s: shapes differ",

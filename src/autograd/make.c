@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* make: new tensors, owned by a tape or by the caller. None is recorded. */
+#include <math.h>
+
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -53,9 +55,11 @@ oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
     oar_tensor *made;
     oari_array to;
 
-    if (!(low <= high)) {
-        oari_fail(OAR_E_ARG, "uniform in [%g, %g): nothing is in there", low,
-                  high);
+    if (!(low <= high) || !isfinite(high - low)) {
+        oari_fail(OAR_E_ARG,
+                  "uniform in [%g, %g): low is at most high, and both are "
+                  "finite and a finite distance apart",
+                  low, high);
         return NULL;
     }
     made = oar_empty(tape, dtype, shape);

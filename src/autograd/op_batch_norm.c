@@ -177,10 +177,8 @@ static oar_status merge_moments(const given *g, double *count, double *mean,
 {
     int64_t channels = g->x->at.shape.dim[1];
 
-    for (int64_t c = 0; c < channels; c++) {
-        mean[c] = *count > 0 ? mean[c] : 0;
-        var[c] = *count > 0 ? var[c] * *count : 0;
-    }
+    for (int64_t c = 0; c < channels; c++)
+        var[c] *= *count;
     OARI_TRY(g->merge->moments(g->merge->arg, channels, count, mean, var));
     for (int64_t c = 0; c < channels; c++)
         var[c] /= *count;
@@ -194,6 +192,9 @@ static oar_status batch_moments(const given *g, const oari_array *x,
 {
     if (*count > 0)
         oari_channel_moments(x, mean, var);
+    else
+        for (int64_t c = 0; c < g->x->at.shape.dim[1]; c++)
+            mean[c] = var[c] = 0;
     if (g->merge != NULL)
         OARI_TRY(merge_moments(g, count, mean, var));
     if (g->mean == NULL || !(*count > 1))

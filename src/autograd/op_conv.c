@@ -5,6 +5,7 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
+#include "autograd/windows.h"
 #include "base/status.h"
 #include "tensor/conv.h"
 #include "tensor/desk.h"
@@ -108,16 +109,18 @@ static oar_status mismatch(const oar_tensor *x, const oar_tensor *weight,
                      bias ? oari_shape_text(bias->at.shape).text : "none", why);
 }
 
-static oar_status check_opts(const oar_conv2d_opts *o)
+oar_status oari_check_conv2d_opts(const oar_conv2d_opts *opts)
 {
     for (int i = 0; i < 2; i++)
-        if (o->stride[i] < 0 || o->padding[i] < 0 || o->dilation[i] < 0 ||
-            o->groups < 0)
-            return oari_fail(OAR_E_ARG,
-                             "conv2d with stride %d, padding %d, dilation %d, "
-                             "groups %d: none may be negative",
-                             o->stride[i], o->padding[i], o->dilation[i],
-                             o->groups);
+        if (opts->stride[i] < 0 || opts->padding[i] < 0 ||
+            opts->dilation[i] < 0 || opts->groups < 0)
+            return oari_fail(
+                OAR_E_ARG,
+                "conv2d with stride [%d, %d], padding [%d, %d], dilation "
+                "[%d, %d], groups %d: none may be negative",
+                opts->stride[0], opts->stride[1], opts->padding[0],
+                opts->padding[1], opts->dilation[0], opts->dilation[1],
+                opts->groups);
     return OAR_OK;
 }
 
@@ -128,7 +131,8 @@ static oar_status check_shapes(const oar_tensor *x, const oar_tensor *weight,
 
     if (a->ndim != 4 || b->ndim != 4)
         return mismatch(x, weight, bias, "x and weight have four dims");
-    if (b->dim[1] * groups != a->dim[1] || b->dim[0] % groups != 0)
+    if (a->dim[1] % groups != 0 || a->dim[1] / groups != b->dim[1] ||
+        b->dim[0] % groups != 0)
         return mismatch(x, weight, bias,
                         "the channels of x are weight's times the groups, "
                         "which divide the results");
@@ -153,7 +157,7 @@ static oar_status check(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
     if (bias != NULL)
         OARI_TRY(oari_check_same_dtype("conv2d", x, bias));
     OARI_TRY(oari_check_float("conv2d", x));
-    OARI_TRY(check_opts(o));
+    OARI_TRY(oari_check_conv2d_opts(o));
     return check_shapes(x, weight, bias, o->groups > 0 ? o->groups : 1);
 }
 

@@ -5,6 +5,7 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
+#include "autograd/windows.h"
 #include "base/status.h"
 #include "tensor/conv.h"
 #include "tensor/desk.h"
@@ -50,17 +51,28 @@ static const oari_op avg_pool2d_op = { .name = "avg_pool2d",
 
 /* ---- checks ------------------------------------------------------------- */
 
-static oar_status check_window(const char *name, const oari_extra *e)
+static oar_status misfit(const char *name, int height, int width,
+                         const oar_pool2d_opts *o, const char *why)
 {
-    for (int i = 0; i < 2; i++)
-        if (e->window.kernel[i] < 1 || e->window.stride[i] < 1 ||
-            e->window.padding[i] < 0 ||
-            e->window.padding[i] > e->window.kernel[i] / 2)
-            return oari_fail(OAR_E_ARG,
-                             "%s with window %d, stride %d, padding %d: the "
-                             "padding is at most half the window",
-                             name, e->window.kernel[i], e->window.stride[i],
-                             e->window.padding[i]);
+    return oari_fail(OAR_E_ARG,
+                     "%s with window [%d, %d], stride [%d, %d], padding "
+                     "[%d, %d]: %s",
+                     name, height, width, o->stride[0], o->stride[1],
+                     o->padding[0], o->padding[1], why);
+}
+
+oar_status oari_check_pool2d_opts(const char *name, int height, int width,
+                                  const oar_pool2d_opts *opts)
+{
+    if (height < 1 || width < 1)
+        return misfit(name, height, width, opts, "the window is at least 1");
+    if (opts->stride[0] < 0 || opts->stride[1] < 0 || opts->padding[0] < 0 ||
+        opts->padding[1] < 0)
+        return misfit(name, height, width, opts,
+                      "stride and padding may not be negative");
+    if (opts->padding[0] > height / 2 || opts->padding[1] > width / 2)
+        return misfit(name, height, width, opts,
+                      "the padding is at most half the window");
     return OAR_OK;
 }
 
@@ -72,7 +84,6 @@ static oar_status check(const char *name, oar_tape *tape, oar_tensor *x,
 
     OARI_TRY(oari_check_inputs(name, tape, 1, &x));
     OARI_TRY(oari_check_float(name, x));
-    OARI_TRY(check_window(name, e));
     if (s.ndim != 4)
         return oari_fail(OAR_E_SHAPE, "%s of %s: it is [n, c, h, w]", name,
                          oari_shape_text(s).text);
@@ -133,7 +144,8 @@ static oar_tensor *pool2d(oar_tape *tape, oar_tensor *x, int height, int width,
     oari_extra e;
     oari_window w;
 
-    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
+        oari_check_pool2d_opts(op->name, height, width, &o) != OAR_OK)
         return NULL;
     e = (oari_extra){ .window = {
                           .kernel = { height, width },

@@ -67,6 +67,9 @@ static oar_status check(int64_t width, int heads,
                          "attention of width %lld with %d heads: the heads "
                          "divide the width",
                          (long long)width, heads);
+    if (width > INT64_MAX / 3)
+        return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
+                         (long long)width);
     if (!(o->rotary_base >= 0) ||
         (o->rotary_base > 0 && width / heads % 2 != 0))
         return oari_fail(OAR_E_ARG,

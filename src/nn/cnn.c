@@ -54,26 +54,42 @@ static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
         push(s, oar_linear_create(in, out, seed, &linear, &made), &made);
 }
 
+/* What both stages leave of an image, for the linear layer. Returns 1 if that
+ * cannot be counted. */
+static int count_features(int64_t image, int64_t width, int64_t *features)
+{
+    int64_t side = image / 2 / 2;
+
+    return __builtin_mul_overflow(side, side, features) ||
+           __builtin_mul_overflow(*features, 2, features) ||
+           __builtin_mul_overflow(*features, width, features);
+}
+
 oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
 {
     oar_cnn_opts o;
     stack s = { .status = OAR_OK };
-    int64_t channels, image, width, side;
+    int64_t channels, image, width, classes, features;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     channels = o.channels != 0 ? o.channels : 1;
     image = o.image != 0 ? o.image : 28;
     width = o.width != 0 ? o.width : 16;
-    side = image / 2 / 2;
-    if (image < 4 || o.classes < 0 || module == NULL)
+    classes = o.classes != 0 ? o.classes : 10;
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "cnn_create: nowhere to give it");
+    if (channels < 1 || image < 4 || width < 1 || classes < 1 ||
+        count_features(image, width, &features) != 0)
         return oari_fail(OAR_E_ARG,
-                         "cnn of %lld classes from an image %lld wide: at "
-                         "least 4",
-                         (long long)o.classes, (long long)image);
+                         "cnn of %lld classes from %lld channels %lld wide, "
+                         "with width %lld: the image is at least 4 wide, "
+                         "the others at least 1, and the linear layer has "
+                         "fewer than 2^63 inputs",
+                         (long long)classes, (long long)channels,
+                         (long long)image, (long long)width);
     push_stage(&s, channels, width, o.seed, o.dtype);
     push_stage(&s, width, 2 * width, o.seed + 2, o.dtype);
-    push_end(&s, 2 * width * side * side, o.classes != 0 ? o.classes : 10,
-             o.seed + 4, o.dtype);
+    push_end(&s, features, classes, o.seed + 4, o.dtype);
     if (s.status == OAR_OK)
         return oar_sequential_create(s.count, s.layer, module);
     for (int i = 0; i < s.count; i++)

@@ -4,6 +4,7 @@
 
 #include <oarsong/layers.h>
 
+#include "autograd/windows.h"
 #include "base/status.h"
 #include "nn/build.h"
 
@@ -26,8 +27,9 @@ static const oar_module_class conv2d_class = {
 static oar_status add_params(oar_module *module, oar_shape shape, uint64_t seed,
                              const oar_conv2d_layer_opts *o)
 {
-    int64_t fan_in = shape.dim[1] * shape.dim[2] * shape.dim[3];
-    double bound = fan_in > 0 ? 1 / sqrt((double)fan_in) : 0;
+    double fan_in =
+        (double)shape.dim[1] * (double)shape.dim[2] * (double)shape.dim[3];
+    double bound = 1 / sqrt(fan_in);
 
     OARI_TRY(oari_layer_param(
         module, "weight",
@@ -58,7 +60,7 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
                              oar_module **module)
 {
     oar_conv2d_layer_opts o;
-    oar_conv2d_opts *self;
+    oar_conv2d_opts self;
     oar_module *made;
     oar_shape shape;
 
@@ -66,15 +68,16 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     OARI_TRY(check(in, out, kh, kw, &o));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "conv2d_create: nowhere to give it");
-    OARI_TRY(oar_module_create(&conv2d_class, &made));
-    self = oar_module_self(made);
-    *self = (oar_conv2d_opts){
-        .size = sizeof *self,
+    self = (oar_conv2d_opts){
+        .size = sizeof self,
         .stride = { o.stride[0], o.stride[1] },
         .padding = { o.padding[0], o.padding[1] },
         .dilation = { o.dilation[0], o.dilation[1] },
         .groups = o.groups,
     };
+    OARI_TRY(oari_check_conv2d_opts(&self));
+    OARI_TRY(oar_module_create(&conv2d_class, &made));
+    *(oar_conv2d_opts *)oar_module_self(made) = self;
     shape = OAR_SHAPE(out, in / (o.groups != 0 ? o.groups : 1), kh, kw);
     return oari_layer_give(add_params(made, shape, seed, &o), made, module);
 }
@@ -120,9 +123,10 @@ static oar_status create_pool(const oar_module_class *kind, int height,
 
     OARI_TRY(oari_opts_read(&p.opts, sizeof p.opts, opts));
     p.opts.size = sizeof p.opts;
-    if (height < 1 || width < 1 || module == NULL)
-        return oari_fail(OAR_E_ARG, "%s with a window [%d, %d]: no such size",
-                         kind->name, height, width);
+    OARI_TRY(oari_check_pool2d_opts(kind->name, height, width, &p.opts));
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "%s_create: nowhere to give it",
+                         kind->name);
     OARI_TRY(oar_module_create(kind, &made));
     *(pool *)oar_module_self(made) = p;
     *module = made;

@@ -55,8 +55,11 @@ static oar_tensor *flatten_forward(oar_tape *tape, oar_module *module,
     int from = ((const flatten *)oar_module_self(module))->from;
     oar_shape shape = oar_tensor_shape(x);
 
-    if (shape.ndim <= from)
-        return tape == NULL ? oar_tensor_retain(x) : x;
+    if (x != NULL && shape.ndim <= from) {
+        oari_fail(OAR_E_SHAPE, "flatten of %s from dim %d: it has %d dims",
+                  oari_shape_text(shape).text, from, shape.ndim);
+        return NULL;
+    }
     for (int i = from + 1; i < shape.ndim; i++)
         shape.dim[from] *= shape.dim[i];
     shape.ndim = from + 1;
@@ -72,8 +75,11 @@ oar_status oar_flatten_create(int from, oar_module **module)
 {
     oar_module *made;
 
-    if (from < 0 || from >= OAR_MAX_DIMS || module == NULL)
-        return oari_fail(OAR_E_ARG, "flatten from dim %d: no such dim", from);
+    if (from < 0 || from >= OAR_MAX_DIMS)
+        return oari_fail(OAR_E_ARG, "flatten from dim %d: from 0 to %d", from,
+                         OAR_MAX_DIMS - 1);
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "flatten_create: nowhere to give it");
     OARI_TRY(oar_module_create(&flatten_class, &made));
     ((flatten *)oar_module_self(made))->from = from;
     *module = made;

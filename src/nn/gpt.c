@@ -273,7 +273,6 @@ static void set_defaults(oar_gpt_opts *o)
     o->width = o->width != 0 ? o->width : 128;
     o->layers = o->layers != 0 ? o->layers : 4;
     o->heads = o->heads != 0 ? o->heads : 4;
-    o->hidden = o->hidden != 0 ? o->hidden : 4 * o->width;
     if ((int)o->activation == 0)
         o->activation = OAR_GELU;
 }
@@ -281,11 +280,13 @@ static void set_defaults(oar_gpt_opts *o)
 static oar_status check_opts(const oar_gpt_opts *o)
 {
     if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 &&
-        o->layers >= 1 && o->heads >= 1 && o->hidden >= 1)
+        o->width < INT64_C(1) << 61 && o->layers >= 1 && o->heads >= 1 &&
+        o->hidden >= 0)
         return OAR_OK;
     return oari_fail(OAR_E_ARG,
                      "gpt with vocabulary %lld, context %lld, width %lld, "
-                     "layers %d, heads %d, hidden %lld: none may be negative",
+                     "layers %d, heads %d, hidden %lld: none may be negative, "
+                     "nor the width 2^61 or more",
                      (long long)o->vocabulary, (long long)o->context,
                      (long long)o->width, o->layers, o->heads,
                      (long long)o->hidden);
@@ -352,6 +353,7 @@ oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     set_defaults(&o);
     OARI_TRY(check_opts(&o));
+    o.hidden = o.hidden != 0 ? o.hidden : 4 * o.width;
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "gpt_create: nowhere to give it");
     OARI_TRY(oar_module_create(&gpt_class, &made));

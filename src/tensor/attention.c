@@ -160,7 +160,9 @@ OARI_WIDE static void make_probabilities(const block *b, void *scores)
     })
 }
 
-/* The same probabilities again, from what was kept. */
+/* The same probabilities again, from what was kept. For large scores the kept
+ * logarithm is rounded to more than a probability may be off, and all of a row
+ * by the same factor: dividing by their sum takes it out. */
 OARI_WIDE static void restore_probabilities(const block *b, void *scores)
 {
     const int64_t keys = b->keys;
@@ -172,6 +174,9 @@ OARI_WIDE static void restore_probabilities(const block *b, void *scores)
             OARI_EXP_LESS(p, p, lse[i], keys);
             for (int64_t k = seen(b->a, b->first + i); k < keys; k++)
                 p[k] = 0;
+            const T factor = 1 / OARI_SUM(p, keys);
+            for (int64_t k = 0; k < keys; k++)
+                p[k] *= factor;
         }
     })
 }

@@ -56,13 +56,20 @@ static inline float oari_belowf(float x)
     return oari_pickf(x < 0, tail, 1.0f - tail);
 }
 
-/* The slope of x below(x). */
+/* The slope of x below(x), given both. Far out x must not make something of a
+ * bell that is nothing but its floor. */
+static inline float oari_gelu_slope_of(float x, float bell, float below)
+{
+    float near = oari_pickf(oari_absf(x) > 20.0f, 0.0f, x);
+
+    return OARI_MULADD(near * 0.398942280f, bell, below);
+}
+
 static inline float oari_gelu_slopef(float x)
 {
     float bell = oari_bellf(x), tail = oari_tailf(x, bell);
 
-    return OARI_MULADD(x * 0.398942280f, bell,
-                       oari_pickf(x < 0, tail, 1.0f - tail));
+    return oari_gelu_slope_of(x, bell, oari_pickf(x < 0, tail, 1.0f - tail));
 }
 
 static inline double oari_below(double x)
@@ -72,7 +79,9 @@ static inline double oari_below(double x)
 
 static inline double oari_gelu_slope(double x)
 {
-    return oari_below(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    double bell = exp(-0.5 * x * x);
+
+    return oari_below(x) + (bell == 0 ? 0 : x * 0.39894228040143267794 * bell);
 }
 
 #endif

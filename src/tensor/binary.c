@@ -89,12 +89,17 @@ typedef struct back {
 /* Where both are equal, each has half of it. */
 #define SHARE(wins, ties) ((wins) ? A : (ties) ? A / 2 : (T)0)
 
+/* A B / C^2. Where a small C makes A / C infinite, the other order need not be.
+ */
+#define FINITE(x)      ((x) - (x) == 0)
+#define QUOTIENT_SLOPE (FINITE(A / C) ? (A / C) * (B / C) : A * (B / C / C))
+
 BACK_ROW(pass_back, A)
 BACK_ROW(minus_back, -A)
 BACK_ROW(mul_left, A *C)
 BACK_ROW(mul_right, A *B)
 BACK_ROW(div_left, A / C)
-BACK_ROW(div_right, -(A / C) * (B / C))
+BACK_ROW(div_right, -QUOTIENT_SLOPE)
 BACK_ROW(minimum_left, SHARE(B < C, B == C))
 BACK_ROW(minimum_right, SHARE(C < B, B == C))
 BACK_ROW(maximum_left, SHARE(B > C, B == C))

@@ -101,12 +101,23 @@ static oar_status check_here(const char *what, const oar_tensor *t)
                      oari_shape_text(t->at.shape).text, oari_absence(t));
 }
 
-oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
+oar_status oari_check_not_read_only(const char *what, const oar_tensor *tensor)
 {
     OARI_TRY(check_here(what, tensor));
     if (!tensor->storage->read_only)
         return OAR_OK;
     return oari_fail(OAR_E_STATE, "%s of a tensor %s that can only be read",
+                     what, oari_shape_text(tensor->at.shape).text);
+}
+
+oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
+{
+    OARI_TRY(oari_check_not_read_only(what, tensor));
+    if (!oari_layout_overlaps(&tensor->at))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s of a tensor %s in which several elements have one "
+                     "place, as in an expanded view: it cannot be written",
                      what, oari_shape_text(tensor->at.shape).text);
 }
 
@@ -169,10 +180,60 @@ oar_status oar_tensor_item(const oar_tensor *tensor, double *value)
     return oar_tensor_read(tensor, OAR_F64, value);
 }
 
-oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
+/* Where the first and the last byte lie of a tensor of at least one element. */
+static void find_ends(const oar_tensor *t, uintptr_t *first, uintptr_t *last)
+{
+    int64_t low, high, bytes = (int64_t)oar_dtype_size(t->dtype);
+    oari_array a = oari_array_of(t);
+    uintptr_t zero = (uintptr_t)oari_array_data(&a);
+
+    oari_layout_reach(&t->at, &low, &high);
+    *first = zero + (uintptr_t)(low * bytes);
+    *last = zero + (uintptr_t)(high * bytes + bytes - 1);
+}
+
+/* Whether the memory of two tensors may have bytes in common. */
+static int may_overlap(const oar_tensor *a, const oar_tensor *b)
+{
+    uintptr_t first[2], last[2];
+
+    if (a->count == 0 || b->count == 0)
+        return 0;
+    find_ends(a, &first[0], &last[0]);
+    find_ends(b, &first[1], &last[1]);
+    return first[0] <= last[1] && first[1] <= last[0];
+}
+
+static oar_status assign(oar_tensor *to, const oar_tensor *from)
 {
     oari_array a, b;
 
+    if (oari_on_gpu(to) || oari_on_gpu(from))
+        return oari_gpu_assign(to, from);
+    a = oari_array_of(to);
+    b = oari_array_of(from);
+    oari_copy(&a, &b);
+    return OAR_OK;
+}
+
+/* Through memory of its own, so that nothing is read after it was written. */
+static oar_status assign_overlapping(oar_tensor *to, const oar_tensor *from)
+{
+    oar_tensor *apart =
+        oari_tensor_on(from->storage->device, from->dtype, from->at.shape);
+    oar_status status;
+
+    if (apart == NULL)
+        return oar_last_error()->status;
+    status = assign(apart, from);
+    if (status == OAR_OK)
+        status = assign(to, apart);
+    oar_tensor_release(apart);
+    return status;
+}
+
+oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
+{
     if (to == NULL || from == NULL)
         return oari_null("copy");
     if (!oari_shape_equal(to->at.shape, from->at.shape))
@@ -181,11 +242,8 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
                          oari_shape_text(from->at.shape).text);
     OARI_TRY(oari_check_writable("copy", to));
     OARI_TRY(check_here("copy", from));
-    if (oari_on_gpu(to) || oari_on_gpu(from))
-        return oari_gpu_assign(to, from);
-    a = oari_array_of(to);
-    b = oari_array_of(from);
-    oari_copy(&a, &b);
+    OARI_TRY(may_overlap(to, from) ? assign_overlapping(to, from)
+                                   : assign(to, from));
     to->storage->version++;
     return OAR_OK;
 }

@@ -43,6 +43,6 @@ static TARGET void gelu_split(float *restrict y, float *restrict a, int64_t n)
         const float below = oari_pickf(x < 0, tail, 1.0f - tail);
 
         y[i] = x * below;
-        a[i] = OARI_MULADD(x * 0.398942280f, bell, below);
+        a[i] = oari_gelu_slope_of(x, bell, below);
     }
 }

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/status.h"
 
@@ -111,6 +112,47 @@ int oari_layout_is_rows(const oari_layout *at)
         step *= at->shape.dim[i];
     }
     return 1;
+}
+
+int oari_layout_reach(const oari_layout *at, int64_t *low, int64_t *high)
+{
+    const int64_t most = INT64_MAX / 32;
+
+    *low = *high = 0;
+    for (int i = 0; i < at->shape.ndim; i++) {
+        int64_t steps = at->shape.dim[i] - 1, far;
+
+        if (__builtin_mul_overflow(steps, at->stride[i], &far) || far > most ||
+            far < -most)
+            return 0;
+        *(far < 0 ? low : high) += far;
+    }
+    return *high - *low < most;
+}
+
+/* From the smallest stride to the largest, each has to step over everything
+ * that the ones before it reach. */
+int oari_layout_overlaps(const oari_layout *at)
+{
+    int64_t reached = 0;
+    unsigned done = 0;
+
+    if (oari_shape_count(at->shape) == 0)
+        return 0;
+    for (;;) {
+        int least = -1;
+
+        for (int i = 0; i < at->shape.ndim; i++)
+            if (at->shape.dim[i] > 1 && (done & 1u << i) == 0 &&
+                (least < 0 || llabs(at->stride[i]) < llabs(at->stride[least])))
+                least = i;
+        if (least < 0)
+            return 0;
+        if (llabs(at->stride[least]) <= reached)
+            return 1;
+        reached += llabs(at->stride[least]) * (at->shape.dim[least] - 1);
+        done |= 1u << least;
+    }
 }
 
 oari_layout oari_layout_transpose(oari_layout at, int d0, int d1)

@@ -39,6 +39,14 @@ oari_layout oari_layout_rows(oar_shape shape);
 /* Whether the elements lie row by row without gaps. */
 int oari_layout_is_rows(const oari_layout *at);
 
+/* The first and the last element that a layout of at least one reaches, from
+ * its offset. Returns 0 if that does not fit the arithmetic. */
+int oari_layout_reach(const oari_layout *at, int64_t *low, int64_t *high);
+
+/* Whether two elements may lie in one place, as in an expanded layout. Returns
+ * 0 for every layout whose dims lie one inside another. */
+int oari_layout_overlaps(const oari_layout *at);
+
 /* Views. Dims are in range; a reshape has the same count. */
 oari_layout oari_layout_transpose(oari_layout at, int d0, int d1);
 oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,

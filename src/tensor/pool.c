@@ -24,12 +24,40 @@ static int size_class(size_t *bytes)
     return (shift * 4 + (int)quarters) % OARI_POOL_CLASSES;
 }
 
+static void list_push(oari_pool_list *list, oar_tensor *t)
+{
+    t->next = list->first;
+    list->first = t;
+    if (list->last == NULL)
+        list->last = t;
+}
+
+/* A tensor, and those that stand in for it while it rests. */
+static oar_tensor *make_tensors(oari_pool *pool)
+{
+    oar_tensor *t = oari_alloc(1, sizeof *t);
+
+    for (int i = 0; t != NULL && i < OARI_POOL_RESTS; i++) {
+        oar_tensor *other = oari_alloc(1, sizeof *other);
+
+        if (other == NULL) {
+            oari_free(t);
+            return NULL;
+        }
+        list_push(&pool->resting[i], other);
+    }
+    return t;
+}
+
 oar_tensor *oari_pool_take_tensor(oari_pool *pool)
 {
-    oar_tensor *t = pool != NULL ? pool->free_tensors : NULL;
+    oar_tensor *t;
 
-    if (t == NULL)
+    if (pool == NULL)
         return oari_alloc(1, sizeof *t);
+    t = pool->free_tensors;
+    if (t == NULL)
+        return make_tensors(pool);
     pool->free_tensors = t->next;
     memset(t, 0, sizeof *t);
     return t;
@@ -112,6 +140,23 @@ void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
     pool->free_tensors = tensor;
 }
 
+void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor)
+{
+    list_push(&pool->resting[pool->resets % OARI_POOL_RESTS], tensor);
+}
+
+/* Frees for use what has rested longest. */
+static void wake_tensors(oari_pool *pool)
+{
+    oari_pool_list *list = &pool->resting[pool->resets % OARI_POOL_RESTS];
+
+    if (list->first == NULL)
+        return;
+    list->last->next = pool->free_tensors;
+    pool->free_tensors = list->first;
+    *list = (oari_pool_list){ NULL, NULL };
+}
+
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 {
     oar_storage **list;
@@ -175,12 +220,14 @@ static void trim(oar_storage **list, uint64_t since)
 
 void oari_pool_reset(oari_pool *pool)
 {
+    wake_tensors(pool);
     while (pool->count > 0) {
         oar_tensor *t = pool->owned[--pool->count];
 
-        t->node = NULL; /* whoever keeps it has a plain tensor from now on */
+        t->node =
+            NULL; /* if it is retained, it is a plain tensor from now on */
         t->owner = NULL;
-        oari_tensor_drop(pool, t);
+        oari_tensor_retire(pool, t);
     }
     pool->offer = pool->last_offer = NULL;
     pool->resets++;
@@ -191,7 +238,8 @@ void oari_pool_reset(oari_pool *pool)
 
 void oari_pool_close(oari_pool *pool)
 {
-    oari_pool_reset(pool);
+    for (int i = 0; i <= OARI_POOL_RESTS; i++)
+        oari_pool_reset(pool);
     while (pool->free_tensors != NULL) {
         oar_tensor *t = pool->free_tensors;
 

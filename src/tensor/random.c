@@ -13,13 +13,8 @@ enum { BLOCK = 256 }; /* elements made at once */
 typedef struct spread {
     int normal;
     double start, width; /* low and high - low, or mean and deviation */
+    double most;         /* rounding must not carry a number above this */
 } spread;
-
-/* Rounding may carry low + width * u up to high itself, which is outside. */
-static float below(float value, double high)
-{
-    return (double)value < high ? value : nextafterf((float)high, -INFINITY);
-}
 
 static void block_f32(oari_rng rng, uint64_t first, float *out, size_t count,
                       const spread *s)
@@ -28,11 +23,8 @@ static void block_f32(oari_rng rng, uint64_t first, float *out, size_t count,
         oari_rng_normal_f32(rng, first, out, count);
     else
         oari_rng_uniform_f32(rng, first, out, count);
-    for (size_t i = 0; i < count; i++) {
-        out[i] = (float)(s->start + s->width * (double)out[i]);
-        if (!s->normal && s->width > 0)
-            out[i] = below(out[i], s->start + s->width);
-    }
+    for (size_t i = 0; i < count; i++)
+        out[i] = (float)fmin(s->start + s->width * (double)out[i], s->most);
 }
 
 static void block_f64(oari_rng rng, uint64_t first, double *out, size_t count,
@@ -42,11 +34,8 @@ static void block_f64(oari_rng rng, uint64_t first, double *out, size_t count,
         oari_rng_normal_f64(rng, first, out, count);
     else
         oari_rng_uniform_f64(rng, first, out, count);
-    for (size_t i = 0; i < count; i++) {
-        out[i] = s->start + s->width * out[i];
-        if (!s->normal && s->width > 0 && out[i] >= s->start + s->width)
-            out[i] = nextafter(s->start + s->width, -INFINITY);
-    }
+    for (size_t i = 0; i < count; i++)
+        out[i] = fmin(s->start + s->width * out[i], s->most);
 }
 
 static void make_block(const oari_array *to, oari_rng rng, uint64_t first,
@@ -80,14 +69,48 @@ static void fill(const oari_array *to, uint64_t seed, const spread *s)
         make_block(to, rng, i, count - i < BLOCK ? count - i : BLOCK, s);
 }
 
+/* An element of a floating dtype, and its value. */
+static uint64_t rounded(oar_dtype dtype, double *value)
+{
+    uint64_t bits = 0;
+
+    oari_convert(&bits, dtype, value, OAR_F64, 1);
+    oari_convert(value, OAR_F64, &bits, dtype, 1);
+    return bits;
+}
+
+/* The largest number of a floating dtype that is below high and is not what
+ * high is rounded to, unless low is rounded to that too. */
+static double last_below(oar_dtype dtype, double low, double high)
+{
+    uint64_t sign = (uint64_t)1 << (8 * oar_dtype_size(dtype) - 1);
+    double most = high;
+    uint64_t bits = rounded(dtype, &most);
+
+    rounded(dtype, &low);
+    if (most < high && low == most)
+        return most;
+    if ((bits & ~sign) == 0)
+        bits = sign + 1; /* below zero comes the least negative one */
+    else
+        bits += (bits & sign) != 0 ? 1 : (uint64_t)-1;
+    oari_convert(&most, OAR_F64, &bits, dtype, 1);
+    return most;
+}
+
 void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
                        double high)
 {
-    fill(to, seed, &(spread){ 0, low, high - low });
+    oar_dtype dtype = oari_dtype_is_float(to->dtype) ? to->dtype : OAR_F64;
+
+    fill(to, seed,
+         &(spread){ .start = low,
+                    .width = high - low,
+                    .most = low < high ? last_below(dtype, low, high) : high });
 }
 
 void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
                       double deviation)
 {
-    fill(to, seed, &(spread){ 1, mean, deviation });
+    fill(to, seed, &(spread){ 1, mean, deviation, INFINITY });
 }

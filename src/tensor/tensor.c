@@ -61,6 +61,8 @@ oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
 
 const char *oari_absence(const oar_tensor *t)
 {
+    if (oari_tensor_retired(t))
+        return "that oar_tape_reset has given up: retain it to keep it longer";
     return t->storage != NULL
                ? "whose storage is detached"
                : "that was given back: retain it to read it after backward";
@@ -74,17 +76,32 @@ void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor)
     oari_pool_keep_storage(pool, storage);
 }
 
+static void refuse_retired(const char *what, oar_tensor *tensor)
+{
+    atomic_store_explicit(&tensor->refs, 0, memory_order_relaxed);
+    oari_fail(OAR_E_STATE, "%s of a tensor %s %s", what,
+              oari_shape_text(tensor->at.shape).text, oari_absence(tensor));
+}
+
 oar_tensor *oar_tensor_retain(oar_tensor *tensor)
 {
-    if (tensor != NULL)
-        atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
-    return tensor;
+    if (tensor == NULL ||
+        atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed) > 0)
+        return tensor;
+    refuse_retired("retain", tensor);
+    return NULL;
 }
 
 void oar_tensor_release(oar_tensor *tensor)
 {
-    if (tensor == NULL ||
-        atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) > 1)
+    int before;
+
+    if (tensor == NULL)
+        return;
+    before = atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel);
+    if (before < 1)
+        refuse_retired("release", tensor);
+    if (before != 1)
         return;
     oari_hooks_clear(&tensor->slot.hooks);
     oar_tensor_release(tensor->slot.home);
@@ -92,10 +109,14 @@ void oar_tensor_release(oar_tensor *tensor)
     oari_free(tensor);
 }
 
+static int is_shared(const oar_tensor *t)
+{
+    return atomic_load_explicit(&t->refs, memory_order_acquire) != 1;
+}
+
 void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor)
 {
-    if (pool == NULL || tensor == NULL ||
-        atomic_load_explicit(&tensor->refs, memory_order_acquire) != 1) {
+    if (pool == NULL || tensor == NULL || is_shared(tensor)) {
         oar_tensor_release(tensor);
         return;
     }
@@ -103,6 +124,21 @@ void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor)
     oari_tensor_drop(pool, tensor->slot.home);
     oari_pool_keep_storage(pool, tensor->storage);
     oari_pool_keep_tensor(pool, tensor);
+}
+
+void oari_tensor_retire(oari_pool *pool, oar_tensor *tensor)
+{
+    if (tensor == NULL || is_shared(tensor)) {
+        oar_tensor_release(tensor);
+        return;
+    }
+    oari_hooks_clear(&tensor->slot.hooks);
+    oari_tensor_retire(pool, tensor->slot.home);
+    oari_pool_keep_storage(pool, tensor->storage);
+    tensor->slot = (oari_slot){ .home = NULL };
+    tensor->storage = NULL;
+    atomic_store_explicit(&tensor->refs, 0, memory_order_relaxed);
+    oari_pool_rest_tensor(pool, tensor);
 }
 
 oar_shape oar_tensor_shape(const oar_tensor *tensor)
@@ -139,7 +175,8 @@ oar_storage *oar_tensor_storage(const oar_tensor *tensor)
 
 int oar_tensor_is_read_only(const oar_tensor *tensor)
 {
-    return tensor != NULL && tensor->storage->read_only;
+    return tensor != NULL && tensor->storage != NULL &&
+           tensor->storage->read_only;
 }
 
 const void *oar_tensor_const_data(const oar_tensor *tensor)
@@ -157,7 +194,7 @@ void *oar_tensor_data(const oar_tensor *tensor)
     oari_array a;
 
     if (tensor == NULL || !oari_tensor_attached(tensor) ||
-        oari_check_writable("data", tensor) != OAR_OK)
+        oari_check_not_read_only("data", tensor) != OAR_OK)
         return NULL;
     a = oari_array_of(tensor);
     return oari_array_data(&a);

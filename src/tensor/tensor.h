@@ -26,7 +26,7 @@ typedef struct oari_slot {
 } oari_slot;
 
 struct oar_tensor {
-    atomic_int refs;
+    atomic_int refs; /* 0: its tape was reset, and the pool lets it rest */
     oar_dtype dtype;
     int64_t count;
     oari_layout at;
@@ -68,6 +68,15 @@ oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
  * for the next one. NULL is fine. */
 void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor);
 
+/* The same for a tensor that the caller of the library may know: the pool lets
+ * it rest, and until it is used again every function refuses it. */
+void oari_tensor_retire(oari_pool *pool, oar_tensor *tensor);
+
+static inline int oari_tensor_retired(const oar_tensor *t)
+{
+    return atomic_load_explicit(&t->refs, memory_order_relaxed) == 0;
+}
+
 /* Whether the data is there. */
 static inline int oari_tensor_attached(const oar_tensor *t)
 {
@@ -86,7 +95,9 @@ const char *oari_absence(const oar_tensor *t);
 /* Gives up the storage, to the pool if it was the last reference. */
 void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor);
 
-/* Whether the data is there and may be written; what names the one who asks. */
+/* Whether the data is there and may be written; what names the one who asks.
+ * The second refuses a tensor with several elements in one place, too. */
+oar_status oari_check_not_read_only(const char *what, const oar_tensor *tensor);
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor);
 
 /* What a function says about a NULL it was given: nothing, if the call that

@@ -128,7 +128,9 @@ static size_t write_text(const oar_tensor *tensor, char *text, size_t bytes)
     put(&p, "%s %s", oar_dtype_name(tensor->dtype),
         oari_shape_text(tensor->at.shape).text);
     if (!oari_tensor_attached(tensor)) {
-        put(&p, tensor->storage != NULL ? " detached" : " given back");
+        put(&p, oari_tensor_retired(tensor) ? " given up"
+                : tensor->storage != NULL   ? " detached"
+                                            : " given back");
         return p.used;
     }
     p.shorten = tensor->count > MANY;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of layers in halves, and mistakes: what is refused, and what
  * is said about it. */
+#include <limits.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -134,6 +135,66 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
         }
 }
 
+/* ---- large logits ------------------------------------------------------- */
+
+enum { POSITIONS = 19, WIDTH = 8 };
+
+/* The gradients of q, k and v in this dtype. All scores are near 4096, and
+ * exact in f32. */
+static void attend_with_large_logits(oar_dtype dtype, oar_tensor **grad)
+{
+    oar_shape shape = OAR_SHAPE(POSITIONS, WIDTH);
+    oar_attention_opts causal = oar_attention_opts_init();
+    oar_tensor *in[3], *y, *seed;
+    oar_tape *tape;
+
+    causal.causal = 1;
+    causal.scale = 1;
+    OK(oar_tape_create(&tape));
+    for (int i = 0; i < 3; i++) {
+        double number[POSITIONS * WIDTH];
+
+        for (int k = 0; k < POSITIONS * WIDTH; k++)
+            number[k] = (double)((k * k + 7 * i * k) % 13 - 6) / 8;
+        for (int k = 0; i < 2 && k < POSITIONS * WIDTH; k += WIDTH)
+            number[k] = i == 0 ? 4096 : 1;
+        in[i] = oar_empty(NULL, dtype, shape);
+        OK(oar_tensor_write(in[i], OAR_F64, number));
+        OK(oar_tensor_require_grad(in[i], 1));
+    }
+    y = oar_attention(tape, in[0], in[1], in[2], &causal);
+    seed = oar_arange(tape, dtype, POSITIONS * WIDTH, -1, 1.0 / 64);
+    seed = oar_reshape(tape, seed, shape);
+    OK(oar_backward_from(tape, 1, &y, &seed));
+    for (int i = 0; i < 3; i++) {
+        grad[i] = oar_tensor_retain(oar_tensor_grad(in[i]));
+        oar_tensor_release(in[i]);
+    }
+    oar_tape_destroy(tape);
+}
+
+static void large_logits_cost_attention_no_precision(void **state)
+{
+    oar_tensor *want[3], *got[3];
+
+    attend_with_large_logits(OAR_F64, want);
+    attend_with_large_logits(OAR_F32, got);
+    for (int i = 0; i < 3; i++) {
+        double x[POSITIONS * WIDTH], y[POSITIONS * WIDTH], most = 0, off = 0;
+
+        OK(oar_tensor_read(want[i], OAR_F64, x));
+        OK(oar_tensor_read(got[i], OAR_F64, y));
+        for (int k = 0; k < POSITIONS * WIDTH; k++) {
+            most = fmax(most, fabs(x[k]));
+            off = fmax(off, fabs(x[k] - y[k]));
+        }
+        if (!(off <= 1e-6 * most))
+            fail_msg("gradient %d: %g off, the largest is %g", i, off, most);
+        oar_tensor_release(want[i]);
+        oar_tensor_release(got[i]);
+    }
+}
+
 /* ---- mistakes ----------------------------------------------------------- */
 
 static void assert_refused(oar_tensor *result, oar_status status,
@@ -218,6 +279,102 @@ static void ignoring_every_row_gives_nan(void **state)
     oar_tensor_release(i);
 }
 
+/* In memory that held NaN before. */
+static void batch_norm_of_nothing_has_no_gradient(void **state)
+{
+    oar_tensor *x = oar_zeros(NULL, OAR_F64, OAR_SHAPE(1, 4, 0)), *y;
+    oar_tensor *w = oar_ones(NULL, OAR_F64, OAR_SHAPE(4));
+    oar_tensor *b = oar_ones(NULL, OAR_F64, OAR_SHAPE(4));
+    double got[4];
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_tensor_require_grad(w, 1));
+    OK(oar_tensor_require_grad(b, 1));
+    for (int i = 0; i < 8; i++)
+        oar_full(tape, OAR_F64, OAR_SHAPE(4), NAN);
+    oar_tape_reset(tape);
+    y = oar_batch_norm(tape, x, w, b, NULL, NULL, 1, 0.1, 1e-5);
+    OK(oar_backward_from(tape, 1, &y, NULL));
+    for (int i = 0; i < 2; i++) {
+        OK(oar_tensor_read(oar_tensor_grad(i ? b : w), OAR_F64, got));
+        for (int k = 0; k < 4; k++)
+            assert_true(got[k] == 0);
+    }
+    oar_tape_destroy(tape);
+    oar_tensor_release(x);
+    oar_tensor_release(w);
+    oar_tensor_release(b);
+}
+
+/* Products of sizes that are no numbers any more. */
+static void models_that_cannot_be_counted_are_refused(void **state)
+{
+    oar_cnn_opts cnn = oar_cnn_opts_init();
+    oar_gpt_opts gpt = oar_gpt_opts_init();
+    oar_module *m = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        cnn.image = i == 0 ? INT64_MAX : INT64_C(1) << 33;
+        assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
+    }
+    cnn.image = 28;
+    cnn.width = INT64_MAX / 2 + 3;
+    assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
+    gpt.width = INT64_MAX / 2 + 3;
+    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
+    assert_says(oar_attention_create(INT64_MAX, 1, 0, NULL, &m), OAR_E_ARG,
+                "attention of width 9223372036854775807");
+    assert_int_equal(
+        oar_conv2d_create(INT64_MAX, 1, INT_MAX, INT_MAX, 0, NULL, &m),
+        OAR_E_ARG);
+    assert_null(m);
+}
+
+static void windows_that_cannot_be_are_refused_by_their_layers(void **state)
+{
+    oar_conv2d_layer_opts conv = oar_conv2d_layer_opts_init();
+    oar_pool2d_opts pool = oar_pool2d_opts_init();
+    oar_tensor *image = normal(OAR_SHAPE(1, 2, 3, 3), 3);
+    oar_module *m = NULL;
+
+    conv.stride[1] = -1;
+    assert_says(oar_conv2d_create(1, 1, 3, 3, 0, &conv, &m), OAR_E_ARG,
+                "stride [0, -1]");
+    assert_says(oar_max_pool2d_create(0, 1, NULL, &m), OAR_E_ARG,
+                "max_pool2d with window [0, 1]");
+    assert_refused(oar_max_pool2d(NULL, image, 0, 1, NULL), OAR_E_ARG,
+                   "the window is at least 1");
+    pool.stride[0] = -1;
+    assert_says(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
+                "may not be negative");
+    pool.stride[0] = 0;
+    pool.padding[1] = 2;
+    assert_says(oar_avg_pool2d_create(2, 2, &pool, &m), OAR_E_ARG,
+                "half the window");
+    assert_null(m);
+    oar_tensor_release(image);
+}
+
+static void flatten_wants_the_dim_it_starts_from(void **state)
+{
+    oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *y;
+    oar_module *m = NULL;
+
+    for (int from = 2; from < OAR_MAX_DIMS; from += 5) {
+        OK(oar_flatten_create(from, &m));
+        assert_refused(oar_forward(NULL, m, a), OAR_E_SHAPE,
+                       "flatten of [3, 5] from dim");
+        oar_module_release(m);
+    }
+    OK(oar_flatten_create(1, &m));
+    y = oar_forward(NULL, m, a);
+    assert_int_equal(oar_tensor_shape(y).ndim, 2);
+    oar_module_release(m);
+    oar_tensor_release(y);
+    oar_tensor_release(a);
+}
+
 static void layers_that_cannot_be_are_refused(void **state)
 {
     oar_conv2d_layer_opts groups = oar_conv2d_layer_opts_init();
@@ -246,9 +403,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_are_computed_in_f32_and_rounded),
+        cmocka_unit_test(large_logits_cost_attention_no_precision),
         cmocka_unit_test(wrong_shapes_are_refused_with_both_of_them),
         cmocka_unit_test(wrong_dtypes_and_indices_are_refused),
         cmocka_unit_test(ignoring_every_row_gives_nan),
+        cmocka_unit_test(batch_norm_of_nothing_has_no_gradient),
+        cmocka_unit_test(models_that_cannot_be_counted_are_refused),
+        cmocka_unit_test(windows_that_cannot_be_are_refused_by_their_layers),
+        cmocka_unit_test(flatten_wants_the_dim_it_starts_from),
         cmocka_unit_test(layers_that_cannot_be_are_refused),
     };
 

@@ -234,6 +234,55 @@ static void functions_hold_at_their_ends(void **state)
     RELEASE(a);
 }
 
+/* The gradient of an input of y, which starts from ones. */
+static oar_tensor *gradient(oar_tape *tape, oar_tensor *y, oar_tensor *input)
+{
+    oar_tensor *grad;
+
+    OK(oar_backward_from(tape, 1, &y, NULL));
+    grad = oar_tensor_retain(oar_tensor_grad(input));
+    OK(oar_tensor_require_grad(input, 0));
+    oar_tape_reset(tape);
+    return grad;
+}
+
+static void slopes_hold_at_their_ends(void **state)
+{
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    for (int d = 0; d < 2; d++) {
+        oar_dtype dtype = d == 0 ? OAR_F32 : OAR_F64;
+        oar_tensor *a =
+            ROW(dtype, -INFINITY, -3e38, -1e34, 100, 1e34, 3e38, INFINITY, NAN);
+
+        OK(oar_tensor_require_grad(a, 1));
+        EXPECT(gradient(tape, oar_gelu(tape, a), a), dtype, 0, 0, 0, 1, 1, 1, 1,
+               NAN);
+        RELEASE(a);
+    }
+    oar_tape_destroy(tape);
+}
+
+/* -a / b^2, of divisors so small that 1 / b is no number any more. */
+static void quotients_by_the_least_numbers_have_slopes(void **state)
+{
+    oar_tensor *a = ROW(OAR_F32, 0, 0x1p-145, -0x1p-140, 6);
+    oar_tensor *b = ROW(OAR_F32, 0x1p-130, 0x1p-130, 0x1p-130, 2);
+    oar_tensor *c = ROW(OAR_F64, 0, 0x1p-1070, 6);
+    oar_tensor *d = ROW(OAR_F64, 0x1p-1026, 0x1p-1026, 2);
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_tensor_require_grad(b, 1));
+    OK(oar_tensor_require_grad(d, 1));
+    EXPECT(gradient(tape, oar_div(tape, a, b), b), OAR_F32, 0, -0x1p115,
+           0x1p120, -1.5);
+    EXPECT(gradient(tape, oar_div(tape, c, d), d), OAR_F64, 0, -0x1p982, -1.5);
+    RELEASE(a, b, c, d);
+    oar_tape_destroy(tape);
+}
+
 static void large_angles_are_turned_right(void **state)
 {
     float far[] = { 1e9f, -3.5e20f, 12345.678f, 1e6f };
@@ -450,6 +499,8 @@ int main(void)
         cmocka_unit_test(bools_know_logic),
         cmocka_unit_test(nan_stays),
         cmocka_unit_test(functions_hold_at_their_ends),
+        cmocka_unit_test(slopes_hold_at_their_ends),
+        cmocka_unit_test(quotients_by_the_least_numbers_have_slopes),
         cmocka_unit_test(large_angles_are_turned_right),
         cmocka_unit_test(the_first_of_equals_gets_the_gradient),
         cmocka_unit_test(casts_convert_and_pass_gradients_between_floats),

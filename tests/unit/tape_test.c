@@ -119,6 +119,67 @@ static void a_result_kept_over_reset_is_a_plain_tensor(void **state)
     oar_tape_destroy(tape);
 }
 
+/* Every kind of use of a tensor that its tape has given up. */
+static void assert_given_up(oar_tape *tape, oar_tensor *y)
+{
+    static const char *const why = "that oar_tape_reset has given up";
+    float numbers[3] = { 1, 2, 3 };
+    double number = 0;
+    char text[64];
+    oar_span span;
+
+    assert_null(oar_scale(tape, y, 2));
+    assert_says(oar_last_error()->status, OAR_E_STATE, why);
+    assert_null(oar_reshape(NULL, y, OAR_SHAPE(3, 1)));
+    assert_null(oar_tape_input(tape, y));
+    assert_says(oar_last_error()->status, OAR_E_STATE, why);
+    assert_says(oar_tensor_read(y, OAR_F32, numbers), OAR_E_STATE, why);
+    assert_says(oar_tensor_write(y, OAR_F32, numbers), OAR_E_STATE, why);
+    assert_says(oar_tensor_fill(y, 1), OAR_E_STATE, why);
+    assert_says(oar_tensor_copy(y, y), OAR_E_STATE, why);
+    assert_says(oar_tensor_span(y, &span), OAR_E_STATE, why);
+    assert_int_not_equal(oar_tensor_item(y, &number), OAR_OK);
+    assert_says(oar_backward_from(tape, 1, &y, NULL), OAR_E_STATE, why);
+    assert_says(oar_tensor_require_grad(y, 1), OAR_E_STATE, why);
+    assert_null(oar_tensor_retain(y));
+    assert_says(oar_last_error()->status, OAR_E_STATE, why);
+    oar_tensor_release(y); /* nothing happens */
+    assert_null(oar_tensor_data(y));
+    assert_null(oar_tensor_storage(y));
+    assert_null(oar_tensor_grad(y));
+    assert_false(oar_tensor_is_read_only(y));
+    oar_tensor_text(y, text, sizeof text);
+    assert_string_equal(text, "f32 [3] given up");
+}
+
+static void a_result_used_after_reset_is_refused(void **state)
+{
+    enum { STEPS = 3 };
+    oar_tape *tape = new_tape();
+    oar_tensor *w = leaf_of(OAR_SHAPE(3), 1);
+    oar_tensor *stale[STEPS], *x, *grad, *y;
+
+    for (int step = 0; step < 20; step++) {
+        x = oar_tape_input(tape, w);
+        y = oar_scale(tape, x, 2);
+        for (int i = 0; i < STEPS && i < step; i++) {
+            assert_ptr_not_equal(y, stale[i]);
+            assert_given_up(tape, stale[i]);
+        }
+        OK(oar_backward(tape, oar_sum(tape, y)));
+        assert_true(at(oar_tensor_grad(x), 1) == 2);
+        grad = oar_tensor_grad(x);
+        oar_tape_reset(tape);
+        assert_given_up(tape, y);
+        assert_given_up(tape, x);
+        assert_given_up(tape, grad);
+        assert_says(oar_tensor_bind_grad(w, grad), OAR_E_STATE, "given up");
+        stale[step % STEPS] = y;
+    }
+    oar_tape_destroy(tape);
+    oar_tensor_release(w);
+}
+
 static void while_recording_is_off_nothing_is_recorded(void **state)
 {
     oar_tape *tape = new_tape();
@@ -441,6 +502,9 @@ static void backward_refuses_what_it_cannot_start_from(void **state)
     assert_int_equal(oar_backward(NULL, y), OAR_E_SHAPE);
     assert_int_equal(oar_backward_from(tape, 1, &y, &seed), OAR_E_SHAPE);
     assert_non_null(strstr(oar_last_error_text(), "[3] with a gradient [4]"));
+    seed = oar_ones(tape, OAR_F64, OAR_SHAPE(3));
+    assert_says(oar_backward_from(tape, 1, &y, &seed), OAR_E_DTYPE,
+                "[3] of f32 with a gradient of f64");
     assert_int_equal(oar_backward_from(tape, 0, NULL, NULL), OAR_E_ARG);
     assert_int_equal(oar_backward_from(tape, 1, &w, NULL), OAR_E_STATE);
     assert_int_equal(oar_backward(tape, NULL), OAR_E_ARG);
@@ -865,6 +929,7 @@ int main(void)
         cmocka_unit_test(storage_that_somebody_refers_to_is_never_recycled),
         cmocka_unit_test(storage_that_no_step_needs_any_more_is_given_back),
         cmocka_unit_test(a_result_kept_over_reset_is_a_plain_tensor),
+        cmocka_unit_test(a_result_used_after_reset_is_refused),
         cmocka_unit_test(while_recording_is_off_nothing_is_recorded),
         cmocka_unit_test(a_result_of_another_tape_needs_oar_tape_input),
         cmocka_unit_test(gradients_add_up_over_tapes_and_clearing_starts_anew),

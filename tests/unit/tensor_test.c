@@ -173,6 +173,132 @@ static void uniform_integers_stay_in_range(void **state)
     oar_tensor_release(a);
 }
 
+/* What high is in the dtype does not occur, nor anything above it, even where
+ * most numbers are rounded up to it. */
+static void uniform_numbers_stay_below_high(void **state)
+{
+    enum { COUNT = 40000 };
+    static const struct {
+        oar_dtype dtype;
+        double low, high;
+    } cases[] = {
+        { OAR_F32, 0, 1 },           { OAR_F32, 1, 1.000001 },
+        { OAR_F32, 0.5, 0.7 },       { OAR_F32, -1, -0.99999994 },
+        { OAR_F16, 0, 1 },           { OAR_F16, -0.125, 0.125 },
+        { OAR_F16, 60000, 70000 },   { OAR_BF16, 0, 1 },
+        { OAR_BF16, -0.125, 0.125 }, { OAR_BF16, -1, 0 },
+        { OAR_F64, 1, 1 + 1e-15 },   { OAR_F64, -3, -1 },
+        { OAR_I64, -3, 4 },          { OAR_U8, 0, 2 },
+    };
+
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        static double got[COUNT];
+        oar_dtype dtype = cases[k].dtype;
+        oar_tensor *a = oar_uniform(NULL, dtype, OAR_SHAPE(COUNT), k + 1,
+                                    cases[k].low, cases[k].high);
+        oar_tensor *end = oar_full(NULL, dtype, OAR_SCALAR, cases[k].high);
+        double high = 0;
+
+        OK(oar_tensor_read(a, OAR_F64, got));
+        OK(oar_tensor_item(end, &high));
+        for (int i = 0; i < COUNT; i++)
+            if (!(got[i] >= cases[k].low && got[i] < cases[k].high &&
+                  got[i] < high))
+                fail_msg("case %zu: %.17g", k, got[i]);
+        oar_tensor_release(a);
+        oar_tensor_release(end);
+    }
+}
+
+/* Where the dtype has one number there, or none. */
+static void a_narrow_range_keeps_to_the_number_below_high(void **state)
+{
+    oar_tensor *a = oar_uniform(NULL, OAR_BF16, OAR_SHAPE(9), 1, 1, 1.001);
+    oar_tensor *b = oar_uniform(NULL, OAR_BF16, OAR_SHAPE(9), 1, 1.999, 1.9999);
+    oar_tensor *c = oar_uniform(NULL, OAR_F32, OAR_SHAPE(9), 1, 2, 2);
+    double got[9];
+
+    OK(oar_tensor_read(a, OAR_F64, got));
+    assert_true(got[0] == 1 && got[8] == 1);
+    OK(oar_tensor_read(b, OAR_F64, got));
+    assert_true(got[0] == 1.9921875 && got[8] == 1.9921875);
+    OK(oar_tensor_read(c, OAR_F64, got));
+    assert_true(got[0] == 2 && got[8] == 2);
+    assert_null(oar_uniform(NULL, OAR_F32, OAR_SHAPE(3), 1, 0, INFINITY));
+    assert_says(oar_last_error()->status, OAR_E_ARG, "uniform in [0, inf)");
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(c);
+}
+
+/* ---- shared memory ------------------------------------------------------ */
+
+static void assert_numbers(const oar_tensor *a, int count, const float *want)
+{
+    float got[16];
+
+    OK(oar_tensor_read(a, OAR_F32, got));
+    for (int i = 0; i < count; i++)
+        if (got[i] != want[i])
+            fail_msg("element %d is %g, not %g", i, (double)got[i],
+                     (double)want[i]);
+}
+
+static void a_copy_between_tensors_that_overlap_is_right(void **state)
+{
+    oar_tensor *a = oar_arange(NULL, OAR_F32, 6, 0, 1);
+    oar_tensor *low = oar_narrow(NULL, a, 0, 0, 5);
+    oar_tensor *high = oar_narrow(NULL, a, 0, 1, 5);
+    oar_tensor *line = oar_arange(NULL, OAR_F32, 9, 0, 1);
+    oar_tensor *square = oar_reshape(NULL, line, OAR_SHAPE(3, 3));
+    oar_tensor *turned = oar_transpose(NULL, square, 0, 1);
+    oar_tensor *wide =
+        oar_view_of(NULL, oar_tensor_storage(a), 0, OAR_F64, OAR_SHAPE(3));
+    oar_tensor *front = oar_narrow(NULL, a, 0, 3, 3);
+
+    OK(oar_tensor_copy(high, low));
+    assert_numbers(a, 6, (float[]){ 0, 0, 1, 2, 3, 4 });
+    OK(oar_tensor_copy(low, high));
+    assert_numbers(a, 6, (float[]){ 0, 1, 2, 3, 4, 4 });
+    OK(oar_tensor_copy(a, a));
+    assert_numbers(a, 6, (float[]){ 0, 1, 2, 3, 4, 4 });
+    OK(oar_tensor_copy(square, turned));
+    assert_numbers(square, 9, (float[]){ 0, 3, 6, 1, 4, 7, 2, 5, 8 });
+    OK(oar_tensor_copy(wide, front)); /* another dtype over the same bytes */
+    assert_numbers(wide, 3, (float[]){ 3, 4, 4 });
+    oar_tensor_release(a);
+    oar_tensor_release(low);
+    oar_tensor_release(high);
+    oar_tensor_release(line);
+    oar_tensor_release(square);
+    oar_tensor_release(turned);
+    oar_tensor_release(wide);
+    oar_tensor_release(front);
+}
+
+static void an_expanded_view_cannot_be_written(void **state)
+{
+    float numbers[6] = { 1, 2, 3, 4, 5, 6 };
+    oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(1, 3)), *view[3];
+    oar_tensor *from = oar_ones(NULL, OAR_F32, OAR_SHAPE(2, 3));
+
+    view[0] = oar_expand(NULL, a, OAR_SHAPE(2, 3));
+    assert_says(oar_tensor_write(view[0], OAR_F32, numbers), OAR_E_ARG,
+                "write of a tensor [2, 3]");
+    assert_says(oar_tensor_copy(view[0], from), OAR_E_ARG, "expanded view");
+    assert_says(oar_tensor_fill(view[0], 1), OAR_E_ARG, "expanded view");
+    assert_non_null(oar_tensor_data(view[0])); /* reading is fine */
+    view[1] = oar_narrow(NULL, view[0], 0, 1, 1);
+    OK(oar_tensor_write(view[1], OAR_F32, numbers)); /* one row of it */
+    view[2] = oar_transpose(NULL, from, 0, 1);
+    OK(oar_tensor_fill(view[2], 7));
+    assert_numbers(a, 3, numbers);
+    for (int i = 0; i < 3; i++)
+        oar_tensor_release(view[i]);
+    oar_tensor_release(a);
+    oar_tensor_release(from);
+}
+
 /* ---- asking ------------------------------------------------------------- */
 
 static void strided_tensors_are_read_and_written_row_by_row(void **state)
@@ -328,6 +454,10 @@ int main(void)
         cmocka_unit_test(random_numbers_depend_on_seed_and_position_only),
         cmocka_unit_test(normal_numbers_have_their_mean_and_deviation),
         cmocka_unit_test(uniform_integers_stay_in_range),
+        cmocka_unit_test(uniform_numbers_stay_below_high),
+        cmocka_unit_test(a_narrow_range_keeps_to_the_number_below_high),
+        cmocka_unit_test(a_copy_between_tensors_that_overlap_is_right),
+        cmocka_unit_test(an_expanded_view_cannot_be_written),
         cmocka_unit_test(strided_tensors_are_read_and_written_row_by_row),
         cmocka_unit_test(long_strided_rows_are_converted),
         cmocka_unit_test(a_span_needs_contiguous_memory),
