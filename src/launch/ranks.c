@@ -116,7 +116,7 @@ void launch_ranks_end(launch *l, int sig)
 
 /* A rank that has ended is looked at before it is reaped: until then its
  * process group is still its own, and what it left running can be ended. */
-static int has_ended(pid_t pid, int *how)
+static int has_ended(const launch *l, pid_t pid, int *how)
 {
     siginfo_t info = { .si_pid = 0 };
 
@@ -124,6 +124,7 @@ static int has_ended(pid_t pid, int *how)
         info.si_pid != pid)
         return 0;
     kill(-pid, SIGKILL);
+    launch_keeper_forget(&l->keeper, pid);
     return waitpid(pid, how, 0) == pid;
 }
 
@@ -158,7 +159,7 @@ void launch_ranks_reap(launch *l)
     int failed = -1, how;
 
     for (int i = 0; i < l->ranks; i++) {
-        if (l->rank[i].pid <= 0 || !has_ended(l->rank[i].pid, &how))
+        if (l->rank[i].pid <= 0 || !has_ended(l, l->rank[i].pid, &how))
             continue;
         note_end(l, i, how);
         if (l->rank[i].code != 0 && more_telling(l, i, failed))

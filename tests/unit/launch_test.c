@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "launch/keeper.h"
 #include "support/census.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
@@ -537,6 +539,39 @@ static void what_ranks_started_ends_with_a_launcher_that_is_killed(void **state)
     assert_int_equal(files_left(), 0);
 }
 
+static pid_t start_group(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0)
+        for (;;)
+            pause();
+    assert_true(pid > 0);
+    assert_int_equal(setpgid(pid, pid), 0);
+    return pid;
+}
+
+/* The number of a group that has ended may be somebody else's soon. */
+static void the_keeper_ends_no_group_that_was_taken_back(void **state)
+{
+    launch_keeper keeper = { 0 };
+    char served[OARI_SOCK_TEXT];
+    pid_t ended = start_group(), other = start_group();
+    int how;
+
+    assert_int_equal(launch_keeper_start(&keeper, NULL, NULL, served), OAR_OK);
+    launch_keeper_note(&keeper, ended);
+    launch_keeper_note(&keeper, other);
+    launch_keeper_forget(&keeper, ended);
+    oari_fork_close(keeper.fd); /* as if the launcher had been killed */
+    assert_int_equal(waitpid(keeper.pid, &how, 0), keeper.pid);
+    assert_int_equal(waitpid(other, &how, 0), other);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(kill(ended, SIGTERM), 0);
+    assert_int_equal(waitpid(ended, &how, 0), ended);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
+}
+
 static void what_hides_from_its_group_is_found(void **state)
 {
     oar_launch_opts o = oar_launch_opts_init();
@@ -761,6 +796,7 @@ int main(void)
         cmocka_unit_test(a_launcher_that_is_stopped_stops_its_ranks),
         cmocka_unit_test(
             what_ranks_started_ends_with_a_launcher_that_is_killed),
+        cmocka_unit_test(the_keeper_ends_no_group_that_was_taken_back),
         cmocka_unit_test(what_hides_from_its_group_is_found),
         cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
         cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),
