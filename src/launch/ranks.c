@@ -42,6 +42,7 @@ static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
+    launch_terminal_in_rank(l, parent);
     launch_output_in_rank(l, local);
     launch_boxes_in_rank(l, local);
     if (l->bound != NULL)
@@ -75,6 +76,7 @@ static oar_status start_rank(launch *l, int local)
     launch_output_started(l, local);
     r->pid = pid;
     l->left++;
+    launch_terminal_lend(l);
     return OAR_OK;
 }
 
@@ -136,6 +138,7 @@ static void note_end(launch *l, int local, int how)
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
+    launch_terminal_ended(l, how);
 }
 
 /* Of several that are found at once, one that a signal killed is more likely
