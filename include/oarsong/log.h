@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log.h: what the library has to say while it works.
  *
- * The library itself writes nowhere. Lines go to the function given here; or,
- * when none was given and OARSONG_LOG is set to error, warn, info or debug, to
- * standard error.
+ * Lines go to the function given here. When none was given, those up to the
+ * level of OARSONG_LOG (off, error, warn, info or debug) go to standard error;
+ * where that is not set, warnings and errors do. What a call returns as an error
+ * is not also a line. Apart from this the library writes nowhere.
  */
 #ifndef OARSONG_LOG_H
 #define OARSONG_LOG_H

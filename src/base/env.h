@@ -20,6 +20,11 @@ oar_status oari_parse_int(const char *what, const char *text, int64_t low,
 /* 1 for 1, true, yes and on, in any case; 0 for everything else. */
 int oari_env_flag(const char *name);
 
+/* Looks at every variable that begins with OARSONG_: one whose value is none of
+ * its words is OAR_E_ARG, and the first call with `warn` logs the names that we
+ * do not know. */
+oar_status oari_env_check(int warn);
+
 /* NULL when unset or empty. */
 const char *oari_env_text(const char *name);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log: one line at a time to the user's function, or to standard error when
- * OARSONG_LOG asks for it. The sink is set before threads start; the level from
- * the environment is read once. */
+/* log: one line at a time to the user's function, or to standard error up to
+ * the level that OARSONG_LOG asks for. The sink is set before threads start;
+ * the level from the environment is read once. */
 #include "base/log.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ static struct {
 } sink;
 
 static pthread_once_t env_once = PTHREAD_ONCE_INIT;
-static oar_log_level env_level;
+static oar_log_level env_level = OAR_LOG_WARN;
 
 static void read_env_level(void)
 {

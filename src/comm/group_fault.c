@@ -122,7 +122,8 @@ static void settle_fault(oar_group *g, int driver)
         g->fault = *first;
     oari_recorder_fault(g->recorder, &g->fault);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
-    oari_log(OAR_LOG_ERROR, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
+    /* The caller is told, too. */
+    oari_log(OAR_LOG_INFO, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.status), g->fault.text);
 }
 

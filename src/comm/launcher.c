@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launcher: what the environment of one launcher or another says. Rank and size
  * are looked for in one's names after another's; the first that has both
- * counts. Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR
- * and MASTER_PORT; on one host, a folder named after the job; under SLURM, the
+ * counts, and where none has both, one alone is an error.
+ *
+ * Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR and
+ * MASTER_PORT; on one host, a folder named after the job; under SLURM, the
  * first host of the step, where rank 0 is, or else the one that srun runs on;
  * elsewhere, if the launcher speaks PMIx, where rank 0 says by it. A job on
  * several hosts that has no secret gets one by PMIx, too. */
@@ -26,37 +28,85 @@ typedef struct launcher {
     const char *local_size;  /* ranks on this host */
     const char *nodes[3];    /* hosts, where ranks on this one are not told */
     const char *job[2];      /* what tells jobs apart */
+    const char *starter;     /* what sets these variables */
+    int batch; /* rank 0 without a size is a process alone: a batch script's */
 } launcher;
 
 #define SLURM_NODES \
     "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"
 
 static const launcher launchers[] = {
-    { .rank = "OARSONG_RANK", .size = "OARSONG_SIZE" },
-    { .rank = "RANK", .size = "WORLD_SIZE" }, /* torchrun */
+    { .rank = "OARSONG_RANK",
+      .size = "OARSONG_SIZE",
+      .starter = "oarsong run" },
+    { .rank = "RANK", .size = "WORLD_SIZE", .starter = "torchrun" },
     { .rank = "OMPI_COMM_WORLD_RANK",
       .size = "OMPI_COMM_WORLD_SIZE",
       .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
-      .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
+      .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
+      .starter = "mpirun" },
     { .rank = "PMI_RANK", /* MPICH, and SLURM for it: srun --mpi=pmi2 */
       .size = "PMI_SIZE",
       .local_size = "MPI_LOCALNRANKS",
       .nodes = { SLURM_NODES },
-      .job = { "PMI_PORT", "PMI_JOBID" } },
+      .job = { "PMI_PORT", "PMI_JOBID" },
+      .starter = "mpiexec" },
     { .rank = "SLURM_PROCID",
       .size = "SLURM_NTASKS",
       .nodes = { SLURM_NODES },
-      .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" } },
+      .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" },
+      .starter = "srun",
+      .batch = 1 },
 };
+
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+/* How many of rank and size it has set. */
+static int count_set(const launcher *l)
+{
+    return (oari_env_text(l->rank) != NULL) + (oari_env_text(l->size) != NULL);
+}
 
 /* NULL: none. */
 static const launcher *find_launcher(void)
 {
-    for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++)
-        if (oari_env_text(launchers[i].rank) != NULL &&
-            oari_env_text(launchers[i].size) != NULL)
+    for (size_t i = 0; i < LAUNCHERS; i++)
+        if (count_set(&launchers[i]) == 2)
             return &launchers[i];
     return NULL;
+}
+
+int oari_launcher_first(void)
+{
+    for (size_t i = 0; i < LAUNCHERS; i++) {
+        const char *rank = oari_env_text(launchers[i].rank);
+        if (rank != NULL)
+            return strcmp(rank, "0") == 0;
+    }
+    return 1;
+}
+
+/* SLURM gives a batch script, which runs once, a rank and often no size. */
+static int is_batch(const launcher *l)
+{
+    const char *rank = oari_env_text(l->rank);
+
+    return l->batch && rank != NULL && strcmp(rank, "0") == 0;
+}
+
+/* One of a pair is set: taken for a group of one, each rank would compute
+ * something else without a word. */
+static oar_status check_pair(const launcher *l)
+{
+    const char *there = oari_env_text(l->rank) != NULL ? l->rank : l->size;
+    const char *missing = there == l->rank ? l->size : l->rank;
+
+    if (count_set(l) != 1 || is_batch(l))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s is set, but %s is not: %s sets both; for a process "
+                     "alone unset %s",
+                     there, missing, l->starter, there);
 }
 
 oar_status oari_launcher_rank(int *rank, int *size)
@@ -64,10 +114,9 @@ oar_status oari_launcher_rank(int *rank, int *size)
     const launcher *l = find_launcher();
     int64_t r = 0, n = 1;
 
-    if ((oari_env_text("OARSONG_RANK") == NULL) !=
-        (oari_env_text("OARSONG_SIZE") == NULL))
-        return oari_fail(OAR_E_ARG,
-                         "of OARSONG_RANK and OARSONG_SIZE only one is set");
+    OARI_TRY(check_pair(&launchers[0]));
+    for (size_t i = 1; l == NULL && i < LAUNCHERS; i++)
+        OARI_TRY(check_pair(&launchers[i]));
     if (l != NULL) {
         OARI_TRY(oari_env_int(l->size, 1, INT_MAX, &n));
         OARI_TRY(oari_env_int(l->rank, 0, n - 1, &r));

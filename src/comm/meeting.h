@@ -40,8 +40,13 @@ oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,
 
 /* ---- launcher.c ---------------------------------------------------------- */
 
-/* Rank and size as the launcher's environment says; 0 and 1 without one. */
+/* Rank and size as the launcher's environment says; 0 and 1 without one. A rank
+ * without a size, or a size without a rank, is OAR_E_ARG. */
 oar_status oari_launcher_rank(int *rank, int *size);
+
+/* Whether this process speaks where one of the job is enough: it is rank 0, or
+ * has no launcher. */
+int oari_launcher_first(void);
 
 /* Where the ranks of this environment meet. Needed only for more than one. */
 oar_status oari_launcher_meeting(int rank, int size, const char *name,

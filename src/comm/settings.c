@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "comm/choose.h"
 #include "comm/group.h"
+#include "comm/meeting.h"
 
 enum { ALGORITHM_MAX = 250 };
 
@@ -85,6 +86,7 @@ static oar_status settle_texts(oar_group_opts *o)
 oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
 {
     OARI_TRY(oari_opts_read(o, sizeof *o, opts));
+    OARI_TRY(oari_env_check(oari_launcher_first()));
     for (int i = 0; i < SIZES; i++)
         OARI_TRY(settle_size(o, i));
     OARI_TRY(settle_times(o));

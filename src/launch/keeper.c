@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper: it reads numbers of process groups until its socket closes. A 0 says
- * that they are to be left alone; without one the launcher has been killed. */
+/* keeper: it reads numbers of process groups until its socket closes: n for one
+ * that it has to watch over, -n when that one has ended and its number may be
+ * given to others. A 0 says that all are to be left alone; without one the
+ * launcher has been killed. */
 #include "launch/keeper.h"
 
 #include <errno.h>
@@ -85,6 +87,14 @@ static void end_groups(const int32_t *group, int groups)
         kill(-group[i], SIGKILL);
 }
 
+static int forget_group(int32_t *group, int groups, int32_t which)
+{
+    for (int i = 0; i < groups; i++)
+        if (group[i] == which)
+            group[i--] = group[--groups];
+    return groups;
+}
+
 static void watch_over_groups(int fd)
 {
     int32_t group[GROUPS_MAX], next;
@@ -98,7 +108,9 @@ static void watch_over_groups(int fd)
             continue;
         if (next == 0)
             return;
-        if (next > 1 && groups < GROUPS_MAX)
+        if (next < 0)
+            groups = forget_group(group, groups, -next);
+        else if (next > 1 && groups < GROUPS_MAX)
             group[groups++] = next;
     }
     end_groups(group, groups);
@@ -132,19 +144,27 @@ oar_status launch_keeper_start(launch_keeper *keeper, const char *address,
     return OAR_OK;
 }
 
-void launch_keeper_note(const launch_keeper *keeper, pid_t group)
+static void send_number(const launch_keeper *keeper, int32_t number)
 {
-    int32_t number = (int32_t)group;
-
     if (keeper->pid > 0)
         send(keeper->fd, &number, sizeof number, MSG_NOSIGNAL);
+}
+
+void launch_keeper_note(const launch_keeper *keeper, pid_t group)
+{
+    send_number(keeper, (int32_t)group);
+}
+
+void launch_keeper_forget(const launch_keeper *keeper, pid_t group)
+{
+    send_number(keeper, -(int32_t)group);
 }
 
 void launch_keeper_stop(launch_keeper *keeper)
 {
     if (keeper->pid <= 0)
         return;
-    launch_keeper_note(keeper, 0);
+    send_number(keeper, 0);
     oari_fork_close(keeper->fd);
     while (waitpid(keeper->pid, NULL, 0) < 0 && errno == EINTR)
         continue;

@@ -23,6 +23,10 @@ oar_status launch_keeper_start(launch_keeper *keeper, const char *address,
 /* One more process group that is not to outlive the launcher. */
 void launch_keeper_note(const launch_keeper *keeper, pid_t group);
 
+/* That group has ended. Call it while its leader is not yet reaped: afterwards
+ * the number may be another group's. */
+void launch_keeper_forget(const launch_keeper *keeper, pid_t group);
+
 /* Ends it; the groups, which the launcher has ended, are left alone. */
 void launch_keeper_stop(launch_keeper *keeper);
 

@@ -174,6 +174,7 @@ static oar_status run(launch *l)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
     allow_descriptors(&before);
     l->files = before;
+    launch_terminal_find(l);
     launch_signals_block(l);
     status = get_ready(l);
     if (status == OAR_OK)

@@ -70,6 +70,9 @@ typedef struct launch {
     struct pollfd *poll;
     int turn; /* whose output is looked at first */
 
+    int terminal; /* the only rank shares our terminal, */
+    int lent;     /* and its group is in the foreground there */
+
     sigset_t watched, before;
     int signal_fd;
     int told; /* the signal that ends all; 0: none */
@@ -116,12 +119,27 @@ void launch_say(launch *l, const char *format, ...) OAR_PRINTF(2, 3);
 /* The same for a text of several lines. */
 void launch_say_text(launch *l, const char *text);
 
+/* ---- terminal.c ---------------------------------------------------------- */
+
+/* Whether there is one to lend. */
+void launch_terminal_find(launch *l);
+/* In the rank, which leads its group by now. */
+void launch_terminal_in_rank(const launch *l, pid_t launcher);
+/* If this process has it. */
+void launch_terminal_lend(launch *l);
+/* Takes it back when the rank has ended, and says how (as waitpid does). */
+void launch_terminal_ended(launch *l, int how);
+/* If the rank was stopped by the terminal: stops with it. */
+void launch_terminal_look(launch *l);
+
 /* ---- watch.c ------------------------------------------------------------- */
 
 void launch_signals_block(launch *l);
 void launch_signals_restore(launch *l);
 /* Until every rank has ended and all it wrote is passed on. */
 void launch_watch(launch *l);
+/* Ends the ranks, as the signal asks for; a second one kills them. */
+void launch_told_to_end(launch *l, int sig);
 /* Waits up to so long, only for signals. */
 void launch_pause(launch *l, int64_t ms);
 

@@ -38,14 +38,17 @@ oar_status launch_output_open(launch *l)
     return l->opts.lines ? open_sinks(l) : OAR_OK;
 }
 
-/* That nobody reads is no news; that a disk is full is. */
+/* That nobody reads is no news; that a disk is full is, once. */
 static void tell_of_loss(launch *l, int i)
 {
-    int why = l->sink[i].broken;
+    launch_sink *k = &l->sink[i];
+    int why = k->lost != 0 ? k->lost : k->broken;
 
-    if (why != 0 && why != EPIPE)
-        launch_say(l, "what ranks wrote to standard %s is not complete: %s",
-                   i == 0 ? "output" : "error", strerror(why));
+    if (why == 0 || why == EPIPE || k->told)
+        return;
+    k->told = 1;
+    launch_say(l, "what ranks wrote to standard %s is not complete: %s",
+               i == 0 ? "output" : "error", strerror(why));
 }
 
 void launch_output_close(launch *l)
@@ -194,15 +197,13 @@ static int more(int a, int b)
 /* One stream's turn. */
 static int move(launch *l, launch_stream *s)
 {
-    int heard = 0;
+    int heard = s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s);
 
-    if (s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s)) {
+    if (heard)
         launch_stream_read(s);
-        heard = 1;
-    }
     s->slot = -1;
-    if (launch_stream_pump(s) && !heard)
-        return LAUNCH_OUTPUT_DONE;
+    if (launch_stream_pump(s))
+        return LAUNCH_OUTPUT_DONE; /* it may be its end that was heard */
     return heard || s->have > 0 ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_SILENT;
 }
 
@@ -213,6 +214,7 @@ static int move_sinks(launch *l)
     for (int i = 0; i < 2; i++)
         if (l->sink[i].fd >= 0) {
             launch_sink_write(&l->sink[i]);
+            tell_of_loss(l, i);
             busy |= launch_sink_waiting(&l->sink[i]) > 0;
         }
     return busy ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_DONE;

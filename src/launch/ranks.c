@@ -42,6 +42,7 @@ static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
+    launch_terminal_in_rank(l, parent);
     launch_output_in_rank(l, local);
     launch_boxes_in_rank(l, local);
     if (l->bound != NULL)
@@ -75,6 +76,7 @@ static oar_status start_rank(launch *l, int local)
     launch_output_started(l, local);
     r->pid = pid;
     l->left++;
+    launch_terminal_lend(l);
     return OAR_OK;
 }
 
@@ -116,7 +118,7 @@ void launch_ranks_end(launch *l, int sig)
 
 /* A rank that has ended is looked at before it is reaped: until then its
  * process group is still its own, and what it left running can be ended. */
-static int has_ended(pid_t pid, int *how)
+static int has_ended(const launch *l, pid_t pid, int *how)
 {
     siginfo_t info = { .si_pid = 0 };
 
@@ -124,6 +126,7 @@ static int has_ended(pid_t pid, int *how)
         info.si_pid != pid)
         return 0;
     kill(-pid, SIGKILL);
+    launch_keeper_forget(&l->keeper, pid);
     return waitpid(pid, how, 0) == pid;
 }
 
@@ -135,6 +138,7 @@ static void note_end(launch *l, int local, int how)
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
+    launch_terminal_ended(l, how);
 }
 
 /* Of several that are found at once, one that a signal killed is more likely
@@ -158,7 +162,7 @@ void launch_ranks_reap(launch *l)
     int failed = -1, how;
 
     for (int i = 0; i < l->ranks; i++) {
-        if (l->rank[i].pid <= 0 || !has_ended(l->rank[i].pid, &how))
+        if (l->rank[i].pid <= 0 || !has_ended(l, l->rank[i].pid, &how))
             continue;
         note_end(l, i, how);
         if (l->rank[i].code != 0 && more_telling(l, i, failed))

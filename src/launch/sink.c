@@ -89,6 +89,8 @@ void launch_sink_put(launch_sink *sink, const void *bytes, size_t count)
 {
     if (sink->broken || count == 0)
         return;
+    if (sink->lost && sink->torn && launch_sink_waiting(sink) == 0)
+        sink->data[sink->to++] = '\n'; /* the rest of that line is lost */
     if (sink->to + count > LAUNCH_SINK_ROOM) {
         memmove(sink->data, sink->data + sink->from, launch_sink_waiting(sink));
         sink->to -= sink->from;
@@ -121,22 +123,35 @@ static ssize_t write_some(const launch_sink *s, size_t count)
     return write(s->fd, at, count);
 }
 
+/* Text that cannot be written must not stop the job: it is dropped, and what
+ * follows is tried again, as somebody may make room on the disk. Only where
+ * nobody reads any more there is no use in that. */
+static void lose_waiting(launch_sink *s, int why)
+{
+    if (s->terminal || why == EPIPE || why == ECONNRESET || why == EBADF)
+        s->broken = why;
+    else
+        s->lost = why;
+    s->from = s->to = 0;
+}
+
 void launch_sink_write(launch_sink *sink)
 {
     size_t count;
 
     while (!sink->broken && (count = at_once(sink)) > 0) {
         ssize_t done = write_some(sink, count);
-        if (done > 0)
+        if (done > 0) {
             sink->from += (size_t)done;
-        else if (done < 0 && errno == EINTR)
+            sink->torn = sink->data[sink->from - 1] != '\n';
+        } else if (done < 0 && errno == EINTR)
             continue;
         else if (done < 0 && errno != EAGAIN)
-            sink->broken = errno; /* nobody reads, or the disk is full */
+            lose_waiting(sink, errno);
         else
             break;
     }
-    if (sink->broken || sink->from == sink->to)
+    if (sink->from == sink->to)
         sink->from = sink->to = 0;
 }
 

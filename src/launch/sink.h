@@ -16,6 +16,10 @@ typedef struct launch_sink {
     int terminal; /* and how wide it is */
     int width;
     int broken; /* errno of a write: nobody reads there any more; 0: none */
+    int lost;   /* errno of the last write whose text is lost, though later ones
+                   may succeed: a full disk; 0: nothing is lost */
+    int told;   /* the user knows of it */
+    int torn;   /* the last byte that was written did not end a line */
     char *data;
     size_t from, to;
     const void *owner; /* who is in the middle of a line; NULL: nobody */

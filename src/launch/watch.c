@@ -40,6 +40,8 @@ void launch_signals_block(launch *l)
     sigaddset(&l->watched, SIGCHLD);
     for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
         watch_for(l, ending[i]);
+    if (l->terminal)
+        watch_for(l, SIGTTOU);
     sigprocmask(SIG_BLOCK, &l->watched, &l->before);
     l->signal_fd =
         oari_fork_guard(signalfd(-1, &l->watched, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -58,7 +60,7 @@ void launch_signals_restore(launch *l)
 }
 
 /* A second one means it. */
-static void told_to_end(launch *l, int sig)
+void launch_told_to_end(launch *l, int sig)
 {
     if (l->kill_ns != OARI_NEVER) /* they were to end before */
         launch_ranks_signal(l, sig);
@@ -82,10 +84,14 @@ static void take_signal(launch *l, int sig)
 {
     switch (sig) {
     case SIGCHLD:
+    case SIGTTOU:
     case SIGPIPE: break;
     case SIGTSTP: be_stopped(l); break;
-    case SIGCONT: launch_ranks_signal(l, SIGCONT); break;
-    default: told_to_end(l, sig);
+    case SIGCONT:
+        launch_terminal_lend(l);
+        launch_ranks_signal(l, SIGCONT);
+        break;
+    default: launch_told_to_end(l, sig);
     }
 }
 
@@ -151,6 +157,7 @@ static void watch_ranks(launch *l)
         wait_until(l, next_time(l));
         launch_output_move(l);
         launch_ranks_reap(l);
+        launch_terminal_look(l);
         launch_ranks_settle(l);
         see_what_time_it_is(l);
     }

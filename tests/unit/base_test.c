@@ -429,15 +429,60 @@ static void the_environment_can_ask_for_lines(void **state)
     char said[500];
 
     run_again("", said, sizeof said);
-    assert_string_equal(said, "");
-    run_again("loud", said, sizeof said);
-    assert_string_equal(said, "");
+    assert_string_equal(said, "oarsong: an error\noarsong: a warning\n");
+    run_again("error", said, sizeof said);
+    assert_string_equal(said, "oarsong: an error\n");
     run_again("off", said, sizeof said);
     assert_string_equal(said, "");
     run_again("Warn", said, sizeof said);
     assert_string_equal(said, "oarsong: an error\noarsong: a warning\n");
     run_again("debug", said, sizeof said);
     assert_non_null(strstr(said, "oarsong: a detail\n"));
+}
+
+/* ---- names of variables ------------------------------------------------ */
+
+static void a_name_that_means_nothing_is_told_once(void **state)
+{
+    memset(&heard, 0, sizeof heard);
+    setenv("OARSONG_TIMEOUT", "5", 1);
+    oar_log_to(hear, &heard, OAR_LOG_WARN);
+    assert_int_equal(oari_env_check(0), OAR_OK);
+    assert_int_equal(heard.lines, 0);
+    assert_int_equal(oari_env_check(1), OAR_OK);
+    assert_int_equal(heard.lines, 1);
+    assert_string_equal(heard.text,
+                        "OARSONG_TIMEOUT is set, but means nothing to this "
+                        "version; the nearest name is OARSONG_TIMEOUT_MS");
+    assert_int_equal(oari_env_check(1), OAR_OK);
+    assert_int_equal(heard.lines, 1);
+    oar_log_to(NULL, NULL, OAR_LOG_OFF);
+    unsetenv("OARSONG_TIMEOUT");
+}
+
+static void a_variable_takes_its_words_in_any_case(void **state)
+{
+    static const struct {
+        const char *name, *value, *why; /* NULL: it is taken */
+    } tried[] = {
+        { "OARSONG_WIRE", "TLS", NULL },
+        { "OARSONG_WIRE", "", NULL },
+        { "OARSONG_WIRE", "aut", "should be auto, plain, auth or tls" },
+        { "OARSONG_WIRE", "auto plain", "OARSONG_WIRE is \"auto plain\"" },
+        { "OARSONG_SHRINK", "most", "should be majority or any" },
+        { "OARSONG_ENABLE_GPU_FALLBACK", "maybe", "should be 1, true, yes" },
+        { "OARSONG_BACKEND", "anything at all", NULL },
+    };
+
+    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
+        oar_status status;
+        setenv(tried[i].name, tried[i].value, 1);
+        status = oari_env_check(0);
+        unsetenv(tried[i].name);
+        assert_int_equal(status, tried[i].why == NULL ? OAR_OK : OAR_E_ARG);
+        if (tried[i].why != NULL)
+            assert_non_null(strstr(oar_last_error_text(), tried[i].why));
+    }
 }
 
 /* ---- settings ---------------------------------------------------------- */
@@ -612,6 +657,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_chosen_allocation_fails_once),
         cmocka_unit_test(memory_stats_of_any_size_are_filled),
         cmocka_unit_test(lines_up_to_the_level_are_heard),
+        cmocka_unit_test(a_name_that_means_nothing_is_told_once),
+        cmocka_unit_test(a_variable_takes_its_words_in_any_case),
         cmocka_unit_test(a_long_line_is_cut),
         cmocka_unit_test(the_environment_can_ask_for_lines),
         cmocka_unit_test(whole_numbers_are_read),

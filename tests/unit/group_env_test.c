@@ -421,6 +421,63 @@ static void ranks_on_several_hosts_are_told_what_to_do(void **state)
     assert_null(g);
 }
 
+static void half_a_pair_is_an_error_that_names_the_other_half(void **state)
+{
+    static const char *const pair[][2] = {
+        { "OARSONG_RANK", "OARSONG_SIZE" },
+        { "RANK", "WORLD_SIZE" },
+        { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+        { "PMI_RANK", "PMI_SIZE" },
+        { "SLURM_PROCID", "SLURM_NTASKS" },
+    };
+    char text[128];
+    oar_group *g = NULL;
+
+    for (int i = 0; i < 10; i++) {
+        const char *there = pair[i / 2][i % 2];
+        forget_env(NULL);
+        set_number(there, 1);
+        snprintf(text, sizeof text, "%s is set, but %s is not", there,
+                 pair[i / 2][1 - i % 2]);
+        assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG, text);
+    }
+    assert_null(g);
+}
+
+static void half_a_pair_does_not_count_beside_a_whole_one(void **state)
+{
+    oar_group *g = NULL;
+
+    set_number("WORLD_SIZE", 4);
+    set_number("OMPI_COMM_WORLD_RANK", 0);
+    set_number("OMPI_COMM_WORLD_SIZE", 1);
+    OK(oar_group_from_env(NULL, &g));
+    assert_int_equal(oar_group_size(g), 1);
+    oar_group_destroy(g);
+}
+
+static void a_batch_script_of_slurm_is_a_process_alone(void **state)
+{
+    oar_group *g = NULL;
+
+    set_number("SLURM_PROCID", 0);
+    OK(oar_group_from_env(NULL, &g));
+    assert_int_equal(oar_group_size(g), 1);
+    oar_group_destroy(g);
+}
+
+static void a_word_that_means_nothing_is_refused(void **state)
+{
+    oar_group *g = NULL;
+
+    setenv("OARSONG_LOG", "loud", 1);
+    assert_says(oar_group_from_env(NULL, &g), OAR_E_ARG,
+                "OARSONG_LOG is \"loud\", but should be off, error, warn, info "
+                "or debug");
+    unsetenv("OARSONG_LOG");
+    assert_null(g);
+}
+
 /* ---- the job's folder ---------------------------------------------------- */
 
 /* What a rank says that finds something else in its folder's place. In a child,
@@ -691,6 +748,10 @@ int main(void)
         TEST(slurm_s_ranks_meet_on_the_first_host_of_the_step),
         TEST(a_list_of_hosts_that_is_none_is_named),
         TEST(ranks_on_several_hosts_are_told_what_to_do),
+        TEST(half_a_pair_is_an_error_that_names_the_other_half),
+        TEST(half_a_pair_does_not_count_beside_a_whole_one),
+        TEST(a_batch_script_of_slurm_is_a_process_alone),
+        TEST(a_word_that_means_nothing_is_refused),
         TEST(a_folder_that_is_not_ours_alone_is_a_trap),
         TEST(a_job_s_folder_is_named_by_user_job_and_launcher),
         TEST(a_group_that_fails_leaves_no_folder),

@@ -10,13 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
+#include "launch/keeper.h"
 #include "support/census.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
@@ -524,6 +527,165 @@ static void a_launcher_that_is_stopped_stops_its_ranks(void **state)
     expect_exit(&c, 128 + SIGUSR1);
 }
 
+/* ---- terminals ----------------------------------------------------------- */
+
+typedef struct terminal {
+    int fd;    /* the user's end */
+    pid_t pid; /* what runs there, leading a session of its own */
+    char text[4096];
+    size_t bytes;
+} terminal;
+
+/* Runs fn in a new session on a new terminal. Skips where there are none. */
+static void open_terminal(terminal *t, int (*fn)(void))
+{
+    char name[64];
+
+    *t = (terminal){ .fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC) };
+    if (t->fd < 0 || grantpt(t->fd) != 0 || unlockpt(t->fd) != 0 ||
+        ptsname_r(t->fd, name, sizeof name) != 0)
+        skip();
+    if ((t->pid = fork()) == 0) {
+        int fd;
+        setsid();
+        if ((fd = open(name, O_RDWR)) < 0 || ioctl(fd, TIOCSCTTY, 0) != 0)
+            _exit(99);
+        for (int i = 0; i < 3; i++)
+            dup2(fd, i);
+        _exit(fn());
+    }
+    assert_true(t->pid > 0);
+}
+
+static void type(terminal *t, const char *keys)
+{
+    assert_int_equal(write(t->fd, keys, strlen(keys)), strlen(keys));
+}
+
+static void wait_for_text(terminal *t, const char *text)
+{
+    int64_t patience = oari_deadline(60000);
+    struct pollfd ready = { t->fd, POLLIN, 0 };
+
+    while (strstr(t->text, text) == NULL) {
+        ssize_t got = 0;
+        if (oari_now_ns() > patience || t->bytes + 1 >= sizeof t->text)
+            fail_msg("\"%s\" does not say \"%s\"", t->text, text);
+        if (poll(&ready, 1, 100) == 1)
+            got =
+                read(t->fd, t->text + t->bytes, sizeof t->text - 1 - t->bytes);
+        t->bytes += got > 0 ? (size_t)got : 0;
+    }
+}
+
+static void expect_terminal_exit(terminal *t, int code)
+{
+    int how;
+
+    assert_int_equal(waitpid(t->pid, &how, 0), t->pid);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), code);
+    close(t->fd);
+}
+
+static int run_reader(void)
+{
+    oar_launch_result r = oar_launch_result_init();
+
+    run_shell(1,
+              "echo started; read line; echo \"got: $line\"; read line; "
+              "echo \"then: $line\"",
+              NULL, &r);
+    return r.exit_code;
+}
+
+static void a_rank_alone_reads_from_the_terminal(void **state)
+{
+    terminal t;
+
+    open_terminal(&t, run_reader);
+    type(&t, "one\ntwo\n");
+    wait_for_text(&t, "then: two");
+    expect_terminal_exit(&t, 0);
+}
+
+static int run_with_restarts(void)
+{
+    oar_launch_opts o = oar_launch_opts_init();
+    oar_launch_result r = oar_launch_result_init();
+    oar_status status;
+
+    o.max_restarts = 3;
+    status = run_shell(1, "echo started; exec cat", &o, &r);
+    if (status != OAR_E_ABORTED || tcgetpgrp(STDIN_FILENO) != getpgrp())
+        return 98;
+    return r.exit_code;
+}
+
+static void ctrl_c_ends_the_run_and_starts_nothing_again(void **state)
+{
+    terminal t;
+
+    open_terminal(&t, run_with_restarts);
+    wait_for_text(&t, "started");
+    type(&t, "\003");
+    expect_terminal_exit(&t, 128 + SIGINT);
+}
+
+/* What a shell does for a job: the foreground, and again after a stop. */
+static int be_shell(void)
+{
+    pid_t job;
+    int how;
+
+    signal(SIGTTOU, SIG_IGN);
+    if ((job = fork()) == 0) {
+        setpgid(0, 0);
+        tcsetpgrp(STDIN_FILENO, getpid());
+        signal(SIGTTOU, SIG_DFL);
+        _exit(run_reader());
+    }
+    setpgid(job, job);
+    tcsetpgrp(STDIN_FILENO, job);
+    if (waitpid(job, &how, WUNTRACED) != job || !WIFSTOPPED(how))
+        return 97;
+    printf("stopped\n");
+    fflush(stdout);
+    tcsetpgrp(STDIN_FILENO, job);
+    kill(-job, SIGCONT);
+    if (waitpid(job, &how, WUNTRACED) != job || !WIFEXITED(how))
+        return 96;
+    return WEXITSTATUS(how);
+}
+
+static void ctrl_z_stops_rank_and_launcher_and_fg_goes_on(void **state)
+{
+    terminal t;
+
+    open_terminal(&t, be_shell);
+    wait_for_text(&t, "started");
+    type(&t, "one\n");
+    wait_for_text(&t, "got: one");
+    type(&t, "\032");
+    wait_for_text(&t, "stopped");
+    type(&t, "two\n");
+    wait_for_text(&t, "then: two");
+    expect_terminal_exit(&t, 0);
+}
+
+static void ctrl_z_without_a_shell_stops_nothing(void **state)
+{
+    terminal t;
+
+    open_terminal(&t, run_reader);
+    wait_for_text(&t, "started");
+    type(&t, "\032one\ntwo\n");
+    wait_for_text(&t, "then: two");
+    expect_terminal_exit(&t, 0);
+}
+
+/* -------------------------------------------------------------------------- */
+
 static void what_ranks_started_ends_with_a_launcher_that_is_killed(void **state)
 {
     child c = start_launcher(2, "sleep 50 & printf x >&9; wait", NULL, NULL);
@@ -535,6 +697,39 @@ static void what_ranks_started_ends_with_a_launcher_that_is_killed(void **state)
     assert_true(wait_for_end(c.fd));
     close(c.fd);
     assert_int_equal(files_left(), 0);
+}
+
+static pid_t start_group(void)
+{
+    pid_t pid = fork();
+
+    if (pid == 0)
+        for (;;)
+            pause();
+    assert_true(pid > 0);
+    assert_int_equal(setpgid(pid, pid), 0);
+    return pid;
+}
+
+/* The number of a group that has ended may be somebody else's soon. */
+static void the_keeper_ends_no_group_that_was_taken_back(void **state)
+{
+    launch_keeper keeper = { 0 };
+    char served[OARI_SOCK_TEXT];
+    pid_t ended = start_group(), other = start_group();
+    int how;
+
+    assert_int_equal(launch_keeper_start(&keeper, NULL, NULL, served), OAR_OK);
+    launch_keeper_note(&keeper, ended);
+    launch_keeper_note(&keeper, other);
+    launch_keeper_forget(&keeper, ended);
+    oari_fork_close(keeper.fd); /* as if the launcher had been killed */
+    assert_int_equal(waitpid(keeper.pid, &how, 0), keeper.pid);
+    assert_int_equal(waitpid(other, &how, 0), other);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_int_equal(kill(ended, SIGTERM), 0);
+    assert_int_equal(waitpid(ended, &how, 0), ended);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
 }
 
 static void what_hides_from_its_group_is_found(void **state)
@@ -759,8 +954,13 @@ int main(void)
         cmocka_unit_test(a_second_signal_kills_at_once),
         cmocka_unit_test(what_the_launcher_ignores_ends_nobody),
         cmocka_unit_test(a_launcher_that_is_stopped_stops_its_ranks),
+        cmocka_unit_test(a_rank_alone_reads_from_the_terminal),
+        cmocka_unit_test(ctrl_c_ends_the_run_and_starts_nothing_again),
+        cmocka_unit_test(ctrl_z_stops_rank_and_launcher_and_fg_goes_on),
+        cmocka_unit_test(ctrl_z_without_a_shell_stops_nothing),
         cmocka_unit_test(
             what_ranks_started_ends_with_a_launcher_that_is_killed),
+        cmocka_unit_test(the_keeper_ends_no_group_that_was_taken_back),
         cmocka_unit_test(what_hides_from_its_group_is_found),
         cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
         cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),

@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "launch/logs.h"
-#include "launch/stream.h"
+#include "launch/launch.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -234,6 +234,66 @@ static void a_reader_that_is_gone_is_told_to_the_ranks(void **state)
     signal(SIGPIPE, before);
 }
 
+static void limit_file(rlim_t bytes)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* A limit on the size of files stands for a disk that is full for a while. */
+static void a_full_disk_costs_lines_and_ends_nobody(void **state)
+{
+    void (*before)(int) = signal(SIGXFSZ, SIG_IGN);
+    FILE *file = tmpfile();
+    desk d = { .out = -1 };
+    ssize_t bytes;
+
+    assert_non_null(file);
+    open_streams(&d, fileno(file));
+    limit_file(6);
+    rank_writes(&d, 0, "written in part\n");
+    turn(&d);
+    assert_int_equal(d.sink.lost, EFBIG);
+    for (int i = 0; i < 3; i++) {
+        rank_writes(&d, 0, "lost\n");
+        turn(&d);
+    }
+    limit_file(RLIM_INFINITY);
+    rank_writes(&d, 0, "written again\n");
+    finish(&d);
+    bytes = pread(fileno(file), d.got, d.room - 1, 0);
+    assert_true(bytes > 0);
+    d.got[bytes] = 0;
+    assert_string_equal(d.got, "[0] wr\n[0] written again\n");
+    desk_close(&d, dup(fileno(file)));
+    fclose(file);
+    signal(SIGXFSZ, before);
+}
+
+/* What launch_watch does when the last rank has ended without a word. */
+static void a_stream_that_has_ended_is_not_waited_for(void **state)
+{
+    launch l = { .ranks = 1, .opts = oar_launch_opts_init() };
+    int count;
+
+    l.opts.lines = 1;
+    l.rank = calloc(1, sizeof *l.rank);
+    OK(launch_logs_read(&l.logs, &l.opts, "run", 1));
+    OK(launch_output_open(&l));
+    OK(launch_output_rank(&l, 0));
+    launch_output_started(&l, 0); /* so nobody has the writing ends */
+    count = launch_output_poll(&l, 0);
+    assert_int_equal(poll(l.poll, (nfds_t)count, -1), count);
+    assert_int_equal(launch_output_move(&l), LAUNCH_OUTPUT_DONE);
+    launch_output_end(&l);
+    launch_output_close(&l);
+    launch_logs_drop(&l.logs);
+    free(l.rank);
+}
+
 /* ---- terminals ----------------------------------------------------------- */
 
 static int open_terminal(desk *d)
@@ -348,6 +408,8 @@ int main(void)
         cmocka_unit_test(a_rank_that_pauses_in_a_long_line_gives_way),
         cmocka_unit_test(a_reader_that_waits_stops_the_ranks_not_the_launcher),
         cmocka_unit_test(a_reader_that_is_gone_is_told_to_the_ranks),
+        cmocka_unit_test(a_full_disk_costs_lines_and_ends_nobody),
+        cmocka_unit_test(a_stream_that_has_ended_is_not_waited_for),
         cmocka_unit_test(a_terminal_shows_progress_and_takes_it_back),
         cmocka_unit_test(a_terminal_is_not_flooded_by_a_line_too_long_for_it),
         cmocka_unit_test(outputs_are_chosen_for_all_or_by_rank),
