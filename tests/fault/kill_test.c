@@ -524,6 +524,101 @@ static void a_death_ends_a_row_of_operations_nobody_waits_for(void **state)
     crew_drop_page(posted, sizeof *posted);
 }
 
+/* ---- the rank that serves the store -------------------------------------- */
+
+/* Rank 0 serves the store and goes before its operation number `after`. */
+typedef struct host {
+    const char *backend;
+    int64_t timeout_ms;
+    int after, leaves; /* it destroys its group and exits, rather than dies */
+    char address[64];
+    crew_flag serves, joined;
+} host;
+
+static oar_status join_host(crew *c, int rank, host *h, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_store_server *server = NULL;
+    oar_store *store;
+    oar_status status;
+
+    if (rank == 0) {
+        if ((status = oar_store_serve("127.0.0.1:0", &server)) != OAR_OK)
+            return status;
+        snprintf(h->address, sizeof h->address, "%s",
+                 oar_store_server_address(server));
+        crew_raise(&h->serves);
+    }
+    if (!crew_await(&h->serves, 1, CREW_PATIENCE_MS))
+        return OAR_E_TIMEOUT;
+    if (rank > 1 && strcmp(h->backend, "native") == 0)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    o.backend = h->backend;
+    o.timeout_ms = h->timeout_ms;
+    status = oar_store_create_tcp(h->address, h->timeout_ms, &store);
+    if (status == OAR_OK)
+        status = oar_group_create(store, rank, c->ranks, &o, g);
+    if (status == OAR_OK)
+        oar_store_destroy(store);
+    return status;
+}
+
+static int lose_host(crew *c, int rank, void *arg)
+{
+    host *h = arg;
+    float x = 1;
+    oar_group *g;
+    int64_t start;
+
+    CREW_CHECK(c, rank, join_host(c, rank, h, &g) == OAR_OK);
+    crew_raise(&h->joined);
+    CREW_CHECK(c, rank,
+               crew_await(&h->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
+    for (int i = 0; i < h->after; i++)
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                                  NULL) == OAR_OK);
+    if (rank == 0 && !h->leaves)
+        die(NULL);
+    if (rank == 0) {
+        oar_group_destroy(g);
+        _exit(0); /* and the server with it */
+    }
+    start = oari_now_ns();
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                              NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    if (check_record(c, rank, g, 0) != 0)
+        return 1;
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_death_of_the_rank_that_serves_the_store_is_told(void **state)
+{
+    static const char *const backend[] = { "shm", "tcp", "native" };
+    static const int64_t timeout_ms[] = { TIMEOUT_MS, -1 };
+
+    for (int row = 0; row < 3 * 2 * 2 * 4; row++) {
+        host *h = crew_page(sizeof *h);
+        crew c;
+
+        h->backend = backend[row % 3];
+        h->timeout_ms = timeout_ms[row / 3 % 2];
+        h->leaves = row / 6 % 2;
+        h->after = row / 12;
+        crew_start(&c, 4, lose_host, h,
+                   "rank 0 %s with the store after %d operations, %s, %s",
+                   h->leaves ? "leaves" : "dies", h->after, h->backend,
+                   h->timeout_ms < 0 ? "no timeout" : "a timeout");
+        for (int r = 0; r < 4; r++)
+            crew_expect(&c, r, r == 0 && !h->leaves ? KILLED : 0);
+        crew_end(&c);
+        crew_drop_page(h, sizeof *h);
+    }
+}
+
 /* An argument is a pattern: only the tests that fit it are run. */
 int main(int argc, char **argv)
 {
@@ -534,6 +629,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_crash_or_an_exit_without_destroy_is_a_death),
         cmocka_unit_test(a_message_of_the_dead_arrives_or_fails),
         cmocka_unit_test(a_death_ends_a_row_of_operations_nobody_waits_for),
+        cmocka_unit_test(a_death_of_the_rank_that_serves_the_store_is_told),
     };
 
     if (argc > 1)
