@@ -42,7 +42,8 @@ OAR_BEGIN_DECLS
     X(OAR_COLL_REDUCE_SCATTER, 7, "reduce_scatter") \
     X(OAR_COLL_ALL_TO_ALL, 8, "all_to_all")         \
     X(OAR_COLL_SEND, 9, "send")                     \
-    X(OAR_COLL_RECV, 10, "recv")
+    X(OAR_COLL_RECV, 10, "recv")                    \
+    X(OAR_COLL_PROBE, 11, "probe") /* only in records: no backend is asked */
 
 typedef enum oar_coll {
 #define X(name, value, text) name = value,

@@ -58,14 +58,24 @@ OAR_API oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
 
 /* Whether a message from that peer with that tag waits to be received; if so
  * says so in *found, and what it is in *message (may be NULL). Does not take
- * it, does not wait. Any thread. */
-OAR_API oar_status oar_probe(oar_group *group, int peer, int64_t tag,
-                             int *found, oar_message *message);
+ * it, does not wait. If none waits and the peer is gone, or all peers where any
+ * would do, that ends the group with OAR_E_PEER, as it ends a receive. The
+ * recorder keeps one record of probes that follow each other with the same peer
+ * and tag: from the first of them to the last. Any thread. */
+#define oar_probe(group, peer, tag, found, message) \
+    oar_probe_at(OAR_HERE, group, peer, tag, found, message)
+OAR_API oar_status oar_probe_at(const char *file, int line, oar_group *group,
+                                int peer, int64_t tag, int *found,
+                                oar_message *message);
 
 /* The same, but waits for one up to the timeout (0: the group's; below 0: for
- * ever). OAR_E_TIMEOUT does not end the group. */
-OAR_API oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
-                                  int64_t timeout_ms, oar_message *message);
+ * ever). OAR_E_TIMEOUT does not end the group. Recorded, and reported when it
+ * stalls, like a receive. */
+#define oar_probe_wait(group, peer, tag, timeout_ms, message) \
+    oar_probe_wait_at(OAR_HERE, group, peer, tag, timeout_ms, message)
+OAR_API oar_status oar_probe_wait_at(const char *file, int line,
+                                     oar_group *group, int peer, int64_t tag,
+                                     int64_t timeout_ms, oar_message *message);
 
 OAR_END_DECLS
 

@@ -59,6 +59,7 @@ static void add_root(line *to, const oari_told *t)
         [OAR_COLL_BROADCAST] = "from", [OAR_COLL_SCATTER] = "from",
         [OAR_COLL_REDUCE] = "to",      [OAR_COLL_GATHER] = "to",
         [OAR_COLL_SEND] = "to",        [OAR_COLL_RECV] = "from",
+        [OAR_COLL_PROBE] = "from",
     };
     const char *word = way[t->kind];
 

@@ -44,8 +44,8 @@ static int is_met(const oari_part *peer, const oari_op *op, int rank)
         const oari_op *o = &peer->op[i];
 
         if (oari_op_open(o) && o->kind >= OAR_COLL_SEND &&
-            o->kind != op->kind && (o->root == rank || o->root == -1) &&
-            tags_match(o->tag, op->tag))
+            (o->kind == OAR_COLL_SEND) != (op->kind == OAR_COLL_SEND) &&
+            (o->root == rank || o->root == -1) && tags_match(o->tag, op->tag))
             return 1;
     }
     return 0;

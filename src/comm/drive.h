@@ -22,6 +22,11 @@ void oari_drive_look(oar_group *group);
 /* Ends the group if a peer has; returns whether one has. */
 int oari_drive_hear(oar_group *group);
 
+/* A rank that the operation needs and that is gone; -1: none. */
+int oari_drive_lost(const oar_group *group, const oar_work *work);
+/* Says once that the operation has waited for long, and for which ranks. */
+void oari_drive_stalled(const oar_group *group, oar_work *work);
+
 /* Ends the group because a rank is gone. work: what waits, or NULL. */
 void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
 

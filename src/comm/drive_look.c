@@ -104,8 +104,7 @@ static int is_missed(const oari_exec *x, int rank, int gone)
            !(gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank));
 }
 
-/* The first rank the operation waits for that will never come, or -1. */
-static int lost_rank(const oar_group *g, const oar_work *work)
+int oari_drive_lost(const oar_group *g, const oar_work *work)
 {
     if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
@@ -222,20 +221,27 @@ static void warn(const oar_group *g, oar_work *work)
              site, age, missing, g->ranks, text);
 }
 
+void oari_drive_stalled(const oar_group *g, oar_work *work)
+{
+    int64_t stall = g->settings.stall_ms;
+
+    if (!work->warned && !is_notice(work) && stall > 0 &&
+        oari_now_ns() - work->since_ns > stall * 1000000)
+        warn(g, work);
+}
+
 static void look_at_deadline(oar_group *g, oar_work *work)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    int64_t stall = g->settings.stall_ms, now = oari_now_ns();
+    int64_t now = oari_now_ns();
 
     if (work->deadline_ns == 0) {
         work->since_ns = now;
         work->deadline_ns = oari_deadline(limit);
         return;
     }
-    if (!work->warned && !is_notice(work) && stall > 0 &&
-        now - work->since_ns > stall * 1000000)
-        warn(g, work);
+    oari_drive_stalled(g, work);
     if (now < work->deadline_ns)
         return;
     if (is_slow(g, work)) {
@@ -254,7 +260,7 @@ static void look_at_deadline(oar_group *g, oar_work *work)
 
 static void look_at(oar_group *g, oar_work *work)
 {
-    int lost = lost_rank(g, work);
+    int lost = oari_drive_lost(g, work);
 
     if (lost >= 0)
         oari_peer_gone(g, work, lost);

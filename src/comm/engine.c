@@ -111,13 +111,10 @@ void oari_engine_wait(oar_group *group, oar_work *work)
         tell_everyone(e); /* the engine's thread stepped back for us */
 }
 
-int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
-                     oar_envelope *found)
+/* With the token. */
+static int peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                oar_envelope *found)
 {
-    int there = 0;
-
-    if (!want_token(group, NULL))
-        return 0;
     oari_drive_once(group);
     oari_drive_look(group);
     if (!oari_group_broken(group) && group->backend->progress != NULL &&
@@ -125,10 +122,83 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
         oari_group_break(group, NULL, -1);
     if (oari_foreign_carries(group))
         oari_foreign_drive(group);
-    if (!oari_group_broken(group))
-        there = oari_carrier(group)->peek(oari_carrier_self(group), peer, tag,
-                                          any, found);
+    return !oari_group_broken(group) &&
+           oari_carrier(group)->peek(oari_carrier_self(group), peer, tag, any,
+                                     found);
+}
+
+int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
+                     oar_envelope *found)
+{
+    int there;
+
+    if (!want_token(group, NULL))
+        return 0;
+    there = peek(group, peer, tag, any, found);
     give_token(&group->engine);
+    return there;
+}
+
+/* With the token. What a rank sent before it went is found by a second look,
+ * after it is known to be gone. */
+static int probe_once(oar_group *g, oar_work *probe, oar_envelope *found)
+{
+    const oari_call *call = &probe->call;
+    uint64_t tag = oari_message_tag(call->tag);
+    uint64_t any = oari_message_any(g, call->tag);
+    int lost;
+
+    if (peek(g, call->root, tag, any, found))
+        return 1;
+    if (oari_group_broken(g))
+        return 0;
+    if (g->board != NULL)
+        g->board->ops->check(g->board->self);
+    lost = oari_drive_lost(g, probe);
+    if (lost < 0) {
+        oari_drive_stalled(g, probe);
+        return 0;
+    }
+    if (peek(g, call->root, tag, any, found))
+        return 1;
+    if (!oari_group_broken(g))
+        oari_peer_gone(g, probe, lost);
+    return 0;
+}
+
+int oari_engine_probe(oar_group *group, oar_work *probe, oar_envelope *found)
+{
+    int there;
+
+    if (!want_token(group, NULL))
+        return 0;
+    there = probe_once(group, probe, found);
+    give_token(&group->engine);
+    return there;
+}
+
+int oari_engine_poll(oar_group *group, oar_work *probe, oar_envelope *found)
+{
+    oari_engine *e = &group->engine;
+    const oari_call *call = &probe->call;
+    int there;
+
+    if (!want_token(group, NULL))
+        return 0;
+    if (e->polled.sequence == 0 ||
+        e->polled.sequence != atomic_load(&group->sequence) ||
+        e->polled.peer != call->root || e->polled.tag != call->tag) {
+        e->polled.sequence = oari_work_record(group, call, OARI_POSTED);
+        e->polled.peer = call->root;
+        e->polled.tag = call->tag;
+    }
+    probe->sequence = e->polled.sequence;
+    probe->warned = 1; /* it does not wait, so it does not stall */
+    there = probe_once(group, probe, found);
+    oari_recorder_done(group->recorder, probe->sequence,
+                       oari_group_broken(group) ? OAR_RECORD_FAILED
+                                                : OAR_RECORD_DONE);
+    give_token(e);
     return there;
 }
 

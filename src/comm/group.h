@@ -103,6 +103,11 @@ typedef struct oari_engine {
     oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
     oar_work *message;            /* the driver's: messages under way */
+    struct { /* the driver's: the newest probe that did not wait */
+        uint64_t sequence;
+        int peer;
+        int64_t tag;
+    } polled;
     pthread_t thread;
     int has_thread, stop; /* under lock */
 } oari_engine;
@@ -190,6 +195,12 @@ void oari_engine_nudge(oar_group *group);
 /* Whether such a message waits (oar_backend_ops.peek), after a look around. */
 int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
                      oar_envelope *found);
+/* The same for a probe, which is not queued: if it can only wait for ranks that
+ * are gone, that ends the group, and that it stalls is said once. */
+int oari_engine_probe(oar_group *group, oar_work *probe, oar_envelope *found);
+/* The same for one that does not wait; recorded with those like it that came
+ * just before. */
+int oari_engine_poll(oar_group *group, oar_work *probe, oar_envelope *found);
 /* Makes whoever sleeps look again. Any thread. */
 void oari_engine_wake(oar_group *group);
 /* Waits for the token, drives for a moment, and keeps it: what is the driver's
@@ -430,6 +441,9 @@ void oari_message_recall(const void *recorder, uint64_t tag, char *text,
 oar_status oari_message_failed(const oar_work *work);
 
 /* work.c */
+/* Gives the call its number, under which it is recorded. */
+uint64_t oari_work_record(oar_group *group, const oari_call *call,
+                          uint64_t state);
 void oari_work_finish(oar_work *work, oar_status status);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/missed.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "comm/store.h"
 
 /* For the others to give up, too: one that only did not come in time may do so
  * a little later than this rank, and one that leaves may be seen to have left
@@ -17,15 +17,18 @@ enum { WORD_MS = 400, MOMENT_MS = 50 };
 
 enum { OTHERS = 32 }; /* that a word names, at most, besides the first */
 
-/* Which time the group is made is counted by oari_settings_agree. */
+/* Which time the group is made is counted by oari_settings_agree. The store may
+ * have gone with the rank that served it: then it has nothing to say. */
 static oar_status key_of(oar_store *store, const char *name, int rank,
                          char *prefix, size_t bytes)
 {
-    int64_t times;
+    void *times;
+    size_t digits;
 
     snprintf(prefix, bytes, "%s/agree/%d", name, rank);
-    OARI_TRY(oar_store_add(store, prefix, 0, &times));
-    snprintf(prefix, bytes, "%s/missed/%" PRId64, name, times);
+    OARI_TRY(oari_store_glance(store, prefix, 0, &times, &digits));
+    snprintf(prefix, bytes, "%s/missed/%.20s", name, (const char *)times);
+    oar_free(times);
     return OAR_OK;
 }
 
@@ -97,7 +100,7 @@ static int read_word(oar_store *store, const char *prefix, int rank,
     int good;
 
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
-    if (oar_store_get(store, key, wait_ms, &text, &bytes) != OAR_OK)
+    if (oari_store_glance(store, key, wait_ms, &text, &bytes) != OAR_OK)
         return 0;
     good = parse_word(text, w);
     oar_free(text);
@@ -254,9 +257,10 @@ int oari_missed_find(oar_store *store, const char *name, int rank, int ranks,
         size_t bytes;
 
         snprintf(key, sizeof key, "%s/%d", prefix, r);
-        missing[r] = r != rank &&
-                     oar_store_get(store, key, oari_deadline_left_ms(deadline),
-                                   &value, &bytes) != OAR_OK;
+        missing[r] =
+            r != rank &&
+            oari_store_glance(store, key, oari_deadline_left_ms(deadline),
+                              &value, &bytes) != OAR_OK;
         found += missing[r];
         oar_free(value);
     }

@@ -225,20 +225,29 @@ static oar_status give_message(const oar_envelope *e, oar_message *message)
     return oari_struct_give(message, &found, sizeof found, "message");
 }
 
-oar_status oar_probe(oar_group *group, int peer, int64_t tag, int *found,
-                     oar_message *message)
+static oar_status make_probe(oari_call *call, const char *file, int line,
+                             oar_group *group, int peer, int64_t tag)
 {
-    oar_envelope e = { .size = sizeof e };
-    int there;
-
-    if (group == NULL || found == NULL)
-        return oari_fail(OAR_E_ARG, "probe without a %s",
-                         group == NULL ? "group" : "place for the answer");
+    OARI_TRY(oari_call_begin(call, OAR_COLL_PROBE, file, line, group, NULL));
     OARI_TRY(oari_group_check(group));
     OARI_TRY(check_source("probe", group, peer, tag));
     OARI_TRY(check_can(group, OAR_CAN_PROBE, "probe"));
-    there = oari_engine_peek(group, peer, oari_message_tag(tag),
-                             oari_message_any(group, tag), &e);
+    call->root = peer;
+    call->tag = tag;
+    return OAR_OK;
+}
+
+oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
+                        int64_t tag, int *found, oar_message *message)
+{
+    oar_work work = { .group = group };
+    oar_envelope e = { .size = sizeof e };
+    int there;
+
+    if (found == NULL)
+        return oari_fail(OAR_E_ARG, "probe without a place for the answer");
+    OARI_TRY(make_probe(&work.call, file, line, group, peer, tag));
+    there = oari_engine_poll(group, &work, &e);
     OARI_TRY(oari_group_check(group));
     if (there)
         OARI_TRY(give_message(&e, message));
@@ -246,24 +255,44 @@ oar_status oar_probe(oar_group *group, int peer, int64_t tag, int *found,
     return OAR_OK;
 }
 
-oar_status oar_probe_wait(oar_group *group, int peer, int64_t tag,
-                          int64_t timeout_ms, oar_message *message)
+/* Whether there is one; 0: not in time, or the group has ended. */
+static int await_message(oar_group *group, oar_work *work, int64_t limit_ms,
+                         oar_envelope *e)
 {
-    int64_t limit = timeout_ms, deadline, idle = 0;
-    int found = 0;
+    int64_t deadline = oari_deadline(limit_ms), idle = 0;
 
-    if (group != NULL && limit == 0)
-        limit = group->timeout_ms;
-    deadline = oari_deadline(limit);
+    work->since_ns = oari_now_ns();
     for (;;) {
-        OARI_TRY(oar_probe(group, peer, tag, &found, message));
-        if (found)
-            return OAR_OK;
-        if (oari_now_ns() >= deadline)
-            return oari_fail(OAR_E_TIMEOUT,
-                             "no message from rank %d with tag %" PRId64
-                             " in %" PRId64 " ms",
-                             peer, tag, limit);
+        if (oari_engine_probe(group, work, e))
+            return 1;
+        if (oari_group_broken(group) || oari_now_ns() >= deadline)
+            return 0;
         oari_rest(&idle);
     }
+}
+
+oar_status oar_probe_wait_at(const char *file, int line, oar_group *group,
+                             int peer, int64_t tag, int64_t timeout_ms,
+                             oar_message *message)
+{
+    oar_work work = { .group = group };
+    oar_envelope e = { .size = sizeof e };
+    int64_t limit = timeout_ms;
+    int there;
+
+    OARI_TRY(make_probe(&work.call, file, line, group, peer, tag));
+    if (limit == 0)
+        limit = group->timeout_ms;
+    work.sequence = oari_work_record(group, &work.call, OARI_AWAITED);
+    there = await_message(group, &work, limit, &e);
+    oari_recorder_done(group->recorder, work.sequence,
+                       there || !oari_group_broken(group) ? OAR_RECORD_DONE
+                                                          : OAR_RECORD_FAILED);
+    if (there)
+        return give_message(&e, message);
+    OARI_TRY(oari_group_check(group));
+    return oari_fail(OAR_E_TIMEOUT,
+                     "no message from rank %d with tag %" PRId64 " in %" PRId64
+                     " ms",
+                     peer, tag, limit);
 }

@@ -115,6 +115,16 @@ oar_status oar_store_set(oar_store *store, const char *key, const void *value,
     return store->ops->set(store->self, key, (oari_bytes){ value, bytes });
 }
 
+static oar_status give_value(const oari_value *found, const char *key,
+                             int64_t timeout_ms, void **value, size_t *bytes)
+{
+    if (found->data == NULL)
+        return too_late(key, timeout_ms);
+    *value = found->data;
+    *bytes = found->bytes;
+    return OAR_OK;
+}
+
 oar_status oar_store_get(oar_store *store, const char *key, int64_t timeout_ms,
                          void **value, size_t *bytes)
 {
@@ -126,11 +136,19 @@ oar_status oar_store_get(oar_store *store, const char *key, int64_t timeout_ms,
                          "store get of \"%s\" with nowhere to put it", key);
     OARI_TRY(
         store->ops->get(store->self, key, oari_deadline(timeout_ms), &found));
-    if (found.data == NULL)
-        return too_late(key, timeout_ms);
-    *value = found.data;
-    *bytes = found.bytes;
-    return OAR_OK;
+    return give_value(&found, key, timeout_ms, value, bytes);
+}
+
+oar_status oari_store_glance(oar_store *store, const char *key,
+                             int64_t timeout_ms, void **value, size_t *bytes)
+{
+    oari_value found = { 0 };
+
+    OARI_TRY(check_key(store, key));
+    OARI_TRY(
+        (store->ops->glance != NULL ? store->ops->glance : store->ops->get)(
+            store->self, key, oari_deadline(timeout_ms), &found));
+    return give_value(&found, key, timeout_ms, value, bytes);
 }
 
 oar_status oar_store_add(oar_store *store, const char *key, int64_t delta,

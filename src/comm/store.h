@@ -34,6 +34,10 @@ typedef struct oari_store_ops {
     /* OAR_OK without a value: it did not come in time. */
     oar_status (*get)(void *self, const char *key, int64_t deadline_ns,
                       oari_value *value);
+    /* (optional: get) The same of a store that may be gone: fails as soon as
+     * it cannot be reached, and soon after the deadline if it is silent. */
+    oar_status (*glance)(void *self, const char *key, int64_t deadline_ns,
+                         oari_value *value);
     oar_status (*add)(void *self, const char *key, int64_t delta, int64_t *sum);
     /* expected.data == NULL: the key is not to be there. */
     oar_status (*compare_set)(void *self, const char *key, oari_bytes expected,
@@ -71,6 +75,12 @@ const char *oari_store_address(const oar_store *store);
 
 /* Takes the server (may be NULL): it is destroyed with the store. */
 void oari_store_take_server(oar_store *store, oar_store_server *server);
+
+/* Like oar_store_get, but does not wait for a store that is gone: fails as soon
+ * as the store cannot be reached, and at most half a second after the timeout.
+ */
+oar_status oari_store_glance(oar_store *store, const char *key,
+                             int64_t timeout_ms, void **value, size_t *bytes);
 
 /* A value with a copy of these bytes, and a zero byte behind them. */
 oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);

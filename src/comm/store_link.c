@@ -311,18 +311,26 @@ static oar_status unreachable(const oari_store_link *l)
     return oari_fail(OAR_E_CLOSED, "no store at %s: %s", l->address, why.text);
 }
 
+static oar_status connect_once(oari_store_link *link, int64_t deadline_ns)
+{
+    oar_status status = connect_and_greet(link, deadline_ns);
+
+    if (status == OAR_OK)
+        link->attempts = 0;
+    else
+        hang_up(link);
+    return status;
+}
+
 oar_status oari_link_connect(oari_store_link *link, int64_t deadline_ns)
 {
     for (;;) {
         int64_t one = oari_deadline(ATTEMPT_MS);
-        oar_status status = connect_and_greet(
+        oar_status status = connect_once(
             link, deadline_ns < one && deadline_ns > oari_now_ns() ? deadline_ns
                                                                    : one);
-        if (status == OAR_OK) {
-            link->attempts = 0;
+        if (status == OAR_OK)
             return OAR_OK;
-        }
-        hang_up(link);
         if (!may_pass(status))
             return status;
         if (oari_now_ns() >= deadline_ns)
@@ -357,22 +365,21 @@ static oar_status ask_once(oari_store_link *l, oari_wire_message *request,
 }
 
 /* Connections that are lost again at once do not win more time. */
-oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
-                         const oari_patience *patience,
-                         oari_wire_message *reply)
+static oar_status ask_again(oari_store_link *link, oari_wire_message *request,
+                            const oari_patience *patience,
+                            oari_wire_message *reply)
 {
     int64_t reach = reach_by(patience), asked;
     unsigned lost_times = 0;
     oar_status status;
 
-    request->head.number = ++link->number;
     for (;;) {
         if (link->stream.fd < 0)
             OARI_TRY(oari_link_connect(link, reach));
         asked = oari_now_ns();
         status = ask_once(link, request, patience, reply);
         if (status != OAR_E_CLOSED)
-            break;
+            return status;
         if (oari_now_ns() - asked > LEAST_MS * INT64_C(1000000)) {
             reach = reach_by(patience);
             lost_times = 0;
@@ -382,6 +389,19 @@ oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
         if (lost_times++ > 0)
             rest(link, lost_times, reach);
     }
-    OARI_TRY(status);
+}
+
+oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
+                         const oari_patience *patience,
+                         oari_wire_message *reply)
+{
+    request->head.number = ++link->number;
+    if (!patience->once)
+        OARI_TRY(ask_again(link, request, patience, reply));
+    else {
+        if (link->stream.fd < 0)
+            OARI_TRY(connect_once(link, patience->reply_ns));
+        OARI_TRY(ask_once(link, request, patience, reply));
+    }
     return reply->head.status == OAR_OK ? OAR_OK : report(reply);
 }

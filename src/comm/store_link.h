@@ -34,6 +34,7 @@ typedef struct oari_patience {
     int64_t park_ns;  /* 0, or the deadline that the server is to keep: what is
                          left of it goes into request->amount, and no more than
                          that, but a second, is spent on connections */
+    int once;         /* a connection that fails is not made again */
 } oari_patience;
 
 /* Asks and gives the reply, which borrows from the link until the next request.

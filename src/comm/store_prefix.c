@@ -49,6 +49,18 @@ static oar_status get(void *self, const char *key, int64_t deadline_ns,
     return s->parent->ops->get(s->parent->self, full.text, deadline_ns, value);
 }
 
+static oar_status glance(void *self, const char *key, int64_t deadline_ns,
+                         oari_value *value)
+{
+    prefix_store *s = self;
+    const oari_store_ops *ops = s->parent->ops;
+    full_key full;
+
+    OARI_TRY(extend(s, key, &full));
+    return (ops->glance != NULL ? ops->glance : ops->get)(
+        s->parent->self, full.text, deadline_ns, value);
+}
+
 static oar_status add(void *self, const char *key, int64_t delta, int64_t *sum)
 {
     prefix_store *s = self;
@@ -151,6 +163,7 @@ static const char *address_of(void *self)
 static const oari_store_ops prefix_ops = {
     .set = set,
     .get = get,
+    .glance = glance,
     .add = add,
     .compare_set = compare_set,
     .remove = remove_key,

@@ -25,6 +25,7 @@ typedef struct tcp_store {
 enum {
     SPARES_MAX = 8,
     GRACE_MS = 2000, /* for a reply to come when there is no time to wait */
+    GLANCE_MS = 400, /* the same, if nobody can wait for it */
     WAIT_KEYS = 256  /* in one request */
 };
 
@@ -72,17 +73,18 @@ static oari_patience for_store(const tcp_store *s)
 {
     int64_t reply_ms = s->timeout_ms != 0 ? s->timeout_ms : GRACE_MS;
 
-    return (oari_patience){ s->timeout_ms, oari_deadline(reply_ms), 0 };
+    return (oari_patience){ s->timeout_ms, oari_deadline(reply_ms), 0, 0 };
 }
 
 /* Of a call that waits on the server. */
-static oari_patience for_wait(const tcp_store *s, int64_t deadline_ns)
+static oari_patience for_wait(const tcp_store *s, int64_t deadline_ns,
+                              int64_t grace_ms)
 {
     int64_t reply = deadline_ns, now = oari_now_ns();
 
     if (reply != OARI_NEVER)
-        reply = (reply > now ? reply : now) + GRACE_MS * INT64_C(1000000);
-    return (oari_patience){ s->timeout_ms, reply, deadline_ns };
+        reply = (reply > now ? reply : now) + grace_ms * INT64_C(1000000);
+    return (oari_patience){ s->timeout_ms, reply, deadline_ns, 0 };
 }
 
 /* ---- operations ---------------------------------------------------------- */
@@ -160,22 +162,38 @@ static int in_vain(oar_status status, const oari_wire_message *reply)
     return status == OAR_E_TIMEOUT && reply->head.status == OAR_E_TIMEOUT;
 }
 
-static oar_status get(void *self, const char *key, int64_t deadline_ns,
-                      oari_value *value)
+static oar_status get_by(tcp_store *s, const char *key,
+                         const oari_patience *patience, oari_value *value)
 {
     oari_wire_message m = request(OARI_WIRE_GET, key), reply = { 0 };
-    oari_patience patience = for_wait(self, deadline_ns);
     oari_store_link *link;
     oar_status status;
 
-    OARI_TRY(take_link(self, &link));
-    status = oari_link_ask(link, &m, &patience, &reply);
+    OARI_TRY(take_link(s, &link));
+    status = oari_link_ask(link, &m, patience, &reply);
     if (status == OAR_OK)
         status = oari_value_copy(reply.value.data, reply.value.bytes, value);
     else if (in_vain(status, &reply))
         status = OAR_OK;
-    return_link(self, link);
+    return_link(s, link);
     return status;
+}
+
+static oar_status get(void *self, const char *key, int64_t deadline_ns,
+                      oari_value *value)
+{
+    oari_patience patience = for_wait(self, deadline_ns, GRACE_MS);
+
+    return get_by(self, key, &patience, value);
+}
+
+static oar_status glance(void *self, const char *key, int64_t deadline_ns,
+                         oari_value *value)
+{
+    oari_patience patience = for_wait(self, deadline_ns, GLANCE_MS);
+
+    patience.once = 1;
+    return get_by(self, key, &patience, value);
 }
 
 /* Up to WAIT_KEYS of them. */
@@ -184,7 +202,7 @@ static oar_status wait_some(tcp_store *s, int count, const char *const *key,
 {
     unsigned char *keys = oari_alloc((size_t)count, 4 + OAR_STORE_KEY_MAX);
     oari_wire_message m = { .head.kind = OARI_WIRE_WAIT }, reply = { 0 };
-    oari_patience patience = for_wait(s, deadline_ns);
+    oari_patience patience = for_wait(s, deadline_ns, GRACE_MS);
     oari_store_link *link;
     oar_status status;
 
@@ -287,6 +305,7 @@ static const char *address_of(void *self)
 static const oari_store_ops tcp_ops = {
     .set = set,
     .get = get,
+    .glance = glance,
     .add = add,
     .compare_set = compare_set,
     .remove = remove_key,

@@ -66,8 +66,8 @@ static oar_status result_of(const oar_work *work)
     return oari_fail_with(&work->group->fault);
 }
 
-static uint64_t next_number(oar_group *group, const oari_call *call,
-                            uint64_t state)
+uint64_t oari_work_record(oar_group *group, const oari_call *call,
+                          uint64_t state)
 {
     uint64_t sequence =
         atomic_fetch_add_explicit(&group->sequence, 1, memory_order_relaxed) +
@@ -83,7 +83,7 @@ static oar_status run_now(oar_group *group, const oari_call *call)
 
     work.group = group;
     work.call = *call;
-    work.sequence = next_number(group, call, OARI_AWAITED);
+    work.sequence = oari_work_record(group, call, OARI_AWAITED);
     work.deadline_ns = 0;
     work.warned = work.slow = work.put_off = 0;
     work.then = NULL;
@@ -104,7 +104,7 @@ static void prepare(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
     atomic_store(&work->ordered, 0);
-    work->sequence = next_number(work->group, &work->call, state);
+    work->sequence = oari_work_record(work->group, &work->call, state);
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;

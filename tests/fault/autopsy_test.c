@@ -127,6 +127,7 @@ static int receive_in_circle(crew *c, int rank, oar_group *g)
 }
 
 /* Rank 1 sends nothing; what rank 0 received before does not hold it up. */
+static int probes; /* for it before it receives it */
 static int receive_nothing(crew *c, int rank, oar_group *g)
 {
     char x[17];
@@ -137,6 +138,8 @@ static int receive_nothing(crew *c, int rank, oar_group *g)
     CREW_CHECK(c, rank,
                oar_recv(g, oar_span_of(x, 17, OAR_U8), 3, 1, NULL, &other) ==
                    OAR_OK);
+    if (probes)
+        return oar_probe_wait(g, 1, 99, 0, NULL) != OAR_OK;
     return oar_recv(g, oar_span_of(x, 17, OAR_U8), 1, 99, NULL, NULL) != OAR_OK;
 }
 
@@ -571,22 +574,35 @@ static void ranks_that_wait_in_a_circle_are_a_deadlock(void **state)
     crew_end(&now);
 }
 
-static void a_receive_names_whom_it_waits_for(void **state)
+static void play_message(oar_coll kind, const char *says)
 {
     oar_stall stall = oar_stall_init();
 
+    probes = kind == OAR_COLL_PROBE;
     start(&now, receive_nothing, "rank 1 sends nothing");
     await_stall(&now, &stall);
-    assert_int_equal(stall.kind, OAR_COLL_RECV);
+    assert_int_equal(stall.kind, kind);
     assert_int_equal(stall.rank, 0);
     assert_int_equal(stall.missing, 1);
     assert_int_equal(stall.number, 8);
-    assert_has(stall.text, "recv #8 from rank 1, tag 99, at autopsy_test.c:");
+    assert_has(stall.text, says);
     crew_raise(flag);
     for (int r = 1; r < RANKS; r++)
         crew_wait(&now, r, CREW_PATIENCE_MS);
     kill_all(&now);
     crew_end(&now);
+}
+
+static void a_receive_names_whom_it_waits_for(void **state)
+{
+    play_message(OAR_COLL_RECV,
+                 "recv #8 from rank 1, tag 99, at autopsy_test.c:");
+}
+
+static void a_probe_names_whom_it_waits_for(void **state)
+{
+    play_message(OAR_COLL_PROBE,
+                 "probe #8 from rank 1, tag 99, at autopsy_test.c:");
 }
 
 static void a_row_of_waits_is_followed_to_its_end(void **state)
@@ -827,6 +843,7 @@ int main(void)
         BOXES(ranks_that_call_different_things_are_named_with_both),
         BOXES(ranks_that_wait_in_a_circle_are_a_deadlock),
         BOXES(a_receive_names_whom_it_waits_for),
+        BOXES(a_probe_names_whom_it_waits_for),
         BOXES(a_row_of_waits_is_followed_to_its_end),
         BOXES(a_group_that_is_not_made_names_who_has_not_come),
         BOXES(after_all_are_killed_the_table_is_still_right),

@@ -471,6 +471,85 @@ static void a_message_of_the_dead_arrives_or_fails(void **state)
 /* ---- operations in a row ---------------------------------------------------
  */
 
+/* ---- probes -------------------------------------------------------------- */
+
+/* Rank 0 asks for a message that never comes, after one that did. */
+typedef struct question {
+    const char *backend;
+    int source, polls, leaves; /* they poll, and the others leave */
+    crew_flag asked;
+} question;
+
+static oar_status ask(oar_group *g, const question *q)
+{
+    int64_t start = oari_now_ns();
+    oar_status status = OAR_OK;
+    int found = 0;
+
+    if (!q->polls)
+        return oar_probe_wait(g, q->source, 5, 0, NULL);
+    while (status == OAR_OK && !found && crew_ms_since(start) < TIMEOUT_MS)
+        status = oar_probe(g, q->source, 5, &found, NULL);
+    return status;
+}
+
+static int run_question(crew *c, int rank, void *arg)
+{
+    question *q = arg;
+    oar_group_opts o = oar_group_opts_init();
+    oar_span none = oar_span_of(NULL, 0, OAR_F32);
+    oar_message m = oar_message_init();
+    oar_error record = { .size = sizeof record };
+    int64_t start;
+    oar_group *g;
+
+    o.backend = q->backend;
+    o.timeout_ms = TIMEOUT_MS;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    if (rank != 0) {
+        CREW_CHECK(c, rank, oar_send(g, none, 0, 4, NULL, NULL) == OAR_OK);
+        CREW_CHECK(c, rank, crew_await(&q->asked, 1, CREW_PATIENCE_MS));
+        if (!q->leaves)
+            die(NULL);
+        oar_group_destroy(g);
+        return 0;
+    }
+    CREW_CHECK(c, 0, oar_probe_wait(g, 1, 5, 1, &m) == OAR_E_TIMEOUT);
+    CREW_CHECK(c, 0, oar_probe_wait(g, q->source, 4, 0, &m) == OAR_OK);
+    crew_raise(&q->asked);
+    start = oari_now_ns();
+    CREW_CHECK(c, 0, ask(g, q) == OAR_E_PEER);
+    CREW_CHECK(c, 0, crew_ms_since(start) < NOTICED_MS);
+    CREW_CHECK(c, 0, oar_group_fault(g, &record) == OAR_E_PEER);
+    CREW_CHECK(c, 0, q->source < 0 || record.peer == q->source);
+    CREW_CHECK(c, 0, strcmp(record.operation, "probe") == 0);
+    CREW_CHECK(c, 0, strncmp(record.site, "kill_test.c:", 12) == 0);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_probe_does_not_wait_for_ranks_that_are_gone(void **state)
+{
+    static const char *const backend[] = { "shm", "tcp", "native" };
+
+    for (int row = 0; row < 3 * 2 * 2 * 2; row++) {
+        question *q = crew_page(sizeof *q);
+        crew c;
+
+        q->backend = backend[row % 3];
+        q->source = row / 3 % 2 == 0 ? 1 : OAR_ANY_SOURCE;
+        q->polls = row / 6 % 2;
+        q->leaves = row / 12 % 2;
+        crew_start(&c, 3, run_question, q, "%s of rank %d over %s, which %s",
+                   q->polls ? "polls" : "a probe", q->source, q->backend,
+                   q->leaves ? "leaves" : "dies");
+        for (int r = 0; r < 3; r++)
+            crew_expect(&c, r, r == 0 || q->leaves ? 0 : KILLED);
+        crew_end(&c);
+        crew_drop_page(q, sizeof *q);
+    }
+}
+
 enum { ROW = 5 };
 
 static void count_failed(void *arg, oar_status status)
@@ -524,6 +603,101 @@ static void a_death_ends_a_row_of_operations_nobody_waits_for(void **state)
     crew_drop_page(posted, sizeof *posted);
 }
 
+/* ---- the rank that serves the store -------------------------------------- */
+
+/* Rank 0 serves the store and goes before its operation number `after`. */
+typedef struct host {
+    const char *backend;
+    int64_t timeout_ms;
+    int after, leaves; /* it destroys its group and exits, rather than dies */
+    char address[64];
+    crew_flag serves, joined;
+} host;
+
+static oar_status join_host(crew *c, int rank, host *h, oar_group **g)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_store_server *server = NULL;
+    oar_store *store;
+    oar_status status;
+
+    if (rank == 0) {
+        if ((status = oar_store_serve("127.0.0.1:0", &server)) != OAR_OK)
+            return status;
+        snprintf(h->address, sizeof h->address, "%s",
+                 oar_store_server_address(server));
+        crew_raise(&h->serves);
+    }
+    if (!crew_await(&h->serves, 1, CREW_PATIENCE_MS))
+        return OAR_E_TIMEOUT;
+    if (rank > 1 && strcmp(h->backend, "native") == 0)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    o.backend = h->backend;
+    o.timeout_ms = h->timeout_ms;
+    status = oar_store_create_tcp(h->address, h->timeout_ms, &store);
+    if (status == OAR_OK)
+        status = oar_group_create(store, rank, c->ranks, &o, g);
+    if (status == OAR_OK)
+        oar_store_destroy(store);
+    return status;
+}
+
+static int lose_host(crew *c, int rank, void *arg)
+{
+    host *h = arg;
+    float x = 1;
+    oar_group *g;
+    int64_t start;
+
+    CREW_CHECK(c, rank, join_host(c, rank, h, &g) == OAR_OK);
+    crew_raise(&h->joined);
+    CREW_CHECK(c, rank,
+               crew_await(&h->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
+    for (int i = 0; i < h->after; i++)
+        CREW_CHECK(c, rank,
+                   oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                                  NULL) == OAR_OK);
+    if (rank == 0 && !h->leaves)
+        die(NULL);
+    if (rank == 0) {
+        oar_group_destroy(g);
+        _exit(0); /* and the server with it */
+    }
+    start = oari_now_ns();
+    CREW_CHECK(c, rank,
+               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                              NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    if (check_record(c, rank, g, 0) != 0)
+        return 1;
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_death_of_the_rank_that_serves_the_store_is_told(void **state)
+{
+    static const char *const backend[] = { "shm", "tcp", "native" };
+    static const int64_t timeout_ms[] = { TIMEOUT_MS, -1 };
+
+    for (int row = 0; row < 3 * 2 * 2 * 4; row++) {
+        host *h = crew_page(sizeof *h);
+        crew c;
+
+        h->backend = backend[row % 3];
+        h->timeout_ms = timeout_ms[row / 3 % 2];
+        h->leaves = row / 6 % 2;
+        h->after = row / 12;
+        crew_start(&c, 4, lose_host, h,
+                   "rank 0 %s with the store after %d operations, %s, %s",
+                   h->leaves ? "leaves" : "dies", h->after, h->backend,
+                   h->timeout_ms < 0 ? "no timeout" : "a timeout");
+        for (int r = 0; r < 4; r++)
+            crew_expect(&c, r, r == 0 && !h->leaves ? KILLED : 0);
+        crew_end(&c);
+        crew_drop_page(h, sizeof *h);
+    }
+}
+
 /* An argument is a pattern: only the tests that fit it are run. */
 int main(int argc, char **argv)
 {
@@ -533,7 +707,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_death_in_the_meeting_of_ranks_is_told_in_time),
         cmocka_unit_test(a_crash_or_an_exit_without_destroy_is_a_death),
         cmocka_unit_test(a_message_of_the_dead_arrives_or_fails),
+        cmocka_unit_test(a_probe_does_not_wait_for_ranks_that_are_gone),
         cmocka_unit_test(a_death_ends_a_row_of_operations_nobody_waits_for),
+        cmocka_unit_test(a_death_of_the_rank_that_serves_the_store_is_told),
     };
 
     if (argc > 1)

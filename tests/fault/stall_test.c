@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <oarsong/log.h>
+#include <oarsong/p2p.h>
 
 #include "base/clock.h"
 
@@ -321,6 +322,48 @@ static void a_stall_is_reported_once_with_who_is_missing(void **state)
     play_stall("tcp");
 }
 
+/* The same of a probe that waits. */
+static int run_stalled_probe(crew *c, int rank, void *arg)
+{
+    scene *s = arg;
+    oar_span none = oar_span_of(NULL, 0, OAR_F32);
+    oar_group *g;
+
+    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    warned.lines = 0;
+    if (rank == LATE) {
+        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+        CREW_CHECK(c, rank, oar_send(g, none, 0, 5, NULL, NULL) == OAR_OK);
+    } else {
+        CREW_CHECK(c, rank,
+                   oar_probe_wait(g, LATE, 5, 4 * STALL_MS, NULL) ==
+                       OAR_E_TIMEOUT);
+        CREW_CHECK(c, rank, warned.lines == 1);
+        CREW_CHECK(c, rank, said("probe at stall_test.c:"));
+        CREW_CHECK(c, rank, said("for 1 of 2 ranks: rank 1 ("));
+        crew_raise(&s->back);
+        CREW_CHECK(c, rank,
+                   oar_probe_wait(g, LATE, 5, CREW_PATIENCE_MS, NULL) ==
+                       OAR_OK);
+    }
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_stalled_probe_is_reported(void **state)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->backend = "shm";
+    crew_start(&c, 2, run_stalled_probe, s, "a stalled probe");
+    for (int r = 0; r < 2; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
 /* ---- scopes -------------------------------------------------------------- */
 
 /* Rank 1 is slow for longer than the timeout, and says so; then again, for
@@ -425,6 +468,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_monitored_barrier_says_how_each_missing_rank_is),
         cmocka_unit_test(a_monitored_barrier_does_not_wait_for_the_dead),
         cmocka_unit_test(a_stall_is_reported_once_with_who_is_missing),
+        cmocka_unit_test(a_stalled_probe_is_reported),
         cmocka_unit_test(the_others_are_patient_for_a_scope_and_no_longer),
         cmocka_unit_test(a_scope_on_all_ranks_works_over_any_link),
     };

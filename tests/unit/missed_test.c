@@ -3,12 +3,28 @@
  * that has left none, also round in circles. */
 #include "support/ranks.h"
 
-#include <string.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "comm/missed.h"
 
 enum { RANKS = 5 };
+
+/* In which all ranks have begun to make the group. */
+static oar_store *make_store(void)
+{
+    oar_store *store;
+
+    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
+    for (int r = 0; r < RANKS; r++) {
+        char key[32];
+        int64_t times;
+
+        snprintf(key, sizeof key, "g/agree/%d", r);
+        assert_int_equal(oar_store_add(store, key, 1, &times), OAR_OK);
+    }
+    return store;
+}
 
 /* A rank gives up because of a peer; whom it names in the end. */
 static int give_up(oar_store *store, int rank, oar_status status, int peer,
@@ -22,9 +38,8 @@ static int give_up(oar_store *store, int rank, oar_status status, int peer,
 
 static void a_word_leads_to_the_one_that_has_left_none(void **state)
 {
-    oar_store *store;
+    oar_store *store = make_store();
 
-    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
     assert_int_equal(give_up(store, 0, OAR_E_TIMEOUT, 2, NULL), 2);
     assert_int_equal(give_up(store, 1, OAR_E_PEER, 0, NULL), 2);
     assert_string_equal(oar_last_error_text(), "rank 2 is late");
@@ -34,9 +49,8 @@ static void a_word_leads_to_the_one_that_has_left_none(void **state)
 static void all_that_were_missed_are_asked(void **state)
 {
     static const unsigned char missing[RANKS] = { [1] = 1, [4] = 1 };
-    oar_store *store;
+    oar_store *store = make_store();
 
-    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
     assert_int_equal(give_up(store, 3, OAR_E_TIMEOUT, 1, missing), 1);
     /* 1 says 3, which says 1 and 4 */
     assert_int_equal(give_up(store, 1, OAR_E_PEER, 3, NULL), 4);
@@ -57,9 +71,8 @@ static void all_that_were_missed_are_asked(void **state)
 /* Of those that missed only each other, the one that was late. */
 static void a_circle_ends_at_the_one_that_was_late(void **state)
 {
-    oar_store *store;
+    oar_store *store = make_store();
 
-    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
     assert_int_equal(give_up(store, 3, OAR_E_TIMEOUT, 1, NULL), 1);
     assert_int_equal(give_up(store, 1, OAR_E_PEER, 3, NULL), 1);
     assert_int_equal(oar_last_error()->status, OAR_E_TIMEOUT);
@@ -71,9 +84,8 @@ static void a_circle_ends_at_the_one_that_was_late(void **state)
 
 static void what_is_not_about_a_peer_stays(void **state)
 {
-    oar_store *store;
+    oar_store *store = make_store();
 
-    assert_int_equal(oar_store_create_memory(&store), OAR_OK);
     oari_fail(OAR_E_MISMATCH, "it is something else");
     oari_missed(store, "g", 0, RANKS, NULL);
     assert_string_equal(oar_last_error_text(), "it is something else");

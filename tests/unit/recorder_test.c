@@ -107,6 +107,39 @@ static void messages_are_recorded_with_their_peer(void **state)
     oar_group_destroy(g);
 }
 
+/* Those that do not wait, and follow each other, as one. */
+static void probes_are_recorded(void **state)
+{
+    oar_group *g = make_group(NULL);
+    oar_record first, r;
+    int found = 1;
+
+    assert_int_equal(oar_probe_wait(g, 0, 5, 1, NULL), OAR_E_TIMEOUT);
+    r = read_own(g, 0);
+    assert_int_equal(r.kind, OAR_COLL_PROBE);
+    assert_int_equal(r.root, 0);
+    assert_int_equal(r.tag, 5);
+    assert_int_equal(r.state, OAR_RECORD_DONE);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(oar_probe(g, 0, 5, &found, NULL), OAR_OK);
+        assert_int_equal(found, 0);
+        if (i == 0)
+            first = read_own(g, 0);
+    }
+    r = read_own(g, 0);
+    assert_int_equal(r.sequence, first.sequence);
+    assert_int_equal(r.posted_ns, first.posted_ns);
+    assert_true(r.done_ns >= first.done_ns);
+    assert_int_equal(r.sequence, read_own(g, 1).sequence + 1);
+    assert_int_equal(oar_probe(g, 0, 6, &found, NULL), OAR_OK);
+    assert_int_equal(read_own(g, 0).sequence, first.sequence + 1);
+    assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
+    assert_int_equal(oar_probe(g, 0, 6, &found, NULL), OAR_OK);
+    assert_int_equal(read_own(g, 0).sequence, first.sequence + 3);
+    assert_int_equal(read_own(g, 1).number, 1);
+    oar_group_destroy(g);
+}
+
 static void an_operation_is_posted_then_done_or_failed(void **state)
 {
     oar_group *g = make_group(NULL);
@@ -647,6 +680,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_called_is_recorded_newest_first),
         cmocka_unit_test(messages_are_recorded_with_their_peer),
+        cmocka_unit_test(probes_are_recorded),
         cmocka_unit_test(an_operation_is_posted_then_done_or_failed),
         cmocka_unit_test(the_oldest_make_room_for_the_newest),
         cmocka_unit_test(what_cannot_be_read_is_refused),

@@ -347,6 +347,34 @@ static void a_stopped_server_is_a_timeout(void **state)
     end_process(&p);
 }
 
+/* With a store whose calls would wait for it for ever. */
+static void a_glance_waits_for_no_server_that_is_stopped_or_gone(void **state)
+{
+    process p = start_process("127.0.0.1:0");
+    oar_store *store = NULL;
+    void *value;
+    size_t bytes;
+    int64_t start;
+    int how;
+
+    assert_int_equal(oar_store_create_tcp(p.address, -1, &store), OAR_OK);
+    assert_int_equal(oar_store_set(store, "k", "v", 1), OAR_OK);
+    assert_int_equal(oari_store_glance(store, "k", 0, &value, &bytes), OAR_OK);
+    oar_free(value);
+    assert_says(oari_store_glance(store, "none", 0, &value, &bytes),
+                OAR_E_TIMEOUT, "did not appear");
+    start = oari_now_ns();
+    kill(p.pid, SIGSTOP);
+    assert_int_equal(waitpid(p.pid, &how, WUNTRACED), p.pid);
+    assert_says(oari_store_glance(store, "k", 0, &value, &bytes), OAR_E_TIMEOUT,
+                p.address);
+    end_process(&p);
+    assert_int_not_equal(oari_store_glance(store, "k", 0, &value, &bytes),
+                         OAR_OK);
+    assert_true(oari_now_ns() - start < PATIENCE_MS * INT64_C(1000000));
+    oar_store_destroy(store);
+}
+
 static void a_change_that_is_repeated_is_done_once(void **state)
 {
     oar_store_server *server = serve();
@@ -1121,6 +1149,7 @@ int main(void)
         cmocka_unit_test(a_server_that_stays_away_is_reported_in_time),
         cmocka_unit_test(a_killed_server_may_be_started_again),
         cmocka_unit_test(a_stopped_server_is_a_timeout),
+        cmocka_unit_test(a_glance_waits_for_no_server_that_is_stopped_or_gone),
         cmocka_unit_test(a_change_that_is_repeated_is_done_once),
         cmocka_unit_test(a_reply_that_is_lost_is_asked_for_again),
         cmocka_unit_test(a_client_that_comes_back_takes_over),
