@@ -652,11 +652,13 @@ static int give_up(crew *c, int rank, void *arg)
                    oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, &work) ==
                        OAR_OK);
     CREW_CHECK(c, rank, exchange(c, rank, g) == 0);
+    crew_raise(&s->ready);
     if (rank != 0) { /* is there all the time */
         CREW_CHECK(c, rank, crew_await(&s->over, 1, CREW_PATIENCE_MS));
         oar_group_destroy(g);
         return 0;
     }
+    CREW_CHECK(c, rank, crew_await(&s->ready, RANKS, CREW_PATIENCE_MS));
     since = oari_now_ns();
     oar_group_abort(g, "enough");
     CREW_CHECK(c, rank, oar_work_wait(work) == OAR_E_ABORTED);
