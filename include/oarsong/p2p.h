@@ -12,7 +12,12 @@
  * to oneself works.
  *
  * opts and work as in collective.h. A send is done when its buffer may be used
- * again, which says nothing about the receiver.
+ * again, which says nothing about the receiver. A send that is done returns
+ * OAR_OK, even if the group ends before its caller has asked: for example when
+ * the receiver has the message and aborts at once. One that is synchronous, or
+ * too large to be done before the receiver has answered, returns the fault if
+ * the group ends before that answer has come, and so may a receive whose
+ * message was on its way.
  */
 #ifndef OARSONG_P2P_H
 #define OARSONG_P2P_H

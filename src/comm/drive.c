@@ -53,6 +53,21 @@ void oari_drive_finish(oar_group *g, oari_lane *lane, oar_status status)
     finish(g, work, status);
 }
 
+/* What a message returns when the group ends before anybody has looked whether
+ * it is done. A send that had given its data away is done; a receive is, too,
+ * unless an engine may have taken what it brought out of a buffer that its
+ * owner has given up (oari_foreign_too_late). */
+static oar_status end_of_message(const oar_group *g, const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    int sure = work->call.kind == OAR_COLL_SEND || !oari_foreign_carries(g);
+
+    if (!sure || !t->done || (t->status != OAR_OK && t->status != OAR_E_SIZE))
+        return g->fault.status;
+    oari_message_came(work);
+    return oari_message_check(work);
+}
+
 /* Ends what is under way, after the group has broken. The backend lets go of
  * all transfers at its next progress. */
 static void finish_broken(oar_group *g)
@@ -75,7 +90,7 @@ static void finish_broken(oar_group *g)
         }
     while ((work = e->message) != NULL) {
         e->message = work->next;
-        finish(g, work, g->fault.status);
+        finish(g, work, end_of_message(g, work));
     }
 }
 
@@ -215,7 +230,7 @@ static int drive_messages(oar_group *g)
             at = &work->next;
             continue;
         }
-        if (oari_foreign_too_late(g, work))
+        if (work->call.kind == OAR_COLL_RECV && oari_foreign_too_late(g, work))
             return 1;
         *at = work->next;
         oari_message_came(work);

@@ -276,6 +276,8 @@ static oar_status meet_in_folder(const launcher *l, int rank,
 
     OARI_TRY(
         oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
+    if (rank == 0)
+        oari_job_sweep(folder);
     return oari_meeting_folder(folder, rank, timeout_ms, meeting);
 }
 

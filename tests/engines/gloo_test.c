@@ -480,7 +480,7 @@ static int note(crew *c, int rank, scene *s, oar_group *g, oar_status status)
     CREW_CHECK(c, rank, oar_group_fault(g, &s->record[rank]) == status);
     since = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_ms_since(since) < 5000);
+    CREW_CHECK(c, rank, crew_in_time(since, 5000));
     return 0;
 }
 
@@ -525,7 +525,7 @@ static int lose_a_peer(crew *c, int rank, void *arg)
     since = oari_now_ns();
     status = call_large(g, s->kind, a, b, rank);
     CREW_CHECK(c, rank, status == OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    CREW_CHECK(c, rank, crew_in_time(since, TOLD_MS));
     CREW_CHECK(c, rank, oar_last_error()->peer == RANKS - 1);
     return note(c, rank, s, g, OAR_E_PEER);
 }
@@ -577,15 +577,17 @@ static int wait_for_a_stopped_one(crew *c, int rank, void *arg)
     scene *s = arg;
     oar_span out = rank == last ? floats(b, LARGE * RANKS) : floats(b, 0);
     oar_work *work, **later = rank == last ? &work : NULL;
+    oar_call_opts o = oar_call_opts_init();
     oar_group *g;
     oar_status status;
 
-    CREW_CHECK(c, rank, join(c, rank, s, 1500, &g) == OAR_OK);
+    o.timeout_ms = 1500;
+    CREW_CHECK(c, rank, join(c, rank, s, 60000, &g) == OAR_OK);
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
     crew_await(&s->ready, rank != last, TOLD_MS); /* until it is stopped */
     status = s->kind == OAR_COLL_GATHER
-                 ? oar_gather(g, floats(a, LARGE), out, last, NULL, later)
-                 : oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, later);
+                 ? oar_gather(g, floats(a, LARGE), out, last, &o, later)
+                 : oar_all_reduce(g, floats(a, LARGE), OAR_SUM, &o, later);
     if (rank == last) {
         usleep(ON_ITS_WAY_MS * 1000);
         raise(SIGSTOP);
@@ -652,15 +654,17 @@ static int give_up(crew *c, int rank, void *arg)
                    oar_all_reduce(g, floats(a, LARGE), OAR_SUM, NULL, &work) ==
                        OAR_OK);
     CREW_CHECK(c, rank, exchange(c, rank, g) == 0);
+    crew_raise(&s->ready);
     if (rank != 0) { /* is there all the time */
         CREW_CHECK(c, rank, crew_await(&s->over, 1, CREW_PATIENCE_MS));
         oar_group_destroy(g);
         return 0;
     }
+    CREW_CHECK(c, rank, crew_await(&s->ready, RANKS, CREW_PATIENCE_MS));
     since = oari_now_ns();
     oar_group_abort(g, "enough");
     CREW_CHECK(c, rank, oar_work_wait(work) == OAR_E_ABORTED);
-    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    CREW_CHECK(c, rank, crew_in_time(since, TOLD_MS));
     oar_work_release(work);
     crew_raise(&s->over);
     return note(c, rank, s, g, OAR_E_ABORTED);
@@ -734,7 +738,7 @@ static int differ(crew *c, int rank, void *arg)
     if (status == OAR_OK) /* it was rooted: the next one tells */
         status = oar_barrier(g, NULL, NULL);
     CREW_CHECK(c, rank, status == OAR_E_MISMATCH);
-    CREW_CHECK(c, rank, crew_ms_since(since) < TOLD_MS);
+    CREW_CHECK(c, rank, crew_in_time(since, TOLD_MS));
     return note(c, rank, s, g, OAR_E_MISMATCH);
 }
 

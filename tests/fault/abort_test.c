@@ -223,7 +223,7 @@ static int churn_round(churn *c)
     }
     pthread_join(collector, NULL);
     pthread_join(chatter, NULL);
-    if (crew_ms_since(c->round->aborted_ns) >= BOUND_MS)
+    if (!crew_in_time(c->round->aborted_ns, BOUND_MS))
         c->failures++;
     oar_group_fault(c->group, &record);
     memcpy(c->round->text[rank], record.text, sizeof record.text);
@@ -285,7 +285,7 @@ static int run_round(crew *c, int rank, round *r)
     CREW_CHECK(c, rank, churn_round(&work) == 0);
     start = oari_now_ns();
     oar_group_destroy(work.group);
-    CREW_CHECK(c, rank, crew_ms_since(start) < BOUND_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, BOUND_MS));
     crew_raise(&r->told);
     CREW_CHECK(c, rank, crew_await(&r->told, RANKS, CREW_PATIENCE_MS));
     CREW_CHECK(c, rank, same_text(r, RANKS));
@@ -512,7 +512,7 @@ static int run_loss(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, crew_await(&l->gone, 1, CREW_PATIENCE_MS));
     start = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_ms_since(start) < BOUND_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, BOUND_MS));
     crew_raise(&l->destroyed);
     deed_drop(&h);
     return 0;
@@ -619,13 +619,13 @@ static int end_all(crew *c, const siege *s, oar_group *g, oar_work **work)
         CREW_CHECK(c, 0, oar_group_abort(g, "enough") == OAR_OK);
         for (int i = 0; i < 5; i++)
             CREW_CHECK(c, 0, oar_work_wait(work[i]) != OAR_OK || i < 2);
-        CREW_CHECK(c, 0, crew_ms_since(start) < LIMIT_MS);
+        CREW_CHECK(c, 0, crew_in_time(start, LIMIT_MS));
         start = oari_now_ns();
     }
     for (int i = 0; i < 5; i++)
         oar_work_release(work[i]);
     oar_group_destroy(g);
-    CREW_CHECK(c, 0, crew_ms_since(start) < LIMIT_MS);
+    CREW_CHECK(c, 0, crew_in_time(start, LIMIT_MS));
     return 0;
 }
 

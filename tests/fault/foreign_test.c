@@ -4,6 +4,7 @@
  * told as in any other group. */
 #include "support/crew.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,13 +245,16 @@ static int die_in_the_middle(crew *c, int rank, void *arg)
 
     CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
-    if (rank == 1)
+    crew_raise(&s->ready);
+    if (rank == 1) {
+        crew_await(&s->ready, RANKS, CREW_PATIENCE_MS);
         raise(SIGKILL);
+    }
     start = oari_now_ns();
     CREW_CHECK(c, rank,
                oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
                    OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_ms_since(start) < TOLD_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, TOLD_MS));
     CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 1") != NULL);
     CREW_CHECK(c, rank, strstr(oar_last_error_text(), "died") != NULL);
     return note(c, rank, s, g, OAR_E_PEER);
@@ -290,18 +294,17 @@ static void callers_that_work_for_it_are_looked_after(void **state)
 static int wait_in_vain(crew *c, int rank, void *arg)
 {
     scene *s = arg;
-    oar_group_opts o = oar_group_opts_init();
+    oar_call_opts o = oar_call_opts_init();
     float a[ODD];
     oar_group *g;
 
-    o.backend = choir();
     o.timeout_ms = 700;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
     if (rank == 1)
         CREW_CHECK(c, rank, crew_await(&s->ready, 2, CREW_PATIENCE_MS));
     else {
         CREW_CHECK(c, rank,
-                   oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+                   oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, &o, NULL) ==
                        OAR_E_TIMEOUT);
         crew_raise(&s->ready);
     }
@@ -379,19 +382,18 @@ a_result_without_a_rank_that_died_in_the_middle_is_no_result(void **state)
 static int come_too_late(crew *c, int rank, void *arg)
 {
     scene *s = arg;
-    oar_group_opts o = oar_group_opts_init();
+    oar_call_opts o = oar_call_opts_init();
     float a[ODD];
     oar_group *g;
 
     setenv("CHOIR_LIES", "7", 1); /* nobody */
     setenv("CHOIR_PATIENCE", rank == 1 ? "0" : "1000000000", 1);
-    o.backend = choir();
     o.timeout_ms = 500;
-    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
     if (rank == 1)
         CREW_CHECK(c, rank, crew_await(&s->ready, 2, CREW_PATIENCE_MS));
     CREW_CHECK(c, rank,
-               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL) ==
+               oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, &o, NULL) ==
                    OAR_E_TIMEOUT);
     crew_raise(&s->ready);
     if (rank != 1)
@@ -456,6 +458,77 @@ static void a_message_that_it_loses_is_a_failure(void **state)
     run(lose_a_message, "a lost message");
 }
 
+/* ---- sends that are done ------------------------------------------------- */
+
+static oar_group *sending;
+static scene *sent_scene;
+
+static void abort_here(void)
+{
+    oar_group_abort(sending, "enough");
+}
+
+/* Rank 0 aborts as soon as it knows that the data is on its way. */
+static void await_abort_there(void)
+{
+    crew_raise(&sent_scene->ready);
+    crew_await(&sent_scene->ready, 2, CREW_PATIENCE_MS);
+}
+
+/* Rank 1 sends; the group ends after the engine has taken the data, and before
+ * anybody has looked whether the send is done. */
+static int send_before(crew *c, int rank, scene *s, void (*then)(void))
+{
+    void (**hook)(void), *library;
+    float word = 3;
+
+    oar_group_opts o = oar_group_opts_init();
+    o.backend = plugin("mute");
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &sending) == OAR_OK);
+    if (rank == 0 && then == await_abort_there) {
+        CREW_CHECK(c, rank, crew_await(&s->ready, 1, CREW_PATIENCE_MS));
+        oar_group_abort(sending, "enough");
+        crew_raise(&s->ready);
+    }
+    if (rank == 1) {
+        library = dlopen(o.backend, RTLD_NOW);
+        CREW_CHECK(c, rank, library != NULL);
+        hook = dlsym(library, "mute_sent");
+        CREW_CHECK(c, rank, hook != NULL);
+        sent_scene = s;
+        *hook = then;
+        CREW_CHECK(c, rank,
+                   oar_send(sending, oar_span_of(&word, 1, OAR_F32), 0, 0, NULL,
+                            NULL) == OAR_OK);
+        CREW_CHECK(c, rank, oar_barrier(sending, NULL, NULL) == OAR_E_ABORTED);
+        dlclose(library);
+    }
+    oar_group_destroy(sending);
+    return 0;
+}
+
+static int send_and_abort(crew *c, int rank, void *arg)
+{
+    return send_before(c, rank, arg, abort_here);
+}
+
+static int send_and_be_aborted(crew *c, int rank, void *arg)
+{
+    return send_before(c, rank, arg, await_abort_there);
+}
+
+static void
+a_send_whose_data_was_taken_is_done_though_its_rank_aborts(void **state)
+{
+    run(send_and_abort, "a send, then an abort here");
+}
+
+static void
+a_send_whose_data_was_taken_is_done_though_a_peer_aborts(void **state)
+{
+    run(send_and_be_aborted, "a send, then an abort there");
+}
+
 /* ---- groups of groups ---------------------------------------------------- */
 
 static int split(crew *c, int rank, void *arg)
@@ -500,6 +573,10 @@ int main(void)
         cmocka_unit_test(a_result_that_comes_when_others_gave_up_is_no_result),
         cmocka_unit_test(one_that_was_late_is_believed_in_the_end),
         cmocka_unit_test(a_message_that_it_loses_is_a_failure),
+        cmocka_unit_test(
+            a_send_whose_data_was_taken_is_done_though_its_rank_aborts),
+        cmocka_unit_test(
+            a_send_whose_data_was_taken_is_done_though_a_peer_aborts),
         cmocka_unit_test(a_part_of_the_group_sings_too),
     };
 

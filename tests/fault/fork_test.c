@@ -281,7 +281,7 @@ static int run_legacy(crew *c, int rank, void *arg)
     }
     start = oari_now_ns();
     CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, NOTICED_MS));
     CREW_CHECK(c, rank, oar_last_error()->peer == 0);
     crew_raise(&l->over);
     oar_group_destroy(g);

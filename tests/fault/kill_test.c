@@ -62,7 +62,7 @@ static int survive(crew *c, int rank, oar_group *g, deed_hands *h, int victim)
         int64_t start = oari_now_ns();
         deed_fill(h);
         status = deed_run(h, g, 0);
-        CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+        CREW_CHECK(c, rank, crew_in_time(start, NOTICED_MS));
         CREW_CHECK(c, rank, status != OAR_OK || deed_right(h));
     }
     if (status == OAR_OK)
@@ -212,7 +212,8 @@ static oar_status mortal_update(void *self, const char *key,
     return status;
 }
 
-static oar_status mortal_join(const crew *c, int rank, oar_group **group)
+static oar_status mortal_join(const crew *c, int rank, int64_t timeout_ms,
+                              oar_group **group)
 {
     oar_group_opts o = oar_group_opts_init();
     char path[160];
@@ -229,7 +230,7 @@ static oar_status mortal_join(const crew *c, int rank, oar_group **group)
     mortal_ops.update = mortal_update;
     shelf->ops = &mortal_ops;
     o.backend = "shm";
-    o.timeout_ms = MEETING_MS;
+    o.timeout_ms = timeout_ms;
     status = oar_group_create(store, rank, c->ranks, &o, group);
     oar_store_destroy(store);
     return status;
@@ -243,9 +244,10 @@ typedef struct tryst {
 } tryst;
 
 /* The group may be there before the victim dies: then it dies in the group. */
-static oar_status meet_or_not(crew *c, int rank, oar_group **g)
+static oar_status meet_or_not(crew *c, int rank, int64_t timeout_ms,
+                              oar_group **g)
 {
-    oar_status status = mortal_join(c, rank, g);
+    oar_status status = mortal_join(c, rank, timeout_ms, g);
 
     return status == OAR_OK ? oar_barrier(*g, NULL, NULL) : status;
 }
@@ -259,13 +261,14 @@ static int run_tryst(crew *c, int rank, void *arg)
     char name[16];
 
     die_at = rank == t->victim ? t->moment : -1;
-    status = meet_or_not(c, rank, &g);
+    status = meet_or_not(
+        c, rank, t->victim < 0 ? TIMEOUT_MS : crew_busy_ms(MEETING_MS), &g);
     t->moments[rank] = moments;
     if (t->victim < 0)
         CREW_CHECK(c, rank, status == OAR_OK);
     else if (status != OAR_OK) {
         CREW_CHECK(c, rank, status == OAR_E_TIMEOUT || status == OAR_E_PEER);
-        CREW_CHECK(c, rank, crew_ms_since(start) < MEETING_MS + NOTICED_MS);
+        CREW_CHECK(c, rank, crew_in_time(start, MEETING_MS + NOTICED_MS));
         snprintf(name, sizeof name, "rank %d ", t->victim);
         t->named[rank] = strstr(oar_last_error_text(), name) != NULL;
     }

@@ -94,7 +94,7 @@ static int survive(crew *c, int rank, oar_group *g, deed_hands *h, int victim)
     if (status == OAR_OK)
         status = oar_barrier(g, NULL, NULL);
     CREW_CHECK(c, rank, status == OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, NOTICED_MS));
     return check_record(c, rank, g, victim);
 }
 
@@ -179,7 +179,7 @@ static int sum_what_the_others_do_not(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank,
                oar_all_reduce(g, oar_span_of(x, count, OAR_F32), OAR_SUM, NULL,
                               NULL) == OAR_E_MISMATCH);
-    CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, NOTICED_MS));
     oar_group_destroy(g);
     return 0;
 }

@@ -178,7 +178,7 @@ static int endure(crew *c, int rank, void *arg)
 static int work_on(crew *c, int rank, scene *s, oar_group *g, deed_hands *h)
 {
     oar_status status = OAR_OK;
-    int64_t took;
+    int in_time;
 
     while (status == OAR_OK) {
         deed_fill(h);
@@ -190,11 +190,12 @@ static int work_on(crew *c, int rank, scene *s, oar_group *g, deed_hands *h)
             crew_raise(&s->turns);
     }
     CREW_CHECK(c, rank, s->struck_ns != 0);
-    took = crew_ms_since(s->struck_ns);
-    if (took >= LIMIT_MS)
+    in_time = crew_in_time(s->struck_ns, LIMIT_MS);
+    if (!in_time)
         fprintf(stderr, "[%s] rank %d was told after %lld ms: %s\n", c->what,
-                rank, (long long)took, oar_last_error_text());
-    CREW_CHECK(c, rank, took < LIMIT_MS);
+                rank, (long long)crew_ms_since(s->struck_ns),
+                oar_last_error_text());
+    CREW_CHECK(c, rank, in_time);
     s->record[rank].size = sizeof s->record[rank];
     CREW_CHECK(c, rank, oar_group_fault(g, &s->record[rank]) == status);
     return 0;
@@ -216,7 +217,7 @@ static int come_to_an_end(crew *c, int rank, scene *s, oar_group *g,
                strcmp(oar_last_error_text(), s->record[rank].text) == 0);
     start = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_ms_since(start) < DESTROYED_MS);
+    CREW_CHECK(c, rank, crew_in_time(start, DESTROYED_MS));
     for (size_t i = 0; i < h->out_count; i++)
         CREW_CHECK(c, rank, h->out[i] == 7);
     return 0;

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "comm/store_shelf.h"
 
-enum { RANKS = 4, STOPPED = 2, LATE = 1, PATIENT = 20000, GIVES_UP_MS = 400 };
+enum { RANKS = 4, STOPPED = 2, LATE = 1, PATIENT = 20000, GIVES_UP_MS = 2000 };
 
 typedef struct stage {
     crew_flag word; /* somebody has left word that it gives up */
@@ -67,7 +67,7 @@ static void a_guest_that_says_nothing_keeps_nobody_waiting(void **state)
     for (int r = 0; r < 3; r++)
         crew_expect(&c, r, 0);
     crew_end(&c);
-    assert_in_range(crew_ms_since(start), 0, PATIENT - 1);
+    assert_true(crew_in_time(start, PATIENT));
 }
 
 /* ---- ranks that miss each other ------------------------------------------ */

@@ -336,7 +336,7 @@ static void look_at_mismatch(const pages *p, int index)
     for (int r = 0; r < p->ranks; r++) {
         const outcome *o = &p->outcome[index][r];
 
-        if (o->status != OAR_E_MISMATCH || o->ms > NOTICED_MS)
+        if (o->status != OAR_E_MISMATCH || o->ms > crew_busy_ms(NOTICED_MS))
             blame(index, r, "a mismatch was to be noticed in time");
         expect_site(index, r, other, is->at);
         expect_site(index, r, odd, is->at_one);

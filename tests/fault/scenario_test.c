@@ -366,7 +366,7 @@ static int in_time(const actor *a)
                    : s->how == BY_STOP ? timeout_of(s) + limit->beyond_ms
                                        : limit->noticed_ms;
 
-    return is_deaf(s) || crew_ms_since(since) < most;
+    return is_deaf(s) || crew_in_time(since, most);
 }
 
 static unsigned char pattern(const actor *a, size_t i, int out)
@@ -423,7 +423,7 @@ static int leave(actor *a)
     int64_t start = oari_now_ns();
 
     oar_group_destroy(a->group);
-    CREW_CHECK(a->c, a->rank, crew_ms_since(start) < limit->destroyed_ms);
+    CREW_CHECK(a->c, a->rank, crew_in_time(start, limit->destroyed_ms));
     a->group = NULL;
     return 0;
 }

@@ -435,7 +435,7 @@ static int run_outage(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank, crew_await(&o->survivors, 3, CREW_PATIENCE_MS));
     start = oari_now_ns();
     oar_group_destroy(g);
-    CREW_CHECK(c, rank, crew_ms_since(start) < 2000);
+    CREW_CHECK(c, rank, crew_in_time(start, 2000));
     return 0;
 }
 

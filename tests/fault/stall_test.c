@@ -25,6 +25,7 @@ enum {
     LATE = 1, /* the rank that does not come */
     STALL_MS = 50,
     TIMEOUT_MS = 250 * SLOWLY,
+    MISSED_MS = 1000 * SLOWLY, /* where those that come must come together */
     KILLED = 128 + SIGKILL
 };
 
@@ -35,19 +36,35 @@ typedef struct scene {
     int hosts; /* the late rank is on another */
     plight how;
     int scope_ms;
-    crew_flag away, done, back;
+    crew_flag joined, away, done, back;
+    crew_flag warned; /* ranks that have complained of a stall */
 } scene;
 
-static oar_status join(crew *c, int rank, const scene *s, oar_group **g)
+/* Of operations that run out of time, or would. */
+static oar_call_opts within(int64_t timeout_ms)
+{
+    oar_call_opts o = oar_call_opts_init();
+
+    o.timeout_ms = timeout_ms;
+    return o;
+}
+
+/* All are in the group, and out of its first barrier. */
+static int join(crew *c, int rank, scene *s, oar_group **g)
 {
     oar_group_opts o = oar_group_opts_init();
 
     if (s->hosts && rank == LATE)
         setenv("OARSONG_HOST_ID", "another", 1);
     o.backend = s->backend;
-    o.timeout_ms = TIMEOUT_MS;
+    o.timeout_ms = CREW_PATIENCE_MS;
     o.stall_ms = STALL_MS;
-    return crew_join(c, rank, &o, g);
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(*g, NULL, NULL) == OAR_OK);
+    crew_raise(&s->joined);
+    CREW_CHECK(c, rank,
+               crew_await(&s->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
+    return 0;
 }
 
 /* ---- stopped, running, dead ---------------------------------------------- */
@@ -55,10 +72,11 @@ static oar_status join(crew *c, int rank, const scene *s, oar_group **g)
 /* The others have come and gone; the first may still be whole. */
 static int is_late(oar_group *g)
 {
-    oar_status status = oar_barrier(g, NULL, NULL);
+    oar_call_opts o = within(TIMEOUT_MS);
+    oar_status status = oar_barrier(g, &o, NULL);
 
     return (status == OAR_OK || status == OAR_E_TIMEOUT) &&
-           oar_barrier(g, NULL, NULL) == OAR_E_TIMEOUT;
+           oar_barrier(g, &o, NULL) == OAR_E_TIMEOUT;
 }
 
 static int be_away(crew *c, scene *s, oar_group *g)
@@ -88,17 +106,17 @@ static const char *expected(const scene *s, int64_t pid, char *text,
 
 static int run_away(crew *c, int rank, void *arg)
 {
+    oar_call_opts o = within(TIMEOUT_MS);
     scene *s = arg;
     char text[80];
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
     if (rank == LATE)
         return be_away(c, s, g);
     CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
     CREW_CHECK(c, rank,
-               oar_barrier(g, NULL, NULL) ==
+               oar_barrier(g, &o, NULL) ==
                    (s->how == DIES ? OAR_E_PEER : OAR_E_TIMEOUT));
     expected(s, (int64_t)s->done, text, sizeof text);
     if (strstr(oar_last_error_text(), text) == NULL)
@@ -154,12 +172,12 @@ static void a_stopped_rank_is_told_from_a_dead_and_a_busy_one(void **state)
 /* Of five ranks 1 is dead, 2 stopped and 3 busy; the group goes on. */
 static int run_missing(crew *c, int rank, void *arg)
 {
+    oar_call_opts o = within(MISSED_MS);
     scene *s = arg;
     oar_status status;
     oar_group *g;
 
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
     if (rank == 1)
         raise(SIGKILL);
     if (rank == 2)
@@ -167,7 +185,7 @@ static int run_missing(crew *c, int rank, void *arg)
     CREW_CHECK(
         c, rank,
         crew_await(rank == 3 ? &s->back : &s->away, 1, CREW_PATIENCE_MS));
-    status = oar_monitored_barrier(g, NULL);
+    status = oar_monitored_barrier(g, &o);
     if (rank == 0 || rank == 4) {
         CREW_CHECK(c, rank, status == OAR_E_TIMEOUT);
         if (strstr(oar_last_error_text(), "3 of 5 ranks missing: 1 (dead), "
@@ -215,31 +233,31 @@ static int run_only_dead(crew *c, int rank, void *arg)
 {
     scene *s = arg;
     int64_t start;
-    oar_call_opts o = oar_call_opts_init();
     oar_group *g;
 
-    o.timeout_ms = CREW_PATIENCE_MS;
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_monitored_barrier(g, &o) == OAR_OK);
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_OK);
     if (rank == LATE)
         raise(SIGKILL);
     start = oari_now_ns();
-    CREW_CHECK(c, rank, oar_monitored_barrier(g, &o) == OAR_E_PEER);
-    CREW_CHECK(c, rank, crew_ms_since(start) < 2000);
+    CREW_CHECK(c, rank, oar_monitored_barrier(g, NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_in_time(start, 2000));
     oar_group_destroy(g);
     return 0;
 }
 
 static void a_monitored_barrier_does_not_wait_for_the_dead(void **state)
 {
-    scene s = { .backend = "shm" };
+    scene *s = crew_page(sizeof *s);
     crew c;
 
-    crew_start(&c, 3, run_only_dead, &s, "only the dead are missing");
+    s->backend = "shm";
+    crew_start(&c, 3, run_only_dead, s, "only the dead are missing");
     crew_expect(&c, LATE, KILLED);
     crew_expect(&c, 0, 0);
     crew_expect(&c, 2, 0);
     crew_end(&c);
+    crew_drop_page(s, sizeof *s);
 }
 
 /* ---- stalls -------------------------------------------------------------- */
@@ -251,8 +269,12 @@ static struct {
 
 static void listen_to(void *arg, oar_log_level level, const char *line)
 {
-    if (level == OAR_LOG_WARN && warned.lines++ == 0)
-        snprintf(warned.line, sizeof warned.line, "%s", line);
+    scene *s = arg;
+
+    if (level != OAR_LOG_WARN || warned.lines++ != 0)
+        return;
+    snprintf(warned.line, sizeof warned.line, "%s", line);
+    crew_raise(&s->warned);
 }
 
 static int said(const char *text)
@@ -267,23 +289,18 @@ static int said(const char *text)
  * operation is done as if nothing had been. */
 static int run_stall(crew *c, int rank, void *arg)
 {
-    oar_call_opts o = oar_call_opts_init();
     scene *s = arg;
     float x = 1;
     oar_group *g;
 
-    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
-    o.timeout_ms = CREW_PATIENCE_MS;
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_OK);
-    warned.lines = 0;
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    oar_log_to(listen_to, s, OAR_LOG_WARN);
     if (rank == LATE) {
-        CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
+        CREW_CHECK(c, rank, crew_await(&s->warned, 2, CREW_PATIENCE_MS));
         usleep(3000 * STALL_MS); /* time for a second complaint */
-    } else
-        crew_raise(&s->done);
+    }
     CREW_CHECK(c, rank,
-               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, &o,
+               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
                               NULL) == OAR_OK);
     CREW_CHECK(c, rank, x == 3);
     if (rank != LATE) {
@@ -307,9 +324,6 @@ static void play_stall(const char *backend)
 
     s->backend = backend;
     crew_start(&c, 3, run_stall, s, "a stall over %s", backend);
-    if (!crew_await(&s->done, 2, CREW_PATIENCE_MS))
-        crew_give_up(&c, "they do not wait");
-    crew_raise(&s->back);
     for (int r = 0; r < 3; r++)
         crew_expect(&c, r, 0);
     crew_end(&c);
@@ -370,6 +384,7 @@ static void a_stalled_probe_is_reported(void **state)
  * longer than it had said. */
 static int be_slow(crew *c, scene *s, oar_group *g)
 {
+    oar_call_opts o = within(TIMEOUT_MS);
     oar_timeout_scope *slow, *inner;
 
     CREW_CHECK(c, LATE,
@@ -379,11 +394,14 @@ static int be_slow(crew *c, scene *s, oar_group *g)
                oar_timeout_scope_begin(g, "inner", 1, &inner) == OAR_OK);
     oar_timeout_scope_end(inner);
     crew_raise(&s->away);
-    usleep(1000 * 3 * TIMEOUT_MS);
-    if (s->scope_ms > TIMEOUT_MS)
-        CREW_CHECK(c, LATE, oar_barrier(g, NULL, NULL) == OAR_OK);
-    else
+    if (s->scope_ms > TIMEOUT_MS) {
+        CREW_CHECK(c, LATE, crew_await(&s->warned, 2, CREW_PATIENCE_MS));
+        usleep(1000 * 3 * TIMEOUT_MS); /* what the others put up with */
+        CREW_CHECK(c, LATE, oar_barrier(g, &o, NULL) == OAR_OK);
+    } else {
+        CREW_CHECK(c, LATE, crew_await(&s->done, 2, CREW_PATIENCE_MS));
         CREW_CHECK(c, LATE, is_late(g));
+    }
     oar_timeout_scope_end(slow);
     oar_group_destroy(g);
     return 0;
@@ -391,22 +409,23 @@ static int be_slow(crew *c, scene *s, oar_group *g)
 
 static int run_slow(crew *c, int rank, void *arg)
 {
+    oar_call_opts o = within(TIMEOUT_MS);
     scene *s = arg;
     oar_group *g;
 
-    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
-    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
-    warned.lines = 0;
+    CREW_CHECK(c, rank, join(c, rank, s, &g) == 0);
+    oar_log_to(listen_to, s, OAR_LOG_WARN);
     if (rank == LATE)
         return be_slow(c, s, g);
     CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
     if (s->scope_ms > TIMEOUT_MS) {
-        CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+        CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_OK);
         CREW_CHECK(c, rank, said("in scope \"checkpoint\" for "));
         CREW_CHECK(c, rank, said("(up to 20 s)"));
-    } else
-        CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_TIMEOUT);
+    } else {
+        CREW_CHECK(c, rank, oar_barrier(g, &o, NULL) == OAR_E_TIMEOUT);
+        crew_raise(&s->done);
+    }
     oar_group_destroy(g);
     return 0;
 }
@@ -437,13 +456,14 @@ static void the_others_are_patient_for_a_scope_and_no_longer(void **state)
 /* Without a board: every rank that waits has said that it may. */
 static oar_status wait_in_scope(oar_group *g, void *arg)
 {
+    oar_call_opts o = within(TIMEOUT_MS);
     oar_timeout_scope *slow;
 
     CHECK_OK(oar_barrier(g, NULL, NULL));
     CHECK_OK(oar_timeout_scope_begin(g, NULL, -1, &slow));
     if (oar_group_rank(g) == LATE)
         usleep(1000 * 3 * TIMEOUT_MS);
-    CHECK_OK(oar_barrier(g, NULL, NULL));
+    CHECK_OK(oar_barrier(g, &o, NULL));
     oar_timeout_scope_end(slow);
     CHECK(oar_timeout_scope_begin(g, "", 0, &slow) == OAR_E_ARG);
     CHECK(oar_timeout_scope_begin(NULL, "", 1, &slow) == OAR_E_ARG);
@@ -453,11 +473,8 @@ static oar_status wait_in_scope(oar_group *g, void *arg)
 
 static void a_scope_on_all_ranks_works_over_any_link(void **state)
 {
-    oar_group_opts o = oar_group_opts_init();
-
-    o.timeout_ms = TIMEOUT_MS;
-    assert_int_equal(ranks_run("sim", 3, &o, wait_in_scope, NULL), OAR_OK);
-    assert_int_equal(ranks_run("tcp", 3, &o, wait_in_scope, NULL), OAR_OK);
+    assert_int_equal(ranks_run("sim", 3, NULL, wait_in_scope, NULL), OAR_OK);
+    assert_int_equal(ranks_run("tcp", 3, NULL, wait_in_scope, NULL), OAR_OK);
 }
 
 /* An argument is a pattern: only the tests that fit it are run. */

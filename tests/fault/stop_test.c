@@ -228,7 +228,7 @@ static int run_until_failure(stage *s, oar_status *status)
         *status = deed_run(&s->hands, s->group, limit);
         if (s->rank != STOPPED && s->scene->by_timeout)
             CREW_CHECK(s->c, s->rank,
-                       crew_ms_since(start) < TIMEOUT_MS + BOUND_MS);
+                       crew_in_time(start, TIMEOUT_MS + BOUND_MS));
         CREW_CHECK(s->c, s->rank, *status != OAR_OK || deed_right(&s->hands));
     }
     CREW_CHECK(s->c, s->rank,
@@ -280,8 +280,7 @@ static int give_up_in_time(stage *s)
     if (failed)
         return 1;
     if (!s->scene->by_timeout)
-        CREW_CHECK(s->c, s->rank,
-                   crew_ms_since(s->scene->aborted_ns) < BOUND_MS);
+        CREW_CHECK(s->c, s->rank, crew_in_time(s->scene->aborted_ns, BOUND_MS));
     return 0;
 }
 

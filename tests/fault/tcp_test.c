@@ -42,7 +42,7 @@ static void set_wire(const char *wire)
 typedef struct scene {
     const char *backend;
     uint64_t seed;
-    crew_flag flag[CREW_MAX];
+    crew_flag flag[CREW_MAX], joined;
 } scene;
 
 static oar_span bytes_at(void *data, size_t bytes)
@@ -50,15 +50,20 @@ static oar_span bytes_at(void *data, size_t bytes)
     return oar_span_of(data, bytes, OAR_U8);
 }
 
-/* Ranks below half on one host, the others on another. */
-static int join(crew *c, int rank, const scene *s, oar_group **g)
+/* Ranks below half on one host, the others on another. All are there before
+ * any of them dies, aborts or leaves. */
+static int join(crew *c, int rank, scene *s, oar_group **g)
 {
     oar_group_opts o = oar_group_opts_init();
 
     o.backend = s->backend;
     o.timeout_ms = 15000;
     setenv("OARSONG_HOST_ID", rank < (c->ranks + 1) / 2 ? "a" : "b", 1);
-    return crew_join(c, rank, &o, g) == OAR_OK ? 0 : 1;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, g) == OAR_OK);
+    crew_raise(&s->joined);
+    CREW_CHECK(c, rank,
+               crew_await(&s->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
+    return 0;
 }
 
 static void play(int ranks, crew_fn fn, int dies, uint64_t seed,
@@ -106,7 +111,7 @@ static int wait_for_the_dead(crew *c, int rank, void *arg)
     CREW_CHECK(c, rank,
                oar_recv(g, bytes_at(&x, 1), rank == 0 ? 2 : 0, 1, NULL, NULL) ==
                    OAR_E_PEER);
-    CREW_CHECK(c, rank, rank != 0 || crew_ms_since(since) < SOON_MS);
+    CREW_CHECK(c, rank, rank != 0 || crew_in_time(since, SOON_MS));
     CREW_CHECK(c, rank, oar_last_error()->peer == 2);
     CREW_CHECK(c, rank, oar_last_error()->rank == 0);
     CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 2") != NULL);
@@ -254,7 +259,7 @@ static int abort_while_others_wait(crew *c, int rank, void *arg)
     } else {
         since = oari_now_ns();
         CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_E_ABORTED);
-        CREW_CHECK(c, rank, crew_ms_since(since) < SOON_MS);
+        CREW_CHECK(c, rank, crew_in_time(since, SOON_MS));
         CREW_CHECK(c, rank,
                    strstr(oar_last_error_text(), "enough of it") != NULL);
         CREW_CHECK(c, rank, oar_last_error()->rank == 3);
@@ -363,10 +368,10 @@ static int wait_for_one_that_is_stopped(crew *c, int rank, void *arg)
     CREW_CHECK(c, 0,
                oar_send(g, bytes_at(data, LARGE), 1, 1, &o, NULL) ==
                    OAR_E_TIMEOUT);
-    CREW_CHECK(c, 0, crew_ms_since(since) < SOON_MS);
+    CREW_CHECK(c, 0, crew_in_time(since, SOON_MS));
     CREW_CHECK(c, 0, oar_last_error()->peer == 1);
     oar_group_destroy(g); /* needs nobody */
-    CREW_CHECK(c, 0, crew_ms_since(since) < 2 * SOON_MS);
+    CREW_CHECK(c, 0, crew_in_time(since, 2 * SOON_MS));
     kill((pid_t)atomic_load(&s->flag[1]), SIGCONT);
     crew_raise(&s->flag[2]);
     return 0;

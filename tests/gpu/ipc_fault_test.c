@@ -88,7 +88,7 @@ static int see_it_end(crew *c, scene *s, const plan *p, void *memory)
         oar_group_abort(s->group, "a test");
     oar_work_release(work);
     CREW_CHECK(c, s->rank, oar_stream_synchronize(s->gpu, s->stream) == OAR_OK);
-    CREW_CHECK(c, s->rank, !p->abort || crew_ms_since(start) < DRAINED_MS);
+    CREW_CHECK(c, s->rank, !p->abort || crew_in_time(start, DRAINED_MS));
     CREW_CHECK(c, s->rank, all_reduce(s, memory, 1000) != OAR_OK);
     crew_raise(&p->flags->drained);
     CREW_CHECK(c, s->rank, crew_await(&p->flags->over, 1, CREW_PATIENCE_MS));

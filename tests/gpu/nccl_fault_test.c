@@ -78,7 +78,7 @@ static int loses_a_rank(crew *c, int rank, void *arg)
     crew_raise(waiting);
     began = oari_now_ns();
     TRY_(oar_work_wait(work) == OAR_E_PEER);
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     oar_work_release(work);
     TRY_(oar_group_fault(g, NULL) == OAR_E_PEER);
     fault = *oar_last_error();
@@ -87,7 +87,7 @@ static int loses_a_rank(crew *c, int rank, void *arg)
     TRY_(oar_nccl_synchronize(g) == OAR_E_PEER);
     began = oari_now_ns();
     oar_group_destroy(g);
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     return 0;
 }
 
@@ -159,7 +159,7 @@ static int dies_on_the_way(crew *c, int rank, void *arg)
     o.name = "second";
     TRY_(cards_join(c, rank, &o, &g) == OAR_E_PEER);
     TRY_(says("rank 1") && oar_last_error()->peer == DIES);
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     oar_group_destroy(whole);
     return 0;
 }
@@ -200,7 +200,7 @@ static int waits_for_nobody(crew *c, int rank, void *arg)
         oar_all_reduce(g, span, OAR_SUM, NULL, NULL); /* may be on a stream */
         TRY_(oar_nccl_synchronize(g) == OAR_E_TIMEOUT);
     }
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     oar_group_destroy(g);
     return 0;
 }
@@ -243,13 +243,13 @@ static int is_aborted(crew *c, int rank, void *arg)
     TRY_(pthread_create(&thread, NULL, abort_soon, g) == 0);
     crew_raise(waiting);
     TRY_(oar_work_wait(work) == OAR_E_ABORTED && says("enough"));
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     pthread_join(thread, NULL);
     oar_group_abort(g, "again"); /* exactly one reaches NCCL */
     TRY_(oar_nccl_synchronize(g) == OAR_E_ABORTED);
     oar_work_release(work);
     oar_group_destroy(g);
-    TRY_(crew_ms_since(began) < BOUND_MS);
+    TRY_(crew_in_time(began, BOUND_MS));
     cards_free(rank, span.data);
     return 0;
 }

@@ -260,7 +260,7 @@ int crew_wait_stopped(crew *c, int rank, int timeout_ms)
 
 void crew_expect(crew *c, int rank, int code)
 {
-    int ended = crew_wait(c, rank, CREW_PATIENCE_MS);
+    int ended = crew_wait(c, rank, (int)crew_busy_ms(CREW_PATIENCE_MS));
 
     if (ended == code)
         return;
@@ -393,6 +393,27 @@ void crew_end(crew *c)
 int64_t crew_ms_since(int64_t ns)
 {
     return (oari_now_ns() - ns) / 1000000;
+}
+
+int64_t crew_busy_ms(int64_t idle_ms)
+{
+    FILE *file = fopen("/proc/loadavg", "re");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), running = 0;
+    double load = 0; /* of the last minute */
+
+    if (file != NULL) {
+        if (fscanf(file, "%lf %*f %*f %ld/", &load, &running) != 2)
+            load = 0;
+        fclose(file);
+    }
+    if (load > (double)running)
+        running = (long)load;
+    return idle_ms * (1 + running / (cores > 0 ? cores : 1));
+}
+
+int crew_in_time(int64_t since_ns, int64_t idle_ms)
+{
+    return crew_ms_since(since_ns) < crew_busy_ms(idle_ms);
 }
 
 uint64_t crew_random(uint64_t *seed)

@@ -96,6 +96,13 @@ int crew_fail(const crew *c, int rank, const char *file, int line,
 /* Milliseconds since a moment of oari_now_ns. */
 int64_t crew_ms_since(int64_t ns);
 
+/* So many milliseconds of an idle machine, on this one as it is now: as many
+ * times more as there are threads for each core that want to run. */
+int64_t crew_busy_ms(int64_t idle_ms);
+
+/* Whether no more than that has passed since a moment of oari_now_ns. */
+int crew_in_time(int64_t since_ns, int64_t idle_ms);
+
 /* The next of a seeded row (splitmix64). */
 uint64_t crew_random(uint64_t *seed);
 

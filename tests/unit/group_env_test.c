@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -548,6 +550,89 @@ static void a_job_s_folder_is_named_by_user_job_and_launcher(void **state)
     assert_string_not_equal(first, second);
 }
 
+/* When the process that launches the ranks began: anybody can find that out. */
+static unsigned long long launcher_start(void)
+{
+    unsigned long long start = 0;
+    char path[64], text[1024] = "";
+    FILE *file;
+
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)getppid());
+    file = fopen(path, "re");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    assert_int_equal(sscanf(strrchr(text, ')') + 1,
+                            " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u "
+                            "%*u %*d %*d %*d %*d %*d %*d %llu",
+                            &start),
+                     1);
+    return start;
+}
+
+static void only_its_user_can_guess_a_job_s_folder(void **state)
+{
+    static const char *const job[2] = { NULL, NULL };
+    char path[OARI_JOB_FOLDER], guess[OARI_JOB_FOLDER], *place, *number;
+
+    unsetenv("XDG_RUNTIME_DIR");
+    snprintf(guess, sizeof guess, "/tmp/oarsong-%ld-%ld-%llu", (long)geteuid(),
+             (long)getppid(), launcher_start());
+    assert_int_equal(oari_job_folder("PMI_RANK", job, 0, path), OAR_OK);
+    assert_memory_equal(path, guess, strlen(guess));
+    number = strrchr(path, '-');
+    assert_string_equal(number, "-0");
+    *number = 0;
+    place = strrchr(path, '-');
+    assert_int_equal(strspn(place + 1, "0123456789abcdef"), 16);
+    assert_int_equal(strlen(place + 1), 16);
+}
+
+static void make_left(const char *base, long pid, unsigned long long start,
+                      int age_s, char path[OARI_JOB_FOLDER])
+{
+    struct timespec at[2] = { { .tv_nsec = UTIME_OMIT },
+                              { .tv_sec = time(NULL) - age_s } };
+    struct stat space;
+    char secret[OARI_JOB_FOLDER + 16];
+    FILE *file;
+
+    assert_int_equal(stat("/proc/self/ns/pid", &space), 0);
+    snprintf(path, OARI_JOB_FOLDER,
+             "%s/oarsong-%ld-job-%ld-%llu-%llu-0123456789abcdef-0", base,
+             (long)geteuid(), pid, start, (unsigned long long)space.st_ino);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(secret, sizeof secret, "%s/secret", path);
+    file = fopen(secret, "we");
+    assert_non_null(file);
+    fclose(file);
+    assert_int_equal(utimensat(AT_FDCWD, path, at, 0), 0);
+}
+
+/* Where all ranks are killed while they meet, nobody is left to clear away: the
+ * next job does, unless somebody may still be there. */
+static void what_a_killed_job_left_is_removed_by_the_next(void **state)
+{
+    char base[FOLDER_PATH], left[3][OARI_JOB_FOLDER], here[OARI_JOB_FOLDER];
+    pid_t gone = fork();
+
+    if (gone == 0)
+        _exit(0);
+    expect_all(&gone, 1);
+    folder_make(base);
+    make_left(base, gone, 1, 3600, left[0]);
+    make_left(base, gone, 2, 1, left[1]); /* just now */
+    make_left(base, getppid(), launcher_start(), 3600, left[2]);
+    snprintf(here, sizeof here, "%s/oarsong-here", base);
+    oari_job_sweep(here);
+    assert_int_equal(access(left[0], F_OK), -1);
+    for (int i = 1; i < 3; i++) {
+        assert_int_equal(access(left[i], F_OK), 0);
+        folder_drop(left[i]);
+    }
+    folder_drop(base);
+}
+
 static void a_group_that_fails_leaves_no_folder(void **state)
 {
     char base[FOLDER_PATH];
@@ -754,6 +839,8 @@ int main(void)
         TEST(a_word_that_means_nothing_is_refused),
         TEST(a_folder_that_is_not_ours_alone_is_a_trap),
         TEST(a_job_s_folder_is_named_by_user_job_and_launcher),
+        TEST(only_its_user_can_guess_a_job_s_folder),
+        TEST(what_a_killed_job_left_is_removed_by_the_next),
         TEST(a_group_that_fails_leaves_no_folder),
         TEST(ranks_meet_at_an_address),
         TEST(ranks_meet_by_a_secret_and_by_tls),

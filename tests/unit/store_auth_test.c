@@ -35,7 +35,7 @@ static const oari_secret ours = { .bytes = { 1, 2, 3 }, .known = 1 };
 static const oari_secret theirs = { .bytes = { 1, 2, 4 }, .known = 1 };
 static const oari_secret none = { .known = 0 };
 
-enum { SHORT_MS = 60 /* for a caller that does not go on */ };
+enum { SHORT_MS = 300 /* for a caller that does not go on */ };
 
 /* A server, and a client that is there before and after. */
 typedef struct house {

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mute: an engine that carries messages, and loses every one that is received:
- * it says so in the transfer, and nowhere else. */
+ * it says so in the transfer, and nowhere else. After each send it calls
+ * mute_sent, if a test has set it. */
 #include <oarsong/backend.h>
+
+OAR_API extern void (*mute_sent)(void);
+void (*mute_sent)(void);
 
 static oar_status probe(oar_backend_caps *caps)
 {
@@ -21,6 +25,8 @@ static void close_group(void *self)
 static oar_status send_nothing(void *self, oar_transfer *transfer)
 {
     transfer->done = 1;
+    if (mute_sent != NULL)
+        mute_sent();
     return OAR_OK;
 }
 
