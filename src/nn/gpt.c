@@ -274,7 +274,7 @@ static void set_defaults(oar_gpt_opts *o)
     o->layers = o->layers != 0 ? o->layers : 4;
     o->heads = o->heads != 0 ? o->heads : 4;
     o->hidden = o->hidden != 0 ? o->hidden : 4 * o->width;
-    if ((int)o->activation == 0)
+    if (o->activation == OAR_ACTIVATION_DEFAULT)
         o->activation = OAR_GELU;
 }
 
