@@ -23,15 +23,17 @@ OAR_API oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
 
 OAR_API oar_status oar_relu_create(oar_module **module);
 
-/* One module for each function of one input in ops.h. */
+/* One module for each function of one input in ops.h. The default is for
+ * options of models; no module is made of it. */
 typedef enum oar_activation {
-    OAR_RELU = 0,
-    OAR_GELU = 1,
-    OAR_GELU_TANH = 2,
-    OAR_SILU = 3,
-    OAR_TANH = 4,
-    OAR_SIGMOID = 5,
-    OAR_SOFTPLUS = 6
+    OAR_ACTIVATION_DEFAULT = 0,
+    OAR_RELU = 1,
+    OAR_GELU = 2,
+    OAR_GELU_TANH = 3,
+    OAR_SILU = 4,
+    OAR_TANH = 5,
+    OAR_SIGMOID = 6,
+    OAR_SOFTPLUS = 7
 } oar_activation;
 OAR_API oar_status oar_activation_create(oar_activation kind,
                                          oar_module **module);
@@ -50,11 +52,14 @@ OAR_API oar_status oar_rms_norm_create(int64_t width, double eps,
 
 typedef struct oar_batch_norm_opts {
     size_t size;
-    double eps;      /* 0 means 1e-5 */
-    double momentum; /* 0 means 0.1; below 0: cumulative average */
+    double eps;      /* 0 means 1e-5 unless no_eps */
+    double momentum; /* 0 means 0.1 unless no_momentum; below 0: cumulative
+                        average */
     int no_affine;
     int no_running; /* always by the batch's own statistics */
     oar_dtype dtype;
+    int no_eps;      /* eps really is 0 */
+    int no_momentum; /* momentum really is 0: the running statistics stay */
 } oar_batch_norm_opts;
 OAR_OPTS_INIT(oar_batch_norm_opts);
 

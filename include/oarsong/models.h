@@ -15,7 +15,7 @@ typedef struct oar_gpt_opts {
     int layers;                /* 0 means 4 */
     int heads;                 /* 0 means 4 */
     int64_t hidden;            /* of the MLP; 0 means 4 width */
-    oar_activation activation; /* 0 means OAR_GELU here */
+    oar_activation activation; /* default: OAR_GELU */
     int tied;                  /* the head is the token table */
     int rotary;                /* instead of learned positions */
     double dropout;

@@ -11,6 +11,7 @@ OAR_BEGIN_DECLS
 
 typedef struct oar_optim oar_optim;
 
+/* A learning rate that really is 0 is set later, by oar_optim_set_lr. */
 typedef struct oar_sgd_opts {
     size_t size;
     double lr; /* 0 means 0.01 */
@@ -33,12 +34,14 @@ OAR_API oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
 typedef struct oar_adam_opts {
     size_t size;
     double lr;           /* 0 means 0.001 */
-    double beta1;        /* 0 means 0.9 */
-    double beta2;        /* 0 means 0.999 */
-    double eps;          /* 0 means 1e-8 */
+    double beta1;        /* 0 means 0.9 unless no_beta1 */
+    double beta2;        /* 0 means 0.999 unless no_beta2 */
+    double eps;          /* 0 means 1e-8 unless no_eps */
     double weight_decay; /* Adam: added to the gradient; AdamW: decoupled,
                             and 0 means 0.01 unless no_decay */
-    int no_decay;
+    int no_decay;        /* the weight decay really is 0 */
+    int no_beta1, no_beta2, no_eps; /* so is this one */
+    int amsgrad; /* divides by the largest second moment so far */
 } oar_adam_opts;
 OAR_OPTS_INIT(oar_adam_opts);
 
@@ -71,7 +74,8 @@ OAR_API double oar_optim_lr(const oar_optim *optim);
 
 /* State: the number of steps, and per parameter the tensors it keeps, in the
  * order the parameters were given, each with a name ("momentum_buffer";
- * "exp_avg", "exp_avg_sq"). Borrowed; made with the optimizer, zero. index
+ * "exp_avg", "exp_avg_sq" and, with amsgrad, "max_exp_avg_sq"). Borrowed; made
+ * with the optimizer, zero. index
  * counts parameters; slot counts from 0; NULL past the last. An optimizer that
  * was made alike and is given the same parameters, states, learning rate and
  * steps goes on bitwise. */
@@ -126,7 +130,7 @@ OAR_API oar_status oar_clip_grad_norm(int count, oar_tensor *const *param,
 /* Loss scaling for f16: multiply the loss by the scale, run backward, then step
  * through the scaler: it divides the gradients and steps, or, if one is not
  * finite, leaves them, skips the step and halves the scale; it doubles the
- * scale after `interval` good steps in a row. */
+ * scale after `interval` good steps in a row. To clip, unscale first. */
 typedef struct oar_scaler oar_scaler;
 typedef struct oar_scaler_opts {
     size_t size;
@@ -138,7 +142,16 @@ OAR_API oar_status oar_scaler_create(const oar_scaler_opts *opts,
                                      oar_scaler **scaler);
 OAR_API void oar_scaler_destroy(oar_scaler *scaler); /* NULL is fine */
 OAR_API double oar_scaler_scale(const oar_scaler *scaler);
-/* *stepped says whether the step was taken; may be NULL. */
+/* Divides the gradients of the optimizer by the scale now, so that they can be
+ * clipped; the step that follows does not divide again. If one is not finite it
+ * leaves them, and that step will be skipped, whatever is done to them in
+ * between. *finite says whether all were; may be NULL. Once for each step:
+ * OAR_E_STATE for a second time before oar_scaler_step, oar_optim_step or
+ * oar_optim_zero_grad. */
+OAR_API oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim,
+                                      int *finite);
+/* *stepped says whether the step was taken; may be NULL. OAR_E_STATE if another
+ * scaler has unscaled the gradients. */
 OAR_API oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim,
                                    int *stepped);
 

@@ -31,7 +31,7 @@ static const oar_module_class *const classes[] = {
 
 oar_status oar_activation_create(oar_activation kind, oar_module **module)
 {
-    if ((int)kind < 0 || (size_t)kind >= sizeof classes / sizeof *classes)
+    if ((int)kind < OAR_RELU || (int)kind > OAR_SOFTPLUS)
         return oari_fail(OAR_E_ARG, "there is no activation %d", (int)kind);
     return oar_module_create(classes[kind], module);
 }

@@ -153,12 +153,18 @@ oar_status oar_batch_norm_create(int dims, int64_t channels,
                          "batch_norm over %d dims of %lld channels "
                          "with eps %g: no such layer",
                          dims, (long long)channels, o.eps);
+    if ((o.no_eps && o.eps != 0) || (o.no_momentum && o.momentum != 0))
+        return oari_fail(OAR_E_ARG,
+                         "batch_norm with no_eps %d and eps %g, no_momentum "
+                         "%d and momentum %g: one or the other",
+                         o.no_eps, o.eps, o.no_momentum, o.momentum);
     OARI_TRY(oari_layer_dtype("batch_norm", o.dtype));
     OARI_TRY(oar_module_create(&batch_norm_class, &made));
     *(batch_norm *)oar_module_self(made) =
         (batch_norm){ .dims = dims,
                       .running = !o.no_running,
-                      .eps = o.eps > 0 ? o.eps : 1e-5,
-                      .momentum = o.momentum != 0 ? o.momentum : 0.1 };
+                      .eps = o.eps > 0 || o.no_eps ? o.eps : 1e-5,
+                      .momentum =
+                          o.momentum != 0 || o.no_momentum ? o.momentum : 0.1 };
     return oari_layer_give(add_state(made, channels, &o), made, module);
 }

@@ -273,7 +273,7 @@ static void set_defaults(oar_gpt_opts *o)
     o->width = o->width != 0 ? o->width : 128;
     o->layers = o->layers != 0 ? o->layers : 4;
     o->heads = o->heads != 0 ? o->heads : 4;
-    if ((int)o->activation == 0)
+    if (o->activation == OAR_ACTIVATION_DEFAULT)
         o->activation = OAR_GELU;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam: Adam and AdamW, by the same formulas and in the same order as
- * torch.optim. One pass per parameter: it reads the gradient, both moments and
- * the parameter, and writes the last three. The compiler makes vectors of the
- * loop; the build says -fno-math-errno for the sake of its square root. */
+/* adam: Adam and AdamW, with or without AMSGrad, by the same formulas and in
+ * the same order as torch.optim. One pass per parameter: it reads the gradient,
+ * the moments and the parameter, and writes all but the gradient. The compiler
+ * makes vectors of the loop; the build says -fno-math-errno for the sake of its
+ * square root. */
 #include <math.h>
 
 #include "base/alloc.h"
@@ -36,32 +37,49 @@ static factors factors_of(const oar_adam_opts *o, const oari_pace *pace,
                       .step = pace->lr / (1 - pow(o->beta1, t)) };
 }
 
-#define RULE(name, T, ROOT)                                                    \
-    OARI_WIDE static void move_##name(T *restrict p, const T *restrict grad,   \
-                                      T *restrict m, T *restrict v, int64_t n, \
-                                      const factors *f)                        \
-    {                                                                          \
-        const T keep = (T)f->keep, decay = (T)f->decay, eps = (T)f->eps;       \
-        const T take1 = (T)f->take1, take2 = (T)f->take2;                      \
-        const T beta2 = (T)f->beta2, root2 = (T)f->root2, step = (T)-f->step;  \
-        for (int64_t i = 0; i < n; i++) {                                      \
-            T q = p[i] * keep;                                                 \
-            T g = grad[i] + decay * q;                                         \
-            m[i] = m[i] + take1 * (g - m[i]);                                  \
-            v[i] = v[i] * beta2 + take2 * g * g;                               \
-            p[i] = q + step * m[i] / (ROOT(v[i]) / root2 + eps);               \
-        }                                                                      \
+/* One function for each type and rule. LARGEST, the expression of the second
+ * moment to divide by, may use x, the largest so far. */
+#define RULE(name, T, ROOT, LARGEST)                                          \
+    OARI_WIDE static void move_##name(                                        \
+        T *restrict p, const T *restrict grad, T *restrict m, T *restrict v,  \
+        T *restrict x, int64_t n, const factors *f)                           \
+    {                                                                         \
+        const T keep = (T)f->keep, decay = (T)f->decay, eps = (T)f->eps;      \
+        const T take1 = (T)f->take1, take2 = (T)f->take2;                     \
+        const T beta2 = (T)f->beta2, root2 = (T)f->root2, step = (T)-f->step; \
+        for (int64_t i = 0; i < n; i++) {                                     \
+            T q = p[i] * keep;                                                \
+            T g = grad[i] + decay * q;                                        \
+            m[i] = m[i] + take1 * (g - m[i]);                                 \
+            v[i] = v[i] * beta2 + take2 * g * g;                              \
+            p[i] = q + step * m[i] / (ROOT(LARGEST) / root2 + eps);           \
+        }                                                                     \
     }
 
-RULE(f32, float, sqrtf)
-RULE(f64, double, sqrt)
+/* A NaN in v stays. */
+#define AMSGRAD (x[i] = v[i] <= x[i] ? x[i] : v[i])
+
+RULE(f32, float, sqrtf, v[i])
+RULE(f64, double, sqrt, v[i])
+RULE(amsgrad_f32, float, sqrtf, AMSGRAD)
+RULE(amsgrad_f64, double, sqrt, AMSGRAD)
+
+#define MOVE(name, s, f)                                             \
+    move_##name((s)->param, (s)->grad, (s)->state[0], (s)->state[1], \
+                (s)->state[2], (s)->count, f)
 
 static void move(const factors *f, const oari_stretch *s)
 {
-    if (s->dtype == OAR_F64)
-        move_f64(s->param, s->grad, s->state[0], s->state[1], s->count, f);
+    int amsgrad = s->state[2] != NULL;
+
+    if (s->dtype == OAR_F64 && amsgrad)
+        MOVE(amsgrad_f64, s, f);
+    else if (s->dtype == OAR_F64)
+        MOVE(f64, s, f);
+    else if (amsgrad)
+        MOVE(amsgrad_f32, s, f);
     else
-        move_f32(s->param, s->grad, s->state[0], s->state[1], s->count, f);
+        MOVE(f32, s, f);
 }
 
 static void adam_move(const oar_optim *optim, const oari_pace *pace,
@@ -80,68 +98,82 @@ static void adamw_move(const oar_optim *optim, const oari_pace *pace,
     move(&f, s);
 }
 
-static const oari_optim_class adam_class = {
-    .name = "adam", .state_name = { "exp_avg", "exp_avg_sq" }, .move = adam_move
+/* By whether the decay is decoupled, and by whether there is AMSGrad. */
+static const oari_optim_class classes[2][2] = {
+    { { .name = "adam",
+        .state_name = { "exp_avg", "exp_avg_sq" },
+        .move = adam_move },
+      { .name = "adam",
+        .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
+        .move = adam_move } },
+    { { .name = "adamw",
+        .state_name = { "exp_avg", "exp_avg_sq" },
+        .move = adamw_move },
+      { .name = "adamw",
+        .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
+        .move = adamw_move } },
 };
-static const oari_optim_class adamw_class = { .name = "adamw",
-                                              .state_name = { "exp_avg",
-                                                              "exp_avg_sq" },
-                                              .move = adamw_move };
 
-/* Fills in the defaults. decay: what a weight decay of 0 means. */
-static oar_status read_opts(const oari_optim_class *kind,
-                            const oar_adam_opts *opts, double decay,
+/* Makes a number what it means: the default if it is 0, unless is_zero says
+ * that 0 is meant. */
+static oar_status settle(const char *kind, const char *name, int is_zero,
+                         double otherwise, double *number)
+{
+    if (is_zero && *number != 0)
+        return oari_fail(OAR_E_ARG, "%s with no_%s and a %s of %g", kind, name,
+                         name, *number);
+    if (*number == 0 && !is_zero)
+        *number = otherwise;
+    return OAR_OK;
+}
+
+/* Fills in the defaults. */
+static oar_status read_opts(const oar_adam_opts *opts, int decoupled,
                             oar_adam_opts *o)
 {
+    const char *kind = classes[decoupled][0].name;
+
     OARI_TRY(oari_opts_read(o, sizeof *o, opts));
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
         return oari_fail(OAR_E_ARG,
                          "%s with lr %g, eps %g, weight decay %g: none may be "
                          "negative",
-                         kind->name, o->lr, o->eps, o->weight_decay);
+                         kind, o->lr, o->eps, o->weight_decay);
     if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
         return oari_fail(OAR_E_ARG,
                          "%s with betas %g and %g: they must be at least 0 and "
                          "below 1",
-                         kind->name, o->beta1, o->beta2);
-    if (o->no_decay && o->weight_decay != 0)
-        return oari_fail(OAR_E_ARG, "%s with no_decay and a weight decay of %g",
-                         kind->name, o->weight_decay);
-    if (o->lr == 0)
-        o->lr = 1e-3;
-    if (o->beta1 == 0)
-        o->beta1 = 0.9;
-    if (o->beta2 == 0)
-        o->beta2 = 0.999;
-    if (o->eps == 0)
-        o->eps = 1e-8;
-    if (o->weight_decay == 0 && !o->no_decay)
-        o->weight_decay = decay;
-    return OAR_OK;
+                         kind, o->beta1, o->beta2);
+    OARI_TRY(settle(kind, "lr", 0, 1e-3, &o->lr));
+    OARI_TRY(settle(kind, "beta1", o->no_beta1, 0.9, &o->beta1));
+    OARI_TRY(settle(kind, "beta2", o->no_beta2, 0.999, &o->beta2));
+    OARI_TRY(settle(kind, "eps", o->no_eps, 1e-8, &o->eps));
+    return settle(kind, "decay", o->no_decay, decoupled ? 0.01 : 0,
+                  &o->weight_decay);
 }
 
-static oar_status create_over(const oari_optim_class *kind, double decay,
-                              int count, oar_tensor *const *param,
+static oar_status create_over(int decoupled, int count,
+                              oar_tensor *const *param,
                               const oar_adam_opts *opts, oar_optim **optim)
 {
     oar_adam_opts o;
 
-    OARI_TRY(read_opts(kind, opts, decay, &o));
-    OARI_TRY(oari_optim_make(kind, o.lr, o.weight_decay, count, param, optim));
+    OARI_TRY(read_opts(opts, decoupled, &o));
+    OARI_TRY(oari_optim_make(&classes[decoupled][o.amsgrad != 0], o.lr,
+                             o.weight_decay, count, param, optim));
     (*optim)->of.adam = o;
     return OAR_OK;
 }
 
-static oar_status create(const oari_optim_class *kind, double decay,
-                         const oar_module *module, const oar_adam_opts *opts,
-                         oar_optim **optim)
+static oar_status create(int decoupled, const oar_module *module,
+                         const oar_adam_opts *opts, oar_optim **optim)
 {
     oar_tensor **param;
     oar_status status;
     int count;
 
     OARI_TRY(oari_optim_list(module, &count, &param));
-    status = create_over(kind, decay, count, param, opts, optim);
+    status = create_over(decoupled, count, param, opts, optim);
     oari_free(param);
     return status;
 }
@@ -149,23 +181,23 @@ static oar_status create(const oari_optim_class *kind, double decay,
 oar_status oar_adam_create(const oar_module *module, const oar_adam_opts *opts,
                            oar_optim **optim)
 {
-    return create(&adam_class, 0, module, opts, optim);
+    return create(0, module, opts, optim);
 }
 
 oar_status oar_adam_create_over(int count, oar_tensor *const *param,
                                 const oar_adam_opts *opts, oar_optim **optim)
 {
-    return create_over(&adam_class, 0, count, param, opts, optim);
+    return create_over(0, count, param, opts, optim);
 }
 
 oar_status oar_adamw_create(const oar_module *module, const oar_adam_opts *opts,
                             oar_optim **optim)
 {
-    return create(&adamw_class, 0.01, module, opts, optim);
+    return create(1, module, opts, optim);
 }
 
 oar_status oar_adamw_create_over(int count, oar_tensor *const *param,
                                  const oar_adam_opts *opts, oar_optim **optim)
 {
-    return create_over(&adamw_class, 0.01, count, param, opts, optim);
+    return create_over(1, count, param, opts, optim);
 }

@@ -296,11 +296,15 @@ oar_status oar_optim_step(oar_optim *optim)
         if (oar_tensor_grad(optim->param[i].tensor) != NULL)
             step_param(optim, &optim->param[i]);
     optim->steps++;
+    optim->unscaled_by = NULL;
     return OAR_OK;
 }
 
 void oar_optim_zero_grad(oar_optim *optim)
 {
-    for (int i = 0; optim != NULL && i < optim->params; i++)
+    if (optim == NULL)
+        return;
+    for (int i = 0; i < optim->params; i++)
         oar_tensor_clear_grad(optim->param[i].tensor);
+    optim->unscaled_by = NULL;
 }

@@ -7,7 +7,7 @@
 
 #include <oarsong/optim.h>
 
-enum { OARI_OPTIM_STATES = 2 };
+enum { OARI_OPTIM_STATES = 3 };
 
 typedef struct oari_optim_group {
     double lr_scale, decay_scale;
@@ -49,6 +49,8 @@ struct oar_optim {
     int params, groups;
     oari_optim_param *param;
     oari_optim_group *group;
+    const oar_scaler *unscaled_by; /* since the last step; NULL: none */
+    int was_finite;                /* what it found */
     union {
         oar_sgd_opts sgd;
         oar_adam_opts adam;

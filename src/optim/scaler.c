@@ -83,18 +83,46 @@ static void adapt(oar_scaler *scaler, int good)
     }
 }
 
+/* Divides the gradients, unless one is not finite. Returns whether all were. */
+static int unscale(const oar_scaler *scaler, const oar_optim *optim)
+{
+    int good = all_finite(optim);
+
+    if (good)
+        divide(optim, scaler->scale);
+    return good;
+}
+
+oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
+{
+    if (scaler == NULL || optim == NULL)
+        return oari_null("scaler_unscale");
+    if (optim->unscaled_by != NULL)
+        return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
+                                      "unscaled already, before a step");
+    OARI_TRY(oari_optim_ready(optim));
+    optim->was_finite = unscale(scaler, optim);
+    optim->unscaled_by = scaler;
+    if (finite != NULL)
+        *finite = optim->was_finite;
+    return OAR_OK;
+}
+
 oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
 {
     int good;
 
     if (scaler == NULL || optim == NULL)
         return oari_null("scaler_step");
+    if (optim->unscaled_by != NULL && optim->unscaled_by != scaler)
+        return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
+                                      "scaler has unscaled");
     OARI_TRY(oari_optim_ready(optim));
-    good = all_finite(optim);
-    if (good) {
-        divide(optim, scaler->scale);
+    good =
+        optim->unscaled_by != NULL ? optim->was_finite : unscale(scaler, optim);
+    if (good)
         OARI_TRY(oar_optim_step(optim));
-    }
+    optim->unscaled_by = NULL;
     adapt(scaler, good);
     if (stepped != NULL)
         *stepped = good;

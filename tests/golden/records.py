@@ -23,6 +23,20 @@ def write(path):
             f.write(t.numpy().astype("<f8").tobytes())
 
 
+def read(path):
+    """The tensors in a file, by name."""
+    found = {}
+    with open(path, "rb") as f:
+        for line in f:
+            name, _, *dims = line.split()
+            shape = [int(d) for d in dims]
+            count = torch.Size(shape).numel()
+            numbers = torch.frombuffer(bytearray(f.read(8 * count)),
+                                       dtype=torch.float64)
+            found[name.decode()] = numbers.view(shape)
+    return found
+
+
 def case(name, fn, *inputs, ints=()):
     """inputs are float tensors with gradients; ints have none and come last."""
     leaves = [t.clone().requires_grad_() for t in inputs]

@@ -60,7 +60,9 @@ static void activations_compute_what_operations_do(void **state)
         assert_same(oar_forward(NULL, m, x), want[k], 0);
         oar_module_release(m);
     }
-    assert_int_equal(oar_activation_create((oar_activation)7, &m), OAR_E_ARG);
+    assert_int_equal(oar_activation_create((oar_activation)8, &m), OAR_E_ARG);
+    assert_int_equal(oar_activation_create(OAR_ACTIVATION_DEFAULT, &m),
+                     OAR_E_ARG);
     OK(oar_relu_create(&m));
     assert_same(oar_forward(NULL, m, x), oar_relu(NULL, x), 0);
     oar_module_release(m);
@@ -220,6 +222,31 @@ static void batch_norm_keeps_running_statistics(void **state)
     oar_tensor_release(x);
 }
 
+static void a_batch_norm_may_have_zeros_for_momentum_and_eps(void **state)
+{
+    const float data[] = { 1, 7, 3, 9 };
+    oar_tensor *x = oar_from_data(NULL, OAR_F32, OAR_SHAPE(2, 2), data);
+    oar_batch_norm_opts o = oar_batch_norm_opts_init();
+    oar_module *m, *none = NULL;
+
+    o.no_momentum = o.no_eps = 1;
+    OK(oar_batch_norm_create(1, 2, &o, &m));
+    assert_same(oar_forward(NULL, m, x),
+                oar_batch_norm(NULL, x, NULL, NULL, NULL, NULL, 1, 0, 0), 0);
+    assert_true(running(m, "running_mean") == 0);
+    assert_true(running(m, "running_var") == 1);
+    o.momentum = 0.1;
+    assert_says(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
+                "one or the other");
+    o.momentum = 0;
+    o.eps = 1e-3;
+    assert_says(oar_batch_norm_create(1, 2, &o, &none), OAR_E_ARG,
+                "one or the other");
+    assert_null(none);
+    oar_module_release(m);
+    oar_tensor_release(x);
+}
+
 /* ---- dropout ------------------------------------------------------------ */
 
 static void dropout_keeps_its_share_and_takes_the_next_seed(void **state)
@@ -351,6 +378,7 @@ int main(void)
         cmocka_unit_test(an_embedding_has_normal_numbers),
         cmocka_unit_test(attention_is_the_same_packed_and_by_views),
         cmocka_unit_test(batch_norm_keeps_running_statistics),
+        cmocka_unit_test(a_batch_norm_may_have_zeros_for_momentum_and_eps),
         cmocka_unit_test(dropout_keeps_its_share_and_takes_the_next_seed),
         cmocka_unit_test(state_is_found_by_name),
         cmocka_unit_test(loading_copies_everything_or_nothing),

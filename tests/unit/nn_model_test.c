@@ -403,6 +403,37 @@ static void a_gpt_has_the_names_it_should(void **state)
     oar_module_release(tied);
 }
 
+/* How many modules of that name there are below. */
+static int count_named(const oar_module *net, const char *name)
+{
+    int count = strcmp(oar_module_name(net), name) == 0;
+
+    for (int i = 0; i < oar_module_children(net); i++)
+        count += count_named(oar_module_child(net, i), name);
+    return count;
+}
+
+static void a_gpt_has_the_activation_it_was_given(void **state)
+{
+    static const struct {
+        oar_activation kind;
+        const char *name;
+    } kinds[] = { { OAR_ACTIVATION_DEFAULT, "gelu" },
+                  { OAR_RELU, "relu" },
+                  { OAR_GELU, "gelu" },
+                  { OAR_SILU, "silu" } };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        oar_gpt_opts o = tiny();
+        oar_module *net;
+
+        o.activation = kinds[i].kind;
+        OK(oar_gpt_create(&o, &net));
+        assert_int_equal(count_named(net, kinds[i].name), o.layers);
+        oar_module_release(net);
+    }
+}
+
 static void a_gpt_refuses_what_it_cannot_do(void **state)
 {
     oar_module *net = new_gpt(0, 0, 0), *none = NULL;
@@ -439,6 +470,7 @@ int main(void)
         cmocka_unit_test(halves_of_backward_leave_the_same_bits),
         cmocka_unit_test(without_a_tape_the_caller_owns_the_result),
         cmocka_unit_test(a_gpt_has_the_names_it_should),
+        cmocka_unit_test(a_gpt_has_the_activation_it_was_given),
         cmocka_unit_test(a_gpt_refuses_what_it_cannot_do),
     };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of the optimizers, number for number: twelve steps along given
- * gradients, as PyTorch took them (make_optim.py); and going on from a copied
- * state. */
+ * gradients, as PyTorch took them (make_optim.py, make_adam.py); and going on
+ * from a copied state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,6 +142,14 @@ CREATE(adamw, adamw, NULL)
 CREATE(adamw_decay, adamw,
        ADAM(.lr = 0.02, .beta1 = 0.7, .beta2 = 0.95, .weight_decay = 0.2))
 CREATE(adamw_none, adamw, ADAM(.lr = 0.02, .no_decay = 1))
+CREATE(amsgrad, adam,
+       ADAM(.lr = 0.02, .beta1 = 0.8, .beta2 = 0.3, .amsgrad = 1))
+CREATE(amsgrad_w, adamw,
+       ADAM(.lr = 0.02, .beta1 = 0.8, .beta2 = 0.3, .weight_decay = 0.1,
+            .amsgrad = 1))
+CREATE(beta1_zero, adam, ADAM(.lr = 0.01, .no_beta1 = 1, .beta2 = 0.9))
+CREATE(beta2_zero, adamw, ADAM(.lr = 0.01, .no_beta2 = 1))
+CREATE(eps_zero, adam, ADAM(.lr = 0.01, .no_eps = 1))
 
 static oar_optim *groups_make(oar_tensor *const *param)
 {
@@ -272,7 +280,8 @@ static void training_goes_on_bitwise_from_a_copied_state(void **state)
     static make_fn *const make[] = { sgd_make,         momentum_make,
                                      nesterov_make,    adam_make,
                                      adam_decay_make,  adamw_make,
-                                     adamw_decay_make, groups_make };
+                                     adamw_decay_make, groups_make,
+                                     amsgrad_w_make };
 
     for (size_t i = 0; i < sizeof make / sizeof *make; i++)
         for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++)
@@ -324,7 +333,8 @@ static void half_as(make_fn *make, oar_dtype dtype)
 static void half_types_are_stepped_in_f32_and_rounded_once(void **state)
 {
     static make_fn *const make[] = { sgd_decay_make, nesterov_make,
-                                     adam_decay_make, adamw_decay_make };
+                                     adam_decay_make, adamw_decay_make,
+                                     amsgrad_make };
 
     for (size_t i = 0; i < sizeof make / sizeof *make; i++) {
         half_as(make[i], OAR_F16);
@@ -356,7 +366,7 @@ static void long_half_parameters_are_stepped_to_their_end(void **state)
 
 static int open_records(void **state)
 {
-    return golden_load("optim");
+    return golden_load("optim") + golden_load("adam");
 }
 
 int main(void)
@@ -371,6 +381,11 @@ int main(void)
         cmocka_unit_test(adamw_agrees_with_pytorch),
         cmocka_unit_test(adamw_decay_agrees_with_pytorch),
         cmocka_unit_test(adamw_none_agrees_with_pytorch),
+        cmocka_unit_test(amsgrad_agrees_with_pytorch),
+        cmocka_unit_test(amsgrad_w_agrees_with_pytorch),
+        cmocka_unit_test(beta1_zero_agrees_with_pytorch),
+        cmocka_unit_test(beta2_zero_agrees_with_pytorch),
+        cmocka_unit_test(eps_zero_agrees_with_pytorch),
         cmocka_unit_test(groups_agree_with_pytorch),
         cmocka_unit_test(a_skipped_parameter_counts_its_own_steps),
         cmocka_unit_test(a_scheduled_rate_agrees_with_pytorch),

@@ -470,6 +470,9 @@ static void bad_adam_options_are_refused_with_a_sentence(void **state)
         OAR_OPTS(oar_adam_opts, .beta2 = -0.5),
         OAR_OPTS(oar_adam_opts, .lr = NAN),
         OAR_OPTS(oar_adam_opts, .no_decay = 1, .weight_decay = 0.1),
+        OAR_OPTS(oar_adam_opts, .no_beta1 = 1, .beta1 = 0.1),
+        OAR_OPTS(oar_adam_opts, .no_beta2 = 1, .beta2 = 0.1),
+        OAR_OPTS(oar_adam_opts, .no_eps = 1, .eps = 1e-3),
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

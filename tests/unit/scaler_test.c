@@ -44,17 +44,24 @@ static void scene_drop(scene *s)
     oar_tensor_release(s->param);
 }
 
-/* Steps with a gradient that is `value` in the last place, 1 elsewhere, times
- * the scale. Returns whether the step was taken. */
-static int step_with(scene *s, double value)
+/* Writes a gradient that is `value` in the last place, 1 elsewhere, times the
+ * scale. */
+static void grad_with(scene *s, double value)
 {
     double scale = oar_scaler_scale(s->scaler), number[COUNT];
-    int stepped = -1;
 
     for (int i = 0; i < COUNT; i++)
         number[i] = (i == COUNT - 1 ? value : 1) * scale;
     OK(oar_tensor_mark_grad(s->param));
     OK(oar_tensor_write(oar_tensor_grad(s->param), OAR_F64, number));
+}
+
+/* Steps with that. Returns whether the step was taken. */
+static int step_with(scene *s, double value)
+{
+    int stepped = -1;
+
+    grad_with(s, value);
     OK(oar_scaler_step(s->scaler, s->sgd, &stepped));
     return stepped;
 }
@@ -124,6 +131,66 @@ static void the_scale_stays_a_finite_number_above_zero(void **state)
         step_with(&s, NAN);
     assert_true(oar_scaler_scale(s.scaler) > 0);
     assert_int_equal(step_with(&s, 1), 1);
+    scene_drop(&s);
+}
+
+static void unscaled_gradients_are_clipped_and_not_divided_again(void **state)
+{
+    for (int dtype = OAR_F32; dtype <= OAR_BF16; dtype++) {
+        scene s = scene_make((oar_dtype)dtype,
+                             OAR_OPTS(oar_scaler_opts, .scale = 1024));
+        int finite = -1, stepped = -1;
+
+        grad_with(&s, -4);
+        OK(oar_scaler_unscale(s.scaler, s.sgd, &finite));
+        assert_int_equal(finite, 1);
+        assert_true(last_of(oar_tensor_grad(s.param)) == -4);
+        OK(oar_clip_grad_value(1, &s.param, 2));
+        OK(oar_scaler_step(s.scaler, s.sgd, &stepped));
+        assert_int_equal(stepped, 1);
+        assert_true(last_of(s.param) == 2);    /* 1 + 0.5 * 2 */
+        assert_int_equal(step_with(&s, 1), 1); /* this one divides */
+        assert_true(last_of(s.param) == 1.5);
+        scene_drop(&s);
+    }
+}
+
+static void clipping_does_not_hide_what_unscaling_found(void **state)
+{
+    scene s = scene_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 16));
+    int finite = -1, stepped = -1;
+
+    grad_with(&s, INFINITY);
+    OK(oar_scaler_unscale(s.scaler, s.sgd, &finite));
+    assert_int_equal(finite, 0);
+    OK(oar_clip_grad_value(1, &s.param, 2)); /* all are finite now */
+    OK(oar_scaler_step(s.scaler, s.sgd, &stepped));
+    assert_int_equal(stepped, 0);
+    assert_true(last_of(s.param) == 1);
+    assert_true(oar_scaler_scale(s.scaler) == 8);
+    scene_drop(&s);
+}
+
+static void gradients_are_unscaled_once_and_by_one_scaler(void **state)
+{
+    scene s = scene_make(OAR_F32, NULL);
+    oar_scaler *other;
+
+    OK(oar_scaler_create(NULL, &other));
+    grad_with(&s, 1);
+    OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
+    assert_says(oar_scaler_unscale(s.scaler, s.sgd, NULL), OAR_E_STATE,
+                "already");
+    assert_says(oar_scaler_step(other, s.sgd, NULL), OAR_E_STATE,
+                "another scaler");
+    OK(oar_optim_step(s.sgd));
+    OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
+    oar_optim_zero_grad(s.sgd);
+    grad_with(&s, 1);
+    OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
+    oar_clear_error();
+    assert_says(oar_scaler_unscale(NULL, s.sgd, NULL), OAR_E_ARG, "NULL");
+    oar_scaler_destroy(other);
     scene_drop(&s);
 }
 
@@ -197,6 +264,9 @@ int main(void)
         cmocka_unit_test(a_step_with_infinity_or_nan_is_skipped_and_halves),
         cmocka_unit_test(good_steps_in_a_row_double_the_scale),
         cmocka_unit_test(the_scale_stays_a_finite_number_above_zero),
+        cmocka_unit_test(unscaled_gradients_are_clipped_and_not_divided_again),
+        cmocka_unit_test(clipping_does_not_hide_what_unscaling_found),
+        cmocka_unit_test(gradients_are_unscaled_once_and_by_one_scaler),
         cmocka_unit_test(defaults_are_those_of_pytorch),
         cmocka_unit_test(an_unwritten_gradient_is_not_looked_at),
         cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),
