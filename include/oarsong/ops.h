@@ -82,14 +82,29 @@ OAR_API oar_tensor *oar_shift(oar_tape *tape, oar_tensor *a, double offset);
 OAR_API oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent);
 OAR_API oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low,
                               double high);
+/* As minimum and maximum with a tensor that is this number everywhere. */
+OAR_API oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a,
+                                       double number);
+OAR_API oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a,
+                                       double number);
+/* a where it is above zero, else slope times a. Floats. */
+OAR_API oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope);
 
-/* One input. Those from exp on are for floats. */
+/* One input. Those from exp on are for floats. sign, floor, ceil and round
+ * have a gradient of zero; floor, ceil and round leave integers as they are. */
 #define OAR_UNARY_LIST(X)                     \
     X(neg)                                    \
     X(abs)                                    \
     X(relu)                                   \
+    X(sign) /* -1, 0 or 1; of NaN 0 */        \
+    X(floor)                                  \
+    X(ceil)                                   \
+    X(round) /* halves to the even number */  \
     X(exp)                                    \
+    X(expm1) /* exp(a) - 1 */                 \
     X(log)                                    \
+    X(log1p) /* log(1 + a) */                 \
+    X(erf)                                    \
     X(sqrt)                                   \
     X(rsqrt)                                  \
     X(sin)                                    \
@@ -111,6 +126,13 @@ OAR_UNARY_LIST(X)
                                    oar_tensor *b);
 OAR_COMPARE_LIST(X)
 #undef X
+/* oar_eq_scalar and so on: with a number, which is rounded to a's dtype if that
+ * is a float, and compared as it is if a is an integer or bool. */
+#define OAR_COMPARE_SCALAR(name)                                           \
+    OAR_API oar_tensor *oar_##name##_scalar(oar_tape *tape, oar_tensor *a, \
+                                            double number);
+OAR_COMPARE_LIST(OAR_COMPARE_SCALAR)
+#undef OAR_COMPARE_SCALAR
 /* Of bools. */
 OAR_API oar_tensor *oar_logical_and(oar_tape *tape, oar_tensor *a,
                                     oar_tensor *b);
@@ -123,6 +145,10 @@ OAR_API oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a);
 /* Where mask (bool) is set from a, else from b; all three broadcast. */
 OAR_API oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
                               oar_tensor *b);
+/* Where mask is set from a, else the number; mask and a broadcast. Integers
+ * take whole numbers. For the number where mask is set: oar_masked_fill. */
+OAR_API oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask,
+                                     oar_tensor *a, double number);
 /* a, but value where mask (bool, broadcasts to a) is set. */
 OAR_API oar_tensor *oar_masked_fill(oar_tape *tape, oar_tensor *a,
                                     oar_tensor *mask, double value);
@@ -134,13 +160,15 @@ OAR_API oar_tensor *oar_triu(oar_tape *tape, oar_tensor *a, int64_t diagonal);
 /* ---- reductions -----------------------------------------------------------
  */
 
-/* Of all elements: a single number. The mean of none is NaN. */
+/* Of all elements: a single number. The mean of none is NaN. Of bools, sum
+ * counts those that are set (i64). */
 OAR_API oar_tensor *oar_sum(oar_tape *tape, oar_tensor *a);
 OAR_API oar_tensor *oar_mean(oar_tape *tape, oar_tensor *a);
 
 /* Over some dims (none listed: over all); keep: they stay, with size 1. max and
  * min over no elements are OAR_E_SHAPE; where several are largest, the first
- * gets the gradient. var divides by n - correction. */
+ * gets the gradient. var divides by n - correction. Of bools, sum and prod are
+ * i64, max and min are bool; mean and var do not take them. */
 OAR_API oar_tensor *oar_sum_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep);
 OAR_API oar_tensor *oar_mean_over(oar_tape *tape, oar_tensor *a, oar_dims over,
@@ -153,13 +181,50 @@ OAR_API oar_tensor *oar_min_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep);
 OAR_API oar_tensor *oar_var_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep, int correction);
-/* i64 index of the first largest along one dim. Not differentiable. */
+/* Whether any element is not zero (of none: no), or all are not (of none: yes).
+ * Takes every dtype, gives bool; NaN is not zero. Not differentiable. */
+OAR_API oar_tensor *oar_any_over(oar_tape *tape, oar_tensor *a, oar_dims over,
+                                 int keep);
+OAR_API oar_tensor *oar_all_over(oar_tape *tape, oar_tensor *a, oar_dims over,
+                                 int keep);
+
+/* Along one dim, of bools too. Here a NaN is both the largest and the smallest,
+ * and of equal elements the first counts. A dim without elements is
+ * OAR_E_SHAPE. */
+
+/* The i64 index of the largest, or of the smallest. Not differentiable. */
 OAR_API oar_tensor *oar_argmax(oar_tape *tape, oar_tensor *a, int dim,
                                int keep);
+OAR_API oar_tensor *oar_argmin(oar_tape *tape, oar_tensor *a, int dim,
+                               int keep);
+/* The element itself and its index (i64), which may be NULL. On failure neither
+ * is given. */
+OAR_API oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim,
+                                      int keep, oar_tensor **value,
+                                      oar_tensor **index);
+OAR_API oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim,
+                                      int keep, oar_tensor **value,
+                                      oar_tensor **index);
 /* The k largest along the last dim, in order, and their indices (i64). index
  * may be NULL. On failure neither is given. */
 OAR_API oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
                             oar_tensor **value, oar_tensor **index);
+
+/* ---- along a dim -----------------------------------------------------------
+ */
+
+/* The elements in ascending order, or descending, and the place of each before
+ * (i64), which may be NULL. Equal elements stay in their order; a NaN is larger
+ * than any number. Takes every dtype. On failure neither is given. */
+OAR_API oar_status oar_sort(oar_tape *tape, oar_tensor *a, int dim,
+                            int descending, oar_tensor **value,
+                            oar_tensor **index);
+/* Element i is the sum of elements 0 to i. Floats are added in f64; integers
+ * wrap; bools give i64. */
+OAR_API oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim);
+/* A copy with the order of these dims reversed; none listed: of all. Takes
+ * every dtype. */
+OAR_API oar_tensor *oar_flip(oar_tape *tape, oar_tensor *a, oar_dims dims);
 
 /* ---- picking by index (i64; outside the range: OAR_E_ARG) ------------------
  */

@@ -19,6 +19,12 @@ static oar_status total_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
+/* Sums of bools are counts. */
+static oar_dtype sum_dtype(const oar_tensor *a)
+{
+    return a->dtype == OAR_BOOL ? OAR_I64 : a->dtype;
+}
+
 static const oari_op sum_op = { .name = "sum", .backward = total_back };
 static const oari_op mean_op = { .name = "mean", .backward = total_back };
 
@@ -26,7 +32,7 @@ static oar_tensor *total(oar_tape *tape, oar_tensor *a, const oari_op *op,
                          double factor)
 {
     oar_tensor *out =
-        oari_tensor_make(oari_tape_pool(tape), a->dtype, OAR_SCALAR);
+        oari_tensor_make(oari_tape_pool(tape), sum_dtype(a), OAR_SCALAR);
     oari_array to, from;
 
     if (out == NULL)
@@ -43,8 +49,7 @@ static oar_tensor *total(oar_tape *tape, oar_tensor *a, const oari_op *op,
 
 oar_tensor *oar_sum(oar_tape *tape, oar_tensor *a)
 {
-    if (oari_check_inputs("sum", tape, 1, &a) != OAR_OK ||
-        oari_check_number("sum", a) != OAR_OK)
+    if (oari_check_inputs("sum", tape, 1, &a) != OAR_OK)
         return NULL;
     return total(tape, a, &sum_op, 1);
 }
@@ -117,21 +122,31 @@ static oari_array kept_array(const oar_tensor *t, oar_shape kept)
     return a;
 }
 
-static oar_tensor *reduce(oar_tape *tape, oar_tensor *a, const request *r,
-                          oari_reduce_kind kind, double factor, int saves)
+/* The result, not yet recorded. */
+static oar_tensor *compute(oari_pool *pool, const oar_tensor *a,
+                           const request *r, oari_reduce_kind kind,
+                           double factor, oar_dtype dtype)
 {
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out = oari_tensor_make(pool, a->dtype, r->result);
+    oar_tensor *out = oari_tensor_make(pool, dtype, r->result);
     oari_array to, from;
 
     if (out == NULL)
         return NULL;
     to = kept_array(out, r->kept);
     from = oari_array_of(a);
-    if (oari_reduce_over(pool, kind, &to, &from, factor) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        return NULL;
-    }
+    if (oari_reduce_over(pool, kind, &to, &from, factor) == OAR_OK)
+        return out;
+    oari_tensor_drop(pool, out);
+    return NULL;
+}
+
+static oar_tensor *reduce(oar_tape *tape, oar_tensor *a, const request *r,
+                          oari_reduce_kind kind, double factor, int saves)
+{
+    int adds = kind == OARI_REDUCE_SUM || kind == OARI_REDUCE_PROD;
+    oar_tensor *out = compute(oari_tape_pool(tape), a, r, kind, factor,
+                              adds ? sum_dtype(a) : a->dtype);
+
     return oari_emit(
         tape, out,
         &(oari_recipe){ .op = r->op,
@@ -162,7 +177,6 @@ oar_tensor *oar_sum_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
     request r = { .op = &sum_over_op };
 
     if (oari_check_inputs(r.op->name, tape, 1, &a) != OAR_OK ||
-        oari_check_number(r.op->name, a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
     return reduce(tape, a, &r, OARI_REDUCE_SUM, 1, 0);
@@ -200,7 +214,6 @@ oar_tensor *oar_prod_over(oar_tape *tape, oar_tensor *a, oar_dims over,
     request r = { .op = &prod_over_op };
 
     if (oari_check_inputs(r.op->name, tape, 1, &a) != OAR_OK ||
-        oari_check_number(r.op->name, a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
     return reduce(tape, a, &r, OARI_REDUCE_PROD, 1, 1);
@@ -229,7 +242,6 @@ static oar_tensor *extreme(oar_tape *tape, oar_tensor *a, oar_dims over,
     request r = { .op = op };
 
     if (oari_check_inputs(op->name, tape, 1, &a) != OAR_OK ||
-        oari_check_number(op->name, a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
     if (r.each == 0 && oari_shape_count(r.result) > 0) {
@@ -248,6 +260,34 @@ oar_tensor *oar_max_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 oar_tensor *oar_min_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
     return extreme(tape, a, over, keep, &min_over_op, OARI_REDUCE_MIN);
+}
+
+/* ---- any and all -------------------------------------------------------- */
+
+static oar_tensor *truth(oar_tape *tape, oar_tensor *a, oar_dims over, int keep,
+                         const oari_op *op, oari_reduce_kind kind)
+{
+    request r = { .op = op };
+
+    if (oari_check_inputs(op->name, tape, 1, &a) != OAR_OK ||
+        find_dims(a, over, keep, &r) != OAR_OK)
+        return NULL;
+    return oari_keep(tape,
+                     compute(oari_tape_pool(tape), a, &r, kind, 1, OAR_BOOL));
+}
+
+oar_tensor *oar_any_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
+{
+    static const oari_op any_over = { .name = "any_over" };
+
+    return truth(tape, a, over, keep, &any_over, OARI_REDUCE_ANY);
+}
+
+oar_tensor *oar_all_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
+{
+    static const oari_op all_over = { .name = "all_over" };
+
+    return truth(tape, a, over, keep, &all_over, OARI_REDUCE_ALL);
 }
 
 /* ---- var ---------------------------------------------------------------- */

@@ -76,6 +76,7 @@ static const oari_op scalar_ops[OARI_SCALAR_COUNT] = {
     [OARI_SHIFT] = OP("shift"),
     [OARI_POWER] = OP("power"),
     [OARI_CLAMP] = OP("clamp"),
+    [OARI_LEAKY_RELU] = OP("leaky_relu"),
 };
 
 static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
@@ -147,4 +148,87 @@ oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low, double high)
         return NULL;
     }
     return scalar(tape, a, OARI_CLAMP, low, high);
+}
+
+oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope)
+{
+    if (oari_check_inputs("leaky_relu", tape, 1, &a) != OAR_OK ||
+        oari_check_float("leaky_relu", a) != OAR_OK)
+        return NULL;
+    return scalar(tape, a, OARI_LEAKY_RELU, slope, 0);
+}
+
+/* ---- minimum and maximum ------------------------------------------------ */
+
+/* One element of this dtype, as an array. */
+typedef struct element {
+    uint64_t bits;
+    oari_array array;
+} element;
+
+static void set_element(element *e, oar_dtype dtype, double number)
+{
+    e->array = (oari_array){ &e->bits, dtype, oari_layout_rows(OAR_SCALAR) };
+    oari_fill(&e->array, number);
+}
+
+static oar_status bound_back(oari_node *node, int i, const oari_array *to,
+                             int add);
+
+static const oari_op minimum_op = { .name = "minimum_scalar",
+                                    .backward = bound_back,
+                                    .in_place = 1 };
+static const oari_op maximum_op = { .name = "maximum_scalar",
+                                    .backward = bound_back,
+                                    .in_place = 1 };
+
+static oari_binary_kind bound_kind(const oari_op *op)
+{
+    return op == &minimum_op ? OARI_MINIMUM : OARI_MAXIMUM;
+}
+
+static oar_status bound_back(oari_node *node, int i, const oari_array *to,
+                             int add)
+{
+    oari_array grad = oari_array_of(node->grad);
+    oari_array a = oari_array_of(node->saved[0]);
+    element bound;
+
+    set_element(&bound, a.dtype, node->extra.factor);
+    oari_binary_back(bound_kind(node->op), 0, to, add, &grad, &a, &bound.array);
+    return OAR_OK;
+}
+
+static oar_tensor *bounded(oar_tape *tape, oar_tensor *a, double number,
+                           const oari_op *op)
+{
+    oar_tensor *out;
+    oari_array to, from;
+    element bound;
+
+    if (check_scalar(op->name, tape, a, number) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    set_element(&bound, a->dtype, number);
+    oari_binary(bound_kind(op), &to, &from, &bound.array);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = op,
+                                     .inputs = 1,
+                                     .input = { a },
+                                     .saved = { a },
+                                     .extra = { .factor = number } });
+}
+
+oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a, double number)
+{
+    return bounded(tape, a, number, &minimum_op);
+}
+
+oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a, double number)
+{
+    return bounded(tape, a, number, &maximum_op);
 }

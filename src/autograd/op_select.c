@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_select: one element or another, by a mask. The gradient goes the way the
  * element came. */
+#include <math.h>
+
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
@@ -97,6 +99,64 @@ oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
                      &(oari_recipe){ .op = &where_op,
                                      .inputs = 2,
                                      .input = { a, b },
+                                     .saved = { mask } });
+}
+
+static oar_status where_scalar_back(oari_node *node, int i,
+                                    const oari_array *to, int add)
+{
+    return masked_back(node, 1, to, add);
+}
+
+static const oari_op where_scalar_op = { .name = "where_scalar",
+                                         .backward = where_scalar_back,
+                                         .in_place = 1 };
+
+static oar_status check_where_scalar(oar_tape *tape, oar_tensor *mask,
+                                     oar_tensor *a, double number,
+                                     oar_shape *shape)
+{
+    const char *name = where_scalar_op.name;
+
+    OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ mask, a }));
+    OARI_TRY(check_mask(name, a, mask));
+    if (!oari_dtype_is_float(a->dtype) &&
+        !(number == floor(number) && fabs(number) < 0x1p63))
+        return oari_fail(OAR_E_ARG,
+                         "%s of %s %s with %g: integers take whole numbers",
+                         name, oar_dtype_name(a->dtype),
+                         oari_shape_text(a->at.shape).text, number);
+    if (oari_shape_broadcast(a->at.shape, mask->at.shape, shape))
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE,
+                     "%s of mask %s and %s: the shapes do not broadcast", name,
+                     oari_shape_text(mask->at.shape).text,
+                     oari_shape_text(a->at.shape).text);
+}
+
+oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
+                             double number)
+{
+    uint64_t element;
+    oari_array to, m, x, y;
+    oar_tensor *out;
+    oar_shape shape;
+
+    if (check_where_scalar(tape, mask, a, number, &shape) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    m = oari_array_of(mask);
+    x = oari_array_of(a);
+    y = (oari_array){ &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
+    oari_fill(&y, number);
+    oari_where(&to, &m, &x, &y);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &where_scalar_op,
+                                     .inputs = 1,
+                                     .input = { a },
                                      .saved = { mask } });
 }
 

@@ -51,6 +51,10 @@ typedef union oari_extra {
     } range;
     struct {
         int dim;
+        int drops; /* the result does not have the dim */
+    } along;
+    struct {
+        int dim;
         int64_t start, length, step;
     } slice;
     oar_dims order;

@@ -85,6 +85,7 @@ typedef enum oari_scalar_kind {
     OARI_SHIFT,
     OARI_POWER,
     OARI_CLAMP,
+    OARI_LEAKY_RELU,
     OARI_SCALAR_COUNT
 } oari_scalar_kind;
 
@@ -130,6 +131,9 @@ typedef enum oari_reduce_kind {
     OARI_REDUCE_PROD,
     OARI_REDUCE_MAX,
     OARI_REDUCE_MIN,
+    OARI_REDUCE_ANY, /* whether an element is not zero */
+    OARI_REDUCE_ALL, /* whether none is */
+    OARI_REDUCE_SET, /* how many bools are set: what their sum is */
     OARI_REDUCE_COUNT
 } oari_reduce_kind;
 
@@ -162,11 +166,29 @@ void oari_var_back(const oari_array *to, int add, const oari_array *grad,
 
 /* ---- top.c: a is row-major, no half ------------------------------------- */
 
-/* Where the first largest of each row is; NaN is largest. `to` is i64. */
+/* Where the first largest of each row is, or the first smallest; a NaN is both.
+ * `to` is i64. */
 void oari_argmax(const oari_array *to, const oari_array *a);
+void oari_argmin(const oari_array *to, const oari_array *a);
 /* The largest of each row in order; value and index are row-major [.., k]. */
 void oari_topk(const oari_array *value, const oari_array *index,
                const oari_array *a);
+
+/* ---- sort.c: a is row-major, no half ------------------------------------ */
+
+/* How many u64 of scratch a row of this width needs. */
+int64_t oari_sort_scratch(int64_t width);
+/* Where the elements of each row were before they are sorted: index is i64 and
+ * row-major. Equal ones keep their order; NaN is largest. */
+void oari_sort(const oari_array *index, const oari_array *a, int descending,
+               uint64_t *scratch);
+
+/* ---- scan.c: row-major, no half ----------------------------------------- */
+
+/* Sums along dim from its start, or from its end. Floats are added in f64;
+ * integers wrap, and are never added to `to`. */
+void oari_cumsum(const oari_array *to, int add, const oari_array *a, int dim,
+                 int from_end);
 
 /* ---- index.c: index is i64 and in range --------------------------------- */
 

@@ -16,27 +16,11 @@ static int64_t index_at(const oari_array *index, int64_t i)
     return number[i * index->at.stride[0]];
 }
 
-/* A shape seen from one of its dims. */
-typedef struct around {
-    int64_t before, at, after;
-} around;
-
-static around around_dim(oar_shape shape, int dim)
-{
-    around s = { 1, shape.dim[dim], 1 };
-
-    for (int i = 0; i < dim; i++)
-        s.before *= shape.dim[i];
-    for (int i = dim + 1; i < shape.ndim; i++)
-        s.after *= shape.dim[i];
-    return s;
-}
-
 /* Both row-major. */
 static void select_plain(const oari_array *to, const oari_array *a, int dim,
                          const oari_array *index)
 {
-    around s = around_dim(a->at.shape, dim);
+    oari_around s = oari_shape_around(a->at.shape, dim);
     int64_t picks = to->at.shape.dim[dim];
     size_t bytes = (size_t)s.after * oar_dtype_size(a->dtype);
     const char *from = oari_array_data(a);
@@ -69,7 +53,7 @@ void oari_index_select(const oari_array *to, const oari_array *a, int dim,
 void oari_index_add(const oari_array *to, int dim, const oari_array *index,
                     const oari_array *grad)
 {
-    around s = around_dim(to->at.shape, dim);
+    oari_around s = oari_shape_around(to->at.shape, dim);
     int64_t picks = grad->at.shape.dim[dim];
 
     OARI_BY_FLOAT(to->dtype, {

@@ -88,6 +88,17 @@ int oari_shape_dim(oar_shape shape, int *dim)
     return 1;
 }
 
+oari_around oari_shape_around(oar_shape shape, int dim)
+{
+    oari_around s = { 1, shape.dim[dim], 1 };
+
+    for (int i = 0; i < dim; i++)
+        s.before *= shape.dim[i];
+    for (int i = dim + 1; i < shape.ndim; i++)
+        s.after *= shape.dim[i];
+    return s;
+}
+
 oari_layout oari_layout_rows(oar_shape shape)
 {
     oari_layout at = { .shape = shape };

@@ -33,6 +33,13 @@ int oari_shape_broadcast(oar_shape a, oar_shape b, oar_shape *shape);
  * shape has no such dim. */
 int oari_shape_dim(oar_shape shape, int *dim);
 
+/* A shape seen from one of its dims: how many there are before it, along it and
+ * after it. */
+typedef struct oari_around {
+    int64_t before, at, after;
+} oari_around;
+oari_around oari_shape_around(oar_shape shape, int dim);
+
 /* Row by row from the start of the storage. */
 oari_layout oari_layout_rows(oar_shape shape);
 

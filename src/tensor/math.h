@@ -72,6 +72,31 @@ static inline float oari_expf(float x)
     return low * oari_two_to(half) * oari_two_to(whole - half);
 }
 
+/* e^x - 1: as above, but of 2^n e^r the 1 is taken off before it is rounded. */
+static inline float oari_expm1f(float x)
+{
+    const float shift = 0x1.8p23f;
+    float t, n, r, r2, low, high;
+    int32_t whole, half;
+
+    x = oari_pickf(x > 89.0f, 89.0f, x);
+    x = oari_pickf(x < -20.0f, -20.0f, x);
+    t = OARI_MULADD(x, 1.44269504f, shift);
+    n = t - shift;
+    whole = (int32_t)((oari_bits_from_f32(t) & 0x1ffu) ^ 0x100u) - 0x100;
+    half = whole >> 1;
+    r = OARI_MULADD(n, -0x1.62e4p-1f, x);
+    r = OARI_MULADD(n, -0x1.7f7d1cp-20f, r);
+    r2 = r * r;
+    high = OARI_MULADD(r, 1.9875691500e-4f, 1.3981999507e-3f);
+    high = OARI_MULADD(r2, high,
+                       OARI_MULADD(r, 8.3334519073e-3f, 4.1665795894e-2f));
+    low = OARI_MULADD(r, 1.6666665459e-1f, 5.0000001201e-1f);
+    low = OARI_MULADD(r2, OARI_MULADD(r2, high, low), r);
+    high = oari_two_to(whole - half);
+    return (low * high + (high - oari_two_to(-half))) * oari_two_to(half);
+}
+
 /* x = 2^e m with m around 1; log m by a polynomial in m - 1. */
 static inline float oari_logf(float x)
 {
@@ -98,12 +123,13 @@ static inline float oari_logf(float x)
     return oari_pickf(x == 0.0f, -INFINITY, p);
 }
 
-/* log(1 + x) for x >= 0: what 1 + x loses is made good to first order. */
+/* log(1 + x): what 1 + x loses is made good to first order. */
 static inline float oari_log1pf(float x)
 {
-    float u = 1.0f + x;
+    float u = 1.0f + x, lost = ((u - 1.0f) - x) / u;
 
-    return oari_logf(u) - ((u - 1.0f) - x) / u;
+    lost = oari_pickf(u > 0.0f && u < INFINITY, lost, 0.0f);
+    return oari_logf(u) - lost;
 }
 
 static inline float oari_sigmoidf(float x)
@@ -188,6 +214,7 @@ static inline double oari_sigmoid(double x)
 }
 
 #define OARI_EXP(x)   _Generic((x), float : oari_expf, double : exp)(x)
+#define OARI_EXPM1(x) _Generic((x), float : oari_expm1f, double : expm1)(x)
 #define OARI_LOG(x)   _Generic((x), float : oari_logf, double : log)(x)
 #define OARI_LOG1P(x) _Generic((x), float : oari_log1pf, double : log1p)(x)
 #define OARI_TANH(x)  _Generic((x), float : oari_tanhf, double : tanh)(x)

@@ -6,6 +6,7 @@
  * goes into one result or runs along a row of them. The order depends only on
  * shape and strides. */
 #include <math.h>
+#include <stdbool.h>
 
 #include "tensor/arith.h"
 #include "tensor/desk.h"
@@ -53,6 +54,8 @@ enum { LANES = 8 };
 #define PROD(x, y) ((x) * (y))
 #define MAX(x, y)  ((y) > (x) || (y) != (y) ? (y) : (x)) /* a NaN stays */
 #define MIN(x, y)  ((y) < (x) || (y) != (y) ? (y) : (x))
+#define ANY(x, y)  ((x) | (y))
+#define ALL(x, y)  ((x) & (y))
 
 #define SUMS_ROW(name, JOIN, identity)                                   \
     OARI_WIDE static void name(const oari_row *row, void *arg)           \
@@ -78,10 +81,54 @@ SUMS_ROW(prod_row, PROD, 1)
 EXTREME_ROW(max_row, MAX)
 EXTREME_ROW(min_row, MIN)
 
+/* The conversion to bool asks whether an element is not zero. */
+#define TRUTH_ROW(name, JOIN, identity)                             \
+    OARI_WIDE static void name(const oari_row *row, void *arg)      \
+    {                                                               \
+        const oar_dtype *dtype = arg;                               \
+                                                                    \
+        OARI_BY_NUMBER(*dtype, { JOIN_ROW(bool, JOIN, identity); }) \
+    }
+
+TRUTH_ROW(any_row, ANY, 0)
+TRUTH_ROW(all_row, ALL, 1)
+
+OARI_WIDE static void set_row(const oari_row *row, void *arg)
+{
+    const int64_t n = row->count, s = row->stride[0];
+    const uint8_t *a = row->data[1];
+    uint64_t *y = row->data[0], sum = 0;
+
+    for (int64_t i = 0; s == 0 && i < n; i++)
+        sum += a[i] != 0;
+    for (int64_t i = 0; s != 0 && i < n; i++)
+        y[i * s] += a[i] != 0;
+    *y += sum;
+}
+
 /* ---- reductions --------------------------------------------------------- */
+
+/* Bools are counted. Their product and the least of them is whether all are
+ * set, the largest whether any is. */
+static oari_reduce_kind kind_on(oari_reduce_kind kind, oar_dtype dtype)
+{
+    static const oari_reduce_kind of_bools[OARI_REDUCE_COUNT] = {
+        [OARI_REDUCE_SUM] = OARI_REDUCE_SET,
+        [OARI_REDUCE_PROD] = OARI_REDUCE_ALL,
+        [OARI_REDUCE_MAX] = OARI_REDUCE_ANY,
+        [OARI_REDUCE_MIN] = OARI_REDUCE_ALL,
+        [OARI_REDUCE_ANY] = OARI_REDUCE_ANY,
+        [OARI_REDUCE_ALL] = OARI_REDUCE_ALL,
+    };
+
+    return dtype == OAR_BOOL ? of_bools[kind] : kind;
+}
 
 oar_dtype oari_sums_dtype(oari_reduce_kind kind, oar_dtype dtype)
 {
+    kind = kind_on(kind, dtype);
+    if (kind == OARI_REDUCE_ANY || kind == OARI_REDUCE_ALL)
+        return OAR_U8;
     if (kind == OARI_REDUCE_MAX || kind == OARI_REDUCE_MIN)
         return oari_row_dtype(dtype);
     return oari_dtype_is_float(dtype) ? OAR_F64 : OAR_U64;
@@ -91,15 +138,15 @@ void oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
                       const oari_array *a)
 {
     static const oari_row_fn rows[OARI_REDUCE_COUNT] = {
-        [OARI_REDUCE_SUM] = sum_row,
-        [OARI_REDUCE_PROD] = prod_row,
-        [OARI_REDUCE_MAX] = max_row,
-        [OARI_REDUCE_MIN] = min_row,
+        [OARI_REDUCE_SUM] = sum_row, [OARI_REDUCE_PROD] = prod_row,
+        [OARI_REDUCE_MAX] = max_row, [OARI_REDUCE_MIN] = min_row,
+        [OARI_REDUCE_ANY] = any_row, [OARI_REDUCE_ALL] = all_row,
+        [OARI_REDUCE_SET] = set_row,
     };
-    oar_dtype dtype = oari_row_dtype(a->dtype);
+    oar_dtype dtype = a->dtype == OAR_BOOL ? OAR_U8 : oari_row_dtype(a->dtype);
 
     oari_walk_into(a->at.shape, 2, (const oari_array *[]){ sums, a },
-                   rows[kind], &dtype);
+                   rows[kind_on(kind, a->dtype)], &dtype);
 }
 
 /* An array of sums, each holding `first`; NULL if there is no memory. */
@@ -123,10 +170,12 @@ oar_status oari_reduce_over(oari_pool *pool, oari_reduce_kind kind,
         [OARI_REDUCE_PROD] = 1,
         [OARI_REDUCE_MAX] = -INFINITY, /* of integers: the least there is */
         [OARI_REDUCE_MIN] = INFINITY,
+        [OARI_REDUCE_ALL] = 1,
     };
     oari_array sums;
-    oar_tensor *scratch = make_sums(pool, oari_sums_dtype(kind, a->dtype),
-                                    to->at.shape, first[kind], &sums);
+    oar_tensor *scratch =
+        make_sums(pool, oari_sums_dtype(kind, a->dtype), to->at.shape,
+                  first[kind_on(kind, a->dtype)], &sums);
 
     if (scratch == NULL)
         return OAR_E_NOMEM;

@@ -81,6 +81,16 @@ OARI_WIDE static void clamp_row(const oari_row *row, void *arg)
     })
 }
 
+OARI_WIDE static void leaky_relu_row(const oari_row *row, void *arg)
+{
+    const job *j = arg;
+
+    OARI_BY_FLOAT(j->dtype, {
+        const T slope = (T)j->number[0];
+        OARI_FLAT2(row, T, T, *Y = A > 0 ? A : A * slope);
+    })
+}
+
 void oari_scalar(oari_scalar_kind kind, const oari_array *to,
                  const oari_array *a, const double *number)
 {
@@ -88,6 +98,7 @@ void oari_scalar(oari_scalar_kind kind, const oari_array *to,
         [OARI_SHIFT] = shift_row,
         [OARI_POWER] = power_row,
         [OARI_CLAMP] = clamp_row,
+        [OARI_LEAKY_RELU] = leaky_relu_row,
     };
     job j = { oari_row_dtype(to->dtype), 0, number };
 
@@ -141,6 +152,16 @@ OARI_WIDE static void clamp_back(const oari_row *row, void *arg)
     })
 }
 
+OARI_WIDE static void leaky_relu_back(const oari_row *row, void *arg)
+{
+    const job *j = arg;
+
+    OARI_BY_FLOAT(j->dtype, {
+        const T slope = (T)j->number[0];
+        BACK(B > 0 ? A : A * slope);
+    })
+}
+
 void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
                       const oari_array *grad, const oari_array *saved,
                       const double *number)
@@ -149,6 +170,7 @@ void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
         [OARI_SHIFT] = shift_back,
         [OARI_POWER] = power_back,
         [OARI_CLAMP] = clamp_back,
+        [OARI_LEAKY_RELU] = leaky_relu_back,
     };
     job j = { oari_row_dtype(to->dtype), add, number };
 

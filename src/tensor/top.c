@@ -6,6 +6,7 @@
 
 /* Whether x comes before y. */
 #define ABOVE(x, y) ((x) > (y) || ((x) != (x) && (y) == (y)))
+#define BELOW(x, y) ((x) < (y) || ((x) != (x) && (y) == (y)))
 
 /* How many rows of `width` an array has; the last dim is a row. */
 static int64_t row_count(const oari_array *a, int64_t width)
@@ -13,23 +14,33 @@ static int64_t row_count(const oari_array *a, int64_t width)
     return width > 0 ? oari_shape_count(a->at.shape) / width : 0;
 }
 
+#define FIND_FIRST(to, a, BEFORE)                                     \
+    do {                                                              \
+        int64_t width = (a)->at.shape.dim[(a)->at.shape.ndim - 1];    \
+        int64_t rows = row_count(a, width), *y = oari_array_data(to); \
+                                                                      \
+        OARI_BY_NUMBER((a)->dtype, {                                  \
+            const T *x = oari_array_data(a);                          \
+            for (int64_t r = 0; r < rows; r++, x += width) {          \
+                T best = x[0];                                        \
+                y[r] = 0;                                             \
+                for (int64_t i = 1; i < width; i++)                   \
+                    if (BEFORE(x[i], best)) {                         \
+                        best = x[i];                                  \
+                        y[r] = i;                                     \
+                    }                                                 \
+            }                                                         \
+        })                                                            \
+    } while (0)
+
 void oari_argmax(const oari_array *to, const oari_array *a)
 {
-    int64_t width = a->at.shape.dim[a->at.shape.ndim - 1];
-    int64_t rows = row_count(a, width), *y = oari_array_data(to);
+    FIND_FIRST(to, a, ABOVE);
+}
 
-    OARI_BY_NUMBER(a->dtype, {
-        const T *x = oari_array_data(a);
-        for (int64_t r = 0; r < rows; r++, x += width) {
-            T most = x[0];
-            y[r] = 0;
-            for (int64_t i = 1; i < width; i++)
-                if (ABOVE(x[i], most)) {
-                    most = x[i];
-                    y[r] = i;
-                }
-        }
-    })
+void oari_argmin(const oari_array *to, const oari_array *a)
+{
+    FIND_FIRST(to, a, BELOW);
 }
 
 /* Keeps value[0 .. kept) in order: puts x, at place i of its row, where it

@@ -13,6 +13,13 @@
 #define SIZE(a)     ((a) > 0 ? (a) : 0 - (a))
 #define POSITIVE(a) ((a) <= 0 ? (T)0 : (a)) /* a NaN stays one */
 
+#define SIGN(a)   ((a) > 0 ? (T)1 : (a) == 0 || (a) != (a) ? (T)0 : (T)-1)
+#define ERF_SLOPE 1.12837916709551257390 /* 2 / sqrt(pi), at zero */
+
+/* By a function of libm's; an integer is whole already. */
+#define WHOLE(name, a) \
+    _Generic((a), float : name##f(a), double : name(a), default : (a))
+
 /* ---- forward ------------------------------------------------------------ */
 
 #define NUMBER_ROW(name, expression)                                          \
@@ -38,8 +45,15 @@
 NUMBER_ROW(neg, (T) - (W)A)
 NUMBER_ROW(abs, A > 0 ? A : (T)(0 - (W)A))
 NUMBER_ROW(relu, POSITIVE(A))
+NUMBER_ROW(sign, SIGN(A))
+NUMBER_ROW(floor, WHOLE(floor, A))
+NUMBER_ROW(ceil, WHOLE(ceil, A))
+NUMBER_ROW(round, WHOLE(rint, A))
 FLOAT_ROW(exp, OARI_EXP(A))
+FLOAT_ROW(expm1, OARI_EXPM1(A))
 FLOAT_ROW(log, OARI_LOG(A))
+FLOAT_ROW(log1p, OARI_LOG1P(A))
+FLOAT_ROW(erf, OARI_ERF(A))
 FLOAT_ROW(sqrt, OARI_SQRT(A))
 FLOAT_ROW(rsqrt, 1 / OARI_SQRT(A))
 FLOAT_ROW(quick_sin, OARI_SIN(A))
@@ -119,13 +133,21 @@ typedef struct back {
     ((T)0.5 * (1 + (t)) +             \
      (T)0.5 * (a) * (1 - (t) * (t)) * \
          ((T)GELU_SCALE + (T)(3 * GELU_SCALE * GELU_CUBIC) * (a) * (a)))
+#define FLAT             ((void)A, (void)B, (T)0) /* no slope */
 #define SILU_SLOPE(a, s) ((s) * (1 + (a) * (1 - (s))))
 
 BACK_ROW(neg, -A)
 BACK_ROW(abs, B > 0 ? A : B < 0 ? -A : (T)0)
 BACK_ROW(relu, B <= 0 ? (T)0 : A)
+BACK_ROW(sign, FLAT)
+BACK_ROW(floor, FLAT)
+BACK_ROW(ceil, FLAT)
+BACK_ROW(round, FLAT)
 BACK_ROW(exp, A *B)
+BACK_ROW(expm1, A *(B + 1))
 BACK_ROW(log, A / B)
+BACK_ROW(log1p, A / (1 + B))
+BACK_ROW(erf, A *(T)ERF_SLOPE *OARI_EXP(-(B *B)))
 BACK_ROW(sqrt, A / (2 * B))
 BACK_ROW(rsqrt, (T)-0.5 * A / (B * OARI_SQRT(B)))
 BACK_ROW(tanh, A *(1 - B * B))
@@ -155,9 +177,14 @@ BACK_ROW(cos, -A *TURN(sin, B))
 oari_unary_saves oari_unary_saved(oari_unary_kind kind)
 {
     switch (kind) {
-    case OARI_UNARY_neg: return OARI_SAVES_NOTHING;
+    case OARI_UNARY_neg:
+    case OARI_UNARY_sign:
+    case OARI_UNARY_floor:
+    case OARI_UNARY_ceil:
+    case OARI_UNARY_round: return OARI_SAVES_NOTHING;
     case OARI_UNARY_relu:
     case OARI_UNARY_exp:
+    case OARI_UNARY_expm1:
     case OARI_UNARY_sqrt:
     case OARI_UNARY_tanh:
     case OARI_UNARY_sigmoid: return OARI_SAVES_RESULT;

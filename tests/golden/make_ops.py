@@ -37,6 +37,7 @@ FROM_RESULT = {
     "sigmoid": lambda g, y: g * y * (1 - y),
     "exp": lambda g, y: g * y,
     "sqrt": lambda g, y: g / (2 * y),
+    "expm1": lambda g, y: g * (y + 1),
 }
 
 
@@ -182,9 +183,14 @@ def products(r):
          b.permute(0, 2, 3, 1), r(2, 3, 2, 3), r(2, 3, 2, 3))
 
 
-with torch.backends.mkldnn.flags(enabled=False):  # it has no bf16 everywhere
-    for part in (views, pairs, singles, selections, reductions, picks,
-                 products):
-        part(torch.randn)
-write(pathlib.Path(__file__).with_name("ops.golden"))
-print(len(records), "records; computed in f32:", " ".join(stubs))
+def make(name, *parts):
+    with torch.backends.mkldnn.flags(enabled=False):  # not everywhere bf16
+        for part in parts:
+            part(torch.randn)
+    write(pathlib.Path(__file__).with_name(name))
+    print(len(records), "records; computed in f32:", " ".join(stubs))
+
+
+if __name__ == "__main__":
+    make("ops.golden", views, pairs, singles, selections, reductions, picks,
+         products)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops_cases.h: each operation with the inputs that make_ops.py gave it, for
- * the tests that go through all of them. For tests, one file each. */
+/* ops_cases.h: each operation with the inputs that make_ops.py and
+ * make_ops_more.py gave it, for the tests that go through all of them. For
+ * tests, one file each. */
 #ifndef OARI_TESTS_OPS_CASES_H
 #define OARI_TESTS_OPS_CASES_H
 
@@ -50,6 +51,28 @@ static oar_tensor *top(oar_tape *tape, oar_tensor *a)
     return oar_topk(tape, a, 3, &value, &index) == OAR_OK ? value : NULL;
 }
 
+/* The values of an operation that gives indices besides. */
+typedef oar_status (*extreme_fn)(oar_tape *tape, oar_tensor *a, int dim,
+                                 int keep, oar_tensor **value,
+                                 oar_tensor **index);
+
+static oar_tensor *extreme(oar_tape *tape, oar_tensor *a, extreme_fn fn,
+                           int dim, int keep)
+{
+    oar_tensor *value = NULL;
+
+    return fn(tape, a, dim, keep, &value, NULL) == OAR_OK ? value : NULL;
+}
+
+static oar_tensor *sorted(oar_tape *tape, oar_tensor *a, int dim,
+                          int descending)
+{
+    oar_tensor *value = NULL;
+
+    return oar_sort(tape, a, dim, descending, &value, NULL) == OAR_OK ? value
+                                                                      : NULL;
+}
+
 CASE(permute, oar_permute(tape, in[0], OAR_DIMS(2, 0, -2)))
 CASE(slice, oar_slice(tape, in[0], 1, 1, -1, 2))
 CASE(slice_cut,
@@ -89,6 +112,12 @@ CASE(clamp_low, oar_clamp(tape, in[0], -0.25, INFINITY))
 OAR_UNARY_LIST(X)
 #undef X
 
+CASE(minimum_scalar, oar_minimum_scalar(tape, in[0], 0.5))
+CASE(maximum_scalar, oar_maximum_scalar(tape, in[0], -0.25))
+CASE(maximum_scalar_equal, oar_maximum_scalar(tape, in[0], -0.25))
+CASE(leaky_relu, oar_leaky_relu(tape, in[0], 0.1))
+CASE(where_scalar, oar_where_scalar(tape, flags(tape, in[1]), in[0], 1.5))
+CASE(where_scalar_wide, oar_where_scalar(tape, flags(tape, in[1]), in[0], 1.5))
 CASE(where, oar_where(tape, flags(tape, in[2]), BOTH))
 CASE(where_wide, oar_where(tape, flags(tape, in[2]), BOTH))
 CASE(masked_fill, oar_masked_fill(tape, in[0], flags(tape, in[1]), -0.5))
@@ -111,6 +140,18 @@ CASE(min_first, oar_min_over(tape, in[0], OAR_DIMS(0), 0))
 CASE(var_last, oar_var_over(tape, in[0], OAR_DIMS(-1), 0, 1))
 CASE(var_ends, oar_var_over(tape, in[0], OAR_DIMS(0, -1), 1, 0))
 CASE(topk, top(tape, in[0]))
+
+CASE(max_with_index, extreme(tape, in[0], oar_max_with_index, 1, 0))
+CASE(min_with_index, extreme(tape, in[0], oar_min_with_index, -2, 1))
+CASE(sort_last, sorted(tape, in[0], -1, 0))
+CASE(sort_first, sorted(tape, in[0], 0, 1))
+CASE(sort_middle, sorted(tape, in[0], 1, 0))
+CASE(sort_long, sorted(tape, in[0], 0, 0))
+CASE(cumsum_last, oar_cumsum(tape, in[0], -1))
+CASE(cumsum_first, oar_cumsum(tape, in[0], 0))
+CASE(cumsum_middle, oar_cumsum(tape, in[0], 1))
+CASE(flip, oar_flip(tape, in[0], OAR_DIMS(0, -1)))
+CASE(flip_all, oar_flip(tape, in[0], OAR_NO_DIMS))
 
 CASE(index_select, oar_index_select(tape, in[0], 1, in[1]))
 CASE(index_select_rows, oar_index_select(tape, in[0], 0, in[1]))
@@ -143,18 +184,26 @@ static const op_case op_cases[] = {
         squeeze) X(unsqueeze) X(contiguous) X(split) X(chunk) X(cat) X(cat_many)
         X(stack) X(stack_last) X(add) X(sub) X(mul) X(div) X(div_one) X(pow) X(
             minimum) X(maximum) X(scale) X(shift) X(power) X(power_two)
-            X(power_three) X(power_zero) X(clamp) X(clamp_low) OAR_UNARY_LIST(X)
-                X(where) X(where_wide) X(masked_fill) X(tril) X(triu) X(sum) X(
-                    mean) X(sum_last) X(sum_first) X(sum_ends) X(mean_last)
-                    X(mean_first) X(mean_ends) X(prod_last) X(prod_zero) X(
-                        max_last) X(max_middle) X(min_first) X(var_last)
-                        X(var_ends) X(topk) X(index_select) X(index_select_rows)
-                            X(gather) X(gather_first) X(scatter_add) X(matmul)
-                                X(matmul_turned) X(matmul_many) X(matmul_one)
-                                    X(matmul_wide) X(matmul_left)
-                                        X(matmul_heads){ "maximum_equal",
-                                                         run_maximum_equal,
-                                                         CORNER },
+            X(power_three) X(power_zero) X(clamp) X(clamp_low) OAR_UNARY_LIST(
+                X) X(where) X(where_wide) X(masked_fill) X(tril) X(triu) X(sum)
+                X(mean) X(sum_last) X(sum_first) X(sum_ends) X(mean_last) X(
+                    mean_first) X(mean_ends) X(prod_last) X(prod_zero)
+                    X(max_last) X(max_middle) X(min_first) X(var_last) X(
+                        var_ends) X(topk) X(index_select) X(index_select_rows)
+                        X(gather) X(gather_first) X(scatter_add) X(matmul) X(
+                            matmul_turned) X(matmul_many) X(matmul_one)
+                            X(matmul_wide) X(matmul_left) X(matmul_heads) X(
+                                minimum_scalar) X(maximum_scalar)
+                                X(leaky_relu) X(where_scalar) X(
+                                    where_scalar_wide) X(max_with_index)
+                                    X(min_with_index) X(sort_last) X(sort_first)
+                                        X(sort_middle) X(sort_long)
+                                            X(cumsum_last) X(cumsum_first) X(
+                                                cumsum_middle) X(flip)
+                                                X(flip_all){ "maximum_equal",
+                                                             run_maximum_equal,
+                                                             CORNER },
+    { "maximum_scalar_equal", run_maximum_scalar_equal, CORNER },
 };
 #undef X
 
@@ -162,7 +211,7 @@ enum { OP_CASES = sizeof op_cases / sizeof *op_cases };
 
 static int load_ops(void **state)
 {
-    return golden_load("ops");
+    return golden_load("ops") != 0 || golden_load("ops_more") != 0;
 }
 
 /* ---- inputs ------------------------------------------------------------- */

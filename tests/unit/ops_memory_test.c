@@ -79,8 +79,9 @@ static void every_allocation_may_fail(void **state)
 static int is_single(const op_case *c)
 {
     static const char *const several[] = {
-        "slice_cut",  "contiguous",  "split", "chunk",         "where",
-        "where_wide", "masked_fill", "topk",  "matmul_turned", "matmul_heads"
+        "slice_cut",     "contiguous",   "split",        "chunk",
+        "where",         "where_wide",   "masked_fill",  "topk",
+        "matmul_turned", "matmul_heads", "where_scalar", "where_scalar_wide"
     };
 
     for (size_t i = 0; i < sizeof several / sizeof *several; i++)

@@ -217,7 +217,8 @@ static void reductions_name_the_dim(void **state)
     refuses(oar_mean_over(NULL, a, OAR_DIMS(0, -2), 0), OAR_E_SHAPE, "twice");
     refuses(oar_mean_over(NULL, whole, OAR_NO_DIMS, 0), OAR_E_DTYPE, "i32");
     refuses(oar_var_over(NULL, whole, OAR_NO_DIMS, 0, 1), OAR_E_DTYPE, "i32");
-    refuses(oar_prod_over(NULL, flag, OAR_NO_DIMS, 0), OAR_E_DTYPE, "bool");
+    refuses(oar_mean_over(NULL, flag, OAR_NO_DIMS, 0), OAR_E_DTYPE, "bool");
+    refuses(oar_var_over(NULL, flag, OAR_NO_DIMS, 0, 1), OAR_E_DTYPE, "bool");
     refuses(oar_sum_over(NULL, a, (oar_dims){ .count = 9 }, 0), OAR_E_ARG,
             "over 9 dims");
     refuses(oar_max_over(NULL, none, OAR_DIMS(1), 0), OAR_E_SHAPE,

@@ -14,51 +14,7 @@
 #include <oarsong/ops.h>
 #include <oarsong/tape.h>
 
-#include "support/says.h"
-
-/* Compares and releases; NaN equals NaN. */
-static void expect(oar_tensor *a, oar_dtype dtype, int count,
-                   const double *want)
-{
-    double got[64];
-
-    if (a == NULL)
-        fail_msg("%s", oar_last_error_text());
-    assert_int_equal(oar_tensor_dtype(a), dtype);
-    assert_int_equal(oar_tensor_count(a), count);
-    OK(oar_tensor_read(a, OAR_F64, got));
-    for (int i = 0; i < count; i++)
-        if (got[i] != want[i] && !(isnan(got[i]) && isnan(want[i])))
-            fail_msg("element %d is %.17g, not %.17g", i, got[i], want[i]);
-    oar_tensor_release(a);
-}
-
-#define EXPECT(a, dtype, ...)                                      \
-    expect(a, dtype, (int)(sizeof((double[]){ __VA_ARGS__ }) / 8), \
-           (double[]){ __VA_ARGS__ })
-
-static oar_tensor *row_of(oar_dtype dtype, int count, const double *number)
-{
-    oar_tensor *a = oar_empty(NULL, dtype, OAR_SHAPE(count));
-
-    OK(oar_tensor_write(a, OAR_F64, number));
-    return a;
-}
-
-#define ROW(dtype, ...)                                         \
-    row_of(dtype, (int)(sizeof((double[]){ __VA_ARGS__ }) / 8), \
-           (double[]){ __VA_ARGS__ })
-
-static void release_all(int count, oar_tensor **a)
-{
-    for (int i = 0; i < count; i++)
-        oar_tensor_release(a[i]);
-}
-
-#define RELEASE(...)                                                           \
-    release_all(                                                               \
-        (int)(sizeof((oar_tensor *[]){ __VA_ARGS__ }) / sizeof(oar_tensor *)), \
-        (oar_tensor *[]){ __VA_ARGS__ })
+#include "unit/rows.h"
 
 /* ---- making ------------------------------------------------------------- */
 
