@@ -291,24 +291,91 @@ OAR_API oar_tensor *oar_log_softmax(oar_tape *tape, oar_tensor *a, int dim);
 OAR_API oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p,
                                 uint64_t seed);
 
+/* What becomes of the losses of single rows or elements. */
+typedef enum oar_loss_reduction {
+    OAR_LOSS_MEAN = 0,
+    OAR_LOSS_SUM = 1,
+    OAR_LOSS_NONE = 2,      /* they are the result */
+    OAR_LOSS_BATCH_MEAN = 3 /* the sum, divided by the size of dim 0; not of
+                               cross entropy */
+} oar_loss_reduction;
+
 typedef struct oar_cross_entropy_opts {
     size_t size;
     int has_ignore;
     int64_t ignore; /* rows with this target do not count (has_ignore) */
     double label_smoothing;
+    oar_loss_reduction reduction;
+    oar_tensor *weight; /* of each class, [classes], of the dtype of logits;
+                           NULL: 1. Nobody gets a gradient of it: OAR_E_ARG if
+                           it wants one */
 } oar_cross_entropy_opts;
 OAR_OPTS_INIT(oar_cross_entropy_opts);
 
 /* Mean over the rows of logits [rows, classes] of minus the log of the
  * softmax's entry at target [rows] (i64). A target outside [0, classes) is
- * OAR_E_ARG. The second with options; if every row is ignored it is NaN. */
+ * OAR_E_ARG. The second with options: with weights each row counts as its
+ * target's weight, also in what the mean is divided by. A row that is ignored
+ * has loss 0; if every row is, the mean is NaN. */
 OAR_API oar_tensor *oar_cross_entropy(oar_tape *tape, oar_tensor *logits,
                                       oar_tensor *target);
 OAR_API oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                                            oar_tensor *target,
                                            const oar_cross_entropy_opts *opts);
-/* Mean of the squared differences. */
+
+/* The losses below compare numbers of two tensors of one shape and dtype, and
+ * have gradients by both. opts may be NULL: the mean, which is NaN over no
+ * numbers. */
+typedef struct oar_loss_opts {
+    size_t size;
+    oar_loss_reduction reduction;
+} oar_loss_opts;
+OAR_OPTS_INIT(oar_loss_opts);
+
+/* The squared difference. */
 OAR_API oar_tensor *oar_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b);
+OAR_API oar_tensor *oar_mse_with(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                 const oar_loss_opts *opts);
+/* The size of the difference; where there is none its slope is 0. */
+OAR_API oar_tensor *oar_l1_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                const oar_loss_opts *opts);
+/* Half the square of a difference of at most delta, which is above 0; of a
+ * larger one delta times its size less delta / 2. */
+OAR_API oar_tensor *oar_huber_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                   double delta, const oar_loss_opts *opts);
+/* Huber's with delta = beta, divided by beta; with a beta of 0 l1_loss. */
+OAR_API oar_tensor *oar_smooth_l1_loss(oar_tape *tape, oar_tensor *a,
+                                       oar_tensor *b, double beta,
+                                       const oar_loss_opts *opts);
+
+/* Both weights broadcast to logits, and have its dtype; NULL: 1. Nobody gets a
+ * gradient of them: OAR_E_ARG if they want one. */
+typedef struct oar_bce_opts {
+    size_t size;
+    oar_loss_reduction reduction;
+    oar_tensor *weight;          /* of each loss */
+    oar_tensor *positive_weight; /* of the part where the target is 1 */
+} oar_bce_opts;
+OAR_OPTS_INIT(oar_bce_opts);
+
+/* Binary cross entropy of sigmoid(logits), exact for logits of any size, and
+ * target, probabilities from 0 to 1, which are not checked. */
+OAR_API oar_tensor *oar_bce_with_logits(oar_tape *tape, oar_tensor *logits,
+                                        oar_tensor *target,
+                                        const oar_bce_opts *opts);
+
+typedef struct oar_kl_div_opts {
+    size_t size;
+    oar_loss_reduction reduction;
+    int log_target; /* target has logarithms too */
+} oar_kl_div_opts;
+OAR_OPTS_INIT(oar_kl_div_opts);
+
+/* target (log target - a), where a has logarithms of probabilities: from a to
+ * target. 0 where the target's probability is 0. The divergence of
+ * distributions [batch, ..] is its OAR_LOSS_BATCH_MEAN. */
+OAR_API oar_tensor *oar_kl_div(oar_tape *tape, oar_tensor *a,
+                               oar_tensor *target, const oar_kl_div_opts *opts);
 
 OAR_END_DECLS
 

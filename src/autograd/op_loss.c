@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* op_loss: cross entropy and the mean square. */
-#include <oarsong/ops.h>
-
-#include "autograd/record.h"
+/* op_loss: cross entropy, and what losses have in common. */
+#include "autograd/loss.h"
 #include "base/status.h"
 #include "tensor/desk.h"
 #include "tensor/nn_kernels.h"
 
-/* The gradient of a loss, one number of any float dtype. */
-static double grad_number(const oari_node *node)
+/* ---- what losses have in common ----------------------------------------- */
+
+double oari_grad_number(const oari_node *node)
 {
     double number;
     oari_array grad = oari_array_of(node->grad);
@@ -17,29 +16,58 @@ static double grad_number(const oari_node *node)
     return number;
 }
 
+oar_status oari_weight_misfit(const char *name, const oar_tensor *a,
+                              const oar_tensor *weight, const char *why)
+{
+    return oari_fail(OAR_E_SHAPE, "%s of %s with weights %s: %s", name,
+                     oari_shape_text(a->at.shape).text,
+                     oari_shape_text(weight->at.shape).text, why);
+}
+
+oar_status oari_check_weight(const char *name, oar_tape *tape,
+                             const oar_tensor *a, oar_tensor *weight)
+{
+    if (weight == NULL)
+        return OAR_OK;
+    OARI_TRY(oari_check_inputs(name, tape, 1, &weight));
+    OARI_TRY(oari_check_same_dtype(name, a, weight));
+    if (!oari_wanted(tape, weight))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s of %s with weights %s that want a gradient: there is "
+                     "none by weights",
+                     name, oari_shape_text(a->at.shape).text,
+                     oari_shape_text(weight->at.shape).text);
+}
+
 /* ---- cross entropy ------------------------------------------------------ */
 
-enum { LOGITS, TARGET, LSE };
+enum { LOGITS, TARGET, LSE, WEIGHT };
 
-static oari_rule rule_of(const oari_extra *extra)
+static oari_rule rule_of(oari_desk *desk, const oari_extra *extra,
+                         const oar_tensor *weight)
 {
     return (oari_rule){ extra->loss.has_ignore, extra->loss.ignore,
-                        extra->loss.smoothing };
+                        extra->loss.smoothing, oari_desk_tensor(desk, weight) };
 }
 
 static oar_status cross_entropy_back(oari_node *node, int i,
                                      const oari_array *to, int add)
 {
-    oari_rule rule = rule_of(&node->extra);
-    double each = grad_number(node) / (double)node->extra.loss.counted;
+    int each = node->extra.loss.each;
+    double factor =
+        each ? 1 : oari_grad_number(node) / node->extra.loss.divisor;
     oari_array target = oari_array_of(node->saved[TARGET]);
     oari_array lse = oari_array_of(node->saved[LSE]);
     oari_desk desk = { .pool = &node->tape->pool };
+    oari_rule rule = rule_of(&desk, &node->extra, node->saved[WEIGHT]);
     const oari_array *logits = oari_desk_tensor(&desk, node->saved[LOGITS]);
+    const oari_array *grad = each ? oari_desk_tensor(&desk, node->grad) : NULL;
     const oari_array *y = oari_desk_out(&desk, to, add);
 
     if (desk.status == OAR_OK)
-        oari_cross_entropy_back(y, add, each, &lse, logits, &target, &rule);
+        oari_cross_entropy_back(y, add, factor, grad, &lse, logits, &target,
+                                &rule);
     return oari_desk_clear(&desk);
 }
 
@@ -93,23 +121,40 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
         return oari_fail(OAR_E_ARG,
                          "%s of logits %s with label_smoothing %g: from 0 to 1",
                          name, oari_shape_text(ls).text, o->label_smoothing);
+    if ((int)o->reduction < OAR_LOSS_MEAN || (int)o->reduction > OAR_LOSS_NONE)
+        return oari_fail(OAR_E_ARG,
+                         "%s of logits %s with reduction %d: mean, sum or none",
+                         name, oari_shape_text(ls).text, (int)o->reduction);
+    OARI_TRY(oari_check_weight(name, tape, logits, o->weight));
+    if (o->weight != NULL &&
+        !oari_shape_equal(o->weight->at.shape, OAR_SHAPE(ls.dim[1])))
+        return oari_weight_misfit(name, logits, o->weight,
+                                  "one for each class");
     return check_classes(logits, target, o);
 }
 
 /* The loss, not yet recorded; what backward needs goes to lse and extra. */
 static oar_status compute_loss(oari_pool *pool, const oar_tensor *out,
                                const oar_tensor *lse, const oar_tensor *logits,
-                               const oar_tensor *target, oari_extra *extra)
+                               const oar_tensor *target,
+                               const oar_cross_entropy_opts *o,
+                               oari_extra *extra)
 {
-    oari_rule rule = rule_of(extra);
     oari_array to = oari_array_of(out), l = oari_array_of(lse);
     oari_array t = oari_array_of(target);
     oari_desk desk = { .pool = pool };
+    oari_rule rule = rule_of(&desk, extra, o->weight);
     const oari_array *x = oari_desk_tensor(&desk, logits);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
+    const oari_array *y =
+        extra->loss.each ? oari_desk_out(&desk, &to, 0) : NULL;
+    oari_entropy sum;
 
-    if (desk.status == OAR_OK)
-        extra->loss.counted = oari_cross_entropy(y, &l, x, &t, &rule);
+    if (desk.status == OAR_OK) {
+        sum = oari_cross_entropy(y, &l, x, &t, &rule);
+        extra->loss.divisor = o->reduction == OAR_LOSS_MEAN ? sum.weight : 1;
+        if (y == NULL) /* of no rows the mean is NaN */
+            oari_fill(&to, sum.loss / extra->loss.divisor);
+    }
     return oari_desk_clear(&desk);
 }
 
@@ -127,13 +172,15 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
         return NULL;
     extra = (oari_extra){ .loss = { .has_ignore = o.has_ignore,
                                     .ignore = o.ignore,
+                                    .each = o.reduction == OAR_LOSS_NONE,
                                     .smoothing = o.label_smoothing } };
     lse = oari_tensor_make(pool, oari_work_dtype(logits->dtype),
                            target->at.shape);
     if (lse != NULL)
-        out = oari_tensor_make(pool, logits->dtype, OAR_SCALAR);
+        out = oari_tensor_make(pool, logits->dtype,
+                               extra.loss.each ? target->at.shape : OAR_SCALAR);
     if (out != NULL &&
-        compute_loss(pool, out, lse, logits, target, &extra) != OAR_OK) {
+        compute_loss(pool, out, lse, logits, target, &o, &extra) != OAR_OK) {
         oari_tensor_drop(pool, out);
         out = NULL;
     }
@@ -141,7 +188,7 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
                     &(oari_recipe){ .op = &cross_entropy_op,
                                     .inputs = 1,
                                     .input = { logits },
-                                    .saved = { logits, target, lse },
+                                    .saved = { logits, target, lse, o.weight },
                                     .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
@@ -151,68 +198,4 @@ oar_tensor *oar_cross_entropy(oar_tape *tape, oar_tensor *logits,
                               oar_tensor *target)
 {
     return oar_cross_entropy_with(tape, logits, target, NULL);
-}
-
-/* ---- mean square -------------------------------------------------------- */
-
-static oar_status mse_back(oari_node *node, int i, const oari_array *to,
-                           int add)
-{
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *a = oari_desk_tensor(&desk, node->saved[0]);
-    const oari_array *b = oari_desk_tensor(&desk, node->saved[1]);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-    double count = (double)node->saved[0]->count;
-    double factor = 2 * grad_number(node) / count;
-
-    if (desk.status == OAR_OK)
-        oari_difference(y, add, i == 0 ? factor : -factor, a, b);
-    return oari_desk_clear(&desk);
-}
-
-static const oari_op mse_op = { .name = "mse", .backward = mse_back };
-
-static oar_status check_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    OARI_TRY(oari_check_inputs("mse", tape, 2, (oar_tensor *[]){ a, b }));
-    OARI_TRY(oari_check_same_dtype("mse", a, b));
-    OARI_TRY(oari_check_float("mse", a));
-    if (oari_shape_equal(a->at.shape, b->at.shape))
-        return OAR_OK;
-    return oari_fail(OAR_E_SHAPE, "mse of %s and %s: the shapes differ",
-                     oari_shape_text(a->at.shape).text,
-                     oari_shape_text(b->at.shape).text);
-}
-
-static oar_status compute_mse(oari_pool *pool, const oar_tensor *out,
-                              const oar_tensor *a, const oar_tensor *b)
-{
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *x = oari_desk_tensor(&desk, a);
-    const oari_array *z = oari_desk_tensor(&desk, b);
-
-    if (desk.status == OAR_OK)
-        oari_fill(&to, oari_square_distance(x, z) / (double)a->count);
-    return oari_desk_clear(&desk);
-}
-
-oar_tensor *oar_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b)
-{
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
-
-    if (check_mse(tape, a, b) != OAR_OK)
-        return NULL;
-    out = oari_tensor_make(pool, a->dtype, OAR_SCALAR);
-    if (out == NULL)
-        return NULL;
-    if (compute_mse(pool, out, a, b) != OAR_OK) {
-        oari_tensor_drop(pool, out);
-        return NULL;
-    }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){
-            .op = &mse_op, .inputs = 2, .input = { a, b }, .saved = { a, b } });
 }

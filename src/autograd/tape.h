@@ -68,10 +68,17 @@ typedef union oari_extra {
         uint64_t seed;
     } dropout;
     struct {
-        int64_t ignore, counted; /* rows that count */
+        int64_t ignore;
         int has_ignore;
+        int each; /* the losses of the rows stay apart */
         double smoothing;
+        double divisor; /* of their sum */
     } loss;
+    struct {
+        int kind, each; /* an oari_pair_kind; the losses stay apart */
+        double edge;
+        double divisor; /* of their sum */
+    } pairs;
     struct {
         int fixed;                                /* by running statistics */
         const struct oar_batch_norm_merge *merge; /* or NULL */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* loss: cross entropy, square distance, and dropout. A cross entropy keeps one
- * number per row; its gradient is the softmax less the target, made from it in
- * one pass. */
+/* loss: cross entropy and dropout. A cross entropy keeps one number per row;
+ * its gradient is the softmax less the target, made from it in one pass. */
 #include "base/rng.h"
 #include "tensor/dispatch.h"
 #include "tensor/fused.h"
@@ -31,43 +30,74 @@ static int64_t target_at(const oari_array *target, int64_t row,
         total += (double)OARI_SUM(block_, m_);        \
     }
 
-OARI_WIDE int64_t oari_cross_entropy(const oari_array *to,
-                                     const oari_array *lse,
-                                     const oari_array *logits,
-                                     const oari_array *target,
-                                     const oari_rule *rule)
+/* What a row's loss takes of its classes: `target` of the target, and of class
+ * k smooth times its weight; `whole` in all. */
+typedef struct shares {
+    double target, smooth, whole;
+} shares;
+
+/* total: the sum of all classes' weights. */
+static shares shares_of(const oari_rule *rule, double weight, double total,
+                        int64_t classes)
+{
+    shares s = { .target = (1 - rule->smoothing) * weight,
+                 .smooth = rule->smoothing / (double)classes };
+
+    s.whole = rule->weight != NULL ? s.target + s.smooth * total : 1;
+    return s;
+}
+
+OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
+                                          const oari_array *lse,
+                                          const oari_array *logits,
+                                          const oari_array *target,
+                                          const oari_rule *rule)
 {
     oari_rows r = oari_rows_of(logits->at.shape);
-    int64_t counted = 0;
-    double loss = 0;
+    oari_entropy sum = { 0, 0 };
 
-    OARI_BY_FLOAT(to->dtype, {
+    OARI_BY_FLOAT(logits->dtype, {
         const T *x = oari_array_data(logits);
+        const T *w =
+            rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
+        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
         T *l = oari_array_data(lse);
-        T *mean = oari_array_data(to);
+        T *y = to != NULL ? oari_array_data(to) : NULL;
         for (int64_t i = 0; i < r.count; i++, x += r.width) {
             int64_t chosen = target_at(target, i, rule);
-            if (chosen < 0)
+            if (chosen < 0) {
+                if (y != NULL)
+                    y[i] = 0;
                 continue;
+            }
             const T most = OARI_MOST(x, r.width);
-            double total = 0;
+            const double weight = w != NULL ? (double)w[chosen] : 1;
+            const shares s = shares_of(rule, weight, total, r.width);
+            double sum_exp = 0;
             double whole;
-            SUM_EXP(x, r.width, most, total)
-            whole = log(total) + (double)most;
+            double loss;
+            SUM_EXP(x, r.width, most, sum_exp)
+            whole = log(sum_exp) + (double)most;
             l[i] = (T)whole;
-            loss += (1 - rule->smoothing) * (whole - (double)x[chosen]);
-            if (rule->smoothing > 0)
+            loss = s.target * (whole - (double)x[chosen]);
+            if (rule->smoothing > 0 && w != NULL)
+                loss += s.smooth *
+                        (whole * total - (double)OARI_DOT(w, x, r.width));
+            else if (rule->smoothing > 0)
                 loss += rule->smoothing *
                         (whole - (double)OARI_SUM(x, r.width) / r.width);
-            counted++;
+            sum.loss += loss;
+            sum.weight += weight;
+            if (y != NULL)
+                y[i] = (T)loss;
         }
-        *mean = (T)(loss / (double)counted); /* of no rows: NaN */
     })
-    return counted;
+    return sum;
 }
 
 OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
-                                       double each, const oari_array *lse,
+                                       double each, const oari_array *grad,
+                                       const oari_array *lse,
                                        const oari_array *logits,
                                        const oari_array *target,
                                        const oari_rule *rule)
@@ -77,8 +107,11 @@ OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
     OARI_BY_FLOAT(to->dtype, {
         const T *x = oari_array_data(logits);
         const T *l = oari_array_data(lse);
+        const T *g = grad != NULL ? oari_array_data(grad) : NULL;
+        const T *w =
+            rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
+        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
         T *y = oari_array_data(to);
-        const T share = (T)(each * rule->smoothing / (double)r.width);
         for (int64_t i = 0; i < r.count; i++, x += r.width, y += r.width) {
             int64_t chosen = target_at(target, i, rule);
             if (chosen < 0) {
@@ -86,45 +119,16 @@ OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
                     y[k] = 0;
                 continue;
             }
+            const double row = g != NULL ? each * (double)g[i] : each;
+            const double weight = w != NULL ? (double)w[chosen] : 1;
+            const shares s = shares_of(rule, weight, total, r.width);
+            const T whole = (T)(row * s.whole);
+            const T smooth = (T)(row * s.smooth);
             for (int64_t k = 0; k < r.width; k++)
-                y[k] = OARI_EXP(x[k] - l[i]) * (T)each - share +
-                       (add ? y[k] : (T)0);
-            y[chosen] -= (T)(each * (1 - rule->smoothing));
+                y[k] = OARI_EXP(x[k] - l[i]) * whole -
+                       smooth * (w != NULL ? w[k] : (T)1) + (add ? y[k] : (T)0);
+            y[chosen] -= (T)(row * s.target);
         }
-    })
-}
-
-OARI_WIDE double oari_square_distance(const oari_array *a, const oari_array *b)
-{
-    int64_t count = oari_shape_count(a->at.shape);
-    double sum = 0;
-
-    OARI_BY_FLOAT(a->dtype, {
-        const T *x = oari_array_data(a);
-        const T *z = oari_array_data(b);
-        for (int64_t i = 0; i < count; i += BLOCK) {
-            T d[BLOCK];
-            int64_t n = count - i < BLOCK ? count - i : BLOCK;
-            for (int64_t k = 0; k < n; k++)
-                d[k] = x[i + k] - z[i + k];
-            sum += (double)OARI_DOT(d, d, n);
-        }
-    })
-    return sum;
-}
-
-OARI_WIDE void oari_difference(const oari_array *to, int add, double factor,
-                               const oari_array *a, const oari_array *b)
-{
-    int64_t count = oari_shape_count(to->at.shape);
-
-    OARI_BY_FLOAT(to->dtype, {
-        const T *x = oari_array_data(a);
-        const T *z = oari_array_data(b);
-        const T f = (T)factor;
-        T *y = oari_array_data(to);
-        for (int64_t i = 0; i < count; i++)
-            y[i] = f * (x[i] - z[i]) + (add ? y[i] : (T)0);
     })
 }
 

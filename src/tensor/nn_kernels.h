@@ -30,27 +30,60 @@ typedef struct oari_rule {
     int has_ignore;
     int64_t ignore;
     double smoothing;
+    const oari_array *weight; /* [classes]; NULL: all are 1 */
 } oari_rule;
 
-/* to, one element, = mean of -log softmax(logits)[target], and the logarithm
- * of each row's sum of exponentials in lse [rows]. logits is [rows, classes],
- * target [rows] i64 with any stride, in range or ignored. Returns how many
- * rows counted. */
-int64_t oari_cross_entropy(const oari_array *to, const oari_array *lse,
-                           const oari_array *logits, const oari_array *target,
-                           const oari_rule *rule);
-void oari_cross_entropy_back(const oari_array *to, int add, double each,
-                             const oari_array *lse, const oari_array *logits,
-                             const oari_array *target, const oari_rule *rule);
+/* The sum of the rows' losses, and of the weights of their targets. Rows that
+ * are ignored have neither. */
+typedef struct oari_entropy {
+    double loss, weight;
+} oari_entropy;
 
-/* The sum of (a - b) squared; to (+)= factor (a - b). */
-double oari_square_distance(const oari_array *a, const oari_array *b);
-void oari_difference(const oari_array *to, int add, double factor,
-                     const oari_array *a, const oari_array *b);
+/* The loss of a row is -log softmax(logits)[target], weighted and smoothed. It
+ * goes to `to` [rows] unless that is NULL; the logarithm of the row's sum of
+ * exponentials to lse [rows]. logits is [rows, classes], target [rows] i64 with
+ * any stride, in range or ignored. */
+oari_entropy oari_cross_entropy(const oari_array *to, const oari_array *lse,
+                                const oari_array *logits,
+                                const oari_array *target,
+                                const oari_rule *rule);
+/* The gradient of a row's loss is `each`, times grad [rows] unless NULL. */
+void oari_cross_entropy_back(const oari_array *to, int add, double each,
+                             const oari_array *grad, const oari_array *lse,
+                             const oari_array *logits, const oari_array *target,
+                             const oari_rule *rule);
 
 /* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
 void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
                   uint64_t seed);
+
+/* ---- pair_loss.c: numbers of a against those of b ----------------------- */
+
+typedef enum oari_pair_kind {
+    OARI_SQUARE,
+    OARI_ABSOLUTE,
+    OARI_HUBER,  /* a square up to edge, a line beyond */
+    OARI_SMOOTH, /* the same divided by edge, which may be 0 */
+    OARI_BCE,    /* binary cross entropy of logits a and probabilities b */
+    OARI_KL,     /* of logarithms a and probabilities b */
+    OARI_KL_LOG  /* of logarithms both */
+} oari_pair_kind;
+
+/* All have one shape. */
+typedef struct oari_pairs {
+    oari_pair_kind kind;
+    double edge;
+    const oari_array *a, *b;
+    const oari_array *weight, *positive; /* of BCE, of the loss and of what b
+                                            says is so; NULL: 1 */
+} oari_pairs;
+
+/* The loss of each pair goes to `to`; NULL: their sum is returned. */
+double oari_pair_loss(const oari_pairs *p, const oari_array *to);
+/* to (+)= factor times the slope of the loss by a, or by b (1), times grad,
+ * which may be NULL. */
+void oari_pair_loss_back(const oari_pairs *p, int by_b, const oari_array *to,
+                         int add, const oari_array *grad, double factor);
 
 /* ---- norm.c: over the last dim ------------------------------------------ */
 

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Losses with every reduction: against PyTorch, against differences of their
+ * values, in halves, of nothing, and mistakes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <oarsong/memory.h>
+
+#include "golden/golden.h"
+#include "unit/gradcheck.h"
+#include "unit/same.h"
+
+/* As in make_losses.py: [count], or [count, 1]. */
+static oar_tensor *weights(oar_tape *tape, oar_dtype dtype, int64_t count,
+                           int column)
+{
+    oar_shape shape = column ? OAR_SHAPE(count, 1) : OAR_SHAPE(count);
+    oar_tensor *made = oar_empty(tape, dtype, shape);
+    double number[256];
+
+    for (int64_t i = 0; i < count; i++)
+        number[i] = (double)(i % 5) * 0.375 + 0.25;
+    OK(oar_tensor_write(made, OAR_F64, number));
+    return made;
+}
+
+static oar_tensor *bce(oar_tape *tape, oar_tensor *const *in,
+                       oar_loss_reduction how)
+{
+    oar_bce_opts o = oar_bce_opts_init();
+    oar_shape s = oar_tensor_shape(in[0]);
+    oar_dtype dtype = oar_tensor_dtype(in[0]);
+
+    o.reduction = how;
+    o.weight = weights(tape, dtype, s.dim[0], 1);
+    o.positive_weight = weights(tape, dtype, s.dim[1], 0);
+    return oar_bce_with_logits(tape, in[0], in[1], &o);
+}
+
+enum { PLAIN = 0, WEIGHTED = 1, SMOOTH = 2 };
+
+static oar_tensor *entropy(oar_tape *tape, oar_tensor *const *in,
+                           oar_loss_reduction how, int with)
+{
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+
+    o.reduction = how;
+    if (with & WEIGHTED)
+        o.weight = weights(tape, oar_tensor_dtype(in[0]),
+                           oar_tensor_shape(in[0]).dim[1], 0);
+    if (with & SMOOTH) {
+        o.has_ignore = 1;
+        o.ignore = 2;
+        o.label_smoothing = 0.3;
+    }
+    return oar_cross_entropy_with(tape, in[0], in[1], &o);
+}
+
+/* Every loss, by the reduction. LOSS(name, expression) */
+#define REDUCE(kind) OAR_OPTS(kind, .reduction = how)
+#define LOSSES(LOSS)                                                         \
+    LOSS(mse, oar_mse_with(tape, in[0], in[1], REDUCE(oar_loss_opts)))       \
+    LOSS(l1, oar_l1_loss(tape, in[0], in[1], REDUCE(oar_loss_opts)))         \
+    LOSS(huber,                                                              \
+         oar_huber_loss(tape, in[0], in[1], 0.7, REDUCE(oar_loss_opts)))     \
+    LOSS(smooth,                                                             \
+         oar_smooth_l1_loss(tape, in[0], in[1], 0.4, REDUCE(oar_loss_opts))) \
+    LOSS(smooth_zero,                                                        \
+         oar_smooth_l1_loss(tape, in[0], in[1], 0, REDUCE(oar_loss_opts)))   \
+    LOSS(bce, oar_bce_with_logits(tape, in[0], in[1], REDUCE(oar_bce_opts))) \
+    LOSS(bce_weighted, bce(tape, in, how))                                   \
+    LOSS(kl, oar_kl_div(tape, in[0], in[1], REDUCE(oar_kl_div_opts)))        \
+    LOSS(kl_log, oar_kl_div(tape, in[0], in[1],                              \
+                            OAR_OPTS(oar_kl_div_opts, .reduction = how,      \
+                                     .log_target = 1)))
+#define ENTROPIES(LOSS)                                      \
+    LOSS(entropy, entropy(tape, in, how, PLAIN))             \
+    LOSS(entropy_weighted, entropy(tape, in, how, WEIGHTED)) \
+    LOSS(entropy_smooth, entropy(tape, in, how, SMOOTH))     \
+    LOSS(entropy_all, entropy(tape, in, how, WEIGHTED | SMOOTH))
+
+#define ONE(name, how_, expression)                                         \
+    static oar_tensor *name##_##how_(oar_tape *tape, oar_tensor *const *in) \
+    {                                                                       \
+        const oar_loss_reduction how = OAR_LOSS_##how_;                     \
+        return expression;                                                  \
+    }
+#define FUNCTIONS(name, expression) \
+    ONE(name, MEAN, expression)     \
+    ONE(name, SUM, expression)      \
+    ONE(name, NONE, expression)
+LOSSES(FUNCTIONS)
+ENTROPIES(FUNCTIONS)
+ONE(kl, BATCH_MEAN, oar_kl_div(tape, in[0], in[1], REDUCE(oar_kl_div_opts)))
+
+/* ---- against PyTorch ---------------------------------------------------- */
+
+#define CASES(name, expression)                                   \
+    { #name "_mean", name##_MEAN }, { #name "_sum", name##_SUM }, \
+        { #name "_none", name##_NONE },
+
+static const golden_case cases[] = { LOSSES(CASES) ENTROPIES(CASES){
+    "kl_batch", kl_BATCH_MEAN } };
+
+static void losses_agree_with_pytorch(void **state)
+{
+    golden_check_all(cases, sizeof cases / sizeof *cases, 0);
+}
+
+static void strided_views_give_the_same(void **state)
+{
+    golden_check_all(cases, sizeof cases / sizeof *cases, 1);
+}
+
+/* ---- against differences ------------------------------------------------ */
+
+/* Targets for entropies, probabilities for KL and BCE, from any leaf. */
+static oar_tensor *sure(oar_tape *tape, oar_tensor *a)
+{
+    return oar_sigmoid(tape, a);
+}
+
+#define CHECKED(name, how)                                                     \
+    static oar_tensor *check_##name##_##how(oar_tape *tape,                    \
+                                            oar_tensor *const *in)             \
+    {                                                                          \
+        return name##_##how(tape,                                              \
+                            (oar_tensor *[]){ in[0], sure(tape, in[1]) });     \
+    }                                                                          \
+    static oar_tensor *view_##name##_##how(oar_tape *tape,                     \
+                                           oar_tensor *const *in)              \
+    {                                                                          \
+        return name##_##how(                                                   \
+            tape,                                                              \
+            (oar_tensor *[]){ oar_transpose(tape, in[0], 0, 1),                \
+                              sure(tape, oar_transpose(tape, in[1], 0, 1)) }); \
+    }
+#define CHECKED_ALL(name, expression) \
+    CHECKED(name, MEAN)               \
+    CHECKED(name, SUM)                \
+    CHECKED(name, NONE)
+LOSSES(CHECKED_ALL)
+CHECKED(kl, BATCH_MEAN)
+
+#define CHECKS_OF(name, how)                                             \
+    { #name " " #how, check_##name##_##how, { S(3, 5), S(3, 5), END } }, \
+        { #name " " #how " long",                                        \
+          check_##name##_##how,                                          \
+          { S(2, 150), S(2, 150), END } },                               \
+        { #name " " #how " view",                                        \
+          view_##name##_##how,                                           \
+          { S(3, 7), S(3, 7), END } },
+#define CHECKS(name, expression) \
+    CHECKS_OF(name, MEAN) CHECKS_OF(name, SUM) CHECKS_OF(name, NONE)
+
+#define TARGETED(name, how)                                               \
+    static oar_tensor *check_##name##_##how(oar_tape *tape,               \
+                                            oar_tensor *const *in)        \
+    {                                                                     \
+        oar_tensor *logits = oar_transpose(tape, in[0], 0, 1);            \
+        return name##_##how(                                              \
+            tape,                                                         \
+            (oar_tensor *[]){ logits, gradcheck_targets(tape, logits) }); \
+    }
+#define TARGETED_ALL(name, expression) \
+    TARGETED(name, MEAN)               \
+    TARGETED(name, SUM)                \
+    TARGETED(name, NONE)
+ENTROPIES(TARGETED_ALL)
+
+#define TARGET_CHECKS_OF(name, how) \
+    { #name " " #how, check_##name##_##how, { S(19, 7), END } },
+#define TARGET_CHECKS(name, expression) \
+    TARGET_CHECKS_OF(name, MEAN)        \
+    TARGET_CHECKS_OF(name, SUM) TARGET_CHECKS_OF(name, NONE)
+
+static const gradcheck checks[] = { LOSSES(CHECKS) CHECKS_OF(kl, BATCH_MEAN)
+                                        ENTROPIES(TARGET_CHECKS) };
+
+enum { COUNT = sizeof checks / sizeof *checks };
+
+static void gradients_agree_with_differences(void **state)
+{
+    gradcheck_all(checks, COUNT, 1, -1);
+}
+
+static void gradients_of_two_passes_add_up(void **state)
+{
+    gradcheck_all(checks, COUNT, 2, -1);
+}
+
+static void each_input_has_its_gradient_alone(void **state)
+{
+    gradcheck_all(checks, COUNT, 1, 0);
+    gradcheck_all(checks, COUNT, 1, 1);
+}
+
+/* ---- halves ------------------------------------------------------------- */
+
+typedef struct outcome {
+    oar_tensor *out, *grad[2];
+} outcome;
+
+/* The result and the gradients of a case in this dtype, from numbers that all
+ * dtypes have. split: backward in two halves. */
+static outcome outcome_of(const golden_case *c, oar_dtype dtype, int split)
+{
+    oar_tensor *in[2] = { NULL, NULL }, *y;
+    oar_tape *tape;
+    outcome got;
+
+    OK(oar_tape_create(&tape));
+    for (int i = 0; i < 2; i++) {
+        oar_tensor *half = oar_uniform(NULL, OAR_BF16, OAR_SHAPE(7, 5),
+                                       3 + (uint64_t)i, 0.25, 0.75);
+
+        in[i] = oar_empty(NULL, dtype, OAR_SHAPE(7, 5));
+        OK(oar_tensor_copy(in[i], half));
+        OK(oar_tensor_require_grad(in[i], 1));
+        oar_tensor_release(half);
+    }
+    if (strncmp(c->name, "entropy", 7) == 0) {
+        oar_tensor_release(in[1]);
+        in[1] = gradcheck_targets(NULL, in[0]);
+    }
+    y = c->fn(tape, in);
+    if (y == NULL)
+        fail_msg("%s: %s", c->name, oar_last_error_text());
+    assert_int_equal(oar_tensor_dtype(y), dtype);
+    if (split) {
+        OK(oar_backward_inputs(tape, 1, &y, NULL));
+        OK(oar_backward_weights(tape));
+    } else {
+        OK(oar_backward_from(tape, 1, &y, NULL));
+    }
+    got.out = oar_tensor_retain(y);
+    for (int i = 0; i < 2; i++) {
+        got.grad[i] = oar_tensor_retain(oar_tensor_grad(in[i]));
+        oar_tensor_release(in[i]);
+    }
+    oar_tape_destroy(tape);
+    return got;
+}
+
+static void compare(const outcome *got, const outcome *want, double tolerance)
+{
+    assert_same(got->out, want->out, tolerance);
+    for (int i = 0; i < 2; i++)
+        if (want->grad[i] != NULL)
+            assert_same(got->grad[i], want->grad[i], 3 * tolerance);
+}
+
+static void halves_are_computed_in_f32_and_rounded(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            outcome want = outcome_of(&cases[i], OAR_F32, 0);
+            outcome got = outcome_of(&cases[i], bf16 ? OAR_BF16 : OAR_F16, 0);
+
+            compare(&got, &want, bf16 ? 0x1p-8 : 0x1p-11);
+        }
+}
+
+static void backward_in_two_halves_leaves_the_same_bits(void **state)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome want = outcome_of(&cases[i], OAR_F32, 0);
+        outcome got = outcome_of(&cases[i], OAR_F32, 1);
+
+        compare(&got, &want, 0);
+    }
+}
+
+/* ---- corners ------------------------------------------------------------ */
+
+static double item(oar_tensor *loss)
+{
+    double value;
+
+    if (loss == NULL)
+        fail_msg("%s", oar_last_error_text());
+    OK(oar_tensor_item(loss, &value));
+    oar_tensor_release(loss);
+    return value;
+}
+
+static void losses_of_nothing_are_nan_or_zero_or_nothing(void **state)
+{
+    oar_tensor *a = oar_zeros(NULL, OAR_F32, OAR_SHAPE(0, 5));
+    oar_tensor *none;
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_tensor_require_grad(a, 1));
+    assert_true(isnan(item(oar_l1_loss(NULL, a, a, NULL))));
+    assert_true(item(oar_huber_loss(
+                    NULL, a, a, 1,
+                    OAR_OPTS(oar_loss_opts, .reduction = OAR_LOSS_SUM))) == 0);
+    none = oar_bce_with_logits(
+        tape, a, a, OAR_OPTS(oar_bce_opts, .reduction = OAR_LOSS_NONE));
+    assert_int_equal(oar_tensor_count(none), 0);
+    OK(oar_backward_from(tape, 1, &none, NULL));
+    assert_non_null(oar_tensor_grad(a));
+    oar_tensor_release(a);
+    oar_tape_destroy(tape);
+}
+
+static void large_logits_and_sure_targets_give_finite_losses(void **state)
+{
+    const float logit[] = { 200, -200, 200, -200 };
+    const float probability[] = { 1, 0, 0, 1 }, none[] = { 0, 1, 0, 0 };
+    const float log_none[] = { -INFINITY, 0, -INFINITY, -INFINITY };
+    oar_shape shape = OAR_SHAPE(4);
+    oar_tensor *x = oar_from_data(NULL, OAR_F32, shape, logit);
+    oar_tensor *p = oar_from_data(NULL, OAR_F32, shape, probability);
+    oar_tensor *q = oar_from_data(NULL, OAR_F32, shape, none);
+    oar_tensor *l = oar_from_data(NULL, OAR_F32, shape, log_none);
+
+    assert_true(item(oar_bce_with_logits(NULL, x, p, NULL)) == 100);
+    assert_true(item(oar_kl_div(NULL, x, q, NULL)) == 50);
+    assert_true(item(oar_kl_div(NULL, x, l,
+                                OAR_OPTS(oar_kl_div_opts, .log_target = 1))) ==
+                50);
+    oar_tensor_release(x);
+    oar_tensor_release(p);
+    oar_tensor_release(q);
+    oar_tensor_release(l);
+}
+
+static void a_small_beta_is_nearly_none(void **state)
+{
+    oar_tensor *a = normal(OAR_SHAPE(7), 1), *b = normal(OAR_SHAPE(7), 2);
+
+    assert_true(item(oar_smooth_l1_loss(NULL, a, b, 1e-42, NULL)) ==
+                item(oar_l1_loss(NULL, a, b, NULL)));
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+}
+
+static void ignored_rows_have_no_loss_and_no_weight(void **state)
+{
+    oar_tensor *x = normal(OAR_SHAPE(3, 5), 1);
+    oar_tensor *t = oar_full(NULL, OAR_I64, OAR_SHAPE(3), 2);
+    oar_tensor *in[] = { x, t };
+
+    assert_true(isnan(item(entropy(NULL, in, OAR_LOSS_MEAN, SMOOTH))));
+    assert_true(item(entropy(NULL, in, OAR_LOSS_SUM, SMOOTH)) == 0);
+    assert_same(entropy(NULL, in, OAR_LOSS_NONE, SMOOTH),
+                oar_zeros(NULL, OAR_F32, OAR_SHAPE(3)), 0);
+    oar_tensor_release(x);
+    oar_tensor_release(t);
+}
+
+/* ---- mistakes ----------------------------------------------------------- */
+
+static void assert_refused(oar_tensor *result, oar_status status,
+                           const char *part)
+{
+    assert_null(result);
+    assert_says(oar_last_error()->status, status, part);
+}
+
+static void wrong_inputs_are_refused_with_a_sentence(void **state)
+{
+    oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *b = normal(OAR_SHAPE(5), 2);
+    oar_tensor *d = oar_zeros(NULL, OAR_F64, OAR_SHAPE(3, 5));
+    oar_tensor *i = oar_zeros(NULL, OAR_I64, OAR_SHAPE(3, 5));
+    oar_tensor *one = normal(OAR_SCALAR, 1);
+    oar_loss_opts odd = oar_loss_opts_init(), batch = odd;
+
+    odd.reduction = (oar_loss_reduction)4;
+    batch.reduction = OAR_LOSS_BATCH_MEAN;
+    assert_refused(oar_l1_loss(NULL, a, b, NULL), OAR_E_SHAPE, "[3, 5]");
+    assert_refused(oar_l1_loss(NULL, a, d, NULL), OAR_E_DTYPE, "f64");
+    assert_refused(oar_kl_div(NULL, i, i, NULL), OAR_E_DTYPE, "i64");
+    assert_refused(oar_mse_with(NULL, a, a, &odd), OAR_E_ARG, "reduction 4");
+    assert_refused(oar_mse_with(NULL, one, one, &batch), OAR_E_ARG,
+                   "reduction 3");
+    assert_refused(oar_huber_loss(NULL, a, a, 0, NULL), OAR_E_ARG, "delta 0");
+    assert_refused(oar_smooth_l1_loss(NULL, a, a, -1, NULL), OAR_E_ARG,
+                   "beta -1");
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(d);
+    oar_tensor_release(i);
+    oar_tensor_release(one);
+}
+
+static void wrong_weights_are_refused_with_a_sentence(void **state)
+{
+    oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *b = normal(OAR_SHAPE(4), 2);
+    oar_tensor *t = oar_zeros(NULL, OAR_I64, OAR_SHAPE(3));
+    oar_tensor *d = oar_zeros(NULL, OAR_F64, OAR_SHAPE(5));
+    oar_cross_entropy_opts o = oar_cross_entropy_opts_init();
+    oar_bce_opts w = oar_bce_opts_init();
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    o.weight = w.weight = b;
+    assert_refused(oar_cross_entropy_with(NULL, a, t, &o), OAR_E_SHAPE, "[4]");
+    assert_refused(oar_bce_with_logits(NULL, a, a, &w), OAR_E_SHAPE, "[4]");
+    o.weight = w.weight = d;
+    assert_refused(oar_cross_entropy_with(NULL, a, t, &o), OAR_E_DTYPE, "f64");
+    assert_refused(oar_bce_with_logits(NULL, a, a, &w), OAR_E_DTYPE, "f64");
+    o.weight = NULL;
+    o.reduction = OAR_LOSS_BATCH_MEAN;
+    assert_refused(oar_cross_entropy_with(NULL, a, t, &o), OAR_E_ARG,
+                   "mean, sum or none");
+    w.weight = NULL;
+    w.positive_weight = a;
+    OK(oar_tensor_require_grad(a, 1));
+    assert_refused(oar_bce_with_logits(tape, a, a, &w), OAR_E_ARG,
+                   "none by weights");
+    oar_tape_destroy(tape);
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+    oar_tensor_release(t);
+    oar_tensor_release(d);
+}
+
+static int open_golden(void **state)
+{
+    return golden_load("losses");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(losses_agree_with_pytorch),
+        cmocka_unit_test(strided_views_give_the_same),
+        cmocka_unit_test(gradients_agree_with_differences),
+        cmocka_unit_test(gradients_of_two_passes_add_up),
+        cmocka_unit_test(each_input_has_its_gradient_alone),
+        cmocka_unit_test(halves_are_computed_in_f32_and_rounded),
+        cmocka_unit_test(backward_in_two_halves_leaves_the_same_bits),
+        cmocka_unit_test(losses_of_nothing_are_nan_or_zero_or_nothing),
+        cmocka_unit_test(large_logits_and_sure_targets_give_finite_losses),
+        cmocka_unit_test(a_small_beta_is_nearly_none),
+        cmocka_unit_test(ignored_rows_have_no_loss_and_no_weight),
+        cmocka_unit_test(wrong_inputs_are_refused_with_a_sentence),
+        cmocka_unit_test(wrong_weights_are_refused_with_a_sentence),
+    };
+
+    return cmocka_run_group_tests(tests, open_golden, golden_close);
+}
