@@ -144,9 +144,10 @@ void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
 /* Rows of table [count, width] at index [..], row-major i64, in range. */
 void oari_pick_rows(const oari_array *to, const oari_array *table,
                     const oari_array *index);
-/* to [count, width]: zeroed first unless add; then row by row. */
+/* to [count, width]: zeroed first unless add; then row by row, but none to row
+ * `skip`. */
 void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
-                   const oari_array *index);
+                   const oari_array *index, int64_t skip);
 
 /* ---- rotary.c ----------------------------------------------------------- */
 
