@@ -15,7 +15,7 @@
 
 enum {
     FEW_ROWS = 16,  /* of queries in a block while a head is small: with */
-    MANY_ROWS = 64, /* causality the fewer, the less is done in vain. Not
+    MANY_ROWS = 64, /* causality fewer compute less that is not seen. Not
                        more: mask_scores has a bit for each */
     SMALL = 8192,   /* numbers in k or v */
     DRAWN = 256     /* random numbers at once */
