@@ -44,6 +44,21 @@ OAR_API oar_status oar_embedding_create(int64_t count, int64_t width,
                                         uint64_t seed, double deviation,
                                         oar_dtype dtype, oar_module **module);
 
+typedef struct oar_embedding_layer_opts {
+    size_t size;
+    double deviation; /* 0 means 1 */
+    oar_dtype dtype;
+    int has_padding;
+    int64_t padding; /* this row is zero and gets no gradient (has_padding);
+                        negative: from the end */
+} oar_embedding_layer_opts;
+OAR_OPTS_INIT(oar_embedding_layer_opts);
+
+/* The same with options. A padding that is no row is OAR_E_ARG. */
+OAR_API oar_status oar_embedding_create_with(
+    int64_t count, int64_t width, uint64_t seed,
+    const oar_embedding_layer_opts *opts, oar_module **module);
+
 /* "weight" ones and "bias" zeros [width]; rms has no bias. eps 0 means 1e-5. */
 OAR_API oar_status oar_layer_norm_create(int64_t width, double eps,
                                          oar_dtype dtype, oar_module **module);
@@ -120,11 +135,14 @@ typedef struct oar_attention_layer_opts {
     int no_bias;
     double rotary_base; /* 0: no rotation */
     oar_dtype dtype;
+    int kv_heads;   /* heads of k and of v, which divide the heads; 0: all */
+    double dropout; /* of the probabilities, only while training */
+    uint64_t dropout_seed; /* for it; every forward takes the next */
 } oar_attention_layer_opts;
 OAR_OPTS_INIT(oar_attention_layer_opts);
 
-/* Self-attention on [n, t, width]: children "qkv" (linear, 3 width) and "out".
- */
+/* Self-attention on [n, t, width]: children "qkv" (linear, to 3 width, or less
+ * with fewer kv_heads: first q, then k, then v) and "out". */
 OAR_API oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                                         const oar_attention_layer_opts *opts,
                                         oar_module **module);

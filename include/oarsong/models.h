@@ -22,6 +22,8 @@ typedef struct oar_gpt_opts {
     uint64_t seed;
     oar_dtype dtype;
     int recompute; /* recompute each block in backward */
+    int kv_heads;  /* of k and of v, which divide the heads; 0: all */
+    double attention_dropout; /* of the attention's probabilities */
 } oar_gpt_opts;
 OAR_OPTS_INIT(oar_gpt_opts);
 

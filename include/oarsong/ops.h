@@ -242,6 +242,19 @@ OAR_API oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
 OAR_API oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table,
                                   oar_tensor *index);
 
+typedef struct oar_embedding_opts {
+    size_t size;
+    int has_padding;
+    int64_t padding; /* this row gets no gradient from the places that have it
+                        (has_padding); negative: from the end */
+} oar_embedding_opts;
+OAR_OPTS_INIT(oar_embedding_opts);
+
+/* The same with options. A padding that is no row is OAR_E_ARG. */
+OAR_API oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
+                                       oar_tensor *index,
+                                       const oar_embedding_opts *opts);
+
 /* ---- products --------------------------------------------------------------
  */
 
@@ -284,15 +297,22 @@ OAR_API oar_tensor *oar_avg_pool2d(oar_tape *tape, oar_tensor *x, int height,
 
 typedef struct oar_attention_opts {
     size_t size;
-    int causal;   /* position i sees positions up to i only (aligned at the
-                     start, as PyTorch does) */
-    double scale; /* 0: 1/sqrt(width of a head) */
+    int causal;       /* position i sees positions up to i only (aligned at the
+                         start, as PyTorch does) */
+    double scale;     /* 0: 1/sqrt(width of a head) */
+    oar_tensor *mask; /* NULL: none. Broadcasts to [.., t, s]. Bool: a key is
+                         seen where it is set. Of q's dtype: added to the scaled
+                         scores, with a gradient if it wants one */
+    double dropout;   /* of the probabilities, from 0 to 1, as oar_dropout */
+    uint64_t seed;    /* for it */
 } oar_attention_opts;
 OAR_OPTS_INIT(oar_attention_opts);
 
-/* softmax(q k^T scale) v for q [.., t, d], k [.., s, d], v [.., s, e], with the
- * same leading dims: result [.., t, e]. Never holds a t x s matrix for more
- * than one head at once. */
+/* softmax(q k^T scale + mask) v for q [.., t, d], k [.., s, d], v [.., s, e]:
+ * result [.., t, e]. The leading dims are the same, but the last of them, the
+ * heads, may be fewer in k and v, if their number divides q's: each of theirs
+ * then serves as many of q's, side by side. A row that sees no key at all gives
+ * zeros. Never holds a t x s matrix for more than one head at once. */
 OAR_API oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
                                   oar_tensor *v,
                                   const oar_attention_opts *opts);

@@ -16,7 +16,7 @@ static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
     const oari_array *y = oari_desk_out(&desk, to, add);
 
     if (desk.status == OAR_OK)
-        oari_add_rows(y, add, g, &index);
+        oari_add_rows(y, add, g, &index, node->extra.padding);
     return oari_desk_clear(&desk);
 }
 
@@ -37,6 +37,23 @@ static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
                          oari_shape_text(table->at.shape).text,
                          oari_shape_text(index->at.shape).text,
                          OAR_MAX_DIMS - 1);
+    return OAR_OK;
+}
+
+/* Sets *padding to the row that gets no gradient, if there is one. */
+static oar_status read_padding(const oar_embedding_opts *opts,
+                               const oar_tensor *table, int64_t *padding)
+{
+    int64_t count = table->at.shape.dim[0];
+    oar_embedding_opts o;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (o.has_padding && (o.padding < -count || o.padding >= count))
+        return oari_fail(
+            OAR_E_ARG, "embedding of table %s with padding %lld: no such row",
+            oari_shape_text(table->at.shape).text, (long long)o.padding);
+    if (o.has_padding)
+        *padding = o.padding < 0 ? o.padding + count : o.padding;
     return OAR_OK;
 }
 
@@ -92,14 +109,18 @@ static oar_tensor *compute(oari_pool *pool, oar_tensor *table,
     return out;
 }
 
-oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table, oar_tensor *index)
+oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
+                               oar_tensor *index,
+                               const oar_embedding_opts *opts)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *rows, *out = NULL;
+    int64_t padding = -1; /* none */
 
     if (oari_check_inputs("embedding", tape, 2,
                           (oar_tensor *[]){ table, index }) != OAR_OK ||
-        check_shapes(table, index) != OAR_OK)
+        check_shapes(table, index) != OAR_OK ||
+        read_padding(opts, table, &padding) != OAR_OK)
         return NULL;
     rows = row_major(pool, index);
     if (rows == NULL)
@@ -110,7 +131,13 @@ oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table, oar_tensor *index)
                     &(oari_recipe){ .op = &embedding_op,
                                     .inputs = 1,
                                     .input = { table },
-                                    .saved = { rows } });
+                                    .saved = { rows },
+                                    .extra = { .padding = padding } });
     oari_tensor_drop(pool, rows);
     return out;
+}
+
+oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table, oar_tensor *index)
+{
+    return oar_embedding_with(tape, table, index, NULL);
 }

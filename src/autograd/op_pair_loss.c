@@ -46,7 +46,7 @@ static oar_status compute(oari_pool *pool, const oar_tensor *out,
     double sum;
 
     if (desk.status == OAR_OK) {
-        sum = oari_pair_loss(&p, extra->pairs.factor, each);
+        sum = oari_pair_loss(&p, each);
         if (each == NULL)
             oari_fill(&to, sum / extra->pairs.divisor);
     }
@@ -58,7 +58,7 @@ static oar_status pair_loss_back(oari_node *node, int i, const oari_array *to,
 {
     const oari_extra *extra = &node->extra;
     int each = extra->pairs.each;
-    double factor = extra->pairs.factor / extra->pairs.divisor;
+    double factor = 1 / extra->pairs.divisor;
     oari_desk desk = { .pool = &node->tape->pool };
     oari_pairs p = pairs_of(&desk, node->saved, extra);
     const oari_array *grad = each ? oari_desk_tensor(&desk, node->grad) : NULL;
@@ -173,8 +173,7 @@ oar_tensor *oar_mse_with(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          const oar_loss_opts *opts)
 {
     return distance(tape, &mse_op, a, b,
-                    (oari_extra){ .pairs = { OARI_SQUARE, .factor = 1 } },
-                    opts);
+                    (oari_extra){ .pairs = { .kind = OARI_SQUARE } }, opts);
 }
 
 oar_tensor *oar_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b)
@@ -186,8 +185,7 @@ oar_tensor *oar_l1_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                         const oar_loss_opts *opts)
 {
     return distance(tape, &l1_op, a, b,
-                    (oari_extra){ .pairs = { OARI_ABSOLUTE, .factor = 1 } },
-                    opts);
+                    (oari_extra){ .pairs = { .kind = OARI_ABSOLUTE } }, opts);
 }
 
 oar_tensor *oar_huber_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
@@ -199,25 +197,20 @@ oar_tensor *oar_huber_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
     }
     return distance(
         tape, &huber_op, a, b,
-        (oari_extra){ .pairs = { OARI_HUBER, .edge = delta, .factor = 1 } },
-        opts);
+        (oari_extra){ .pairs = { .kind = OARI_HUBER, .edge = delta } }, opts);
 }
 
-/* Huber's, divided by where its square ends. */
 oar_tensor *oar_smooth_l1_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                                double beta, const oar_loss_opts *opts)
 {
-    oari_extra extra = { .pairs = { OARI_ABSOLUTE, .factor = 1 } };
-
     if (!(beta >= 0)) {
         oari_fail(OAR_E_ARG, "smooth_l1_loss with beta %g: it is not negative",
                   beta);
         return NULL;
     }
-    if (beta > 0)
-        extra = (oari_extra){ .pairs = { OARI_HUBER, .edge = beta,
-                                         .factor = 1 / beta } };
-    return distance(tape, &smooth_op, a, b, extra, opts);
+    return distance(
+        tape, &smooth_op, a, b,
+        (oari_extra){ .pairs = { .kind = OARI_SMOOTH, .edge = beta } }, opts);
 }
 
 oar_tensor *oar_bce_with_logits(oar_tape *tape, oar_tensor *logits,
@@ -230,7 +223,7 @@ oar_tensor *oar_bce_with_logits(oar_tape *tape, oar_tensor *logits,
     return pair_loss(
         tape, &bce_op,
         (oar_tensor *[]){ logits, target, o.weight, o.positive_weight },
-        o.reduction, (oari_extra){ .pairs = { OARI_BCE, .factor = 1 } });
+        o.reduction, (oari_extra){ .pairs = { .kind = OARI_BCE } });
 }
 
 oar_tensor *oar_kl_div(oar_tape *tape, oar_tensor *a, oar_tensor *target,
@@ -244,5 +237,5 @@ oar_tensor *oar_kl_div(oar_tape *tape, oar_tensor *a, oar_tensor *target,
         return NULL;
     kind = o.log_target ? OARI_KL_LOG : OARI_KL;
     return pair_loss(tape, &kl_op, in, o.reduction,
-                     (oari_extra){ .pairs = { kind, .factor = 1 } });
+                     (oari_extra){ .pairs = { .kind = kind } });
 }

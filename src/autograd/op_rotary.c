@@ -8,17 +8,16 @@
 #include "tensor/desk.h"
 #include "tensor/nn_kernels.h"
 
-/* An array as [.., t, heads, d]: either x [.., t, d] with one head, or packed
- * [n, t, 3 width] with three parts of so many heads. Row-major. */
+/* An array [.., t, heads d] as [.., t, heads, d]. Row-major. */
 static oari_array with_heads(oari_array a, int64_t heads)
 {
     oar_shape s = a.at.shape;
-    int64_t offset = a.at.offset, all = heads > 0 ? 3 * heads : 1;
-    int64_t width = s.dim[s.ndim - 1] / all, t = s.dim[s.ndim - 2], outer = 1;
+    int64_t offset = a.at.offset;
+    int64_t width = s.dim[s.ndim - 1] / heads, t = s.dim[s.ndim - 2], outer = 1;
 
     for (int i = 0; i < s.ndim - 2; i++)
         outer *= s.dim[i];
-    a.at = oari_layout_rows(OAR_SHAPE(outer, t, all, width));
+    a.at = oari_layout_rows(OAR_SHAPE(outer, t, heads, width));
     a.at.offset = offset;
     return a;
 }
@@ -33,7 +32,7 @@ static void turn(const oari_array *to, int add, const oari_array *from,
                              OAR_SHAPE(x.at.shape.dim[1], x.at.shape.dim[3])) };
 
     oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
-    oari_rotary(&y, add, &x, &angle, heads > 0 ? 2 * heads : 1, back);
+    oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
 }
 
 static oar_status run(oari_pool *pool, const oari_array *to, int add,
@@ -107,14 +106,21 @@ oar_tensor *oar_rotary(oar_tape *tape, oar_tensor *x, int64_t first,
     if (check(tape, x, 1, base) != OAR_OK)
         return NULL;
     return rotate(tape, x,
-                  (oari_extra){ .rotary = { .base = base, .first = first } });
+                  (oari_extra){ .rotary = { .base = base,
+                                            .first = first,
+                                            .heads = 1,
+                                            .turned = 1 } });
 }
 
 oar_tensor *oari_packed_rotary(oar_tape *tape, oar_tensor *qkv, int heads,
-                               double base)
+                               int kv_heads, double base)
 {
-    if (check(tape, qkv, 3 * heads, base) != OAR_OK)
+    int all = heads + 2 * kv_heads;
+
+    if (check(tape, qkv, all, base) != OAR_OK)
         return NULL;
     return rotate(tape, qkv,
-                  (oari_extra){ .rotary = { .base = base, .heads = heads } });
+                  (oari_extra){ .rotary = { .base = base,
+                                            .heads = all,
+                                            .turned = heads + kv_heads } });
 }

@@ -12,7 +12,7 @@
 
 #include "tensor/pool.h"
 
-enum { OARI_MAX_INPUTS = 3, OARI_MAX_SAVED = 5 };
+enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
 
 typedef struct oari_node oari_node;
 
@@ -41,7 +41,8 @@ typedef struct oari_op {
 /* What an operation wants remembered besides tensors. */
 typedef union oari_extra {
     double factor;
-    int sloped; /* instead of the input, its slope is saved */
+    int64_t padding; /* a row; -1: none */
+    int sloped;      /* instead of the input, its slope is saved */
     struct {
         int d0, d1;
     } dims;
@@ -80,7 +81,7 @@ typedef union oari_extra {
     } loss;
     struct {
         int kind, each; /* an oari_pair_kind; the losses stay apart */
-        double edge, factor;
+        double edge;
         double divisor; /* of their sum */
     } pairs;
     struct {
@@ -93,12 +94,16 @@ typedef union oari_extra {
     } window;
     struct {
         double scale;
-        int64_t heads; /* of packed q, k and v; 0: they are three tensors */
+        /* Of packed q, and of k and v each; 0: they are three tensors. */
+        int64_t heads, kv_heads;
         int causal;
+        double dropout;
+        uint64_t seed;
     } attention;
     struct {
         double base;
-        int64_t first, heads; /* heads as above */
+        int64_t first;
+        int64_t heads, turned; /* side by side, and how many of them turn */
     } rotary;
     struct {
         struct oar_module *module; /* a reference */

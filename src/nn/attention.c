@@ -4,14 +4,16 @@
 #include <oarsong/layers.h>
 
 #include "autograd/packed.h"
+#include "autograd/replay.h"
 #include "autograd/saved.h"
 #include "base/status.h"
 #include "nn/attention.h"
 #include "nn/build.h"
 
 typedef struct attention {
-    int heads, causal;
-    double rotary_base;
+    int heads, kv_heads, causal;
+    double rotary_base, dropout;
+    uint64_t next; /* seed of a dropout */
     int frugal;
 } attention;
 
@@ -23,7 +25,7 @@ static oar_tensor *turned(oar_tape *tape, const attention *a, oar_tensor *qkv)
 
     if (a->rotary_base == 0)
         return qkv;
-    y = oari_packed_rotary(tape, qkv, a->heads, a->rotary_base);
+    y = oari_packed_rotary(tape, qkv, a->heads, a->kv_heads, a->rotary_base);
     oari_tape_drop(tape, qkv);
     return y;
 }
@@ -31,7 +33,7 @@ static oar_tensor *turned(oar_tape *tape, const attention *a, oar_tensor *qkv)
 static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
                                      oar_tensor *x)
 {
-    const attention *a = oar_module_self(module);
+    attention *a = oar_module_self(module);
     oar_attention_opts opts = { .causal = a->causal };
     oar_module *child = oar_module_child(module, QKV);
     oar_tensor *qkv, *y, *out;
@@ -39,7 +41,12 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     if (tape == NULL)
         return oari_forward_alone(attention_forward, module, x);
     qkv = turned(tape, a, oar_forward(tape, child, x));
-    y = oari_packed_attention(tape, qkv, a->heads, &opts);
+    if (oar_module_training(module) && a->dropout > 0) {
+        opts.dropout = a->dropout;
+        opts.seed = a->next;
+        a->next += !oari_replaying(tape); /* else it was written down */
+    }
+    y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
     if (a->frugal || !tape->recording)
         oari_layer_drop(tape, child, qkv);
     out = oar_forward(tape, oar_module_child(module, OUT), y);
@@ -70,6 +77,14 @@ static oar_status check(int64_t width, int heads,
     if (width > INT64_MAX / 3)
         return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
                          (long long)width);
+    if (o->kv_heads < 0 || (o->kv_heads > 0 && heads % o->kv_heads != 0))
+        return oari_fail(OAR_E_ARG,
+                         "attention with %d heads and %d of k and v: those "
+                         "divide the heads",
+                         heads, o->kv_heads);
+    if (!(o->dropout >= 0 && o->dropout <= 1))
+        return oari_fail(OAR_E_ARG, "attention with dropout %g: from 0 to 1",
+                         o->dropout);
     if (!(o->rotary_base >= 0) ||
         (o->rotary_base > 0 && width / heads % 2 != 0))
         return oari_fail(OAR_E_ARG,
@@ -82,13 +97,15 @@ static oar_status check(int64_t width, int heads,
 static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,
                                const oar_attention_layer_opts *o)
 {
+    const attention *a = oar_module_self(module);
+    int64_t all = width / a->heads * (a->heads + 2 * (int64_t)a->kv_heads);
     oar_linear_opts opts = { .size = sizeof opts,
                              .no_bias = o->no_bias,
                              .dtype = o->dtype };
     oar_module *made = NULL;
     oar_status status;
 
-    status = oar_linear_create(width, 3 * width, seed, &opts, &made);
+    status = oar_linear_create(width, all, seed, &opts, &made);
     OARI_TRY(oari_layer_child(module, "qkv", status, made));
     status = oar_linear_create(width, width, seed + 2, &opts, &made);
     return oari_layer_child(module, "out", status, made);
@@ -107,6 +124,11 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
         return oari_fail(OAR_E_ARG, "attention_create: nowhere to give it");
     OARI_TRY(oar_module_create(&attention_class, &made));
     *(attention *)oar_module_self(made) =
-        (attention){ heads, o.causal, o.rotary_base, 0 };
+        (attention){ .heads = heads,
+                     .kv_heads = o.kv_heads > 0 ? o.kv_heads : heads,
+                     .causal = o.causal,
+                     .rotary_base = o.rotary_base,
+                     .dropout = o.dropout,
+                     .next = o.dropout_seed };
     return oari_layer_give(add_children(made, width, seed, &o), made, module);
 }

@@ -108,11 +108,16 @@ static oar_status add_attention(oar_module *module, seeds *s,
                                       .causal = 1,
                                       .rotary_base =
                                           o->rotary ? rotary_base : 0,
-                                      .dtype = o->dtype };
+                                      .dtype = o->dtype,
+                                      .kv_heads = o->kv_heads,
+                                      .dropout = o->attention_dropout };
     oar_module *made = NULL;
-    oar_status status =
-        oar_attention_create(o->width, o->heads, param_seed(s), &opts, &made);
+    oar_status status;
 
+    if (opts.dropout > 0)
+        opts.dropout_seed = dropout_seed(s);
+    status =
+        oar_attention_create(o->width, o->heads, param_seed(s), &opts, &made);
     return oari_layer_child(module, "attention", status, made);
 }
 

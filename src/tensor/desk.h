@@ -17,7 +17,7 @@
 #include "base/dtype.h"
 #include "tensor/kernels.h"
 
-enum { OARI_DESK_MOST = 8 };
+enum { OARI_DESK_MOST = 9 };
 
 typedef struct oari_sheet {
     oari_array plain;     /* what the kernel sees */

@@ -20,7 +20,8 @@ void oari_pick_rows(const oari_array *to, const oari_array *table,
 }
 
 OARI_WIDE void oari_add_rows(const oari_array *to, int add,
-                             const oari_array *grad, const oari_array *index)
+                             const oari_array *grad, const oari_array *index,
+                             int64_t skip)
 {
     const int64_t *at = oari_array_data(index);
     int64_t width = to->at.shape.dim[1];
@@ -33,7 +34,7 @@ OARI_WIDE void oari_add_rows(const oari_array *to, int add,
         T *table = oari_array_data(to);
         for (int64_t i = 0; i < count; i++, g += width) {
             T *restrict row = table + at[i] * width;
-            for (int64_t k = 0; k < width; k++)
+            for (int64_t k = 0; k < width && at[i] != skip; k++)
                 row[k] += g[k];
         }
     })

@@ -62,10 +62,11 @@ void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
 typedef enum oari_pair_kind {
     OARI_SQUARE,
     OARI_ABSOLUTE,
-    OARI_HUBER, /* a square up to edge, a line beyond */
-    OARI_BCE,   /* binary cross entropy of logits a and probabilities b */
-    OARI_KL,    /* of logarithms a and probabilities b */
-    OARI_KL_LOG /* of logarithms both */
+    OARI_HUBER,  /* a square up to edge, a line beyond */
+    OARI_SMOOTH, /* the same divided by edge, which may be 0 */
+    OARI_BCE,    /* binary cross entropy of logits a and probabilities b */
+    OARI_KL,     /* of logarithms a and probabilities b */
+    OARI_KL_LOG  /* of logarithms both */
 } oari_pair_kind;
 
 /* All have one shape. */
@@ -77,11 +78,10 @@ typedef struct oari_pairs {
                                             says is so; NULL: 1 */
 } oari_pairs;
 
-/* The loss of each pair times factor goes to `to`; NULL: their sum is
- * returned. */
-double oari_pair_loss(const oari_pairs *p, double factor, const oari_array *to);
-/* to (+)= factor times the slope of the loss by a, or by b, times grad, which
- * may be NULL. */
+/* The loss of each pair goes to `to`; NULL: their sum is returned. */
+double oari_pair_loss(const oari_pairs *p, const oari_array *to);
+/* to (+)= factor times the slope of the loss by a, or by b (1), times grad,
+ * which may be NULL. */
 void oari_pair_loss_back(const oari_pairs *p, int by_b, const oari_array *to,
                          int add, const oari_array *grad, double factor);
 
@@ -144,9 +144,10 @@ void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
 /* Rows of table [count, width] at index [..], row-major i64, in range. */
 void oari_pick_rows(const oari_array *to, const oari_array *table,
                     const oari_array *index);
-/* to [count, width]: zeroed first unless add; then row by row. */
+/* to [count, width]: zeroed first unless add; then row by row, but none to row
+ * `skip`. */
 void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
-                   const oari_array *index);
+                   const oari_array *index, int64_t skip);
 
 /* ---- rotary.c ----------------------------------------------------------- */
 

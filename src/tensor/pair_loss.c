@@ -24,87 +24,70 @@ typedef struct stretch {
 #define PART(array) \
     ((array) != NULL ? (const T *)oari_array_data(array) + s->at : NULL)
 
-/* What the expressions below are made of. */
-#define OPERANDS                                      \
-    const T *a = PART(s->of->a), *b = PART(s->of->b); \
-    const T *weight = PART(s->of->weight);            \
-    const T *positive = PART(s->of->positive);        \
-    const T edge = (T)s->of->edge;                    \
-    T *y = to;
+/* Defines a function that makes a number of each pair: of A and B, their
+ * difference D, the edge, the weight V, and what positive adds to 1, P. */
+#define EACH(name, expression)                                              \
+    OARI_WIDE static void name(const stretch *s, void *to)                  \
+    {                                                                       \
+        OARI_BY_FLOAT(s->of->a->dtype, {                                    \
+            const T *a = PART(s->of->a);                                    \
+            const T *b = PART(s->of->b);                                    \
+            const T *weight = PART(s->of->weight);                          \
+            const T *positive = PART(s->of->positive);                      \
+            const T edge = (T)s->of->edge;                                  \
+            T *y = to;                                                      \
+            (void)edge;                                                     \
+            for (int64_t k = 0; k < s->n; k++) {                            \
+                const T A = a[k];                                           \
+                const T B = b[k];                                           \
+                const T D = A - B;                                          \
+                const T V = weight != NULL ? weight[k] : (T)1;              \
+                const T P = (positive != NULL ? positive[k] : (T)1) - (T)1; \
+                (void)A, (void)D, (void)V, (void)P;                         \
+                y[k] = (expression);                                        \
+            }                                                               \
+        })                                                                  \
+    }
 
-#define EACH(expression)                                            \
-    for (int64_t k = 0; k < s->n; k++) {                            \
-        const T A = a[k], B = b[k], D = A - B;                      \
-        const T V = weight != NULL ? weight[k] : (T)1;              \
-        const T P = (positive != NULL ? positive[k] : (T)1) - (T)1; \
-        (void)D, (void)V, (void)P;                                  \
-        y[k] = (expression);                                        \
-    }                                                               \
-    break
+/* The loss, and how it grows with a and with b. */
+#define LOSS(name, loss, by_a, by_b) \
+    EACH(name##_loss, loss)          \
+        EACH(name##_by_a, by_a)      \
+            EACH(name##_by_b, by_b)
 
-/* The loss of each pair. In KL a pair whose probability is 0 gives 0. */
-OARI_WIDE static void losses(const stretch *s, void *to){
-    OARI_BY_FLOAT(s->of->a->dtype,
-                  {
-                      OPERANDS
-                      switch (s->of->kind) {
-                      case OARI_SQUARE: EACH(D *D) ;
-                      case OARI_ABSOLUTE: EACH(SIZE(D)) ;
-                      case OARI_HUBER:
-                          EACH(SIZE(D) <= edge
-                                   ? (T)0.5 * D * D
-                                   : edge * (SIZE(D) - (T)0.5 * edge))
-                              ;
-                      case OARI_BCE:
-                          EACH(V *((1 - B) * A + (1 + P * B) * SOFT(A)))
-                              ;
-                      case OARI_KL:
-                          EACH(B == 0 ? (T)0 : B * (OARI_LOG(B) - A))
-                              ;
-                      case OARI_KL_LOG:
-                          EACH(OARI_EXP(B) == 0 ? (T)0 : OARI_EXP(B) * (B - A))
-                              ;
-                      }
-                  })
-}
+LOSS(square, D *D, 2 * D, -2 * D)
+LOSS(absolute, SIZE(D), SIGN(D), -SIGN(D))
+LOSS(huber, SIZE(D) <= edge ? (T)0.5 * D * D : edge * (SIZE(D) - (T)0.5 * edge),
+     CUT(D, edge), -CUT(D, edge))
+LOSS(smooth, SIZE(D) < edge ? (T)0.5 * D * D / edge : SIZE(D) - (T)0.5 * edge,
+     SIZE(D) < edge ? D / edge : SIGN(D), SIZE(D) < edge ? -D / edge : -SIGN(D))
+LOSS(bce, V *((1 - B) * A + (1 + P * B) * SOFT(A)),
+     V *((1 - B) - (1 + P * B) * OARI_SIGMOID(-A)), V *(P *SOFT(A) - A))
+/* What has probability 0 gives 0. */
+LOSS(kl, B == 0 ? (T)0 : B * (OARI_LOG(B) - A), -B, OARI_LOG(B) - A + 1)
+LOSS(kl_log, OARI_EXP(B) == 0 ? (T)0 : OARI_EXP(B) * (B - A), -OARI_EXP(B),
+     OARI_EXP(B) == 0 ? (T)0 : OARI_EXP(B) * (B - A + 1))
 
-/* How the loss of each pair grows with its a. */
-OARI_WIDE static void slopes_by_a(const stretch *s, void *to){
-    OARI_BY_FLOAT(s->of->a->dtype,
-                  {
-                      OPERANDS
-                      switch (s->of->kind) {
-                      case OARI_SQUARE: EACH(2 * D) ;
-                      case OARI_ABSOLUTE: EACH(SIGN(D)) ;
-                      case OARI_HUBER: EACH(CUT(D, edge)) ;
-                      case OARI_BCE:
-                          EACH(V *((1 - B) - (1 + P * B) * OARI_SIGMOID(-A)))
-                              ;
-                      case OARI_KL: EACH(-B) ;
-                      case OARI_KL_LOG: EACH(-OARI_EXP(B)) ;
-                      }
-                  })
-}
+typedef void each_fn(const stretch *s, void *to);
 
-/* How it grows with its b. */
-OARI_WIDE static void slopes_by_b(const stretch *s, void *to)
-{
-    OARI_BY_FLOAT(s->of->a->dtype, {
-        OPERANDS
-        switch (s->of->kind) {
-        case OARI_SQUARE: EACH(-2 * D) ;
-        case OARI_ABSOLUTE: EACH(-SIGN(D)) ;
-        case OARI_HUBER: EACH(-CUT(D, edge)) ;
-        case OARI_BCE: EACH(V *(P * SOFT(A) - A)) ;
-        case OARI_KL: EACH(OARI_LOG(B) - A + 1) ;
-        case OARI_KL_LOG:
-            EACH(OARI_EXP(B) == 0 ? (T)0 : OARI_EXP(B) * (B - A + 1))
-                ;
-        }
-    })
-}
+#define FUNCTIONS(name)              \
+    {                                \
+        name##_loss,                 \
+        {                            \
+            name##_by_a, name##_by_b \
+        }                            \
+    }
 
-double oari_pair_loss(const oari_pairs *p, double factor, const oari_array *to)
+static const struct {
+    each_fn *loss, *slope[2];
+} functions[] = {
+    [OARI_SQUARE] = FUNCTIONS(square), [OARI_ABSOLUTE] = FUNCTIONS(absolute),
+    [OARI_HUBER] = FUNCTIONS(huber),   [OARI_SMOOTH] = FUNCTIONS(smooth),
+    [OARI_BCE] = FUNCTIONS(bce),       [OARI_KL] = FUNCTIONS(kl),
+    [OARI_KL_LOG] = FUNCTIONS(kl_log),
+};
+
+double oari_pair_loss(const oari_pairs *p, const oari_array *to)
 {
     int64_t count = oari_shape_count(p->a->at.shape);
     double sum = 0;
@@ -114,14 +97,12 @@ double oari_pair_loss(const oari_pairs *p, double factor, const oari_array *to)
         for (int64_t i = 0; i < count; i += BLOCK) {
             stretch s = { p, i, count - i < BLOCK ? count - i : BLOCK };
             T loss[BLOCK];
-            losses(&s, loss);
+            functions[p->kind].loss(&s, y != NULL ? y + i : loss);
             if (y == NULL)
                 sum += (double)OARI_SUM(loss, s.n);
-            for (int64_t k = 0; y != NULL && k < s.n; k++)
-                y[i + k] = loss[k] * (T)factor;
         }
     })
-    return sum * factor;
+    return sum;
 }
 
 OARI_WIDE void oari_pair_loss_back(const oari_pairs *p, int by_b,
@@ -136,10 +117,7 @@ OARI_WIDE void oari_pair_loss_back(const oari_pairs *p, int by_b,
         for (int64_t i = 0; i < count; i += BLOCK) {
             stretch s = { p, i, count - i < BLOCK ? count - i : BLOCK };
             T slope[BLOCK];
-            if (by_b)
-                slopes_by_b(&s, slope);
-            else
-                slopes_by_a(&s, slope);
+            functions[p->kind].slope[by_b](&s, slope);
             for (int64_t k = 0; g != NULL && k < s.n; k++)
                 slope[k] *= g[i + k];
             for (int64_t k = 0; k < s.n; k++)

@@ -332,6 +332,16 @@ static void large_logits_and_sure_targets_give_finite_losses(void **state)
     oar_tensor_release(l);
 }
 
+static void a_small_beta_is_nearly_none(void **state)
+{
+    oar_tensor *a = normal(OAR_SHAPE(7), 1), *b = normal(OAR_SHAPE(7), 2);
+
+    assert_true(item(oar_smooth_l1_loss(NULL, a, b, 1e-42, NULL)) ==
+                item(oar_l1_loss(NULL, a, b, NULL)));
+    oar_tensor_release(a);
+    oar_tensor_release(b);
+}
+
 static void ignored_rows_have_no_loss_and_no_weight(void **state)
 {
     oar_tensor *x = normal(OAR_SHAPE(3, 5), 1);
@@ -430,6 +440,7 @@ int main(void)
         cmocka_unit_test(backward_in_two_halves_leaves_the_same_bits),
         cmocka_unit_test(losses_of_nothing_are_nan_or_zero_or_nothing),
         cmocka_unit_test(large_logits_and_sure_targets_give_finite_losses),
+        cmocka_unit_test(a_small_beta_is_nearly_none),
         cmocka_unit_test(ignored_rows_have_no_loss_and_no_weight),
         cmocka_unit_test(wrong_inputs_are_refused_with_a_sentence),
         cmocka_unit_test(wrong_weights_are_refused_with_a_sentence),
