@@ -24,8 +24,11 @@ oar_status oar_embedding_create(int64_t count, int64_t width, uint64_t seed,
     oar_module *made;
     oar_status status;
 
-    if (count < 0 || width < 0 || module == NULL)
-        return oari_fail(OAR_E_ARG, "embedding [%lld, %lld]: no such sizes",
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "embedding_create: nowhere to give it");
+    if (count < 0 || width < 0)
+        return oari_fail(OAR_E_ARG,
+                         "embedding [%lld, %lld]: neither may be negative",
                          (long long)count, (long long)width);
     if (!(deviation >= 0))
         return oari_fail(OAR_E_ARG,
