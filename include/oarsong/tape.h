@@ -71,7 +71,10 @@ OAR_API oar_status oar_backward_from(oar_tape *tape, int roots,
 /* Backward in two halves, for zero-bubble pipelines. The first computes the
  * gradients of activations and of leaf inputs only (leaves marked as inputs,
  * see oar_tape_input); the second then those of all other leaves. Together
- * they leave exactly what oar_backward_from leaves. */
+ * they leave exactly what oar_backward_from leaves. What is recomputed
+ * (oar_recompute) gets all its gradients in the first half. The second half
+ * runs the deferred functions, and is fine with nothing else to do;
+ * OAR_E_STATE without a first half before it. */
 OAR_API oar_status oar_backward_inputs(oar_tape *tape, int roots,
                                        oar_tensor *const *root,
                                        oar_tensor *const *seed);

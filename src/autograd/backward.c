@@ -43,15 +43,17 @@ static void forget_reached(oar_tape *tape)
         tape->leaves.leaf[i].pending = 0;
 }
 
-/* Marks what node was computed from, and counts what it will give to leaves. */
+/* Marks what node was computed from, and counts what it will give to leaves; in
+ * the first half also what the second will, for a leaf that gets something in
+ * both is complete only then. */
 static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
 {
-    if (node->op->reach != NULL && which != WEIGHTS)
+    if (node->op->reach != NULL)
         node->op->reach(node);
     for (int i = 0; i < node->inputs; i++) {
         const oari_edge *edge = &node->input[i];
 
-        if (!wants(which, edge))
+        if (!wants(which, edge) && edge->kind != OARI_EDGE_LEAF)
             continue;
         if (edge->kind == OARI_EDGE_NODE)
             edge->node->reached = 1;
@@ -310,7 +312,9 @@ static oar_status finish(oar_tape *tape, pass which)
     status = walk(tape, which);
     if (status != OAR_OK)
         give_up(tape);
-    else if (which != INPUTS)
+    else if (which == INPUTS)
+        tape->halved = 1;
+    else
         status = run_deferred(tape);
     tape->running = tape->pool.lends = 0;
     return status;
@@ -426,24 +430,22 @@ oar_status oar_backward_inputs(oar_tape *tape, int roots,
 
 oar_status oar_backward_weights(oar_tape *tape)
 {
-    int64_t held = 0;
-
     if (tape == NULL)
         return oari_fail(OAR_E_ARG, "backward_weights without a tape");
     if (tape->running)
         return oari_fail(OAR_E_STATE, "backward from inside a backward pass of "
                                       "the same tape");
+    if (!tape->halved)
+        return oari_fail(OAR_E_STATE,
+                         "backward_weights without a backward_inputs before");
+    tape->halved = 0;
     forget_reached(tape);
     for (int64_t i = 0; i < tape->nodes; i++) {
         oari_node *node = tape->node[i];
 
         node->reached = node->state == OARI_HELD;
-        held += node->reached;
         if (node->reached)
             reach_inputs(tape, node, WEIGHTS);
     }
-    if (held == 0)
-        return oari_fail(OAR_E_STATE,
-                         "backward_weights without a backward_inputs before");
     return finish(tape, WEIGHTS);
 }

@@ -148,7 +148,7 @@ static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
     oar_shape shape = oar_shape_of(dl->ndim, dl->shape);
     int64_t low, high;
 
-    OARI_TRY(oari_shape_check(shape, dtype));
+    OARI_TRY(oari_shape_check("dlpack_import", shape, dtype));
     *at = oari_layout_rows(shape);
     if (dl->strides != NULL)
         for (int i = 0; i < dl->ndim; i++)

@@ -7,16 +7,19 @@
 #include "base/status.h"
 #include "tensor/kernels.h"
 
-oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape)
+static oar_tensor *make_empty(const char *name, oar_tape *tape, oar_dtype dtype,
+                              oar_shape shape)
 {
+    if (oari_shape_check(name, shape, dtype) != OAR_OK)
+        return NULL;
     return oari_keep(tape,
                      oari_tensor_make(oari_tape_pool(tape), dtype, shape));
 }
 
-oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
-                     double value)
+static oar_tensor *make_full(const char *name, oar_tape *tape, oar_dtype dtype,
+                             oar_shape shape, double value)
 {
-    oar_tensor *made = oar_empty(tape, dtype, shape);
+    oar_tensor *made = make_empty(name, tape, dtype, shape);
     oari_array to;
 
     if (made == NULL)
@@ -26,9 +29,20 @@ oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
     return made;
 }
 
+oar_tensor *oar_empty(oar_tape *tape, oar_dtype dtype, oar_shape shape)
+{
+    return make_empty("empty", tape, dtype, shape);
+}
+
+oar_tensor *oar_full(oar_tape *tape, oar_dtype dtype, oar_shape shape,
+                     double value)
+{
+    return make_full("full", tape, dtype, shape, value);
+}
+
 oar_tensor *oar_zeros(oar_tape *tape, oar_dtype dtype, oar_shape shape)
 {
-    return oar_full(tape, dtype, shape, 0);
+    return make_full("zeros", tape, dtype, shape, 0);
 }
 
 oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype, oar_shape shape,
@@ -36,7 +50,7 @@ oar_tensor *oar_from_data(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 {
     oar_tensor *made;
 
-    if (oari_shape_check(shape, dtype) != OAR_OK)
+    if (oari_shape_check("from_data", shape, dtype) != OAR_OK)
         return NULL;
     if (data == NULL && oari_shape_count(shape) > 0) {
         oari_fail(OAR_E_ARG, "from_data of %s: no data",
@@ -62,7 +76,7 @@ oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
                   low, high);
         return NULL;
     }
-    made = oar_empty(tape, dtype, shape);
+    made = make_empty("uniform", tape, dtype, shape);
     if (made == NULL)
         return NULL;
     to = oari_array_of(made);
@@ -76,8 +90,10 @@ oar_tensor *oar_normal(oar_tape *tape, oar_dtype dtype, oar_shape shape,
     oar_tensor *made;
     oari_array to;
 
+    if (oari_shape_check("normal", shape, dtype) != OAR_OK)
+        return NULL;
     if (!oari_dtype_is_float(dtype)) {
-        oari_fail(OAR_E_DTYPE, "normal numbers of %s %s: only floats",
+        oari_fail(OAR_E_DTYPE, "normal of %s %s: only floats",
                   oar_dtype_name(dtype), oari_shape_text(shape).text);
         return NULL;
     }
@@ -99,7 +115,7 @@ oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage, int64_t offset,
         oari_null("view_of");
         return NULL;
     }
-    if (oari_shape_check(shape, dtype) != OAR_OK)
+    if (oari_shape_check("view", shape, dtype) != OAR_OK)
         return NULL;
     room = (int64_t)(storage->bytes / oar_dtype_size(dtype));
     if (offset < 0 || offset > room ||
@@ -119,14 +135,14 @@ oar_tensor *oar_view_of(oar_tape *tape, oar_storage *storage, int64_t offset,
 
 oar_tensor *oar_ones(oar_tape *tape, oar_dtype dtype, oar_shape shape)
 {
-    return oar_full(tape, dtype, shape, 1);
+    return make_full("ones", tape, dtype, shape, 1);
 }
 
 /* Each number is computed by itself, so errors do not add up. */
 oar_tensor *oar_arange(oar_tape *tape, oar_dtype dtype, int64_t count,
                        double first, double step)
 {
-    oar_tensor *made = oar_empty(tape, dtype, OAR_SHAPE(count));
+    oar_tensor *made = make_empty("arange", tape, dtype, OAR_SHAPE(count));
     double block[256];
 
     if (made == NULL)
@@ -146,7 +162,8 @@ oar_tensor *oar_arange(oar_tape *tape, oar_dtype dtype, int64_t count,
 oar_tensor *oar_eye(oar_tape *tape, oar_dtype dtype, int64_t rows,
                     int64_t columns)
 {
-    oar_tensor *made = oar_zeros(tape, dtype, OAR_SHAPE(rows, columns));
+    oar_tensor *made =
+        make_full("eye", tape, dtype, OAR_SHAPE(rows, columns), 0);
     oari_array diagonal;
 
     if (made == NULL)

@@ -15,16 +15,21 @@ enum { X, WEIGHT, BIAS };
 
 /* ---- options ------------------------------------------------------------ */
 
+static int or_one(int option)
+{
+    return option != 0 ? option : 1;
+}
+
 /* The options with their defaults, and the kernel's size. */
 static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
 {
-    oari_extra e = { .window = { .groups = o->groups > 0 ? o->groups : 1 } };
+    oari_extra e = { .window = { .groups = or_one(o->groups) } };
 
     for (int i = 0; i < 2; i++) {
         e.window.kernel[i] = (int)weight->at.shape.dim[2 + i];
-        e.window.stride[i] = o->stride[i] != 0 ? o->stride[i] : 1;
+        e.window.stride[i] = or_one(o->stride[i]);
         e.window.padding[i] = o->padding[i];
-        e.window.dilation[i] = o->dilation[i] != 0 ? o->dilation[i] : 1;
+        e.window.dilation[i] = or_one(o->dilation[i]);
     }
     return e;
 }
@@ -118,9 +123,9 @@ oar_status oari_check_conv2d_opts(const oar_conv2d_opts *opts)
                 OAR_E_ARG,
                 "conv2d with stride [%d, %d], padding [%d, %d], dilation "
                 "[%d, %d], groups %d: none may be negative",
-                opts->stride[0], opts->stride[1], opts->padding[0],
-                opts->padding[1], opts->dilation[0], opts->dilation[1],
-                opts->groups);
+                or_one(opts->stride[0]), or_one(opts->stride[1]),
+                opts->padding[0], opts->padding[1], or_one(opts->dilation[0]),
+                or_one(opts->dilation[1]), or_one(opts->groups));
     return OAR_OK;
 }
 
@@ -158,7 +163,7 @@ static oar_status check(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
         OARI_TRY(oari_check_same_dtype("conv2d", x, bias));
     OARI_TRY(oari_check_float("conv2d", x));
     OARI_TRY(oari_check_conv2d_opts(o));
-    return check_shapes(x, weight, bias, o->groups > 0 ? o->groups : 1);
+    return check_shapes(x, weight, bias, or_one(o->groups));
 }
 
 /* ---- forward ------------------------------------------------------------ */

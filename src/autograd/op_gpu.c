@@ -40,6 +40,8 @@ oar_tensor *oar_empty_on(oar_tape *tape, oar_device device, oar_dtype dtype,
 {
     if (device.kind == OAR_CPU)
         return oar_empty(tape, dtype, shape);
+    if (oari_shape_check("empty_on", shape, dtype) != OAR_OK)
+        return NULL;
     return oari_keep(tape, oari_tensor_on(device, dtype, shape));
 }
 

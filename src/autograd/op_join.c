@@ -214,7 +214,8 @@ oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype)
 
     if (oari_on_gpu(a))
         return oari_cast_on_gpu(tape, a, dtype);
-    if (oari_check_inputs("cast", tape, 1, &a) != OAR_OK)
+    if (oari_check_inputs("cast", tape, 1, &a) != OAR_OK ||
+        oari_check_dtype("cast", dtype) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), dtype, a->at.shape);
     if (out == NULL)

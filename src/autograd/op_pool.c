@@ -57,8 +57,10 @@ static oar_status misfit(const char *name, int height, int width,
     return oari_fail(OAR_E_ARG,
                      "%s with window [%d, %d], stride [%d, %d], padding "
                      "[%d, %d]: %s",
-                     name, height, width, o->stride[0], o->stride[1],
-                     o->padding[0], o->padding[1], why);
+                     name, height, width,
+                     o->stride[0] != 0 ? o->stride[0] : height,
+                     o->stride[1] != 0 ? o->stride[1] : width, o->padding[0],
+                     o->padding[1], why);
 }
 
 oar_status oari_check_pool2d_opts(const char *name, int height, int width,

@@ -38,33 +38,38 @@ static const oari_op reshape_op = { .name = "reshape",
                                     .backward = reshape_back,
                                     .in_place = 1 };
 
-static oar_status reshape_mismatch(const oar_tensor *a, oar_shape shape)
+/* What cannot be made of a, as it was asked for. */
+static oar_status refuse(oar_status status, const char *name,
+                         const oar_tensor *a, oar_shape asked, const char *why)
 {
-    return oari_fail(
-        OAR_E_SHAPE, "reshape of %s to %s: the counts of elements differ",
-        oari_shape_text(a->at.shape).text, oari_shape_text(shape).text);
+    return oari_fail(status, "%s of %s to %s: %s", name,
+                     oari_shape_text(a->at.shape).text,
+                     oari_shape_text(asked).text, why);
 }
 
 /* Puts what is left in place of the one dim that is -1. */
 static oar_status fill_in(const oar_tensor *a, oar_shape *shape)
 {
     oar_shape asked = *shape;
-    int64_t known = 1;
+    int64_t known;
     int open = -1;
 
-    for (int i = 0; i < shape->ndim && i < OAR_MAX_DIMS; i++)
-        if (shape->dim[i] == -1 && open < 0) {
-            open = i;
-            shape->dim[i] = 1;
-        }
-    OARI_TRY(oari_shape_check(*shape, a->dtype));
+    for (int i = 0; i < shape->ndim && i < OAR_MAX_DIMS; i++) {
+        if (shape->dim[i] >= 0)
+            continue;
+        if (shape->dim[i] != -1 || open >= 0)
+            return refuse(OAR_E_ARG, "reshape", a, asked,
+                          "one dim may be -1, and none else negative");
+        open = i;
+        shape->dim[i] = 1;
+    }
+    OARI_TRY(oari_shape_check("reshape", *shape, a->dtype));
     known = oari_shape_count(*shape);
     if (open >= 0 && known > 0)
         shape->dim[open] = a->count / known;
-    else if (open >= 0)
-        return reshape_mismatch(a, asked);
-    if (oari_shape_count(*shape) != a->count)
-        return reshape_mismatch(a, asked);
+    if ((open >= 0 && known == 0) || oari_shape_count(*shape) != a->count)
+        return refuse(OAR_E_SHAPE, "reshape", a, asked,
+                      "the counts of elements differ");
     return OAR_OK;
 }
 
@@ -194,16 +199,20 @@ oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
     if (oari_check_inputs("expand", tape, 1, &a) != OAR_OK)
         return NULL;
     shift = shape.ndim - a->at.shape.ndim;
-    for (int i = shift > 0 ? shift : 0; i < shape.ndim && i < OAR_MAX_DIMS; i++)
-        if (shape.dim[i] == -1)
+    for (int i = 0; i < shape.ndim && i < OAR_MAX_DIMS; i++) {
+        if (shape.dim[i] == -1 && i >= shift)
             shape.dim[i] = a->at.shape.dim[i - shift];
-    if (oari_shape_check(shape, a->dtype) != OAR_OK)
+        if (shape.dim[i] < 0) {
+            refuse(OAR_E_ARG, "expand", a, asked,
+                   "-1 keeps a dim that is there, and none is negative");
+            return NULL;
+        }
+    }
+    if (oari_shape_check("expand", shape, a->dtype) != OAR_OK)
         return NULL;
     if (!oari_shape_broadcast(a->at.shape, shape, &both) ||
         !oari_shape_equal(both, shape)) {
-        oari_fail(OAR_E_SHAPE, "expand of %s to %s: only dims of size 1 repeat",
-                  oari_shape_text(a->at.shape).text,
-                  oari_shape_text(asked).text);
+        refuse(OAR_E_SHAPE, "expand", a, asked, "only dims of size 1 repeat");
         return NULL;
     }
     at = oari_layout_expand(&a->at, shape);

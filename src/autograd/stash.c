@@ -18,8 +18,8 @@ oar_status oari_stash_open(oari_node *node, int i, oar_dtype dtype,
     return OAR_OK;
 }
 
-oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
-                           int add)
+/* to (+)= the gradient of input i, which waits. */
+static oar_status give(oari_node *node, int i, const oari_array *to, int add)
 {
     oari_desk desk = { .pool = &node->tape->pool };
     oari_array from = oari_array_of(node->stash[i]);
@@ -38,12 +38,33 @@ oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
+/* Whether input 0 waits for the second half of backward while another does
+ * not. The whole pass takes the same way, for the same bits. */
+static int first_may_wait(const oari_node *node)
+{
+    for (int i = 1; i < node->inputs; i++)
+        if (node->input[i].kind == OARI_EDGE_NODE ||
+            node->input[i].kind == OARI_EDGE_INPUT)
+            return node->input[0].kind == OARI_EDGE_LEAF;
+    return 0;
+}
+
 oar_status oari_stash_backward(oari_node *node, int i, const oari_array *to,
                                int add, oari_stash_fn all)
 {
-    if (i == 0)
+    const oar_tensor *first = node->saved[0];
+    oari_array dfirst;
+
+    if (node->stash[i] != NULL)
+        return give(node, i, to, add);
+    if (first_may_wait(node)) {
+        OARI_TRY(
+            oari_stash_open(node, 0, first->dtype, first->at.shape, &dfirst));
+        OARI_TRY(all(node, &dfirst, 0));
+    } else if (i == 0) {
         return all(node, to, add);
-    if (node->stash[i] == NULL)
+    } else {
         OARI_TRY(all(node, NULL, 0));
-    return oari_stash_give(node, i, to, add);
+    }
+    return give(node, i, to, add);
 }

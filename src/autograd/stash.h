@@ -17,12 +17,9 @@ static inline int oari_stash_wanted(const oari_node *node, int i)
 oar_status oari_stash_open(oari_node *node, int i, oar_dtype dtype,
                            oar_shape shape, oari_array *to);
 
-/* to (+)= the gradient of input i, which waits. */
-oar_status oari_stash_give(oari_node *node, int i, const oari_array *to,
-                           int add);
-
 /* The backward of an operation whose function `all` makes every gradient: that
- * of input 0 goes to its `to` (NULL: nowhere), the others into the stash. */
+ * of input 0, which is saved[0], goes to its `to` (NULL: nowhere), the others
+ * into the stash. It is called once, whatever the order of the inputs. */
 typedef oar_status (*oari_stash_fn)(oari_node *node, const oari_array *to,
                                     int add);
 oar_status oari_stash_backward(oari_node *node, int i, const oari_array *to,

@@ -60,6 +60,7 @@ void oar_tape_reset(oar_tape *tape)
     oari_pool_reset(&tape->pool);
     tape->deferreds = 0;
     tape->seeds.count = 0;
+    tape->halved = 0;
 }
 
 void oar_tape_destroy(oar_tape *tape)

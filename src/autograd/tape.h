@@ -192,6 +192,7 @@ struct oar_tape {
     int recording;
     int rebuilds; /* products too, where memory would grow */
     int running;  /* inside a backward pass */
+    int halved;   /* a first half has run whose second has not */
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */
     oari_leaves leaves;

@@ -148,11 +148,13 @@ oar_status oar_batch_norm_create(int dims, int64_t channels,
     oar_module *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    if (dims < 1 || dims > 3 || channels < 0 || !(o.eps >= 0) || module == NULL)
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "batch_norm_create: nowhere to give it");
+    if (dims < 1 || dims > 3 || channels < 0 || !(o.eps >= 0))
         return oari_fail(OAR_E_ARG,
-                         "batch_norm over %d dims of %lld channels "
-                         "with eps %g: no such layer",
-                         dims, (long long)channels, o.eps);
+                         "batch_norm over %d dims of %lld channels with eps "
+                         "%g: 1 to 3 dims, and the others not negative",
+                         dims, (long long)channels, o.eps != 0 ? o.eps : 1e-5);
     if ((o.no_eps && o.eps != 0) || (o.no_momentum && o.momentum != 0))
         return oari_fail(OAR_E_ARG,
                          "batch_norm with no_eps %d and eps %g, no_momentum "

@@ -11,7 +11,8 @@
 
 oar_status oari_layer_dtype(const char *name, oar_dtype dtype)
 {
-    if ((int)dtype >= 0 && oari_dtype_is_float(dtype))
+    OARI_TRY(oari_check_dtype(name, dtype));
+    if (oari_dtype_is_float(dtype))
         return OAR_OK;
     return oari_fail(OAR_E_DTYPE, "%s of %s: only floats", name,
                      oar_dtype_name(dtype));

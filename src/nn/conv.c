@@ -50,7 +50,8 @@ static oar_status check(int64_t in, int64_t out, int kh, int kw,
         in % groups != 0 || out % groups != 0)
         return oari_fail(OAR_E_ARG,
                          "conv2d from %lld to %lld channels with a kernel "
-                         "[%d, %d] and %d groups: no such sizes",
+                         "[%d, %d] and %d groups: each is at least 1, and the "
+                         "groups divide the channels",
                          (long long)in, (long long)out, kh, kw, groups);
     return oari_layer_dtype("conv2d", o->dtype);
 }

@@ -35,7 +35,9 @@ oar_status oar_dropout_create(double p, uint64_t seed, oar_module **module)
 {
     oar_module *made;
 
-    if (!(p >= 0 && p <= 1) || module == NULL)
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "dropout_create: nowhere to give it");
+    if (!(p >= 0 && p <= 1))
         return oari_fail(OAR_E_ARG, "dropout with p %g: from 0 to 1", p);
     OARI_TRY(oar_module_create(&dropout_class, &made));
     *(dropout *)oar_module_self(made) = (dropout){ p, seed };

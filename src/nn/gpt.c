@@ -284,17 +284,19 @@ static void set_defaults(oar_gpt_opts *o)
 
 static oar_status check_opts(const oar_gpt_opts *o)
 {
-    if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 &&
-        o->width < INT64_C(1) << 61 && o->layers >= 1 && o->heads >= 1 &&
-        o->hidden >= 0)
+    int too_wide = o->width >= INT64_C(1) << 61;
+
+    if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 && !too_wide &&
+        o->layers >= 1 && o->heads >= 1 && o->hidden >= 0)
         return OAR_OK;
-    return oari_fail(OAR_E_ARG,
-                     "gpt with vocabulary %lld, context %lld, width %lld, "
-                     "layers %d, heads %d, hidden %lld: none may be negative, "
-                     "nor the width 2^61 or more",
-                     (long long)o->vocabulary, (long long)o->context,
-                     (long long)o->width, o->layers, o->heads,
-                     (long long)o->hidden);
+    return oari_fail(
+        OAR_E_ARG,
+        "gpt with vocabulary %lld, context %lld, width %lld, "
+        "layers %d, heads %d, hidden %lld: none may be negative, "
+        "nor the width 2^61 or more",
+        (long long)o->vocabulary, (long long)o->context, (long long)o->width,
+        o->layers, o->heads,
+        (long long)(o->hidden != 0 || too_wide ? o->hidden : 4 * o->width));
 }
 
 static oar_status add_table(oar_module *module, const char *name, int64_t count,

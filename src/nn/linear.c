@@ -43,8 +43,11 @@ oar_status oar_linear_create(int64_t in, int64_t out, uint64_t seed,
     oar_module *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    if (in < 0 || out < 0 || module == NULL)
-        return oari_fail(OAR_E_ARG, "linear from %lld to %lld: no such sizes",
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "linear_create: nowhere to give it");
+    if (in < 0 || out < 0)
+        return oari_fail(OAR_E_ARG,
+                         "linear from %lld to %lld: neither may be negative",
                          (long long)in, (long long)out);
     OARI_TRY(oari_layer_dtype("linear", o.dtype));
     OARI_TRY(oar_module_create(&linear_class, &made));

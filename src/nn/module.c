@@ -18,7 +18,8 @@ oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
     oar_module_class known;
 
     if (kind == NULL || module == NULL)
-        return oari_fail(OAR_E_ARG, "module_create without a class");
+        return oari_fail(OAR_E_ARG, "module_create: no class or nowhere to "
+                                    "give it");
     OARI_TRY(oari_opts_read(&known, sizeof known, kind));
     if (known.name == NULL || known.forward == NULL)
         return oari_fail(OAR_E_ARG, "module_create of a class without a name "

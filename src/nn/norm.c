@@ -56,11 +56,14 @@ static oar_status create(const oar_module_class *kind, int64_t width,
 {
     oar_module *made;
 
-    if (width < 0 || !(eps >= 0) || module == NULL)
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "%s_create: nowhere to give it",
+                         kind->name);
+    if (width < 0 || !(eps >= 0))
         return oari_fail(OAR_E_ARG,
                          "%s of width %lld with eps %g: neither "
                          "may be negative",
-                         kind->name, (long long)width, eps);
+                         kind->name, (long long)width, eps != 0 ? eps : 1e-5);
     OARI_TRY(oari_layer_dtype(kind->name, dtype));
     OARI_TRY(oar_module_create(kind, &made));
     ((norm *)oar_module_self(made))->eps = eps > 0 ? eps : 1e-5;

@@ -54,7 +54,9 @@ oar_status oar_sequential_create(int count, oar_module *const *child,
     oar_module *made = NULL;
     oar_status status;
 
-    if (count < 0 || (count > 0 && child == NULL) || module == NULL)
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "sequential_create: nowhere to give it");
+    if (count < 0 || (count > 0 && child == NULL))
         return oari_fail(OAR_E_ARG, "sequential of %d children: none given",
                          count);
     status = oar_module_create(&sequential_class, &made);

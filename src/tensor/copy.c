@@ -129,9 +129,7 @@ static oar_status check_buffer(const char *what, const oar_tensor *tensor,
     if (data == NULL && tensor->count > 0)
         return oari_fail(OAR_E_ARG, "%s of a tensor %s: no data", what,
                          oari_shape_text(tensor->at.shape).text);
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
-        return oari_fail(OAR_E_ARG, "%s: dtype %d does not exist", what,
-                         (int)dtype);
+    OARI_TRY(oari_check_dtype(what, dtype));
     return check_here(what, tensor);
 }
 

@@ -24,7 +24,7 @@ oar_tensor *oari_tensor_on(oar_device device, oar_dtype dtype, oar_shape shape)
     oar_tensor *made;
     size_t bytes;
 
-    if (oari_shape_check(shape, dtype) != OAR_OK)
+    if (oari_shape_check("a tensor", shape, dtype) != OAR_OK)
         return NULL;
     bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);
     if (oari_storage_make_on(device, bytes, &storage) != OAR_OK)

@@ -20,22 +20,34 @@ oari_text oari_shape_text(oar_shape shape)
     return out;
 }
 
-oar_status oari_shape_check(oar_shape shape, oar_dtype dtype)
+oar_status oari_check_dtype(const char *name, oar_dtype dtype)
+{
+    if ((unsigned)dtype < OAR_DTYPE_COUNT)
+        return OAR_OK;
+    if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL)
+        return oari_fail(OAR_E_ARG, "%s: there is no dtype %d", name,
+                         (int)dtype);
+    return oari_fail(OAR_E_UNSUPPORTED,
+                     "%s of %s: there are no tensors of it, collectives only "
+                     "move it",
+                     name, oar_dtype_name(dtype));
+}
+
+oar_status oari_shape_check(const char *name, oar_shape shape, oar_dtype dtype)
 {
     int64_t most, count = 1;
 
-    if ((unsigned)dtype >= OAR_DTYPE_COUNT)
-        return oari_fail(OAR_E_ARG, "dtype %d does not exist", (int)dtype);
+    OARI_TRY(oari_check_dtype(name, dtype));
     if (shape.ndim < 0 || shape.ndim > OAR_MAX_DIMS)
-        return oari_fail(OAR_E_ARG, "a shape of %d dims: at most %d",
+        return oari_fail(OAR_E_ARG, "%s of %d dims: from 0 to %d", name,
                          shape.ndim, (int)OAR_MAX_DIMS);
     most = INT64_MAX / 4 / (int64_t)oar_dtype_size(dtype);
     for (int i = 0; i < shape.ndim; i++) {
         if (shape.dim[i] < 0)
-            return oari_fail(OAR_E_ARG, "shape %s: dim %d is negative",
+            return oari_fail(OAR_E_ARG, "%s of %s: dim %d is negative", name,
                              oari_shape_text(shape).text, i);
         if (shape.dim[i] > 0 && count > most / shape.dim[i])
-            return oari_fail(OAR_E_ARG, "shape %s: too many elements",
+            return oari_fail(OAR_E_ARG, "%s of %s: too many elements", name,
                              oari_shape_text(shape).text);
         if (shape.dim[i] > 0) /* a 0 must not hide an overflow of strides */
             count *= shape.dim[i];

@@ -19,9 +19,14 @@ typedef struct oari_text {
 } oari_text;
 oari_text oari_shape_text(oar_shape shape);
 
+/* Whether there are tensors of this dtype: OAR_E_ARG if there is no such dtype,
+ * OAR_E_UNSUPPORTED if it is one that can only be moved. name is that of the
+ * function which was asked for it. */
+oar_status oari_check_dtype(const char *name, oar_dtype dtype);
+
 /* Whether a tensor of this shape can exist: 0 to OAR_MAX_DIMS dims, none of
  * them negative, and a size in bytes that fits. Else OAR_E_ARG. */
-oar_status oari_shape_check(oar_shape shape, oar_dtype dtype);
+oar_status oari_shape_check(const char *name, oar_shape shape, oar_dtype dtype);
 
 int64_t oari_shape_count(oar_shape shape);
 int oari_shape_equal(oar_shape a, oar_shape b);

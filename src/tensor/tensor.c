@@ -44,7 +44,7 @@ oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
     oar_storage *storage;
     size_t bytes;
 
-    if (oari_shape_check(shape, dtype) != OAR_OK)
+    if (oari_shape_check("a tensor", shape, dtype) != OAR_OK)
         return NULL;
     at = oari_layout_rows(shape);
     bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);

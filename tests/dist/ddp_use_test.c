@@ -305,6 +305,53 @@ static oar_status recomputed(oar_group *g, void *arg)
     return OAR_OK;
 }
 
+/* A module that recomputes its child. */
+static oar_tensor *again_forward(oar_tape *tape, oar_module *module,
+                                 oar_tensor *x)
+{
+    return oar_recompute(tape, oar_module_child(module, 0), x);
+}
+
+static const oar_module_class again_class = { .size = sizeof again_class,
+                                              .name = "again",
+                                              .forward = again_forward };
+
+/* What is recomputed has all its gradients in the first half, and is reduced
+ * with the second; the wrapper is around the recomputation, or inside. */
+static oar_status recomputed_in_halves(oar_group *g, void *arg)
+{
+    const int *inside = arg;
+    oar_module *linear, *net;
+    oar_tensor *x, *y;
+    oar_tape *tape;
+
+    CHECK_OK(make_linear(5, &linear));
+    CHECK_OK(oar_module_create(&again_class, &net));
+    if (*inside)
+        CHECK_OK(oar_ddp_wrap(linear, g, NULL, &linear));
+    CHECK_OK(oar_module_add_child(net, "inner", linear));
+    if (!*inside)
+        CHECK_OK(oar_ddp_wrap(net, g, NULL, &net));
+    CHECK_OK(oar_tape_create(&tape));
+    for (int i = 0; i < 3; i++) {
+        x = oar_full(tape, OAR_F64, OAR_SHAPE(1, IN), oar_group_rank(g));
+        y = oar_forward(tape, net, x);
+        CHECK_OK(oar_backward_inputs(tape, 1, &y, NULL));
+        CHECK_OK(oar_backward_weights(tape));
+        CHECK_OK(grad_was(oar_module_param(net, 0), mean_rank(g)));
+        oar_tape_reset(tape);
+    }
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void what_is_recomputed_in_halves_is_reduced(void **state)
+{
+    for (int inside = 0; inside < 2; inside++)
+        ranks_all(3, recomputed_in_halves, &inside);
+}
+
 static void a_wrapper_may_be_recomputed(void **state)
 {
     ranks_all(3, recomputed, NULL);
@@ -614,6 +661,7 @@ int main(void)
         cmocka_unit_test(only_passes_through_a_wrapper_are_its_own),
         cmocka_unit_test(a_forward_that_is_not_recorded_talks_to_nobody),
         cmocka_unit_test(a_wrapper_may_be_recomputed),
+        cmocka_unit_test(what_is_recomputed_in_halves_is_reduced),
         cmocka_unit_test(a_weight_in_two_places_is_reduced_once),
         cmocka_unit_test(frozen_parameters_are_left_alone),
         cmocka_unit_test(a_module_without_parameters_is_wrapped_too),

@@ -184,6 +184,92 @@ static void hooks_run_once_when_the_gradient_is_complete(void **state)
     oar_tensor_release(x);
 }
 
+/* How often a hook ran, and the first number of the gradient it saw. */
+typedef struct seen {
+    int runs;
+    float first;
+} seen;
+
+static oar_status see_grad(oar_tensor *leaf, void *arg)
+{
+    seen *s = arg;
+
+    s->runs++;
+    s->first = *(float *)oar_tensor_data(oar_tensor_grad(leaf));
+    return OAR_OK;
+}
+
+/* A layer of which one use is recomputed, in the first half, and one is not;
+ * and recomputed with a leaf for its input, which is of the second half. */
+static void in_halves_too_hooks_run_once_and_last(void **state)
+{
+    for (int leaf = 0; leaf < 2; leaf++) {
+        oar_tensor *x = oar_normal(NULL, OAR_F32, OAR_SHAPE(3, 4), 1, 0, 1), *y;
+        seen s = { 0 };
+        oar_module *layer;
+        oar_hook *hook;
+        oar_tape *tape;
+
+        OK(oar_linear_create(4, 4, 1, NULL, &layer));
+        OK(oar_tape_create(&tape));
+        OK(oar_tensor_require_grad(x, leaf));
+        OK(oar_tensor_on_grad(oar_module_param(layer, 0), see_grad, &s, &hook));
+        y = oar_recompute(tape, layer, x);
+        y = oar_add(tape, oar_recompute(tape, layer, y),
+                    oar_forward(tape, layer, y));
+        OK(oar_backward_inputs(tape, 1, &y, NULL));
+        assert_int_equal(s.runs, 0);
+        OK(oar_backward_weights(tape));
+        assert_int_equal(s.runs, 1);
+        assert_true(s.first == *(float *)oar_tensor_data(oar_tensor_grad(
+                                   oar_module_param(layer, 0))));
+        oar_hook_remove(hook);
+        oar_tape_destroy(tape);
+        oar_module_release(layer);
+        oar_tensor_release(x);
+    }
+}
+
+static oar_status count_run(void *arg)
+{
+    ++*(int *)arg;
+    return OAR_OK;
+}
+
+/* A stage that is recomputed, or frozen, has nothing left for the second half.
+ */
+static void a_weights_half_without_weights_runs_what_is_deferred(void **state)
+{
+    oar_tensor *x = oar_normal(NULL, OAR_F32, OAR_SHAPE(3, 4), 1, 0, 1);
+
+    for (int frozen = 0; frozen < 2; frozen++) {
+        oar_tensor *in, *y;
+        oar_module *layer;
+        oar_tape *tape;
+        int runs = 0;
+
+        OK(oar_linear_create(4, 4, 1, NULL, &layer));
+        OK(oar_tape_create(&tape));
+        OK(oar_module_freeze(layer, frozen));
+        in = oar_tape_input(tape, x);
+        y = frozen ? oar_forward(tape, layer, in)
+                   : oar_recompute(tape, layer, in);
+        OK(oar_tape_defer(tape, count_run, &runs));
+        assert_says(oar_backward_weights(tape), OAR_E_STATE,
+                    "without a backward_inputs");
+        OK(oar_backward_inputs(tape, 1, &y, NULL));
+        assert_int_equal(runs, 0);
+        OK(oar_backward_weights(tape));
+        assert_int_equal(runs, 1);
+        assert_non_null(oar_tensor_grad(in));
+        assert_says(oar_backward_weights(tape), OAR_E_STATE,
+                    "without a backward_inputs");
+        oar_tape_destroy(tape);
+        oar_module_release(layer);
+    }
+    oar_tensor_release(x);
+}
+
 static void recomputing_does_not_count_a_batch_twice(void **state)
 {
     oar_tensor *x = oar_normal(NULL, OAR_F32, OAR_SHAPE(3, 2), 1, 0, 1);
@@ -462,6 +548,8 @@ int main(void)
         cmocka_unit_test(recomputing_gives_the_same_bits),
         cmocka_unit_test(recomputing_inside_recomputing_gives_the_same_bits),
         cmocka_unit_test(hooks_run_once_when_the_gradient_is_complete),
+        cmocka_unit_test(in_halves_too_hooks_run_once_and_last),
+        cmocka_unit_test(a_weights_half_without_weights_runs_what_is_deferred),
         cmocka_unit_test(recomputing_does_not_count_a_batch_twice),
         cmocka_unit_test(recomputing_wants_a_module_and_an_input),
         cmocka_unit_test(a_step_allocates_nothing_from_the_second_on),

@@ -340,7 +340,7 @@ static void windows_that_cannot_be_are_refused_by_their_layers(void **state)
 
     conv.stride[1] = -1;
     assert_says(oar_conv2d_create(1, 1, 3, 3, 0, &conv, &m), OAR_E_ARG,
-                "stride [0, -1]");
+                "stride [1, -1]");
     assert_says(oar_max_pool2d_create(0, 1, NULL, &m), OAR_E_ARG,
                 "max_pool2d with window [0, 1]");
     assert_refused(oar_max_pool2d(NULL, image, 0, 1, NULL), OAR_E_ARG,
@@ -354,6 +354,51 @@ static void windows_that_cannot_be_are_refused_by_their_layers(void **state)
                 "half the window");
     assert_null(m);
     oar_tensor_release(image);
+}
+
+/* Not the sizes, which are fine. */
+static void a_layer_without_a_place_says_so(void **state)
+{
+    static const char *const nowhere = "nowhere to give it";
+
+    assert_says(oar_linear_create(3, 4, 0, NULL, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_conv2d_create(1, 1, 3, 3, 0, NULL, NULL), OAR_E_ARG,
+                nowhere);
+    assert_says(oar_embedding_create(2, 3, 0, 0, OAR_F32, NULL), OAR_E_ARG,
+                nowhere);
+    assert_says(oar_layer_norm_create(2, 0, OAR_F32, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_batch_norm_create(1, 2, NULL, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_dropout_create(0.5, 0, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_flatten_create(1, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_max_pool2d_create(2, 2, NULL, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_relu_create(NULL), OAR_E_ARG, "nowhere to give it");
+    assert_says(oar_sequential_create(0, NULL, NULL), OAR_E_ARG, nowhere);
+    assert_says(oar_cnn_create(NULL, NULL), OAR_E_ARG, nowhere);
+}
+
+/* What was left at 0 is shown as what it means. */
+static void defaults_are_shown_as_they_are(void **state)
+{
+    oar_batch_norm_opts norm = oar_batch_norm_opts_init();
+    oar_cnn_opts cnn = oar_cnn_opts_init();
+    oar_gpt_opts gpt = oar_gpt_opts_init();
+    oar_pool2d_opts pool = oar_pool2d_opts_init();
+    oar_module *m = NULL;
+
+    cnn.image = 3;
+    assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG,
+                "cnn of 10 classes from 1 channels 3 wide, with width 16");
+    gpt.heads = -1;
+    gpt.width = 8;
+    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "heads -1, hidden 32");
+    pool.padding[0] = 5;
+    assert_says(oar_max_pool2d_create(2, 3, &pool, &m), OAR_E_ARG,
+                "stride [2, 3]");
+    assert_says(oar_batch_norm_create(4, 3, &norm, &m), OAR_E_ARG,
+                "with eps 1e-05");
+    assert_says(oar_layer_norm_create(-1, 0, OAR_F32, &m), OAR_E_ARG,
+                "with eps 1e-05");
+    assert_null(m);
 }
 
 static void flatten_wants_the_dim_it_starts_from(void **state)
@@ -410,6 +455,8 @@ int main(void)
         cmocka_unit_test(batch_norm_of_nothing_has_no_gradient),
         cmocka_unit_test(models_that_cannot_be_counted_are_refused),
         cmocka_unit_test(windows_that_cannot_be_are_refused_by_their_layers),
+        cmocka_unit_test(a_layer_without_a_place_says_so),
+        cmocka_unit_test(defaults_are_shown_as_they_are),
         cmocka_unit_test(flatten_wants_the_dim_it_starts_from),
         cmocka_unit_test(layers_that_cannot_be_are_refused),
     };

@@ -56,6 +56,53 @@ static void refuses(oar_tensor *result, oar_status status, const char *words)
     said(status, words);
 }
 
+/* ---- making ------------------------------------------------------------- */
+
+static void shapes_that_cannot_be_name_who_was_asked(void **state)
+{
+    oar_shape minus = OAR_SHAPE(2, -1), huge = OAR_SHAPE(INT64_MAX, 2);
+    oar_shape many = { .ndim = 9 };
+    oar_storage *storage = oar_tensor_storage(a);
+    oar_dtype f8 = OAR_F8E4M3, none = (oar_dtype)99;
+
+    refuses(oar_empty(NULL, OAR_F32, minus), OAR_E_ARG,
+            "empty of [2, -1]: dim 1 is negative");
+    refuses(oar_zeros(NULL, OAR_F32, minus), OAR_E_ARG, "zeros of [2, -1]");
+    refuses(oar_ones(NULL, OAR_F32, minus), OAR_E_ARG, "ones of [2, -1]");
+    refuses(oar_full(NULL, OAR_F32, minus, 3), OAR_E_ARG, "full of [2, -1]");
+    refuses(oar_from_data(NULL, OAR_F32, minus, ""), OAR_E_ARG,
+            "from_data of [2, -1]");
+    refuses(oar_uniform(NULL, OAR_F32, minus, 1, 0, 1), OAR_E_ARG,
+            "uniform of [2, -1]");
+    refuses(oar_normal(NULL, OAR_F32, minus, 1, 0, 1), OAR_E_ARG,
+            "normal of [2, -1]");
+    refuses(oar_view_of(NULL, storage, 0, OAR_F32, minus), OAR_E_ARG,
+            "view of [2, -1]");
+    refuses(oar_arange(NULL, OAR_F32, -1, 0, 1), OAR_E_ARG, "arange of [-1]");
+    refuses(oar_eye(NULL, OAR_F32, -1, 2), OAR_E_ARG, "eye of [-1, 2]");
+    refuses(oar_empty(NULL, OAR_F32, huge), OAR_E_ARG, "too many elements");
+    refuses(oar_empty(NULL, OAR_F32, many), OAR_E_ARG, "empty of 9 dims");
+    refuses(oar_empty(NULL, f8, OAR_SHAPE(2)), OAR_E_UNSUPPORTED,
+            "empty of f8e4m3: there are no tensors of it");
+    refuses(oar_cast(NULL, a, f8), OAR_E_UNSUPPORTED, "cast of f8e4m3");
+    refuses(oar_zeros(NULL, none, OAR_SHAPE(2)), OAR_E_ARG,
+            "zeros: there is no dtype 99");
+}
+
+static void reshape_and_expand_show_what_was_asked(void **state)
+{
+    refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, -1)), OAR_E_ARG,
+            "reshape of [3, 4] to [-1, -1]: one dim may be -1");
+    refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, -2)), OAR_E_ARG,
+            "reshape of [3, 4] to [-1, -2]");
+    refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, 5)), OAR_E_SHAPE,
+            "reshape of [3, 4] to [-1, 5]: the counts");
+    refuses(oar_expand(NULL, a, OAR_SHAPE(-1, -1, 4)), OAR_E_ARG,
+            "expand of [3, 4] to [-1, -1, 4]");
+    refuses(oar_expand(NULL, a, OAR_SHAPE(-2, 4)), OAR_E_ARG,
+            "expand of [3, 4] to [-2, 4]");
+}
+
 /* ---- two inputs --------------------------------------------------------- */
 
 typedef oar_tensor *(*pair_fn)(oar_tape *tape, oar_tensor *x, oar_tensor *y);
@@ -291,6 +338,8 @@ static void other_devices_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_that_cannot_be_name_who_was_asked),
+        cmocka_unit_test(reshape_and_expand_show_what_was_asked),
         cmocka_unit_test(pairs_name_both_sides),
         cmocka_unit_test(an_integer_to_a_negative_power_is_refused),
         cmocka_unit_test(single_inputs_are_named),

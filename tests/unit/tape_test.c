@@ -586,6 +586,95 @@ static void the_two_halves_leave_bitwise_what_the_whole_leaves(void **state)
     oar_tensor_release(b);
 }
 
+/* Operations that make all their gradients at once, of which input 0 and a
+ * third are leaves and another is an activation. */
+typedef oar_tensor *(*mixed_fn)(oar_tape *tape, oar_tensor *leaf,
+                                oar_tensor *activation, oar_tensor *third);
+
+static oar_tensor *mixed_attention(oar_tape *tape, oar_tensor *leaf,
+                                   oar_tensor *activation, oar_tensor *third)
+{
+    return oar_attention(tape, leaf, activation, third, NULL);
+}
+
+static oar_tensor *first_row(oar_tape *tape, oar_tensor *a)
+{
+    return oar_reshape(tape, oar_narrow(tape, a, 0, 0, 1), OAR_SHAPE(5));
+}
+
+static oar_tensor *mixed_layer_norm(oar_tape *tape, oar_tensor *leaf,
+                                    oar_tensor *activation, oar_tensor *third)
+{
+    return oar_layer_norm(tape, leaf, first_row(tape, activation), third, 1e-5);
+}
+
+static oar_tensor *mixed_batch_norm(oar_tape *tape, oar_tensor *leaf,
+                                    oar_tensor *activation, oar_tensor *third)
+{
+    return oar_batch_norm(tape, leaf, first_row(tape, activation), third, NULL,
+                          NULL, 1, 0.1, 1e-5);
+}
+
+static const struct mixed_case {
+    mixed_fn fn;
+    oar_shape third;
+} mixed_cases[] = {
+    { mixed_attention, { 2, { 5, 5 } } },
+    { mixed_layer_norm, { 1, { 5 } } },
+    { mixed_batch_norm, { 1, { 5 } } },
+};
+
+/* The gradients of leaf and third, added up over three passes. Between the
+ * halves `leaf` is changed, unseen: what is computed already stays. */
+static void run_mixed(const struct mixed_case *c, int how, float *out)
+{
+    enum { PASSES = 3 };
+    oar_tensor *leaf = leaf_of(OAR_SHAPE(5, 5), 1),
+               *third = leaf_of(c->third, 2);
+    oar_tensor *w = leaf_of(OAR_SHAPE(5, 5), 3);
+    oar_tape *tape = new_tape();
+    uint64_t live = 0;
+
+    for (int i = 0; i < PASSES; i++) {
+        oar_tensor *y = c->fn(tape, leaf, oar_scale(tape, w, 2), third);
+        float *number = oar_tensor_data(leaf);
+
+        if (how == WHOLE) {
+            OK(oar_backward_from(tape, 1, &y, NULL));
+        } else {
+            OK(oar_backward_inputs(tape, 1, &y, NULL));
+            assert_null(i == 0 ? oar_tensor_grad(leaf) : NULL);
+            number[7] += 4;
+            OK(oar_backward_weights(tape));
+            number[7] -= 4;
+        }
+        oar_tape_reset(tape);
+        if (i == 1)
+            live = memory().live_bytes;
+    }
+    assert_int_equal(memory().live_bytes, live); /* a pass leaves nothing */
+    OK(oar_tensor_read(oar_tensor_grad(leaf), OAR_F32, out));
+    OK(oar_tensor_read(oar_tensor_grad(third), OAR_F32, out + 25));
+    OK(oar_tensor_read(oar_tensor_grad(w), OAR_F32, out + 50));
+    oar_tape_destroy(tape);
+    oar_tensor_release(leaf);
+    oar_tensor_release(third);
+    oar_tensor_release(w);
+}
+
+static void gradients_made_at_once_are_made_once_in_halves_too(void **state)
+{
+    for (size_t k = 0; k < sizeof mixed_cases / sizeof *mixed_cases; k++) {
+        float whole[75] = { 0 }, halves[75] = { 0 };
+        uint64_t live = memory().live;
+
+        run_mixed(&mixed_cases[k], WHOLE, whole);
+        run_mixed(&mixed_cases[k], HALVES, halves);
+        assert_memory_equal(whole, halves, sizeof whole);
+        assert_int_equal(memory().live, live);
+    }
+}
+
 static void hooks_of_weights_run_in_the_weights_half(void **state)
 {
     oar_tape *tape = new_tape();
@@ -946,6 +1035,7 @@ int main(void)
         cmocka_unit_test(backward_refuses_what_it_cannot_start_from),
         cmocka_unit_test(several_roots_and_seeds_add_up),
         cmocka_unit_test(the_two_halves_leave_bitwise_what_the_whole_leaves),
+        cmocka_unit_test(gradients_made_at_once_are_made_once_in_halves_too),
         cmocka_unit_test(hooks_of_weights_run_in_the_weights_half),
         cmocka_unit_test(parts_of_a_gradient_are_told_once_they_are_final),
         cmocka_unit_test(only_the_first_hook_hears_of_parts),
