@@ -41,6 +41,7 @@ typedef struct oari_op {
 /* What an operation wants remembered besides tensors. */
 typedef union oari_extra {
     double factor;
+    int64_t groups;
     int sloped; /* instead of the input, its slope is saved */
     struct {
         int d0, d1;
