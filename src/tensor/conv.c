@@ -266,12 +266,12 @@ static void add_results(const oari_conv *c, const piece *p)
 }
 
 /* Adds bias [channels] to the planes of all images. */
-static void add_bias(const oari_conv *c, void *planes, int64_t channels,
+static void add_bias(const oari_conv *c, void *to, int64_t channels,
                      int64_t plane, const void *bias)
 {
     OARI_BY_FLOAT(c->dtype, {
         const T *b = bias;
-        T *y = planes;
+        T *y = to;
         for (int64_t i = 0; i < c->images * channels; i++, y += plane) {
             const T offset = b[i % channels];
             for (int64_t k = 0; k < plane; k++)
