@@ -38,6 +38,9 @@ typedef enum oar_activation {
 OAR_API oar_status oar_activation_create(oar_activation kind,
                                          oar_module **module);
 
+/* PyTorch's default slope is 0.01. */
+OAR_API oar_status oar_leaky_relu_create(double slope, oar_module **module);
+
 /* Parameter "weight" [count, width], normal with deviation 1 (0: that). Takes
  * i64 indices. */
 OAR_API oar_status oar_embedding_create(int64_t count, int64_t width,
@@ -64,6 +67,20 @@ OAR_API oar_status oar_layer_norm_create(int64_t width, double eps,
                                          oar_dtype dtype, oar_module **module);
 OAR_API oar_status oar_rms_norm_create(int64_t width, double eps,
                                        oar_dtype dtype, oar_module **module);
+
+typedef struct oar_group_norm_opts {
+    size_t size;
+    double eps; /* 0 means 1e-5 */
+    int no_affine;
+    oar_dtype dtype;
+} oar_group_norm_opts;
+OAR_OPTS_INIT(oar_group_norm_opts);
+
+/* Takes [n, channels, ..]. "weight" ones and "bias" zeros [channels]. The
+ * groups divide the channels. */
+OAR_API oar_status oar_group_norm_create(int64_t groups, int64_t channels,
+                                         const oar_group_norm_opts *opts,
+                                         oar_module **module);
 
 typedef struct oar_batch_norm_opts {
     size_t size;
@@ -115,12 +132,57 @@ OAR_API oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
                                      uint64_t seed,
                                      const oar_conv2d_layer_opts *opts,
                                      oar_module **module);
+typedef struct oar_conv1d_layer_opts {
+    size_t size;
+    int stride, padding, dilation, groups;
+    int no_bias;
+    oar_dtype dtype;
+} oar_conv1d_layer_opts;
+OAR_OPTS_INIT(oar_conv1d_layer_opts);
+
+/* "weight" [out, in/groups, kernel], "bias" [out], as those of conv2d. */
+OAR_API oar_status oar_conv1d_create(int64_t in, int64_t out, int kernel,
+                                     uint64_t seed,
+                                     const oar_conv1d_layer_opts *opts,
+                                     oar_module **module);
+
+typedef struct oar_conv_transpose1d_layer_opts {
+    size_t size;
+    int stride, padding, output_padding, dilation, groups;
+    int no_bias;
+    oar_dtype dtype;
+} oar_conv_transpose1d_layer_opts;
+OAR_OPTS_INIT(oar_conv_transpose1d_layer_opts);
+
+typedef struct oar_conv_transpose2d_layer_opts {
+    size_t size;
+    int stride[2], padding[2], output_padding[2], dilation[2], groups;
+    int no_bias;
+    oar_dtype dtype;
+} oar_conv_transpose2d_layer_opts;
+OAR_OPTS_INIT(oar_conv_transpose2d_layer_opts);
+
+/* "weight" [in, out/groups, kernel] or [in, out/groups, kh, kw], "bias" [out],
+ * uniform within 1/sqrt(out/groups times the kernel's size) of zero, as
+ * PyTorch's: weight from seed, bias from seed + 1. */
+OAR_API oar_status oar_conv_transpose1d_create(
+    int64_t in, int64_t out, int kernel, uint64_t seed,
+    const oar_conv_transpose1d_layer_opts *opts, oar_module **module);
+OAR_API oar_status oar_conv_transpose2d_create(
+    int64_t in, int64_t out, int kh, int kw, uint64_t seed,
+    const oar_conv_transpose2d_layer_opts *opts, oar_module **module);
 OAR_API oar_status oar_max_pool2d_create(int height, int width,
                                          const oar_pool2d_opts *opts,
                                          oar_module **module);
 OAR_API oar_status oar_avg_pool2d_create(int height, int width,
                                          const oar_pool2d_opts *opts,
                                          oar_module **module);
+
+/* Means over windows that give a result of this size. */
+OAR_API oar_status oar_adaptive_avg_pool1d_create(int length,
+                                                  oar_module **module);
+OAR_API oar_status oar_adaptive_avg_pool2d_create(int height, int width,
+                                                  oar_module **module);
 
 /* Only while training; every forward takes the next seed. */
 OAR_API oar_status oar_dropout_create(double p, uint64_t seed,

@@ -281,6 +281,50 @@ OAR_API oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x,
                                oar_tensor *weight, oar_tensor *bias,
                                const oar_conv2d_opts *opts);
 
+typedef struct oar_conv1d_opts {
+    size_t size;
+    int stride;   /* 0: 1 */
+    int padding;  /* zeros on either side */
+    int dilation; /* 0: 1 */
+    int groups;   /* 0: 1 */
+} oar_conv1d_opts;
+OAR_OPTS_INIT(oar_conv1d_opts);
+
+/* x [n, in, length] with weight [out, in/groups, kernel] and bias [out] or
+ * NULL. */
+OAR_API oar_tensor *oar_conv1d(oar_tape *tape, oar_tensor *x,
+                               oar_tensor *weight, oar_tensor *bias,
+                               const oar_conv1d_opts *opts);
+
+typedef struct oar_conv_transpose1d_opts {
+    size_t size;
+    int stride;         /* 0: 1 */
+    int padding;        /* taken off either side of the result */
+    int output_padding; /* added to one side; below stride or dilation */
+    int dilation;       /* 0: 1 */
+    int groups;         /* 0: 1 */
+} oar_conv_transpose1d_opts;
+OAR_OPTS_INIT(oar_conv_transpose1d_opts);
+
+typedef struct oar_conv_transpose2d_opts {
+    size_t size;
+    int stride[2], padding[2], output_padding[2], dilation[2]; /* as above */
+    int groups;
+} oar_conv_transpose2d_opts;
+OAR_OPTS_INIT(oar_conv_transpose2d_opts);
+
+/* Transposed convolution: what the gradient of a convolution's input is. x is
+ * [n, in, length] or [n, in, h, w], weight [in, out/groups, kernel] or [in,
+ * out/groups, kh, kw], bias [out] or NULL. Each side of the result has
+ * (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
+ */
+OAR_API oar_tensor *oar_conv_transpose1d(oar_tape *tape, oar_tensor *x,
+                                         oar_tensor *weight, oar_tensor *bias,
+                                         const oar_conv_transpose1d_opts *opts);
+OAR_API oar_tensor *oar_conv_transpose2d(oar_tape *tape, oar_tensor *x,
+                                         oar_tensor *weight, oar_tensor *bias,
+                                         const oar_conv_transpose2d_opts *opts);
+
 typedef struct oar_pool2d_opts {
     size_t size;
     int stride[2]; /* 0: the window's size */
@@ -294,6 +338,14 @@ OAR_API oar_tensor *oar_max_pool2d(oar_tape *tape, oar_tensor *x, int height,
                                    int width, const oar_pool2d_opts *opts);
 OAR_API oar_tensor *oar_avg_pool2d(oar_tape *tape, oar_tensor *x, int height,
                                    int width, const oar_pool2d_opts *opts);
+
+/* Means over windows that cover x [n, c, length] or [n, c, h, w] with a result
+ * of this size: window i of m goes from floor(i size / m) to
+ * ceil((i + 1) size / m). */
+OAR_API oar_tensor *oar_adaptive_avg_pool1d(oar_tape *tape, oar_tensor *x,
+                                            int length);
+OAR_API oar_tensor *oar_adaptive_avg_pool2d(oar_tape *tape, oar_tensor *x,
+                                            int height, int width);
 
 typedef struct oar_attention_opts {
     size_t size;
@@ -331,6 +383,13 @@ OAR_API oar_tensor *oar_layer_norm(oar_tape *tape, oar_tensor *x,
                                    double eps);
 OAR_API oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x,
                                  oar_tensor *weight, double eps);
+
+/* Over each of `groups` groups of neighbouring channels of x [n, channels, ..],
+ * for each n alone; weight and bias [channels] or NULL. The groups divide the
+ * channels. */
+OAR_API oar_tensor *oar_group_norm(oar_tape *tape, oar_tensor *x,
+                                   int64_t groups, oar_tensor *weight,
+                                   oar_tensor *bias, double eps);
 
 /* Over all dims of x [n, channels, ..] but dim 1. training: by the batch's own
  * mean and (biased) variance, and running_mean and running_var (either both

@@ -42,7 +42,8 @@ typedef struct oari_op {
 typedef union oari_extra {
     double factor;
     int64_t padding; /* a row; -1: none */
-    int sloped;      /* instead of the input, its slope is saved */
+    int64_t groups;
+    int sloped; /* instead of the input, its slope is saved */
     struct {
         int d0, d1;
     } dims;

@@ -6,9 +6,8 @@
 
 #include <oarsong/ops.h>
 
-oar_status oari_check_conv2d_opts(const oar_conv2d_opts *opts);
-
 /* name is that of the operation. */
+oar_status oari_check_conv_opts(const char *name, const oar_conv2d_opts *opts);
 oar_status oari_check_pool2d_opts(const char *name, int height, int width,
                                   const oar_pool2d_opts *opts);
 

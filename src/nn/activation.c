@@ -40,3 +40,32 @@ oar_status oar_relu_create(oar_module **module)
 {
     return oar_activation_create(OAR_RELU, module);
 }
+
+/* ---- leaky relu --------------------------------------------------------- */
+
+static oar_tensor *leaky_relu_forward(oar_tape *tape, oar_module *module,
+                                      oar_tensor *x)
+{
+    const double *slope = oar_module_self(module);
+
+    return oar_leaky_relu(tape, x, *slope);
+}
+
+static const oar_module_class leaky_relu_class = {
+    .size = sizeof leaky_relu_class,
+    .name = "leaky_relu",
+    .self_size = sizeof(double),
+    .forward = leaky_relu_forward,
+};
+
+oar_status oar_leaky_relu_create(double slope, oar_module **module)
+{
+    oar_module *made;
+
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "leaky_relu_create: nowhere to give it");
+    OARI_TRY(oar_module_create(&leaky_relu_class, &made));
+    *(double *)oar_module_self(made) = slope;
+    *module = made;
+    return OAR_OK;
+}

@@ -76,7 +76,7 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
         .dilation = { o.dilation[0], o.dilation[1] },
         .groups = o.groups,
     };
-    OARI_TRY(oari_check_conv2d_opts(&self));
+    OARI_TRY(oari_check_conv_opts("conv2d", &self));
     OARI_TRY(oar_module_create(&conv2d_class, &made));
     *(oar_conv2d_opts *)oar_module_self(made) = self;
     shape = OAR_SHAPE(out, in / (o.groups != 0 ? o.groups : 1), kh, kw);

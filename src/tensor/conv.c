@@ -9,7 +9,17 @@
 #include "tensor/dispatch.h"
 #include "tensor/gemm.h"
 
-enum { CACHE_BYTES = 256 << 10 };
+enum {
+    CACHE_BYTES = 256 << 10, /* of columns at a time, in whole rows */
+    ROW_BYTES = 2 << 20      /* a row with more is done in parts */
+};
+
+oar_shape oari_planes_shape(oar_shape shape)
+{
+    if (shape.ndim != 3)
+        return shape;
+    return OAR_SHAPE(shape.dim[0], shape.dim[1], 1, shape.dim[2]);
+}
 
 int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
                           int64_t padding, int64_t dilation)
@@ -47,7 +57,8 @@ static int is_pointwise(const oari_conv *c)
     const oari_window *w = &c->window;
 
     return w->kernel[0] == 1 && w->kernel[1] == 1 && w->stride[0] == 1 &&
-           w->stride[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0;
+           w->stride[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0 &&
+           w->out_height == w->height && w->out_width == w->width;
 }
 
 /* Whole rows of results that are done at a time. */
@@ -63,16 +74,27 @@ static int64_t rows_at_once(const oari_conv *c)
     return rows < c->window.out_height ? rows : c->window.out_height;
 }
 
+/* Results of a row that are done at a time. */
+static int64_t results_at_once(const oari_conv *c)
+{
+    int64_t width = c->window.out_width, column = depth_of(c) * bytes_of(c);
+
+    if (is_pointwise(c) || column == 0 || width <= ROW_BYTES / column)
+        return width;
+    return ROW_BYTES > column ? ROW_BYTES / column : 1;
+}
+
 int64_t oari_conv_scratch(const oari_conv *c)
 {
     if (is_pointwise(c))
         return 0;
-    return depth_of(c) * rows_at_once(c) * c->window.out_width;
+    return depth_of(c) * rows_at_once(c) * results_at_once(c);
 }
 
-/* Some rows of the results of one group of one image. */
+/* Some rows of the results of one group of one image: `wide` results of each
+ * from `left` on. They are not all of a row only if there is one row. */
 typedef struct piece {
-    int64_t image, group, first, rows;
+    int64_t image, group, first, rows, left, wide;
 } piece;
 
 static void *at(const oari_conv *c, void *data, int64_t element)
@@ -94,7 +116,8 @@ static void *results(const oari_conv *c, const piece *p)
     int64_t plane = c->window.out_height * c->window.out_width;
     int64_t channel = p->image * c->out + p->group * (c->out / c->groups);
 
-    return at(c, c->y, channel * plane + p->first * c->window.out_width);
+    return at(c, c->y,
+              channel * plane + p->first * c->window.out_width + p->left);
 }
 
 static void *weights(const oari_conv *c, const piece *p)
@@ -102,19 +125,19 @@ static void *weights(const oari_conv *c, const piece *p)
     return at(c, c->weight, p->group * (c->out / c->groups) * depth_of(c));
 }
 
-/* The results [from, to) of a row whose window's column `offset` lies inside
- * the plane. */
-static void inside(const oari_window *w, int64_t offset, int64_t *from,
-                   int64_t *to)
+/* Of `wide` results the [from, to) whose window's column lies inside the plane,
+ * if that of the first is `offset`. */
+static void inside(const oari_window *w, int64_t wide, int64_t offset,
+                   int64_t *from, int64_t *to)
 {
     int64_t step = w->stride[1];
 
     *from = offset < 0 ? (-offset + step - 1) / step : 0;
     *to = w->width > offset ? (w->width - offset + step - 1) / step : 0;
-    if (*from > w->out_width)
-        *from = w->out_width;
-    if (*to > w->out_width)
-        *to = w->out_width;
+    if (*from > wide)
+        *from = wide;
+    if (*to > wide)
+        *to = wide;
     if (*to < *from)
         *to = *from;
 }
@@ -125,22 +148,22 @@ static void inside(const oari_window *w, int64_t offset, int64_t *from,
 #define EACH_LINE(c, p, data, matrix, body)                                    \
     do {                                                                       \
         const oari_window *w = &(c)->window;                                   \
-        int64_t wide_ = (p)->rows * w->out_width;                              \
+        int64_t wide_ = (p)->rows * (p)->wide;                                 \
         int64_t taps_ = w->kernel[0] * w->kernel[1];                           \
         for (int64_t d_ = 0; d_ < depth_of(c); d_++) {                         \
             int64_t ky_ = d_ % taps_ / w->kernel[1] * w->dilation[0];          \
             int64_t kx_ = d_ % w->kernel[1] * w->dilation[1];                  \
             T *plane_ = (T *)(data) + d_ / taps_ * w->height * w->width;       \
-            int64_t offset = kx_ - w->padding[1];                              \
+            int64_t offset = (p)->left * w->stride[1] + kx_ - w->padding[1];   \
             int64_t from;                                                      \
             int64_t to;                                                        \
-            inside(w, offset, &from, &to);                                     \
+            inside(w, (p)->wide, offset, &from, &to);                          \
             for (int64_t r_ = 0; r_ < (p)->rows; r_++) {                       \
                 int64_t y_ =                                                   \
                     ((p)->first + r_) * w->stride[0] + ky_ - w->padding[0];    \
                 T *line =                                                      \
                     y_ >= 0 && y_ < w->height ? plane_ + y_ * w->width : NULL; \
-                T *column = (T *)(matrix) + d_ * wide_ + r_ * w->out_width;    \
+                T *column = (T *)(matrix) + d_ * wide_ + r_ * (p)->wide;       \
                 body                                                           \
             }                                                                  \
         }                                                                      \
@@ -150,8 +173,8 @@ static void fill_columns(const oari_conv *c, const piece *p)
 {
     OARI_BY_FLOAT(c->dtype, {
         EACH_LINE(c, p, planes(c, p), c->scratch, {
-            int64_t first = line != NULL ? from : w->out_width;
-            int64_t end = line != NULL ? to : w->out_width;
+            int64_t first = line != NULL ? from : p->wide;
+            int64_t end = line != NULL ? to : p->wide;
             for (int64_t k = 0; k < first; k++)
                 column[k] = 0;
             if (w->stride[1] == 1 && end > first)
@@ -160,7 +183,7 @@ static void fill_columns(const oari_conv *c, const piece *p)
             else
                 for (int64_t k = first; k < end; k++)
                     column[k] = line[k * w->stride[1] + offset];
-            for (int64_t k = end; k < w->out_width; k++)
+            for (int64_t k = end; k < p->wide; k++)
                 column[k] = 0;
         });
     })
@@ -173,7 +196,7 @@ static oari_matrix columns(const oari_conv *c, const piece *p)
         return (oari_matrix){ planes(c, p), c->window.height * c->window.width,
                               0 };
     fill_columns(c, p);
-    return (oari_matrix){ c->scratch, p->rows * c->window.out_width, 0 };
+    return (oari_matrix){ c->scratch, p->rows * p->wide, 0 };
 }
 
 static void add_columns(const oari_conv *c, const piece *p)
@@ -188,6 +211,17 @@ static void add_columns(const oari_conv *c, const piece *p)
     })
 }
 
+static void each_part(const oari_conv *c, piece *p,
+                      void (*fn)(const oari_conv *c, const piece *p))
+{
+    int64_t wide = results_at_once(c), width = c->window.out_width;
+
+    for (p->left = 0; p->left < width; p->left += wide) {
+        p->wide = width - p->left < wide ? width - p->left : wide;
+        fn(c, p);
+    }
+}
+
 static void each_piece(const oari_conv *c,
                        void (*fn)(const oari_conv *c, const piece *p))
 {
@@ -200,46 +234,58 @@ static void each_piece(const oari_conv *c,
                 int64_t left = c->window.out_height - p.first;
 
                 p.rows = left < rows ? left : rows;
-                fn(c, &p);
+                each_part(c, &p, fn);
             }
 }
 
 /* ---- forward ------------------------------------------------------------ */
 
-static void forward_piece(const oari_conv *c, const piece *p)
+static void multiply(const oari_conv *c, const piece *p, int add)
 {
     oari_gemm(
         &(oari_gemm_job){ .dtype = c->dtype,
                           .m = c->out / c->groups,
-                          .n = p->rows * c->window.out_width,
+                          .n = p->rows * p->wide,
                           .k = depth_of(c),
                           .factor = 1,
                           .a = { weights(c, p), depth_of(c), 0 },
                           .b = columns(c, p),
                           .c = results(c, p),
-                          .lead = c->window.out_height * c->window.out_width });
+                          .lead = c->window.out_height * c->window.out_width,
+                          .add = add });
 }
 
-static void add_bias(const oari_conv *c, const void *bias)
+static void store_results(const oari_conv *c, const piece *p)
 {
-    int64_t plane = c->window.out_height * c->window.out_width;
+    multiply(c, p, 0);
+}
 
+static void add_results(const oari_conv *c, const piece *p)
+{
+    multiply(c, p, 1);
+}
+
+/* Adds bias [channels] to the planes of all images. */
+static void add_bias(const oari_conv *c, void *to, int64_t channels,
+                     int64_t plane, const void *bias)
+{
     OARI_BY_FLOAT(c->dtype, {
         const T *b = bias;
-        T *y = c->y;
-        for (int64_t i = 0; i < c->images * c->out; i++, y += plane) {
-            const T offset = b[i % c->out];
+        T *y = to;
+        for (int64_t i = 0; i < c->images * channels; i++, y += plane) {
+            const T offset = b[i % channels];
             for (int64_t k = 0; k < plane; k++)
                 y[k] += offset;
         }
     })
 }
 
-void oari_conv_forward(const oari_conv *c, const void *bias)
+void oari_conv_forward(const oari_conv *c, int add, const void *bias)
 {
-    each_piece(c, forward_piece);
+    each_piece(c, add ? add_results : store_results);
     if (bias != NULL)
-        add_bias(c, bias);
+        add_bias(c, c->y, c->out, c->window.out_height * c->window.out_width,
+                 bias);
 }
 
 /* ---- backward ----------------------------------------------------------- */
@@ -251,7 +297,7 @@ static void column_grads(const oari_conv *c, const piece *p, void *to,
     oari_gemm(&(oari_gemm_job){
         .dtype = c->dtype,
         .m = depth_of(c),
-        .n = p->rows * c->window.out_width,
+        .n = p->rows * p->wide,
         .k = c->out / c->groups,
         .factor = 1,
         .a = { weights(c, p), depth_of(c), 1 },
@@ -263,7 +309,7 @@ static void column_grads(const oari_conv *c, const piece *p, void *to,
 
 static void input_piece(const oari_conv *c, const piece *p)
 {
-    column_grads(c, p, c->scratch, p->rows * c->window.out_width, 0);
+    column_grads(c, p, c->scratch, p->rows * p->wide, 0);
     add_columns(c, p);
 }
 
@@ -302,7 +348,7 @@ static void weight_piece(const oari_conv *c, const piece *p)
         .dtype = c->dtype,
         .m = c->out / c->groups,
         .n = depth_of(c),
-        .k = p->rows * c->window.out_width,
+        .k = p->rows * p->wide,
         .factor = 1,
         .a = { results(c, p), c->window.out_height * c->window.out_width, 0 },
         .b = turned,
@@ -316,4 +362,11 @@ void oari_conv_back_weight(const oari_conv *c, int add)
     if (!add)
         clear(c, c->weight, c->out * depth_of(c));
     each_piece(c, weight_piece);
+}
+
+void oari_conv_transpose(const oari_conv *c, const void *bias)
+{
+    oari_conv_back_input(c, 0);
+    if (bias != NULL)
+        add_bias(c, c->x, c->in, c->window.height * c->window.width, bias);
 }

@@ -128,6 +128,17 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
 void oari_batch_norm_sums(const oari_norm_back *n);
 void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed);
 
+/* ---- group_norm.c: x [n, channels, ..] ---------------------------------- */
+
+/* mean and rstd get one number for each group of each image. */
+void oari_group_norm(const oari_array *to, double *mean, double *rstd,
+                     const oari_array *x, int64_t groups,
+                     const oari_array *weight, const oari_array *bias,
+                     double eps);
+/* The same struct as above; mean and rstd are f64, scratch is unused and sums
+ * has room for two numbers per channel. */
+void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
+
 /* ---- columns.c ---------------------------------------------------------- */
 
 /* to [width] (+)= the column sums of a [rows, width]. */

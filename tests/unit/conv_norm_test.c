@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Convolution over one dim, transposed convolution, adaptive pooling and group
+ * norm: against PyTorch, against differences, in halves, in a split backward,
+ * without memory; their layers; and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <oarsong/layers.h>
+#include <oarsong/memory.h>
+
+#include "golden/golden.h"
+#include "unit/gradcheck.h"
+#include "unit/same.h"
+
+#define ALL in[0], in[1], in[2]
+
+OP(conv1d, oar_conv1d(tape, ALL, NULL))
+OP(conv1d_with, oar_conv1d(tape, ALL,
+                           OAR_OPTS(oar_conv1d_opts, .stride = 2, .padding = 3,
+                                    .dilation = 2, .groups = 2)))
+OP(transpose1d, oar_conv_transpose1d(tape, ALL, NULL))
+OP(transpose1d_with,
+   oar_conv_transpose1d(tape, ALL,
+                        OAR_OPTS(oar_conv_transpose1d_opts, .stride = 3,
+                                 .padding = 1, .output_padding = 2,
+                                 .dilation = 2, .groups = 2)))
+OP(transpose2d, oar_conv_transpose2d(tape, ALL, NULL))
+OP(transpose2d_with,
+   oar_conv_transpose2d(tape, ALL,
+                        OAR_OPTS(oar_conv_transpose2d_opts, .stride = { 2, 3 },
+                                 .padding = { 1, 0 },
+                                 .output_padding = { 1, 2 },
+                                 .dilation = { 1, 2 }, .groups = 2)))
+OP(transpose2d_far, oar_conv_transpose2d(tape, in[0], in[1], NULL,
+                                         OAR_OPTS(oar_conv_transpose2d_opts,
+                                                  .output_padding = { 1, 2 },
+                                                  .dilation = { 3, 3 })))
+OP(pool1d, oar_adaptive_avg_pool1d(tape, in[0], 3))
+OP(pool2d, oar_adaptive_avg_pool2d(tape, in[0], 3, 4))
+OP(pool2d_one, oar_adaptive_avg_pool2d(tape, in[0], 1, 1))
+OP(pool2d_more, oar_adaptive_avg_pool2d(tape, in[0], 5, 7))
+OP(group_norm, oar_group_norm(tape, in[0], 3, in[1], in[2], 1e-3))
+OP(group_norm_bare, oar_group_norm(tape, in[0], 2, NULL, NULL, 1e-3))
+
+/* ---- PyTorch ------------------------------------------------------------ */
+
+static const golden_case goldens[] = {
+    { "conv1d", conv1d },
+    { "conv1d_with", conv1d_with },
+    { "conv1d_point", conv1d },
+    { "conv_transpose1d", transpose1d },
+    { "conv_transpose1d_with", transpose1d_with },
+    { "conv_transpose2d", transpose2d },
+    { "conv_transpose2d_with", transpose2d_with },
+    { "conv_transpose2d_point", transpose2d },
+    { "conv_transpose2d_far", transpose2d_far },
+    { "adaptive_avg_pool1d", pool1d },
+    { "adaptive_avg_pool2d", pool2d },
+    { "adaptive_avg_pool2d_one", pool2d_one },
+    { "adaptive_avg_pool2d_more", pool2d_more },
+    { "group_norm", group_norm },
+    { "group_norm_flat", group_norm },
+    { "group_norm_line", group_norm },
+    { "group_norm_bare", group_norm_bare },
+};
+
+enum { GOLDENS = sizeof goldens / sizeof *goldens };
+
+static void operations_agree_with_pytorch(void **state)
+{
+    golden_check_all(goldens, GOLDENS, 0);
+}
+
+static void strided_views_give_the_same(void **state)
+{
+    golden_check_all(goldens, GOLDENS, 1);
+}
+
+/* ---- differences -------------------------------------------------------- */
+
+static const gradcheck checks[] = {
+    { "conv1d", conv1d, { S(2, 3, 7), S(4, 3, 2), S(4) } },
+    { "conv1d with", conv1d_with, { S(1, 4, 6), S(2, 2, 3), S(2) } },
+    { "conv1d of one", conv1d, { S(1, 1, 1), S(1, 1, 1), S(1) } },
+    { "conv1d nothing", conv1d, { S(0, 2, 5), S(3, 2, 2), S(3) } },
+    { "transpose1d", transpose1d, { S(2, 3, 4), S(3, 2, 3), S(2) } },
+    { "transpose1d with", transpose1d_with, { S(1, 4, 3), S(4, 1, 2), S(2) } },
+    { "transpose1d nothing", transpose1d, { S(0, 3, 4), S(3, 2, 3), S(2) } },
+    { "transpose2d", transpose2d, { S(2, 2, 3, 2), S(2, 3, 2, 3), S(3) } },
+    { "transpose2d with",
+      transpose2d_with,
+      { S(1, 4, 3, 2), S(4, 1, 3, 2), S(2) } },
+    { "transpose2d far",
+      transpose2d_far,
+      { S(2, 2, 2, 3), S(2, 1, 1, 1), END } },
+    { "transpose2d of one",
+      transpose2d,
+      { S(1, 1, 1, 1), S(1, 1, 1, 1), S(1) } },
+    { "adaptive pool1d", pool1d, { S(2, 2, 7), END } },
+    { "adaptive pool2d", pool2d, { S(1, 2, 5, 6), END } },
+    { "adaptive pool2d nothing", pool2d, { S(0, 2, 5, 6), END } },
+    { "adaptive pool2d more", pool2d_more, { S(1, 2, 3, 4), END } },
+    { "group norm", group_norm, { S(2, 6, 5), S(6), S(6) } },
+    { "group norm long", group_norm, { S(1, 3, 19), S(3), S(3) } },
+    { "group norm flat", group_norm, { S(3, 9), S(9), S(9) } },
+    { "group norm bare", group_norm_bare, { S(2, 4, 3), END } },
+    { "group norm nobody", group_norm, { S(0, 3, 2), S(3), S(3) } },
+    { "group norm nothing", group_norm, { S(2, 3, 0), S(3), S(3) } },
+};
+
+enum { CHECKS = sizeof checks / sizeof *checks };
+
+static void gradients_agree_with_differences(void **state)
+{
+    gradcheck_all(checks, CHECKS, 1, -1);
+    gradcheck_all(checks, CHECKS, 2, -1);
+}
+
+static void each_input_has_its_gradient_alone(void **state)
+{
+    for (int i = 0; i < GRADCHECK_LEAVES; i++)
+        gradcheck_all(checks, CHECKS, 1, i);
+}
+
+/* ---- leaves in other dtypes, and other ways of backward ------------------ */
+
+typedef struct leaves {
+    oar_tensor *in[GRADCHECK_LEAVES];
+    int count;
+} leaves;
+
+/* The same numbers in every dtype: they are a bf16's, and small. */
+static leaves leaves_of(const gradcheck *c, oar_dtype dtype)
+{
+    leaves l = { .count = 0 };
+
+    for (; l.count < GRADCHECK_LEAVES && c->shape[l.count].ndim >= 0;
+         l.count++) {
+        uint64_t seed = 3 + (uint64_t)l.count;
+        oar_tensor *half =
+            oar_normal(NULL, OAR_BF16, c->shape[l.count], seed, 0, 1);
+        oar_tensor *leaf = oar_cast(NULL, half, dtype);
+
+        OK(oar_tensor_require_grad(leaf, 1));
+        oar_tensor_release(half);
+        l.in[l.count] = leaf;
+    }
+    return l;
+}
+
+static void release_leaves(leaves *l)
+{
+    for (int i = 0; i < l->count; i++)
+        oar_tensor_release(l->in[i]);
+}
+
+/* Both rounded from the same f32, or a unit apart. */
+static void check_half(const oar_tensor *half, const oar_tensor *single,
+                       const char *name)
+{
+    double unit = oar_tensor_dtype(half) == OAR_F16 ? 0x1p-10 : 0x1p-7;
+    double x[512], y[512];
+
+    assert_true(oar_tensor_count(single) <= 512);
+    OK(oar_tensor_read(half, OAR_F64, x));
+    OK(oar_tensor_read(single, OAR_F64, y));
+    for (int64_t i = 0; i < oar_tensor_count(single); i++)
+        if (!(fabs(x[i] - y[i]) <= unit * fabs(y[i]) + 1e-5))
+            fail_msg("%s [%ld]: %g, in f32 %g", name, i, x[i], y[i]);
+}
+
+static void check_dtype(const gradcheck *c, oar_dtype dtype)
+{
+    leaves l = leaves_of(c, dtype), want = leaves_of(c, OAR_F32);
+    oar_tensor *out, *single;
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    out = c->fn(tape, l.in);
+    single = c->fn(tape, want.in);
+    assert_int_equal(oar_tensor_dtype(out), dtype);
+    check_half(out, single, c->name);
+    OK(oar_backward_from(tape, 1, &out, NULL));
+    OK(oar_backward_from(tape, 1, &single, NULL));
+    for (int i = 0; i < l.count; i++)
+        check_half(oar_tensor_grad(l.in[i]), oar_tensor_grad(want.in[i]),
+                   c->name);
+    release_leaves(&l);
+    release_leaves(&want);
+    oar_tape_destroy(tape);
+}
+
+static void halves_are_computed_in_f32_and_rounded(void **state)
+{
+    for (int i = 0; i < CHECKS; i++) {
+        check_dtype(&checks[i], OAR_F16);
+        check_dtype(&checks[i], OAR_BF16);
+    }
+}
+
+/* In two parts, with an input that is no leaf. */
+static void check_split(const gradcheck *c)
+{
+    leaves whole = leaves_of(c, OAR_F64), parts = leaves_of(c, OAR_F64);
+    oar_tensor *in[GRADCHECK_LEAVES], *out;
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    out = c->fn(tape, whole.in);
+    OK(oar_backward_from(tape, 1, &out, NULL));
+    oar_tape_reset(tape);
+    memcpy(in, parts.in, sizeof in);
+    in[0] = oar_scale(tape, parts.in[0], 1);
+    out = c->fn(tape, in);
+    OK(oar_backward_inputs(tape, 1, &out, NULL));
+    OK(oar_backward_weights(tape));
+    for (int i = 0; i < whole.count; i++)
+        assert_same(oar_tensor_retain(oar_tensor_grad(whole.in[i])),
+                    oar_tensor_retain(oar_tensor_grad(parts.in[i])), 0);
+    oar_tape_destroy(tape);
+    release_leaves(&parts);
+    release_leaves(&whole);
+}
+
+static void a_split_backward_leaves_the_same(void **state)
+{
+    for (int i = 0; i < CHECKS; i++)
+        check_split(&checks[i]);
+}
+
+/* ---- memory ------------------------------------------------------------- */
+
+static uint64_t live(void)
+{
+    oar_memory_stats stats = { .size = sizeof stats };
+
+    OK(oar_memory_read(&stats));
+    return stats.live;
+}
+
+/* Forward and backward with allocation n failing; whether it did. */
+static int fails_at(const gradcheck *c, oar_dtype dtype, uint64_t n)
+{
+    leaves l = leaves_of(c, dtype);
+    oar_status status = OAR_OK;
+    oar_tensor *out;
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    oar_clear_error();
+    oar_memory_fail_after(n);
+    out = c->fn(tape, l.in);
+    status = out != NULL ? oar_backward_from(tape, 1, &out, NULL)
+                         : oar_last_error()->status;
+    oar_memory_fail_after(0);
+    if (status != OAR_OK && status != OAR_E_NOMEM)
+        fail_msg("%s: %s", c->name, oar_last_error_text());
+    release_leaves(&l);
+    oar_tape_destroy(tape);
+    return status != OAR_OK;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    for (int i = 0; i < CHECKS; i++) {
+        oar_dtype dtype = i % 2 ? OAR_BF16 : OAR_F32;
+        uint64_t before = live(), n = 1;
+
+        while (fails_at(&checks[i], dtype, n))
+            assert_true(n++ < 200);
+        assert_true(n > 1);
+        assert_int_equal(live(), before);
+    }
+}
+
+/* ---- layers ------------------------------------------------------------- */
+
+static void convolution_layers_compute_what_operations_do(void **state)
+{
+    oar_tensor *x = normal(OAR_SHAPE(2, 4, 5), 1);
+    oar_tensor *image = normal(OAR_SHAPE(1, 4, 3, 2), 2);
+    oar_tensor *w, *b;
+    oar_module *m;
+
+    OK(oar_conv1d_create(4, 6, 3, 7,
+                         OAR_OPTS(oar_conv1d_layer_opts, .stride = 2,
+                                  .padding = 3, .dilation = 2, .groups = 2),
+                         &m));
+    w = oar_module_find(m, "weight");
+    b = oar_module_find(m, "bias");
+    assert_int_equal(oar_tensor_shape(w).dim[1], 2);
+    assert_same(oar_forward(NULL, m, x),
+                conv1d_with(NULL, (oar_tensor *[]){ x, w, b }), 0);
+    oar_module_release(m);
+    OK(oar_conv_transpose1d_create(
+        4, 6, 2, 7,
+        OAR_OPTS(oar_conv_transpose1d_layer_opts, .stride = 3, .padding = 1,
+                 .output_padding = 2, .dilation = 2, .groups = 2),
+        &m));
+    w = oar_module_find(m, "weight");
+    b = oar_module_find(m, "bias");
+    assert_int_equal(oar_tensor_shape(w).dim[0], 4);
+    assert_same(oar_forward(NULL, m, x),
+                transpose1d_with(NULL, (oar_tensor *[]){ x, w, b }), 0);
+    oar_module_release(m);
+    OK(oar_conv_transpose2d_create(
+        4, 6, 3, 2, 7,
+        OAR_OPTS(oar_conv_transpose2d_layer_opts, .stride = { 2, 3 },
+                 .padding = { 1, 0 }, .output_padding = { 1, 2 },
+                 .dilation = { 1, 2 }, .groups = 2, .dtype = OAR_F32),
+        &m));
+    w = oar_module_find(m, "weight");
+    b = oar_module_find(m, "bias");
+    assert_same(oar_forward(NULL, m, image),
+                transpose2d_with(NULL, (oar_tensor *[]){ image, w, b }), 0);
+    oar_module_release(m);
+    OK(oar_conv1d_create(4, 2, 1, 7,
+                         OAR_OPTS(oar_conv1d_layer_opts, .no_bias = 1), &m));
+    assert_int_equal(oar_module_params(m), 1);
+    assert_same(oar_forward(NULL, m, x),
+                oar_conv1d(NULL, x, oar_module_param(m, 0), NULL, NULL), 0);
+    oar_module_release(m);
+    oar_tensor_release(image);
+    oar_tensor_release(x);
+}
+
+/* Within 1/sqrt(fan in), and not all within half of it. */
+static void weights_begin_as_those_of_pytorch(void **state)
+{
+    double least = 0, most = 0, number[4 * 3 * 2 * 5];
+    oar_module *m;
+
+    OK(oar_conv_transpose2d_create(4, 3, 2, 5, 1, NULL, &m));
+    OK(oar_tensor_read(oar_module_param(m, 0), OAR_F64, number));
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        least = fmin(least, number[i]);
+        most = fmax(most, number[i]);
+    }
+    assert_true(most <= 1 / sqrt(30) && least >= -1 / sqrt(30));
+    assert_true(most > 0.5 / sqrt(30) && least < -0.5 / sqrt(30));
+    oar_module_release(m);
+}
+
+static void other_layers_compute_what_operations_do(void **state)
+{
+    oar_tensor *x = normal(OAR_SHAPE(2, 6, 5), 1);
+    oar_tensor *image = normal(OAR_SHAPE(2, 3, 5, 6), 2);
+    oar_module *m;
+
+    OK(oar_group_norm_create(3, 6, NULL, &m));
+    assert_int_equal(oar_module_params(m), 2);
+    assert_same(oar_forward(NULL, m, x),
+                oar_group_norm(NULL, x, 3, NULL, NULL, 1e-5), 0);
+    oar_module_release(m);
+    OK(oar_group_norm_create(
+        2, 6, OAR_OPTS(oar_group_norm_opts, .eps = 0.5, .no_affine = 1), &m));
+    assert_int_equal(oar_module_params(m), 0);
+    assert_same(oar_forward(NULL, m, x),
+                oar_group_norm(NULL, x, 2, NULL, NULL, 0.5), 0);
+    oar_module_release(m);
+    OK(oar_adaptive_avg_pool1d_create(3, &m));
+    assert_same(oar_forward(NULL, m, x), oar_adaptive_avg_pool1d(NULL, x, 3),
+                0);
+    oar_module_release(m);
+    OK(oar_adaptive_avg_pool2d_create(2, 3, &m));
+    assert_same(oar_forward(NULL, m, image),
+                oar_adaptive_avg_pool2d(NULL, image, 2, 3), 0);
+    oar_module_release(m);
+    OK(oar_leaky_relu_create(0.2, &m));
+    assert_same(oar_forward(NULL, m, x), oar_leaky_relu(NULL, x, 0.2), 0);
+    oar_module_release(m);
+    oar_tensor_release(image);
+    oar_tensor_release(x);
+}
+
+enum { LENGTH = 30000, IN = 8, OUT = 2, TAPS = 5 };
+
+static oar_tensor *long_leaf(oar_shape shape, uint64_t seed)
+{
+    oar_tensor *leaf = oar_normal(NULL, OAR_F64, shape, seed, 0, 1);
+
+    OK(oar_tensor_require_grad(leaf, 1));
+    return leaf;
+}
+
+static void assert_near(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    oar_shape flat = OAR_SHAPE(-1);
+    oar_tensor *off =
+        oar_sub(tape, oar_reshape(tape, a, flat), oar_reshape(tape, b, flat));
+    double most;
+
+    OK(oar_tensor_item(oar_max_over(tape, oar_abs(tape, off), OAR_NO_DIMS, 0),
+                       &most));
+    assert_true(most < 1e-8);
+}
+
+/* A row of results that is computed in several parts; and the same numbers as a
+ * column, whose rows are short. */
+static void long_rows_are_convolved_in_parts(void **state)
+{
+    oar_tensor *x = long_leaf(OAR_SHAPE(1, IN, LENGTH), 1);
+    oar_tensor *w = long_leaf(OAR_SHAPE(OUT, IN, TAPS), 2);
+    oar_tensor *high = long_leaf(OAR_SHAPE(1, IN, LENGTH, 1), 1);
+    oar_tensor *tall = long_leaf(OAR_SHAPE(OUT, IN, TAPS, 1), 2);
+    oar_tensor *out[2], *seed[2];
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    out[0] =
+        oar_conv1d(tape, x, w, NULL, OAR_OPTS(oar_conv1d_opts, .padding = 2));
+    out[1] = oar_conv2d(tape, high, tall, NULL,
+                        OAR_OPTS(oar_conv2d_opts, .padding = { 2, 0 }));
+    assert_near(tape, out[0], out[1]);
+    for (int i = 0; i < 2; i++)
+        seed[i] = oar_normal(tape, OAR_F64, oar_tensor_shape(out[i]), 3, 0, 1);
+    OK(oar_backward_from(tape, 2, out, seed));
+    assert_near(tape, oar_tensor_grad(x), oar_tensor_grad(high));
+    assert_near(tape, oar_tensor_grad(w), oar_tensor_grad(tall));
+    oar_tape_destroy(tape);
+    oar_tensor_release(tall);
+    oar_tensor_release(high);
+    oar_tensor_release(w);
+    oar_tensor_release(x);
+}
+
+/* ---- refusals ----------------------------------------------------------- */
+
+static void refuses(oar_tensor *result, oar_status status, const char *words)
+{
+    assert_null(result);
+    assert_says(oar_last_error()->status, status, words);
+    oar_clear_error();
+}
+
+static void wrong_convolutions_are_refused(void **state)
+{
+    oar_tensor *x = normal(OAR_SHAPE(2, 4, 5), 1), *none;
+    oar_tensor *w = normal(OAR_SHAPE(4, 3, 2), 2), *b = normal(OAR_SHAPE(9), 3);
+
+    none = oar_zeros(NULL, OAR_F32, OAR_SHAPE(2, 4, 0));
+    refuses(oar_conv1d(NULL, x, w, NULL, NULL), OAR_E_SHAPE,
+            "conv1d of x [2, 4, 5], weight [4, 3, 2], bias none");
+    refuses(oar_conv1d(NULL, x, b, NULL, NULL), OAR_E_SHAPE,
+            "x and weight have three dims");
+    refuses(
+        oar_conv1d(NULL, x, x, NULL, OAR_OPTS(oar_conv1d_opts, .stride = -1)),
+        OAR_E_ARG, "conv1d with stride -1");
+    refuses(oar_conv1d(NULL, NULL, w, NULL, NULL), OAR_E_ARG, "conv1d of NULL");
+    refuses(oar_conv2d(NULL, x, w, NULL, NULL), OAR_E_SHAPE,
+            "conv2d of x [2, 4, 5], weight [4, 3, 2], bias none: x and weight "
+            "have four dims");
+    refuses(oar_conv_transpose1d(NULL, x, w, b, NULL), OAR_E_SHAPE,
+            "conv_transpose1d of x [2, 4, 5], weight [4, 3, 2], bias [9]");
+    refuses(oar_conv_transpose1d(NULL, none, w, NULL, NULL), OAR_E_SHAPE,
+            "the planes or the kernel are empty");
+    refuses(oar_conv_transpose1d(NULL, x, w, NULL,
+                                 OAR_OPTS(oar_conv_transpose1d_opts,
+                                          .stride = 2, .output_padding = 2)),
+            OAR_E_ARG, "the output padding is below the stride or");
+    refuses(
+        oar_conv_transpose1d(NULL, x, w, NULL,
+                             OAR_OPTS(oar_conv_transpose1d_opts, .padding = 3)),
+        OAR_E_SHAPE, "the padding leaves nothing");
+    refuses(
+        oar_conv_transpose1d(NULL, x, w, NULL,
+                             OAR_OPTS(oar_conv_transpose1d_opts, .groups = 3)),
+        OAR_E_SHAPE, "the groups divide");
+    refuses(oar_conv_transpose2d(NULL, x, w, NULL, NULL), OAR_E_SHAPE,
+            "conv_transpose2d of x [2, 4, 5]");
+    refuses(oar_conv_transpose2d(
+                NULL, x, w, NULL,
+                OAR_OPTS(oar_conv_transpose2d_opts, .dilation = { 1, -2 })),
+            OAR_E_ARG, "none may be negative");
+    oar_tensor_release(none);
+    oar_tensor_release(b);
+    oar_tensor_release(w);
+    oar_tensor_release(x);
+}
+
+static void wrong_pools_and_norms_are_refused(void **state)
+{
+    oar_tensor *x = normal(OAR_SHAPE(2, 4, 5), 1), *w = normal(OAR_SHAPE(5), 2);
+    oar_tensor *whole = oar_zeros(NULL, OAR_I32, OAR_SHAPE(2, 4, 5));
+    oar_tensor *none = oar_zeros(NULL, OAR_F32, OAR_SHAPE(2, 4, 0));
+
+    refuses(oar_adaptive_avg_pool1d(NULL, x, 0), OAR_E_ARG,
+            "adaptive_avg_pool1d of [2, 4, 5] to a side of 0");
+    refuses(oar_adaptive_avg_pool2d(NULL, x, 1, 1), OAR_E_SHAPE,
+            "adaptive_avg_pool2d of [2, 4, 5]: it is [n, c, h, w]");
+    refuses(oar_adaptive_avg_pool1d(NULL, none, 2), OAR_E_SHAPE,
+            "dim 2 has no elements");
+    refuses(oar_adaptive_avg_pool1d(NULL, whole, 2), OAR_E_DTYPE,
+            "adaptive_avg_pool1d of i32");
+    refuses(oar_group_norm(NULL, x, 3, NULL, NULL, 1e-5), OAR_E_SHAPE,
+            "group_norm of [2, 4, 5] in 3 groups: they divide the channels");
+    refuses(oar_group_norm(NULL, x, 0, NULL, NULL, 1e-5), OAR_E_ARG,
+            "in 0 groups");
+    refuses(oar_group_norm(NULL, x, 2, w, NULL, 1e-5), OAR_E_SHAPE,
+            "group_norm of [2, 4, 5] with weight [5]: it is [4]");
+    refuses(oar_group_norm(NULL, w, 1, NULL, NULL, 1e-5), OAR_E_SHAPE,
+            "it is [n, channels, ..]");
+    refuses(oar_group_norm(NULL, whole, 1, NULL, NULL, 1e-5), OAR_E_DTYPE,
+            "group_norm of i32");
+    oar_tensor_release(none);
+    oar_tensor_release(whole);
+    oar_tensor_release(w);
+    oar_tensor_release(x);
+}
+
+static void layers_that_cannot_be_are_refused(void **state)
+{
+    oar_module *m = NULL;
+
+    assert_says(oar_conv1d_create(3, 4, 2, 0,
+                                  OAR_OPTS(oar_conv1d_layer_opts, .groups = 2),
+                                  &m),
+                OAR_E_ARG, "conv1d from 3 to 4 channels in 2 groups");
+    assert_says(oar_conv1d_create(3, 4, 2, 0,
+                                  OAR_OPTS(oar_conv1d_layer_opts, .stride = -1),
+                                  &m),
+                OAR_E_ARG, "conv1d with kernel 2, stride -1");
+    assert_says(oar_conv1d_create(3, 4, 2, 0, NULL, NULL), OAR_E_ARG,
+                "conv1d_create: nowhere to give it");
+    assert_says(
+        oar_conv1d_create(
+            3, 4, 2, 0, OAR_OPTS(oar_conv1d_layer_opts, .dtype = OAR_I32), &m),
+        OAR_E_DTYPE, "conv1d of i32");
+    assert_says(
+        oar_conv_transpose1d_create(
+            3, 4, 2, 0,
+            OAR_OPTS(oar_conv_transpose1d_layer_opts, .output_padding = 1), &m),
+        OAR_E_ARG, "output padding 1");
+    assert_says(oar_conv_transpose2d_create(3, 4, 0, 2, 0, NULL, &m), OAR_E_ARG,
+                "conv_transpose2d with kernel 0");
+    assert_int_not_equal(
+        oar_conv_transpose2d_create(INT64_MAX, INT64_MAX, 3, 3, 0, NULL, &m),
+        OAR_OK);
+    assert_says(oar_adaptive_avg_pool1d_create(0, &m), OAR_E_ARG,
+                "adaptive_avg_pool1d to");
+    assert_says(oar_adaptive_avg_pool2d_create(1, 1, NULL), OAR_E_ARG,
+                "nowhere to give it");
+    assert_says(oar_group_norm_create(4, 6, NULL, &m), OAR_E_ARG,
+                "group_norm of 6 channels in 4 groups");
+    assert_says(oar_group_norm_create(
+                    2, 6, OAR_OPTS(oar_group_norm_opts, .eps = -1), &m),
+                OAR_E_ARG, "group_norm with eps -1");
+    assert_says(oar_leaky_relu_create(0.1, NULL), OAR_E_ARG,
+                "leaky_relu_create: nowhere to give it");
+    assert_null(m);
+}
+
+static int load(void **state)
+{
+    return golden_load("layers");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(operations_agree_with_pytorch),
+        cmocka_unit_test(strided_views_give_the_same),
+        cmocka_unit_test(gradients_agree_with_differences),
+        cmocka_unit_test(each_input_has_its_gradient_alone),
+        cmocka_unit_test(halves_are_computed_in_f32_and_rounded),
+        cmocka_unit_test(a_split_backward_leaves_the_same),
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(convolution_layers_compute_what_operations_do),
+        cmocka_unit_test(weights_begin_as_those_of_pytorch),
+        cmocka_unit_test(other_layers_compute_what_operations_do),
+        cmocka_unit_test(long_rows_are_convolved_in_parts),
+        cmocka_unit_test(wrong_convolutions_are_refused),
+        cmocka_unit_test(wrong_pools_and_norms_are_refused),
+        cmocka_unit_test(layers_that_cannot_be_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, load, golden_close);
+}
