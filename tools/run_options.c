@@ -255,6 +255,8 @@ static const option table[] = {
     { NULL, NULL, NULL, NULL, 0, "When something goes wrong" },
     { "--max-restarts", NULL, "N", take_count, INTO(launch.max_restarts),
       "start all ranks again up to N times (0)" },
+    { "--keep-going", NULL, NULL, take_flag, INTO(launch.keep_going),
+      "a rank that fails does not end the others" },
     { "--grace-s", NULL, "S", take_grace, 0,
       "from SIGTERM to SIGKILL for the others (2)" },
     { "--timeout-s", NULL, "S", take_seconds, INTO(launch.timeout_ms),

@@ -56,6 +56,8 @@ typedef struct oar_launch_opts {
     /* When something is wrong. */
     int max_restarts;   /* so often all ranks are started again when one fails,
                            in a new epoch (OARSONG_EPOCH) */
+    int keep_going;     /* a rank that fails does not end the others: they may
+                           shrink their group, or serve on. Without restarts */
     int64_t stall_ms;   /* an operation that waits so long for somebody is
                            reported; 0: 30 s, below 0: never */
     int64_t monitor_ms; /* how often stalls and nodes are looked at; 0: 200 ms
@@ -79,14 +81,16 @@ OAR_OPTS_INIT(oar_launch_opts);
 typedef struct oar_launch_result {
     size_t size;
     int failed_rank; /* the first that failed; -1: none */
-    int exit_code;   /* its exit code, or 128 + the signal that killed it */
+    int exit_code;   /* its exit code, or 128 + the signal that killed it; also
+                        when the others went on and ended well */
     int epoch;       /* the last one; they begin with 0 */
 } oar_launch_result;
 OAR_OPTS_INIT(oar_launch_result);
 
 /* Starts `ranks` processes of program argv (argv[0] is searched in PATH) with
  * OARSONG_RANK, OARSONG_SIZE, OARSONG_STORE and the names of torchrun set,
- * waits for all of them, and kills the rest when one fails. Signals SIGINT,
+ * waits for all of them, and ends the rest when one fails (but keep_going).
+ * Signals SIGINT,
  * SIGTERM, SIGHUP and SIGQUIT that reach this process meanwhile are passed on,
  * unless it ignores them; a second one kills. OAR_OK when every rank exited
  * with 0; OAR_E_PEER when one did not, with *result saying which and how. If

@@ -92,6 +92,10 @@ static oar_status read_options(launch *l, const oar_launch_opts *opts)
     OARI_TRY(count_ranks(l));
     OARI_TRY(check_env(l->opts.env));
     OARI_TRY(check_nodes(&l->opts));
+    if (l->opts.keep_going && l->opts.max_restarts > 0)
+        return oari_fail(OAR_E_ARG,
+                         "keep-going and max-restarts: after a failure ranks "
+                         "either go on or are started again");
     OARI_TRY(pick_run_id(l));
     if (l->opts.log_dir != NULL || l->opts.redirects != NULL ||
         l->opts.tee != NULL || l->opts.show_ranks != NULL)

@@ -84,6 +84,13 @@ typedef struct launch {
 
 /* ---- ranks.c: start, reap, end ------------------------------------------- */
 
+/* "ended with code 7", "was killed by SIGSEGV (code 139)": 128 and the signal
+ * is what shells make of it, too. */
+typedef struct launch_end_text {
+    char text[48];
+} launch_end_text;
+launch_end_text launch_how_ended(int code);
+
 oar_status launch_ranks_start(launch *l);
 void launch_ranks_reap(launch *l);
 /* After a failure: ends the others when they had their moment. */
@@ -140,6 +147,8 @@ void launch_signals_restore(launch *l);
 void launch_watch(launch *l);
 /* Ends the ranks, as the signal asks for; a second one kills them. */
 void launch_told_to_end(launch *l, int sig);
+/* OAR_E_ABORTED, with the signal's name. */
+oar_status launch_fail_told(const launch *l);
 /* Waits up to so long, only for signals. */
 void launch_pause(launch *l, int64_t ms);
 

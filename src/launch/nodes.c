@@ -94,11 +94,6 @@ static oar_status lost_registrar(launch *l)
                      l->opts.endpoint, why);
 }
 
-static oar_status told_to_end(const launch *l)
-{
-    return oari_fail(OAR_E_ABORTED, "ended by signal %d", l->told);
-}
-
 /* A registrar says something under its job's id as soon as it serves. */
 static oar_status check_job(const launch *l, launch_nodes *n)
 {
@@ -123,7 +118,7 @@ static oar_status connect(launch *l, launch_nodes *n)
     while (oar_store_create_tcp(l->opts.endpoint, PROBE_MS, &probe) != OAR_OK) {
         oar_status status = oar_last_error()->status;
         if (l->told != 0)
-            return told_to_end(l);
+            return launch_fail_told(l);
         if (status == OAR_E_ARG || status == OAR_E_AUTH ||
             oari_now_ns() > until)
             return status; /* it has said why */
@@ -366,7 +361,7 @@ static oar_status next_round(launch *l, int *more)
 
     for (;;) {
         if (l->told != 0)
-            return told_to_end(l);
+            return launch_fail_told(l);
         OARI_TRY(look_between(l, &in, &end));
         if (end)
             return say_end(l);

@@ -96,6 +96,19 @@ oar_status launch_ranks_start(launch *l)
 
 /* ---- ending -------------------------------------------------------------- */
 
+launch_end_text launch_how_ended(int code)
+{
+    const char *name = code > 128 ? sigabbrev_np(code - 128) : NULL;
+    launch_end_text how;
+
+    if (name != NULL)
+        snprintf(how.text, sizeof how.text, "was killed by SIG%s (code %d)",
+                 name, code);
+    else
+        snprintf(how.text, sizeof how.text, "ended with code %d", code);
+    return how;
+}
+
 void launch_ranks_signal(const launch *l, int sig)
 {
     for (int i = 0; i < l->ranks; i++)
@@ -157,6 +170,14 @@ static int was_killed_first(const launch *l, int rank)
            l->rank[l->first_failed].code <= 128;
 }
 
+static void tell_failure(launch *l, int local)
+{
+    if (l->rank[local].code != 0 && l->left > 0 && l->kill_ns == OARI_NEVER)
+        launch_say(
+            l, "rank %d %s; %d of %d ranks go on", l->epoch.first + local,
+            launch_how_ended(l->rank[local].code).text, l->left, l->ranks);
+}
+
 void launch_ranks_reap(launch *l)
 {
     int failed = -1, how;
@@ -165,15 +186,18 @@ void launch_ranks_reap(launch *l)
         if (l->rank[i].pid <= 0 || !has_ended(l, l->rank[i].pid, &how))
             continue;
         note_end(l, i, how);
+        if (l->opts.keep_going)
+            tell_failure(l, i);
         if (l->rank[i].code != 0 && more_telling(l, i, failed))
             failed = i;
     }
     if (failed < 0 || l->kill_ns != OARI_NEVER)
         return; /* good, or ended by us */
-    if (l->first_failed < 0)
+    if (l->first_failed < 0 || l->opts.keep_going)
         l->settle_ns = oari_deadline(SETTLE_MS);
-    else if (!was_killed_first(l, failed))
-        return; /* a consequence */
+    if (l->first_failed >= 0 &&
+        (l->opts.keep_going || !was_killed_first(l, failed)))
+        return; /* a consequence, or later */
     l->first_failed = failed;
 }
 
@@ -181,11 +205,14 @@ void launch_ranks_reap(launch *l)
  * have to: who only left, and who waited for whom, is clearer then. */
 void launch_ranks_settle(launch *l)
 {
-    if (l->first_failed < 0 || l->kill_ns != OARI_NEVER ||
+    if (l->settle_ns == OARI_NEVER || l->kill_ns != OARI_NEVER ||
         (l->left > 0 && oari_now_ns() < l->settle_ns))
         return;
     launch_report(l, "a rank failed");
-    launch_ranks_end(l, SIGTERM);
+    if (l->opts.keep_going)
+        l->settle_ns = OARI_NEVER;
+    else
+        launch_ranks_end(l, SIGTERM);
 }
 
 /* ---- orphans ------------------------------------------------------------- */

@@ -2,7 +2,8 @@
 /* registrar: rounds of agents. A round runs until one of its agents fails, is
  * gone, or a new one waits though there is room; then all stop, and when those
  * that are left wait again, the next is formed. A failure counts against
- * max_restarts, unless it came with the loss of a node of an elastic job. */
+ * max_restarts, unless it came with the loss of a node of an elastic job. With
+ * keep_going none of these ends a round. */
 #include "launch/registrar.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "launch/keeper.h"
+#include "launch/launch.h"
 
 enum {
     TICK_MS = 100,
@@ -186,25 +187,40 @@ static void note_failure(registrar *r, const agent *a)
     r->failed = 1;
     r->fail_code = a->note.code;
     r->fail_rank = a->note.rank;
-    snprintf(r->why, sizeof r->why, "rank %d on %s ended with code %d",
-             a->note.rank, a->note.host, a->note.code);
+    snprintf(r->why, sizeof r->why, "rank %d on %s %s", a->note.rank,
+             a->note.host, launch_how_ended(a->note.code).text);
+}
+
+/* Where ranks are to go on, a round ends when the last node has; how, the first
+ * failure says, or the loss of a node. */
+static oar_status watch_survivors(registrar *r, int running)
+{
+    if (running > 0)
+        return OAR_OK;
+    if (r->failed || r->lost)
+        return end_job(r, r->failed ? r->fail_code : 1,
+                       r->failed ? r->fail_rank : -1, r->why);
+    return end_job(r, 0, -1, "all ranks ended well");
 }
 
 static oar_status watch_round(registrar *r)
 {
     const agent *comes = NULL;
-    int members = 0, done = 0;
+    int members = 0, done = 0, failed = 0;
 
     for (int i = 0; i < r->count; i++) {
         const agent *a = &r->agents[i];
         int here = a->member && a->note.round == r->round;
         members += a->member;
         done += here && a->note.state == AGENT_DONE;
+        failed += here && a->note.state == AGENT_FAILED;
         if (here && a->note.state == AGENT_FAILED && !r->failed)
             note_failure(r, a);
         if (!a->member && a->note.state == AGENT_WAITS)
             comes = a;
     }
+    if (r->opts->keep_going)
+        return watch_survivors(r, members - done - failed);
     if (r->failed || r->lost)
         return end_round(r);
     if (done == members)

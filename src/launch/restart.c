@@ -77,6 +77,15 @@ static void end_epoch(launch *l)
 
 /* ---- how it ended -------------------------------------------------------- */
 
+static int count_good(const launch *l)
+{
+    int good = 0;
+
+    for (int i = 0; i < l->ranks; i++)
+        good += l->rank[i].code == 0;
+    return good;
+}
+
 /* "; had left with code 0: rank 0, 3", if any had. */
 static void tell_who_left(const launch *l, char *text, size_t room)
 {
@@ -84,6 +93,11 @@ static void tell_who_left(const launch *l, char *text, size_t room)
     int count = 0;
 
     text[0] = 0;
+    if (l->opts.keep_going) {
+        snprintf(text, room, "; %d of %d ranks ended with code 0",
+                 count_good(l), l->ranks);
+        return;
+    }
     for (int i = 0; i < l->ranks && used + 64 < room; i++) {
         const launch_rank *r = &l->rank[i];
         if (r->code != 0 || r->late)
@@ -104,9 +118,9 @@ static oar_status rank_failed(launch *l)
     tell_who_left(l, left, sizeof left);
     l->result.failed_rank = rank;
     l->result.exit_code = l->rank[l->first_failed].code;
-    return oari_fail(OAR_E_PEER, "rank %d ended with code %d%s%s%s", rank,
-                     l->result.exit_code, reason[0] != 0 ? ": " : "", reason,
-                     left);
+    return oari_fail(OAR_E_PEER, "rank %d %s%s%s%s", rank,
+                     launch_how_ended(l->result.exit_code).text,
+                     reason[0] != 0 ? ": " : "", reason, left);
 }
 
 static oar_status outcome(launch *l)
@@ -114,7 +128,7 @@ static oar_status outcome(launch *l)
     if (l->first_failed >= 0)
         return rank_failed(l);
     if (l->told != 0)
-        return oari_fail(OAR_E_ABORTED, "ended by signal %d", l->told);
+        return launch_fail_told(l);
     if (l->result.exit_code == 124)
         return oari_fail(OAR_E_TIMEOUT, "the ranks did not end in time");
     return OAR_OK;
@@ -155,17 +169,18 @@ static oar_status run_alone(launch *l)
 /* With others: they decide together whether and when to go on. */
 static oar_status run_with_nodes(launch *l)
 {
+    oar_status status;
     int more;
 
-    for (;;) {
-        oar_status status = launch_nodes_join(l, &more);
-        if (status != OAR_OK || !more)
-            return status;
+    while ((status = launch_nodes_join(l, &more)) == OAR_OK && more) {
         if ((status = run_ranks(l)) == OAR_OK)
             status = outcome(l);
         launch_nodes_ended(l, status);
-        end_epoch(l);
+        if (!l->opts.keep_going) /* other nodes may need the store */
+            end_epoch(l);
     }
+    end_epoch(l);
+    return status;
 }
 
 oar_status launch_epochs_run(launch *l)

@@ -3,6 +3,7 @@
  * Signals are blocked meanwhile and read from a descriptor, so no handler is
  * installed. */
 #include <errno.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/status.h"
 #include "launch/launch.h"
 
 enum {
@@ -70,6 +72,11 @@ void launch_told_to_end(launch *l, int sig)
     if (l->result.exit_code == 0)
         l->result.exit_code = 128 + sig;
     launch_ranks_end(l, sig);
+}
+
+oar_status launch_fail_told(const launch *l)
+{
+    return oari_fail(OAR_E_ABORTED, "ended by SIG%s", sigabbrev_np(l->told));
 }
 
 /* What Ctrl-Z does to a program, to all of them. */

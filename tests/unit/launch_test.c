@@ -798,6 +798,29 @@ static void when_restarts_are_used_up_the_failure_counts(void **state)
     assert_int_equal(r.exit_code, 9);
 }
 
+static void survivors_are_left_alone_if_they_are_to_go_on(void **state)
+{
+    oar_launch_result r = oar_launch_result_init();
+    oar_launch_opts o = oar_launch_opts_init();
+
+    o.keep_going = 1; /* rank 1 sees that rank 2 is reaped, then rank 0 ends */
+    assert_int_equal(
+        run_shell(3,
+                  "cd $TMPDIR; case $RANK in 2) echo $$ >pid; kill -9 $$ ;; "
+                  "1) until [ -s pid ] && ! kill -0 $(cat pid) 2>/dev/null; do "
+                  "sleep 0.01; done; mv pid one; exit 6 ;; "
+                  "0) until rm one 2>/dev/null; do sleep 0.01; done ;; esac",
+                  &o, &r),
+        OAR_E_PEER);
+    assert_int_equal(r.failed_rank, 2);
+    assert_int_equal(r.exit_code, 128 + SIGKILL);
+    assert_says("rank 2 was killed by SIGKILL (code 137); 1 of 3 ranks ended "
+                "with code 0");
+    o.max_restarts = 1;
+    assert_int_equal(run_shell(1, "true", &o, &r), OAR_E_ARG);
+    assert_int_equal(files_left(), 0);
+}
+
 static void who_left_before_is_told(void **state)
 {
     assert_int_equal(
@@ -964,6 +987,7 @@ int main(void)
         cmocka_unit_test(what_hides_from_its_group_is_found),
         cmocka_unit_test(a_job_is_restarted_in_a_new_epoch),
         cmocka_unit_test(when_restarts_are_used_up_the_failure_counts),
+        cmocka_unit_test(survivors_are_left_alone_if_they_are_to_go_on),
         cmocka_unit_test(who_left_before_is_told),
         cmocka_unit_test(ranks_have_the_names_of_torchrun),
         cmocka_unit_test(ranks_are_bound_to_cores),
