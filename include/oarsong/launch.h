@@ -80,7 +80,8 @@ OAR_OPTS_INIT(oar_launch_opts);
 /* How a run ended. */
 typedef struct oar_launch_result {
     size_t size;
-    int failed_rank; /* the first that failed; -1: none */
+    int failed_rank; /* the first that failed, or the one that the report
+                        of the ranks' records names; -1: none */
     int exit_code;   /* its exit code, or 128 + the signal that killed it; also
                         when the others went on and ended well */
     int epoch;       /* the last one; they begin with 0 */

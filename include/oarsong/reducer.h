@@ -99,7 +99,9 @@ typedef struct oar_reducer_opts {
 } oar_reducer_opts;
 OAR_OPTS_INIT(oar_reducer_opts);
 
-/* All ranks call it with the same counts, dtypes (floats) and options. An array
+/* All ranks call it, as they call a collective, with the same counts, dtypes
+ * (floats), names and options, which are compared: if any rank has others, all
+ * get OAR_E_MISMATCH, which names both sides, and the group goes on. An array
  * with data is the caller's: copied into its bucket when it is ready, and out
  * of it at the end. One without data lives in its bucket. Arrays are expected
  * to get ready last one first. Borrows the group. */

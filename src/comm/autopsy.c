@@ -443,6 +443,25 @@ int oar_autopsy_wrong(const oar_autopsy *autopsy)
     return wrong;
 }
 
+void oari_autopsy_note_first(oar_autopsy *a, int rank)
+{
+    for (int i = 0; i < a->witnesses; i++)
+        if (a->witness[i].rank == rank && a->witness[i].image.box != NULL)
+            atomic_store(&a->witness[i].image.box->head.fell, 1);
+}
+
+int oari_autopsy_culprit(const oar_autopsy *a)
+{
+    oari_inquest q = { 0 };
+    int culprit;
+
+    if (oari_inquest_hold(a, &q) != OAR_OK)
+        return -1;
+    culprit = q.culprit;
+    oari_inquest_clear(&q);
+    return culprit;
+}
+
 static int count_targets(const oari_wait *w)
 {
     int count = 0;

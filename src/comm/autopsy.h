@@ -33,6 +33,11 @@ struct oar_autopsy {
 /* The witness of a rank of the world, or NULL. */
 const oari_witness *oari_autopsy_of(const oar_autopsy *a, int rank);
 
+/* The rank of the world that the verdict is about; -1: none alone. */
+int oari_autopsy_culprit(const oar_autopsy *a);
+/* Of the ranks that died, this one was seen to end first. */
+void oari_autopsy_note_first(oar_autopsy *a, int rank);
+
 /* ---- cases --------------------------------------------------------------- */
 
 typedef struct oari_op {
@@ -107,6 +112,7 @@ typedef struct oari_inquest {
     int *circle; /* ranks of the world that wait for each other, in order */
     int circles; /* how many; 0: none */
     int wrong;
+    int culprit; /* the rank that the verdict is about; -1: none alone */
     char verdict[1024];
 } oari_inquest;
 

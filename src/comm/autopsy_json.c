@@ -233,11 +233,12 @@ static json_t *whole(const oari_inquest *q, int last)
         json_array_append_new(waits, wait_object(&q->wait[i]));
     for (int i = 0; i < q->circles; i++)
         json_array_append_new(circle, number(q->circle[i]));
-    return json_pack("{s:s, s:i, s:s, s:b, s:i, s:o, s:o, s:o, s:o}", "schema",
-                     "oarsong-autopsy", "version", VERSION, "verdict",
-                     q->verdict, "wrong", q->wrong, "size", q->autopsy->ranks,
-                     "ranks", ranks, "groups", groups, "waits", waits, "circle",
-                     circle);
+    return json_pack("{s:s, s:i, s:s, s:b, s:o, s:i, s:o, s:o, s:o, s:o}",
+                     "schema", "oarsong-autopsy", "version", VERSION, "verdict",
+                     q->verdict, "wrong", q->wrong, "culprit",
+                     q->culprit >= 0 ? number(q->culprit) : json_null(), "size",
+                     q->autopsy->ranks, "ranks", ranks, "groups", groups,
+                     "waits", waits, "circle", circle);
 }
 
 /* In memory of ours, so that oar_free frees it. */

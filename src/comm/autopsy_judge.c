@@ -3,11 +3,12 @@
  * job would say it. The first of these that holds:
  *
  *   ranks call different operations at the same place
- *   a rank died, by itself and not because another had
+ *   a group broke: the rank that its fault names, or the reason of an abort;
+ *   where that rank ended because of another fault, the rank which that names
+ *   a rank died
  *   ranks wait for each other in a circle
  *   somebody waits for a rank that has not come: following the waits from the
  *   longest, the first rank that does not wait itself
- *   a group broke
  *   everybody is in an operation for very long
  */
 #include <inttypes.h>
@@ -203,8 +204,10 @@ static int is_target(const oari_part *p, const void *wait)
     return oari_waits_for(wait, p);
 }
 
+/* seen: it is known that the others had lost it, and not only when all ended.
+ */
 static void say_missing(const oari_inquest *q, const oari_wait *w,
-                        const oari_part *p, char *text, size_t bytes)
+                        const oari_part *p, int seen, char *text, size_t bytes)
 {
     char who[128], what[OP], end[OP * 2 + 128];
 
@@ -216,7 +219,7 @@ static void say_missing(const oari_inquest *q, const oari_wait *w,
         return;
     }
     say_who(p->witness, p->world, who, sizeof who);
-    if (oari_part_gone(p) && all_died(q)) {
+    if (oari_part_gone(p) && !seen && all_died(q)) {
         char last[OP + 64];
 
         say_last(w->in, p, last, sizeof last);
@@ -232,26 +235,42 @@ static void say_missing(const oari_inquest *q, const oari_wait *w,
     snprintf(text, bytes, "%s %s", who, end);
 }
 
-void oari_judge_wait(const oari_inquest *q, const oari_wait *first, char *text,
-                     size_t bytes)
+/* A wait for one part; seen as above. */
+static void say_wait(const oari_inquest *q, const oari_wait *w,
+                     const oari_part *p, int seen, char *text, size_t bytes)
 {
-    const oari_wait *w = follow(q, first);
-    const oari_part *p = oari_wait_target(w);
     char about[OP * 3], waiters[LIST + 64], others[LIST + 32] = "";
     int count = 0;
 
-    if (p == NULL) {
-        snprintf(text, bytes, "rank %d waits for anybody", w->part->world);
-        return;
-    }
     say_waiters(w, waiters, sizeof waiters);
     list_parts(w->in, is_target, w, others, sizeof others, &count);
-    say_missing(q, w, p, about, sizeof about);
-    if (count > 1)
+    say_missing(q, w, p, seen, about, sizeof about);
+    if (count > 1 && !seen)
         snprintf(text, bytes, "%s; so have not ranks %s; %s", about, others,
                  waiters);
     else
         snprintf(text, bytes, "%s; %s", about, waiters);
+}
+
+/* Returns the rank that it is about; -1: none. */
+static int judge_wait(const oari_inquest *q, const oari_wait *first, char *text,
+                      size_t bytes)
+{
+    const oari_wait *w = follow(q, first);
+    const oari_part *p = oari_wait_target(w);
+
+    if (p == NULL) {
+        snprintf(text, bytes, "rank %d waits for anybody", w->part->world);
+        return -1;
+    }
+    say_wait(q, w, p, 0, text, bytes);
+    return p->world;
+}
+
+void oari_judge_wait(const oari_inquest *q, const oari_wait *w, char *text,
+                     size_t bytes)
+{
+    judge_wait(q, w, text, bytes);
 }
 
 /* ---- disagreement -------------------------------------------------------- */
@@ -329,19 +348,6 @@ static int knew_of_fault(const oari_inquest *q, int rank)
     return 0;
 }
 
-/* Whether a fault names the rank as the one it is about. */
-static int is_named(const oari_inquest *q, int rank)
-{
-    for (int i = 0; i < q->items; i++) {
-        const oari_case *c = &q->item[i];
-        int peer = c->broken >= 0 ? c->part[c->broken].ring->fault.peer : -1;
-
-        if (peer >= 0 && peer < c->ranks && c->part[peer].world == rank)
-            return 1;
-    }
-    return 0;
-}
-
 /* Whether it ended in the middle of a group, however it ended. */
 static int fell_in_a_group(const oari_inquest *q, int rank)
 {
@@ -394,24 +400,18 @@ static int first_to_fall(const oari_inquest *q)
                : rank;
 }
 
-/* The rank that died first, as far as can be told; -1: none. */
+/* The rank that died first, as far as can be told; -1: none. No group broke. */
 static int find_dead(const oari_inquest *q)
 {
-    int best = -1, best_score = 0, first = first_to_fall(q);
+    int first = first_to_fall(q);
 
     for (int r = 0; r < q->autopsy->ranks && first < 0; r++) {
         const oari_witness *w = oari_autopsy_of(q->autopsy, r);
-        int score = 0;
 
-        if (w == NULL || !oari_witness_died(w))
-            continue;
-        score = 1 + 4 * is_named(q, r) + 2 * !knew_of_fault(q, r);
-        if (score > best_score) {
-            best = r;
-            best_score = score;
-        }
+        if (w != NULL && oari_witness_died(w))
+            first = r;
     }
-    return first >= 0 ? first : best;
+    return first;
 }
 
 /* The longest wait for a rank; NULL: nobody waits for it. */
@@ -468,15 +468,15 @@ static void say_place(const oari_inquest *q, int rank, char *text, size_t bytes)
              oari_op_open(oari_part_newest(p)) ? "inside" : "after", what);
 }
 
-static int judge_death(oari_inquest *q)
+static int judge_end_of(oari_inquest *q, int rank)
 {
-    int rank = find_dead(q);
     const oari_witness *w;
     const oari_wait *wait;
     char who[128], how[192], where[OP + 16];
 
     if (rank < 0 || (w = oari_autopsy_of(q->autopsy, rank)) == NULL)
         return 0;
+    q->culprit = rank;
     say_who(w, rank, who, sizeof who);
     say_end(w, how, sizeof how);
     wait = wait_for(q, rank);
@@ -494,6 +494,11 @@ static int judge_death(oari_inquest *q)
     return 1;
 }
 
+static int judge_death(oari_inquest *q)
+{
+    return judge_end_of(q, find_dead(q));
+}
+
 /* Whether ranks had waited for others for long when this one ended: then
  * somebody may have ended a job that stood still. */
 static int stood_still_before(const oari_inquest *q, int rank)
@@ -507,15 +512,15 @@ static int stood_still_before(const oari_inquest *q, int rank)
     return 0;
 }
 
-/* Unless all died, and neither a fault says which of them was the first, nor
- * the order in which they did, of a job that did not stand still: who was
- * waited for then says more than who ended first. */
+/* Unless all died, and the order in which they did does not say which of them
+ * was the first, of a job that did not stand still: who was waited for then
+ * says more than who ended first. */
 static int judge_first_death(oari_inquest *q)
 {
     int rank = find_dead(q);
 
     return rank >= 0 &&
-           (!all_died(q) || is_named(q, rank) ||
+           (!all_died(q) ||
             (first_to_fall(q) == rank && !stood_still_before(q, rank))) &&
            judge_death(q);
 }
@@ -564,6 +569,176 @@ static int judge_circle(oari_inquest *q)
     return 1;
 }
 
+/* ---- faults -------------------------------------------------------------- */
+
+static const oari_box_fault *fault_of(const oari_case *c)
+{
+    return &c->part[c->broken].ring->fault;
+}
+
+/* The rank of the world that a fault is about; -1: none, or not known. */
+static int culprit_of(const oari_case *c)
+{
+    const oari_box_fault *f = fault_of(c);
+    int rank = f->status == OAR_E_ABORTED                              ? f->rank
+               : f->status == OAR_E_PEER || f->status == OAR_E_TIMEOUT ? f->peer
+                                                                       : -1;
+
+    return rank >= 0 && rank < c->ranks ? c->part[rank].world : -1;
+}
+
+/* How long ago a rank was told of the fault without going on in another group
+ * since; -1: none was. */
+static int64_t age_of_fault(const oari_inquest *q, const oari_case *c)
+{
+    int64_t youngest = -1;
+
+    for (int r = 0; r < c->ranks; r++) {
+        const oari_part *p = &c->part[r];
+        const oari_case *last = NULL;
+        int64_t age = 0;
+
+        if (p->ring == NULL || !atomic_load(&p->ring->fault.ready))
+            continue;
+        if (last_part(q, p->world, &last) != NULL && last != c)
+            continue;
+        if (p->ops > 0)
+            age = oari_op_age(p, oari_part_newest(p));
+        if (youngest < 0 || age < youngest)
+            youngest = age;
+    }
+    return youngest;
+}
+
+/* The group that broke last; NULL: none did, or all have gone on since. */
+static const oari_case *newest_fault(const oari_inquest *q)
+{
+    const oari_case *newest = NULL;
+    int64_t youngest = 0;
+
+    for (int i = 0; i < q->items; i++) {
+        const oari_case *c = &q->item[i];
+        int64_t age = c->broken >= 0 ? age_of_fault(q, c) : -1;
+
+        if (age >= 0 && (newest == NULL || age < youngest)) {
+            newest = c;
+            youngest = age;
+        }
+    }
+    return newest;
+}
+
+/* A rank that is to blame may have ended because another group of its had
+ * broken: then that group tells why. */
+static const oari_case *first_fault(const oari_inquest *q)
+{
+    const oari_case *c = newest_fault(q), *next = NULL;
+
+    for (int i = 0; c != NULL && i < q->items; i++) {
+        int rank = culprit_of(c);
+        const oari_part *p = rank >= 0 ? last_part(q, rank, &next) : NULL;
+
+        if (p == NULL || next == c || !atomic_load(&p->ring->fault.ready) ||
+            culprit_of(next) == rank)
+            break;
+        c = next;
+    }
+    return c;
+}
+
+static int judge_text(oari_inquest *q, const oari_case *c)
+{
+    snprintf(q->verdict, sizeof q->verdict, "group \"%s\" broke: %s",
+             c->ring->group, fault_of(c)->text);
+    return 1;
+}
+
+/* The text of an abort begins with its rank, which is said with more. */
+static int judge_abort(oari_inquest *q, const oari_case *c)
+{
+    const oari_box_fault *f = fault_of(c);
+    char who[128], start[32], where[OP + 16];
+    int skip = snprintf(start, sizeof start, "rank %d aborted: ", f->rank);
+
+    if (q->culprit < 0 || strncmp(f->text, start, (size_t)skip) != 0)
+        return judge_text(q, c);
+    say_who(oari_autopsy_of(q->autopsy, q->culprit), q->culprit, who,
+            sizeof who);
+    say_place(q, q->culprit, where, sizeof where);
+    snprintf(q->verdict, sizeof q->verdict, "%s aborted group \"%s\" %s: %s",
+             who, c->ring->group, where, f->text + skip);
+    return 1;
+}
+
+static const oari_part *part_of(const oari_case *c, int rank)
+{
+    for (int r = 0; r < c->ranks; r++)
+        if (c->part[r].world == rank)
+            return &c->part[r];
+    return NULL;
+}
+
+/* One that did not come in time. It may wait itself. */
+static int judge_late(oari_inquest *q, const oari_case *c)
+{
+    const oari_wait *w = wait_for(q, q->culprit);
+    const oari_part *p = w != NULL ? part_of(w->in, q->culprit) : NULL;
+    const oari_wait *next = wait_of(q, q->culprit);
+
+    if (q->circles > 0) {
+        q->culprit = -1;
+        return judge_circle(q);
+    }
+    if (p == NULL || p->witness == NULL)
+        return judge_text(q, c);
+    if (next != NULL && !oari_part_gone(p) &&
+        p->witness->life != OARI_LIFE_STOPPED)
+        q->culprit = judge_wait(q, next, q->verdict, sizeof q->verdict);
+    else
+        say_wait(q, w, p, 0, q->verdict, sizeof q->verdict);
+    return 1;
+}
+
+/* One that was seen to be gone. Where it is known in which order ranks ended,
+ * it may have been ended because of another. */
+static int judge_gone(oari_inquest *q, const oari_case *c)
+{
+    int first = first_to_fall(q);
+    const oari_witness *w;
+    const oari_wait *wait;
+    const oari_part *p;
+
+    if (first >= 0)
+        return judge_end_of(q, first);
+    w = oari_autopsy_of(q->autopsy, q->culprit);
+    if (w == NULL || w->image.box == NULL)
+        return judge_text(q, c);
+    wait = wait_for(q, q->culprit);
+    p = wait != NULL ? part_of(wait->in, q->culprit) : NULL;
+    if (p != NULL && p->witness != NULL)
+        say_wait(q, wait, p, 1, q->verdict, sizeof q->verdict);
+    else if (oari_witness_gone(w))
+        return judge_end_of(q, q->culprit);
+    else
+        return judge_text(q, c);
+    return 1;
+}
+
+static int judge_fault(oari_inquest *q)
+{
+    const oari_case *c = first_fault(q);
+
+    if (c == NULL)
+        return 0;
+    q->culprit = culprit_of(c);
+    if (fault_of(c)->status == OAR_E_ABORTED)
+        return judge_abort(q, c);
+    if (q->culprit < 0)
+        return judge_text(q, c);
+    return fault_of(c)->status == OAR_E_TIMEOUT ? judge_late(q, c)
+                                                : judge_gone(q, c);
+}
+
 /* ---- the rest ------------------------------------------------------------ */
 
 /* Of a job that is over everything that waits is wrong. */
@@ -583,22 +758,8 @@ static int judge_waits(oari_inquest *q)
     }
     if (w == NULL)
         return 0;
-    oari_judge_wait(q, w, q->verdict, sizeof q->verdict);
+    q->culprit = judge_wait(q, w, q->verdict, sizeof q->verdict);
     return 1;
-}
-
-static int judge_fault(oari_inquest *q)
-{
-    for (int i = 0; i < q->items; i++) {
-        const oari_case *c = &q->item[i];
-
-        if (c->broken < 0)
-            continue;
-        snprintf(q->verdict, sizeof q->verdict, "group \"%s\" broke: %s",
-                 c->ring->group, c->part[c->broken].ring->fault.text);
-        return 1;
-    }
-    return 0;
 }
 
 static int judge_length(oari_inquest *q)
@@ -642,8 +803,9 @@ static void say_nothing(oari_inquest *q)
 
 void oari_judge(oari_inquest *q)
 {
-    q->wrong = judge_mismatch(q) || judge_first_death(q) || judge_circle(q) ||
-               judge_waits(q) || judge_death(q) || judge_fault(q) ||
+    q->culprit = -1;
+    q->wrong = judge_mismatch(q) || judge_fault(q) || judge_first_death(q) ||
+               judge_circle(q) || judge_waits(q) || judge_death(q) ||
                judge_length(q);
     if (!q->wrong)
         say_nothing(q);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agree: every rank describes its options, parameters and buffers, one line
- * each, and compares with rank 0's; the lowest line that differs anywhere, on
- * the lowest rank where it does, is everybody's answer. */
+/* agree: every rank describes its options and what it has, such as parameters
+ * and buffers, one line each, and compares with rank 0's; the lowest line that
+ * differs anywhere, on the lowest rank where it does, is everybody's answer. */
 #include "dist/agree.h"
 
 #include <stdio.h>
@@ -39,38 +39,33 @@ static void name_tensor(const oar_module *module, int index, char name[NAME])
         oar_module_buffer_name(module, index - params, name, NAME);
 }
 
-static void describe_tensor(const oar_module *module, int index, char *line)
+static void describe_tensor(const void *of, int64_t number, char *line,
+                            size_t bytes)
 {
+    const oar_module *module = of;
+    int index = (int)number, is_param = index < oar_module_params(module), n;
     oar_tensor *t = tensor_of(module, index);
-    int is_param = index < oar_module_params(module);
     oar_shape shape = oar_tensor_shape(t);
     char name[NAME];
-    int n;
 
     name_tensor(module, index, name);
-    n = snprintf(line, LINE, "%s %s %s [", is_param ? "parameter" : "buffer",
+    n = snprintf(line, bytes, "%s %s %s [", is_param ? "parameter" : "buffer",
                  name, oar_dtype_name(oar_tensor_dtype(t)));
     for (int d = 0; d < shape.ndim; d++)
-        n += snprintf(line + n, (size_t)(LINE - n), "%s%lld", d > 0 ? ", " : "",
+        n += snprintf(line + n, bytes - (size_t)n, "%s%lld", d > 0 ? ", " : "",
                       (long long)shape.dim[d]);
-    snprintf(line + n, (size_t)(LINE - n), "]%s",
+    snprintf(line + n, bytes - (size_t)n, "]%s",
              is_param && !oar_tensor_requires_grad(t) ? ", frozen" : "");
 }
 
-/* Line 0 is the options, the others the tensors. */
-typedef struct account {
-    const oar_module *module;
-    const char *options;
-    int64_t lines;
-} account;
-
-static void describe(const account *a, int64_t index, char line[LINE])
+/* Line 0 is the options, the others the items. */
+static void describe(const oari_manifest *a, int64_t index, char line[LINE])
 {
     memset(line, 0, LINE);
-    if (index >= a->lines)
+    if (index > a->items)
         snprintf(line, LINE, "nothing");
     else if (index > 0)
-        describe_tensor(a->module, (int)index - 1, line);
+        a->describe(a->of, index - 1, line, LINE);
     else
         snprintf(line, LINE, "%s", a->options);
 }
@@ -91,7 +86,7 @@ static oar_status least(oar_group *group, int64_t *number)
 }
 
 /* The first line that differs from rank 0's; INT64_MAX if none. */
-static int64_t first_difference(const account *a, int64_t lines,
+static int64_t first_difference(const oari_manifest *a, int64_t lines,
                                 const char *theirs)
 {
     char mine[LINE];
@@ -101,13 +96,13 @@ static int64_t first_difference(const account *a, int64_t lines,
         if (memcmp(mine, theirs + i * LINE, LINE) != 0)
             return i;
     }
-    return a->lines == lines ? INT64_MAX : lines;
+    return 1 + a->items == lines ? INT64_MAX : lines;
 }
 
 /* Every rank says the same: what rank 0 has there, and what the first that has
  * something else. */
-static oar_status report(const account *a, oar_group *group, int64_t index,
-                         int mine_differs)
+static oar_status report(const oari_manifest *a, oar_group *group,
+                         int64_t index, int mine_differs)
 {
     int64_t rank = mine_differs ? oar_group_rank(group) : INT64_MAX;
     char first[LINE], other[LINE];
@@ -120,17 +115,18 @@ static oar_status report(const account *a, oar_group *group, int64_t index,
     first[LINE - 1] = other[LINE - 1] = 0;
     if (index == 0)
         return oari_fail(OAR_E_MISMATCH,
-                         "the ranks wrap with different options: %s on rank 0 "
+                         "the ranks %s with different options: %s on rank 0 "
                          "and %s on rank %lld",
-                         first, other, (long long)rank);
+                         a->does, first, other, (long long)rank);
     return oari_fail(OAR_E_MISMATCH,
-                     "the ranks have different models: number %lld is %s on "
+                     "the ranks have different %s: number %lld is %s on "
                      "rank 0 and %s on rank %lld",
-                     (long long)index - 1, first, other, (long long)rank);
+                     a->has, (long long)index - 1, first, other,
+                     (long long)rank);
 }
 
-static oar_status compare(const account *a, oar_group *group, int64_t lines,
-                          char *theirs)
+static oar_status compare(const oari_manifest *a, oar_group *group,
+                          int64_t lines, char *theirs)
 {
     int64_t mine, lowest;
 
@@ -145,11 +141,9 @@ static oar_status compare(const account *a, oar_group *group, int64_t lines,
     return report(a, group, lowest, mine == lowest);
 }
 
-oar_status oari_agree_on_model(const oar_module *module, const char *options,
-                               oar_group *group)
+oar_status oari_agree(const oari_manifest *manifest, oar_group *group)
 {
-    account a = { module, options, 1 + tensors_of(module) };
-    int64_t lines = a.lines;
+    int64_t lines = 1 + manifest->items;
     char *theirs;
     oar_status status;
 
@@ -157,9 +151,22 @@ oar_status oari_agree_on_model(const oar_module *module, const char *options,
     theirs = oari_alloc((size_t)lines + 1, LINE);
     if (theirs == NULL)
         return OAR_E_NOMEM;
-    status = compare(&a, group, lines, theirs);
+    status = compare(manifest, group, lines, theirs);
     oari_free(theirs);
     return status;
+}
+
+oar_status oari_agree_on_model(const oar_module *module, const char *options,
+                               oar_group *group)
+{
+    oari_manifest manifest = { .options = options,
+                               .does = "wrap",
+                               .has = "models",
+                               .items = tensors_of(module),
+                               .of = module,
+                               .describe = describe_tensor };
+
+    return oari_agree(&manifest, group);
 }
 
 /* ---- copying ------------------------------------------------------------- */

@@ -8,12 +8,14 @@
  */
 #include "dist/reducer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "dist/agree.h"
 
 /* ---- a pass -------------------------------------------------------------- */
 
@@ -286,11 +288,70 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     return oari_buckets_cut(r, &old, &olds);
 }
 
+/* ---- the same on all ranks ----------------------------------------------- */
+
+typedef struct array_list {
+    const oar_span *array;
+    const char *const *names; /* may be NULL */
+} array_list;
+
+static void describe_array(const void *of, int64_t index, char *line,
+                           size_t bytes)
+{
+    const array_list *list = of;
+    const oar_span *s = &list->array[index];
+
+    snprintf(line, bytes, "%zu %s%s%s", s->count, oar_dtype_name(s->dtype),
+             list->names != NULL ? " for " : "",
+             list->names != NULL ? list->names[index] : "");
+}
+
+/* Reduced together, arrays that differ would give wrong means, not errors. */
+static oar_status agree_on_arrays(oar_group *group, int arrays,
+                                  const oar_span *array,
+                                  const oar_reducer_opts *opts)
+{
+    char options[256];
+    oar_reducer_opts o;
+    array_list list = { array, NULL };
+    oari_manifest manifest = { .options = options,
+                               .does = "make a reducer",
+                               .has = "arrays",
+                               .items = arrays,
+                               .of = &list,
+                               .describe = describe_array };
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    list.names = o.names;
+    snprintf(options, sizeof options,
+             "bucket_bytes %zu, first_bucket_bytes %zu, reorder %d, weighted "
+             "%d, static_graph %d, canonical %d, hook %s",
+             o.bucket_bytes, o.first_bucket_bytes, o.reorder != 0,
+             o.weighted != 0, o.static_graph != 0, o.canonical != 0,
+             o.hook != NULL ? "given" : "none");
+    return oari_agree(&manifest, group);
+}
+
+/* The arguments first: without them there is nothing to compare. */
+static oar_status check_list(const oar_group *group, int arrays,
+                             const oar_span *array, oar_reducer **reducer)
+{
+    if (group != NULL && reducer != NULL && arrays >= 0 &&
+        (arrays == 0 || array != NULL))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "reducer_create without a %s",
+                     group == NULL     ? "group"
+                     : reducer == NULL ? "place for it"
+                                       : "list of arrays");
+}
+
 oar_status oar_reducer_create(oar_group *group, int arrays,
                               const oar_span *array,
                               const oar_reducer_opts *opts,
                               oar_reducer **reducer)
 {
+    OARI_TRY(check_list(group, arrays, array, reducer));
+    OARI_TRY(agree_on_arrays(group, arrays, array, opts));
     return oari_reducer_make(group, arrays, array, opts, 0, reducer);
 }
 
@@ -303,12 +364,6 @@ oar_status oari_reducer_make(oar_group *group, int arrays,
     oar_reducer *r;
     oar_status status;
 
-    if (group == NULL || reducer == NULL || arrays < 0 ||
-        (arrays > 0 && array == NULL))
-        return oari_fail(OAR_E_ARG, "reducer_create without a %s",
-                         group == NULL     ? "group"
-                         : reducer == NULL ? "place for it"
-                                           : "list of arrays");
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     OARI_TRY(check_arrays(arrays, array));
     r = oari_alloc(1, sizeof *r);

@@ -59,8 +59,9 @@ typedef struct launch {
     launch_keeper keeper;
     launch_nodes *nodes; /* NULL: there is only this one */
     launch_rank *rank;
-    int left;          /* ranks that run */
-    int first_failed;  /* of this epoch, by local rank; -1: none */
+    int left;         /* ranks that run */
+    int first_failed; /* of this epoch, by local rank; -1: none */
+    int culprit; /* the rank of the world that the report names; -1: none */
     int64_t settle_ns; /* when those that are left are told to end */
     int64_t kill_ns;   /* when those that are left are killed */
     const char *over;  /* why the epoch ends though no rank failed; NULL: not */

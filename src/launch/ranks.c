@@ -82,7 +82,7 @@ static oar_status start_rank(launch *l, int local)
 
 oar_status launch_ranks_start(launch *l)
 {
-    l->first_failed = -1;
+    l->first_failed = l->culprit = -1;
     l->kill_ns = l->settle_ns = OARI_NEVER;
     l->over = NULL;
     for (int i = 0; i < l->ranks; i++) {

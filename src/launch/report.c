@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/status.h"
+#include "comm/autopsy.h"
 #include "comm/box.h"
 #include "launch/launch.h"
 
@@ -107,6 +108,8 @@ static void note_ends(const launch *l, oar_autopsy *a)
             snprintf(text, sizeof text, "exit code %d", code);
         oar_autopsy_note(a, l->epoch.first + i, text);
     }
+    if (l->first_failed >= 0)
+        oari_autopsy_note_first(a, l->epoch.first + l->first_failed);
 }
 
 /* ---- telling ------------------------------------------------------------- */
@@ -163,6 +166,7 @@ void launch_report(launch *l, const char *why)
     if (a == NULL)
         return;
     note_ends(l, a);
+    l->culprit = oari_autopsy_culprit(a);
     launch_say(l, "%s; what the ranks did last:", why);
     print(l, a);
     save(l, a);

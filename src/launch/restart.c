@@ -109,17 +109,43 @@ static void tell_who_left(const launch *l, char *text, size_t room)
     }
 }
 
+/* Whether it ended badly, and not because we told it to. */
+static int failed_by_itself(const launch_rank *r)
+{
+    int told = r->code == 128 + SIGTERM || r->code == 128 + SIGKILL;
+
+    return r->code > 0 && (!r->late || (r->code > 128 && !told));
+}
+
+/* The rank that the report names counts, rather than the first that ended; if
+ * it did not fail itself, or not here: ", because of rank 2". */
+static void use_verdict(launch *l, char *text, size_t room)
+{
+    int local = l->culprit - l->epoch.first;
+
+    text[0] = 0;
+    if (l->culprit < 0 || local == l->first_failed)
+        return;
+    if (local >= 0 && local < l->ranks && failed_by_itself(&l->rank[local]))
+        l->first_failed = local;
+    else
+        snprintf(text, room, ", because of rank %d", l->culprit);
+}
+
 static oar_status rank_failed(launch *l)
 {
-    int rank = l->epoch.first + l->first_failed;
-    const char *reason = l->reason != NULL ? l->reason[l->first_failed] : "";
-    char left[256];
+    const char *reason;
+    char cause[48], left[256];
+    int rank;
 
+    use_verdict(l, cause, sizeof cause);
     tell_who_left(l, left, sizeof left);
+    rank = l->epoch.first + l->first_failed;
+    reason = l->reason != NULL ? l->reason[l->first_failed] : "";
     l->result.failed_rank = rank;
     l->result.exit_code = l->rank[l->first_failed].code;
-    return oari_fail(OAR_E_PEER, "rank %d %s%s%s%s", rank,
-                     launch_how_ended(l->result.exit_code).text,
+    return oari_fail(OAR_E_PEER, "rank %d %s%s%s%s%s", rank,
+                     launch_how_ended(l->result.exit_code).text, cause,
                      reason[0] != 0 ? ": " : "", reason, left);
 }
 

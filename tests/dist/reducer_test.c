@@ -410,6 +410,97 @@ static void power_sgd_loses_nothing_in_the_long_run(void **state)
     ranks_all(3, power, NULL);
 }
 
+/* ---- ranks that differ --------------------------------------------------- */
+
+/* What rank 1 makes otherwise than the others, and what all are told. */
+typedef struct other_row {
+    const char *says;
+    int arrays;
+    size_t counts[3];
+    oar_dtype dtype;
+    const char *names[3]; /* of all three, or none */
+    size_t bucket_bytes;
+} other_row;
+
+static const other_row ours = {
+    "", 3, { 100, 200, 100 }, OAR_F32, { 0 }, 4096
+};
+static const other_row named = {
+    "", 3, { 100, 200, 100 }, OAR_F32, { "a", "b", "c" }, 4096
+};
+static const other_row others[] = {
+    { "number 0 is 100 f32 on rank 0 and 200 f32 on rank 1",
+      3,
+      { 200, 100, 100 },
+      OAR_F32,
+      { 0 },
+      4096 },
+    { "number 0 is 100 f32 on rank 0 and 100 f64 on rank 1",
+      3,
+      { 100, 200, 100 },
+      OAR_F64,
+      { 0 },
+      4096 },
+    { "number 2 is 100 f32 on rank 0 and nothing on rank 1",
+      2,
+      { 100, 200 },
+      OAR_F32,
+      { 0 },
+      4096 },
+    { "number 0 is 100 f32 for a on rank 0 and 100 f32 for c on rank 1",
+      3,
+      { 100, 200, 100 },
+      OAR_F32,
+      { "c", "b", "a" },
+      4096 },
+    { "number 0 is 100 f32 on rank 0 and 100 i32 on rank 1",
+      3,
+      { 100, 200, 100 },
+      OAR_I32,
+      { 0 },
+      4096 },
+    { "the ranks make a reducer with different options: bucket_bytes 4096,",
+      3,
+      { 100, 200, 100 },
+      OAR_F32,
+      { 0 },
+      8192 },
+};
+
+static oar_status make_row(oar_group *g, const other_row *row, oar_reducer **r)
+{
+    oar_span array[3];
+    oar_reducer_opts o = oar_reducer_opts_init();
+
+    for (int i = 0; i < row->arrays; i++)
+        array[i] = oar_span_of(NULL, row->counts[i], row->dtype);
+    o.bucket_bytes = row->bucket_bytes;
+    o.names = row->names[0] != NULL ? row->names : NULL;
+    return oar_reducer_create(g, row->arrays, array, &o, r);
+}
+
+static oar_status differ(oar_group *g, void *arg)
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const other_row *all = others[i].names[0] != NULL ? &named : &ours;
+        oar_reducer *r = NULL;
+
+        CHECK(make_row(g, oar_group_rank(g) == 1 ? &others[i] : all, &r) ==
+              OAR_E_MISMATCH);
+        CHECK(strstr(oar_last_error_text(), others[i].says) != NULL);
+        CHECK(r == NULL);
+        CHECK_OK(make_row(g, all, &r));
+        oar_reducer_destroy(r);
+    }
+    return OAR_OK;
+}
+
+static void arrays_that_differ_between_ranks_are_refused(void **state)
+{
+    ranks_all(2, differ, NULL);
+    ranks_all(3, differ, NULL);
+}
+
 /* ---- errors -------------------------------------------------------------- */
 
 static void bad_arguments_are_refused(void **state)
@@ -449,6 +540,7 @@ int main(void)
         cmocka_unit_test(ranks_count_by_their_weights),
         cmocka_unit_test(hooks_reduce_in_their_own_way),
         cmocka_unit_test(power_sgd_loses_nothing_in_the_long_run),
+        cmocka_unit_test(arrays_that_differ_between_ranks_are_refused),
         cmocka_unit_test(bad_arguments_are_refused),
     };
 

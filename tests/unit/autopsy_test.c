@@ -19,11 +19,11 @@
 #include "support/census.h"
 #include "support/says.h"
 
-enum { BYTES = 2 * OARI_BOX_UNIT, SECOND = 1000000000 };
+enum { BYTES = 3 * OARI_BOX_UNIT, SECOND = 1000000000 };
 
 /* ---- made-up boxes ------------------------------------------------------- */
 
-static oari_box *made; /* its head and first ring */
+static oari_box *made; /* its head and first two rings */
 
 static void make_head(int rank, int ranks, const char *host, char state)
 {
@@ -336,6 +336,205 @@ static void a_circle_through_two_groups_is_found(void **state)
     close(fd[1]);
 }
 
+/* ---- whose fault it is --------------------------------------------------- */
+
+static void break_ring(oar_status status, int rank, int peer, const char *text)
+{
+    oari_box_fault *f = &made->ring[0].fault;
+
+    f->status = (int32_t)status;
+    f->rank = rank;
+    f->peer = peer;
+    snprintf(f->text, sizeof f->text, "%s", text);
+    atomic_store(&f->ready, 1);
+}
+
+/* How rank 2 kept three others waiting, which have all ended with code 1. */
+typedef struct fault_row {
+    const char *name;
+    oar_status status;
+    char life;
+    const char *note; /* how it ended; NULL: it has not */
+    int left;         /* it has destroyed its group */
+    const char *says; /* of it */
+} fault_row;
+
+static const fault_row fault_rows[] = {
+    { "computes", OAR_E_TIMEOUT, OARI_LIFE_RUNS, NULL, 0,
+      "has not come to all_reduce #5 at train.c:88 \"loss\"; it runs" },
+    { "sleeps", OAR_E_TIMEOUT, OARI_LIFE_SLEEPS, NULL, 0,
+      "has not come to all_reduce #5 at train.c:88 \"loss\"; it lives" },
+    { "is stopped", OAR_E_TIMEOUT, OARI_LIFE_STOPPED, NULL, 0,
+      "is stopped before all_reduce #5" },
+    { "was ended afterwards", OAR_E_TIMEOUT, OARI_LIFE_DEAD,
+      "killed by SIGTERM", 0, "had not come to all_reduce #5" },
+    { "exits with 0", OAR_E_PEER, OARI_LIFE_EXITED, "exit code 0", 0,
+      "ended with exit code 0 before all_reduce #5" },
+    { "leaves", OAR_E_PEER, OARI_LIFE_SLEEPS, NULL, 1,
+      "left the group before all_reduce #5" },
+    { "leaves and exits", OAR_E_PEER, OARI_LIFE_EXITED, "exit code 0", 1,
+      "ended with exit code 0 before all_reduce #5" },
+    { "exits with 1, too", OAR_E_PEER, OARI_LIFE_DEAD, "exit code 1", 0,
+      "ended with exit code 1 before all_reduce #5" },
+    { "crashes", OAR_E_PEER, OARI_LIFE_DEAD, "killed by SIGSEGV", 0,
+      "was killed by SIGSEGV before all_reduce #5" },
+};
+
+static oar_autopsy *hold_inquest(const int fd[4], const char *note)
+{
+    oar_autopsy *a = NULL;
+
+    OK(oar_autopsy_from_fds(fd, 4, &a));
+    for (int r = 0; r < 4; r++) {
+        if (fd[r] >= 0 && (r != 2 || note != NULL))
+            OK(oar_autopsy_note(a, r, r == 2 ? note : "exit code 1"));
+        if (fd[r] >= 0)
+            close(fd[r]);
+    }
+    return a;
+}
+
+static void assert_verdict(oar_autopsy *a, const char *name, int culprit,
+                           const char *begins)
+{
+    char *text = NULL;
+
+    OK(oar_autopsy_text(a, &text));
+    if (strncmp(text, begins, strlen(begins)) != 0)
+        fail_msg("%s: not \"%s\":\n%s", name, begins, text);
+    if (oari_autopsy_culprit(a) != culprit)
+        fail_msg("%s: rank %d is to blame, not %d", name,
+                 oari_autopsy_culprit(a), culprit);
+    oar_free(text);
+    oar_autopsy_destroy(a);
+}
+
+static void make_fault_row(const fault_row *row, int rank)
+{
+    make_head(rank, 4, "one", rank == 2 ? row->life : OARI_LIFE_DEAD);
+    make_ring(rank, 4);
+    add_op(4, OAR_COLL_BARRIER, -1, 50, OAR_RECORD_DONE);
+    if (rank == 2) {
+        if (row->left)
+            atomic_store(&made->ring[0].state, OARI_RING_ENDED);
+        return;
+    }
+    add_op(5, OAR_COLL_ALL_REDUCE, -1, 60, OAR_RECORD_FAILED);
+    break_ring(row->status, 1, 2, "rank 2 is what the fault says");
+}
+
+/* And on another node, where rank 2 has no box, what the fault says. */
+static void the_verdict_names_the_rank_that_the_fault_names(void **state)
+{
+    for (size_t i = 0; i < sizeof fault_rows / sizeof *fault_rows; i++) {
+        const fault_row *row = &fault_rows[i];
+        char begins[256];
+        int fd[4];
+
+        for (int far = 0; far < 2; far++) {
+            for (int r = 0; r < 4; r++) {
+                fd[r] = -1;
+                if (far && r == 2)
+                    continue;
+                make_fault_row(row, r);
+                fd[r] = put_box();
+            }
+            snprintf(
+                begins, sizeof begins,
+                far ? "group \"world\" broke: rank 2 is what the fault says"
+                    : "rank 2 (host one, pid 1002) %s",
+                row->says);
+            assert_verdict(hold_inquest(fd, row->note), row->name, 2, begins);
+        }
+    }
+}
+
+static void an_abort_is_told_with_its_reason(void **state)
+{
+    int fd[4];
+
+    for (int r = 0; r < 4; r++) {
+        make_fault_row(&fault_rows[0], r);
+        break_ring(OAR_E_ABORTED, 2, -1, "rank 2 aborted: loss is NaN");
+        fd[r] = put_box();
+    }
+    assert_verdict(hold_inquest(fd, "exit code 1"), "abort", 2,
+                   "rank 2 (host one, pid 1002) aborted group \"world\" after "
+                   "barrier #4 at train.c:88 \"loss\": loss is NaN");
+}
+
+/* Rank 1 left group "world" because its group "part" with rank 2 had broken. */
+static void make_part(int rank)
+{
+    oari_ring *ring = &made->ring[0];
+
+    ring->rank = rank - 1;
+    ring->ranks = 2;
+    ring->member[0] = 1;
+    ring->member[1] = 2;
+    atomic_store(&ring->members, 2);
+    snprintf(ring->group, sizeof ring->group, "part");
+}
+
+static void a_fault_because_of_another_names_the_cause_of_that(void **state)
+{
+    int fd[4];
+
+    for (int r = 0; r < 4; r++) {
+        make_fault_row(&fault_rows[0], r);
+        if (r == 1 || r == 2)
+            make_part(r);
+        if (r != 2)
+            break_ring(OAR_E_PEER, 0, 1, "rank 1 is gone");
+        fd[r] = put_box();
+    }
+    assert_verdict(hold_inquest(fd, "killed by SIGBUS"), "two groups", 2,
+                   "rank 2 (host one, pid 1002) was killed by SIGBUS");
+}
+
+/* The second ring: a group that the ranks went on in when rank 2 had died,
+ * until rank 0 did. */
+static void make_next(int rank)
+{
+    oari_ring *ring = &made->ring[0];
+
+    make_ring(rank - (rank > 2), 3);
+    ring->pid = 1000 + rank;
+    ring->member[1] = 1;
+    ring->member[2] = 3;
+    atomic_store(&ring->members, 3);
+    snprintf(ring->group, sizeof ring->group, "next");
+    add_op(1, OAR_COLL_BARRIER, -1, 70, OAR_RECORD_DONE);
+    if (rank != 0) {
+        add_op(2, OAR_COLL_BARRIER, -1, 71, OAR_RECORD_FAILED);
+        break_ring(OAR_E_PEER, 1, 0, "rank 0 has died");
+    }
+    memcpy(&made->ring[1], ring, sizeof *ring);
+    memset(ring, 0, sizeof *ring);
+}
+
+static void a_fault_that_ranks_went_on_from_is_not_the_cause(void **state)
+{
+    int fd[4];
+
+    for (int r = 0; r < 4; r++) {
+        make_head(r, 4, "one", OARI_LIFE_DEAD);
+        if (r != 2)
+            make_next(r);
+        make_ring(r, 4);
+        add_op(4, OAR_COLL_BARRIER, -1, 50, OAR_RECORD_DONE);
+        if (r != 2) {
+            add_op(5, OAR_COLL_BARRIER, -1, 60, OAR_RECORD_FAILED);
+            break_ring(OAR_E_PEER, 1, 2, "rank 2 has died");
+            atomic_store(&made->head.used, 2);
+        }
+        fd[r] = put_box();
+    }
+    assert_verdict(hold_inquest(fd, "killed by SIGSEGV"), "shrunk", 0,
+                   "rank 0 (host one, pid 1000) ended with exit code 1 before "
+                   "barrier #2");
+}
+
 /* ---- what is refused ----------------------------------------------------- */
 
 static void what_cannot_be_is_refused(void **state)
@@ -560,6 +759,10 @@ int main(void)
         MADE(the_oldest_that_is_left_tells_what_was_dropped),
         MADE(boxes_of_an_earlier_epoch_are_not_mixed_in),
         MADE(a_circle_through_two_groups_is_found),
+        MADE(the_verdict_names_the_rank_that_the_fault_names),
+        MADE(an_abort_is_told_with_its_reason),
+        MADE(a_fault_because_of_another_names_the_cause_of_that),
+        MADE(a_fault_that_ranks_went_on_from_is_not_the_cause),
         MADE(what_cannot_be_is_refused),
         MADE(no_bit_of_a_head_brings_it_down),
         MADE(it_may_end_anywhere),
