@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -33,20 +34,22 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "comm/box.h"
 #include "comm/box_host.h"
 
 enum {
     EXITING = 4, /* of the flags there */
     BACKLOG = 16,
-    TRIES = 100,
+    PLACE_MS = 1000, /* to find out who watches */
     PAUSE_NS = 5000000,
     LOOK_MS = 100,
     NAME = 48,
-    EVENTS = 4096
+    EVENTS = 4096,
+    KEY_BYTES = 16
 };
 
-static const char before[] = "rank-";
+static const char before[] = "rank-", key_name[] = ".watchman";
 
 static int boxes[OARI_MEMBERS]; /* by rank: a descriptor; 0: none */
 
@@ -82,34 +85,101 @@ static int rank_of(const char *name, const char *suffix)
                : -1;
 }
 
-/* Names of sockets without a file are the host's, and go with their process. */
-static socklen_t make_name(int folder, struct sockaddr_un *name)
+/* ---- where it is asked ----------------------------------------------------
+ *
+ * Names of sockets without a file are the host's, and go with their process.
+ * Anybody may take one: so it is made of random bytes, the key, which lie in
+ * the folder where only its user can read them; and both ends ask the system
+ * whose the other is.
+ */
+
+typedef struct address {
+    struct sockaddr_un name;
+    socklen_t bytes;
+    uid_t owner; /* of the key */
+} address;
+
+static char *put_key(char *at, const unsigned char key[KEY_BYTES])
+{
+    static const char digit[] = "0123456789abcdef";
+
+    for (int i = 0; i < KEY_BYTES; i++) {
+        *at++ = digit[key[i] >> 4];
+        *at++ = digit[key[i] & 15];
+    }
+    return at;
+}
+
+/* The first to make it makes it for all: a key is linked into place whole. */
+static void make_key(int folder)
+{
+    char aside[NAME];
+    unsigned char key[KEY_BYTES];
+    int fd, whole;
+
+    if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key)
+        return;
+    memcpy(aside, key_name, sizeof key_name - 1);
+    *put_key(aside + sizeof key_name - 1, key) = 0;
+    if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key ||
+        (fd = openat(folder, aside,
+                     O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                     0600)) < 0)
+        return;
+    whole = write(fd, key, sizeof key) == (ssize_t)sizeof key;
+    close(fd);
+    if (whole)
+        linkat(folder, aside, folder, key_name, 0);
+    unlinkat(folder, aside, 0);
+}
+
+/* 0: there is no key, or others may have had their hands on it. */
+static int find_address(int folder, address *found)
 {
     static const char prefix[] = "oarsong-watchman-";
-    char *at = name->sun_path + 1;
+    int fd = openat(folder, key_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    unsigned char key[KEY_BYTES];
     struct stat info;
+    char *at;
+    int good;
 
-    memset(name, 0, sizeof *name);
-    name->sun_family = AF_UNIX;
-    if (fstat(folder, &info) != 0)
+    if (fd < 0)
         return 0;
+    good = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+           (info.st_mode & 077) == 0 &&
+           (info.st_uid == geteuid() || geteuid() == 0) &&
+           read(fd, key, sizeof key) == (ssize_t)sizeof key;
+    close(fd);
+    if (!good)
+        return 0;
+    memset(found, 0, sizeof *found);
+    found->name.sun_family = AF_UNIX;
+    found->owner = info.st_uid;
+    at = found->name.sun_path + 1;
     memcpy(at, prefix, sizeof prefix - 1);
-    at = put_number(at + sizeof prefix - 1, (uint64_t)info.st_dev);
-    *at++ = '-';
-    at = put_number(at, (uint64_t)info.st_ino);
-    return (socklen_t)(at - (char *)name);
+    at = put_key(at + sizeof prefix - 1, key);
+    found->bytes = (socklen_t)(at - (char *)&found->name);
+    return 1;
+}
+
+/* Whether the process at the other end is the user's, or root's. */
+static int is_of(int fd, uid_t owner)
+{
+    struct ucred who;
+    socklen_t bytes = sizeof who;
+
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 &&
+           (who.uid == owner || who.uid == 0);
 }
 
 /* The first to take the name is the one who watches: where it is asked; -1:
  * this is not the first. */
-static int take_name(int folder)
+static int take_name(const address *at)
 {
-    struct sockaddr_un name;
-    socklen_t bytes = make_name(folder, &name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    if (fd >= 0 && bytes != 0 &&
-        bind(fd, (const struct sockaddr *)&name, bytes) == 0 &&
+    if (fd >= 0 &&
+        bind(fd, (const struct sockaddr *)&at->name, at->bytes) == 0 &&
         listen(fd, BACKLOG) == 0)
         return fd;
     if (fd >= 0)
@@ -117,34 +187,38 @@ static int take_name(int folder)
     return -1;
 }
 
+typedef enum answer { NONE, ANSWERED, STRANGER } answer;
+
 /* Whether somebody watches the folder, and has written down all that has
  * happened there. */
-static int ask(int folder)
+static answer ask(const address *at)
 {
     struct timeval limit = { 1, 0 };
-    struct sockaddr_un name;
-    socklen_t bytes = make_name(folder, &name);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), answered;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    answer got = NONE;
     char byte;
 
-    if (fd < 0 || bytes == 0)
-        return 0;
+    if (fd < 0)
+        return NONE;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    answered = connect(fd, (const struct sockaddr *)&name, bytes) == 0 &&
-               recv(fd, &byte, 1, 0) == 1;
+    if (connect(fd, (const struct sockaddr *)&at->name, at->bytes) == 0)
+        got = !is_of(fd, at->owner)        ? STRANGER
+              : recv(fd, &byte, 1, 0) == 1 ? ANSWERED
+                                           : NONE;
     close(fd);
-    return answered;
+    return got;
 }
 
-/* Where it is asked; -1: another watches. One whose folder is gone, and whose
- * number another folder has got, is on its way out. */
-static int take_place(int folder)
+/* Where it is asked; -1: another watches, or nobody can. One that is on its way
+ * out has the name a little longer. */
+static int take_place(const address *at)
 {
-    int door = -1;
+    int64_t deadline = oari_deadline(PLACE_MS);
+    int door;
 
-    for (int i = 0; i < TRIES && (door = take_name(folder)) < 0; i++) {
-        if (ask(folder))
+    while ((door = take_name(at)) < 0) {
+        if (ask(at) != NONE || oari_now_ns() >= deadline)
             return -1;
         nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
     }
@@ -289,6 +363,16 @@ static int is_removed(int folder)
     return fstat(folder, &info) != 0 || info.st_nlink == 0;
 }
 
+/* One that cannot be let in waits: there is no descriptor for it. */
+static int let_in(int door)
+{
+    int asked = accept(door, NULL, NULL);
+
+    if (asked < 0)
+        nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
+    return asked;
+}
+
 /* Whoever asks is answered when all is written that has happened before. */
 static void watch(int folder, int fd, int door)
 {
@@ -300,10 +384,12 @@ static void watch(int folder, int fd, int door)
 
         sleep_ms = patience();
         poll(wait, 2, sleep_ms);
-        asked = wait[1].revents != 0 ? accept(door, NULL, NULL) : -1;
+        asked = wait[1].revents != 0 ? let_in(door) : -1;
         if (!take_events(folder, fd) || is_removed(folder))
             return;
-        if (asked >= 0 && send(asked, "", 1, MSG_NOSIGNAL) >= 0)
+        if (asked >= 0 && is_of(asked, geteuid()))
+            send(asked, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (asked >= 0)
             close(asked);
     } while (sleep_ms != 0);
 }
@@ -312,6 +398,7 @@ static void watch(int folder, int fd, int door)
 static _Noreturn void be_watchman(const char *path, int ready)
 {
     int folder, fd, door;
+    address at;
 
     if (dup2(ready, 0) != 0)
         _exit(1);
@@ -320,11 +407,13 @@ static _Noreturn void be_watchman(const char *path, int ready)
     prctl(PR_SET_NAME, "oarsong-watch");
     folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (folder < 0 || fd < 0 ||
+    if (folder >= 0 && !find_address(folder, &at))
+        make_key(folder);
+    if (folder < 0 || fd < 0 || !find_address(folder, &at) ||
         inotify_add_watch(fd, path,
                           IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF |
                               IN_ONLYDIR) < 0 ||
-        (door = take_place(folder)) < 0)
+        (door = take_place(&at)) < 0)
         _exit(1);
     for (int r = 0; r < OARI_MEMBERS; r++)
         keep_box(folder, r);
@@ -369,7 +458,10 @@ void oari_watchman_start(const char *folder)
 
 void oari_watchman_ask(int folder)
 {
-    ask(folder);
+    address at;
+
+    if (find_address(folder, &at))
+        ask(&at);
 }
 
 /* ---- whoever aborts ------------------------------------------------------ */
