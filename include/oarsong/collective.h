@@ -15,7 +15,8 @@
  * than they were posted, as their data allows; a barrier is done after
  * everything that was posted before it.
  *
- * Each is a macro over a function `oar_..._at` that takes the call site.
+ * Each is a macro over a function `oar_..._at` that takes the call site; it
+ * evaluates each of its arguments once.
  *
  * Parts. In gather, scatter, all_gather, reduce_scatter and all_to_all the
  * larger buffer is a row of parts, one for each rank, in the order of ranks.
@@ -87,17 +88,21 @@ OAR_API oar_status oar_broadcast_at(const char *file, int line,
  * order of the algorithm (docs/algorithms.md). Integers, min and max are the
  * same in any order. */
 #define oar_all_reduce(group, buf, op, opts, work) \
-    oar_all_reduce_at(OAR_HERE, group, buf, buf, op, opts, work)
+    oar_all_reduce_at(OAR_HERE, group, buf, op, opts, work)
+OAR_API oar_status oar_all_reduce_at(const char *file, int line,
+                                     oar_group *group, oar_span buf, oar_op op,
+                                     const oar_call_opts *opts,
+                                     oar_work **work);
 
 /* The same out of place: op over all ranks' in, in every rank's out. in is left
  * as it is. in and out are either the same memory or apart. */
 #define oar_all_reduce_into(group, in, out, op, opts, work) \
-    oar_all_reduce_at(OAR_HERE, group, in, out, op, opts, work)
-OAR_API oar_status oar_all_reduce_at(const char *file, int line,
-                                     oar_group *group, oar_span in,
-                                     oar_span out, oar_op op,
-                                     const oar_call_opts *opts,
-                                     oar_work **work);
+    oar_all_reduce_into_at(OAR_HERE, group, in, out, op, opts, work)
+OAR_API oar_status oar_all_reduce_into_at(const char *file, int line,
+                                          oar_group *group, oar_span in,
+                                          oar_span out, oar_op op,
+                                          const oar_call_opts *opts,
+                                          oar_work **work);
 
 /* Leaves op over all ranks' in in root's out. The others give no out (an empty
  * span). On root in and out may be the same memory. */

@@ -47,9 +47,9 @@ static oar_status check_reduction(const char *what, const oar_span *in,
     return oari_check_apart(what, out, 0, in);
 }
 
-oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
-                             oar_span in, oar_span out, oar_op op,
-                             const oar_call_opts *opts, oar_work **work)
+oar_status oar_all_reduce_into_at(const char *file, int line, oar_group *group,
+                                  oar_span in, oar_span out, oar_op op,
+                                  const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
 
@@ -62,6 +62,13 @@ oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
     call.op = op;
     OARI_TRY(oari_check_op(&call, opts));
     return oari_post(group, &call, work);
+}
+
+oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
+                             oar_span buf, oar_op op, const oar_call_opts *opts,
+                             oar_work **work)
+{
+    return oar_all_reduce_into_at(file, line, group, buf, buf, op, opts, work);
 }
 
 oar_status oar_reduce_at(const char *file, int line, oar_group *group,

@@ -368,9 +368,9 @@ static oar_status run_call(const deed_hands *h, const call *c)
     switch (d->kind) {
     case OAR_COLL_BARRIER: return oar_barrier_at(AT, &c->opts, NULL);
     case OAR_COLL_ALL_REDUCE:
-        return oar_all_reduce_at(AT, c->in, c->out,
-                                 d->weighted ? OAR_WEIGHTED_MEAN : OAR_SUM,
-                                 &c->opts, NULL);
+        return oar_all_reduce_into_at(AT, c->in, c->out,
+                                      d->weighted ? OAR_WEIGHTED_MEAN : OAR_SUM,
+                                      &c->opts, NULL);
     case OAR_COLL_ALL_GATHER:
         return oar_all_gather_v_at(AT, c->in, c->out, NULL, &c->opts, NULL);
     case OAR_COLL_REDUCE_SCATTER:

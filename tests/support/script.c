@@ -224,8 +224,8 @@ static oar_status run_call(stage *s)
         return oar_broadcast_at(file, s->line, s->group, in, a->root, &s->opts,
                                 s->work);
     case OAR_COLL_ALL_REDUCE:
-        return oar_all_reduce_at(file, s->line, s->group, in, out, a->op,
-                                 &s->opts, s->work);
+        return oar_all_reduce_into_at(file, s->line, s->group, in, out, a->op,
+                                      &s->opts, s->work);
     case OAR_COLL_REDUCE:
         return oar_reduce_at(file, s->line, s->group, in, out, a->op, a->root,
                              &s->opts, s->work);

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include <oarsong/shared.h>
+#include <oarsong/tensor.h>
 
 #include "base/clock.h"
 #include "reduce_reference.h"
@@ -813,9 +814,36 @@ static void what_makes_no_sense_is_refused_and_the_group_goes_on(void **state)
     ranks_all(3, refuse_all, NULL);
 }
 
+/* ---- the macros ---------------------------------------------------------- */
+
+static oar_span next_span(float *x, int *calls)
+{
+    return oar_span_of(&x[(*calls)++], 1, OAR_F32);
+}
+
+static oar_status reduce_what_a_call_gives(oar_group *g, void *arg)
+{
+    float x[2] = { 1, 10 };
+    int calls = 0, dims = 0;
+    oar_shape shape = OAR_SHAPE(++dims);
+
+    CHECK(shape.ndim == 1 && shape.dim[0] == 1 && dims == 1);
+    CHECK_OK(oar_all_reduce(g, next_span(x, &calls), OAR_SUM, NULL, NULL));
+    CHECK(calls == 1);
+    CHECK(x[0] == (float)oar_group_size(g));
+    CHECK(x[1] == 10);
+    return OAR_OK;
+}
+
+static void a_macro_evaluates_its_arguments_once(void **state)
+{
+    ranks_all(3, reduce_what_a_call_gives, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_macro_evaluates_its_arguments_once),
         cmocka_unit_test(all_reduce_sums_every_count_and_memory_kind),
         cmocka_unit_test(broadcast_reaches_everyone_from_every_root),
         cmocka_unit_test(the_smallest_lines_and_stages_do),

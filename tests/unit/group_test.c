@@ -614,7 +614,7 @@ static oar_status call_as(oar_group *g, const dispute *d, int side, float *x)
         return oar_broadcast_at("src/a.c", 100 + side, g, s, d->root[side], &o,
                                 NULL);
     default:
-        return oar_all_reduce_at("src/a.c", 100 + side, g, s, s,
+        return oar_all_reduce_at("src/a.c", 100 + side, g, s,
                                  OAR_OP(d->op[side], 0), &o, NULL);
     }
 }
