@@ -19,6 +19,12 @@ typedef struct oar_work oar_work;
  * Any thread; several may wait for one operation. OAR_E_ARG for NULL. */
 OAR_API oar_status oar_work_wait(oar_work *work);
 
+/* The same, but waits at most for the timeout (0: the group's; below 0: for
+ * ever). OAR_E_TIMEOUT if it is not done by then: that ends neither the
+ * operation, which goes on with its buffers, nor the group; the handle can be
+ * waited for again. */
+OAR_API oar_status oar_work_wait_for(oar_work *work, int64_t timeout_ms);
+
 /* Device memory: what comes on the stream from now on waits for the operation;
  * the host waits only until it has been started. NULL: oar_stream_current().
  * Failures that come later are the group's (oar_group_fault). Of host memory:
