@@ -5,6 +5,10 @@
  * belong to the operation until it is done. It goes on by itself; whoever waits
  * for it drives it. Every handle is released exactly once, before or after the
  * operation is done, and before its group is destroyed.
+ *
+ * No call is a cancellation point: a thread that is cancelled (pthread_cancel)
+ * while it waits for an operation ends that call first. oar_group_abort ends
+ * the wait.
  */
 #ifndef OARSONG_WORK_H
 #define OARSONG_WORK_H

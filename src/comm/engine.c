@@ -16,6 +16,10 @@
  *
  * The lock guards the queues and the condition variables; it is never held
  * while driving.
+ *
+ * A thread that has the token, waits for it, or has works on its stack cannot
+ * be cancelled (pthread_cancel) until it is through: what it holds would never
+ * be given back.
  */
 #include <string.h>
 
@@ -38,7 +42,10 @@ static int try_token(oari_engine *e)
 {
     int free = 0;
 
-    return atomic_compare_exchange_strong(&e->token, &free, 1);
+    if (!atomic_compare_exchange_strong(&e->token, &free, 1))
+        return 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &e->cancel_state);
+    return 1;
 }
 
 static void tell_users(oari_engine *e)
@@ -73,11 +80,14 @@ static void rouse(oari_engine *e)
 
 static void give_token(oari_engine *e)
 {
+    int cancel_state = e->cancel_state;
+
     atomic_store(&e->token, 0);
     if (atomic_load(&e->waiters) != 0)
         tell_users(e);
     else
         rouse(e);
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 /* ---- users
@@ -118,10 +128,11 @@ static void append(oar_group *g, oar_work *work)
 static int want_token(oar_group *g, const oar_work *work, int64_t until_ns)
 {
     oari_engine *e = &g->engine;
-    int mine = 0, late = 0;
+    int mine = 0, late = 0, cancel_state;
 
     if (try_token(e))
         return 1; /* nobody drives, so nobody sleeps */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     atomic_fetch_add(&e->waiters, 1);
     atomic_thread_fence(memory_order_seq_cst); /* oari_work_finish */
     oari_engine_wake(g);
@@ -131,6 +142,10 @@ static int want_token(oar_group *g, const oar_work *work, int64_t until_ns)
         late = !oari_cond_wait(&e->changed, &e->lock, until_ns);
     pthread_mutex_unlock(&e->lock);
     atomic_fetch_sub(&e->waiters, 1);
+    if (mine)
+        e->cancel_state = cancel_state; /* for give_token */
+    else
+        pthread_setcancelstate(cancel_state, NULL);
     return mine;
 }
 
@@ -241,7 +256,9 @@ static void run_queued(oar_group *g, int count, oar_work *work)
 void oari_engine_run(oar_group *group, int count, oar_work *work)
 {
     oari_engine *e = &group->engine;
+    int cancel_state;
 
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     if (!try_token(e))
         run_queued(group, count, work);
     else if (atomic_load(&e->posted) == 0)
@@ -250,6 +267,7 @@ void oari_engine_run(oar_group *group, int count, oar_work *work)
         give_token(e);
         run_queued(group, count, work);
     }
+    pthread_setcancelstate(cancel_state, NULL);
 }
 
 void oari_engine_nudge(oar_group *group)

@@ -105,6 +105,7 @@ typedef struct oari_engine {
     _Atomic int watched;      /* of those posted: on a stream by now */
     _Atomic int watching;     /* the engine's thread naps between two looks */
     int alone;                /* the one under way, or next, is a barrier */
+    int cancel_state;         /* the driver's: before it took the token */
     int64_t until_ns;         /* the driver's: how long it waits */
     uint64_t number;          /* of the collective started last */
     oari_history history;     /* the driver's */

@@ -338,6 +338,64 @@ static void a_wait_may_end_before_the_operation(void **state)
     assert_says(oar_work_wait_for(NULL, 1), OAR_E_ARG, "NULL");
 }
 
+/* ---- threads that are cancelled ------------------------------------------ */
+
+typedef struct victim {
+    oar_group *group;
+    _Atomic int inside;
+    oar_status status;
+} victim;
+
+static void *receive_and_end(void *arg)
+{
+    victim *v = arg;
+    float x = 0;
+
+    atomic_store(&v->inside, 1);
+    v->status = oar_recv(v->group, one(&x), 1, 1, NULL, NULL);
+    atomic_store(&v->inside, 2);
+    pthread_testcancel();
+    return NULL;
+}
+
+/* A thread that drives, and one that waits to. */
+static oar_status cancel_two(oar_group *g, void *arg)
+{
+    victim v[2] = { { .group = g, .status = OAR_E_INTERNAL },
+                    { .group = g, .status = OAR_E_INTERNAL } };
+    pthread_t thread[2];
+    float x = 1;
+    void *end;
+
+    (void)arg;
+    if (oar_group_rank(g) != 0) {
+        CHECK_OK(oar_all_reduce(g, one(&x), OAR_SUM, NULL, NULL));
+        CHECK_OK(oar_send(g, one(&x), 0, 1, NULL, NULL));
+        CHECK_OK(oar_send(g, one(&x), 0, 1, NULL, NULL));
+        return oar_barrier(g, NULL, NULL);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_create(&thread[i], NULL, receive_and_end, &v[i]) == 0);
+        CHECK(is_raised(&v[i].inside, 1));
+        pause_ns(5000000); /* it is asleep by now, most likely */
+        pthread_cancel(thread[i]);
+    }
+    CHECK_OK(oar_all_reduce(g, one(&x), OAR_SUM, NULL, NULL));
+    CHECK(x == 2);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], &end);
+        CHECK(end == PTHREAD_CANCELED && v[i].inside == 2);
+        CHECK_OK(v[i].status);
+    }
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_cancelled_thread_ends_its_call_first(void **state)
+{
+    (void)state;
+    ranks_all(2, cancel_two, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +405,7 @@ int main(void)
         cmocka_unit_test(a_user_that_leaves_hands_over),
         cmocka_unit_test(posting_runs_no_function_of_another),
         cmocka_unit_test(a_wait_may_end_before_the_operation),
+        cmocka_unit_test(a_cancelled_thread_ends_its_call_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
