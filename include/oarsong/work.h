@@ -5,6 +5,10 @@
  * belong to the operation until it is done. It goes on by itself; whoever waits
  * for it drives it. Every handle is released exactly once, before or after the
  * operation is done, and before its group is destroyed.
+ *
+ * No call is a cancellation point: a thread that is cancelled (pthread_cancel)
+ * while it waits for an operation ends that call first. oar_group_abort ends
+ * the wait.
  */
 #ifndef OARSONG_WORK_H
 #define OARSONG_WORK_H
@@ -18,6 +22,12 @@ typedef struct oar_work oar_work;
 /* Returns when the operation is done, with its status. May be called again.
  * Any thread; several may wait for one operation. OAR_E_ARG for NULL. */
 OAR_API oar_status oar_work_wait(oar_work *work);
+
+/* The same, but waits at most for the timeout (0: the group's; below 0: for
+ * ever). OAR_E_TIMEOUT if it is not done by then: that ends neither the
+ * operation, which goes on with its buffers, nor the group; the handle can be
+ * waited for again. */
+OAR_API oar_status oar_work_wait_for(oar_work *work, int64_t timeout_ms);
 
 /* Device memory: what comes on the stream from now on waits for the operation;
  * the host waits only until it has been started. NULL: oar_stream_current().

@@ -66,6 +66,8 @@ int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
     struct timespec until = { deadline_ns / 1000000000,
                               deadline_ns % 1000000000 };
 
+    if (deadline_ns == OARI_NEVER)
+        return pthread_cond_wait(cond, lock) == 0;
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 

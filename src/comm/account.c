@@ -41,7 +41,8 @@ static const char *suffix(uint32_t form)
 
 static void add_name(line *to, const oari_told *t)
 {
-    add(to, "%s%s", oar_coll_name((oar_coll)t->kind), suffix(t->form));
+    add(to, "%s%s%s", t->form & OARI_FORM_MONITORED ? "monitored_" : "",
+        oar_coll_name((oar_coll)t->kind), suffix(t->form));
 }
 
 static void add_site(line *to, const oari_told *t)
@@ -228,7 +229,9 @@ static int find_pair(const oari_account *const *account, int ranks,
 
 static int same_name(const oari_told *a, const oari_told *b)
 {
-    return a->kind == b->kind && strcmp(suffix(a->form), suffix(b->form)) == 0;
+    return a->kind == b->kind &&
+           ((a->form ^ b->form) & OARI_FORM_MONITORED) == 0 &&
+           strcmp(suffix(a->form), suffix(b->form)) == 0;
 }
 
 /* The fields in which t is not as the other. How many. */

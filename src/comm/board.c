@@ -244,7 +244,7 @@ static void ring_if_asleep(oari_board *board, int rank)
         ring(board->event[rank]);
 }
 
-static void wake_sleepers(oari_board *board)
+void oari_meet_wake(oari_board *board)
 {
     atomic_thread_fence(memory_order_seq_cst); /* after the stamp */
     for (int r = 0; r < board->ranks; r++)
@@ -264,7 +264,7 @@ int oari_meet_poll(oari_board *board)
     }
     if (!board->told && (board->arrived == board->ranks ||
                          board->spin_ns == 0 || ++board->polls == LATE_POLLS))
-        wake_sleepers(board);
+        oari_meet_wake(board);
     return board->arrived == board->ranks;
 }
 

@@ -185,6 +185,9 @@ int oari_board_rank(const oari_board *board, int group_rank);
 oari_line *oari_board_line(oari_board *board);
 void oari_meet_begin(oari_board *board);
 
+/* Wakes those that sleep: I have come. Else polls do it, a little later. */
+void oari_meet_wake(oari_board *board);
+
 /* 1 when all have come, 0 if not yet. */
 int oari_meet_poll(oari_board *board);
 

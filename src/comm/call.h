@@ -36,6 +36,7 @@ typedef struct oari_call {
     unsigned char prepared;    /* does not begin by itself */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
     unsigned char awaited;     /* its caller works for the engine (lend.c) */
+    unsigned char monitored;   /* a barrier of watch.c: never begun as one */
     oari_object object;        /* its result; .data == NULL: none for me */
     struct oari_foreign *gpu;  /* device memory: who does it; NULL: host */
     int device;                /* which GPU */
@@ -49,7 +50,8 @@ enum {
     OARI_FORM_PARTS = 1,     /* the form in _v */
     OARI_FORM_OBJECT = 2,    /* the form in _bytes */
     OARI_FORM_CANONICAL = 4, /* in the order of ranks */
-    OARI_FORM_DEVICE = 8     /* on device memory */
+    OARI_FORM_DEVICE = 8,    /* on device memory */
+    OARI_FORM_MONITORED = 16 /* a monitored barrier */
 };
 
 static inline int oari_on_device(const oari_call *call)
@@ -68,6 +70,7 @@ static inline uint32_t oari_call_form(const oari_call *call)
     return (call->ragged ? OARI_FORM_PARTS : 0u) |
            (call->is_object ? OARI_FORM_OBJECT : 0u) |
            (oari_on_device(call) ? OARI_FORM_DEVICE : 0u) |
+           (call->monitored ? OARI_FORM_MONITORED : 0u) |
            (call->canonical && oari_kind_reduces(call->kind)
                 ? OARI_FORM_CANONICAL
                 : 0u);

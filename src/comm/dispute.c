@@ -219,7 +219,7 @@ static void join(oar_group *g, uint64_t number)
     }
     d->open = 1;
     be_about(d, number);
-    if (g->engine.history.number >= number || d->mine)
+    if (oari_history_newest(&g->engine.history) >= number || d->mine)
         speak(g, number, -1, "");
     else
         d->silent = 1;
@@ -392,17 +392,25 @@ static const oari_exec *oldest(const oari_engine *e)
     return found;
 }
 
+/* The newest collective to speak of; from 1. */
+static uint64_t newest(const oar_group *g)
+{
+    uint64_t number = oari_history_newest(&g->engine.history);
+
+    return number != 0 ? number : 1;
+}
+
 /* Asks those that it waits for, or all. */
 static void ask(oar_group *g, const oari_exec *x)
 {
-    uint64_t newest = g->engine.history.number;
     oari_account a;
 
-    account_of(g, x != NULL ? x->number : newest != 0 ? newest : 1, &a);
+    account_of(g, x != NULL ? x->number : newest(g), &a);
     a.kind = OARI_ASKS;
     for (int r = 0; r < g->ranks; r++) {
-        int wanted =
-            x != NULL && (g->ranks <= ASK_ALL || oari_exec_owes_message(x, r));
+        int wanted = x != NULL
+                         ? g->ranks <= ASK_ALL || oari_exec_owes_message(x, r)
+                         : g->engine.history.monitored_number != 0;
         for (const oar_work *w = g->engine.message; w != NULL; w = w->next)
             wanted |= w->call.root == r;
         if (wanted)
@@ -412,22 +420,20 @@ static void ask(oar_group *g, const oari_exec *x)
 
 void oari_dispute_ask_all(oar_group *group)
 {
-    uint64_t newest = group->engine.history.number;
     oari_account a;
 
     if (group->engine.dispute == NULL)
         return;
-    account_of(group, newest != 0 ? newest : 1, &a);
+    account_of(group, newest(group), &a);
     a.kind = OARI_ASKS;
     say_to_all(group, &a);
 }
 
 void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit)
 {
-    uint64_t newest = group->engine.history.number;
     oari_account a;
 
-    account_of(group, newest != 0 ? newest : 1, &a);
+    account_of(group, newest(group), &a);
     a.kind = OARI_ASKS;
     a.wants = misfit->got_tag;
     say(group, misfit->source, &a);
@@ -438,6 +444,8 @@ static uint64_t what_waits(const oari_engine *e, const oari_exec *x)
 {
     if (x != NULL)
         return x->number;
+    if (e->history.monitored_number != 0)
+        return e->history.monitored_number;
     return e->message != NULL ? OARI_USER_TAG | e->message->sequence : 0;
 }
 

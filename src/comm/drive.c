@@ -31,8 +31,11 @@ enum {
 
 static void finish(oar_group *g, oar_work *work, oar_status status)
 {
-    if (!work->mine)
+    if (!work->mine) {
+        if (work->heavy)
+            atomic_fetch_sub(&g->engine.heavy, 1);
         atomic_fetch_sub(&g->engine.posted, 1);
+    }
     oari_recorder_done(g->recorder, work->sequence,
                        status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
     oari_work_finish(work, status);
@@ -121,8 +124,11 @@ static oar_work *take_collective(oari_engine *e, oari_lane **lane)
         e->alone = work->call.kind == OAR_COLL_BARRIER;
         if ((e->alone && e->busy != 0) || (*lane = free_lane(e, work)) == NULL)
             work = NULL;
-        else if ((e->first = work->next) == NULL)
-            e->last = NULL;
+        else {
+            atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
+            if ((e->first = work->next) == NULL)
+                e->last = NULL;
+        }
     }
     pthread_mutex_unlock(&e->lock);
     return work;
@@ -137,6 +143,7 @@ static oar_work *take_messages(oari_engine *e)
     e->fresh = NULL;
     pthread_mutex_unlock(&e->lock);
     for (; newest != NULL; newest = next) {
+        atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
         next = newest->next;
         newest->next = oldest;
         oldest = newest;
@@ -291,28 +298,25 @@ static int drive_collectives(oar_group *g)
     return moved;
 }
 
-static void take_new_work(oar_group *g)
+void oari_drive_begin_messages(oar_group *g)
 {
-    oari_engine *e = &g->engine;
     oar_work *work, *next;
-    oari_lane *lane;
 
-    for (work = take_messages(e); work != NULL; work = next) {
+    for (work = take_messages(&g->engine); work != NULL; work = next) {
         next = work->next;
         start_message(g, work);
     }
-    while ((work = take_collective(e, &lane)) != NULL)
-        start_collective(g, lane, work);
 }
 
-/* Whether anything beyond the collectives under way is posted. One that a
- * caller drives by itself is not counted as posted. */
-static int more_posted(const oari_engine *e)
+static void take_new_work(oar_group *g)
 {
-    int mine = e->busy != 0 && e->lane->work != NULL && e->lane->work->mine;
+    oari_engine *e = &g->engine;
+    oar_work *work;
+    oari_lane *lane;
 
-    return atomic_load_explicit(&e->posted, memory_order_relaxed) >
-           e->busy - mine;
+    oari_drive_begin_messages(g);
+    while ((work = take_collective(e, &lane)) != NULL)
+        start_collective(g, lane, work);
 }
 
 /* Whether the links have to be moved on, too. */
@@ -332,7 +336,7 @@ int oari_drive_once(oar_group *g)
     oari_engine *e = &g->engine;
     int moved = 0;
 
-    if (more_posted(e))
+    if (atomic_load_explicit(&e->queued, memory_order_relaxed) != 0)
         take_new_work(g);
     if (e->on_gpu != 0 && !oari_group_broken(g))
         oari_gpu_progress(g);
@@ -371,6 +375,8 @@ static int64_t nearest_deadline(const oari_engine *e)
     int64_t nap = oari_dispute_restless(e->dispute) ? SHORT_NAP_NS : NAP_NS;
     int64_t nearest = oari_now_ns() + nap;
 
+    if (e->until_ns < nearest)
+        nearest = e->until_ns;
     for (int i = 0; i < e->lanes; i++)
         nearest = sooner(e->lane[i].work, nearest);
     for (const oar_work *w = e->message; w != NULL; w = w->next)
@@ -462,11 +468,12 @@ static void be_idle(oar_group *g, idle *i, int waited)
         sleep_on_backend(g);
 }
 
-void oari_drive(oar_group *g, const oar_work *work)
+void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
 {
     oari_engine *e = &g->engine;
     idle i = { 0 };
 
+    e->until_ns = until_ns;
     for (;;) {
         if (oari_drive_once(g))
             i = (idle){ 0 };
@@ -474,6 +481,8 @@ void oari_drive(oar_group *g, const oar_work *work)
                 ? oari_work_is_done(work)
                 : atomic_load(&e->posted) == atomic_load(&e->watched) ||
                       atomic_load(&e->waiters) != 0)
+            return;
+        if (until_ns != OARI_NEVER && oari_now_ns() >= until_ns)
             return;
         be_idle(g, &i, work != NULL);
     }
@@ -485,4 +494,18 @@ void oari_drive_start(oar_group *g, oar_work *work)
         start_collective(g, g->engine.lane, work);
     else
         start_message(g, work);
+}
+
+void oari_drive_begin(oar_group *g, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+
+    e->alone = work->call.kind == OAR_COLL_BARRIER;
+    oari_drive_start(g, work);
+    e->lane->exec.hasty = 1;
+    if (!oari_group_broken(g)) {
+        drive_collectives(g);
+        drive_messages(g);
+    }
+    e->lane->exec.hasty = 0;
 }

@@ -8,13 +8,18 @@
 
 /* Begins an operation that was not queued: nothing else is under way. */
 void oari_drive_start(oar_group *group, oar_work *work);
+/* The same for a caller that does not wait: drives it for a moment. Nothing
+ * else ends. */
+void oari_drive_begin(oar_group *group, oar_work *work);
+/* Begins the messages that are queued. Nothing ends. */
+void oari_drive_begin_messages(oar_group *group);
 
 /* One round. Returns whether anything moved. */
 int oari_drive_once(oar_group *group);
 
-/* Rounds until the work is done; NULL: until there is nothing left, or a user
- * wants the token. */
-void oari_drive(oar_group *group, const oar_work *work);
+/* Rounds until the work is done or the time is up; NULL: until there is nothing
+ * left, or a user wants the token. */
+void oari_drive(oar_group *group, const oar_work *work, int64_t until_ns);
 
 /* Off the fast path: has anything gone wrong? */
 void oari_drive_look(oar_group *group);

@@ -59,6 +59,7 @@ typedef struct oari_exec {
     oari_doubt doubt; /* why it failed, if others have to be asked */
     const oari_plan *plan;
     oari_ask ask; /* of a plan that is not kept, for settling */
+    int hasty;    /* its caller does not wait: meetings are only begun */
     int at;       /* step */
     int begun;    /* of the step: its meeting has begun */
     int met;      /* meetings so far */

@@ -217,6 +217,10 @@ oari_progress oari_run_meet(oari_exec *exec, const oari_step *step)
 
     if (!exec->begun)
         begin_meeting(exec, step);
+    if (exec->hasty) {
+        oari_meet_wake(exec->board);
+        return OARI_PENDING;
+    }
     while (!oari_meet_poll(exec->board)) {
         if (--polls == 0)
             return OARI_PENDING;

@@ -52,7 +52,8 @@ struct oar_work {
     oar_status status; /* once done */
     int on_stack;      /* the caller waits; not touched once done */
     int mine;          /* and drives it itself: nobody else looks */
-    oar_work_fn then;
+    int heavy;         /* posted: the engine's thread drives it at once */
+    _Atomic(oar_work_fn) then;
     void *then_arg;
     oar_work *whole;       /* it is a part of this one; NULL: it stands alone */
     _Atomic int parts;     /* of a whole: how many are not done */
@@ -85,8 +86,13 @@ typedef struct oari_engine {
     _Atomic int waiters; /* users that want to */
     _Atomic int posted;  /* operations queued, or taken from the queue and not
                             done */
+    _Atomic int heavy;   /* of those posted: worth the engine's thread */
+    _Atomic int queued;  /* of those posted: not begun */
+    _Atomic unsigned driven; /* how often users have driven and left */
+    _Atomic int parked;      /* the engine's thread sleeps until it is told */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed;   /* for users that wait for the token */
+    pthread_cond_t roused;    /* for the engine's thread */
     oar_work *first, *last;   /* collectives queued; under lock */
     oar_work *fresh;          /* messages queued; under lock, newest first */
     oari_lane *lane;          /* the driver's: collectives under way */
@@ -99,6 +105,8 @@ typedef struct oari_engine {
     _Atomic int watched;      /* of those posted: on a stream by now */
     _Atomic int watching;     /* the engine's thread naps between two looks */
     int alone;                /* the one under way, or next, is a barrier */
+    int cancel_state;         /* the driver's: before it took the token */
+    int64_t until_ns;         /* the driver's: how long it waits */
     uint64_t number;          /* of the collective started last */
     oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
@@ -109,7 +117,8 @@ typedef struct oari_engine {
         int64_t tag;
     } polled;
     pthread_t thread;
-    int has_thread, stop; /* under lock */
+    _Atomic int has_thread; /* stays so */
+    int stop;               /* under lock */
 } oari_engine;
 
 /* Calls collected between oar_batch_begin and _end. Those two guard it: only
@@ -181,15 +190,17 @@ oar_status oari_engine_init(oari_engine *engine);
 /* Ends the thread and every operation left, with the group's fault. */
 void oari_engine_close(oar_group *group);
 
-/* Runs the operation to its end. The work may be on the caller's stack. */
-void oari_engine_run(oar_group *group, oar_work *work);
+/* Runs the operation, or several messages at once, to the end. The works may be
+ * on the caller's stack. */
+void oari_engine_run(oar_group *group, int count, oar_work *work);
 /* Makes sure that what is queued goes on by itself. */
 oar_status oari_engine_start(oar_group *group);
-/* Several, linked by next, at one go. */
+/* Several, linked by next, at one go. Begins what is light. */
 void oari_engine_enqueue(oar_group *group, oar_work *work);
 /* The same with one, which the caller drives itself. */
 void oari_engine_queue(oar_group *group, oar_work *work);
-void oari_engine_wait(oar_group *group, oar_work *work);
+/* Drives until it is done, or the time is up: 0. */
+int oari_engine_wait(oar_group *group, oar_work *work, int64_t until_ns);
 /* Drives for a moment, if nobody does. */
 void oari_engine_nudge(oar_group *group);
 /* Whether such a message waits (oar_backend_ops.peek), after a look around. */

@@ -291,15 +291,15 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
     atomic_store_explicit(&s->sequence, sequence, memory_order_release);
 }
 
-void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence)
+void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
 {
     oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
-    uint64_t posted = OARI_POSTED;
+    uint64_t before = waits ? OARI_POSTED : OARI_AWAITED;
 
     if (sequence != 0 && take(&s->sequence) == sequence)
         atomic_compare_exchange_strong_explicit(
-            &s->state, &posted, OARI_AWAITED, memory_order_relaxed,
-            memory_order_relaxed);
+            &s->state, &before, waits ? OARI_AWAITED : OARI_POSTED,
+            memory_order_relaxed, memory_order_relaxed);
 }
 
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,

@@ -35,8 +35,8 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *error);
  */
 void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                         const oari_call *call, uint64_t state);
-/* From now on somebody waits for it. */
-void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence);
+/* From now on somebody waits for it; or has given up waiting. */
+void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits);
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
                         oar_record_state state);
 

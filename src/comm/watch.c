@@ -5,6 +5,9 @@
  * when all have, it takes them. Nothing is waited for, so a timeout leaves the
  * group as it was: what a late rank sends stays in its mailbox, and the late
  * rank itself finds everybody's messages and passes.
+ *
+ * While it waits it stands in the history, so that a rank that waits in
+ * something else in its place is found out (dispute.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +19,33 @@
 #include "base/thread.h"
 #include "comm/check.h"
 #include "comm/presence.h"
+
+/* What others see of it: a record, and a place in the history unless
+ * collectives are queued before it. Returns its number on this rank. */
+static uint64_t begin(oar_group *g, const oari_call *base)
+{
+    uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
+    oari_call call = *base;
+
+    call.kind = OAR_COLL_BARRIER;
+    call.monitored = 1;
+    oari_recorder_post(g->recorder, sequence, &call, OARI_AWAITED);
+    oari_engine_hold(g);
+    if (atomic_load(&g->engine.queued) == 0)
+        oari_history_watch(&g->engine.history, sequence, &call);
+    oari_engine_let_go(g);
+    return sequence;
+}
+
+static oar_status end(oar_group *g, uint64_t sequence, oar_status status)
+{
+    oari_engine_hold(g);
+    g->engine.history.monitored_number = 0;
+    oari_engine_let_go(g);
+    oari_recorder_done(g->recorder, sequence,
+                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
+    return status;
+}
 
 /* Not waited for: a peer that is gone never takes it, and that is not a fault
  * (drive.c). */
@@ -165,6 +195,7 @@ oar_status oar_monitored_barrier_at(const char *file, int line,
     unsigned char *here;
     oari_call base;
     oar_status status;
+    uint64_t sequence;
 
     OARI_TRY(oari_call_begin(&base, OAR_COLL_SEND, file, line, group, opts));
     OARI_TRY(oari_group_check(group));
@@ -178,7 +209,8 @@ oar_status oar_monitored_barrier_at(const char *file, int line,
                          oar_group_backend(group));
     if ((here = oari_alloc((size_t)group->ranks, 1)) == NULL)
         return OAR_E_NOMEM;
-    status = watch(group, &base, here);
+    sequence = begin(group, &base);
+    status = end(group, sequence, watch(group, &base, here));
     oari_free(here);
     return status;
 }

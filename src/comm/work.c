@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/group.h"
@@ -77,26 +78,43 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
     return sequence;
 }
 
+static void make_on_stack(oar_work *work, oar_group *group,
+                          const oari_call *call)
+{
+    work->group = group;
+    work->call = *call;
+    work->sequence = oari_work_record(group, call, OARI_AWAITED);
+    work->deadline_ns = 0;
+    work->warned = work->slow = work->put_off = 0;
+    atomic_init(&work->then, NULL);
+    work->whole = NULL;
+    work->lane = NULL;
+    work->inquired_ns = 0;
+    work->sent[0] = 0;
+    work->on_stack = 1;
+    work->mine = work->heavy = work->order_only = 0;
+    atomic_init(&work->ordered, 0);
+    atomic_init(&work->done, 0);
+}
+
 static oar_status run_now(oar_group *group, const oari_call *call)
 {
     oar_work work;
 
-    work.group = group;
-    work.call = *call;
-    work.sequence = oari_work_record(group, call, OARI_AWAITED);
-    work.deadline_ns = 0;
-    work.warned = work.slow = work.put_off = 0;
-    work.then = NULL;
-    work.whole = NULL;
-    work.lane = NULL;
-    work.inquired_ns = 0;
-    work.sent[0] = 0;
-    work.on_stack = 1;
-    work.mine = work.order_only = 0;
-    atomic_init(&work.ordered, 0);
-    atomic_init(&work.done, 0);
-    oari_engine_run(group, &work);
+    make_on_stack(&work, group, call);
+    oari_engine_run(group, 1, &work);
     return result_of(&work);
+}
+
+/* Two messages on host memory. */
+static oar_status run_both_now(oar_group *group, const oari_call *call)
+{
+    oar_work work[2];
+
+    make_on_stack(&work[0], group, &call[0]);
+    make_on_stack(&work[1], group, &call[1]);
+    oari_engine_run(group, 2, work);
+    return result_of(&work[work[0].status == OAR_OK]);
 }
 
 /* Makes a work ready for the engine, which holds it until it is done. */
@@ -370,6 +388,9 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
             OARI_TRY(oari_batch_add(group, &call[i]));
         return OAR_OK;
     }
+    if (work == NULL && count == 2 && !oari_on_device(&call[0]) &&
+        !oari_on_device(&call[1]))
+        return run_both_now(group, call);
     for (int i = 0; i < count; i++) {
         oar_status status = make_marked(group, &call[i], end);
 
@@ -473,24 +494,31 @@ oar_status oar_batch_end(oar_group *group, oar_work **work)
 /* ---- the end of a work ----------------------------------------------------
  */
 
-static void wake_waiters(oari_engine *e)
+/* Stands for "over" where a function would be. */
+static void no_function(void *arg, oar_status status)
 {
-    if (atomic_load(&e->waiters) != 0)
-        pthread_cond_broadcast(&e->changed);
+    (void)arg;
+    (void)status;
 }
 
 /* Runs its function, if it has one: before the work counts as done, so that who
- * waits for it finds that it has run. The lock is held, but not meanwhile. */
-static void run_then(oari_engine *e, oar_work *work, oar_status status)
+ * waits for it finds that it has run. None can be set from now on. */
+static void run_then(oar_work *work, oar_status status)
 {
-    oar_work_fn then = work->then;
-    void *arg = work->then_arg;
+    oar_work_fn then = NULL;
 
-    if (then == NULL || work->on_stack)
+    if (!atomic_compare_exchange_strong(&work->then, &then, no_function))
+        then(work->then_arg, status);
+}
+
+/* A user that waits says so and then looks whether it is done (engine.c). */
+static void wake_waiters(oari_engine *e)
+{
+    if (atomic_load(&e->waiters) == 0)
         return;
-    pthread_mutex_unlock(&e->lock);
-    then(arg, status);
     pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* The engine's side is over. A work on the stack is gone as soon as `done` is
@@ -501,17 +529,15 @@ void oari_work_finish(oar_work *work, oar_status status)
     int on_stack = work->on_stack;
     oar_work *whole = work->whole;
 
+    work->status = status;
     if (work->mine) {
-        work->status = status;
         atomic_store_explicit(&work->done, 1, memory_order_relaxed);
         return;
     }
-    pthread_mutex_lock(&e->lock);
-    run_then(e, work, status);
-    work->status = status;
-    atomic_store_explicit(&work->done, 1, memory_order_release);
+    if (!on_stack)
+        run_then(work, status);
+    atomic_store(&work->done, 1);
     wake_waiters(e);
-    pthread_mutex_unlock(&e->lock);
     if (on_stack)
         return;
     if (whole != NULL)
@@ -538,9 +564,16 @@ oar_status oar_work_start(oar_work *work)
         return oar_last_error()->status;
     }
     work->status = OAR_OK;
-    work->then = NULL; /* a function is for one start */
+    atomic_store(&work->then, NULL); /* a function is for one start */
     hand_over(work, OARI_POSTED);
     return OAR_OK;
+}
+
+static int is_waited_for(oar_work *work, int64_t until_ns)
+{
+    if (!atomic_load_explicit(&work->done, memory_order_relaxed))
+        oari_recorder_wait(work->group->recorder, work->sequence, 1);
+    return oari_engine_wait(work->group, work, until_ns);
 }
 
 oar_status oar_work_wait(oar_work *work)
@@ -548,10 +581,31 @@ oar_status oar_work_wait(oar_work *work)
     if (work == NULL)
         return oari_fail(OAR_E_ARG, "work_wait for NULL");
     OARI_TRY(oari_group_owned(work->group));
-    if (!atomic_load_explicit(&work->done, memory_order_relaxed))
-        oari_recorder_wait(work->group->recorder, work->sequence);
-    oari_engine_wait(work->group, work);
+    is_waited_for(work, OARI_NEVER);
     return result_of(work);
+}
+
+oar_status oar_work_wait_for(oar_work *work, int64_t timeout_ms)
+{
+    char site[96];
+
+    if (work == NULL)
+        return oari_fail(OAR_E_ARG, "work_wait_for NULL");
+    OARI_TRY(oari_group_owned(work->group));
+    if (timeout_ms == 0)
+        timeout_ms = work->group->timeout_ms;
+    if (is_waited_for(work, oari_deadline(timeout_ms)))
+        return result_of(work);
+    oari_recorder_wait(work->group->recorder, work->sequence, 0);
+    if (work->sequence == 0)
+        return oari_fail(OAR_E_TIMEOUT,
+                         "the batch is not done after %lld ms; it goes on",
+                         (long long)timeout_ms);
+    oari_site_text(work->call.file, work->call.line, site, sizeof site);
+    return oari_fail(
+        OAR_E_TIMEOUT, "#%llu %s at %s is not done after %lld ms; it goes on",
+        (unsigned long long)work->sequence, oar_coll_name(work->call.kind),
+        site, (long long)timeout_ms);
 }
 
 static int is_ordered(const oar_work *work)
@@ -570,7 +624,7 @@ oar_status oar_work_order(oar_work *work, void *stream)
         return oar_work_wait(work);
     OARI_TRY(oari_group_owned(work->group));
     if (work->order_only)
-        oari_engine_wait(work->group, work);
+        oari_engine_wait(work->group, work, OARI_NEVER);
     while (!is_ordered(work)) {
         oari_engine_nudge(work->group);
         oari_rest(&idle);
@@ -646,25 +700,26 @@ oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
 
 oar_status oar_work_then(oar_work *work, oar_work_fn fn, void *arg)
 {
+    oar_work_fn before;
     oari_engine *e;
-    int done, taken;
 
     if (work == NULL || fn == NULL)
         return oari_fail(OAR_E_ARG, "work_then without a %s",
                          work == NULL ? "work" : "function");
     OARI_TRY(oari_group_owned(work->group));
     e = &work->group->engine;
-    pthread_mutex_lock(&e->lock);
-    done = atomic_load(&work->done);
-    taken = work->then != NULL;
-    if (!taken) {
+    pthread_mutex_lock(&e->lock); /* one at a time sets one */
+    before = atomic_load(&work->then);
+    if (before == NULL) {
         work->then_arg = arg;
-        work->then = fn;
+        atomic_compare_exchange_strong(&work->then, &before, fn);
     }
+    if (before == no_function)
+        atomic_store(&work->then, fn);
     pthread_mutex_unlock(&e->lock);
-    if (taken)
+    if (before != NULL && before != no_function)
         return oari_fail(OAR_E_STATE, "the work has a function already");
-    if (done)
+    if (before == no_function)
         fn(arg, work->status);
     return OAR_OK;
 }

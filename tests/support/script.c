@@ -40,10 +40,12 @@ static int read_flag(const char *word, act *a)
     const struct {
         const char *name;
         int *flag;
-    } flags[] = { { "async", &a->async },       { "apart", &a->apart },
-                  { "prepared", &a->prepared }, { "canonical", &a->canonical },
-                  { "sync", &a->synchronous },  { "batch", &a->batch },
-                  { "other", &a->other } };
+    } flags[] = {
+        { "async", &a->async },       { "apart", &a->apart },
+        { "prepared", &a->prepared }, { "canonical", &a->canonical },
+        { "sync", &a->synchronous },  { "batch", &a->batch },
+        { "other", &a->other },       { "monitored", &a->monitored }
+    };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (strcmp(word, flags[i].name) == 0)
@@ -219,6 +221,8 @@ static oar_status run_call(stage *s)
         return run_object(s);
     switch (a->kind) {
     case OAR_COLL_BARRIER:
+        if (a->monitored)
+            return oar_monitored_barrier_at(file, s->line, s->group, &s->opts);
         return oar_barrier_at(file, s->line, s->group, &s->opts, s->work);
     case OAR_COLL_BROADCAST:
         return oar_broadcast_at(file, s->line, s->group, in, a->root, &s->opts,

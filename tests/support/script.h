@@ -14,6 +14,7 @@
  *     sync        a synchronous send
  *     batch       collected; the batch ends before the first call without it
  *     other       on the other group
+ *     monitored   a barrier: the monitored one
  *     label=TEXT  tag=N  weight=N  scale=N
  *     wide=R      _v: rank R's part is one element longer
  *     within=MS   a timeout of its own
@@ -36,6 +37,7 @@ typedef struct act {
     int64_t tag, within_ms;
     double weight;
     int async, apart, prepared, canonical, synchronous, batch, other;
+    int monitored;
     char label[24];
 } act;
 

@@ -307,7 +307,10 @@ static oar_status run_watch(oar_group *g, void *arg)
     if (rank != 2) {
         oar_status status = oar_monitored_barrier(g, &brief);
         CHECK(says(status, OAR_E_TIMEOUT, "1 of 4 ranks missing: 2"));
-    }
+        if (rank == 0)
+            CHECK_OK(oar_send(g, one(&x), 2, 1, NULL, NULL));
+    } else
+        CHECK_OK(oar_recv(g, one(&x), 0, 1, NULL, NULL));
     CHECK_OK(oar_barrier(g, NULL, NULL)); /* the group goes on */
     if (rank == 2)
         CHECK_OK(oar_monitored_barrier(g, NULL)); /* late: all were there */
