@@ -288,7 +288,7 @@ static oar_status check_opts(const oar_gpt_opts *o)
         OAR_E_ARG,
         "gpt with vocabulary %lld, context %lld, width %lld, "
         "layers %d, heads %d, hidden %lld: none may be negative, "
-        "nor the width 2^61 or more",
+        "and the width is below 2^61",
         (long long)o->vocabulary, (long long)o->context, (long long)o->width,
         o->layers, o->heads,
         (long long)(o->hidden != 0 || too_wide ? o->hidden : 4 * o->width));
