@@ -279,7 +279,8 @@ static void set_defaults(oar_gpt_opts *o)
 
 static oar_status check_opts(const oar_gpt_opts *o)
 {
-    int too_wide = o->width >= INT64_C(1) << 61;
+    const int64_t limit = INT64_C(1) << 61; /* four times it is no number */
+    int too_wide = o->width >= limit || o->width <= -limit;
 
     if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 && !too_wide &&
         o->layers >= 1 && o->heads >= 1 && o->hidden >= 0)
