@@ -163,7 +163,7 @@ OAR_API oar_status oar_tensor_item(const oar_tensor *tensor, double *value);
 
 /* Copies the numbers out, row by row, converted to dtype; data has room for
  * all of them, and lies outside the tensor's memory. And the other way round.
- * Any strides; but a tensor in which several elements have one place, such as
+ * Any strides; but a tensor in which elements share a place in memory, such as
  * an expanded view, cannot be written, copied to or filled: OAR_E_ARG. */
 OAR_API oar_status oar_tensor_read(const oar_tensor *tensor, oar_dtype dtype,
                                    void *data);

@@ -71,8 +71,8 @@ oar_tensor *oar_uniform(oar_tape *tape, oar_dtype dtype, oar_shape shape,
 
     if (!(low <= high) || !isfinite(high - low)) {
         oari_fail(OAR_E_ARG,
-                  "uniform in [%g, %g): low is at most high, and both are "
-                  "finite and a finite distance apart",
+                  "uniform in [%g, %g): low is at most high, and high - low "
+                  "is finite",
                   low, high);
         return NULL;
     }

@@ -59,7 +59,7 @@ static oar_status fill_in(const oar_tensor *a, oar_shape *shape)
             continue;
         if (shape->dim[i] != -1 || open >= 0)
             return refuse(OAR_E_ARG, "reshape", a, asked,
-                          "one dim may be -1, and none else negative");
+                          "only one dim may be -1, and no other negative");
         open = i;
         shape->dim[i] = 1;
     }
@@ -204,7 +204,7 @@ oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
             shape.dim[i] = a->at.shape.dim[i - shift];
         if (shape.dim[i] < 0) {
             refuse(OAR_E_ARG, "expand", a, asked,
-                   "-1 keeps a dim that is there, and none is negative");
+                   "-1 keeps an existing dim, and no other is negative");
             return NULL;
         }
     }

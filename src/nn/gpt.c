@@ -284,7 +284,8 @@ static void set_defaults(oar_gpt_opts *o)
 
 static oar_status check_opts(const oar_gpt_opts *o)
 {
-    int too_wide = o->width >= INT64_C(1) << 61;
+    const int64_t limit = INT64_C(1) << 61; /* four times it is no number */
+    int too_wide = o->width >= limit || o->width <= -limit;
 
     if (o->vocabulary >= 1 && o->context >= 1 && o->width >= 1 && !too_wide &&
         o->layers >= 1 && o->heads >= 1 && o->hidden >= 0)
@@ -293,7 +294,7 @@ static oar_status check_opts(const oar_gpt_opts *o)
         OAR_E_ARG,
         "gpt with vocabulary %lld, context %lld, width %lld, "
         "layers %d, heads %d, hidden %lld: none may be negative, "
-        "nor the width 2^61 or more",
+        "and the width is below 2^61",
         (long long)o->vocabulary, (long long)o->context, (long long)o->width,
         o->layers, o->heads,
         (long long)(o->hidden != 0 || too_wide ? o->hidden : 4 * o->width));

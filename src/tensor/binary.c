@@ -89,10 +89,13 @@ typedef struct back {
 /* Where both are equal, each has half of it. */
 #define SHARE(wins, ties) ((wins) ? A : (ties) ? A / 2 : (T)0)
 
-/* A B / C^2. Where a small C makes A / C infinite, the other order need not be.
- */
-#define FINITE(x)      ((x) - (x) == 0)
-#define QUOTIENT_SLOPE (FINITE(A / C) ? (A / C) * (B / C) : A * (B / C / C))
+/* A B / C^2. Where one of the quotients is infinite, for a small C, the other
+ * one divided once more need not be. */
+#define FINITE(x) ((x) - (x) == 0)
+#define QUOTIENT_SLOPE                             \
+    (FINITE((A / C) * (B / C)) ? (A / C) * (B / C) \
+     : FINITE(A / C)           ? B * (A / C / C)   \
+                               : A * (B / C / C))
 
 BACK_ROW(pass_back, A)
 BACK_ROW(minus_back, -A)

@@ -116,8 +116,8 @@ oar_status oari_check_writable(const char *what, const oar_tensor *tensor)
     if (!oari_layout_overlaps(&tensor->at))
         return OAR_OK;
     return oari_fail(OAR_E_ARG,
-                     "%s of a tensor %s in which several elements have one "
-                     "place, as in an expanded view: it cannot be written",
+                     "%s of a tensor %s in which elements share a place in "
+                     "memory, as in an expanded view: it cannot be written",
                      what, oari_shape_text(tensor->at.shape).text);
 }
 

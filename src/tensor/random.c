@@ -23,8 +23,11 @@ static void block_f32(oari_rng rng, uint64_t first, float *out, size_t count,
         oari_rng_normal_f32(rng, first, out, count);
     else
         oari_rng_uniform_f32(rng, first, out, count);
-    for (size_t i = 0; i < count; i++)
-        out[i] = (float)fmin(s->start + s->width * (double)out[i], s->most);
+    for (size_t i = 0; i < count; i++) {
+        double number = s->start + s->width * (double)out[i];
+
+        out[i] = (float)(number < s->most ? number : s->most);
+    }
 }
 
 static void block_f64(oari_rng rng, uint64_t first, double *out, size_t count,
@@ -34,8 +37,11 @@ static void block_f64(oari_rng rng, uint64_t first, double *out, size_t count,
         oari_rng_normal_f64(rng, first, out, count);
     else
         oari_rng_uniform_f64(rng, first, out, count);
-    for (size_t i = 0; i < count; i++)
-        out[i] = fmin(s->start + s->width * out[i], s->most);
+    for (size_t i = 0; i < count; i++) {
+        double number = s->start + s->width * out[i];
+
+        out[i] = number < s->most ? number : s->most;
+    }
 }
 
 static void make_block(const oari_array *to, oari_rng rng, uint64_t first,

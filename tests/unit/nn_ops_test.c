@@ -323,6 +323,8 @@ static void models_that_cannot_be_counted_are_refused(void **state)
     assert_says(oar_cnn_create(&cnn, &m), OAR_E_ARG, "cnn of 10 classes");
     gpt.width = INT64_MAX / 2 + 3;
     assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
+    gpt.width = INT64_MIN;
+    assert_says(oar_gpt_create(&gpt, &m), OAR_E_ARG, "gpt with");
     assert_says(oar_attention_create(INT64_MAX, 1, 0, NULL, &m), OAR_E_ARG,
                 "attention of width 9223372036854775807");
     assert_int_equal(

@@ -58,7 +58,7 @@ static void refuses(oar_tensor *result, oar_status status, const char *words)
 
 /* ---- making ------------------------------------------------------------- */
 
-static void shapes_that_cannot_be_name_who_was_asked(void **state)
+static void shapes_that_cannot_be_name_the_function(void **state)
 {
     oar_shape minus = OAR_SHAPE(2, -1), huge = OAR_SHAPE(INT64_MAX, 2);
     oar_shape many = { .ndim = 9 };
@@ -92,7 +92,7 @@ static void shapes_that_cannot_be_name_who_was_asked(void **state)
 static void reshape_and_expand_show_what_was_asked(void **state)
 {
     refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, -1)), OAR_E_ARG,
-            "reshape of [3, 4] to [-1, -1]: one dim may be -1");
+            "reshape of [3, 4] to [-1, -1]: only one dim may be -1");
     refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, -2)), OAR_E_ARG,
             "reshape of [3, 4] to [-1, -2]");
     refuses(oar_reshape(NULL, a, OAR_SHAPE(-1, 5)), OAR_E_SHAPE,
@@ -338,7 +338,7 @@ static void other_devices_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_that_cannot_be_name_who_was_asked),
+        cmocka_unit_test(shapes_that_cannot_be_name_the_function),
         cmocka_unit_test(reshape_and_expand_show_what_was_asked),
         cmocka_unit_test(pairs_name_both_sides),
         cmocka_unit_test(an_integer_to_a_negative_power_is_refused),

@@ -223,19 +223,65 @@ static void slopes_hold_at_their_ends(void **state)
 /* -a / b^2, of divisors so small that 1 / b is no number any more. */
 static void quotients_by_the_least_numbers_have_slopes(void **state)
 {
-    oar_tensor *a = ROW(OAR_F32, 0, 0x1p-145, -0x1p-140, 6);
-    oar_tensor *b = ROW(OAR_F32, 0x1p-130, 0x1p-130, 0x1p-130, 2);
+    oar_tensor *a = ROW(OAR_F32, 0, 0x1p-145, -0x1p-140, 6, 1, 1);
+    oar_tensor *b =
+        ROW(OAR_F32, 0x1p-130, 0x1p-130, 0x1p-130, 2, 0x1p-130, 0x1p-130);
+    oar_tensor *g = ROW(OAR_F32, 1, 1, 1, 1, 0x1p-140, 0); /* of the quotient */
     oar_tensor *c = ROW(OAR_F64, 0, 0x1p-1070, 6);
     oar_tensor *d = ROW(OAR_F64, 0x1p-1026, 0x1p-1026, 2);
+    oar_tensor *y;
     oar_tape *tape;
 
     OK(oar_tape_create(&tape));
     OK(oar_tensor_require_grad(b, 1));
     OK(oar_tensor_require_grad(d, 1));
-    EXPECT(gradient(tape, oar_div(tape, a, b), b), OAR_F32, 0, -0x1p115,
-           0x1p120, -1.5);
+    y = oar_div(tape, a, b);
+    OK(oar_backward_from(tape, 1, &y, &g));
+    EXPECT(oar_tensor_retain(oar_tensor_grad(b)), OAR_F32, 0, -0x1p115, 0x1p120,
+           -1.5, -0x1p120, 0);
+    oar_tape_reset(tape);
     EXPECT(gradient(tape, oar_div(tape, c, d), d), OAR_F64, 0, -0x1p982, -1.5);
-    RELEASE(a, b, c, d);
+    RELEASE(a, b, c, d, g);
+    oar_tape_destroy(tape);
+}
+
+/* docs/differences-from-torch.md: PyTorch says something else to each. */
+static void slopes_and_values_that_pytorch_has_otherwise(void **state)
+{
+    oar_tensor *a = ROW(OAR_F64, 20.5), *b, *c;
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    EXPECT(oar_softplus(NULL, a), OAR_F64, 20.5 + log1p(exp(-20.5)));
+    RELEASE(a);
+    a = ROW(OAR_F32, NAN, 2, 1, -1);
+    OK(oar_tensor_require_grad(a, 1));
+    EXPECT(gradient(tape, oar_clamp(tape, a, -1, 1), a), OAR_F32, 1, 0, 1, 1);
+    OK(oar_tensor_require_grad(a, 1));
+    EXPECT(gradient(tape, oar_max_over(tape, a, OAR_NO_DIMS, 0), a), OAR_F32, 1,
+           0, 0, 0);
+    b = ROW(OAR_F32, 3, NAN, 1, NAN);
+    OK(oar_tensor_require_grad(a, 1));
+    EXPECT(gradient(tape, oar_maximum(tape, a, b), a), OAR_F32, 0, 0, 0.5, 0);
+    RELEASE(a, b);
+    a = ROW(OAR_F32, INFINITY, NAN, 1);
+    EXPECT(oar_dropout(NULL, a, 1, 1), OAR_F32, 0, 0, 0);
+    RELEASE(a);
+    a = ROW(OAR_F32, 300, -5, NAN, INFINITY, -INFINITY, -2.7);
+    EXPECT(oar_cast(NULL, a, OAR_U8), OAR_U8, 255, 0, 0, 255, 0, 0);
+    EXPECT(oar_cast(NULL, a, OAR_I8), OAR_I8, 127, -5, 0, 127, -128, -2);
+    RELEASE(a);
+    a = ROW(OAR_I32, 2147483647, 1);
+    EXPECT(oar_sum(NULL, a), OAR_I32, -2147483648.0);
+    EXPECT(oar_clamp(NULL, a, 0, 9.5), OAR_I32, 9, 1);
+    RELEASE(a);
+    a = oar_full(NULL, OAR_F16, OAR_SHAPE(4), 60000);
+    EXPECT(oar_mean(NULL, a), OAR_F16, 60000);
+    b = oar_ones(NULL, OAR_F32, OAR_SHAPE(101));
+    c = oar_narrow(NULL, b, 0, 0, 1);
+    OK(oar_tensor_fill(c, 1e8));
+    EXPECT(oar_sum(NULL, b), OAR_F32, 100000096);
+    RELEASE(a, b, c);
     oar_tape_destroy(tape);
 }
 
@@ -457,6 +503,7 @@ int main(void)
         cmocka_unit_test(functions_hold_at_their_ends),
         cmocka_unit_test(slopes_hold_at_their_ends),
         cmocka_unit_test(quotients_by_the_least_numbers_have_slopes),
+        cmocka_unit_test(slopes_and_values_that_pytorch_has_otherwise),
         cmocka_unit_test(large_angles_are_turned_right),
         cmocka_unit_test(the_first_of_equals_gets_the_gradient),
         cmocka_unit_test(casts_convert_and_pass_gradients_between_floats),
