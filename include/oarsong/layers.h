@@ -38,7 +38,7 @@ typedef enum oar_activation {
 OAR_API oar_status oar_activation_create(oar_activation kind,
                                          oar_module **module);
 
-/* PyTorch's default slope is 0.01. */
+/* oar_leaky_relu with this slope (PyTorch's default is 0.01). */
 OAR_API oar_status oar_leaky_relu_create(double slope, oar_module **module);
 
 /* Parameter "weight" [count, width], normal with deviation 1 (0: that). Takes
@@ -76,8 +76,9 @@ typedef struct oar_group_norm_opts {
 } oar_group_norm_opts;
 OAR_OPTS_INIT(oar_group_norm_opts);
 
-/* Takes [n, channels, ..]. "weight" ones and "bias" zeros [channels]. The
- * groups divide the channels. */
+/* Takes [n, channels, ..]. Parameters "weight", ones, and "bias", zeros, both
+ * [channels]; none if no_affine. groups that do not divide the channels are
+ * OAR_E_ARG. */
 OAR_API oar_status oar_group_norm_create(int64_t groups, int64_t channels,
                                          const oar_group_norm_opts *opts,
                                          oar_module **module);
@@ -140,7 +141,8 @@ typedef struct oar_conv1d_layer_opts {
 } oar_conv1d_layer_opts;
 OAR_OPTS_INIT(oar_conv1d_layer_opts);
 
-/* "weight" [out, in/groups, kernel], "bias" [out], as those of conv2d. */
+/* Parameters "weight" [out, in/groups, kernel] and "bias" [out], which begin as
+ * those of conv2d. */
 OAR_API oar_status oar_conv1d_create(int64_t in, int64_t out, int kernel,
                                      uint64_t seed,
                                      const oar_conv1d_layer_opts *opts,
@@ -162,9 +164,9 @@ typedef struct oar_conv_transpose2d_layer_opts {
 } oar_conv_transpose2d_layer_opts;
 OAR_OPTS_INIT(oar_conv_transpose2d_layer_opts);
 
-/* "weight" [in, out/groups, kernel] or [in, out/groups, kh, kw], "bias" [out],
- * uniform within 1/sqrt(out/groups times the kernel's size) of zero, as
- * PyTorch's: weight from seed, bias from seed + 1. */
+/* Parameters "weight" [in, out/groups, kernel] or [in, out/groups, kh, kw] and
+ * "bias" [out], both uniform within 1/sqrt(out/groups times the kernel's size)
+ * of zero, as PyTorch has it: weight from seed, bias from seed + 1. */
 OAR_API oar_status oar_conv_transpose1d_create(
     int64_t in, int64_t out, int kernel, uint64_t seed,
     const oar_conv_transpose1d_layer_opts *opts, oar_module **module);
@@ -178,7 +180,7 @@ OAR_API oar_status oar_avg_pool2d_create(int height, int width,
                                          const oar_pool2d_opts *opts,
                                          oar_module **module);
 
-/* Means over windows that give a result of this size. */
+/* oar_adaptive_avg_pool1d and 2d with a result of this size. */
 OAR_API oar_status oar_adaptive_avg_pool1d_create(int length,
                                                   oar_module **module);
 OAR_API oar_status oar_adaptive_avg_pool2d_create(int height, int width,

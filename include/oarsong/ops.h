@@ -10,9 +10,10 @@
  *
  * Dtypes: views and index operations take every dtype; arithmetic, comparison
  * and reductions take floats and integers (which wrap); what has no meaning on
- * integers takes floats. f16 and bf16 are computed in f32 and rounded once per
- * operation; sums run in f32 at least. Both inputs of an operation have the
- * same dtype. A dtype that does not suit is OAR_E_DTYPE.
+ * integers takes floats; bools go where it is said. f16 and bf16 are computed
+ * in f32 and rounded once per operation; sums run in f32 at least. Both inputs
+ * of an operation have the same dtype. A dtype that does not suit is
+ * OAR_E_DTYPE.
  */
 #ifndef OARSONG_OPS_H
 #define OARSONG_OPS_H
@@ -82,12 +83,14 @@ OAR_API oar_tensor *oar_shift(oar_tape *tape, oar_tensor *a, double offset);
 OAR_API oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent);
 OAR_API oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low,
                               double high);
-/* As minimum and maximum with a tensor that is this number everywhere. */
+/* What oar_minimum and oar_maximum give with a tensor that holds this number
+ * everywhere: where a is equal to it, a has half of the gradient. */
 OAR_API oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a,
                                        double number);
 OAR_API oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a,
                                        double number);
-/* a where it is above zero, else slope times a. Floats. */
+/* Returns a where it is above zero, and slope times a elsewhere. Takes floats.
+ */
 OAR_API oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope);
 
 /* One input. Those from exp on are for floats. sign, floor, ceil and round
@@ -126,8 +129,10 @@ OAR_UNARY_LIST(X)
                                    oar_tensor *b);
 OAR_COMPARE_LIST(X)
 #undef X
-/* oar_eq_scalar and so on: with a number, which is rounded to a's dtype if that
- * is a float, and compared as it is if a is an integer or bool. */
+/* oar_eq_scalar, ..., oar_ge_scalar compare each element with a number. Where a
+ * is a float the number is rounded to its dtype first; integers and bools are
+ * compared with the number as it is, also if it is not whole or lies outside
+ * the dtype. */
 #define OAR_COMPARE_SCALAR(name)                                           \
     OAR_API oar_tensor *oar_##name##_scalar(oar_tape *tape, oar_tensor *a, \
                                             double number);
@@ -145,8 +150,9 @@ OAR_API oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a);
 /* Where mask (bool) is set from a, else from b; all three broadcast. */
 OAR_API oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
                               oar_tensor *b);
-/* Where mask is set from a, else the number; mask and a broadcast. Integers
- * take whole numbers. For the number where mask is set: oar_masked_fill. */
+/* Takes the element of a where mask (bool) is set, and the number elsewhere;
+ * mask and a broadcast. Integers take whole numbers: another is OAR_E_ARG.
+ * oar_masked_fill puts the number where the mask is set. */
 OAR_API oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask,
                                      oar_tensor *a, double number);
 /* a, but value where mask (bool, broadcasts to a) is set. */
@@ -181,24 +187,25 @@ OAR_API oar_tensor *oar_min_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep);
 OAR_API oar_tensor *oar_var_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep, int correction);
-/* Whether any element is not zero (of none: no), or all are not (of none: yes).
- * Takes every dtype, gives bool; NaN is not zero. Not differentiable. */
+/* Tell, as bools, whether any element is not zero, and whether all are not.
+ * Of no elements, none is and all are. Take every dtype; a NaN is not zero. Not
+ * differentiable. */
 OAR_API oar_tensor *oar_any_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep);
 OAR_API oar_tensor *oar_all_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                                  int keep);
 
-/* Along one dim, of bools too. Here a NaN is both the largest and the smallest,
- * and of equal elements the first counts. A dim without elements is
- * OAR_E_SHAPE. */
+/* The next four look along one dim, which has at least one element (else
+ * OAR_E_SHAPE), and take bools too. Of equal elements they find the first. A
+ * NaN counts as larger than any number for max, and as smaller for min. */
 
-/* The i64 index of the largest, or of the smallest. Not differentiable. */
+/* Return the i64 index of the largest or smallest. Not differentiable. */
 OAR_API oar_tensor *oar_argmax(oar_tape *tape, oar_tensor *a, int dim,
                                int keep);
 OAR_API oar_tensor *oar_argmin(oar_tape *tape, oar_tensor *a, int dim,
                                int keep);
-/* The element itself and its index (i64), which may be NULL. On failure neither
- * is given. */
+/* Give the largest or smallest in *value and its i64 index in *index; index may
+ * be NULL. On failure neither is given. */
 OAR_API oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim,
                                       int keep, oar_tensor **value,
                                       oar_tensor **index);
@@ -213,17 +220,19 @@ OAR_API oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
 /* ---- along a dim -----------------------------------------------------------
  */
 
-/* The elements in ascending order, or descending, and the place of each before
- * (i64), which may be NULL. Equal elements stay in their order; a NaN is larger
- * than any number. Takes every dtype. On failure neither is given. */
+/* Gives the elements in ascending (or descending) order in *value, and where
+ * each was before, an i64, in *index; index may be NULL. Equal elements keep
+ * their order. A NaN is larger than any number. Takes every dtype. On failure
+ * neither is given. */
 OAR_API oar_status oar_sort(oar_tape *tape, oar_tensor *a, int dim,
                             int descending, oar_tensor **value,
                             oar_tensor **index);
-/* Element i is the sum of elements 0 to i. Floats are added in f64; integers
- * wrap; bools give i64. */
+/* Element i of the result is the sum of elements 0 to i. Floats are added in
+ * f64 and rounded; integers keep their dtype and wrap; bools are counted in
+ * i64. */
 OAR_API oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim);
-/* A copy with the order of these dims reversed; none listed: of all. Takes
- * every dtype. */
+/* Returns a copy with these dims reversed (none listed: all dims). Takes every
+ * dtype. */
 OAR_API oar_tensor *oar_flip(oar_tape *tape, oar_tensor *a, oar_dims dims);
 
 /* ---- picking by index (i64; outside the range: OAR_E_ARG) ------------------
@@ -313,11 +322,11 @@ typedef struct oar_conv_transpose2d_opts {
 } oar_conv_transpose2d_opts;
 OAR_OPTS_INIT(oar_conv_transpose2d_opts);
 
-/* Transposed convolution: what the gradient of a convolution's input is. x is
- * [n, in, length] or [n, in, h, w], weight [in, out/groups, kernel] or [in,
- * out/groups, kh, kw], bias [out] or NULL. Each side of the result has
- * (size - 1) stride - 2 padding + dilation (kernel - 1) + output_padding + 1.
- */
+/* Transposed convolution: computes what the gradient of a convolution's input
+ * would be. x is [n, in, length] or [n, in, h, w], weight [in, out/groups,
+ * kernel] or [in, out/groups, kh, kw], bias [out] or NULL. Each side of the
+ * result has (size - 1) stride - 2 padding + dilation (kernel - 1) +
+ * output_padding + 1 elements; a padding that leaves none is OAR_E_SHAPE. */
 OAR_API oar_tensor *oar_conv_transpose1d(oar_tape *tape, oar_tensor *x,
                                          oar_tensor *weight, oar_tensor *bias,
                                          const oar_conv_transpose1d_opts *opts);
@@ -339,9 +348,9 @@ OAR_API oar_tensor *oar_max_pool2d(oar_tape *tape, oar_tensor *x, int height,
 OAR_API oar_tensor *oar_avg_pool2d(oar_tape *tape, oar_tensor *x, int height,
                                    int width, const oar_pool2d_opts *opts);
 
-/* Means over windows that cover x [n, c, length] or [n, c, h, w] with a result
- * of this size: window i of m goes from floor(i size / m) to
- * ceil((i + 1) size / m). */
+/* Return the means of x [n, c, length] or [n, c, h, w] under so many windows
+ * that the result has this size, at least 1. Window i of m goes from
+ * floor(i size / m) to ceil((i + 1) size / m); windows may overlap. */
 OAR_API oar_tensor *oar_adaptive_avg_pool1d(oar_tape *tape, oar_tensor *x,
                                             int length);
 OAR_API oar_tensor *oar_adaptive_avg_pool2d(oar_tape *tape, oar_tensor *x,
@@ -385,8 +394,8 @@ OAR_API oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x,
                                  oar_tensor *weight, double eps);
 
 /* Over each of `groups` groups of neighbouring channels of x [n, channels, ..],
- * for each n alone; weight and bias [channels] or NULL. The groups divide the
- * channels. */
+ * for each n alone. weight and bias are [channels] or NULL. groups that do not
+ * divide the channels are OAR_E_SHAPE. */
 OAR_API oar_tensor *oar_group_norm(oar_tape *tape, oar_tensor *x,
                                    int64_t groups, oar_tensor *weight,
                                    oar_tensor *bias, double eps);

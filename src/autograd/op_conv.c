@@ -5,7 +5,7 @@
 
 #include <oarsong/ops.h>
 
-#include "autograd/record.h"
+#include "autograd/op_conv.h"
 #include "autograd/windows.h"
 #include "base/status.h"
 #include "tensor/conv.h"
@@ -64,7 +64,7 @@ static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
 
 /* ---- backward ----------------------------------------------------------- */
 
-static oar_status bias_back(oari_node *node, const oari_array *to, int add)
+oar_status oari_conv_bias_back(oari_node *node, const oari_array *to, int add)
 {
     oari_desk desk = { .pool = &node->tape->pool };
     const oari_array *g = oari_desk_tensor(&desk, node->grad);
@@ -84,7 +84,7 @@ static oar_status conv_back(oari_node *node, int i, const oari_array *to,
     oari_conv c;
 
     if (i == BIAS)
-        return bias_back(node, to, add);
+        return oari_conv_bias_back(node, to, add);
     other = oari_desk_tensor(&desk, node->saved[1 - i]);
     g = oari_desk_tensor(&desk, node->grad);
     y = oari_desk_out(&desk, to, add);
@@ -109,13 +109,7 @@ static const oari_op conv2d_op = { .name = "conv2d", .backward = conv_back };
 
 /* ---- checks ------------------------------------------------------------- */
 
-/* What a convolution is given. */
-typedef struct operands {
-    const oari_op *op;
-    oar_tensor *x, *weight, *bias; /* bias may be NULL */
-} operands;
-
-static oar_status mismatch(const operands *in, const char *why)
+oar_status oari_conv_mismatch(const oari_conv_operands *in, const char *why)
 {
     const oar_tensor *bias = in->bias;
 
@@ -123,6 +117,18 @@ static oar_status mismatch(const operands *in, const char *why)
                      in->op->name, oari_shape_text(in->x->at.shape).text,
                      oari_shape_text(in->weight->at.shape).text,
                      bias ? oari_shape_text(bias->at.shape).text : "none", why);
+}
+
+oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in)
+{
+    const char *name = in->op->name;
+    oar_tensor *all[] = { in->x, in->weight, in->bias };
+
+    OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
+    OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
+    if (in->bias != NULL)
+        OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));
+    return oari_check_float(name, in->x);
 }
 
 oar_status oari_check_conv_opts(const char *name, const oar_conv2d_opts *opts)
@@ -140,49 +146,36 @@ oar_status oari_check_conv_opts(const char *name, const oar_conv2d_opts *opts)
     return OAR_OK;
 }
 
-static oar_status check_shapes(const operands *in, int groups)
+static oar_status check_shapes(const oari_conv_operands *in, int groups)
 {
     const oar_shape *a = &in->x->at.shape, *b = &in->weight->at.shape;
     const oar_tensor *bias = in->bias;
     int dims = in->op == &conv1d_op ? 3 : 4;
 
     if (a->ndim != dims || b->ndim != dims)
-        return mismatch(in, dims == 3 ? "x and weight have three dims"
-                                      : "x and weight have four dims");
+        return oari_conv_mismatch(in, dims == 3
+                                          ? "x and weight have three dims"
+                                          : "x and weight have four dims");
     if (a->dim[1] % groups != 0 || a->dim[1] / groups != b->dim[1] ||
         b->dim[0] % groups != 0)
-        return mismatch(in, "the channels of x are weight's times the groups, "
-                            "which divide the results");
+        return oari_conv_mismatch(
+            in, "the channels of x are weight's times the groups, "
+                "which divide the results");
     if (bias != NULL &&
         (bias->at.shape.ndim != 1 || bias->at.shape.dim[0] != b->dim[0]))
-        return mismatch(in, "bias has as many as weight has rows");
+        return oari_conv_mismatch(in, "bias has as many as weight has rows");
     for (int i = 0; i < dims; i++)
         if (a->dim[i] > INT_MAX / 2 || b->dim[i] > INT_MAX / 2)
-            return mismatch(in, "CBLAS counts in 32 bits");
+            return oari_conv_mismatch(in, "CBLAS counts in 32 bits");
     if (b->dim[2] < 1 || b->dim[dims - 1] < 1)
-        return mismatch(in, "the kernel is empty");
+        return oari_conv_mismatch(in, "the kernel is empty");
     return OAR_OK;
-}
-
-static oar_status check(oar_tape *tape, const operands *in,
-                        const oar_conv2d_opts *o)
-{
-    const char *name = in->op->name;
-    oar_tensor *all[] = { in->x, in->weight, in->bias };
-
-    OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
-    OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
-    if (in->bias != NULL)
-        OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));
-    OARI_TRY(oari_check_float(name, in->x));
-    OARI_TRY(oari_check_conv_opts(name, o));
-    return check_shapes(in, or_one(o->groups));
 }
 
 /* ---- forward ------------------------------------------------------------ */
 
 static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
-                          const operands *in)
+                          const oari_conv_operands *in)
 {
     oari_array to = oari_array_of(out);
     oari_desk desk = { .pool = pool };
@@ -201,7 +194,7 @@ static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
     return oari_desk_clear(&desk);
 }
 
-static oar_tensor *conv(oar_tape *tape, const operands *in,
+static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
                         const oar_conv2d_opts *o)
 {
     oari_pool *pool = oari_tape_pool(tape);
@@ -210,14 +203,16 @@ static oar_tensor *conv(oar_tape *tape, const operands *in,
     oari_extra extra;
     oari_conv c;
 
-    if (check(tape, in, o) != OAR_OK)
+    if (oari_conv_check(tape, in) != OAR_OK ||
+        oari_check_conv_opts(in->op->name, o) != OAR_OK ||
+        check_shapes(in, or_one(o->groups)) != OAR_OK)
         return NULL;
     extra = extra_of(o, weight);
     c = conv_of(&extra, x->dtype, x->at.shape, weight->at.shape.dim[0]);
     if (c.window.out_height < 1 || c.window.out_width < 1) {
-        mismatch(in, in->op == &conv1d_op
-                         ? "the kernel is longer than the row"
-                         : "the kernel is larger than the image");
+        oari_conv_mismatch(in, in->op == &conv1d_op
+                                   ? "the kernel is longer than the row"
+                                   : "the kernel is larger than the image");
         return NULL;
     }
     shape = in->op == &conv1d_op
@@ -248,7 +243,7 @@ oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
         return NULL;
-    return conv(tape, &(operands){ &conv2d_op, x, weight, bias }, &o);
+    return conv(tape, &(oari_conv_operands){ &conv2d_op, x, weight, bias }, &o);
 }
 
 oar_tensor *oar_conv1d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
@@ -263,5 +258,6 @@ oar_tensor *oar_conv1d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
     planes.padding[1] = o.padding;
     planes.dilation[1] = o.dilation;
     planes.groups = o.groups;
-    return conv(tape, &(operands){ &conv1d_op, x, weight, bias }, &planes);
+    return conv(tape, &(oari_conv_operands){ &conv1d_op, x, weight, bias },
+                &planes);
 }

@@ -6,11 +6,10 @@
 
 #include <oarsong/ops.h>
 
-#include "autograd/record.h"
+#include "autograd/op_conv.h"
 #include "base/status.h"
 #include "tensor/conv.h"
 #include "tensor/desk.h"
-#include "tensor/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };
 
@@ -41,17 +40,6 @@ static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape large,
 
 /* ---- backward ----------------------------------------------------------- */
 
-static oar_status bias_back(oari_node *node, const oari_array *to, int add)
-{
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-
-    if (desk.status == OAR_OK)
-        oari_sum_channels(y, add, g);
-    return oari_desk_clear(&desk);
-}
-
 /* The gradient of x or of weight; the other one was saved. */
 static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
                                  int add)
@@ -61,7 +49,7 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
     oari_conv c;
 
     if (i == BIAS)
-        return bias_back(node, to, add);
+        return oari_conv_bias_back(node, to, add);
     other = oari_desk_tensor(&desk, node->saved[1 - i]);
     g = oari_desk_tensor(&desk, node->grad);
     y = oari_desk_out(&desk, to, add);
@@ -87,22 +75,6 @@ static const oari_op plane_op = { .name = "conv_transpose2d",
 
 /* ---- checks ------------------------------------------------------------- */
 
-/* What one is given. */
-typedef struct operands {
-    const oari_op *op;
-    oar_tensor *x, *weight, *bias; /* bias may be NULL */
-} operands;
-
-static oar_status mismatch(const operands *in, const char *why)
-{
-    const oar_tensor *bias = in->bias;
-
-    return oari_fail(OAR_E_SHAPE, "%s of x %s, weight %s, bias %s: %s",
-                     in->op->name, oari_shape_text(in->x->at.shape).text,
-                     oari_shape_text(in->weight->at.shape).text,
-                     bias ? oari_shape_text(bias->at.shape).text : "none", why);
-}
-
 /* Of the options with their defaults. */
 static oar_status check_opts(const char *name,
                              const oar_conv_transpose2d_opts *o)
@@ -126,48 +98,36 @@ static oar_status check_opts(const char *name,
     return OAR_OK;
 }
 
-static oar_status check_shapes(const operands *in, int groups)
+static oar_status check_shapes(const oari_conv_operands *in, int groups)
 {
     const oar_shape *a = &in->x->at.shape, *b = &in->weight->at.shape;
     const oar_tensor *bias = in->bias;
     int dims = in->op == &line_op ? 3 : 4;
 
     if (a->ndim != dims || b->ndim != dims)
-        return mismatch(in, dims == 3 ? "x and weight have three dims"
-                                      : "x and weight have four dims");
+        return oari_conv_mismatch(in, dims == 3
+                                          ? "x and weight have three dims"
+                                          : "x and weight have four dims");
     if (b->dim[0] != a->dim[1] || a->dim[1] % groups != 0)
-        return mismatch(in, "weight has as many rows as x has channels, which "
-                            "the groups divide");
+        return oari_conv_mismatch(
+            in, "weight has as many rows as x has channels, which "
+                "the groups divide");
     for (int i = 0; i < dims; i++)
         if (a->dim[i] > INT_MAX / 2 || b->dim[i] > INT_MAX / 2 / groups)
-            return mismatch(in, "CBLAS counts in 32 bits");
+            return oari_conv_mismatch(in, "CBLAS counts in 32 bits");
     if (bias != NULL && (bias->at.shape.ndim != 1 ||
                          bias->at.shape.dim[0] != b->dim[1] * groups))
-        return mismatch(in, "bias has as many as weight has columns, times the "
-                            "groups");
+        return oari_conv_mismatch(
+            in, "bias has as many as weight has columns, times the "
+                "groups");
     for (int i = 2; i < dims; i++)
         if (a->dim[i] < 1 || b->dim[i] < 1)
-            return mismatch(in, "the planes or the kernel are empty");
+            return oari_conv_mismatch(in, "the planes or the kernel are empty");
     return OAR_OK;
 }
 
-static oar_status check(oar_tape *tape, const operands *in,
-                        const oar_conv_transpose2d_opts *o)
-{
-    const char *name = in->op->name;
-    oar_tensor *all[] = { in->x, in->weight, in->bias };
-
-    OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
-    OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
-    if (in->bias != NULL)
-        OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));
-    OARI_TRY(oari_check_float(name, in->x));
-    OARI_TRY(check_opts(name, o));
-    return check_shapes(in, o->groups);
-}
-
 /* The shape of the result, for what has been checked. */
-static oar_status result_shape(const operands *in,
+static oar_status result_shape(const oari_conv_operands *in,
                                const oar_conv_transpose2d_opts *o,
                                oar_shape *shape)
 {
@@ -183,8 +143,9 @@ static oar_status result_shape(const operands *in,
                         2 * (int64_t)o->padding[k] + span +
                         o->output_padding[k];
         if (shape->dim[i] < 1 || shape->dim[i] > INT_MAX / 2)
-            return mismatch(in, shape->dim[i] < 1 ? "the padding leaves nothing"
-                                                  : "CBLAS counts in 32 bits");
+            return oari_conv_mismatch(in, shape->dim[i] < 1
+                                              ? "the padding leaves nothing"
+                                              : "CBLAS counts in 32 bits");
     }
     return OAR_OK;
 }
@@ -207,7 +168,7 @@ static oari_extra extra_of(const oar_conv_transpose2d_opts *o,
 }
 
 static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const operands *in, const oari_extra *extra)
+                          const oari_conv_operands *in, const oari_extra *extra)
 {
     oari_conv c = conv_of(extra, in->x->dtype, out->at.shape, in->x->at.shape);
     oari_array to = oari_array_of(out);
@@ -227,7 +188,7 @@ static oar_status compute(oari_pool *pool, const oar_tensor *out,
     return oari_desk_clear(&desk);
 }
 
-static oar_tensor *conv_transpose(oar_tape *tape, const operands *in,
+static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
                                   oar_conv_transpose2d_opts *o)
 {
     oari_pool *pool = oari_tape_pool(tape);
@@ -240,7 +201,10 @@ static oar_tensor *conv_transpose(oar_tape *tape, const operands *in,
         o->dilation[i] = o->dilation[i] != 0 ? o->dilation[i] : 1;
     }
     o->groups = o->groups != 0 ? o->groups : 1;
-    if (check(tape, in, o) != OAR_OK || result_shape(in, o, &shape) != OAR_OK)
+    if (oari_conv_check(tape, in) != OAR_OK ||
+        check_opts(in->op->name, o) != OAR_OK ||
+        check_shapes(in, o->groups) != OAR_OK ||
+        result_shape(in, o, &shape) != OAR_OK)
         return NULL;
     extra = extra_of(o, in->weight);
     out = oari_tensor_make(pool, in->x->dtype, shape);
@@ -267,7 +231,8 @@ oar_tensor *oar_conv_transpose2d(oar_tape *tape, oar_tensor *x,
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
         return NULL;
-    return conv_transpose(tape, &(operands){ &plane_op, x, weight, bias }, &o);
+    return conv_transpose(
+        tape, &(oari_conv_operands){ &plane_op, x, weight, bias }, &o);
 }
 
 oar_tensor *oar_conv_transpose1d(oar_tape *tape, oar_tensor *x,
@@ -284,6 +249,6 @@ oar_tensor *oar_conv_transpose1d(oar_tape *tape, oar_tensor *x,
     planes.output_padding[1] = o.output_padding;
     planes.dilation[1] = o.dilation;
     planes.groups = o.groups;
-    return conv_transpose(tape, &(operands){ &line_op, x, weight, bias },
-                          &planes);
+    return conv_transpose(
+        tape, &(oari_conv_operands){ &line_op, x, weight, bias }, &planes);
 }

@@ -377,6 +377,40 @@ static void other_layers_compute_what_operations_do(void **state)
     oar_tensor_release(x);
 }
 
+/* All of them, one after the other. */
+static oar_module *new_stack(void)
+{
+    oar_module *child[5], *stack;
+
+    OK(oar_conv1d_create(2, 6, 3, 1, NULL, &child[0]));
+    OK(oar_group_norm_create(3, 6, NULL, &child[1]));
+    OK(oar_leaky_relu_create(0.1, &child[2]));
+    OK(oar_conv_transpose1d_create(6, 2, 3, 2, NULL, &child[3]));
+    OK(oar_adaptive_avg_pool1d_create(4, &child[4]));
+    OK(oar_sequential_create(5, child, &stack));
+    return stack;
+}
+
+static void recomputed_layers_have_the_same_gradients(void **state)
+{
+    oar_module *plain = new_stack(), *again = new_stack();
+    oar_tensor *x = normal(OAR_SHAPE(3, 2, 9), 4);
+    oar_tape *tape;
+
+    OK(oar_tape_create(&tape));
+    OK(oar_backward(tape, oar_sum(tape, oar_forward(tape, plain, x))));
+    OK(oar_backward(tape, oar_sum(tape, oar_recompute(tape, again, x))));
+    assert_int_equal(oar_module_params(again), 6);
+    for (int i = 0; i < oar_module_params(again); i++)
+        assert_same(
+            oar_tensor_retain(oar_tensor_grad(oar_module_param(plain, i))),
+            oar_tensor_retain(oar_tensor_grad(oar_module_param(again, i))), 0);
+    oar_tape_destroy(tape);
+    oar_tensor_release(x);
+    oar_module_release(plain);
+    oar_module_release(again);
+}
+
 enum { LENGTH = 30000, IN = 8, OUT = 2, TAPS = 5 };
 
 static oar_tensor *long_leaf(oar_shape shape, uint64_t seed)
@@ -572,6 +606,7 @@ int main(void)
         cmocka_unit_test(convolution_layers_compute_what_operations_do),
         cmocka_unit_test(weights_begin_as_those_of_pytorch),
         cmocka_unit_test(other_layers_compute_what_operations_do),
+        cmocka_unit_test(recomputed_layers_have_the_same_gradients),
         cmocka_unit_test(long_rows_are_convolved_in_parts),
         cmocka_unit_test(wrong_convolutions_are_refused),
         cmocka_unit_test(wrong_pools_and_norms_are_refused),
