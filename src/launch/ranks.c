@@ -151,6 +151,8 @@ static void note_end(launch *l, int local, int how)
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
+    if (l->left > 0 || l->epoch.nodes > 1)
+        launch_keeper_tell_end(&l->keeper, l->epoch.first + local, r->code);
     launch_terminal_ended(l, how);
 }
 
