@@ -318,6 +318,7 @@ oar_status oari_group_open(const oari_choice *choice,
         if (g->name != NULL)
             oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
         why = *oar_last_error();
+        oari_recorder_fault(g->recorder, &why);
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }
