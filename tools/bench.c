@@ -257,6 +257,15 @@ static oar_status bench_sizes(bench_point at, long *wrong)
     return status;
 }
 
+static void print_verdict(const bench_plan *p, long wrong)
+{
+    if (!p->check)
+        printf("# Results were not checked\n");
+    else
+        printf("# Out of bounds values : %ld %s\n", wrong,
+               wrong == 0 ? "OK" : "FAILED");
+}
+
 static oar_status bench_rank(oar_group *group, void *arg)
 {
     const bench_plan *p = arg;
@@ -276,8 +285,7 @@ static oar_status bench_rank(oar_group *group, void *arg)
     if (status != OAR_OK)
         return tool_failed("bench"), status;
     if (at.rank == 0 && p->format == BENCH_NCCL)
-        printf("# Out of bounds values : %ld %s\n", wrong,
-               wrong == 0 ? "OK" : "FAILED");
+        print_verdict(p, wrong);
     return wrong == 0 ? OAR_OK : OAR_E_DATA;
 }
 
@@ -347,9 +355,9 @@ int tool_bench(int argc, char **argv)
                      .bind = 1 };
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return bench_usage(stdout);
+        return bench_usage();
     if (!bench_read_options(&p, argc, argv))
-        return bench_usage(stderr);
+        return TOOL_USAGE;
     if (p.gpu && p.backend == NULL)
         p.backend = "hybrid";
     if (tool_wants_mpirun(p.backend))

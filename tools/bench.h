@@ -121,7 +121,7 @@ oar_status bench_gpu_clear(const bench_point *at);
  */
 
 /* Says how it is called; returns the exit code. */
-int bench_usage(FILE *to);
+int bench_usage(void);
 /* Whether all options were understood and make sense together. */
 int bench_read_options(bench_plan *p, int argc, char **argv);
 

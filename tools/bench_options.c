@@ -7,13 +7,12 @@
 
 #include "tool.h"
 
-int bench_usage(FILE *to)
+int bench_usage(void)
 {
-    fprintf(to, "oarsong bench KIND [options]\n\nKIND is one of");
+    printf("oarsong bench KIND [options]\n\nKIND is one of");
     for (int k = 0; k < BENCH_KINDS; k++)
-        fprintf(to, " %s", bench_kind_name((bench_kind)k));
-    fprintf(
-        to,
+        printf(" %s", bench_kind_name((bench_kind)k));
+    printf(
         "\n(p2p: a ping-pong, one way; stream: many messages from rank 0 to "
         "rank 1).\nWhere OARSONG_RANK and OARSONG_SIZE are set, it starts "
         "nobody and is one rank of\nthat job; all ranks must get the same "
@@ -42,7 +41,7 @@ int bench_usage(FILE *to)
         "  --no-bind         do not bind ranks to cores\n"
         "  --peer NAME       first column of csv (oarsong)\n"
         "  --format F        nccl, osu, csv or json (nccl)\n");
-    return to == stdout ? TOOL_OK : TOOL_USAGE;
+    return TOOL_OK;
 }
 
 static int read_kind(const char *text, bench_kind *kind)
@@ -111,7 +110,7 @@ static int read_sizes(bench_plan *p, const char *text)
     return 0;
 }
 
-/* A number; whether the option was one and the value good. */
+/* A number: 1; 0 if the value is bad, -1 if there is no such option. */
 static int read_number(bench_plan *p, const char *name, const char *value)
 {
     const struct {
@@ -131,10 +130,11 @@ static int read_number(bench_plan *p, const char *name, const char *value)
         if (strcmp(name, numbers[i].name) == 0)
             return tool_number(value, numbers[i].low, numbers[i].high,
                                numbers[i].to);
-    return 0;
+    return -1;
 }
 
-/* An option with a value; whether it was understood. */
+/* An option with a value: 1; 0 if the value is bad, -1 if there is none such.
+ */
 static int read_option(bench_plan *p, const char *name, const char *value)
 {
     size_t ranks = 0;
@@ -175,31 +175,62 @@ static int fits(bench_plan *p)
         p->min = p->max = p->sizes = 0;
     if (p->hosts != NULL &&
         !tool_hosts(p->hosts, BENCH_MAX_RANKS, &p->ranks, p->host))
-        return 0;
+        return tool_refuse("bench",
+                           "--hosts %s and %d ranks do not fit: 3+1, or 2 to "
+                           "deal the ranks in turn",
+                           p->hosts, p->ranks);
     if ((p->kind == BENCH_P2P || p->kind == BENCH_STREAM) && p->ranks < 2)
-        return 0;
+        return tool_refuse("bench", "%s needs two ranks",
+                           bench_kind_name(p->kind));
     if (bench_kind_folds(p->kind) && oar_op_check(p->op, p->dtype) != OAR_OK) {
         tool_failed("bench");
         return 0;
     }
-    return p->min <= p->max;
+    if (p->min > p->max)
+        return tool_refuse("bench", "--min %zu is more than --max %zu", p->min,
+                           p->max);
+    return 1;
+}
+
+/* A flag; 0: there is none of that name. */
+static int read_flag(bench_plan *p, const char *name)
+{
+    if (strcmp(name, "--no-check") == 0)
+        p->check = 0;
+    else if (strcmp(name, "--check") == 0)
+        p->check = 1;
+    else if (strcmp(name, "--no-bind") == 0)
+        p->bind = 0;
+    else
+        return 0;
+    return 1;
+}
+
+static int refuse_kind(const char *name)
+{
+    fprintf(stderr, "oarsong bench: ");
+    if (name == NULL)
+        fprintf(stderr, "what? One of");
+    else
+        fprintf(stderr, "\"%s\" is nothing to time: one of", name);
+    for (int k = 0; k < BENCH_KINDS; k++)
+        fprintf(stderr, " %s", bench_kind_name((bench_kind)k));
+    fprintf(stderr, "\n");
+    return 0;
 }
 
 int bench_read_options(bench_plan *p, int argc, char **argv)
 {
     if (argc < 2 || !read_kind(argv[1], &p->kind))
-        return 0;
+        return refuse_kind(argv[1]);
     for (int i = 2; i < argc; i++) {
-        if (strcmp(argv[i], "--no-check") == 0)
-            p->check = 0;
-        else if (strcmp(argv[i], "--check") == 0)
-            p->check = 1;
-        else if (strcmp(argv[i], "--no-bind") == 0)
-            p->bind = 0;
-        else if (i + 1 == argc || !read_option(p, argv[i], argv[i + 1]))
-            return 0;
-        else
-            i++;
+        int good;
+        if (read_flag(p, argv[i]))
+            continue;
+        good = read_option(p, argv[i], i + 1 < argc ? argv[i + 1] : "");
+        if (good != 1 || i + 1 == argc)
+            return tool_bad_option("bench", argv[i], argv[i + 1], good);
+        i++;
     }
     return fits(p);
 }

@@ -153,35 +153,33 @@ static int run_both(settings *s)
 /* ---- the command line -----------------------------------------------------
  */
 
-static int usage(FILE *to)
+static int usage(void)
 {
-    fprintf(
-        to,
-        "oarsong conform [options]\n\n"
-        "Runs every collective and message on ranks that it starts itself, "
-        "and compares every\nvalue with one computed here. Exit code 1 if "
-        "anything is wrong.\n\n"
-        "  --backend B   native, shm, tcp, sim, self, mpi (which starts its "
-        "ranks by mpirun),\n                gloo, ucc, or the path of a "
-        "plugin (native)\n"
-        "  --ranks N     how many (4)\n"
-        "  --hosts H     as if on several hosts: 3+1, or 2 to deal the ranks"
-        " in turn\n"
-        "  --ledger F    start nobody: be one of a job's ranks, with "
-        "OARSONG_RANK set, all on\n                this machine; F is a "
-        "file, new for this run, that they share\n"
-        "  --quick       fewer sizes and variants: seconds instead of "
-        "minutes\n"
-        "  --kind K      only this one, e.g. all_reduce or wildcards\n"
-        "  --dtype D     only this one, e.g. bf16\n"
-        "  --algo A      force an algorithm by name\n"
-        "  --seed S      other numbers\n"
-        "  --device D    cpu, or cuda: buffers on a GPU, with the backend "
-        "nccl, "
-        "ipc or hybrid\n                (any other: with "
-        "OARSONG_ENABLE_GPU_FALLBACK=1, through the host)\n"
-        "  --format F    text or json (text)\n");
-    return to == stdout ? TOOL_OK : TOOL_USAGE;
+    printf("oarsong conform [options]\n\n"
+           "Runs every collective and message on ranks that it starts itself, "
+           "and compares every\nvalue with one computed here. Exit code 1 if "
+           "anything is wrong.\n\n"
+           "  --backend B   native, shm, tcp, sim, self, mpi (which starts its "
+           "ranks by mpirun),\n                gloo, ucc, or the path of a "
+           "plugin (native)\n"
+           "  --ranks N     how many (4)\n"
+           "  --hosts H     as if on several hosts: 3+1, or 2 to deal the ranks"
+           " in turn\n"
+           "  --ledger F    start nobody: be one of a job's ranks, with "
+           "OARSONG_RANK set, all on\n                this machine; F is a "
+           "file, new for this run, that they share\n"
+           "  --quick       fewer sizes and variants: seconds instead of "
+           "minutes\n"
+           "  --kind K      only this one, e.g. all_reduce or wildcards\n"
+           "  --dtype D     only this one, e.g. bf16\n"
+           "  --algo A      force an algorithm by name\n"
+           "  --seed S      other numbers\n"
+           "  --device D    cpu, or cuda: buffers on a GPU, with the backend "
+           "nccl, "
+           "ipc or hybrid\n                (any other: with "
+           "OARSONG_ENABLE_GPU_FALLBACK=1, through the host)\n"
+           "  --format F    text or json (text)\n");
+    return TOOL_OK;
 }
 
 static int read_kind(const char *text, int *found)
@@ -194,7 +192,7 @@ static int read_kind(const char *text, int *found)
     fprintf(stderr, "oarsong conform: the kinds are");
     for (int k = 0; k < KINDS; k++)
         fprintf(stderr, " %s", kind_name((kind)k));
-    fprintf(stderr, "\n\n");
+    fprintf(stderr, "\n");
     return 0;
 }
 
@@ -204,7 +202,8 @@ static int read_format(const char *text, int *json)
     return *json || strcmp(text, "text") == 0;
 }
 
-/* An option with a value; whether it was understood. */
+/* An option with a value: 1; 0 if the value is bad, -1 if there is no such
+ * option. */
 static int read_option(settings *s, const char *name, const char *value)
 {
     oar_dtype dtype;
@@ -236,7 +235,7 @@ static int read_option(settings *s, const char *name, const char *value)
         s->gpu = strcmp(value, "cuda") == 0;
         good = s->gpu || strcmp(value, "cpu") == 0;
     } else
-        good = 0;
+        good = -1;
     return good;
 }
 
@@ -246,22 +245,43 @@ static int starts_processes(const settings *s)
     return strcmp(s->backend, "sim") != 0 && strcmp(s->backend, "self") != 0;
 }
 
+/* What only together makes no sense. */
+static int fits(settings *s)
+{
+    if ((s->hosts != NULL || s->file != NULL) && !starts_processes(s))
+        return tool_refuse("conform",
+                           "backend \"%s\" has no processes, which "
+                           "--hosts and --ledger need",
+                           s->backend);
+    if (s->hosts != NULL && s->file != NULL)
+        return tool_refuse("conform",
+                           "--hosts is for ranks that are started "
+                           "here, --ledger for those of another job");
+    if (s->hosts != NULL &&
+        !tool_hosts(s->hosts, CONFORM_MAX_RANKS, &s->ranks, s->host))
+        return tool_refuse("conform",
+                           "--hosts %s and %d ranks do not fit: 3+1, "
+                           "or 2 to deal the ranks in turn",
+                           s->hosts, s->ranks);
+    return 1;
+}
+
 static int read_options(settings *s, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0)
+        int good;
+        if (strcmp(argv[i], "--quick") == 0) {
             s->quick = 1;
-        else if (i + 1 == argc || !read_option(s, argv[i], argv[i + 1]))
-            return 0;
-        else
-            i++;
+            continue;
+        }
+        good = read_option(s, argv[i], i + 1 < argc ? argv[i + 1] : "");
+        if (good != 1 || i + 1 == argc)
+            return tool_bad_option("conform", argv[i], argv[i + 1], good);
+        i++;
     }
     if (strcmp(s->backend, "self") == 0)
         s->ranks = 1;
-    if (s->hosts == NULL)
-        return s->file == NULL || starts_processes(s);
-    return starts_processes(s) && s->file == NULL &&
-           tool_hosts(s->hosts, CONFORM_MAX_RANKS, &s->ranks, s->host);
+    return fits(s);
 }
 
 /* Zeros at first, also in a file: it only ever grows, to the same size. */
@@ -313,9 +333,9 @@ int tool_conform(int argc, char **argv)
     oar_backend_caps caps = oar_backend_caps_init();
 
     if (argc > 1 && strcmp(argv[1], "--help") == 0)
-        return usage(stdout);
+        return usage();
     if (!read_options(&s, argc, argv))
-        return usage(stderr);
+        return TOOL_USAGE;
     if (s.file == NULL && tool_wants_mpirun(s.backend))
         return run_by_mpirun(&s, argc, argv);
     /* the ranks are forked, and a GPU is not to be used before */

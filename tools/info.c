@@ -3,6 +3,9 @@
  * the rest does not. */
 #include "tool.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,12 +238,13 @@ static void print_abilities(uint32_t can)
     printf("%s\n", before[0] == ',' ? "]" : "");
 }
 
-static void print_backend(const char *title, const char *name)
+/* path: what it is found by, if not by its name. */
+static void print_backend(const char *title, const char *name, const char *path)
 {
     oar_backend_caps caps = oar_backend_caps_init();
 
     printf("%-10s %-11s ", title, name);
-    if (oar_backend_available(name, &caps) != OAR_OK) {
+    if (oar_backend_available(path != NULL ? path : name, &caps) != OAR_OK) {
         printf("does not: %s\n", oar_last_error_text());
         return;
     }
@@ -248,15 +252,15 @@ static void print_backend(const char *title, const char *name)
     print_abilities(caps.can);
 }
 
-/* A process can have one MPI only, so each of them is asked in a child. */
-static void print_apart(const char *title, const char *name)
+/* In a child: a process can have one MPI only, and a plugin may do anything. */
+static void print_apart(const char *title, const char *name, const char *path)
 {
     pid_t child;
     int status = -1;
 
     fflush(NULL);
     if ((child = fork()) == 0) {
-        print_backend(title, name);
+        print_backend(title, name, path);
         fflush(NULL);
         _exit(TOOL_OK);
     }
@@ -274,9 +278,61 @@ static void print_backends(void)
         const char *title = i == 0 ? "backends" : "";
 
         if (strcmp(name, "mpi") != 0)
-            print_backend(title, name);
+            print_backend(title, name, NULL);
         for (int m = 0; strcmp(name, "mpi") == 0 && m < 2; m++)
-            print_apart(title, mpis[m]);
+            print_apart(title, mpis[m], NULL);
+    }
+}
+
+/* NAME of "liboarsong-NAME.so"; 0: it is no such file. */
+static int plugin_name(const char *file, char name[TEXT])
+{
+    static const char before[] = "liboarsong-", after[] = ".so";
+    size_t bytes = strlen(file), ends = sizeof before + sizeof after - 2;
+
+    if (bytes <= ends || bytes >= TEXT ||
+        strncmp(file, before, sizeof before - 1) != 0 ||
+        strcmp(file + bytes - (sizeof after - 1), after) != 0)
+        return 0;
+    snprintf(name, TEXT, "%.*s", (int)(bytes - ends), file + sizeof before - 1);
+    return 1;
+}
+
+static void print_plugins_in(const char *folder, const char **title)
+{
+    struct dirent **file = NULL;
+    int files = scandir(folder, &file, NULL, alphasort);
+    char path[PATH_MAX], name[TEXT];
+
+    if (files < 0)
+        printf("%-10s %s: %s\n", *title, folder, strerror(errno));
+    for (int i = 0; i < files; i++) {
+        if (plugin_name(file[i]->d_name, name) &&
+            snprintf(path, sizeof path, "%s/%s", folder, file[i]->d_name) <
+                (int)sizeof path) {
+            print_apart(*title, name, path);
+            *title = "";
+        }
+        free(file[i]);
+    }
+    if (files < 0)
+        *title = "";
+    free(file);
+}
+
+/* Those of OARSONG_PLUGIN_PATH, in the order in which they are looked for. */
+static void print_plugins(void)
+{
+    const char *list = getenv("OARSONG_PLUGIN_PATH"), *title = "plugins";
+    char folder[PATH_MAX];
+
+    while (list != NULL && *list != 0) {
+        size_t bytes = strcspn(list, ":");
+        if (bytes > 0 && bytes < sizeof folder) {
+            snprintf(folder, sizeof folder, "%.*s", (int)bytes, list);
+            print_plugins_in(folder, &title);
+        }
+        list += bytes + (list[bytes] == ':');
     }
 }
 
@@ -336,6 +392,7 @@ int tool_info(int argc, char **argv)
     print_memory();
     print_devices();
     print_backends();
+    print_plugins();
     print_algorithms();
     print_thresholds();
     print_environment();

@@ -3,6 +3,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,28 @@ int tool_failed(const char *what)
     fprintf(stderr, "oarsong %s: %s (%s)\n", what, e->text,
             oar_status_name(e->status));
     return TOOL_FAILED;
+}
+
+int tool_refuse(const char *what, const char *format, ...)
+{
+    va_list args;
+
+    fprintf(stderr, "oarsong %s: ", what);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, " (--help says more)\n");
+    return 0;
+}
+
+int tool_bad_option(const char *what, const char *name, const char *value,
+                    int known)
+{
+    if (known < 0)
+        return tool_refuse(what, "%s is no option", name);
+    if (value == NULL)
+        return tool_refuse(what, "%s needs a value", name);
+    return tool_refuse(what, "%s cannot be \"%s\"", name, value);
 }
 
 int tool_number(const char *text, size_t low, size_t high, size_t *value)

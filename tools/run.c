@@ -64,7 +64,7 @@ int tool_run(int argc, char **argv)
         oar_launch(options.ranks, argv + program, &options.launch, &result);
     if (status == OAR_OK)
         return TOOL_OK;
-    tool_failed("run");
+    fprintf(stderr, "oarsong run: %s\n", oar_last_error_text());
     if (status == OAR_E_ARG)
         return TOOL_USAGE;
     return result.exit_code != 0 ? result.exit_code : TOOL_FAILED;

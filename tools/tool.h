@@ -16,6 +16,15 @@ int tool_info(int argc, char **argv);
 /* Prints "oarsong WHAT: " and the library's last error. Returns TOOL_FAILED. */
 int tool_failed(const char *what);
 
+/* Prints "oarsong WHAT: ", the sentence, and where there is more. Returns 0. */
+int tool_refuse(const char *what, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The same about an option: there is none of that name (known < 0), its value
+ * is missing (NULL), or it cannot be that. */
+int tool_bad_option(const char *what, const char *name, const char *value,
+                    int known);
+
 /* A whole number with an optional K, M or G. Returns 0 if it is none. */
 int tool_number(const char *text, size_t low, size_t high, size_t *value);
 

@@ -37,7 +37,9 @@ OAR_API oar_status oar_store_create_prefix(oar_store *parent,
  * attempt). A call that loses its connection makes a new one and repeats
  * itself, within that time again (a get or wait within its own time, if that is
  * less but at least a second); whatever it asked for is done once. A failure to
- * reach the server is OAR_E_CLOSED, one that does not answer OAR_E_TIMEOUT.
+ * reach the server is OAR_E_CLOSED, one that does not answer OAR_E_TIMEOUT, and
+ * a host that nobody knows OAR_E_NOT_FOUND, at once. A server that is not there
+ * after a second is logged.
  * Where the job has a secret (OARSONG_SECRET, OARSONG_SECRET_FILE), both ends
  * must know it, and between hosts all is encrypted: a server without it, with
  * another, or, between hosts, no secret at all is OAR_E_AUTH, at once. A child

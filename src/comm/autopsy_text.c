@@ -196,7 +196,7 @@ static void say_fault(oari_words *w, const oari_case *c)
 
     oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
     if (known)
-        oari_say(w, ", seen first by rank %d (%s:%" PRId64 ")",
+        oari_say(w, ", as rank %d (%s:%" PRId64 ") saw it",
                  c->part[f->rank].world, f->host, f->pid);
     if (f->site[0] != 0)
         oari_say(w, ", in %s at %s", f->operation, f->site);

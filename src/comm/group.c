@@ -276,8 +276,8 @@ static oar_status build(oar_group *g, const oari_choice *choice,
                                 &g->recorder));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
-        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, meet_ms, o,
-                                     &g->algorithm, &g->rules));
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,
+                                     meet_ms, o, &g->algorithm, &g->rules));
     else
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
@@ -318,6 +318,7 @@ oar_status oari_group_open(const oari_choice *choice,
         if (g->name != NULL)
             oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
         why = *oar_last_error();
+        oari_recorder_fault(g->recorder, &why);
         oar_group_destroy(g);
         return oari_fail_with(&why);
     }

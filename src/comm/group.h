@@ -235,8 +235,9 @@ oar_status oari_settings_own(const char *text, oar_group_opts *settings,
 /* Puts rank 0's in place of those on which all ranks must agree, and fills in
  * the rules. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               int64_t meet_ms, oar_group_opts *settings,
-                               char **algorithm, oari_rules *rules);
+                               int ranks, int64_t meet_ms,
+                               oar_group_opts *settings, char **algorithm,
+                               oari_rules *rules);
 /* Whether there can be such a rank of such a group. */
 oar_status oari_group_check_world(int rank, int size);
 

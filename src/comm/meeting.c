@@ -14,8 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "comm/group.h"
+#include "comm/rendezvous.h"
 #include "comm/store.h"
 #include "comm/store_link.h"
 #include "comm/store_server.h"
@@ -87,11 +90,23 @@ static oar_status connect_to(const char *address, int rank, int64_t timeout_ms,
     return join_other(address, timeout_ms, meeting);
 }
 
+/* Waits until rank 0 has put the key there. */
+static oar_status get_from_first(oar_store *store, const char *key,
+                                 const char *name, int rank,
+                                 int64_t deadline_ns, void **value)
+{
+    oari_rendezvous r = { .store = store, .group = name, .rank = rank };
+    size_t bytes;
+
+    return oari_rendezvous_get(&r, key, 0, deadline_ns, value, &bytes);
+}
+
 oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
                             int64_t timeout_ms, oari_meeting *meeting)
 {
+    int64_t deadline_ns = oari_deadline(timeout_ms);
     meeting_key open = key_of("open", 0, name);
-    const char *key = open.text;
+    void *nothing = NULL;
     oar_status status;
 
     if (ends_in_port_0(address))
@@ -100,8 +115,10 @@ oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
     meeting->counted = 1;
     OARI_TRY(connect_to(address, rank, timeout_ms, meeting));
     if (rank == 0)
-        return oar_store_set(meeting->store, key, "", 0);
-    status = oar_store_wait(meeting->store, 1, &key, timeout_ms);
+        return oar_store_set(meeting->store, open.text, "", 0);
+    status = get_from_first(meeting->store, open.text, name, rank, deadline_ns,
+                            &nothing);
+    oari_free(nothing);
     if (status == OAR_E_TIMEOUT)
         return oari_fail(OAR_E_TIMEOUT,
                          "rank 0 did not come to the meeting at %s in %" PRId64
@@ -162,15 +179,14 @@ static oar_status read_secret(oar_store *door, int64_t timeout_ms,
     return status;
 }
 
-static oar_status find_server(int64_t timeout_ms, oari_secret *secret,
+static oar_status find_server(int rank, int64_t timeout_ms, oari_secret *secret,
                               oari_meeting *meeting)
 {
     oar_status status;
     void *text;
-    size_t bytes;
 
-    OARI_TRY(
-        oar_store_get(meeting->door, address_key, timeout_ms, &text, &bytes));
+    OARI_TRY(get_from_first(meeting->door, address_key, NULL, rank,
+                            oari_deadline(timeout_ms), &text));
     status = read_secret(meeting->door, timeout_ms, secret);
     if (status == OAR_OK)
         status = oari_store_join(text, timeout_ms, secret, &meeting->store);
@@ -186,7 +202,7 @@ static oar_status meet_behind(int rank, int64_t timeout_ms,
 
     if (status == OAR_OK)
         status = rank == 0 ? open_server(timeout_ms, &secret, meeting)
-                           : find_server(timeout_ms, &secret, meeting);
+                           : find_server(rank, timeout_ms, &secret, meeting);
     oari_secret_forget(&secret);
     return status;
 }

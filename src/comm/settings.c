@@ -9,11 +9,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/status.h"
 #include "comm/choose.h"
 #include "comm/group.h"
 #include "comm/meeting.h"
+#include "comm/rendezvous.h"
 
 enum { ALGORITHM_MAX = 250 };
 
@@ -210,26 +212,25 @@ static oar_status settings_key(oar_store *store, const char *name, int rank,
 }
 
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               int64_t meet_ms, oar_group_opts *o,
+                               int ranks, int64_t meet_ms, oar_group_opts *o,
                                char **algorithm, oari_rules *rules)
 {
+    oari_rendezvous meet = { .store = store,
+                             .group = name,
+                             .rank = rank,
+                             .ranks = ranks,
+                             .timeout_ms = meet_ms };
     char key[OARI_NAME_MAX + 32];
     void *text;
     size_t bytes;
     oar_status status;
 
+    OARI_TRY(oari_rendezvous_sign(store, name, rank));
     OARI_TRY(settings_key(store, name, rank, key, sizeof key));
     if (rank == 0)
         return say(store, key, o, rules);
-    status = oar_store_get(store, key, meet_ms, &text, &bytes);
-    if (status == OAR_E_TIMEOUT)
-        return oari_about(
-            0,
-            oari_fail(OAR_E_TIMEOUT,
-                      "rank 0 did not come to group \"%s\" in %" PRId64 " ms",
-                      name, meet_ms));
-    if (status != OAR_OK)
-        return status;
+    OARI_TRY(oari_rendezvous_get(&meet, key, 0, oari_deadline(meet_ms), &text,
+                                 &bytes));
     status = read_text(text, o, algorithm, rules);
     oar_free(text);
     return status;

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -18,12 +19,15 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "net/sock.h"
 
 enum {
-    ATTEMPT_MS = 5000, /* to connect and be welcomed, once */
-    LEAST_MS = 1000,   /* to reach a server, for calls with less time */
+    ATTEMPT_MS = 5000,    /* to connect and be welcomed, once */
+    LEAST_MS = 1000,      /* to reach a server, for calls with less time */
+    SAY_MS = 1000,        /* then it is told that there is none, */
+    SAY_AGAIN_MS = 30000, /* and so often again */
     WELCOME_MAX = OARI_WIRE_TEXT_MAX + 64 /* bytes: a refusal and its reason */
 };
 
@@ -277,12 +281,12 @@ static oar_status connect_and_greet(oari_store_link *l, int64_t deadline_ns)
     return name_it(l, status);
 }
 
-/* What a later attempt may not meet: nobody there yet, a name not known yet, a
- * server that is busy or stopped. */
-static int may_pass(oar_status status)
+/* What a later attempt may not meet: nobody there yet, a server that is busy or
+ * stopped. A name that nobody knows is a typing error, unless it was known. */
+static int may_pass(const oari_store_link *l, oar_status status)
 {
     return status == OAR_E_CLOSED || status == OAR_E_SYSTEM ||
-           status == OAR_E_NOT_FOUND || status == OAR_E_TIMEOUT;
+           status == OAR_E_TIMEOUT || (status == OAR_E_NOT_FOUND && l->reached);
 }
 
 /* A moment before the next attempt: 10 ms at first, doubling to 1 s, of which a
@@ -315,15 +319,33 @@ static oar_status connect_once(oari_store_link *link, int64_t deadline_ns)
 {
     oar_status status = connect_and_greet(link, deadline_ns);
 
-    if (status == OAR_OK)
+    if (status == OAR_OK) {
         link->attempts = 0;
-    else
+        link->reached = 1;
+    } else
         hang_up(link);
     return status;
 }
 
+/* Only of one that has never been there: about others there is more to say
+ * elsewhere. */
+static void say_unreached(const oari_store_link *l, int64_t deadline_ns)
+{
+    char left[48] = "";
+
+    if (l->reached)
+        return;
+    if (deadline_ns != OARI_NEVER)
+        snprintf(left, sizeof left, "; giving up in %lld s",
+                 (long long)(deadline_ns - oari_now_ns()) / 1000000000);
+    oari_log(OAR_LOG_WARN, "no store at %s yet: %s%s", l->address,
+             oar_last_error_text(), left);
+}
+
 oar_status oari_link_connect(oari_store_link *link, int64_t deadline_ns)
 {
+    int64_t say_ns = oari_deadline(SAY_MS);
+
     for (;;) {
         int64_t one = oari_deadline(ATTEMPT_MS);
         oar_status status = connect_once(
@@ -331,10 +353,14 @@ oar_status oari_link_connect(oari_store_link *link, int64_t deadline_ns)
                                                                    : one);
         if (status == OAR_OK)
             return OAR_OK;
-        if (!may_pass(status))
+        if (!may_pass(link, status))
             return status;
         if (oari_now_ns() >= deadline_ns)
             return unreachable(link);
+        if (oari_now_ns() >= say_ns) {
+            say_unreached(link, deadline_ns);
+            say_ns = oari_deadline(SAY_AGAIN_MS);
+        }
         rest(link, link->attempts - 1, deadline_ns);
     }
 }

@@ -12,6 +12,7 @@ typedef struct oari_store_link {
     const oari_trust *trust;
     oari_stream stream; /* fd -1: not connected */
     int welcome;        /* the server has proved itself, and let us in */
+    int reached;        /* it has been, once */
     unsigned attempts;  /* to connect, since one succeeded */
     uint64_t id;        /* who this is to the server, whatever connection */
     uint64_t number;    /* of the last request */

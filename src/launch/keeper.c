@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper: it reads numbers of process groups until its socket closes: n for one
- * that it has to watch over, -n when that one has ended and its number may be
- * given to others. A 0 says that all are to be left alone; without one the
- * launcher has been killed. */
+/* keeper: it reads words of the launcher until its socket closes. WORD_LEAVE
+ * says that the process groups are to be left alone; without it the launcher
+ * has been killed. */
 #include "launch/keeper.h"
 
 #include <errno.h>
@@ -19,8 +18,9 @@
 
 #include "base/fork.h"
 #include "base/status.h"
+#include "comm/rendezvous.h"
 
-enum { GROUPS_MAX = 4096 };
+enum { GROUPS_MAX = 4096, REACH_MS = 500 };
 
 /* ---- beside -------------------------------------------------------------- */
 
@@ -77,28 +77,60 @@ oar_status launch_beside(int (*be)(void *arg, int fd), void *arg, pid_t *pid,
 
 /* ---- the keeper ---------------------------------------------------------- */
 
-typedef struct task {
-    const char *address, *secret;
-} task;
+typedef enum word_kind {
+    WORD_WATCH,  /* this process group is not to outlive the launcher */
+    WORD_FORGET, /* it has ended, and its number may be given to others */
+    WORD_ENDED,  /* this rank has, with this code */
+    WORD_LEAVE
+} word_kind;
 
-static void end_groups(const int32_t *group, int groups)
+typedef struct word {
+    int32_t kind, number, code;
+} word;
+
+typedef struct keeper_state {
+    const launch_keeper_task *task;
+    oar_store_server *server;
+    const char *address; /* of the store; NULL: there is none any more */
+    oar_store *store;    /* NULL: not needed yet */
+    int32_t group[GROUPS_MAX];
+    int groups;
+} keeper_state;
+
+static void forget_group(keeper_state *k, int32_t which)
 {
-    for (int i = 0; i < groups; i++)
-        kill(-group[i], SIGKILL);
+    for (int i = 0; i < k->groups; i++)
+        if (k->group[i] == which)
+            k->group[i--] = k->group[--k->groups];
 }
 
-static int forget_group(int32_t *group, int groups, int32_t which)
+/* If the store cannot be reached, those that wait for the rank time out; most
+ * likely the job is over. The launcher must not wait for this long. */
+static oar_status tell_end(keeper_state *k, int rank, int code)
 {
-    for (int i = 0; i < groups; i++)
-        if (group[i] == which)
-            group[i--] = group[--groups];
-    return groups;
+    char key[OARI_ENDED_KEY], text[16];
+
+    if (k->store == NULL)
+        OARI_TRY(oar_store_create_tcp(k->address, REACH_MS, &k->store));
+    oari_ended_key(rank, key);
+    snprintf(text, sizeof text, "%d", code);
+    return oar_store_set(k->store, key, text, strlen(text));
 }
 
-static void watch_over_groups(int fd)
+static void obey(keeper_state *k, const word *w)
 {
-    int32_t group[GROUPS_MAX], next;
-    int groups = 0;
+    if (w->kind == WORD_WATCH && w->number > 1 && k->groups < GROUPS_MAX)
+        k->group[k->groups++] = w->number;
+    else if (w->kind == WORD_FORGET)
+        forget_group(k, w->number);
+    else if (w->kind == WORD_ENDED && k->address != NULL &&
+             tell_end(k, w->number, w->code) != OAR_OK)
+        k->address = NULL;
+}
+
+static void serve_launcher(keeper_state *k, int fd)
+{
+    word next;
     ssize_t got;
 
     while ((got = recv(fd, &next, sizeof next, MSG_WAITALL)) != 0) {
@@ -106,65 +138,76 @@ static void watch_over_groups(int fd)
             break;
         if (got != sizeof next)
             continue;
-        if (next == 0)
+        if (next.kind == WORD_LEAVE)
             return;
-        if (next < 0)
-            groups = forget_group(group, groups, -next);
-        else if (next > 1 && groups < GROUPS_MAX)
-            group[groups++] = next;
+        obey(k, &next);
     }
-    end_groups(group, groups);
+    for (int i = 0; i < k->groups; i++)
+        kill(-k->group[i], SIGKILL);
 }
 
 static int be_keeper(void *arg, int fd)
 {
-    const task *t = arg;
-    oar_store_server *server = NULL;
+    static keeper_state k;
     oar_status status = OAR_OK;
 
-    if (t->secret != NULL)
-        setenv("OARSONG_SECRET", t->secret, 1);
-    if (t->address != NULL)
-        status = oar_store_serve(t->address, &server);
-    launch_answer_send(fd, status, oar_store_server_address(server));
+    k.task = arg;
+    if (k.task->secret != NULL)
+        setenv("OARSONG_SECRET", k.task->secret, 1);
+    if (k.task->serve != NULL)
+        status = oar_store_serve(k.task->serve, &k.server);
+    k.address =
+        k.server != NULL ? oar_store_server_address(k.server) : k.task->store;
+    launch_answer_send(fd, status, oar_store_server_address(k.server));
     if (status == OAR_OK)
-        watch_over_groups(fd);
-    oar_store_server_destroy(server);
+        serve_launcher(&k, fd);
+    oar_store_destroy(k.store);
+    oar_store_server_destroy(k.server);
     return 0;
 }
 
-oar_status launch_keeper_start(launch_keeper *keeper, const char *address,
-                               const char *secret, char served[OARI_SOCK_TEXT])
+oar_status launch_keeper_start(launch_keeper *keeper,
+                               const launch_keeper_task *task,
+                               char served[OARI_SOCK_TEXT])
 {
-    task t = { address, secret };
+    launch_keeper_task copy = *task;
     launch_answer answer;
 
-    OARI_TRY(launch_beside(be_keeper, &t, &keeper->pid, &keeper->fd, &answer));
+    OARI_TRY(
+        launch_beside(be_keeper, &copy, &keeper->pid, &keeper->fd, &answer));
     memcpy(served, answer.text, OARI_SOCK_TEXT);
     return OAR_OK;
 }
 
-static void send_number(const launch_keeper *keeper, int32_t number)
+static void say(const launch_keeper *keeper, word_kind kind, int number,
+                int code)
 {
+    word w = { (int32_t)kind, number, code };
+
     if (keeper->pid > 0)
-        send(keeper->fd, &number, sizeof number, MSG_NOSIGNAL);
+        send(keeper->fd, &w, sizeof w, MSG_NOSIGNAL);
 }
 
 void launch_keeper_note(const launch_keeper *keeper, pid_t group)
 {
-    send_number(keeper, (int32_t)group);
+    say(keeper, WORD_WATCH, (int)group, 0);
 }
 
 void launch_keeper_forget(const launch_keeper *keeper, pid_t group)
 {
-    send_number(keeper, -(int32_t)group);
+    say(keeper, WORD_FORGET, (int)group, 0);
+}
+
+void launch_keeper_tell_end(const launch_keeper *keeper, int rank, int code)
+{
+    say(keeper, WORD_ENDED, rank, code);
 }
 
 void launch_keeper_stop(launch_keeper *keeper)
 {
     if (keeper->pid <= 0)
         return;
-    send_number(keeper, 0);
+    say(keeper, WORD_LEAVE, 0, 0);
     oari_fork_close(keeper->fd);
     while (waitpid(keeper->pid, NULL, 0) < 0 && errno == EINTR)
         continue;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch/keeper.h: a process beside the launcher that serves the store of the
- * ranks, and that ends what they started should the launcher be killed. */
+ * ranks (or, on other nodes than the first, only writes to it), and that ends
+ * what they started should the launcher be killed. */
 #ifndef OARI_LAUNCH_KEEPER_H
 #define OARI_LAUNCH_KEEPER_H
 
@@ -15,10 +16,17 @@ typedef struct launch_keeper {
     int fd;    /* it lives as long as this is open */
 } launch_keeper;
 
-/* address NULL: it serves nothing. secret: of the store, NULL for that of the
- * environment. served: where it is. */
-oar_status launch_keeper_start(launch_keeper *keeper, const char *address,
-                               const char *secret, char served[OARI_SOCK_TEXT]);
+/* What it is to be. Texts are borrowed for launch_keeper_start. */
+typedef struct launch_keeper_task {
+    const char *serve;  /* it serves the store at this address; NULL: no */
+    const char *store;  /* else where that is; NULL: there is none */
+    const char *secret; /* of the store; NULL: that of the environment */
+} launch_keeper_task;
+
+/* served: where the store is that it serves; "" for none. */
+oar_status launch_keeper_start(launch_keeper *keeper,
+                               const launch_keeper_task *task,
+                               char served[OARI_SOCK_TEXT]);
 
 /* One more process group that is not to outlive the launcher. */
 void launch_keeper_note(const launch_keeper *keeper, pid_t group);
@@ -26,6 +34,9 @@ void launch_keeper_note(const launch_keeper *keeper, pid_t group);
 /* That group has ended. Call it while its leader is not yet reaped: afterwards
  * the number may be another group's. */
 void launch_keeper_forget(const launch_keeper *keeper, pid_t group);
+
+/* A rank has ended: says so in the store, to those that wait for it there. */
+void launch_keeper_tell_end(const launch_keeper *keeper, int rank, int code);
 
 /* Ends it; the groups, which the launcher has ended, are left alone. */
 void launch_keeper_stop(launch_keeper *keeper);

@@ -13,6 +13,8 @@
 #include "base/fork.h"
 #include "base/status.h"
 
+enum { RUNS_MAX = 9999 }; /* with one id in one folder */
+
 /* ---- reading ------------------------------------------------------------- */
 
 /* A number from 0 to most that ends at `end` or the text's end; -1: none. */
@@ -145,11 +147,33 @@ static oar_status make_folders(const char *path)
     return OAR_OK;
 }
 
-oar_status launch_logs_open(const launch_logs *logs, int attempt, int rank,
+/* Other nodes may share the folder, so only this rank's place in it tells. */
+static oar_status choose_folder(launch_logs *logs, int attempt, int rank)
+{
+    size_t bytes = strlen(logs->folder);
+    char path[PATH_MAX + 64];
+
+    for (int n = 2; !logs->chosen; n++) {
+        snprintf(path, sizeof path, "%s/attempt_%d/%d", logs->folder, attempt,
+                 rank);
+        OARI_TRY(make_folders(path));
+        if (mkdir(path, 0777) == 0)
+            logs->chosen = 1;
+        else if (errno != EEXIST || n > RUNS_MAX)
+            return oari_fail(OAR_E_SYSTEM, "make the folder %s", path);
+        else
+            snprintf(logs->folder + bytes, sizeof logs->folder - bytes, ".%d",
+                     n);
+    }
+    return OAR_OK;
+}
+
+oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
                             int stream, int *fd)
 {
     char path[PATH_MAX + 64];
 
+    OARI_TRY(choose_folder(logs, attempt, rank));
     snprintf(path, sizeof path, "%s/attempt_%d/%d/%s.log", logs->folder,
              attempt, rank, stream == 0 ? "stdout" : "stderr");
     OARI_TRY(make_folders(path));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch/logs.h: which output of which rank goes to a file, and where that is:
- * FOLDER/RUN_ID/attempt_N/RANK/stdout.log and stderr.log. */
+ * FOLDER/RUN_ID/attempt_N/RANK/stdout.log and stderr.log. Where an earlier run
+ * with the same id has left files, FOLDER/RUN_ID.2 is used, and so on. */
 #ifndef OARI_LAUNCH_LOGS_H
 #define OARI_LAUNCH_LOGS_H
 
@@ -12,6 +13,7 @@ enum { LAUNCH_STDOUT = 1, LAUNCH_STDERR = 2 };
 
 typedef struct launch_logs {
     char folder[PATH_MAX]; /* FOLDER/RUN_ID; "": no files */
+    int chosen;            /* it has no files of this rank from before */
     unsigned char *file;   /* by local rank: what goes to a file, */
     unsigned char *only;   /* of that, what goes nowhere else, */
     unsigned char *shown;  /* and whether the rest is passed on */
@@ -31,8 +33,8 @@ oar_status launch_std_read(const char *what, const char *text, int ranks,
 oar_status launch_filter_read(const char *text, int ranks,
                               unsigned char *value);
 
-/* Makes the file of a rank in an attempt, over one that was there. */
-oar_status launch_logs_open(const launch_logs *logs, int attempt, int rank,
+/* Makes the file of a rank in an attempt. The first call settles the folder. */
+oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
                             int stream, int *fd);
 
 /* Makes the folder for recorders and gives its path. */

@@ -120,7 +120,7 @@ static oar_status connect(launch *l, launch_nodes *n)
         if (l->told != 0)
             return launch_fail_told(l);
         if (status == OAR_E_ARG || status == OAR_E_AUTH ||
-            oari_now_ns() > until)
+            status == OAR_E_NOT_FOUND || oari_now_ns() > until)
             return status; /* it has said why */
         launch_pause(l, PAUSE_MS);
     }
@@ -294,6 +294,8 @@ static int take_store(launch *l, const char *text)
 /* *over: the round ended before it began. */
 static oar_status wait_for_store(launch *l, const char *key, int *over)
 {
+    launch_keeper_task task = { .store = l->epoch.store,
+                                .secret = l->epoch.secret };
     char served[OARI_SOCK_TEXT], *text = NULL;
     word what = WORD_NONE;
     int there = 0;
@@ -308,7 +310,7 @@ static oar_status wait_for_store(launch *l, const char *key, int *over)
             launch_pause(l, PAUSE_MS / 2);
     }
     *over = !there;
-    return there ? launch_keeper_start(&l->keeper, NULL, NULL, served) : OAR_OK;
+    return there ? launch_keeper_start(&l->keeper, &task, served) : OAR_OK;
 }
 
 static oar_status begin_round(launch *l, int *over)

@@ -86,6 +86,18 @@ static void make_tag(const launch *l, int local, launch_stream *s)
         snprintf(s->tag, sizeof s->tag, "[%d] ", rank);
 }
 
+/* Only if it is not the one that was asked for. */
+static void tell_folder(launch *l)
+{
+    const char *name = strrchr(l->logs.folder, '/');
+
+    if (strcmp(name + 1, l->run_id) != 0)
+        launch_say(l,
+                   "logs of an earlier run are there already; those of this "
+                   "one go to %s",
+                   l->logs.folder);
+}
+
 /* Where one of its outputs goes: to a file alone, which it then writes itself;
  * to nobody; or through us. */
 static oar_status open_stream(launch *l, int local, int which)
@@ -94,9 +106,13 @@ static oar_status open_stream(launch *l, int local, int which)
     int bit = which == 0 ? LAUNCH_STDOUT : LAUNCH_STDERR, log_fd = -1;
     launch_sink *sink = which == 0 ? l->out : l->err;
 
-    if (l->logs.file[local] & bit)
+    if (l->logs.file[local] & bit) {
+        int chosen = l->logs.chosen;
         OARI_TRY(launch_logs_open(&l->logs, l->epoch.number,
                                   l->epoch.first + local, which, &log_fd));
+        if (!chosen)
+            tell_folder(l);
+    }
     s->peer_fd = log_fd;
     if (l->logs.only[local] & bit) {
         oari_fork_forget(log_fd); /* it is the rank's, not ours */

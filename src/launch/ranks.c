@@ -38,6 +38,8 @@ static int run_function(const launch *l, int local)
 
 static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
 {
+    int code;
+
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
@@ -53,9 +55,10 @@ static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
     if (l->argv == NULL)
         exit(run_function(l, local)); /* flushes what the function printed */
     execvp(l->argv[0], l->argv);
+    code = errno == ENOENT ? 127 : 126; /* as shells say it */
     fprintf(stderr, "oarsong: cannot start %s: %s\n", l->argv[0],
             strerror(errno));
-    _exit(127);
+    _exit(code);
 }
 
 /* ---- starting ------------------------------------------------------------ */
@@ -151,6 +154,8 @@ static void note_end(launch *l, int local, int how)
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
+    if (l->left > 0 || l->epoch.nodes > 1)
+        launch_keeper_tell_end(&l->keeper, l->epoch.first + local, r->code);
     launch_terminal_ended(l, how);
 }
 

@@ -44,8 +44,10 @@ oar_status launch_epoch_serve(launch *l, const char *host)
     OARI_TRY(make_secret(l->epoch.secret));
     OARI_TRY(pick_master(l, host));
     snprintf(address, sizeof address, v6 ? "[%.250s]:0" : "%.250s:0", host);
-    return launch_keeper_start(&l->keeper, address, l->epoch.secret,
-                               l->epoch.store);
+    return launch_keeper_start(
+        &l->keeper,
+        &(launch_keeper_task){ .serve = address, .secret = l->epoch.secret },
+        l->epoch.store);
 }
 
 /* The only node there is. */

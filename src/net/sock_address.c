@@ -88,6 +88,9 @@ oar_status oari_sock_resolve(const char *address, struct addrinfo **found)
         return oari_fail(OAR_E_SYSTEM, "look up %s", address);
     if (error == EAI_MEMORY)
         return oari_fail(OAR_E_NOMEM, "look up %s", address);
+    if (error == EAI_AGAIN) /* the servers of names may answer later */
+        return oari_fail(OAR_E_TIMEOUT, "look up %s: %s", address,
+                         gai_strerror(error));
     if (error != 0)
         return oari_fail(OAR_E_NOT_FOUND, "look up %s: %s", address,
                          gai_strerror(error));

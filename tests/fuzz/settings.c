@@ -17,7 +17,7 @@ static void read_line(const uint8_t *data, size_t bytes)
     opts.timeout_ms = 1;
     FUZZ_CHECK(oar_store_create_memory(&store) == OAR_OK);
     FUZZ_CHECK(oar_store_set(store, "g/settings/1", data, bytes) == OAR_OK);
-    if (oari_settings_agree(store, "g", 1, 1, &opts, &algorithm, &rules) ==
+    if (oari_settings_agree(store, "g", 1, 2, 1, &opts, &algorithm, &rules) ==
         OAR_OK) {
         FUZZ_CHECK(opts.small_bytes >= 8 && opts.small_bytes <= 1 << 20);
         FUZZ_CHECK(opts.eager_bytes >= 1 && opts.chunk_bytes >= 64);

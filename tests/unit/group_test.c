@@ -1158,8 +1158,8 @@ static size_t stage_of(oar_store *store, int rank, size_t wanted)
     given.stage_bytes = wanted;
     given.timeout_ms = PATIENCE_MS;
     assert_int_equal(oari_group_settings(&given, &o), OAR_OK);
-    assert_int_equal(oari_settings_agree(store, "again", rank, PATIENCE_MS, &o,
-                                         &algorithm, &rules),
+    assert_int_equal(oari_settings_agree(store, "again", rank, 2, PATIENCE_MS,
+                                         &o, &algorithm, &rules),
                      OAR_OK);
     oari_free(algorithm);
     return o.stage_bytes;

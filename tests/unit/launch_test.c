@@ -714,12 +714,13 @@ static pid_t start_group(void)
 /* The number of a group that has ended may be somebody else's soon. */
 static void the_keeper_ends_no_group_that_was_taken_back(void **state)
 {
+    launch_keeper_task task = { 0 };
     launch_keeper keeper = { 0 };
     char served[OARI_SOCK_TEXT];
     pid_t ended = start_group(), other = start_group();
     int how;
 
-    assert_int_equal(launch_keeper_start(&keeper, NULL, NULL, served), OAR_OK);
+    assert_int_equal(launch_keeper_start(&keeper, &task, served), OAR_OK);
     launch_keeper_note(&keeper, ended);
     launch_keeper_note(&keeper, other);
     launch_keeper_forget(&keeper, ended);

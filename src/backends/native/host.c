@@ -96,8 +96,8 @@ void native_missed(const oar_backend_env *env, int rank)
         env->core->missing[rank] = 1;
 }
 
-void native_missed_from(const oar_backend_env *env, int rank, native_key_fn key,
-                        const void *arg)
+void native_missed_from(const oar_backend_env *env, int rank,
+                        oari_rank_key_fn key, const void *arg)
 {
     oar_error why = *oar_last_error();
     char text[OAR_STORE_KEY_MAX];
@@ -110,4 +110,16 @@ void native_missed_from(const oar_backend_env *env, int rank, native_key_fn key,
             native_missed(env, rank);
     }
     oari_fail_with(&why);
+}
+
+oari_rendezvous native_rendezvous(const oar_backend_env *env,
+                                  oari_rank_key_fn key, const void *arg)
+{
+    return (oari_rendezvous){ .store = env->store,
+                              .group = env->name,
+                              .rank = env->rank,
+                              .ranks = env->ranks,
+                              .timeout_ms = env->core->meet_ms,
+                              .key = key,
+                              .arg = arg };
 }

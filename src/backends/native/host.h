@@ -6,6 +6,8 @@
 
 #include <oarsong/backend.h>
 
+#include "comm/rendezvous.h"
+
 /* Who this host is. */
 enum { NATIVE_HOST = 256 };
 oar_status native_host(char host[NATIVE_HOST]);
@@ -22,9 +24,11 @@ void native_number_hosts(int ranks, const char *first, size_t stride,
 /* When a rank gives up on a group: somebody it missed (missed.h); or whoever
  * has not published this key, of all from `rank` on, and the error stays. */
 void native_missed(const oar_backend_env *env, int rank);
-typedef void (*native_key_fn)(const void *arg, int rank, char *key,
-                              size_t bytes);
-void native_missed_from(const oar_backend_env *env, int rank, native_key_fn key,
-                        const void *arg);
+void native_missed_from(const oar_backend_env *env, int rank,
+                        oari_rank_key_fn key, const void *arg);
+
+/* For waiting until the others have published such a key. Borrows all. */
+oari_rendezvous native_rendezvous(const oar_backend_env *env,
+                                  oari_rank_key_fn key, const void *arg);
 
 #endif

@@ -96,20 +96,10 @@ static oar_status read_note(native_meeting *m, int rank)
     char key[OAR_STORE_KEY_MAX];
     void *value;
     size_t bytes;
-    oar_status status;
 
     key_of(m, rank, key, sizeof key);
-    status =
-        oar_store_get(m->env->store, key, oari_deadline_left_ms(m->deadline_ns),
-                      &value, &bytes);
-    if (status == OAR_E_TIMEOUT)
-        return oari_about(
-            rank,
-            oari_fail(OAR_E_TIMEOUT,
-                      "rank %d did not join group \"%s\" in %lld ms", rank,
-                      m->env->name, (long long)m->env->core->meet_ms));
-    if (status != OAR_OK)
-        return status;
+    OARI_TRY(oari_rendezvous_get(&m->rendezvous, key, rank, m->deadline_ns,
+                                 &value, &bytes));
     if (bytes == sizeof(native_local_note))
         memcpy(&m->note[rank], value, sizeof(native_local_note));
     oari_free(value);
@@ -254,6 +244,7 @@ oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
                          .deadline_ns = oari_deadline(env->core->meet_ms) };
     oar_status status = OAR_OK;
 
+    m.rendezvous = native_rendezvous(env, key_of, &m);
     m.note = oari_alloc((size_t)env->ranks, sizeof *m.note);
     if (m.note == NULL)
         return OAR_E_NOMEM;

@@ -31,6 +31,7 @@ typedef struct native_meeting {
     oari_secret secret;
     native_local_note mine;
     native_local_note *note; /* by rank */
+    oari_rendezvous rendezvous;
 } native_meeting;
 
 /* With all notes read and the board's arrays made: greets everybody on it. */

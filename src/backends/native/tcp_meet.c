@@ -25,6 +25,7 @@ typedef struct gathering {
     oari_secret secret; /* the job's */
     oari_wire near;     /* what connections within a host have to be */
     tcp_note *note;     /* by rank */
+    oari_rendezvous rendezvous;
 } gathering;
 
 static void key_of(const void *arg, int rank, char *key, size_t bytes)
@@ -116,23 +117,14 @@ static oar_status check_note(const gathering *g, int rank,
 
 static oar_status read_note(gathering *g, int rank)
 {
-    const oar_backend_env *env = g->setup->env;
     tcp_note *n = &g->note[rank];
     char key[OAR_STORE_KEY_MAX];
     void *value;
     size_t bytes;
-    oar_status status;
 
     key_of(g, rank, key, sizeof key);
-    status = oar_store_get(
-        env->store, key, oari_deadline_left_ms(g->deadline_ns), &value, &bytes);
-    if (status == OAR_E_TIMEOUT)
-        return oari_about(
-            rank, oari_fail(OAR_E_TIMEOUT,
-                            "rank %d did not join group \"%s\" in %lld ms",
-                            rank, env->name, (long long)env->core->meet_ms));
-    if (status != OAR_OK)
-        return status;
+    OARI_TRY(oari_rendezvous_get(&g->rendezvous, key, rank, g->deadline_ns,
+                                 &value, &bytes));
     if (bytes == sizeof *n)
         memcpy(n, value, sizeof *n);
     oari_free(value);
@@ -221,6 +213,7 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
                     .deadline_ns = oari_deadline(setup->env->core->meet_ms) };
     oar_status status;
 
+    g.rendezvous = native_rendezvous(setup->env, key_of, &g);
     g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);
     if (g.note == NULL)
         return OAR_E_NOMEM;
