@@ -80,8 +80,10 @@ static void enqueue(oar_group *g, oar_work *work)
     pthread_mutex_unlock(&g->engine.lock);
 }
 
-/* Waits for the token, while it may be had; 0: the work was done meanwhile. */
-static int want_token(oar_group *g, const oar_work *work)
+/* Waits for the token, while it may be had; 0: the work was done meanwhile, or
+ * it was not to be had in time. */
+static int want_token_by(oar_group *g, const oar_work *work,
+                         int64_t deadline_ns)
 {
     oari_engine *e = &g->engine;
     int mine = 0;
@@ -91,11 +93,18 @@ static int want_token(oar_group *g, const oar_work *work)
     atomic_fetch_add(&e->waiters, 1);
     oari_engine_wake(g);
     pthread_mutex_lock(&e->lock);
-    while (!(work != NULL && oari_work_is_done(work)) && !(mine = try_token(e)))
-        pthread_cond_wait(&e->changed, &e->lock);
+    while (!(work != NULL && oari_work_is_done(work)) &&
+           !(mine = try_token(e)) &&
+           oari_cond_wait(&e->changed, &e->lock, deadline_ns))
+        continue;
     pthread_mutex_unlock(&e->lock);
     atomic_fetch_sub(&e->waiters, 1);
     return mine;
+}
+
+static int want_token(oar_group *g, const oar_work *work)
+{
+    return want_token_by(g, work, OARI_NEVER);
 }
 
 void oari_engine_wait(oar_group *group, oar_work *work)
@@ -202,13 +211,25 @@ int oari_engine_poll(oar_group *group, oar_work *probe, oar_envelope *found)
     return there;
 }
 
-void oari_engine_hold(oar_group *group)
+int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
 {
-    want_token(group, NULL);
+    oari_engine *e = &group->engine;
+
+    if (!want_token_by(group, NULL, deadline_ns)) {
+        if (atomic_load(&e->posted) != 0)
+            tell_everyone(e); /* the engine's thread stepped back for us */
+        return 0;
+    }
     oari_drive_once(group);
     oari_drive_look(group);
     if (group->board != NULL)
         group->board->ops->check(group->board->self);
+    return 1;
+}
+
+void oari_engine_hold(oar_group *group)
+{
+    oari_engine_hold_by(group, OARI_NEVER);
 }
 
 int oari_engine_try_hold(oar_group *group)

@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/drive.h"
 #include "comm/kin.h"
 #include "comm/group.h"
 #include "comm/local.h"
@@ -159,6 +158,8 @@ static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
     return status;
 }
 
+enum { HOLD_MS = 20 }; /* for the parent's links, between two looks */
+
 /* What a rank looks at while the members of a child meet. */
 typedef struct gathering {
     oar_group *parent;
@@ -167,19 +168,16 @@ typedef struct gathering {
     const oar_backend_env *env;
 } gathering;
 
-/* Whether the parent's links have lost a member. Where another thread drives
- * them, not now. */
+/* Whether the parent's links have lost a member. While another thread of the
+ * user's waits in the parent, they are not ours to ask. */
 static oar_status look_at_links(const gathering *m)
 {
     oar_group *parent = m->parent;
     char who[400];
     int gone = 0, lost = 0;
 
-    if (!oari_engine_try_hold(parent))
+    if (!oari_engine_hold_by(parent, oari_deadline(HOLD_MS)))
         return OAR_OK;
-    oari_drive_once(parent);
-    if (parent->board != NULL)
-        parent->board->ops->check(parent->board->self);
     for (int i = 0; i < m->kin->count && !gone; i++)
         gone = oari_group_gone(parent, m->kin->member[lost = i]);
     if (gone)

@@ -139,15 +139,20 @@ static oar_status get_watching(const oar_store *store, const char *key,
         int64_t until = deadline - now < nap ? deadline : now + nap;
         oar_status status;
 
-        OARI_TRY(store->ops->get(store->self, key, until, found));
+        status = store->ops->get(store->self, key, until, found);
+        if (status != OAR_OK && status != OAR_E_CLOSED)
+            return status;
         if (found->data != NULL || oari_now_ns() >= deadline)
-            return OAR_OK;
-        if ((status = watch.look(watch.arg)) != OAR_OK) {
+            return status;
+        if (watch.look(watch.arg) != OAR_OK) {
             oar_error why = *oar_last_error();
 
-            OARI_TRY(store->ops->get(store->self, key, 0, found));
+            if (status == OAR_OK)
+                store->ops->get(store->self, key, 0, found);
             return found->data != NULL ? OAR_OK : oari_fail_with(&why);
         }
+        if (status == OAR_E_CLOSED) /* it may come back, in its own time */
+            return store->ops->get(store->self, key, deadline, found);
         nap = 2 * nap < LOOK_MAX_NS ? 2 * nap : LOOK_MAX_NS;
     }
 }
