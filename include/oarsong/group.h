@@ -112,8 +112,8 @@ OAR_API oar_status oar_group_dup(oar_group *parent, oar_group **group);
 
 /* Those ranks only, in ascending order whatever order they are given in, each
  * once. Only they call this, with the same list. OAR_E_WORLD for an empty list,
- * OAR_E_RANK for a rank that is not there or if the caller's is not among them.
- */
+ * OAR_E_RANK for a rank that is not there or if the caller's is not among them,
+ * OAR_E_PEER if one of them is gone; the parent goes on. */
 OAR_API oar_status oar_group_subset(oar_group *parent, int count,
                                     const int *ranks, oar_group **group);
 

@@ -49,17 +49,13 @@ static int blames_another(oar_group *g, const oar_work *work, int rank)
 
 void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
 {
-    static const char *const how[] = {
-        [OARI_PEER_DIED] = "has died",
-        [OARI_PEER_LEFT] = "has left the group",
-        [OARI_PEER_UNREACHABLE] = "cannot be reached any more",
-    };
     char who[400];
 
     if (work != NULL && blames_another(g, work, rank))
         return;
     oari_presence_text(g, rank, who, sizeof who);
-    oari_fail(OAR_E_PEER, "%s %s", who, how[oari_group_gone(g, rank)]);
+    oari_fail(OAR_E_PEER, "%s %s", who,
+              oari_presence_end(oari_group_gone(g, rank)));
     oari_group_break(g, work, rank);
 }
 

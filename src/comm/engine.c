@@ -255,13 +255,24 @@ int oari_engine_poll(oar_group *group, oar_work *probe, oar_envelope *found)
     return there;
 }
 
-void oari_engine_hold(oar_group *group)
+int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
 {
-    want_token(group, NULL, OARI_NEVER);
+    oari_engine *e = &group->engine;
+
+    if (!want_token(group, NULL, deadline_ns)) {
+        rouse(e); /* the engine's thread stepped back for us */
+        return 0;
+    }
     oari_drive_once(group);
     oari_drive_look(group);
     if (group->board != NULL)
         group->board->ops->check(group->board->self);
+    return 1;
+}
+
+void oari_engine_hold(oar_group *group)
+{
+    oari_engine_hold_by(group, OARI_NEVER);
 }
 
 int oari_engine_try_hold(oar_group *group)

@@ -217,6 +217,8 @@ void oari_engine_wake(oar_group *group);
 /* Waits for the token, drives for a moment, and keeps it: what is the driver's
  * may be used until it is let go. */
 void oari_engine_hold(oar_group *group);
+/* The same, if it is to be had in time: 1. */
+int oari_engine_hold_by(oar_group *group, int64_t deadline_ns);
 /* The same without driving, if nobody has it: 1. */
 int oari_engine_try_hold(oar_group *group);
 void oari_engine_let_go(oar_group *group);

@@ -17,7 +17,10 @@
 #include "comm/kin.h"
 #include "comm/group.h"
 #include "comm/local.h"
+#include "comm/missed.h"
+#include "comm/presence.h"
 #include "comm/registry.h"
+#include "comm/store.h"
 
 /* ---- which ranks --------------------------------------------------------- */
 
@@ -155,6 +158,54 @@ static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
     return status;
 }
 
+enum { HOLD_MS = 20 }; /* for the parent's links, between two looks */
+
+/* What a rank looks at while the members of a child meet. */
+typedef struct gathering {
+    oar_group *parent;
+    const oari_kin *kin;
+    const char *name;
+    const oar_backend_env *env;
+} gathering;
+
+/* Whether the parent's links have lost a member. While another thread of the
+ * user's waits in the parent, they are not ours to ask. */
+static oar_status look_at_links(const gathering *m)
+{
+    oar_group *parent = m->parent;
+    char who[400];
+    int gone = 0, lost = 0;
+
+    if (!oari_engine_hold_by(parent, oari_deadline(HOLD_MS)))
+        return OAR_OK;
+    for (int i = 0; i < m->kin->count && !gone; i++)
+        gone = oari_group_gone(parent, m->kin->member[lost = i]);
+    if (gone)
+        oari_presence_text(parent, m->kin->member[lost], who, sizeof who);
+    oari_engine_let_go(parent);
+    if (!gone)
+        return OAR_OK;
+    return oari_about(lost, oari_fail(OAR_E_PEER,
+                                      "%s %s and does not join group \"%s\"",
+                                      who, oari_presence_end(gone), m->name));
+}
+
+/* Not all members have links to the one that is gone: those that have say so.
+ */
+static oar_status look_for_members(void *arg)
+{
+    const gathering *m = arg;
+    oar_error said;
+
+    if (oari_group_broken(m->parent))
+        return OAR_OK;
+    OARI_TRY(look_at_links(m));
+    if (oari_missed_word(m->env->store, m->name, m->env->rank, m->env->ranks,
+                         -1, &said))
+        return oari_fail_with(&said);
+    return OAR_OK;
+}
+
 static oar_status open_child(oar_group *parent, const oari_kin *kin,
                              const char *name, oar_group **child)
 {
@@ -169,6 +220,7 @@ static oar_status open_child(oar_group *parent, const oari_kin *kin,
                            .gpu = kin->bare ? NULL : parent->gpu.ops,
                            .bare = kin->bare,
                            .split = kin->split };
+    oar_status status;
 
     o.name = name;
     if (choice.gpu != NULL)
@@ -178,7 +230,10 @@ static oar_status open_child(oar_group *parent, const oari_kin *kin,
     else if (parent->board != NULL && parent->board->world != NULL)
         return open_sim(parent, &env, &o, kin->meet_ms, kin->bare, child);
     env.store = kin->store != NULL ? kin->store : parent->store;
-    return oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
+    oari_store_watch(look_for_members, &(gathering){ parent, kin, name, &env });
+    status = oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
+    oari_store_watch(NULL, NULL);
+    return status;
 }
 
 oar_status oari_group_child(oar_group *parent, const oari_kin *kin,

@@ -45,6 +45,12 @@ static void list_others(word *w, int ranks, const unsigned char *missing)
             w->other[w->others++] = r;
 }
 
+/* Which rank gave up, of several any of them. */
+static void any_key(const char *prefix, char *key, size_t bytes)
+{
+    snprintf(key, bytes, "%s/any", prefix);
+}
+
 /* Numbers (whom, status, how many others, those), then the text. */
 static oar_status leave_word(oar_store *store, const char *prefix, int rank,
                              const word *mine)
@@ -61,6 +67,9 @@ static oar_status leave_word(oar_store *store, const char *prefix, int rank,
                          mine->other[i]);
     used +=
         snprintf(text + used, sizeof text - (size_t)used, "%s", mine->why.text);
+    OARI_TRY(oar_store_set(store, key, text, (size_t)used));
+    any_key(prefix, key, sizeof key);
+    used = snprintf(text, sizeof text, "%d", rank);
     return oar_store_set(store, key, text, (size_t)used);
 }
 
@@ -203,6 +212,23 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks,
     oari_fail_with(&said);
 }
 
+/* The last that said that it gave up; -1: none has. */
+static int find_any(oar_store *store, const char *prefix)
+{
+    char key[OARI_NAME_MAX + 48];
+    void *text;
+    size_t bytes;
+    int rank = -1;
+
+    any_key(prefix, key, sizeof key);
+    if (oari_store_glance(store, key, 0, &text, &bytes) != OAR_OK)
+        return -1;
+    if (sscanf(text, "%d", &rank) != 1)
+        rank = -1;
+    oar_free(text);
+    return rank;
+}
+
 int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said)
 {
@@ -211,8 +237,11 @@ int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
     word first;
 
     if (store == NULL ||
-        key_of(store, name, rank, prefix, sizeof prefix) != OAR_OK ||
-        !read_word(store, prefix, of, MOMENT_MS, &first))
+        key_of(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        return 0;
+    if (of < 0 && (of = find_any(store, prefix)) < 0)
+        return 0;
+    if (!read_word(store, prefix, of, MOMENT_MS, &first))
         return 0;
     search_from(&s, &first, of, said);
     return 1;

@@ -21,7 +21,8 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks,
                  const unsigned char *missing);
 
 /* The same for a rank that has made the group, and sees another leave that gave
- * it up: 0 if that one has not said anything. */
+ * it up, or still makes it (of below 0: any that gave up): 0 if nothing was
+ * said. */
 int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said);
 

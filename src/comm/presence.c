@@ -51,6 +51,15 @@ static const char *how_gone(int gone)
     }
 }
 
+const char *oari_presence_end(int gone)
+{
+    switch (gone) {
+    case OARI_PEER_LEFT: return "has left the group";
+    case OARI_PEER_UNREACHABLE: return "cannot be reached any more";
+    default: return "has died";
+    }
+}
+
 const char *oari_presence_how(const oar_group *g, int rank)
 {
     int gone = oari_group_gone(g, rank);

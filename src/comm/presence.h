@@ -11,6 +11,9 @@
  * another host". */
 const char *oari_presence_how(const oar_group *group, int rank);
 
+/* The same of one that is gone (OARI_PEER_*), behind its name: "has died". */
+const char *oari_presence_end(int gone);
+
 /* "rank 2 (pid 77, stopped; its last operation was #3 barrier() at a.c:5, 14 s
  * ago)". */
 void oari_presence_text(const oar_group *group, int rank, char *text,

@@ -115,6 +115,48 @@ oar_status oar_store_set(oar_store *store, const char *key, const void *value,
     return store->ops->set(store->self, key, (oari_bytes){ value, bytes });
 }
 
+/* Between two looks: at first, and at most. */
+enum { LOOK_NS = 10000000, LOOK_MAX_NS = 500000000 };
+
+static _Thread_local struct {
+    oari_look_fn look;
+    void *arg;
+} watch;
+
+void oari_store_watch(oari_look_fn look, void *arg)
+{
+    watch.look = look;
+    watch.arg = arg;
+}
+
+static oar_status get_watching(const oar_store *store, const char *key,
+                               int64_t deadline, oari_value *found)
+{
+    int64_t nap = LOOK_NS;
+
+    for (;;) {
+        int64_t now = oari_now_ns();
+        int64_t until = deadline - now < nap ? deadline : now + nap;
+        oar_status status;
+
+        status = store->ops->get(store->self, key, until, found);
+        if (status != OAR_OK && status != OAR_E_CLOSED)
+            return status;
+        if (found->data != NULL || oari_now_ns() >= deadline)
+            return status;
+        if (watch.look(watch.arg) != OAR_OK) {
+            oar_error why = *oar_last_error();
+
+            if (status == OAR_OK)
+                store->ops->get(store->self, key, 0, found);
+            return found->data != NULL ? OAR_OK : oari_fail_with(&why);
+        }
+        if (status == OAR_E_CLOSED) /* it may come back, in its own time */
+            return store->ops->get(store->self, key, deadline, found);
+        nap = 2 * nap < LOOK_MAX_NS ? 2 * nap : LOOK_MAX_NS;
+    }
+}
+
 static oar_status give_value(const oari_value *found, const char *key,
                              int64_t timeout_ms, void **value, size_t *bytes)
 {
@@ -134,8 +176,11 @@ oar_status oar_store_get(oar_store *store, const char *key, int64_t timeout_ms,
     if (value == NULL || bytes == NULL)
         return oari_fail(OAR_E_ARG,
                          "store get of \"%s\" with nowhere to put it", key);
-    OARI_TRY(
-        store->ops->get(store->self, key, oari_deadline(timeout_ms), &found));
+    if (watch.look != NULL && timeout_ms != 0)
+        OARI_TRY(get_watching(store, key, oari_deadline(timeout_ms), &found));
+    else
+        OARI_TRY(store->ops->get(store->self, key, oari_deadline(timeout_ms),
+                                 &found));
     return give_value(&found, key, timeout_ms, value, bytes);
 }
 

@@ -82,6 +82,12 @@ void oari_store_take_server(oar_store *store, oar_store_server *server);
 oar_status oari_store_glance(oar_store *store, const char *key,
                              int64_t timeout_ms, void **value, size_t *bytes);
 
+/* While this thread makes a group, its oar_store_get, on whatever store, also
+ * asks `look` every now and then, and fails as that does, unless the value has
+ * come meanwhile. NULL: no more. */
+typedef oar_status (*oari_look_fn)(void *arg);
+void oari_store_watch(oari_look_fn look, void *arg);
+
 /* A value with a copy of these bytes, and a zero byte behind them. */
 oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);
 

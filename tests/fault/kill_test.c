@@ -648,28 +648,29 @@ static oar_status join_host(crew *c, int rank, host *h, oar_group **g)
 static int lose_host(crew *c, int rank, void *arg)
 {
     host *h = arg;
+    oar_status status = OAR_OK;
     float x = 1;
     oar_group *g;
-    int64_t start;
+    int64_t start = 0;
 
     CREW_CHECK(c, rank, join_host(c, rank, h, &g) == OAR_OK);
     crew_raise(&h->joined);
     CREW_CHECK(c, rank,
                crew_await(&h->joined, (uint32_t)c->ranks, CREW_PATIENCE_MS));
-    for (int i = 0; i < h->after; i++)
-        CREW_CHECK(c, rank,
-                   oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
-                                  NULL) == OAR_OK);
-    if (rank == 0 && !h->leaves)
-        die(NULL);
+    /* what rank 0 has done its part of may be the one that fails elsewhere */
+    for (int i = 0; i < h->after + (rank != 0) && status == OAR_OK; i++) {
+        start = oari_now_ns();
+        status =
+            oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL, NULL);
+    }
     if (rank == 0) {
+        CREW_CHECK(c, rank, status == OAR_OK);
+        if (!h->leaves)
+            die(NULL);
         oar_group_destroy(g);
         _exit(0); /* and the server with it */
     }
-    start = oari_now_ns();
-    CREW_CHECK(c, rank,
-               oar_all_reduce(g, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
-                              NULL) == OAR_E_PEER);
+    CREW_CHECK(c, rank, status == OAR_E_PEER);
     CREW_CHECK(c, rank, crew_ms_since(start) < NOTICED_MS);
     if (check_record(c, rank, g, 0) != 0)
         return 1;
@@ -701,6 +702,81 @@ static void a_death_of_the_rank_that_serves_the_store_is_told(void **state)
     }
 }
 
+/* ---- groups of ranks of a group ------------------------------------------ */
+
+/* Rank 1 goes when the others are about to make a group with it, or before. */
+typedef struct loss {
+    const char *backend;
+    int before, leaves;
+    crew_flag called, gone;
+} loss;
+
+static int lose_member(crew *c, int rank, void *arg)
+{
+    static const int member[] = { 0, 1, 2 };
+    loss *l = arg;
+    oar_group_opts o = oar_group_opts_init();
+    oar_span none = oar_span_of(NULL, 0, OAR_F32);
+    oar_group *g, *part = NULL;
+    oar_work *posted;
+    int64_t start;
+
+    o.backend = l->backend;
+    o.timeout_ms = TIMEOUT_MS;
+    if (rank == 2 && strcmp(l->backend, "native") == 0)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(g, NULL, NULL) == OAR_OK);
+    if (rank == 1) {
+        CREW_CHECK(c, rank,
+                   l->before || crew_await(&l->called, 2, CREW_PATIENCE_MS));
+        if (!l->leaves)
+            die(NULL);
+        oar_group_destroy(g);
+        return 0;
+    }
+    /* something is under way meanwhile */
+    CREW_CHECK(c, rank,
+               oar_recv(g, none, 2 - rank, 1, NULL, &posted) == OAR_OK);
+    crew_raise(&l->called);
+    CREW_CHECK(c, rank,
+               !l->before || crew_await(&l->gone, 1, CREW_PATIENCE_MS));
+    start = oari_now_ns();
+    CREW_CHECK(c, rank, oar_group_subset(g, 3, member, &part) == OAR_E_PEER);
+    CREW_CHECK(c, rank, crew_ms_since(start) < TIMEOUT_MS / 3);
+    CREW_CHECK(c, rank, strstr(oar_last_error_text(), "rank 1 ") != NULL);
+    CREW_CHECK(c, rank, part == NULL);
+    /* the group itself goes on */
+    CREW_CHECK(c, rank, oar_send(g, none, 2 - rank, 1, NULL, NULL) == OAR_OK);
+    CREW_CHECK(c, rank, oar_work_wait(posted) == OAR_OK);
+    oar_work_release(posted);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void a_dead_member_does_not_keep_a_subset_waiting(void **state)
+{
+    static const char *const backend[] = { "shm", "tcp", "native" };
+
+    for (int row = 0; row < 3 * 2 + 1; row++) {
+        loss *l = crew_page(sizeof *l);
+        crew c;
+
+        l->backend = backend[row % 3];
+        l->before = row / 3 % 2;
+        l->leaves = row / 6;
+        crew_start(&c, 3, lose_member, l, "rank 1 %s %s a subset, %s",
+                   l->leaves ? "leaves" : "dies", l->before ? "before" : "in",
+                   l->backend);
+        crew_expect(&c, 1, l->leaves ? 0 : KILLED);
+        crew_raise(&l->gone);
+        crew_expect(&c, 0, 0);
+        crew_expect(&c, 2, 0);
+        crew_end(&c);
+        crew_drop_page(l, sizeof *l);
+    }
+}
+
 /* An argument is a pattern: only the tests that fit it are run. */
 int main(int argc, char **argv)
 {
@@ -713,6 +789,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_probe_does_not_wait_for_ranks_that_are_gone),
         cmocka_unit_test(a_death_ends_a_row_of_operations_nobody_waits_for),
         cmocka_unit_test(a_death_of_the_rank_that_serves_the_store_is_told),
+        cmocka_unit_test(a_dead_member_does_not_keep_a_subset_waiting),
     };
 
     if (argc > 1)
