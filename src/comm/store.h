@@ -72,6 +72,11 @@ const char *oari_store_address(const oar_store *store);
 /* Takes the server (may be NULL): it is destroyed with the store. */
 void oari_store_take_server(oar_store *store, oar_store_server *server);
 
+/* Until when changes that this thread makes may wait for those of other
+ * processes: a deadline of oari_now_ns, or 0: as long as the kind of store
+ * takes to be enough. Gives the one before, to be set again. */
+int64_t oari_store_until(int64_t deadline_ns);
+
 /* A value with a copy of these bytes, and a zero byte behind them. */
 oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);
 
