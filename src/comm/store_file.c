@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "comm/store_shelf.h"
 
@@ -106,7 +107,8 @@ static oar_status write_all(int fd, const oari_value *value)
     ssize_t put;
 
     while (done < value->bytes) {
-        put = write(fd, (const char *)value->data + done, value->bytes - done);
+        put = oari_file_write(fd, (const char *)value->data + done,
+                              value->bytes - done);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
@@ -131,7 +133,8 @@ static oar_status put_value(file_store *s, const char *name,
     status = write_all(fd, value);
     if (close(fd) != 0 || status != OAR_OK ||
         renameat(s->folder, aside, s->folder, name) != 0) {
-        oari_fail(OAR_E_SYSTEM, "write %s/%s", s->path, name);
+        oari_fail(OAR_E_SYSTEM, "write %s/%s%s", s->path, name,
+                  oari_file_limit());
         unlinkat(s->folder, aside, 0);
         return OAR_E_SYSTEM;
     }
