@@ -22,7 +22,11 @@ typedef struct oar_store oar_store;
 OAR_API oar_status oar_store_create_memory(oar_store **store);
 
 /* A folder on a disk that all ranks see; it is made if it is not there. What
- * is stored stays until oar_store_clear: give every job a folder of its own. */
+ * is stored stays until oar_store_clear: give every job a folder of its own.
+ * Changes are made one after the other, under a lock of the folder: if another
+ * process keeps it for 30 s (because it is stopped in the middle), a change is
+ * OAR_E_TIMEOUT and has not been made. Groups that are being made wait for it
+ * as long as their own timeout says. */
 OAR_API oar_status oar_store_create_file(const char *folder, oar_store **store);
 
 /* The keys of another store that begin with `prefix` (1 to 199 bytes), without

@@ -24,6 +24,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/file.h"
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -158,9 +159,9 @@ static oar_status make_memfd(size_t bytes, int *fd)
 
     if (made < 0)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
-    if (ftruncate(made, (off_t)bytes) != 0 ||
+    if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oari_fail(OAR_E_SYSTEM, "size a recorder's box");
+        oari_fail(OAR_E_SYSTEM, "size a recorder's box%s", oari_file_limit());
         close(made);
         return OAR_E_SYSTEM;
     }
@@ -317,10 +318,10 @@ static oar_status fill_file(int fd, const char *aside, const char *path,
 {
     oari_box *box = NULL;
 
-    if (ftruncate(fd, (off_t)OARI_BOX_BYTES) != 0)
-        return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
-    if ((errno = posix_fallocate(fd, 0, OARI_BOX_UNIT)) != 0)
-        return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
+    if (oari_file_resize(fd, (off_t)OARI_BOX_BYTES) != 0 ||
+        (errno = oari_file_reserve(fd, 0, OARI_BOX_UNIT)) != 0)
+        return oari_fail(OAR_E_SYSTEM, "make recorder file %s%s", path,
+                         oari_file_limit());
     OARI_TRY(map_box(fd, &box));
     fill_empty(box, rank);
     if (rename(aside, path) != 0) {
@@ -539,7 +540,7 @@ static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
 static int has_room(const oari_ring_place *place)
 {
     return mine.source != FOLDER ||
-           posix_fallocate(place->fd, (off_t)place->at, OARI_BOX_UNIT) == 0;
+           oari_file_reserve(place->fd, (off_t)place->at, OARI_BOX_UNIT) == 0;
 }
 
 static oar_status take_ring(const oari_ring_owner *who, oari_ring_place *place)

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <oarsong/p2p.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -20,16 +22,38 @@ enum {
     FIRST_OPERATIONS = 3
 };
 
+/* A message that lies there while a receive waits has perhaps the wrong tag. */
+static void find_other_tag(const oar_group *g, const oar_work *work, char *text,
+                           size_t bytes)
+{
+    const oari_call *call = &work->call;
+    oar_envelope e = { .size = sizeof e };
+
+    text[0] = 0;
+    if (call->kind == OAR_COLL_RECV && call->wire_tag == 0 &&
+        call->gpu == NULL && (g->can & OAR_CAN_PROBE) != 0 &&
+        (g->can & OAR_CAN_ANY) != 0 &&
+        oari_carrier(g)->peek(oari_carrier_self(g), call->root,
+                              oari_message_tag(OAR_ANY_TAG),
+                              oari_message_any(g, OAR_ANY_TAG), &e))
+        snprintf(text, bytes,
+                 "; from rank %d there is a message of %zu bytes with tag "
+                 "%lld, but this receive wants tag %lld",
+                 e.source, e.bytes, (long long)(e.tag & UINT32_MAX),
+                 (long long)call->tag);
+}
+
 static void timed_out(oar_group *g, const oar_work *work, int missing)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[400] = "the others";
+    char who[400] = "the others", other[120];
 
     if (missing >= 0)
         oari_presence_text(g, missing, who, sizeof who);
-    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %s",
-              oar_coll_name(work->call.kind), limit, who);
+    find_other_tag(g, work, other, sizeof other);
+    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %.340s%s",
+              oar_coll_name(work->call.kind), limit, who, other);
     oari_group_break(g, work, missing);
 }
 

@@ -4,6 +4,7 @@
 #include "comm/group.h"
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/status.h"
@@ -14,6 +15,8 @@
 #include "comm/presence.h"
 #include "comm/registry.h"
 #include "comm/store.h"
+
+enum { LAST_WORD_MS = 1000 /* to write down who was missed */ };
 
 /* ---- asking
  * --------------------------------------------------------------------*/
@@ -299,6 +302,8 @@ oar_status oari_group_open(const oari_choice *choice,
                            struct oari_world *world, oar_group **group)
 {
     oar_group *g = oari_alloc(1, sizeof *g);
+    oar_status status;
+    int64_t before;
 
     if (g == NULL)
         return OAR_E_NOMEM;
@@ -312,11 +317,16 @@ oar_status oari_group_open(const oari_choice *choice,
     g->settings = *settings;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
-    if (build(g, choice, env, meet_ms, world) != OAR_OK) {
+    before = oari_store_until(oari_deadline(meet_ms));
+    status = build(g, choice, env, meet_ms, world);
+    oari_store_until(before);
+    if (status != OAR_OK) {
         oar_error why;
 
+        before = oari_store_until(oari_deadline(LAST_WORD_MS));
         if (g->name != NULL)
             oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
+        oari_store_until(before);
         why = *oar_last_error();
         oari_recorder_fault(g->recorder, &why);
         oar_group_destroy(g);

@@ -3,6 +3,7 @@
  * none to writing to ready once, and the record never changes after that. */
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -127,6 +128,17 @@ static void settle_fault(oar_group *g, int driver)
              oar_status_name(g->fault.status), g->fault.text);
 }
 
+/* What happened to this rank's own process is told to all: so it says where. */
+static void name_rank(oar_error *f, int rank)
+{
+    char text[sizeof f->text];
+
+    if (f->status != OAR_E_SYSTEM && f->status != OAR_E_NOMEM)
+        return;
+    snprintf(text, sizeof text, "rank %d: %.480s", rank, f->text);
+    memcpy(f->text, text, sizeof text);
+}
+
 static void sign(oar_group *g, const oar_work *work, int peer)
 {
     oar_error *f = &g->fault;
@@ -186,6 +198,7 @@ void oari_group_break(oar_group *group, const oar_work *work, int peer)
         return;
     }
     group->fault = why;
+    name_rank(&group->fault, group->rank);
     sign(group, work, peer);
     settle_fault(group, 1);
 }

@@ -88,6 +88,11 @@ oar_status oari_store_glance(oar_store *store, const char *key,
 typedef oar_status (*oari_look_fn)(void *arg);
 void oari_store_watch(oari_look_fn look, void *arg);
 
+/* Until when changes that this thread makes may wait for those of other
+ * processes: a deadline of oari_now_ns, or 0: as long as the kind of store
+ * takes to be enough. Gives the one before, to be set again. */
+int64_t oari_store_until(int64_t deadline_ns);
+
 /* A value with a copy of these bytes, and a zero byte behind them. */
 oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);
 

@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "comm/store_shelf.h"
 
@@ -29,7 +30,13 @@ typedef struct file_store {
     char *path;
 } file_store;
 
-enum { NAME_MAX_BYTES = 3 * OAR_STORE_KEY_MAX + 1 };
+enum {
+    NAME_MAX_BYTES = 3 * OAR_STORE_KEY_MAX + 1,
+    LOCK_MS = 30000, /* for others to be done with their changes */
+    LOCK_TRIES = 5   /* that make the pauses longer, up to 1.6 ms */
+};
+
+static _Thread_local int64_t until_ns; /* 0: not set */
 
 static oar_status name_of(const char *key, char name[NAME_MAX_BYTES])
 {
@@ -64,6 +71,8 @@ static oar_status read_value(file_store *s, int fd, oari_value *value)
         return OAR_E_NOMEM;
     while (have < value->bytes) {
         got = read(fd, (char *)value->data + have, value->bytes - have);
+        if (got < 0 && errno == EINTR)
+            continue;
         if (got <= 0) {
             oari_free(value->data);
             value->data = NULL;
@@ -98,7 +107,10 @@ static oar_status write_all(int fd, const oari_value *value)
     ssize_t put;
 
     while (done < value->bytes) {
-        put = write(fd, (const char *)value->data + done, value->bytes - done);
+        put = oari_file_write(fd, (const char *)value->data + done,
+                              value->bytes - done);
+        if (put < 0 && errno == EINTR)
+            continue;
         if (put < 0)
             return OAR_E_SYSTEM;
         done += (size_t)put;
@@ -121,7 +133,8 @@ static oar_status put_value(file_store *s, const char *name,
     status = write_all(fd, value);
     if (close(fd) != 0 || status != OAR_OK ||
         renameat(s->folder, aside, s->folder, name) != 0) {
-        oari_fail(OAR_E_SYSTEM, "write %s/%s", s->path, name);
+        oari_fail(OAR_E_SYSTEM, "write %s/%s%s", s->path, name,
+                  oari_file_limit());
         unlinkat(s->folder, aside, 0);
         return OAR_E_SYSTEM;
     }
@@ -148,24 +161,6 @@ static oar_status update_locked(file_store *s, const char *key,
     return status;
 }
 
-static oar_status update(void *self, const char *key, oari_change_fn change,
-                         void *arg)
-{
-    file_store *s = self;
-    oar_status status;
-    int fd = openat(s->folder, ".lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
-        oari_fail(OAR_E_SYSTEM, "lock %s", s->path);
-        if (fd >= 0)
-            close(fd);
-        return OAR_E_SYSTEM;
-    }
-    status = update_locked(s, key, change, arg);
-    close(fd);
-    return status;
-}
-
 /* 50 us at first, doubling to 20 ms. */
 static void pause_longer(void *self, int tries, int64_t deadline_ns)
 {
@@ -180,6 +175,79 @@ static void pause_longer(void *self, int tries, int64_t deadline_ns)
     time.tv_sec = 0;
     time.tv_nsec = nap;
     nanosleep(&time, NULL);
+}
+
+int64_t oari_store_until(int64_t deadline_ns)
+{
+    int64_t before = until_ns;
+
+    until_ns = deadline_ns;
+    return before;
+}
+
+/* Which process has the lock, as far as the system says; 0: it does not. */
+static long find_holder(int lock)
+{
+    FILE *locks = fopen("/proc/locks", "re");
+    unsigned long long inode;
+    struct stat info;
+    char line[256];
+    long pid, found = 0;
+
+    if (locks == NULL || fstat(lock, &info) != 0)
+        info.st_ino = 0;
+    while (info.st_ino != 0 && found == 0 &&
+           fgets(line, sizeof line, locks) != NULL)
+        if (sscanf(line, "%*s FLOCK %*s WRITE %ld %*x:%*x:%llu", &pid,
+                   &inode) == 2 &&
+            inode == info.st_ino)
+            found = pid;
+    if (locks != NULL)
+        fclose(locks);
+    return found;
+}
+
+static oar_status locked_out(const file_store *s, int lock, int64_t since)
+{
+    char holder[32] = "another process";
+    long pid = find_holder(lock);
+
+    if (pid > 0)
+        snprintf(holder, sizeof holder, "process %ld", pid);
+    return oari_fail(
+        OAR_E_TIMEOUT, "the store in %s: %s has had it locked for %lld ms",
+        s->path, holder, (long long)((oari_now_ns() - since) / 1000000));
+}
+
+static oar_status take_lock(file_store *s, int lock)
+{
+    int64_t since = oari_now_ns();
+    int64_t deadline = until_ns != 0 ? until_ns : oari_deadline(LOCK_MS);
+
+    for (int tries = 0; flock(lock, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return oari_fail(OAR_E_SYSTEM, "lock %s", s->path);
+        if (oari_now_ns() >= deadline)
+            return locked_out(s, lock, since);
+        pause_longer(s, tries < LOCK_TRIES ? tries : LOCK_TRIES, deadline);
+    }
+    return OAR_OK;
+}
+
+static oar_status update(void *self, const char *key, oari_change_fn change,
+                         void *arg)
+{
+    file_store *s = self;
+    oar_status status;
+    int fd = openat(s->folder, ".lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return oari_fail(OAR_E_SYSTEM, "lock %s", s->path);
+    status = take_lock(s, fd);
+    if (status == OAR_OK)
+        status = update_locked(s, key, change, arg);
+    close(fd);
+    return status;
 }
 
 /* ---- all keys ------------------------------------------------------------ */

@@ -281,10 +281,20 @@ static oar_status connect_and_greet(oari_store_link *l, int64_t deadline_ns)
     return name_it(l, status);
 }
 
+/* What this process lacks, whoever is there. */
+static int is_own_lack(const oar_error *e)
+{
+    return e->status == OAR_E_SYSTEM &&
+           (e->sys_errno == EMFILE || e->sys_errno == ENFILE ||
+            e->sys_errno == ENOMEM || e->sys_errno == ENOBUFS);
+}
+
 /* What a later attempt may not meet: nobody there yet, a server that is busy or
  * stopped. A name that nobody knows is a typing error, unless it was known. */
 static int may_pass(const oari_store_link *l, oar_status status)
 {
+    if (is_own_lack(oar_last_error()))
+        return 0;
     return status == OAR_E_CLOSED || status == OAR_E_SYSTEM ||
            status == OAR_E_TIMEOUT || (status == OAR_E_NOT_FOUND && l->reached);
 }

@@ -22,6 +22,7 @@
 #include <oarsong/shared.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/status.h"
 
 enum { MAX_SEGMENTS = 1024, MIN_SEGMENT = 64 << 20, HUGE_PAGE = 2 << 20 };
@@ -87,9 +88,10 @@ static oar_status make_memfd(const char *name, size_t bytes, int *fd)
 
     if (made < 0)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
-    if (ftruncate(made, (off_t)bytes) != 0 ||
+    if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes", bytes);
+        oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes%s", bytes,
+                  oari_file_limit());
         close(made);
         return OAR_E_SYSTEM;
     }

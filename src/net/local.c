@@ -3,6 +3,7 @@
 #include "net/local.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -192,6 +193,20 @@ static int take_fds(struct msghdr *message, int *pass, int passes)
     return 0;
 }
 
+/* The system leaves out what this process has no descriptors for, and does not
+ * say that this is why: but another one cannot be had either. */
+static int lacks_descriptors(int fd, const struct msghdr *message)
+{
+    int another;
+
+    if ((message->msg_flags & MSG_CTRUNC) == 0)
+        return 0;
+    if ((another = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0)
+        return 1;
+    close(another);
+    return 0;
+}
+
 oar_status oari_local_recv(int fd, void *data, size_t bytes, int *pass,
                            int passes, int64_t deadline_ns)
 {
@@ -220,7 +235,10 @@ oar_status oari_local_recv(int fd, void *data, size_t bytes, int *pass,
         (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
         for (int i = 0; whole && i < passes; i++)
             close(pass[i]);
-        return oari_fail(OAR_E_DATA, "an unexpected message of %zd bytes", got);
+        return lacks_descriptors(fd, &message)
+                   ? oari_fail(OAR_E_SYSTEM, "take what a peer hands over")
+                   : oari_fail(OAR_E_DATA, "an unexpected message of %zd bytes",
+                               got);
     }
     return OAR_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "net/secret.h"
 
 enum { NONCE = 12 };
 
@@ -50,6 +51,28 @@ static int end(EVP_CIPHER_CTX *c)
     return EVP_CipherFinal_ex(c, none, &done) == 1;
 }
 
+static oar_status finish(EVP_CIPHER_CTX *c)
+{
+    EVP_CIPHER_CTX_free(c);
+    ERR_clear_error();
+    return OAR_OK;
+}
+
+/* Only data that does not fit its tag is somebody else's. What could not begin,
+ * and has no reason, had no memory even for that. */
+static oar_status fail(EVP_CIPHER_CTX *c, int sealing)
+{
+    int begun = c != NULL, silent = ERR_peek_error() == 0;
+    int starved = oari_openssl_starved() || (!begun && silent);
+
+    EVP_CIPHER_CTX_free(c);
+    if (starved)
+        return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory to seal by");
+    if (sealing || !begun)
+        return oari_fail(OAR_E_UNAVAILABLE, "OpenSSL has no AES-GCM here");
+    return oari_fail(OAR_E_AUTH, "a record that nobody sealed so");
+}
+
 oar_status oari_seal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
                      unsigned char *data, size_t bytes,
                      unsigned char tag[OARI_SEAL_TAG])
@@ -59,10 +82,7 @@ oar_status oari_seal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
         c != NULL && run(c, data, bytes) && end(c) &&
         EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, OARI_SEAL_TAG, tag) == 1;
 
-    EVP_CIPHER_CTX_free(c);
-    ERR_clear_error();
-    return sealed ? OAR_OK
-                  : oari_fail(OAR_E_UNAVAILABLE, "OpenSSL has no AES-GCM here");
+    return sealed ? finish(c) : fail(c, 1);
 }
 
 oar_status oari_unseal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
@@ -78,8 +98,5 @@ oar_status oari_unseal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
             EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, OARI_SEAL_TAG,
                                 expected) == 1 &&
             run(c, data, bytes) && end(c);
-    EVP_CIPHER_CTX_free(c);
-    ERR_clear_error();
-    return whole ? OAR_OK
-                 : oari_fail(OAR_E_AUTH, "a record that nobody sealed so");
+    return whole ? finish(c) : fail(c, 0);
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
@@ -48,8 +49,24 @@ void oari_secret_prepare(void)
     pthread_once(&once, keep_openssl);
 }
 
+int oari_openssl_starved(void)
+{
+    unsigned long error;
+    int starved = 0;
+
+    while ((error = ERR_get_error()) != 0)
+        starved |= ERR_GET_REASON(error) == ERR_R_MALLOC_FAILURE;
+    return starved;
+}
+
+/* Without a reason there was no memory even for that. */
 static oar_status broken(const char *what)
 {
+    int silent = ERR_peek_error() == 0;
+
+    if (oari_openssl_starved() || silent)
+        return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory to compute %s",
+                         what);
     return oari_fail(OAR_E_INTERNAL, "OpenSSL cannot compute %s", what);
 }
 

@@ -77,6 +77,10 @@ oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
  * uses it without these functions calls this first; as often as it likes. */
 void oari_secret_prepare(void);
 
+/* OpenSSL has failed in this thread: whether for want of memory, as far as its
+ * errors say, which are forgotten. */
+int oari_openssl_starved(void);
+
 /* ---- what a connection has to be ----------------------------------------- */
 
 typedef enum oari_wire {

@@ -18,7 +18,7 @@ typedef union any_address {
 } any_address;
 
 /* A peer that is gone without a word is noticed after so long. */
-enum { KEEP_MS = 20000, KEEP_TRIES = 3 };
+enum { KEEP_MS = 20000 };
 
 /* Closes after a failure without disturbing errno. */
 static void drop(int fd)
@@ -39,13 +39,11 @@ void oari_sock_keep_alive(int fd, int64_t lease_ms)
 {
     int seconds = (int)((lease_ms + 999) / 1000);
     int every = seconds / 5 > 0 ? seconds / 5 : 1;
-    int tries = seconds > KEEP_TRIES ? KEEP_TRIES : 1;
-    int idle = seconds - every * tries;
 
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle > 0 ? idle : 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
     set(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
-    set(fd, IPPROTO_TCP, TCP_KEEPCNT, tries);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, (seconds + every - 1) / every);
 }
 
 /* What every connection has. Options that a kernel lacks are no failure. */

@@ -54,8 +54,8 @@ oar_status oari_sock_connected(int fd, const char *address, int *done);
 oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes);
 
 /* A connection on which nothing is under way fails with ETIMEDOUT when the
- * other host has not answered for so long, in whole seconds, 2 at least. 20 s
- * unless this is called. */
+ * other host has not answered for so long, in whole seconds, and up to a fifth
+ * (a second at least) more. 20 s unless this is called. */
 void oari_sock_keep_alive(int fd, int64_t lease_ms);
 
 /* Whether the other end is on this host: it has a loopback address, or the very

@@ -123,6 +123,8 @@ static oar_status refused(oari_stream_tls *t)
     if (t->ended || (t->error != 0 && t->error != EPROTO))
         return hung_up(t);
     t->error = EPROTO;
+    if (oari_openssl_starved())
+        return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory for TLS");
     return oari_fail(OAR_E_AUTH,
                      "the other end does not know this job's key, or does not "
                      "speak TLS as we do (%s)",

@@ -192,12 +192,15 @@ static int fail_in_the_middle(crew *c, int rank, void *arg)
     float a[ODD];
     oar_group *g;
     oar_status status;
+    char who[24];
 
     setenv("CHOIR_FAILS", "1", 1);
     CREW_CHECK(c, rank, join(c, rank, &g) == OAR_OK);
     status = oar_all_reduce(g, fill(a, ODD, rank), OAR_SUM, NULL, NULL);
     CREW_CHECK(c, rank, status == OAR_E_SYSTEM);
     CREW_CHECK(c, rank, strstr(oar_last_error_text(), "hoarse") != NULL);
+    snprintf(who, sizeof who, "rank %d: ", oar_last_error()->rank);
+    CREW_CHECK(c, rank, strncmp(oar_last_error_text(), who, strlen(who)) == 0);
     return note(c, rank, arg, g, status);
 }
 

@@ -533,6 +533,30 @@ static void a_receive_that_waits_in_vain_times_out(void **state)
     ranks_all(1, wait_in_vain, NULL);
 }
 
+/* What is there is named: the sender, or this rank, has the wrong tag. */
+static oar_status ask_for_another_tag(oar_group *g, void *arg)
+{
+    oar_call_opts o = oar_call_opts_init();
+    char x = 0;
+
+    if (oar_group_rank(g) == 1) {
+        CHECK_OK(oar_send(g, bytes_at(&x, 1), 0, 8, NULL, NULL));
+        CHECK(oar_recv(g, bytes_at(&x, 1), 0, 9, NULL, NULL) == OAR_E_TIMEOUT);
+        return OAR_OK;
+    }
+    CHECK_OK(oar_probe_wait(g, 1, 8, 0, NULL));
+    o.timeout_ms = 50;
+    CHECK(says(oar_recv(g, bytes_at(&x, 1), 1, 7, &o, NULL), OAR_E_TIMEOUT,
+               "from rank 1 there is a message of 1 bytes with tag 8, but this "
+               "receive wants tag 7"));
+    return OAR_OK;
+}
+
+static void a_message_with_another_tag_is_named_at_the_timeout(void **state)
+{
+    ranks_all(2, ask_for_another_tag, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -554,6 +578,7 @@ int main(void)
         cmocka_unit_test(messages_go_from_and_into_shared_memory),
         cmocka_unit_test(bad_peers_and_spans_are_refused_and_the_group_goes_on),
         cmocka_unit_test(a_receive_that_waits_in_vain_times_out),
+        cmocka_unit_test(a_message_with_another_tag_is_named_at_the_timeout),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

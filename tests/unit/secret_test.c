@@ -7,12 +7,14 @@
 #include <setjmp.h>
 #include <cmocka.h>
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "net/seal.h"
 #include "net/secret.h"
 
 static oari_secret_part text(const char *t)
@@ -380,10 +382,50 @@ static void another_word_for_the_wire_is_refused(void **state)
     assert_non_null(strstr(oar_last_error_text(), "ssl"));
 }
 
+/* ---- without memory ------------------------------------------------------ */
+
+static int starving; /* OpenSSL gets no memory */
+
+static void *give(size_t bytes, const char *file, int line)
+{
+    return starving ? NULL : malloc(bytes);
+}
+
+static void *give_more(void *old, size_t bytes, const char *file, int line)
+{
+    return starving ? NULL : realloc(old, bytes);
+}
+
+static void take_back(void *old, const char *file, int line)
+{
+    free(old);
+}
+
+static void without_memory_nobody_else_is_to_blame(void **state)
+{
+    unsigned char key[OARI_SEAL_KEY] = { 7 }, tag[OARI_SEAL_TAG];
+    unsigned char data[17] = { 1 };
+    unsigned char out[OARI_PROOF_BYTES];
+    oari_secret_part word = text("word");
+    oar_status status[4];
+
+    for (int i = 0; i < 2; i++) {
+        starving = i;
+        status[0] = oari_secret_hmac(word, &word, 1, out);
+        status[1] = oari_secret_hkdf(word, word, word, out, sizeof out);
+        status[2] = oari_seal(key, 3, data, sizeof data, tag);
+        status[3] = oari_unseal(key, 3, data, sizeof data, tag);
+        starving = 0;
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(status[k], i == 1 ? OAR_E_NOMEM : OAR_OK);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hmac_is_that_of_rfc_4231),
+        cmocka_unit_test(without_memory_nobody_else_is_to_blame),
         cmocka_unit_test(hkdf_is_that_of_rfc_5869),
         cmocka_unit_test(a_key_and_a_proof_are_the_same_everywhere),
         cmocka_unit_test(another_purpose_context_or_direction_is_another_key),
@@ -403,5 +445,7 @@ int main(void)
         cmocka_unit_test_setup(another_word_for_the_wire_is_refused, fresh),
     };
 
+    if (!CRYPTO_set_mem_functions(give, give_more, take_back))
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

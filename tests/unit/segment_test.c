@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -555,10 +556,53 @@ static void without_memory_nothing_is_left_behind(void **state)
     close(fd);
 }
 
+/* ---- a limit on the size of files ---------------------------------------- */
+
+/* Under ulimit -f, in a child: each is a failure that says so. */
+static int fails_under_limit(const char *folder)
+{
+    const struct rlimit limit = { 4096, 4096 };
+    oar_group_opts o = oar_group_opts_init();
+    static const char large[8192];
+    oar_store *store;
+    oar_group *g;
+    void *memory;
+
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+        oar_store_create_file(folder, &store) != OAR_OK)
+        return 1;
+    if (!says(oar_shared_alloc(1 << 20, &memory), OAR_E_SYSTEM, "ulimit -f"))
+        return 2;
+    if (!says(oar_store_set(store, "large", large, sizeof large), OAR_E_SYSTEM,
+              "ulimit -f"))
+        return 3;
+    o.backend = "shm";
+    o.timeout_ms = 100;
+    if (oar_group_create(store, 0, 2, &o, &g) != OAR_E_SYSTEM)
+        return 4;
+    oar_store_destroy(store);
+    return 0;
+}
+
+static void a_limit_on_files_is_a_failure_and_no_signal(void **state)
+{
+    char folder[FOLDER_PATH];
+    int ended = -1;
+    pid_t pid;
+
+    folder_make(folder);
+    if ((pid = fork()) == 0)
+        _exit(fails_under_limit(folder));
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_int_equal(ended, 0);
+    folder_drop(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         /* first, while there is nothing yet */
+        cmocka_unit_test(a_limit_on_files_is_a_failure_and_no_signal),
         cmocka_unit_test(threads_allocate_free_and_detach_side_by_side),
         cmocka_unit_test(memory_is_zeroed_also_when_it_is_used_again),
         cmocka_unit_test(what_is_given_back_is_given_out_again),

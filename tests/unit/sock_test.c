@@ -11,13 +11,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <oarsong/store.h>
+
+#include "base/clock.h"
 #include "base/fork.h"
+#include "net/local.h"
 #include "net/sock.h"
 #include "support/census.h"
 #include "support/says.h"
@@ -449,9 +454,76 @@ static void the_interface_can_be_named(void **state)
     unsetenv("OARSONG_SOCKET_FAMILY");
 }
 
+/* ---- no descriptor left -------------------------------------------------- */
+
+/* So that not one more can be had; in a child. */
+static int exhaust(void)
+{
+    struct rlimit limit;
+    int fd;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return 0;
+    limit.rlim_cur = 64;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return 0;
+    while ((fd = dup(0)) >= 0)
+        continue;
+    return errno == EMFILE;
+}
+
+static int is_told_of_it(oar_status status)
+{
+    return status == OAR_E_SYSTEM && oar_last_error()->sys_errno == EMFILE;
+}
+
+static int take_what_is_handed_over(void)
+{
+    int end[2], got = -1;
+    char byte = 0;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, end) != 0 ||
+        oari_local_send(end[0], "x", 1, &end[0], 1) != OAR_OK || !exhaust())
+        return 1;
+    return is_told_of_it(oari_local_recv(end[1], &byte, 1, &got, 1,
+                                         oari_deadline(PATIENCE_MS)))
+               ? 0
+               : 2;
+}
+
+/* At once, and not as if nobody were there. */
+static int call_a_store(void)
+{
+    int64_t start = oari_now_ns();
+    oar_store *store;
+
+    if (!exhaust())
+        return 1;
+    if (!is_told_of_it(
+            oar_store_create_tcp("127.0.0.1:1", 10 * PATIENCE_MS, &store)))
+        return 2;
+    return oari_now_ns() - start < PATIENCE_MS * INT64_C(1000000) ? 0 : 3;
+}
+
+static void a_process_without_descriptors_says_so(void **state)
+{
+    int (*const fails[])(void) = { take_what_is_handed_over, call_a_store };
+
+    for (int i = 0; i < 2; i++) {
+        int ended = -1;
+        pid_t pid = fork();
+
+        if (pid == 0)
+            _exit(fails[i]());
+        assert_int_equal(waitpid(pid, &ended, 0), pid);
+        assert_int_equal(ended, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_process_without_descriptors_says_so),
         cmocka_unit_test(what_is_no_address_is_refused),
         cmocka_unit_test(a_name_that_nobody_knows_is_not_found),
         cmocka_unit_test(the_family_can_be_chosen),

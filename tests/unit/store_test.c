@@ -7,16 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <oarsong/group.h>
 #include <oarsong/store.h>
 
 #include "base/clock.h"
+#include "comm/store.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -890,6 +897,112 @@ static void a_folder_is_made_for_its_user_alone_and_keeps_its_keys(void **state)
     folder_drop(base);
 }
 
+/* A process that has the lock of the folder, until it is told by the pipe; -1:
+ * it could not. Closing *release tells it. */
+static pid_t hold_lock(const fixture *f, int *release)
+{
+    char path[FOLDER_PATH + 8], byte = 0;
+    int told[2], held[2], fd;
+    pid_t pid;
+
+    assert_int_equal(pipe(told), 0);
+    assert_int_equal(pipe(held), 0);
+    snprintf(path, sizeof path, "%s/.lock", f->folder);
+    if ((pid = fork()) == 0) {
+        close(told[1]);
+        fd = open(path, O_RDWR | O_CREAT, 0600);
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || write(held[1], "", 1) != 1)
+            _exit(1);
+        if (read(told[0], &byte, 1) != 0)
+            _exit(1);
+        _exit(0);
+    }
+    close(told[0]);
+    close(held[1]);
+    assert_int_equal(read(held[0], &byte, 1), 1);
+    close(held[0]);
+    *release = told[1];
+    return pid;
+}
+
+static void expect_end(pid_t pid)
+{
+    int ended = -1;
+
+    assert_int_equal(waitpid(pid, &ended, 0), pid);
+    assert_int_equal(ended, 0);
+}
+
+static void a_folder_that_stays_locked_is_given_up_in_time(void **state)
+{
+    fixture *f = *state;
+    int64_t sum = 7, start = oari_now_ns(), before;
+    char holder[32];
+    int release;
+    pid_t pid = hold_lock(f, &release);
+
+    snprintf(holder, sizeof holder, "process %d", (int)pid);
+    before = oari_store_until(oari_deadline(200));
+    assert_says(oar_store_add(f->store, "n", 1, &sum), OAR_E_TIMEOUT, holder);
+    oari_store_until(before);
+    assert_true(oari_now_ns() - start >= 200 * INT64_C(1000000));
+    assert_non_null(strstr(oar_last_error_text(), f->folder));
+    assert_int_equal(sum, 7);
+    close(release);
+    expect_end(pid);
+    assert_int_equal(oar_store_add(f->store, "n", 1, &sum), OAR_OK);
+    assert_int_equal(sum, 1);
+}
+
+/* A group asks for less time than the store has. */
+static void a_group_waits_for_the_lock_no_longer_than_it_says(void **state)
+{
+    fixture *f = *state;
+    oar_group_opts o = oar_group_opts_init();
+    int64_t start = oari_now_ns();
+    oar_group *g = NULL;
+    int release;
+    pid_t pid = hold_lock(f, &release);
+
+    o.backend = "shm";
+    o.timeout_ms = 300;
+    assert_says(oar_group_create(f->store, 0, 2, &o, &g), OAR_E_TIMEOUT,
+                "locked");
+    assert_true(oari_now_ns() - start < 20 * INT64_C(1000000000));
+    assert_null(g);
+    close(release);
+    expect_end(pid);
+}
+
+static _Atomic int signals;
+static int lock_release;
+
+/* Lets go of the lock when the caller has been disturbed often enough. */
+static void disturb(int number)
+{
+    if (++signals == 20)
+        close(lock_release);
+}
+
+static void a_signal_does_not_end_a_wait_for_the_lock(void **state)
+{
+    fixture *f = *state;
+    struct sigaction action = { .sa_handler = disturb }, before;
+    struct itimerval often = { { 0, 1000 }, { 0, 1000 } }, never = { 0 };
+    pid_t pid = hold_lock(f, &lock_release);
+    int64_t sum = 0;
+
+    signals = 0;
+    assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    assert_int_equal(oar_store_add(f->store, "n", 1, &sum), OAR_OK);
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_int_equal(sum, 1);
+    assert_true(signals >= 20);
+    expect_end(pid);
+}
+
 static void a_key_too_odd_for_a_file_name_is_refused(void **state)
 {
     fixture *f = *state;
@@ -961,6 +1074,12 @@ int main(void)
         ALL(a_reader_never_sees_half_a_value),
         LOCAL(without_memory_every_call_fails_whole),
         LOCAL(a_change_without_memory_leaves_the_old_value),
+        cmocka_unit_test_setup_teardown(
+            a_folder_that_stays_locked_is_given_up_in_time, make_file, drop),
+        cmocka_unit_test_setup_teardown(
+            a_group_waits_for_the_lock_no_longer_than_it_says, make_file, drop),
+        cmocka_unit_test_setup_teardown(
+            a_signal_does_not_end_a_wait_for_the_lock, make_file, drop),
         cmocka_unit_test(constructors_want_somewhere_to_put_it),
         cmocka_unit_test(a_folder_that_cannot_be_is_named),
         cmocka_unit_test(

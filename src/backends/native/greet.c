@@ -117,14 +117,19 @@ static oar_status watch(native *n, int rank)
     return OAR_OK;
 }
 
-static int is_proved(const native_meeting *m, const greeting *g,
-                     const native_local_note *listener)
+/* *good: whether it is a rank of this group that says so. A failure is this
+ * rank's own. */
+static oar_status check_proof(const native_meeting *m, const greeting *g,
+                              const native_local_note *listener, int *good)
 {
     unsigned char proof[OARI_PROOF_BYTES];
 
-    return g->magic == NATIVE_NOTE_MAGIC &&
-           prove(m, g, m->env->rank, listener, proof) == OAR_OK &&
-           oari_secret_same(proof, g->proof);
+    *good = 0;
+    if (g->magic != NATIVE_NOTE_MAGIC)
+        return OAR_OK;
+    OARI_TRY(prove(m, g, m->env->rank, listener, proof));
+    *good = oari_secret_same(proof, g->proof);
+    return OAR_OK;
 }
 
 /* Keeps the control block and event of a peer that greeted over this socket. */
@@ -219,16 +224,17 @@ static oar_status hear_back(native_meeting *m, int rank)
 {
     native_peer *p = &m->n->peer[rank];
     greeting g;
-    int pass[PASSED], socket = p->calling;
+    int pass[PASSED], socket = p->calling, good;
     oar_status status =
         oari_local_recv(socket, &g, sizeof g, pass, PASSED, m->deadline_ns);
 
     if (status != OAR_OK)
         return blame(m, rank, mark_unmet(m, status));
     p->calling = -1;
-    if (g.rank != rank_of(m, rank) ||
-        !is_proved(m, &g, &m->note[rank_of(m, rank)])) {
+    status = check_proof(m, &g, &m->note[rank_of(m, rank)], &good);
+    if (status != OAR_OK || !good || g.rank != rank_of(m, rank)) {
         turn_away(pass, socket);
+        OARI_TRY(status);
         return oari_fail(OAR_E_AUTH, "somebody else answers for rank %d",
                          rank_of(m, rank));
     }
@@ -245,31 +251,39 @@ static oar_status hear_lower(native_meeting *m)
 /* ---- higher ranks -------------------------------------------------------- */
 
 /* Its rank on the board; -1: it is none that may call. */
-static int known(const native_meeting *m, const greeting *g)
+static oar_status find_caller(const native_meeting *m, const greeting *g,
+                              int *rank)
 {
-    int rank;
+    int good;
 
-    if (g->rank <= m->env->rank || g->rank >= m->env->ranks ||
-        !is_proved(m, g, &m->mine))
-        return -1;
-    rank = oari_board_rank(&m->n->base.board, g->rank);
-    return rank >= 0 && m->n->peer[rank].socket < 0 ? rank : -1;
+    *rank = -1;
+    if (g->rank <= m->env->rank || g->rank >= m->env->ranks)
+        return OAR_OK;
+    OARI_TRY(check_proof(m, g, &m->mine, &good));
+    if (good)
+        *rank = oari_board_rank(&m->n->base.board, g->rank);
+    if (*rank >= 0 && m->n->peer[*rank].socket >= 0)
+        *rank = -1;
+    return OAR_OK;
 }
 
-/* A guest says who it is; strangers are turned away and do not count. */
+/* A guest says who it is; strangers are turned away and do not count. What this
+ * process lacks does: it cannot let anybody in. */
 static oar_status hear_guest(native_meeting *m, int socket, int *let_in)
 {
     greeting g;
     int pass[PASSED], rank;
+    oar_status status =
+        oari_local_recv(socket, &g, sizeof g, pass, PASSED, oari_now_ns());
 
-    if (oari_local_recv(socket, &g, sizeof g, pass, PASSED, oari_now_ns()) !=
-        OAR_OK) {
+    if (status != OAR_OK) {
         close(socket);
-        return OAR_OK;
+        return status == OAR_E_SYSTEM ? status : OAR_OK;
     }
-    if ((rank = known(m, &g)) < 0) {
+    status = find_caller(m, &g, &rank);
+    if (status != OAR_OK || rank < 0) {
         turn_away(pass, socket);
-        return OAR_OK;
+        return status;
     }
     OARI_TRY(accept_greeting(m, rank, &g, pass, socket));
     *let_in += 1;

@@ -60,11 +60,12 @@ typedef struct tcp_conn {
     int claims;          /* the caller that TLS names; -1: none */
     int64_t since_ns;    /* it has been there */
     int64_t deadline_ns; /* to be up, or to have said hello */
-    int64_t asked_ns;    /* without an answer, see tcp_lease.c; 0: not */
-    unsigned char hello[TCP_HELLO]; /* what the caller's carried */
-    int watched;                    /* for room to write */
-    int mute;                       /* nothing can be written any more */
-    uint32_t sent, seen;            /* frames */
+    uint32_t asked;      /* questions without an answer, see tcp_lease.c */
+    int64_t asked_first_ns, asked_ns; /* the first and the last of them */
+    unsigned char hello[TCP_HELLO];   /* what the caller's carried */
+    int watched;                      /* for room to write */
+    int mute;                         /* nothing can be written any more */
+    uint32_t sent, seen;              /* frames */
 
     /* out: bytes first, then the payload, which is not copied */
     size_t out_at, out_end;

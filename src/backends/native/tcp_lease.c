@@ -18,8 +18,19 @@
 #include "net/sock.h"
 #include "backends/native/tcp.h"
 
-enum { TICK_NS = 100000000, REPEATED = 3 };
-#define SURE_MS INT64_C(1000)
+enum {
+    TICK_NS = 100000000,
+    SYN_SENT = 2, /* a tcpi_state, which linux/tcp.h does not name */
+    REPEATED = 3,
+    ANSWER_MS = 500 /* for an answer to come, over the slowest wire */
+};
+static const int64_t MS = 1000000; /* in ns */
+
+/* How often the kernel asks by itself (oari_sock_keep_alive). */
+static int64_t every_ms(const tcp_mesh *m)
+{
+    return m->lease_ms > 5000 ? m->lease_ms / 5 : 1000;
+}
 
 void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
 {
@@ -27,39 +38,37 @@ void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
         oari_sock_keep_alive(c->fd, m->lease_ms);
 }
 
-/* The other end has no room, as where its process is stopped, and says so to
- * what is sent to it, without anything of its own. */
-static int says_there_is_no_room(const struct tcp_info *info)
+/* What the kernel asks on a connection, sent again or as a probe, and is not
+ * answered. It asks more and more rarely: that there was no answer for a while
+ * says nothing, as the wire may work again since it was last asked. So the
+ * first question and the last one that were not answered have to be a lease
+ * apart; and the last one has had its time. One that could not even be sent,
+ * because there is no way any more, is counted, too. */
+static int is_unanswered(const tcp_mesh *m, tcp_conn *c,
+                         const struct tcp_info *info, int64_t now)
 {
-    return info->tcpi_snd_wnd == 0 &&
-           info->tcpi_last_ack_recv <= info->tcpi_last_data_sent &&
-           info->tcpi_last_ack_recv < info->tcpi_last_data_recv;
-}
+    uint32_t asked = (uint32_t)info->tcpi_retransmits + info->tcpi_probes;
+    int64_t answered_ns = now - (int64_t)info->tcpi_last_ack_recv * MS;
 
-/* Sent, perhaps not for the first time, and not answered for a while. Where a
- * process is stopped the kernel repeats itself more and more rarely: that there
- * is no answer counts only after such a repetition. One that failed here, since
- * there is no way any more, does not count as sent; then their number tells. */
-static int data_unanswered(const struct tcp_info *info)
-{
-    int repeated = info->tcpi_retransmits >= REPEATED;
-
-    return info->tcpi_unacked != 0 &&
-           ((repeated && !says_there_is_no_room(info)) ||
-            (info->tcpi_last_data_sent >= SURE_MS &&
-             info->tcpi_last_ack_recv > info->tcpi_last_data_sent));
-}
-
-/* The other end had no room; asked whether it has some now, it does not answer.
- */
-static int question_unanswered(tcp_conn *c, const struct tcp_info *info,
-                               int64_t now)
-{
-    if (info->tcpi_probes == 0)
-        c->asked_ns = 0;
-    else if (c->asked_ns == 0)
+    if (asked == 0 || c->asked == 0 || answered_ns > c->asked_first_ns)
+        c->asked_first_ns = c->asked_ns = now;
+    else if (asked != c->asked)
         c->asked_ns = now;
-    return c->asked_ns != 0 && now - c->asked_ns >= SURE_MS * 1000000;
+    c->asked = asked;
+    return asked != 0 && c->asked_ns - c->asked_first_ns >= m->lease_ms * MS &&
+           now - c->asked_ns >= ANSWER_MS * MS;
+}
+
+/* The same, where nobody has looked for long: what the last question was that
+ * has been sent. Before the silence began, the kernel had heard of the other
+ * end within a fifth of a lease, at which it asks by itself. */
+static int was_unanswered(const tcp_mesh *m, const struct tcp_info *info)
+{
+    int64_t sent = info->tcpi_last_data_sent;
+
+    return info->tcpi_unacked != 0 && info->tcpi_retransmits != 0 &&
+           sent >= ANSWER_MS &&
+           info->tcpi_last_ack_recv - sent >= m->lease_ms + every_ms(m);
 }
 
 /* Nothing is under way, and what the kernel asks by itself is not answered. It
@@ -73,8 +82,17 @@ static int silence_unanswered(const tcp_mesh *m, const tcp_conn *c,
                        : info->tcpi_last_data_recv;
     int left = 0;
 
-    return (int64_t)age > m->lease_ms + SURE_MS &&
+    return (int64_t)age > m->lease_ms + every_ms(m) + ANSWER_MS &&
            ioctl(c->fd, SIOCOUTQ, &left) == 0 && left == 0;
+}
+
+/* A call that nobody answers has had no answer before: it counts how often it
+ * was repeated. */
+static int call_unanswered(const tcp_mesh *m, const tcp_conn *c,
+                           const struct tcp_info *info, int64_t now)
+{
+    return info->tcpi_retransmits >= REPEATED &&
+           now - c->since_ns > m->lease_ms * MS;
 }
 
 static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
@@ -84,10 +102,10 @@ static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
 
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return 0;
-    if (silence_unanswered(m, c, &info))
-        return 1;
-    return (question_unanswered(c, &info, now) || data_unanswered(&info)) &&
-           (int64_t)info.tcpi_last_ack_recv > m->lease_ms;
+    if (info.tcpi_state == SYN_SENT)
+        return call_unanswered(m, c, &info, now);
+    return is_unanswered(m, c, &info, now) || was_unanswered(m, &info) ||
+           silence_unanswered(m, c, &info);
 }
 
 static void look_at(tcp_mesh *m, tcp_conn *c, int64_t now)
