@@ -82,15 +82,17 @@ void oari_error_set(oar_error *record, oar_status status, const char *format,
 
 oar_status oari_fail(oar_status status, const char *format, ...)
 {
-    int saved = errno;
+    int saved = errno, by_system = status == OAR_E_SYSTEM && saved != 0;
     oar_error *e = &last_error;
     size_t used;
     va_list args;
 
+    if (by_system && saved == ENOMEM)
+        status = OAR_E_NOMEM;
     va_start(args, format);
     error_write(e, status, format, args);
     va_end(args);
-    if (status == OAR_E_SYSTEM && saved != 0) {
+    if (by_system) {
         e->sys_errno = saved;
         used = strlen(e->text);
         snprintf(e->text + used, sizeof e->text - used, ": %s",

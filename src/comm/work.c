@@ -144,6 +144,7 @@ static oar_status post_later(oar_group *group, const oari_call *call,
                              oar_work **work)
 {
     oar_work *made;
+    oar_status status;
 
     OARI_TRY(make_marked(group, call, &made));
     if (call->prepared) {
@@ -151,9 +152,10 @@ static oar_status post_later(oar_group *group, const oari_call *call,
         *work = made;
         return OAR_OK;
     }
-    if (oari_engine_start(group) != OAR_OK) {
+    status = oari_engine_start(group);
+    if (status != OAR_OK) {
         free_work(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     hand_over(made, OARI_POSTED);
     *work = made;
@@ -169,9 +171,10 @@ static oar_status order_now(oar_group *group, const oari_call *call)
     oar_status status;
 
     OARI_TRY(make_marked(group, call, &work));
-    if (oari_engine_start(group) != OAR_OK) {
+    status = oari_engine_start(group);
+    if (status != OAR_OK) {
         free_work(work);
-        return OAR_E_SYSTEM;
+        return status;
     }
     stream = work->call.stream;
     work->order_only = 1;

@@ -89,9 +89,10 @@ static oar_status make_memfd(const char *name, size_t bytes, int *fd)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
     if (ftruncate(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes", bytes);
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes", bytes);
         close(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     *fd = made;
     return OAR_OK;
@@ -104,9 +105,10 @@ static oar_status map_memfd(int fd, size_t bytes, int protection, void **base)
     if (at == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "map a segment of %zu bytes", bytes);
     if (madvise(at, bytes, MADV_DONTFORK) != 0) {
-        oari_fail(OAR_E_SYSTEM, "keep a segment from children");
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "keep a segment from children");
         munmap(at, bytes);
-        return OAR_E_SYSTEM;
+        return status;
     }
     madvise(at, bytes, MADV_HUGEPAGE); /* where the system allows it */
     *base = at;
@@ -381,9 +383,10 @@ static oar_status swap_pages(unsigned char *at, size_t bytes)
     memcpy(copy, at, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
         MAP_FAILED) {
-        oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
         munmap(copy, bytes);
-        return OAR_E_SYSTEM;
+        return status;
     }
     return OAR_OK;
 }

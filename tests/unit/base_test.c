@@ -161,6 +161,15 @@ typedef struct new_opts {
     double extra;
 } new_opts;
 
+static void a_system_call_without_memory_is_out_of_memory(void **state)
+{
+    errno = ENOMEM;
+    assert_int_equal(oari_fail(OAR_E_SYSTEM, "map 3 bytes"), OAR_E_NOMEM);
+    assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
+    assert_int_equal(oar_last_error()->sys_errno, ENOMEM);
+    assert_non_null(strstr(oar_last_error_text(), "map 3 bytes: Cannot"));
+}
+
 static void no_options_are_all_defaults(void **state)
 {
     old_opts got = { 9, 9, 9 }, none = { 0 };
@@ -599,6 +608,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_whole_record_can_be_passed_on),
         cmocka_unit_test(each_thread_has_its_own_last_error),
         cmocka_unit_test(try_returns_on_failure_only),
+        cmocka_unit_test(a_system_call_without_memory_is_out_of_memory),
         cmocka_unit_test(no_options_are_all_defaults),
         cmocka_unit_test(options_are_copied),
         cmocka_unit_test(options_of_older_headers_are_filled_up),

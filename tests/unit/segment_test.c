@@ -161,6 +161,19 @@ static void what_no_machine_has_is_out_of_memory(void **state)
     census_expect(&before);
 }
 
+/* A file of that size can be had; room for it in the address space cannot. */
+static void a_mapping_without_room_is_out_of_memory(void **state)
+{
+    census before = census_take();
+    void *base = NULL;
+    int fd = -1;
+
+    assert_says(oari_segment_make("test", (size_t)1 << 58, &fd, &base),
+                OAR_E_NOMEM, "map a segment");
+    assert_int_equal(fd, -1);
+    census_expect(&before);
+}
+
 static void freeing_what_is_not_ours_does_nothing(void **state)
 {
     unsigned char *block = take(3 * page);
@@ -565,6 +578,7 @@ int main(void)
         cmocka_unit_test(growth_is_a_new_segment_and_moves_nothing),
         cmocka_unit_test(one_block_may_be_larger_than_a_segment_usually_is),
         cmocka_unit_test(what_no_machine_has_is_out_of_memory),
+        cmocka_unit_test(a_mapping_without_room_is_out_of_memory),
         cmocka_unit_test(freeing_what_is_not_ours_does_nothing),
         cmocka_unit_test(device_memory_is_shared_or_private_as_asked),
         cmocka_unit_test(find_wants_all_bytes_in_one_segment),
