@@ -171,12 +171,36 @@ void oari_segment_unmap(void *base, size_t bytes)
 
 /* ---- the list ------------------------------------------------------------ */
 
-static void drop_pages(segment *s)
+/* The two tables of a segment's pages, in one mapping: they stay as long as the
+ * segment does, which is for ever, and what was never used takes no memory. */
+static size_t table_bytes(size_t pages)
 {
-    oari_free(s->state);
-    oari_free(s->run);
-    s->state = NULL;
+    return pages *
+           (sizeof *((segment *)0)->run + sizeof *((segment *)0)->state);
+}
+
+static void drop_tables(segment *s, size_t pages)
+{
+    if (s->run != NULL)
+        munmap(s->run, table_bytes(pages));
     s->run = NULL;
+    s->state = NULL;
+}
+
+static oar_status make_tables(segment *s, size_t pages)
+{
+    size_t bytes = table_bytes(pages);
+    void *at;
+
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+              -1, 0);
+    if (at == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map the tables of %zu pages", pages);
+    s->run = at;
+    s->state = (unsigned char *)(s->run + pages);
+    return OAR_OK;
 }
 
 /* Appends a segment with room for `bytes`. Called with the lock held. */
@@ -185,6 +209,7 @@ static oar_status grow(size_t bytes)
     unsigned at = atomic_load(&segment_total);
     segment *s = &segments[at];
     size_t size = round_up(bytes, HUGE_PAGE), pages;
+    oar_status status;
 
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -195,14 +220,13 @@ static oar_status grow(size_t bytes)
     if (size < MIN_SEGMENT)
         size = MIN_SEGMENT;
     pages = size / page_size();
-    drop_pages(s); /* of the process this one was forked from */
-    s->state = oari_alloc(pages, sizeof *s->state);
-    s->run = oari_alloc(pages, sizeof *s->run);
-    if (s->state == NULL || s->run == NULL ||
-        oari_segment_make("oarsong", size, &s->fd, (void **)&s->base) !=
-            OAR_OK) {
-        drop_pages(s);
-        return oar_last_error()->status;
+    /* of the process this one was forked from */
+    drop_tables(s, s->bytes / page_size());
+    OARI_TRY(make_tables(s, pages));
+    status = oari_segment_make("oarsong", size, &s->fd, (void **)&s->base);
+    if (status != OAR_OK) {
+        drop_tables(s, pages);
+        return status;
     }
     s->bytes = size;
     atomic_store(&s->dead, 0);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -151,8 +152,8 @@ static void try_returns_on_failure_only(void **state)
 
 typedef struct old_opts {
     size_t size;
-    int timeout_ms;
-    int retries;
+    int64_t timeout_ms;
+    int64_t retries;
 } old_opts;
 OAR_OPTS_INIT(old_opts);
 
@@ -222,6 +223,40 @@ static void options_without_a_size_are_refused(void **state)
     assert_int_equal(oari_opts_read(&got, sizeof got, &given), OAR_E_ARG);
     given.size = sizeof given.size - 1;
     assert_int_equal(oari_opts_read(&got, sizeof got, &given), OAR_E_ARG);
+}
+
+/* At the end of a page with nothing behind it. */
+static void options_with_a_size_that_nobody_set_are_not_read(void **state)
+{
+    static const size_t sizes[] = { SIZE_MAX, SIZE_MAX - 7,         1 << 20,
+                                    4104,     sizeof(old_opts) + 1, 9 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    old_opts *given, got, from = { sizeof from, 50, 2 };
+
+    assert_true(memory != MAP_FAILED);
+    assert_int_equal(mprotect(memory + page, page, PROT_NONE), 0);
+    given = (old_opts *)(memory + page - sizeof *given);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        given->size = sizes[i];
+        assert_int_equal(oari_opts_read(&got, sizeof got, given), OAR_E_ARG);
+        assert_non_null(strstr(oar_last_error_text(), "OAR_OPTS"));
+        assert_int_equal(oari_struct_give(given, &from, sizeof from, "stats"),
+                         OAR_E_ARG);
+    }
+    munmap(memory, 2 * page);
+}
+
+static void options_are_made_for_other_languages(void **state)
+{
+    old_opts made = { 9, 9, 9 };
+
+    oar_opts_init(&made, sizeof made);
+    assert_int_equal(made.size, sizeof made);
+    assert_int_equal(made.timeout_ms, 0);
+    assert_int_equal(made.retries, 0);
+    oar_opts_init(NULL, sizeof made);
 }
 
 static void a_struct_given_out_fits_the_callers_size(void **state)
@@ -614,6 +649,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(options_of_older_headers_are_filled_up),
         cmocka_unit_test(options_of_newer_headers_pass_unless_they_are_used),
         cmocka_unit_test(options_without_a_size_are_refused),
+        cmocka_unit_test(options_with_a_size_that_nobody_set_are_not_read),
+        cmocka_unit_test(options_are_made_for_other_languages),
         cmocka_unit_test(a_struct_given_out_fits_the_callers_size),
         cmocka_unit_test(allocations_are_counted),
         cmocka_unit_test(memory_is_zeroed_and_aligned),

@@ -148,6 +148,18 @@ static void one_block_may_be_larger_than_a_segment_usually_is(void **state)
     oar_shared_free(block);
 }
 
+/* The first in this process, so that the segment is made for it. */
+static void nothing_stays_live_once_all_is_freed(void **state)
+{
+    census before = census_take();
+    void *memory;
+
+    assert_int_equal(oari_segment_count(), 0);
+    assert_int_equal(oar_shared_alloc(page, &memory), OAR_OK);
+    oar_shared_free(memory);
+    assert_int_equal(census_take().live, before.live);
+}
+
 static void what_no_machine_has_is_out_of_memory(void **state)
 {
     census before = census_take();
@@ -571,6 +583,7 @@ static void without_memory_nothing_is_left_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_stays_live_once_all_is_freed),
         /* first, while there is nothing yet */
         cmocka_unit_test(threads_allocate_free_and_detach_side_by_side),
         cmocka_unit_test(memory_is_zeroed_also_when_it_is_used_again),
