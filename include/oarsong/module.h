@@ -101,7 +101,6 @@ typedef enum oar_module_moment {
     OAR_BEFORE_BACKWARD = 2,
     OAR_AFTER_BACKWARD = 3
 } oar_module_moment;
-typedef struct oar_hook oar_hook;
 typedef oar_status (*oar_module_fn)(oar_tape *tape, oar_module *module,
                                     void *arg);
 OAR_API oar_status oar_module_on(oar_module *module, oar_module_moment moment,

@@ -100,17 +100,18 @@ OAR_API oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low,
     X(gelu_tanh) /* the tanh approximation */ \
     X(silu)                                   \
     X(softplus)
-#define X(name) OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a);
-OAR_UNARY_LIST(X)
-#undef X
+#define OAR_DECLARE_UNARY(name) \
+    OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a);
+OAR_UNARY_LIST(OAR_DECLARE_UNARY)
+#undef OAR_DECLARE_UNARY
 
 /* Comparisons give bool; not differentiable. */
 #define OAR_COMPARE_LIST(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
-#define X(name)                                                   \
+#define OAR_DECLARE_COMPARE(name)                                 \
     OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a, \
                                    oar_tensor *b);
-OAR_COMPARE_LIST(X)
-#undef X
+OAR_COMPARE_LIST(OAR_DECLARE_COMPARE)
+#undef OAR_DECLARE_COMPARE
 /* Of bools. */
 OAR_API oar_tensor *oar_logical_and(oar_tape *tape, oar_tensor *a,
                                     oar_tensor *b);

@@ -31,9 +31,7 @@ OAR_BEGIN_DECLS
     X(OAR_F8E5M2, 14, 1, "f8e5m2")
 
 typedef enum oar_dtype {
-#define X(name, value, bytes, text) name = value,
-    OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
-#undef X
+    OAR_DTYPE_LIST(OAR_ENUM_ROW) OAR_MOVED_DTYPE_LIST(OAR_ENUM_ROW)
         OAR_DTYPE_COUNT = 13, /* with arithmetic */
     OAR_DTYPE_COUNT_ALL = 15
 } oar_dtype;
@@ -90,12 +88,7 @@ OAR_API oar_status oar_dtype_parse(const char *name, oar_dtype *dtype);
     X(OAR_OP_PREMUL_SUM, 8, "premul_sum") \
     X(OAR_OP_WEIGHTED_MEAN, 9, "weighted_mean")
 
-typedef enum oar_op_kind {
-#define X(name, value, text) name = value,
-    OAR_OP_LIST(X)
-#undef X
-        OAR_OP_COUNT
-} oar_op_kind;
+typedef enum oar_op_kind { OAR_OP_LIST(OAR_ENUM_ROW) OAR_OP_COUNT } oar_op_kind;
 
 /* An operator. scalar is the factor each rank multiplies its own contribution
  * with under OAR_PREMUL_SUM; the others ignore it. OAR_WEIGHTED_MEAN takes this
