@@ -48,6 +48,8 @@ typedef struct oar_span {
     size_t count; /* elements, not bytes */
     oar_dtype dtype;
     oar_device device;
+    int read_only; /* 1: it can be sent, and be the in of a collective; what
+                      would write to it is OAR_E_ARG */
 } oar_span;
 
 /* A span over host memory. Borrows data. */
@@ -59,6 +61,28 @@ static inline oar_span oar_span_of(void *data, size_t count, oar_dtype dtype)
     span.dtype = dtype;
     span.device.kind = OAR_CPU;
     span.device.index = 0;
+    span.read_only = 0;
+    return span;
+}
+
+/* The same over memory of that device. */
+static inline oar_span oar_span_on(oar_device device, void *data, size_t count,
+                                   oar_dtype dtype)
+{
+    oar_span span = oar_span_of(data, count, dtype);
+
+    span.device = device;
+    return span;
+}
+
+/* The same over host memory that is only read: what is sent, the in of a
+ * collective, root's buf of a broadcast. */
+static inline oar_span oar_span_of_const(const void *data, size_t count,
+                                         oar_dtype dtype)
+{
+    oar_span span = oar_span_of((void *)(uintptr_t)data, count, dtype);
+
+    span.read_only = 1;
     return span;
 }
 

@@ -185,9 +185,21 @@ static oar_status order_now(oar_group *group, const oari_call *call)
     return status;
 }
 
+/* Where a span that can only be read would be written. */
+static oar_status check_written(const oar_group *group, const oari_call *call)
+{
+    if (!call->out.read_only || call->out.count == 0 ||
+        call->kind == OAR_COLL_SEND ||
+        (call->kind == OAR_COLL_BROADCAST && call->root == group->rank))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "%s would write to a span that is read-only",
+                     oar_coll_name(call->kind));
+}
+
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 {
     OARI_TRY(oari_group_check(group));
+    OARI_TRY(check_written(group, call));
     if (work != NULL)
         return post_later(group, call, work);
     if (call->prepared)
@@ -365,6 +377,8 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
     oar_work *first = NULL, **end = &first;
 
     OARI_TRY(oari_group_check(group));
+    for (int i = 0; i < count; i++)
+        OARI_TRY(check_written(group, &call[i]));
     if (call->prepared)
         return oari_fail(OAR_E_ARG, "several operations cannot be prepared as "
                                     "one");

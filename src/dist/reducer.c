@@ -239,12 +239,16 @@ oar_status oar_reducer_wait(oar_reducer *reducer)
 
 static oar_status check_arrays(int arrays, const oar_span *array)
 {
-    for (int i = 0; i < arrays; i++)
+    for (int i = 0; i < arrays; i++) {
         if (array[i].dtype > OAR_BF16)
             return oari_fail(OAR_E_DTYPE,
                              "array %d of a reducer is %s: there is no mean "
                              "of whole numbers",
                              i, oar_dtype_name(array[i].dtype));
+        if (array[i].read_only && array[i].data != NULL)
+            return oari_fail(OAR_E_ARG, "array %d of a reducer is read-only",
+                             i);
+    }
     return OAR_OK;
 }
 

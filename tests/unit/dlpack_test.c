@@ -257,6 +257,9 @@ static void read_only_tensors_give_no_pointer_to_write_to(void **state)
     assert_null(oar_tensor_data(a));
     was_refused(oar_last_error()->status, "[3, 4]");
     was_refused(oar_tensor_span(a, &span), "[3, 4]");
+    OK(oar_tensor_const_span(a, &span));
+    assert_ptr_equal(span.data, f.number);
+    assert_true(span.read_only && span.count == 12 && span.dtype == OAR_F32);
     assert_null(oar_storage_data(oar_tensor_storage(a)));
     was_refused(oar_last_error()->status, "48 bytes");
     assert_ptr_equal(oar_tensor_const_data(a), f.number);
