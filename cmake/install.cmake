@@ -27,7 +27,7 @@ install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
     PATTERN decisions EXCLUDE PATTERN gpu-runs EXCLUDE)
 install(TARGETS oarsong_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/oarsong DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-    FILES_MATCHING PATTERN "*.h")
+    FILES_MATCHING PATTERN "*.h" PATTERN "abi.json")
 install(FILES ${CMAKE_BINARY_DIR}/include/oarsong/version.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/oarsong)
 install(EXPORT oarsongTargets NAMESPACE oarsong::

@@ -45,12 +45,7 @@ OAR_BEGIN_DECLS
     X(OAR_COLL_RECV, 10, "recv")                    \
     X(OAR_COLL_PROBE, 11, "probe") /* only in records: no backend is asked */
 
-typedef enum oar_coll {
-#define X(name, value, text) name = value,
-    OAR_COLL_LIST(X)
-#undef X
-        OAR_COLL_COUNT
-} oar_coll;
+typedef enum oar_coll { OAR_COLL_LIST(OAR_ENUM_ROW) OAR_COLL_COUNT } oar_coll;
 
 /* "all_reduce"; "?" for a kind that does not exist. Any thread. */
 OAR_API const char *oar_coll_name(oar_coll kind);

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlpack.h: tensors in and out without a copy, by the DLPack 1.x protocol. The
- * struct is declared by the dlpack/dlpack.h of whoever shares tensors with us;
- * nothing of it is needed to compile this header. */
+/* dlpack.h: tensors in and out without a copy, by the DLPack protocol: 1.x, and
+ * the struct without a version of before, which PyTorch before 2.9 and NumPy
+ * 1.x exchange. The structs are declared by the dlpack/dlpack.h of the program
+ * that shares tensors with us; nothing of it is needed to compile this header.
+ *
+ * From Python: a capsule named "dltensor_versioned" holds the first struct, one
+ * named "dltensor" the second. Given to the wrong function, a struct is
+ * OAR_E_ARG and left as it is: a version is two small numbers, which no address
+ * of data is made of. */
 #ifndef OARSONG_DLPACK_H
 #define OARSONG_DLPACK_H
 
 #include <oarsong/tensor.h>
 
 struct DLManagedTensorVersioned;
+struct DLManagedTensor;
 
 OAR_BEGIN_DECLS
 
@@ -17,6 +24,11 @@ OAR_BEGIN_DECLS
  * two sides to order. */
 OAR_API oar_status oar_dlpack_export(oar_tensor *tensor,
                                      struct DLManagedTensorVersioned **out);
+
+/* The same without a version. That struct cannot say that its memory may only
+ * be read: such a tensor is OAR_E_STATE. */
+OAR_API oar_status oar_dlpack_export_unversioned(oar_tensor *tensor,
+                                                 struct DLManagedTensor **out);
 
 /* Takes a managed tensor: the result shares its memory, and its deleter is
  * called when the last reference is gone. On failure (another major version,
@@ -30,6 +42,9 @@ OAR_API oar_status oar_dlpack_export(oar_tensor *tensor,
  * statistics kept in it. */
 OAR_API oar_tensor *oar_dlpack_import(oar_tape *tape,
                                       struct DLManagedTensorVersioned *in);
+/* The same without a version; it may be written. */
+OAR_API oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
+                                                  struct DLManagedTensor *in);
 
 OAR_END_DECLS
 

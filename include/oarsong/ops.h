@@ -118,17 +118,18 @@ OAR_API oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope);
     X(gelu_tanh) /* the tanh approximation */ \
     X(silu)                                   \
     X(softplus)
-#define X(name) OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a);
-OAR_UNARY_LIST(X)
-#undef X
+#define OAR_DECLARE_UNARY(name) \
+    OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a);
+OAR_UNARY_LIST(OAR_DECLARE_UNARY)
+#undef OAR_DECLARE_UNARY
 
 /* Comparisons give bool; not differentiable. */
 #define OAR_COMPARE_LIST(X) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)
-#define X(name)                                                   \
+#define OAR_DECLARE_COMPARE(name)                                 \
     OAR_API oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a, \
                                    oar_tensor *b);
-OAR_COMPARE_LIST(X)
-#undef X
+OAR_COMPARE_LIST(OAR_DECLARE_COMPARE)
+#undef OAR_DECLARE_COMPARE
 /* oar_eq_scalar, ..., oar_ge_scalar compare each element with a number. Where a
  * is a float the number is rounded to its dtype first; integers and bools are
  * compared with the number as it is, also if it is not whole or lies outside

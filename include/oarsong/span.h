@@ -31,9 +31,7 @@ OAR_BEGIN_DECLS
     X(OAR_F8E5M2, 14, 1, "f8e5m2")
 
 typedef enum oar_dtype {
-#define X(name, value, bytes, text) name = value,
-    OAR_DTYPE_LIST(X) OAR_MOVED_DTYPE_LIST(X)
-#undef X
+    OAR_DTYPE_LIST(OAR_ENUM_ROW) OAR_MOVED_DTYPE_LIST(OAR_ENUM_ROW)
         OAR_DTYPE_COUNT = 13, /* with arithmetic */
     OAR_DTYPE_COUNT_ALL = 15
 } oar_dtype;
@@ -50,6 +48,8 @@ typedef struct oar_span {
     size_t count; /* elements, not bytes */
     oar_dtype dtype;
     oar_device device;
+    int read_only; /* 1: it can be sent, and be the in of a collective; what
+                      would write to it is OAR_E_ARG */
 } oar_span;
 
 /* A span over host memory. Borrows data. */
@@ -61,6 +61,28 @@ static inline oar_span oar_span_of(void *data, size_t count, oar_dtype dtype)
     span.dtype = dtype;
     span.device.kind = OAR_CPU;
     span.device.index = 0;
+    span.read_only = 0;
+    return span;
+}
+
+/* The same over memory of that device. */
+static inline oar_span oar_span_on(oar_device device, void *data, size_t count,
+                                   oar_dtype dtype)
+{
+    oar_span span = oar_span_of(data, count, dtype);
+
+    span.device = device;
+    return span;
+}
+
+/* The same over host memory that is only read: what is sent, the in of a
+ * collective, root's buf of a broadcast. */
+static inline oar_span oar_span_of_const(const void *data, size_t count,
+                                         oar_dtype dtype)
+{
+    oar_span span = oar_span_of((void *)(uintptr_t)data, count, dtype);
+
+    span.read_only = 1;
     return span;
 }
 
@@ -90,12 +112,7 @@ OAR_API oar_status oar_dtype_parse(const char *name, oar_dtype *dtype);
     X(OAR_OP_PREMUL_SUM, 8, "premul_sum") \
     X(OAR_OP_WEIGHTED_MEAN, 9, "weighted_mean")
 
-typedef enum oar_op_kind {
-#define X(name, value, text) name = value,
-    OAR_OP_LIST(X)
-#undef X
-        OAR_OP_COUNT
-} oar_op_kind;
+typedef enum oar_op_kind { OAR_OP_LIST(OAR_ENUM_ROW) OAR_OP_COUNT } oar_op_kind;
 
 /* An operator. scalar is the factor each rank multiplies its own contribution
  * with under OAR_PREMUL_SUM; the others ignore it. OAR_WEIGHTED_MEAN takes this

@@ -39,11 +39,7 @@ OAR_BEGIN_DECLS
     X(OAR_E_INTERNAL, 21, "a bug in Oarsong")                  \
     X(OAR_E_GPU, 22, "a GPU call failed")
 
-typedef enum oar_status {
-#define X(name, value, text) name = value,
-    OAR_STATUS_LIST(X)
-#undef X
-} oar_status;
+typedef enum oar_status { OAR_STATUS_LIST(OAR_ENUM_ROW) } oar_status;
 
 /* One failure. Text fields are never NULL and always end in a zero byte; an
  * empty one, or -1 in a rank, means that it does not apply. */

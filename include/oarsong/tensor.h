@@ -155,8 +155,13 @@ OAR_API const void *oar_tensor_const_data(const oar_tensor *tensor);
 OAR_API int oar_tensor_is_read_only(const oar_tensor *tensor);
 
 /* The span of a contiguous tensor, for collectives. Otherwise OAR_E_ARG, and
- * OAR_E_STATE if it may only be read: a span says nothing about who writes. */
+ * OAR_E_STATE if it may only be read. */
 OAR_API oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span);
+
+/* The same for what only reads it: the span is read-only (span.h), the tensor
+ * may be, too. */
+OAR_API oar_status oar_tensor_const_span(const oar_tensor *tensor,
+                                         oar_span *span);
 
 /* The only element of a tensor of one element, as a double. */
 OAR_API oar_status oar_tensor_item(const oar_tensor *tensor, double *value);

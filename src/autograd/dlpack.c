@@ -2,8 +2,11 @@
 /* dlpack: tensors in and out without a copy. What goes out holds a reference to
  * the storage until its deleter is called; what comes in is a storage whose
  * memory is given back by the deleter it came with. */
-#include <oarsong/device.h>
 #include <oarsong/dlpack.h>
+
+#include <string.h>
+
+#include <oarsong/device.h>
 
 #include "base/alloc.h"
 #include "base/status.h"
@@ -30,22 +33,32 @@ static const oari_dl_dtype dtypes[OAR_DTYPE_COUNT] = {
 /* ---- out ---------------------------------------------------------------- */
 
 typedef struct parcel {
-    oari_dl_managed managed;
+    union {
+        oari_dl_managed versioned;
+        oari_dl_unversioned unversioned;
+    } managed;
     oar_storage *storage; /* a reference */
     int64_t shape[OAR_MAX_DIMS], strides[OAR_MAX_DIMS];
 } parcel;
 
-static void delete_parcel(oari_dl_managed *self)
+static void free_parcel(parcel *p)
 {
-    parcel *p = self->manager_ctx;
-
     oar_storage_release(p->storage);
     oari_free(p);
 }
 
-static void fill_in(parcel *p, const oar_tensor *t)
+static void delete_versioned(oari_dl_managed *self)
 {
-    oari_dl_tensor *dl = &p->managed.tensor;
+    free_parcel(self->manager_ctx);
+}
+
+static void delete_unversioned(oari_dl_unversioned *self)
+{
+    free_parcel(self->manager_ctx);
+}
+
+static void fill_in(parcel *p, const oar_tensor *t, oari_dl_tensor *dl)
+{
     oari_array a = oari_array_of(t);
 
     for (int i = 0; i < t->at.shape.ndim; i++) {
@@ -61,11 +74,10 @@ static void fill_in(parcel *p, const oar_tensor *t)
     dl->dtype = dtypes[t->dtype];
     dl->shape = p->shape;
     dl->strides = p->strides;
-    p->managed.flags = t->storage->read_only ? OARI_DL_READ_ONLY : 0;
 }
 
-oar_status oar_dlpack_export(oar_tensor *tensor,
-                             struct DLManagedTensorVersioned **out)
+static oar_status make_parcel(const oar_tensor *tensor, const void *out,
+                              parcel **parcel_out)
 {
     parcel *p;
 
@@ -81,25 +93,73 @@ oar_status oar_dlpack_export(oar_tensor *tensor,
     p = oari_alloc(1, sizeof *p);
     if (p == NULL)
         return OAR_E_NOMEM;
-    p->managed.version =
-        (oari_dl_version){ OARI_DLPACK_MAJOR, OARI_DLPACK_MINOR };
-    p->managed.manager_ctx = p;
-    p->managed.deleter = delete_parcel;
     p->storage = oar_storage_retain(tensor->storage);
-    fill_in(p, tensor);
-    *out = &p->managed;
+    *parcel_out = p;
+    return OAR_OK;
+}
+
+oar_status oar_dlpack_export(oar_tensor *tensor,
+                             struct DLManagedTensorVersioned **out)
+{
+    oari_dl_managed *m;
+    parcel *p;
+
+    OARI_TRY(make_parcel(tensor, out, &p));
+    m = &p->managed.versioned;
+    m->version = (oari_dl_version){ OARI_DLPACK_MAJOR, OARI_DLPACK_MINOR };
+    m->manager_ctx = p;
+    m->deleter = delete_versioned;
+    m->flags = tensor->storage->read_only ? OARI_DL_READ_ONLY : 0;
+    fill_in(p, tensor, &m->tensor);
+    *out = m;
+    return OAR_OK;
+}
+
+oar_status oar_dlpack_export_unversioned(oar_tensor *tensor,
+                                         struct DLManagedTensor **out)
+{
+    oari_dl_unversioned *m;
+    parcel *p;
+
+    if (oar_tensor_is_read_only(tensor))
+        return oari_fail(OAR_E_STATE,
+                         "dlpack_export_unversioned of a tensor %s that can "
+                         "only be read: the struct cannot say so",
+                         oari_shape_text(tensor->at.shape).text);
+    OARI_TRY(make_parcel(tensor, out, &p));
+    m = &p->managed.unversioned;
+    m->manager_ctx = p;
+    m->deleter = delete_unversioned;
+    fill_in(p, tensor, &m->tensor);
+    *out = m;
     return OAR_OK;
 }
 
 /* ---- in ----------------------------------------------------------------- */
 
-static void drop_managed(void *arg)
+static void drop_versioned(void *arg)
 {
     oari_dl_managed *in = arg;
 
     if (in->deleter != NULL)
         in->deleter(in);
 }
+
+static void drop_unversioned(void *arg)
+{
+    oari_dl_unversioned *in = arg;
+
+    if (in->deleter != NULL)
+        in->deleter(in);
+}
+
+/* What is taken, whichever struct it came in. */
+typedef struct arrival {
+    const oari_dl_tensor *tensor;
+    int read_only;
+    void (*drop)(void *arg);
+    void *arg;
+} arrival;
 
 static oar_status find_dtype(oari_dl_dtype asked, oar_dtype *dtype)
 {
@@ -115,15 +175,18 @@ static oar_status find_dtype(oari_dl_dtype asked, oar_dtype *dtype)
                      asked.code, asked.bits, asked.lanes);
 }
 
-/* Only the version may be looked at before it is known. */
-static oar_status check_managed(const oari_dl_managed *in)
+/* Whether the first eight bytes of a struct are a version, 1.0 or later. In one
+ * without a version they are the address of the data: NULL, or above any number
+ * that a version has. */
+static int is_version(oari_dl_version version)
 {
-    const oari_dl_tensor *dl = &in->tensor;
+    enum { MOST = 255 };
 
-    if (in->version.major != OARI_DLPACK_MAJOR)
-        return oari_fail(
-            OAR_E_UNSUPPORTED, "dlpack_import of version %u.%u: we know %d.x",
-            in->version.major, in->version.minor, OARI_DLPACK_MAJOR);
+    return version.major >= 1 && version.major <= MOST && version.minor <= MOST;
+}
+
+static oar_status check_tensor(const oari_dl_tensor *dl)
+{
     if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
         dl->device.type != OARI_DL_CUDA_HOST)
         return oari_fail(OAR_E_DEVICE,
@@ -201,42 +264,88 @@ static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
     return OAR_OK;
 }
 
-/* A storage over the memory, which takes `in` only if all goes well. */
-static oar_status wrap(oari_dl_managed *in, oar_dtype *dtype, oari_layout *at,
+/* A storage over the memory, which takes it only if all goes well. */
+static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
                        oar_storage **storage)
 {
+    const oari_dl_tensor *dl = in->tensor;
     int64_t elements = 0;
     void *data = NULL;
 
-    OARI_TRY(check_managed(in));
-    OARI_TRY(find_dtype(in->tensor.dtype, dtype));
-    OARI_TRY(find_layout(&in->tensor, *dtype, at, &elements));
-    OARI_TRY(find_data(&in->tensor, *dtype, at, elements, &data));
+    OARI_TRY(check_tensor(dl));
+    OARI_TRY(find_dtype(dl->dtype, dtype));
+    OARI_TRY(find_layout(dl, *dtype, at, &elements));
+    OARI_TRY(find_data(dl, *dtype, at, elements, &data));
     OARI_TRY(oari_storage_over(data, (size_t)elements * oar_dtype_size(*dtype),
-                               drop_managed, in, storage));
-    (*storage)->read_only = (in->flags & OARI_DL_READ_ONLY) != 0;
-    if (in->tensor.device.type == OARI_DL_CUDA)
-        (*storage)->device = oar_device_of(OAR_CUDA, in->tensor.device.id);
+                               in->drop, in->arg, storage));
+    (*storage)->read_only = in->read_only;
+    if (dl->device.type == OARI_DL_CUDA)
+        (*storage)->device = oar_device_of(OAR_CUDA, dl->device.id);
     return OAR_OK;
 }
 
-oar_tensor *oar_dlpack_import(oar_tape *tape,
-                              struct DLManagedTensorVersioned *in)
+static oar_tensor *take(oar_tape *tape, const arrival *in)
 {
     oar_storage *storage;
     oar_tensor *made;
     oari_layout at;
     oar_dtype dtype = OAR_F32;
 
-    if (in == NULL) {
-        oari_null("dlpack_import");
-        return NULL;
-    }
     if (wrap(in, &dtype, &at, &storage) != OAR_OK) {
-        drop_managed(in); /* the place of the deleter is the same in all */
+        in->drop(in->arg);
         return NULL;
     }
     made = oari_tensor_over(oari_tape_pool(tape), storage, dtype, &at);
     oar_storage_release(storage); /* the tensor has its own reference */
     return oari_keep(tape, made);
+}
+
+/* Nothing of the struct may be looked at before its version is known, and of
+ * another version only the deleter, whose place is the same in all. */
+oar_tensor *oar_dlpack_import(oar_tape *tape,
+                              struct DLManagedTensorVersioned *in)
+{
+    arrival taken;
+
+    if (in == NULL) {
+        oari_null("dlpack_import");
+        return NULL;
+    }
+    if (!is_version(in->version)) {
+        oari_fail(OAR_E_ARG, "dlpack_import of a struct without a version: "
+                             "dlpack_import_unversioned takes it");
+        return NULL;
+    }
+    if (in->version.major != OARI_DLPACK_MAJOR) {
+        oari_fail(OAR_E_UNSUPPORTED,
+                  "dlpack_import of version %u.%u: we know %d.x",
+                  in->version.major, in->version.minor, OARI_DLPACK_MAJOR);
+        drop_versioned(in);
+        return NULL;
+    }
+    taken = (arrival){ &in->tensor, (in->flags & OARI_DL_READ_ONLY) != 0,
+                       drop_versioned, in };
+    return take(tape, &taken);
+}
+
+oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
+                                          struct DLManagedTensor *in)
+{
+    oari_dl_version first;
+    arrival taken;
+
+    if (in == NULL) {
+        oari_null("dlpack_import_unversioned");
+        return NULL;
+    }
+    memcpy(&first, in, sizeof first);
+    if (is_version(first)) {
+        oari_fail(OAR_E_ARG,
+                  "dlpack_import_unversioned of a struct of version %u.%u: "
+                  "dlpack_import takes it",
+                  first.major, first.minor);
+        return NULL;
+    }
+    taken = (arrival){ &in->tensor, 0, drop_unversioned, in };
+    return take(tape, &taken);
 }

@@ -82,15 +82,17 @@ void oari_error_set(oar_error *record, oar_status status, const char *format,
 
 oar_status oari_fail(oar_status status, const char *format, ...)
 {
-    int saved = errno;
+    int saved = errno, by_system = status == OAR_E_SYSTEM && saved != 0;
     oar_error *e = &last_error;
     size_t used;
     va_list args;
 
+    if (by_system && saved == ENOMEM)
+        status = OAR_E_NOMEM;
     va_start(args, format);
     error_write(e, status, format, args);
     va_end(args);
-    if (status == OAR_E_SYSTEM && saved != 0) {
+    if (by_system) {
         e->sys_errno = saved;
         used = strlen(e->text);
         snprintf(e->text + used, sizeof e->text - used, ": %s",
@@ -111,6 +113,23 @@ oar_status oari_fail_with(const oar_error *record)
     return record->status;
 }
 
+/* No options struct is larger: what is, has a size that nobody has set. */
+enum { MOST_BYTES = 4096 };
+
+void oar_opts_init(void *opts, size_t size)
+{
+    if (opts == NULL || size < sizeof size)
+        return;
+    memset(opts, 0, size);
+    memcpy(opts, &size, sizeof size);
+}
+
+static int is_size(size_t given)
+{
+    return given >= sizeof given && given % sizeof given == 0 &&
+           given <= MOST_BYTES;
+}
+
 oar_status oari_opts_read(void *into, size_t size, const void *from)
 {
     size_t given;
@@ -119,7 +138,7 @@ oar_status oari_opts_read(void *into, size_t size, const void *from)
     if (from == NULL)
         return OAR_OK;
     memcpy(&given, from, sizeof given);
-    if (given < sizeof given)
+    if (!is_size(given))
         return oari_fail(OAR_E_ARG,
                          "options of size %zu: make them with OAR_OPTS or "
                          "with the ..._init function",
@@ -139,11 +158,12 @@ oar_status oari_struct_give(void *into, const void *from, size_t size,
 {
     size_t room = 0;
 
-    if (into != NULL)
-        memcpy(&room, into, sizeof room);
-    if (room < sizeof room)
-        return oari_fail(OAR_E_ARG, "%s %s", what,
-                         into == NULL ? "is NULL" : "without its size set");
+    if (into == NULL)
+        return oari_fail(OAR_E_ARG, "%s is NULL", what);
+    memcpy(&room, into, sizeof room);
+    if (!is_size(room))
+        return oari_fail(OAR_E_ARG, "%s of size %zu: set its size first", what,
+                         room);
     memcpy(into, from, room < size ? room : size);
     memcpy(into, &room, sizeof room);
     return OAR_OK;

@@ -10,8 +10,9 @@
 /* Writes the calling thread's last error (status, errno at entry for
  * OAR_E_SYSTEM, text) and returns status, so that a function can end with
  *     return oari_fail(OAR_E_SYSTEM, "open %s", path);
- * For OAR_E_SYSTEM the text of errno is appended. Said once, by whoever knows
- * the cause first; callers above pass the status on in silence. */
+ * For OAR_E_SYSTEM the text of errno is appended; ENOMEM makes it OAR_E_NOMEM,
+ * so return what this returns. Said once, by the function that knows the cause
+ * first; callers above pass the status on in silence. */
 OARI_FOR_PLUGINS oar_status oari_fail(oar_status status, const char *format,
                                       ...) OAR_PRINTF(2, 3);
 

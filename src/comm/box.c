@@ -161,9 +161,10 @@ static oar_status make_memfd(size_t bytes, int *fd)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
     if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oari_fail(OAR_E_SYSTEM, "size a recorder's box%s", oari_file_limit());
+        oar_status status = oari_fail(
+            OAR_E_SYSTEM, "size a recorder's box%s", oari_file_limit());
         close(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     *fd = made;
     return OAR_OK;
@@ -526,8 +527,9 @@ static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
     OARI_TRY(make_memfd(OARI_BOX_UNIT, &fd));
     at = mmap(NULL, OARI_BOX_UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
+        oar_status status = oari_fail(OAR_E_SYSTEM, "map a recorder's ring");
         close(fd);
-        return oari_fail(OAR_E_SYSTEM, "map a recorder's ring");
+        return status;
     }
     madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
     *place = (oari_ring_place){ at, oari_fork_guard(fd), 0, 1 };

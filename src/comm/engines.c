@@ -62,8 +62,9 @@ static int any_set(const char *const *names)
     return 0;
 }
 
-/* By whose launcher started us, else by which library is there already. Slurm
- * may stand for either; then Open MPI's own names decide. */
+/* By which library is there already (one that is not Open MPI has MPICH's ABI),
+ * else by whose launcher started us. Slurm may stand for either; then Open
+ * MPI's own names decide. */
 static int wants_mpich(void)
 {
     static const char *const openmpi[] = { "OMPI_COMM_WORLD_SIZE",
@@ -73,8 +74,7 @@ static int wants_mpich(void)
 
     if (dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL)
         return 0;
-    if (dlsym(RTLD_DEFAULT, "MPIR_Process") != NULL ||
-        dlsym(RTLD_DEFAULT, "MPICH_Version") != NULL)
+    if (dlsym(RTLD_DEFAULT, "MPI_Init") != NULL)
         return 1;
     return !any_set(openmpi) && any_set(mpich);
 }

@@ -165,10 +165,13 @@ oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
         return OAR_E_NOMEM;
     ring = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, fd, (off_t)at);
     if (ring == MAP_FAILED || !is_ring(ring)) {
+        oar_status status =
+            oari_fail(ring == MAP_FAILED ? OAR_E_SYSTEM : OAR_E_DATA,
+                      "a peer's recorder cannot be mapped");
         if (ring != MAP_FAILED)
             munmap(ring, OARI_BOX_UNIT);
         oari_free(view);
-        return oari_fail(OAR_E_DATA, "a peer's recorder cannot be mapped");
+        return status;
     }
     madvise(ring, OARI_BOX_UNIT, MADV_DONTFORK);
     view->ring = ring;

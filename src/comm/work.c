@@ -10,11 +10,13 @@
 #include "base/thread.h"
 #include "comm/group.h"
 
-/* A copy of the call with the counts it points to behind the work. */
+/* A copy of the call with the counts and the label it points to behind the
+ * work. */
 static oar_work *make_work(oar_group *group, const oari_call *call)
 {
-    size_t n = (size_t)group->ranks;
-    oar_work *work = oari_alloc(1, sizeof *work + 2 * n * sizeof(size_t));
+    size_t n = (size_t)group->ranks, counts = 2 * n * sizeof(size_t);
+    size_t label = call->label != NULL ? strlen(call->label) + 1 : 0;
+    oar_work *work = oari_alloc(1, sizeof *work + counts + label);
     size_t *room;
 
     if (work == NULL)
@@ -28,6 +30,8 @@ static oar_work *make_work(oar_group *group, const oari_call *call)
     if (call->out_counts != NULL)
         work->call.out_counts =
             memcpy(room + n, call->out_counts, n * sizeof(size_t));
+    if (label != 0)
+        work->call.label = memcpy(room + 2 * n, call->label, label);
     atomic_store(&work->holders, 1);
     return work;
 }
@@ -162,6 +166,7 @@ static oar_status post_later(oar_group *group, const oari_call *call,
                              oar_work **work)
 {
     oar_work *made;
+    oar_status status;
 
     OARI_TRY(make_marked(group, call, &made));
     if (call->prepared) {
@@ -169,9 +174,10 @@ static oar_status post_later(oar_group *group, const oari_call *call,
         *work = made;
         return OAR_OK;
     }
-    if (oari_engine_start(group) != OAR_OK) {
+    status = oari_engine_start(group);
+    if (status != OAR_OK) {
         free_work(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     hand_over(made, OARI_POSTED);
     *work = made;
@@ -187,9 +193,10 @@ static oar_status order_now(oar_group *group, const oari_call *call)
     oar_status status;
 
     OARI_TRY(make_marked(group, call, &work));
-    if (oari_engine_start(group) != OAR_OK) {
+    status = oari_engine_start(group);
+    if (status != OAR_OK) {
         free_work(work);
-        return OAR_E_SYSTEM;
+        return status;
     }
     stream = work->call.stream;
     work->order_only = 1;
@@ -200,9 +207,21 @@ static oar_status order_now(oar_group *group, const oari_call *call)
     return status;
 }
 
+/* Where a span that can only be read would be written. */
+static oar_status check_written(const oar_group *group, const oari_call *call)
+{
+    if (!call->out.read_only || call->out.count == 0 ||
+        call->kind == OAR_COLL_SEND ||
+        (call->kind == OAR_COLL_BROADCAST && call->root == group->rank))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "%s would write to a span that is read-only",
+                     oar_coll_name(call->kind));
+}
+
 oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 {
     OARI_TRY(oari_group_check(group));
+    OARI_TRY(check_written(group, call));
     if (work != NULL)
         return post_later(group, call, work);
     if (call->prepared)
@@ -238,6 +257,7 @@ static void finish_part(oar_work *whole, const oar_work *part,
         if (whole->failed == OAR_OK) {
             whole->failed = status;
             whole->call = part->call;
+            whole->call.label = NULL; /* the part's own copy */
             whole->transfer = part->transfer;
             memcpy(whole->sent, part->sent, sizeof whole->sent);
         }
@@ -380,6 +400,8 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
     oar_work *first = NULL, **end = &first;
 
     OARI_TRY(oari_group_check(group));
+    for (int i = 0; i < count; i++)
+        OARI_TRY(check_written(group, &call[i]));
     if (call->prepared)
         return oari_fail(OAR_E_ARG, "several operations cannot be prepared as "
                                     "one");

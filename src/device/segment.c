@@ -90,10 +90,11 @@ static oar_status make_memfd(const char *name, size_t bytes, int *fd)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
     if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes%s", bytes,
-                  oari_file_limit());
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "size a segment of %zu bytes%s", bytes,
+                      oari_file_limit());
         close(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     *fd = made;
     return OAR_OK;
@@ -106,9 +107,10 @@ static oar_status map_memfd(int fd, size_t bytes, int protection, void **base)
     if (at == MAP_FAILED)
         return oari_fail(OAR_E_SYSTEM, "map a segment of %zu bytes", bytes);
     if (madvise(at, bytes, MADV_DONTFORK) != 0) {
-        oari_fail(OAR_E_SYSTEM, "keep a segment from children");
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "keep a segment from children");
         munmap(at, bytes);
-        return OAR_E_SYSTEM;
+        return status;
     }
     madvise(at, bytes, MADV_HUGEPAGE); /* where the system allows it */
     *base = at;
@@ -171,12 +173,36 @@ void oari_segment_unmap(void *base, size_t bytes)
 
 /* ---- the list ------------------------------------------------------------ */
 
-static void drop_pages(segment *s)
+/* The two tables of a segment's pages, in one mapping: they stay as long as the
+ * segment does, which is for ever, and what was never used takes no memory. */
+static size_t table_bytes(size_t pages)
 {
-    oari_free(s->state);
-    oari_free(s->run);
-    s->state = NULL;
+    return pages *
+           (sizeof *((segment *)0)->run + sizeof *((segment *)0)->state);
+}
+
+static void drop_tables(segment *s, size_t pages)
+{
+    if (s->run != NULL)
+        munmap(s->run, table_bytes(pages));
     s->run = NULL;
+    s->state = NULL;
+}
+
+static oar_status make_tables(segment *s, size_t pages)
+{
+    size_t bytes = table_bytes(pages);
+    void *at;
+
+    if (!oari_alloc_allowed(bytes))
+        return OAR_E_NOMEM;
+    at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+              -1, 0);
+    if (at == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map the tables of %zu pages", pages);
+    s->run = at;
+    s->state = (unsigned char *)(s->run + pages);
+    return OAR_OK;
 }
 
 /* Appends a segment with room for `bytes`. Called with the lock held. */
@@ -185,6 +211,7 @@ static oar_status grow(size_t bytes)
     unsigned at = atomic_load(&segment_total);
     segment *s = &segments[at];
     size_t size = round_up(bytes, HUGE_PAGE), pages;
+    oar_status status;
 
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -195,14 +222,13 @@ static oar_status grow(size_t bytes)
     if (size < MIN_SEGMENT)
         size = MIN_SEGMENT;
     pages = size / page_size();
-    drop_pages(s); /* of the process this one was forked from */
-    s->state = oari_alloc(pages, sizeof *s->state);
-    s->run = oari_alloc(pages, sizeof *s->run);
-    if (s->state == NULL || s->run == NULL ||
-        oari_segment_make("oarsong", size, &s->fd, (void **)&s->base) !=
-            OAR_OK) {
-        drop_pages(s);
-        return oar_last_error()->status;
+    /* of the process this one was forked from */
+    drop_tables(s, s->bytes / page_size());
+    OARI_TRY(make_tables(s, pages));
+    status = oari_segment_make("oarsong", size, &s->fd, (void **)&s->base);
+    if (status != OAR_OK) {
+        drop_tables(s, pages);
+        return status;
     }
     s->bytes = size;
     atomic_store(&s->dead, 0);
@@ -383,9 +409,10 @@ static oar_status swap_pages(unsigned char *at, size_t bytes)
     memcpy(copy, at, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
         MAP_FAILED) {
-        oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
         munmap(copy, bytes);
-        return OAR_E_SYSTEM;
+        return status;
     }
     return OAR_OK;
 }

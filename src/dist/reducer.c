@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "dist/agree.h"
 
@@ -48,8 +49,10 @@ static oar_status check_array(const oar_reducer *r, int array)
     return OAR_OK;
 }
 
-oar_status oar_reducer_ready(oar_reducer *reducer, int array)
+oar_status oar_reducer_ready_at(const char *file, int line,
+                                oar_reducer *reducer, int array)
 {
+    OARI_CALLED_FROM(file, line);
     oari_slot *s;
     oar_span place;
 
@@ -220,8 +223,9 @@ oar_status oari_reducer_begin_rest(oar_reducer *r)
     return oari_pieces_begin_rest(r);
 }
 
-oar_status oar_reducer_wait(oar_reducer *reducer)
+oar_status oar_reducer_wait_at(const char *file, int line, oar_reducer *reducer)
 {
+    OARI_CALLED_FROM(file, line);
     oar_reducer *r = reducer;
     int64_t since = oari_now_ns();
     oar_status status;
@@ -241,12 +245,16 @@ oar_status oar_reducer_wait(oar_reducer *reducer)
 
 static oar_status check_arrays(int arrays, const oar_span *array)
 {
-    for (int i = 0; i < arrays; i++)
+    for (int i = 0; i < arrays; i++) {
         if (array[i].dtype > OAR_BF16)
             return oari_fail(OAR_E_DTYPE,
                              "array %d of a reducer is %s: there is no mean "
                              "of whole numbers",
                              i, oar_dtype_name(array[i].dtype));
+        if (array[i].read_only && array[i].data != NULL)
+            return oari_fail(OAR_E_ARG, "array %d of a reducer is read-only",
+                             i);
+    }
     return OAR_OK;
 }
 
@@ -345,11 +353,12 @@ static oar_status check_list(const oar_group *group, int arrays,
                                        : "list of arrays");
 }
 
-oar_status oar_reducer_create(oar_group *group, int arrays,
-                              const oar_span *array,
-                              const oar_reducer_opts *opts,
-                              oar_reducer **reducer)
+oar_status oar_reducer_create_at(const char *file, int line, oar_group *group,
+                                 int arrays, const oar_span *array,
+                                 const oar_reducer_opts *opts,
+                                 oar_reducer **reducer)
 {
+    OARI_CALLED_FROM(file, line);
     OARI_TRY(check_list(group, arrays, array, reducer));
     OARI_TRY(agree_on_arrays(group, arrays, array, opts));
     return oari_reducer_make(group, arrays, array, opts, 0, reducer);

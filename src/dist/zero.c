@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "dist/ddp.h"
 
@@ -130,9 +131,10 @@ static oar_status build(oar_zero *z, oar_zero_make_fn make, void *arg)
     return make_optim(z, make, arg);
 }
 
-oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
-                           void *arg, oar_zero **zero)
+oar_status oar_zero_create_at(const char *file, int line, oar_module *wrapped,
+                              oar_zero_make_fn make, void *arg, oar_zero **zero)
 {
+    OARI_CALLED_FROM(file, line);
     oar_zero *z;
     oar_status status;
 
@@ -252,8 +254,9 @@ static oar_status unpack(const oar_zero *z)
     return OAR_OK;
 }
 
-oar_status oar_zero_step(oar_zero *zero)
+oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero)
 {
+    OARI_CALLED_FROM(file, line);
     if (zero == NULL)
         return oari_fail(OAR_E_ARG, "zero_step without an optimizer");
     OARI_TRY(mark_pieces(zero));

@@ -57,9 +57,9 @@ oar_status oari_local_listen(char name[OARI_LOCAL_NAME], int *fd)
     length = make_address(name, &address);
     if (bind(made, (struct sockaddr *)&address, length) != 0 ||
         listen(made, 4096) != 0) {
-        oari_fail(OAR_E_SYSTEM, "listen on a unix socket");
+        oar_status status = oari_fail(OAR_E_SYSTEM, "listen on a unix socket");
         close(made);
-        return OAR_E_SYSTEM;
+        return status;
     }
     *fd = made;
     return OAR_OK;

@@ -87,6 +87,7 @@ static int try_next(int error)
 oar_status oari_sock_listen(const char *address, int backlog, int *fd)
 {
     struct addrinfo *found, *at;
+    oar_status status = OAR_OK;
     int made = -1;
 
     OARI_TRY(oari_sock_resolve(address, &found));
@@ -94,12 +95,11 @@ oar_status oari_sock_listen(const char *address, int backlog, int *fd)
         if ((made = listen_at(at, backlog)) >= 0 || !try_next(errno))
             break;
     if (made < 0)
-        oari_fail(OAR_E_SYSTEM, "listen at %s", address);
+        status = oari_fail(OAR_E_SYSTEM, "listen at %s", address);
+    else
+        *fd = made;
     freeaddrinfo(found);
-    if (made < 0)
-        return OAR_E_SYSTEM;
-    *fd = made;
-    return OAR_OK;
+    return status;
 }
 
 oar_status oari_sock_accept(int listener, int *fd)
@@ -151,17 +151,17 @@ oar_status oari_sock_connect_again(const char *address, unsigned attempt,
                                    int *fd)
 {
     struct addrinfo *found;
+    oar_status status = OAR_OK;
     int made;
 
     OARI_TRY(oari_sock_resolve(address, &found));
     made = connect_at(pick(found, attempt));
     if (made < 0)
-        oari_fail(OAR_E_SYSTEM, "connect to %s", address);
+        status = oari_fail(OAR_E_SYSTEM, "connect to %s", address);
+    else
+        *fd = made;
     freeaddrinfo(found);
-    if (made < 0)
-        return OAR_E_SYSTEM;
-    *fd = made;
-    return OAR_OK;
+    return status;
 }
 
 oar_status oari_sock_connect(const char *address, int *fd)

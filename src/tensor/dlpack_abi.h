@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dlpack_abi.h: the structs of DLPack 1.x, as dlpack/dlpack.h lays them
- * out. That header is not needed to build, so they are repeated here. */
+/* tensor/dlpack_abi.h: the structs of DLPack, of 1.x and of before, as
+ * dlpack/dlpack.h lays them out. That header is not needed to build, so they
+ * are repeated here. */
 #ifndef OARI_TENSOR_DLPACK_ABI_H
 #define OARI_TENSOR_DLPACK_ABI_H
 
@@ -51,6 +52,15 @@ struct DLManagedTensorVersioned {
     void (*deleter)(oari_dl_managed *self);
     uint64_t flags;
     oari_dl_tensor tensor;
+};
+
+/* Before 1.0: without a version. */
+typedef struct DLManagedTensor oari_dl_unversioned;
+
+struct DLManagedTensor {
+    oari_dl_tensor tensor;
+    void *manager_ctx;
+    void (*deleter)(oari_dl_unversioned *self);
 };
 
 #endif

@@ -193,8 +193,8 @@ oar_status oari_gpu_fill(const oar_tensor *to, double value)
     oar_status status;
 
     if (oari_layout_is_rows(&to->at))
-        return oar_device_fill((oar_span){ data_of(to), (size_t)to->count,
-                                           to->dtype, device_of(to) },
+        return oar_device_fill(oar_span_on(device_of(to), data_of(to),
+                                           (size_t)to->count, to->dtype),
                                value, oar_stream_current(device_of(to)));
     one = oari_tensor_on(cpu, to->dtype, to->at.shape);
     if (one == NULL)

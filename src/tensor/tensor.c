@@ -200,7 +200,7 @@ void *oar_tensor_data(const oar_tensor *tensor)
     return oari_array_data(&a);
 }
 
-oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
+oar_status oar_tensor_const_span(const oar_tensor *tensor, oar_span *span)
 {
     if (tensor == NULL || span == NULL)
         return oari_null("span");
@@ -213,10 +213,19 @@ oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
         return oari_fail(OAR_E_STATE, "span of a tensor %s %s",
                          oari_shape_text(tensor->at.shape).text,
                          oari_absence(tensor));
-    OARI_TRY(oari_check_writable("span", tensor));
-    span->data = oar_tensor_data(tensor);
-    span->count = (size_t)tensor->count;
-    span->dtype = tensor->dtype;
+    *span = oar_span_of_const(oar_tensor_const_data(tensor),
+                              (size_t)tensor->count, tensor->dtype);
     span->device = tensor->storage->device;
+    return OAR_OK;
+}
+
+oar_status oar_tensor_span(const oar_tensor *tensor, oar_span *span)
+{
+    oar_span made;
+
+    OARI_TRY(oar_tensor_const_span(tensor, span != NULL ? &made : NULL));
+    OARI_TRY(oari_check_writable("span", tensor));
+    made.read_only = 0;
+    *span = made;
     return OAR_OK;
 }

@@ -517,14 +517,44 @@ static void with_adam_another_order_moves_what_has_no_gradient(void **state)
 
 static void a_program_that_initialised_mpi_keeps_it(void **state)
 {
-    static const char *const levels[] = { "serialized", "multiple" };
+    static const char *const levels[] = { "serialized", "multiple", "late" };
     char program[PATH];
 
     snprintf(program, sizeof program, "%s/tests/engines/own_mpi_%s",
              getenv("OARSONG_BUILD_DIR"), flavour);
     setenv("OARSONG_BACKEND", "mpi", 1);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         expect(run(2, program, levels[i]));
+}
+
+/* By whichever backend: an error that says what to do, never a crash. */
+static void the_other_mpirun_is_told(void **state)
+{
+    static const char *const backends[] = { "mpi", "mpi-openmpi", "mpi-mpich" };
+    const char *other = strcmp(flavour, "mpich") == 0 ? "openmpi" : "mpich";
+    char program[PATH], launcher[32], path[64], text[4000];
+
+    snprintf(launcher, sizeof launcher, "mpirun.%s", other);
+    snprintf(path, sizeof path, "/usr/bin/%s", launcher);
+    if (access(path, X_OK) != 0) {
+        print_message("skipped: there is no %s\n", path);
+        skip();
+    }
+    snprintf(program, sizeof program, "%s/tests/engines/own_mpi_%s",
+             getenv("OARSONG_BUILD_DIR"), flavour);
+    for (int i = 0; i < 3; i++) {
+        setenv("OARSONG_BACKEND", backends[i], 1);
+        assert_int_not_equal(run_by(launcher, NULL, 2, program, "multiple"), 0);
+        read_log(text, sizeof text);
+        if (strstr(text, "mpirun of this MPI") == NULL &&
+            strstr(text, "not of one MPI job") == NULL &&
+            strstr(text, "uses another MPI") == NULL)
+            show_log();
+        assert_null(strstr(text, "Segmentation"));
+        assert_true(strstr(text, "mpirun of this MPI") != NULL ||
+                    strstr(text, "not of one MPI job") != NULL ||
+                    strstr(text, "uses another MPI") != NULL);
+    }
 }
 
 static void mpirun_decides_which_mpi_it_is(void **state)
@@ -643,6 +673,7 @@ static int run_all(const char *which)
         cmocka_unit_test(in_the_order_of_ranks_training_gives_the_same_bits),
         cmocka_unit_test(with_adam_another_order_moves_what_has_no_gradient),
         cmocka_unit_test(a_program_that_initialised_mpi_keeps_it),
+        cmocka_unit_test(the_other_mpirun_is_told),
         cmocka_unit_test(mpirun_decides_which_mpi_it_is),
         cmocka_unit_test(what_was_sent_before_leaving_arrives),
         cmocka_unit_test(more_than_an_int_counts_is_moved),

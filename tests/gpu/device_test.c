@@ -309,7 +309,7 @@ GPU_TEST(a_stream_runs_in_its_order_and_can_be_asked)
     memset(pinned, 1, 11);
     DONE(gate_make(0, &g));
     DONE(gate_shut(0, &g, stream));
-    DONE(oar_device_fill((oar_span){ memory, 11, OAR_U8, gpu }, 7, stream));
+    DONE(oar_device_fill(oar_span_on(gpu, memory, 11, OAR_U8), 7, stream));
     DONE(oar_device_copy(pinned, cpu, memory, gpu, 11, stream));
     DONE(oar_stream_query(gpu, stream, &done));
     SO(done == 0 && ((char *)pinned)[10] == 1);

@@ -18,7 +18,7 @@ static const oar_device cpu = { OAR_CPU, 0 }, gpu = { OAR_CUDA, 0 };
 
 static oar_span bytes_at(void *memory, size_t count)
 {
-    return (oar_span){ memory, count, OAR_U8, gpu };
+    return oar_span_on(gpu, memory, count, OAR_U8);
 }
 
 /* Whether the bytes there are all value; of many, those at the ends and some in
@@ -359,25 +359,25 @@ GPU_TEST(a_span_is_checked_before_it_is_used)
 
     gpu_set_devices(2);
     DONE(oar_device_alloc(gpu, 11 * MIB, &memory));
-    span = (oar_span){ memory, 11 * MIB / 4, OAR_F32, gpu };
+    span = oar_span_on(gpu, memory, 11 * MIB / 4, OAR_F32);
     DONE(oari_cuda_check_span("this", &span));
     span.count = 12 * MIB; /* of 4 bytes */
     SO(says(oari_cuda_check_span("this", &span), OAR_E_ARG, "this: "));
     SO(strstr(oar_last_error_text(), "beyond the end") != NULL);
     span.count = SIZE_MAX / 3;
     SO(oari_cuda_check_span("this", &span) == OAR_E_ARG);
-    span = (oar_span){ local, 4, OAR_I32, gpu };
+    span = oar_span_on(gpu, local, 4, OAR_I32);
     SO(says(oari_cuda_check_span("this", &span), OAR_E_ARG,
             "is host memory, its span says cuda:0"));
-    span = (oar_span){ NULL, 0, OAR_I32, gpu };
+    span = oar_span_on(gpu, NULL, 0, OAR_I32);
     DONE(oari_cuda_check_span("this", &span));
-    span = (oar_span){ memory, 4, (oar_dtype)99, gpu };
+    span = oar_span_on(gpu, memory, 4, (oar_dtype)99);
     SO(oari_cuda_check_span("this", &span) == OAR_E_ARG);
-    span = (oar_span){ memory, 4, OAR_I32, cpu };
+    span = oar_span_on(cpu, memory, 4, OAR_I32);
     SO(oari_cuda_check_span("this", &span) == OAR_E_DEVICE);
     if (oar_device_count(OAR_CUDA) > 1) {
         DONE(oar_device_alloc(gpu_at(1), 16, &there));
-        span = (oar_span){ there, 4, OAR_I32, gpu };
+        span = oar_span_on(gpu, there, 4, OAR_I32);
         SO(says(oari_cuda_check_span("this", &span), OAR_E_DEVICE,
                 "this: the memory lies on cuda:1, its span says cuda:0"));
         oar_device_free(gpu_at(1), there, NULL);
@@ -466,7 +466,7 @@ static int fill_and_look(crew *c, int rank, oar_dtype dtype, double value,
     oari_convert(expected, dtype, &value, OAR_F64, 1);
     DONE(oar_device_alloc(gpu, (count + 1) * bytes, &memory));
     DONE(oar_device_fill(bytes_at(memory, (count + 1) * bytes), 0xee, NULL));
-    DONE(oar_device_fill((oar_span){ memory, count, dtype, gpu }, value, NULL));
+    DONE(oar_device_fill(oar_span_on(gpu, memory, count, dtype), value, NULL));
     DONE(oar_device_copy(seen, cpu, memory, gpu, (count + 1) * bytes, NULL));
     for (size_t i = 0; i < count; i++)
         SO(memcmp(seen + i * bytes, expected, bytes) == 0);
@@ -492,7 +492,7 @@ GPU_TEST(fills_set_every_element_of_every_dtype)
 GPU_TEST(a_fill_of_the_wrong_memory_is_refused)
 {
     int local = 7;
-    oar_span span = { &local, 1, OAR_I32, gpu };
+    oar_span span = oar_span_on(gpu, &local, 1, OAR_I32);
 
     SO(says(oar_device_fill(span, 1, NULL), OAR_E_ARG, "fill: "));
     span.data = NULL;

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -18,6 +19,7 @@
 #include <oarsong/version.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -151,8 +153,8 @@ static void try_returns_on_failure_only(void **state)
 
 typedef struct old_opts {
     size_t size;
-    int timeout_ms;
-    int retries;
+    int64_t timeout_ms;
+    int64_t retries;
 } old_opts;
 OAR_OPTS_INIT(old_opts);
 
@@ -160,6 +162,15 @@ typedef struct new_opts {
     old_opts old;
     double extra;
 } new_opts;
+
+static void a_system_call_without_memory_is_out_of_memory(void **state)
+{
+    errno = ENOMEM;
+    assert_int_equal(oari_fail(OAR_E_SYSTEM, "map 3 bytes"), OAR_E_NOMEM);
+    assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
+    assert_int_equal(oar_last_error()->sys_errno, ENOMEM);
+    assert_non_null(strstr(oar_last_error_text(), "map 3 bytes: Cannot"));
+}
 
 static void no_options_are_all_defaults(void **state)
 {
@@ -215,6 +226,40 @@ static void options_without_a_size_are_refused(void **state)
     assert_int_equal(oari_opts_read(&got, sizeof got, &given), OAR_E_ARG);
 }
 
+/* At the end of a page with nothing behind it. */
+static void options_with_a_size_that_nobody_set_are_not_read(void **state)
+{
+    static const size_t sizes[] = { SIZE_MAX, SIZE_MAX - 7,         1 << 20,
+                                    4104,     sizeof(old_opts) + 1, 9 };
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *memory = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    old_opts *given, got, from = { sizeof from, 50, 2 };
+
+    assert_true(memory != MAP_FAILED);
+    assert_int_equal(mprotect(memory + page, page, PROT_NONE), 0);
+    given = (old_opts *)(memory + page - sizeof *given);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        given->size = sizes[i];
+        assert_int_equal(oari_opts_read(&got, sizeof got, given), OAR_E_ARG);
+        assert_non_null(strstr(oar_last_error_text(), "OAR_OPTS"));
+        assert_int_equal(oari_struct_give(given, &from, sizeof from, "stats"),
+                         OAR_E_ARG);
+    }
+    munmap(memory, 2 * page);
+}
+
+static void options_are_made_for_other_languages(void **state)
+{
+    old_opts made = { 9, 9, 9 };
+
+    oar_opts_init(&made, sizeof made);
+    assert_int_equal(made.size, sizeof made);
+    assert_int_equal(made.timeout_ms, 0);
+    assert_int_equal(made.retries, 0);
+    oar_opts_init(NULL, sizeof made);
+}
+
 static void a_struct_given_out_fits_the_callers_size(void **state)
 {
     const old_opts from = { sizeof from, 50, 2 };
@@ -235,6 +280,42 @@ static void a_struct_given_out_fits_the_callers_size(void **state)
     assert_int_equal(oari_struct_give(NULL, &from, sizeof from, "stats"),
                      OAR_E_ARG);
     assert_string_equal(oar_last_error_text(), "stats is NULL");
+}
+
+/* ---- call sites -------------------------------------------------------- */
+
+static void the_outermost_call_is_cited_where_no_file_is_given(void **state)
+{
+    oari_call_site site;
+    {
+        OARI_CALLED_FROM("user.c", 7);
+        {
+            OARI_CALLED_FROM(NULL, 0);
+            site = oari_call_site_of(NULL, 0);
+            assert_string_equal(site.file, "user.c");
+            assert_int_equal(site.line, 7);
+        }
+        site = oari_call_site_of("hook.c", 9);
+        assert_string_equal(site.file, "hook.c");
+    }
+    assert_string_equal(oari_call_site_of(NULL, 3).file, "?");
+}
+
+/* The last of this process: the table stays full. */
+static void so_many_file_names_are_kept_and_no_more(void **state)
+{
+    char name[300];
+    const char *first = oari_call_site_of("0.py", 1).file;
+    int kept = 1;
+
+    for (int i = 1; i < 2000; i++) {
+        snprintf(name, sizeof name, "%d.py", i);
+        kept += strcmp(oari_call_site_of(name, 1).file, name) == 0;
+    }
+    assert_in_range(kept, 1000, 1024);
+    assert_string_equal(oari_call_site_of(name, 1).file, "?");
+    snprintf(name, sizeof name, "0.py");
+    assert_ptr_equal(oari_call_site_of(name, 1).file, first);
 }
 
 /* ---- memory ------------------------------------------------------------ */
@@ -644,11 +725,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_whole_record_can_be_passed_on),
         cmocka_unit_test(each_thread_has_its_own_last_error),
         cmocka_unit_test(try_returns_on_failure_only),
+        cmocka_unit_test(a_system_call_without_memory_is_out_of_memory),
         cmocka_unit_test(no_options_are_all_defaults),
         cmocka_unit_test(options_are_copied),
         cmocka_unit_test(options_of_older_headers_are_filled_up),
         cmocka_unit_test(options_of_newer_headers_pass_unless_they_are_used),
         cmocka_unit_test(options_without_a_size_are_refused),
+        cmocka_unit_test(options_with_a_size_that_nobody_set_are_not_read),
+        cmocka_unit_test(options_are_made_for_other_languages),
         cmocka_unit_test(a_struct_given_out_fits_the_callers_size),
         cmocka_unit_test(allocations_are_counted),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
@@ -669,6 +753,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(deadlines_come_and_never_comes_not),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(the_build_says_its_version_and_instruction_set),
+        cmocka_unit_test(the_outermost_call_is_cited_where_no_file_is_given),
+        cmocka_unit_test(so_many_file_names_are_kept_and_no_more),
     };
 
     if (argc == 2 && strcmp(argv[1], "say") == 0)

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <oarsong/p2p.h>
 #include <oarsong/shared.h>
 #include <oarsong/tensor.h>
 
@@ -814,6 +815,83 @@ static void what_makes_no_sense_is_refused_and_the_group_goes_on(void **state)
     ranks_all(3, refuse_all, NULL);
 }
 
+/* ---- memory that can only be read ---------------------------------------- */
+
+/* Whatever only reads takes it, from pages where a write would be a fault. */
+static oar_status use_read_only(oar_group *g, oar_span in, float *out, size_t n)
+{
+    size_t ranks = (size_t)oar_group_size(g);
+    int rank = oar_group_rank(g), last = (int)ranks - 1;
+    oar_span one = oar_span_of(out, n, OAR_F32);
+    oar_span row = oar_span_of(out, n * ranks, OAR_F32);
+    oar_span part = oar_span_of(out, n / ranks, OAR_F32);
+
+    CHECK_OK(oar_all_reduce_into(g, in, one, OAR_SUM, NULL, NULL));
+    CHECK(out[n - 1] == 5 * (float)ranks);
+    CHECK_OK(oar_reduce(g, in, one, OAR_SUM, last, NULL, NULL));
+    CHECK_OK(oar_gather(g, in, row, last, NULL, NULL));
+    CHECK_OK(oar_all_gather(g, in, row, NULL, NULL));
+    CHECK(out[n * ranks - 1] == 5);
+    CHECK_OK(oar_scatter(g, in, part, last, NULL, NULL));
+    CHECK_OK(oar_reduce_scatter(g, in, part, OAR_SUM, NULL, NULL));
+    CHECK_OK(oar_all_to_all(g, in, one, NULL, NULL));
+    CHECK_OK(oar_broadcast(g, rank == last ? in : one, last, NULL, NULL));
+    CHECK_OK(oar_sendrecv(g, in, (rank + 1) % (int)ranks, 1, one,
+                          (rank + last) % (int)ranks, 1, NULL, NULL));
+    CHECK(out[0] == 5);
+    return OAR_OK;
+}
+
+static oar_status refuse_read_only(oar_group *g, oar_span in, float *out)
+{
+    size_t ranks = (size_t)oar_group_size(g);
+    oar_span one = oar_span_of(out, in.count, OAR_F32);
+    int others = (oar_group_rank(g) + 1) % (int)ranks;
+
+    CHECK(says(oar_all_reduce(g, in, OAR_SUM, NULL, NULL), OAR_E_ARG,
+               "all_reduce would write"));
+    CHECK(says(oar_all_reduce_into(g, one, in, OAR_SUM, NULL, NULL), OAR_E_ARG,
+               "read-only"));
+    CHECK(says(oar_recv(g, in, others, 1, NULL, NULL), OAR_E_ARG, "recv"));
+    CHECK(says(oar_sendrecv(g, one, others, 1, in, others, 1, NULL, NULL),
+               OAR_E_ARG, "recv"));
+    CHECK(ranks == 1 || says(oar_broadcast(g, in, others, NULL, NULL),
+                             OAR_E_ARG, "broadcast would write"));
+    return OAR_OK;
+}
+
+static oar_status read_only_of(oar_group *g, size_t n)
+{
+    size_t bytes = n * sizeof(float);
+    float *in = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    float *out = malloc(bytes * (size_t)oar_group_size(g));
+    oar_span span = oar_span_of_const(in, n, OAR_F32);
+
+    CHECK(in != MAP_FAILED && out != NULL);
+    for (size_t i = 0; i < n; i++)
+        in[i] = 5;
+    CHECK(mprotect(in, bytes, PROT_READ) == 0);
+    CHECK_OK(use_read_only(g, span, out, n));
+    CHECK_OK(refuse_read_only(g, span, out));
+    free(out);
+    munmap(in, bytes);
+    return OAR_OK;
+}
+
+static oar_status read_only(oar_group *g, void *arg)
+{
+    CHECK_OK(read_only_of(g, 12));
+    CHECK_OK(read_only_of(g, 12 * 20000));
+    return OAR_OK;
+}
+
+static void what_is_only_read_may_be_read_only(void **state)
+{
+    ranks_all(1, read_only, NULL);
+    ranks_all(3, read_only, NULL);
+}
+
 /* ---- the macros ---------------------------------------------------------- */
 
 static oar_span next_span(float *x, int *calls)
@@ -843,6 +921,7 @@ static void a_macro_evaluates_its_arguments_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_only_read_may_be_read_only),
         cmocka_unit_test(a_macro_evaluates_its_arguments_once),
         cmocka_unit_test(all_reduce_sums_every_count_and_memory_kind),
         cmocka_unit_test(broadcast_reaches_everyone_from_every_root),

@@ -28,6 +28,8 @@ _Static_assert(offsetof(oari_dl_tensor, ndim) == 16, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_tensor, dtype) == 20, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_tensor, byte_offset) == 40, "DLPack ABI");
 _Static_assert(sizeof(oari_dl_managed) == 80, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_unversioned, manager_ctx) == 48, "DLPack ABI");
+_Static_assert(offsetof(oari_dl_unversioned, deleter) == 56, "DLPack ABI");
 
 /* ---- somebody else's tensor --------------------------------------------- */
 
@@ -255,6 +257,9 @@ static void read_only_tensors_give_no_pointer_to_write_to(void **state)
     assert_null(oar_tensor_data(a));
     was_refused(oar_last_error()->status, "[3, 4]");
     was_refused(oar_tensor_span(a, &span), "[3, 4]");
+    OK(oar_tensor_const_span(a, &span));
+    assert_ptr_equal(span.data, f.number);
+    assert_true(span.read_only && span.count == 12 && span.dtype == OAR_F32);
     assert_null(oar_storage_data(oar_tensor_storage(a)));
     was_refused(oar_last_error()->status, "48 bytes");
     assert_ptr_equal(oar_tensor_const_data(a), f.number);
@@ -353,6 +358,13 @@ static void running_statistics_are_not_kept_in_read_only_tensors(void **state)
     oar_tensor_release(a);
 }
 
+static void was_refused_as(oar_status status, const char *words)
+{
+    assert_int_equal(oar_last_error()->status, status);
+    assert_non_null(strstr(oar_last_error_text(), words));
+    oar_clear_error();
+}
+
 static void refuses(foreign *f, oar_status status, const char *words)
 {
     oar_clear_error();
@@ -399,6 +411,96 @@ static void what_cannot_come_in_is_given_back_at_once(void **state)
     f.strides[0] = INT64_MIN;
     f.managed.tensor.strides = f.strides;
     refuses(&f, OAR_E_ARG, "strides");
+}
+
+/* ---- without a version -------------------------------------------------- */
+
+typedef struct unversioned {
+    oari_dl_unversioned managed;
+    foreign of;
+} unversioned;
+
+static void count_unversioned(oari_dl_unversioned *self)
+{
+    ((unversioned *)self->manager_ctx)->of.deleted++;
+}
+
+static void make_unversioned(unversioned *u)
+{
+    make_foreign(&u->of);
+    u->managed = (oari_dl_unversioned){ .tensor = u->of.managed.tensor,
+                                        .manager_ctx = u,
+                                        .deleter = count_unversioned };
+}
+
+static void a_struct_without_a_version_comes_in(void **state)
+{
+    unversioned u;
+    oar_tensor *a;
+
+    make_unversioned(&u);
+    a = oar_dlpack_import_unversioned(NULL, &u.managed);
+    assert_non_null(a);
+    assert_ptr_equal(oar_tensor_data(a), u.of.number);
+    assert_int_equal(oar_tensor_count(a), 12);
+    OK(oar_tensor_fill(a, 3));
+    assert_true(u.of.number[11] == 3);
+    assert_int_equal(u.of.deleted, 0);
+    oar_tensor_release(a);
+    assert_int_equal(u.of.deleted, 1);
+    make_unversioned(&u);
+    u.managed.tensor.dtype.lanes = 4;
+    assert_null(oar_dlpack_import_unversioned(NULL, &u.managed));
+    assert_int_equal(oar_last_error()->status, OAR_E_DTYPE);
+    assert_int_equal(u.of.deleted, 1);
+    assert_null(oar_dlpack_import_unversioned(NULL, NULL));
+}
+
+static void a_tensor_goes_out_without_a_version(void **state)
+{
+    uint64_t before = census_take().live;
+    oar_tensor *a = oar_arange(NULL, OAR_I64, 5, 0, 1), *b;
+    oari_dl_unversioned *out = NULL;
+    foreign f;
+
+    OK(oar_dlpack_export_unversioned(a, &out));
+    assert_ptr_equal(out->tensor.data, oar_tensor_data(a));
+    assert_int_equal(out->tensor.shape[0], 5);
+    b = oar_dlpack_import_unversioned(NULL, out);
+    oar_tensor_release(a);
+    assert_int_equal(((int64_t *)oar_tensor_data(b))[4], 4);
+    oar_tensor_release(b);
+    assert_int_equal(census_take().live, before);
+    assert_int_equal(oar_dlpack_export_unversioned(NULL, &out), OAR_E_ARG);
+    b = import_read_only(&f);
+    was_refused(oar_dlpack_export_unversioned(b, &out), "cannot say so");
+    oar_tensor_release(b);
+}
+
+/* The wrong struct is told by its first eight bytes, and nothing of it is
+ * called. */
+static void one_struct_is_not_taken_for_the_other(void **state)
+{
+    struct DLManagedTensorVersioned *wrong;
+    struct DLManagedTensor *other;
+    foreign f;
+    unversioned u;
+
+    make_unversioned(&u);
+    memcpy(&wrong, &(void *){ &u.managed }, sizeof wrong);
+    oar_clear_error();
+    assert_null(oar_dlpack_import(NULL, wrong));
+    was_refused_as(OAR_E_ARG, "dlpack_import_unversioned takes it");
+    u.managed.tensor.data = NULL; /* no elements */
+    u.of.shape[0] = 0;
+    assert_null(oar_dlpack_import(NULL, wrong));
+    was_refused_as(OAR_E_ARG, "dlpack_import_unversioned takes it");
+    assert_int_equal(u.of.deleted, 0);
+    make_foreign(&f);
+    memcpy(&other, &(void *){ &f.managed }, sizeof other);
+    assert_null(oar_dlpack_import_unversioned(NULL, other));
+    was_refused_as(OAR_E_ARG, "version 1.1");
+    assert_int_equal(f.deleted, 0);
 }
 
 static void what_reaches_beyond_all_memory_is_refused(void **state)
@@ -472,6 +574,9 @@ int main(void)
         cmocka_unit_test(nothing_that_trains_writes_to_read_only_tensors),
         cmocka_unit_test(running_statistics_are_not_kept_in_read_only_tensors),
         cmocka_unit_test(what_cannot_come_in_is_given_back_at_once),
+        cmocka_unit_test(a_struct_without_a_version_comes_in),
+        cmocka_unit_test(a_tensor_goes_out_without_a_version),
+        cmocka_unit_test(one_struct_is_not_taken_for_the_other),
         cmocka_unit_test(what_reaches_beyond_all_memory_is_refused),
         cmocka_unit_test(no_deleter_is_fine),
         cmocka_unit_test(every_allocation_may_fail),

@@ -149,6 +149,18 @@ static void one_block_may_be_larger_than_a_segment_usually_is(void **state)
     oar_shared_free(block);
 }
 
+/* The first in this process, so that the segment is made for it. */
+static void nothing_stays_live_once_all_is_freed(void **state)
+{
+    census before = census_take();
+    void *memory;
+
+    assert_int_equal(oari_segment_count(), 0);
+    assert_int_equal(oar_shared_alloc(page, &memory), OAR_OK);
+    oar_shared_free(memory);
+    assert_int_equal(census_take().live, before.live);
+}
+
 static void what_no_machine_has_is_out_of_memory(void **state)
 {
     census before = census_take();
@@ -159,6 +171,19 @@ static void what_no_machine_has_is_out_of_memory(void **state)
                 "bytes");
     assert_says(oar_shared_alloc(1, NULL), OAR_E_ARG, "nowhere");
     assert_ptr_equal(memory, &before);
+    census_expect(&before);
+}
+
+/* A file of that size can be had; room for it in the address space cannot. */
+static void a_mapping_without_room_is_out_of_memory(void **state)
+{
+    census before = census_take();
+    void *base = NULL;
+    int fd = -1;
+
+    assert_says(oari_segment_make("test", (size_t)1 << 58, &fd, &base),
+                OAR_E_NOMEM, "map a segment");
+    assert_int_equal(fd, -1);
     census_expect(&before);
 }
 
@@ -601,6 +626,7 @@ static void a_limit_on_files_is_a_failure_and_no_signal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_stays_live_once_all_is_freed),
         /* first, while there is nothing yet */
         cmocka_unit_test(a_limit_on_files_is_a_failure_and_no_signal),
         cmocka_unit_test(threads_allocate_free_and_detach_side_by_side),
@@ -609,6 +635,7 @@ int main(void)
         cmocka_unit_test(growth_is_a_new_segment_and_moves_nothing),
         cmocka_unit_test(one_block_may_be_larger_than_a_segment_usually_is),
         cmocka_unit_test(what_no_machine_has_is_out_of_memory),
+        cmocka_unit_test(a_mapping_without_room_is_out_of_memory),
         cmocka_unit_test(freeing_what_is_not_ours_does_nothing),
         cmocka_unit_test(device_memory_is_shared_or_private_as_asked),
         cmocka_unit_test(find_wants_all_bytes_in_one_segment),

@@ -105,6 +105,8 @@ static oar_status move(mpi_engine *e, oari_parcel *parcel, int put_it)
     MPI_Status status;
     int over = 0, code;
 
+    if (mpi_is_over())
+        return mpi_fail_over();
     if (!make_room(&e->cargo))
         return OAR_E_NOMEM;
     parcel->scratch[0] = put_it ? parcel : NULL; /* for drop */
@@ -141,6 +143,8 @@ oar_status mpi_carry_test(mpi_engine *e)
 
     if (c->count == 0)
         return OAR_OK;
+    if (mpi_is_over())
+        return mpi_fail_over();
     mpi_enter();
     code = MPI_Testsome(c->count, c->request, &done, c->index, c->status);
     mpi_leave();
@@ -191,7 +195,8 @@ static int drop(void *self, oari_parcel *parcel)
         at++;
     if (at == c->count)
         return 0; /* was let go before, and was not over */
-    gone = let_go(&c->request[at], parcel->scratch[0] != NULL);
+    gone =
+        !mpi_is_over() && let_go(&c->request[at], parcel->scratch[0] != NULL);
     take_out(c, at);
     if (!gone)
         mpi_count_ruin();

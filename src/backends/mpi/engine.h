@@ -92,6 +92,11 @@ void mpi_enter(void);
 void mpi_leave(void);
 int mpi_is_shared(void); /* it can */
 
+/* Whether the program has finalised MPI, after which no call of it may be made;
+ * and the error that says so. */
+int mpi_is_over(void);
+oar_status mpi_fail_over(void);
+
 /* The last error, with MPI's text; what: the call. */
 oar_status mpi_fail(int code, const char *what);
 

@@ -55,7 +55,7 @@ MPI_Request *mpi_post_request(mpi_post *p)
 
 static void put_away(mpi_engine *e, mpi_post *p)
 {
-    if (p->type != MPI_DATATYPE_NULL)
+    if (p->type != MPI_DATATYPE_NULL && !mpi_is_over())
         MPI_Type_free(&p->type);
     if (p->request != &p->one)
         oari_free(p->request);
@@ -140,6 +140,8 @@ oar_status mpi_posts_test(mpi_engine *e)
 {
     mpi_post **at = &e->first;
 
+    if (*at != NULL && mpi_is_over())
+        return mpi_fail_over();
     while (*at != NULL) {
         mpi_post *p = *at;
         int over = 0, code;

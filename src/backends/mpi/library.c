@@ -60,6 +60,21 @@ void mpi_count_ruin(void)
     atomic_fetch_add(&ruins, 1);
 }
 
+int mpi_is_over(void)
+{
+    int over = 0;
+
+    MPI_Finalized(&over);
+    return over;
+}
+
+oar_status mpi_fail_over(void)
+{
+    return oari_fail(OAR_E_STATE,
+                     "MPI_Finalize was called before this group was "
+                     "destroyed: it can only be destroyed now");
+}
+
 oar_status mpi_fail(int code, const char *what)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -88,8 +103,9 @@ static void shorten(const char *full, char *text, size_t bytes)
 
 const char *mpi_version(void)
 {
+    enum { FULL_BYTES = 8192 }; /* MPICH's, also where Open MPI was meant */
     static char text[64];
-    char full[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    char full[FULL_BYTES] = "";
     int bytes = 0;
 
     MPI_Get_library_version(full, &bytes);
@@ -198,13 +214,8 @@ static int make_operators(void)
 
 static void finalise(void)
 {
-    int over = 0;
-
     if (getpid() != process || atomic_load(&open_groups) != 0 ||
-        atomic_load(&ruins) != 0)
-        return;
-    MPI_Finalized(&over);
-    if (over)
+        atomic_load(&ruins) != 0 || mpi_is_over())
         return;
     MPI_Op_free(&own_min);
     MPI_Op_free(&own_max);
@@ -278,11 +289,10 @@ static oar_status initialise(int ranks, int blocking, int *level)
 
 static oar_status start_locked(int ranks, int blocking, const char *version)
 {
-    int there = 0, over = 0, level = MPI_THREAD_SINGLE, code;
+    int there = 0, level = MPI_THREAD_SINGLE, code;
 
     MPI_Initialized(&there);
-    MPI_Finalized(&over);
-    if (over)
+    if (mpi_is_over())
         return oari_fail(OAR_E_UNAVAILABLE,
                          "MPI is finalised in this process; no group can be "
                          "made on it any more");

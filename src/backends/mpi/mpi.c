@@ -95,6 +95,8 @@ static void mpi_close(void *self)
         end_all(e, (oar_status)why);
     if (e->ended == OAR_OK && e->first != NULL)
         end_all(e, OAR_E_ABORTED);
+    if (e->ended == OAR_OK && e->joined && mpi_is_over())
+        end_all(e, OAR_E_STATE);
     if (e->ended == OAR_OK && e->relay != NULL)
         flush(e);
     mpi_carry_close(e);

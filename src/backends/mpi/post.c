@@ -33,9 +33,11 @@ static oar_status post(void *self, const oar_collective *call,
                        oar_transfer *done, start_fn start, const char *what)
 {
     mpi_engine *e = self;
-    mpi_post *p = mpi_post_begin(e, call, done);
+    mpi_post *p;
 
-    if (p == NULL)
+    if (mpi_is_over())
+        return mpi_fail_over();
+    if ((p = mpi_post_begin(e, call, done)) == NULL)
         return OAR_E_NOMEM;
     return mpi_post_started(e, p, start(e, p), what);
 }

@@ -71,6 +71,8 @@ oar_status oar_device_fill(oar_span span, double value, void *stream)
                          (int)span.dtype);
     if (span.count > 0 && span.data == NULL)
         return oari_fail(OAR_E_ARG, "fill: %zu elements at NULL", span.count);
+    if (span.count > 0 && span.read_only)
+        return oari_fail(OAR_E_ARG, "fill would write to a read-only span");
     oari_convert(&made, span.dtype, &value, OAR_F64, 1);
     if (span.device.kind == OAR_CPU) {
         fill_host(&span, made);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A program that initialises and finalises MPI itself, with the thread level it
- * is told, and uses groups of ours from two threads in between. */
+ * is told, and uses groups of ours from two threads in between; or ("late")
+ * finalises it before it destroys its groups. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -56,6 +57,33 @@ static int use_groups(void)
     return w[0].failures + w[1].failures;
 }
 
+/* Finalised too early: a call is told so, and destroying does no harm. */
+static int finalise_first(void)
+{
+    oar_group *world = NULL, *other = NULL;
+    float x = 1;
+    int failures = 0;
+
+    if (oar_group_from_env(NULL, &world) != OAR_OK ||
+        oar_group_dup(world, &other) != OAR_OK ||
+        oar_all_reduce(world, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                       NULL) != OAR_OK) {
+        fprintf(stderr, "%s\n", oar_last_error_text());
+        return 1;
+    }
+    MPI_Finalize();
+    if (oar_all_reduce(world, oar_span_of(&x, 1, OAR_F32), OAR_SUM, NULL,
+                       NULL) != OAR_E_STATE ||
+        strstr(oar_last_error_text(), "MPI_Finalize") == NULL) {
+        fprintf(stderr, "all_reduce: %s\n", oar_last_error_text());
+        failures++;
+    }
+    oar_group_destroy(world);
+    oar_group_destroy(other);
+    printf("own_mpi: finalised first, %d failures\n", failures);
+    return failures;
+}
+
 int main(int argc, char **argv)
 {
     static const char *const names[] = { "single", "funneled", "serialized",
@@ -68,6 +96,8 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], names[i]) == 0)
             wanted = levels[i];
     MPI_Init_thread(&argc, &argv, wanted, &got);
+    if (argc > 1 && strcmp(argv[1], "late") == 0)
+        return finalise_first();
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     failures = use_groups();
     MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* still */
