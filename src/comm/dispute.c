@@ -288,6 +288,7 @@ static void end_unexplained(oar_group *g)
     if (!oari_accounts_judge(said, 1, &record))
         return;
     record.peer = d->against;
+    oari_fault_place(g, record.rank, record.peer, &record);
     oari_group_adopt(g, &record);
 }
 
@@ -300,9 +301,10 @@ static void judge(oar_group *g)
     if (d->silent || (!late && !all_have_spoken(g)))
         return;
     if (oari_accounts_judge((const oari_account *const *)d->said, g->ranks,
-                            &record))
+                            &record)) {
+        oari_fault_place(g, record.rank, record.peer, &record);
         oari_group_adopt(g, &record);
-    else if (late && d->mine)
+    } else if (late && d->mine)
         end_unexplained(g);
     else if (late) {
         d->open = 0; /* somebody else's, who has not come to an end */

@@ -299,6 +299,11 @@ static inline int oari_group_broken(const oar_group *group)
                OARI_FAULT_READY;
 }
 
+/* Adds to the text of a fault which group it is about, and who the rank and the
+ * peer (below 0: none) are in the first group; nothing if it is that one. */
+void oari_fault_place(const oar_group *group, int rank, int peer,
+                      oar_error *fault);
+
 /* What the user asked for: the foreign engine, or else the backend. */
 static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
 {

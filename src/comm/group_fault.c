@@ -139,10 +139,39 @@ static void name_rank(oar_error *f, int rank)
     memcpy(f->text, text, sizeof text);
 }
 
+static void add_world_rank(const oar_group *g, int rank, const char *between,
+                           char *text, size_t bytes)
+{
+    size_t used = strlen(text);
+
+    if (rank >= 0 && rank < g->ranks)
+        snprintf(text + used, bytes - used, "%srank %d is world rank %d",
+                 between, rank, g->in_world[rank]);
+}
+
+void oari_fault_place(const oar_group *group, int rank, int peer,
+                      oar_error *fault)
+{
+    char where[OARI_NAME_MAX + 120];
+    size_t room = sizeof fault->text - 1, used = strlen(fault->text), add;
+
+    if (group->in_world == NULL)
+        return;
+    snprintf(where, sizeof where, " [group \"%.*s\"", OARI_NAME_MAX,
+             group->name);
+    add_world_rank(group, rank, ": ", where, sizeof where);
+    add_world_rank(group, peer, ", ", where, sizeof where);
+    add = strlen(where) + 1;
+    if (used + add > room)
+        used = room - add;
+    snprintf(fault->text + used, sizeof fault->text - used, "%s]", where);
+}
+
 static void sign(oar_group *g, const oar_work *work, int peer)
 {
     oar_error *f = &g->fault;
 
+    oari_fault_place(g, g->rank, -1, f); /* a peer has its in the text */
     f->rank = g->rank;
     f->peer = peer;
     f->pid = getpid();

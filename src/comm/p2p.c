@@ -175,6 +175,17 @@ int oari_message_settled(oar_work *work)
     return 0;
 }
 
+/* The last error, with the group it is about. */
+static oar_status fail_on(const oar_group *g, int peer, oar_status status)
+{
+    oar_error e = *oar_last_error();
+
+    if (g->in_world == NULL)
+        return status;
+    oari_fault_place(g, g->rank, peer, &e);
+    return oari_fail_with(&e);
+}
+
 static oar_status refused(const oar_work *work, const char *site)
 {
     return oari_fail(OAR_E_SIZE,
@@ -196,19 +207,20 @@ oar_status oari_message_failed(const oar_work *work)
 
     oari_site_text(call->file, call->line, site, sizeof site);
     if (call->kind == OAR_COLL_SEND)
-        return refused(work, site);
+        return fail_on(work->group, call->root, refused(work, site));
     told = dtype_told(t);
     if (recorder != NULL)
         oari_message_recall(recorder, t->got_tag, recalled, sizeof recalled);
-    return oari_fail(work->status,
-                     "recv of %zu %s (%zu bytes) from rank %d with tag %lld at "
-                     "%s: that rank sent %zu bytes%s%s%s%s",
-                     call->out.count, oar_dtype_name(call->out.dtype),
-                     oari_span_bytes(&call->out), t->source,
-                     (long long)(t->got_tag & UINT32_MAX), site, t->got_bytes,
-                     told != 0 ? " of " : "",
-                     told != 0 ? oar_dtype_name((oar_dtype)(told - 1)) : "",
-                     sent[0] != 0 ? ", by " : "", sent);
+    oari_fail(work->status,
+              "recv of %zu %s (%zu bytes) from rank %d with tag %lld at "
+              "%s: that rank sent %zu bytes%s%s%s%s",
+              call->out.count, oar_dtype_name(call->out.dtype),
+              oari_span_bytes(&call->out), t->source,
+              (long long)(t->got_tag & UINT32_MAX), site, t->got_bytes,
+              told != 0 ? " of " : "",
+              told != 0 ? oar_dtype_name((oar_dtype)(told - 1)) : "",
+              sent[0] != 0 ? ", by " : "", sent);
+    return fail_on(work->group, t->source, work->status);
 }
 
 /* ---- probing ------------------------------------------------------------- */

@@ -175,12 +175,16 @@ void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
 {
     int threads = g->board != NULL && g->board->world != NULL;
     int64_t pid = pid_of(g, rank);
+    char process[32];
     size_t used;
 
-    if (pid != 0)
-        snprintf(text, bytes, "rank %d (pid %" PRId64, rank, pid);
+    if (g->in_world != NULL)
+        snprintf(text, bytes, "rank %d (world rank %d, ", rank,
+                 g->in_world[rank]);
     else
-        snprintf(text, bytes, "rank %d (on another host", rank);
+        snprintf(text, bytes, "rank %d (", rank);
+    snprintf(process, sizeof process, "pid %" PRId64, pid);
+    add(text, bytes, pid != 0 ? process : "on another host");
     if (pid == 0)
         add_answer(g, rank, text, bytes);
     else if (!threads && !oari_group_gone(g, rank)) {

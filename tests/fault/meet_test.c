@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* While the ranks of a host find each other: somebody who comes and says
- * nothing keeps nobody waiting, and ranks that missed each other, because one
- * of them was late, name the one that all of them missed. */
+/* While ranks find each other: somebody who comes and says nothing keeps nobody
+ * waiting; ranks that missed each other, because one of them was late, name the
+ * one that all of them missed; and a group that one of them has given up is
+ * given up by all. */
 #include "support/crew.h"
 
 #include <signal.h>
@@ -16,8 +17,9 @@
 enum { RANKS = 4, STOPPED = 2, LATE = 1, PATIENT = 20000, GIVES_UP_MS = 2000 };
 
 typedef struct stage {
-    crew_flag word; /* somebody has left word that it gives up */
-    crew_flag told; /* survivors that know why */
+    crew_flag word;    /* somebody has left word that it gives up */
+    crew_flag told;    /* survivors that know why */
+    _Atomic int named; /* by the one that gave up */
 } stage;
 
 /* What happens at a rank's connections to lower ranks, which come in order. */
@@ -157,11 +159,48 @@ static void ranks_that_missed_each_other_name_the_one_all_missed(void **state)
     crew_drop_page(s, sizeof *s);
 }
 
+/* ---- a group that one has given up --------------------------------------- */
+
+/* Rank 0 gives up because of rank 2, which comes only then and finds everybody;
+ * rank 1 still waits. */
+static int come_too_late(crew *c, int rank, void *arg)
+{
+    oar_group_opts o = oar_group_opts_init();
+    oar_group *g = NULL;
+
+    here = arg;
+    o.backend = "tcp";
+    o.timeout_ms = rank == 0 ? GIVES_UP_MS : CREW_PATIENCE_MS;
+    if (rank == 2)
+        CREW_CHECK(c, rank, crew_await(&here->word, 1, CREW_PATIENCE_MS));
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_E_TIMEOUT);
+    if (rank == 0)
+        atomic_store(&here->named, oar_last_error()->peer);
+    CREW_CHECK(c, rank, oar_last_error()->peer == atomic_load(&here->named));
+    CREW_CHECK(c, rank,
+               strstr(oar_last_error_text(), "did not join group") != NULL);
+    crew_raise(&here->word);
+    return 0;
+}
+
+static void a_group_that_one_has_given_up_is_made_by_nobody(void **state)
+{
+    stage *s = crew_page(sizeof *s);
+    crew c;
+
+    crew_start(&c, 3, come_too_late, s, "a rank that comes too late");
+    for (int r = 0; r < 3; r++)
+        crew_expect(&c, r, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_guest_that_says_nothing_keeps_nobody_waiting),
         cmocka_unit_test(ranks_that_missed_each_other_name_the_one_all_missed),
+        cmocka_unit_test(a_group_that_one_has_given_up_is_made_by_nobody),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

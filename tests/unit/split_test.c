@@ -299,6 +299,66 @@ static void a_rank_that_left_is_named_with_its_last_operation(void **state)
                          OAR_OK);
 }
 
+/* ---- errors -------------------------------------------------------------- */
+
+/* Of ranks 1 and 3 of four: each error on its own group. */
+static oar_status fail_in_every_way(oar_group *odd)
+{
+    oar_call_opts brief = { .size = sizeof brief, .timeout_ms = 200 };
+    oar_group *late, *differ, *aborted;
+    int me = oar_group_rank(odd);
+    float x[2] = { 1, 2 };
+    oar_status status;
+
+    CHECK_OK(oar_group_dup(odd, &late));
+    CHECK_OK(oar_group_dup(odd, &differ));
+    CHECK_OK(oar_group_dup(odd, &aborted));
+    if (me == 0) {
+        CHECK_OK(oar_send(odd, oar_span_of(x, 2, OAR_F32), 1, 1, NULL, NULL));
+        status = oar_barrier(late, &brief, NULL);
+        CHECK(says(status, OAR_E_TIMEOUT, "for rank 1 (world rank 3, "));
+        CHECK(says(status, OAR_E_TIMEOUT, "[group \""));
+        CHECK(says(status, OAR_E_TIMEOUT, ": rank 0 is world rank 1]"));
+        CHECK_OK(oar_group_abort(aborted, "enough"));
+    } else {
+        status = oar_recv(odd, oar_span_of(x, 1, OAR_F32), 0, 1, NULL, NULL);
+        CHECK(says(status, OAR_E_SIZE,
+                   ": rank 1 is world rank 3, rank 0 is world rank 1]"));
+        status = oar_barrier(aborted, NULL, NULL);
+        CHECK(says(status, OAR_E_ABORTED, "rank 0 aborted: enough"));
+        CHECK(says(status, OAR_E_ABORTED, ": rank 0 is world rank 1]"));
+    }
+    status = oar_all_reduce(differ, oar_span_of(x, 1 + (size_t)me, OAR_F32),
+                            OAR_SUM, NULL, NULL);
+    CHECK(says(status, OAR_E_MISMATCH,
+               ": rank 0 is world rank 1, rank 1 is world rank 3]"));
+    CHECK_OK(oar_barrier(odd, NULL, NULL));
+    oar_group_destroy(late);
+    oar_group_destroy(differ);
+    oar_group_destroy(aborted);
+    return OAR_OK;
+}
+
+static oar_status fail_among_the_odd(oar_group *g, void *arg)
+{
+    oar_group *half;
+
+    CHECK_OK(oar_group_split(g, oar_group_rank(g) % 2, 0, &half));
+    if (oar_group_rank(g) % 2 != 0)
+        CHECK_OK(fail_in_every_way(half));
+    if (oar_group_rank(g) == 1)
+        CHECK_OK(oar_group_abort(g, "the end"));
+    CHECK(says(oar_barrier(g, NULL, NULL), OAR_E_ABORTED, "the end"));
+    CHECK(strstr(oar_last_error_text(), "world rank") == NULL);
+    oar_group_destroy(half);
+    return OAR_OK;
+}
+
+static void errors_of_a_part_name_it_and_the_ranks_of_the_whole(void **state)
+{
+    ranks_all(4, fail_among_the_odd, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -311,6 +371,7 @@ int main(void)
         cmocka_unit_test(operations_on_several_groups_go_on_at_once),
         cmocka_unit_test(children_of_a_long_name_have_names_that_fit),
         cmocka_unit_test(a_rank_that_left_is_named_with_its_last_operation),
+        cmocka_unit_test(errors_of_a_part_name_it_and_the_ranks_of_the_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,13 @@
  * note in the store: where it listens, which host it is on, and a token that is
  * part of the proof of whoever calls. Rank 0's note also has the group's
  * context and, where the job has no secret, a key: then whoever can read the
- * store is a rank. */
+ * store is a rank.
+ *
+ * Notes stay when their rank gives up, so one that comes late finds them all.
+ * Whether the group is made is settled in one place: the first rank that has
+ * all notes, or gives up, says so there, and all others end alike. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -180,18 +185,11 @@ static oar_status read_notes(gathering *g)
     return status;
 }
 
-static oar_status gather(gathering *g)
+/* Takes over what the notes say. */
+static oar_status use_notes(gathering *g)
 {
     tcp_mesh *m = g->m;
-    const oar_backend_env *env = g->setup->env;
-    char key[OAR_STORE_KEY_MAX];
 
-    OARI_TRY(native_secret(&g->secret));
-    OARI_TRY(oari_wire_for(&g->secret, 1, &g->near));
-    OARI_TRY(fill_note(g, &g->note[m->rank]));
-    key_of(g, m->rank, key, sizeof key);
-    OARI_TRY(
-        oar_store_set(env->store, key, &g->note[m->rank], sizeof(tcp_note)));
     OARI_TRY(read_notes(g));
     for (int r = 0; r < m->ranks; r++) {
         memcpy(m->peer[r].address, g->note[r].address, OARI_SOCK_TEXT);
@@ -204,6 +202,69 @@ static oar_status gather(gathering *g)
     choose_secret(g);
     native_number_hosts(m->ranks, g->note[0].host, sizeof(tcp_note), m->host);
     return OAR_OK;
+}
+
+enum { MADE = -1, FATE_MS = 1000 /* to read what is known to be there */ };
+
+/* Says that the group is made, or that this rank gives it up, unless somebody
+ * has said one or the other; *by: who gave it up, or MADE. */
+static oar_status settle(const gathering *g, int made, int *by)
+{
+    oar_store *store = g->setup->env->store;
+    char key[OAR_STORE_KEY_MAX], mine[16];
+    size_t bytes;
+    void *said;
+    int first;
+
+    snprintf(key, sizeof key, "%s/tcp/fate", g->setup->prefix);
+    snprintf(mine, sizeof mine, "%d", *by = made ? MADE : g->m->rank);
+    OARI_TRY(
+        oar_store_compare_set(store, key, NULL, 0, mine, strlen(mine), &first));
+    if (first)
+        return OAR_OK;
+    OARI_TRY(oar_store_get(store, key, FATE_MS, &said, &bytes));
+    snprintf(mine, sizeof mine, "%.*s", (int)bytes, (const char *)said);
+    *by = atoi(mine);
+    oari_free(said);
+    return OAR_OK;
+}
+
+static oar_status gather_alike(gathering *g)
+{
+    const oar_backend_env *env = g->setup->env;
+    oar_status status = use_notes(g);
+    oar_error why = *oar_last_error();
+    int by;
+
+    if (settle(g, status == OAR_OK, &by) != OAR_OK)
+        return status == OAR_OK ? oar_last_error()->status
+                                : oari_fail_with(&why);
+    if (by == MADE && status == OAR_E_TIMEOUT) {
+        g->deadline_ns = oari_deadline(FATE_MS);
+        return use_notes(g); /* all have come just now */
+    }
+    if (status != OAR_OK)
+        return oari_fail_with(&why);
+    if (by == MADE)
+        return OAR_OK;
+    return oari_about(by, oari_fail(OAR_E_PEER,
+                                    "rank %d has given up making group \"%s\"",
+                                    by, env->name));
+}
+
+static oar_status gather(gathering *g)
+{
+    tcp_mesh *m = g->m;
+    const oar_backend_env *env = g->setup->env;
+    char key[OAR_STORE_KEY_MAX];
+
+    OARI_TRY(native_secret(&g->secret));
+    OARI_TRY(oari_wire_for(&g->secret, 1, &g->near));
+    OARI_TRY(fill_note(g, &g->note[m->rank]));
+    key_of(g, m->rank, key, sizeof key);
+    OARI_TRY(
+        oar_store_set(env->store, key, &g->note[m->rank], sizeof(tcp_note)));
+    return gather_alike(g);
 }
 
 oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
