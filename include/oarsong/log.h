@@ -3,8 +3,8 @@
  *
  * Lines go to the function given here. When none was given, those up to the
  * level of OARSONG_LOG (off, error, warn, info or debug) go to standard error;
- * where that is not set, warnings and errors do. What a call returns as an error
- * is not also a line. Apart from this the library writes nowhere.
+ * where that is not set, warnings and errors do. What a call returns as an
+ * error is not also a line. Apart from this the library writes nowhere.
  */
 #ifndef OARSONG_LOG_H
 #define OARSONG_LOG_H

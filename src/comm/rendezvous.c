@@ -169,10 +169,14 @@ oar_status oari_rendezvous_get(oari_rendezvous *r, const char *key, int peer,
             r->store, key, oari_deadline_left_ms(look_ns), value, bytes);
         int code;
 
-        if (status != OAR_E_TIMEOUT && status != OAR_E_CLOSED)
+        if (status == OAR_E_CLOSED) /* a slice is short for reaching it again */
+            status =
+                oar_store_get(r->store, key, oari_deadline_left_ms(deadline_ns),
+                              value, bytes);
+        if (status != OAR_E_TIMEOUT)
             return status;
         if (oari_now_ns() >= deadline_ns)
-            return status == OAR_E_TIMEOUT ? too_late(r, peer) : status;
+            return too_late(r, peer);
         if ((code = code_of(r, peer)) >= 0)
             return has_ended(r, key, peer, code, value, bytes);
         if (r->said < SAY_TIMES &&

@@ -24,8 +24,7 @@ typedef struct oari_rendezvous {
 /* Waits until rank `peer` has put the key there and gives its value (oari_free
  * it). Logs a warning that names the missing ranks after a second, and again
  * after 30. OAR_E_TIMEOUT at the deadline; OAR_E_PEER as soon as `oarsong run`
- * has said that the rank has ended. Both name the rank. A store that cannot be
- * reached is tried until the deadline. */
+ * has said that the rank has ended. Both name the rank. */
 oar_status oari_rendezvous_get(oari_rendezvous *r, const char *key, int peer,
                                int64_t deadline_ns, void **value,
                                size_t *bytes);
