@@ -591,23 +591,16 @@ static int culprit_of(const oari_case *c)
  * since; -1: none was. */
 static int64_t age_of_fault(const oari_inquest *q, const oari_case *c)
 {
-    int64_t youngest = -1;
-
     for (int r = 0; r < c->ranks; r++) {
         const oari_part *p = &c->part[r];
         const oari_case *last = NULL;
-        int64_t age = 0;
 
         if (p->ring == NULL || !atomic_load(&p->ring->fault.ready))
             continue;
-        if (last_part(q, p->world, &last) != NULL && last != c)
-            continue;
-        if (p->ops > 0)
-            age = oari_op_age(p, oari_part_newest(p));
-        if (youngest < 0 || age < youngest)
-            youngest = age;
+        if (last_part(q, p->world, &last) == NULL || last == c)
+            return p->ops > 0 ? oari_op_age(p, oari_part_newest(p)) : 0;
     }
-    return youngest;
+    return -1;
 }
 
 /* The group that broke last; NULL: none did, or all have gone on since. */
@@ -653,17 +646,26 @@ static int judge_text(oari_inquest *q, const oari_case *c)
     return 1;
 }
 
+/* What is known of the rank that is to blame; NULL: nothing, here. */
+static const oari_witness *witness_of_culprit(const oari_inquest *q)
+{
+    const oari_witness *w =
+        q->culprit >= 0 ? oari_autopsy_of(q->autopsy, q->culprit) : NULL;
+
+    return w != NULL && w->image.box != NULL ? w : NULL;
+}
+
 /* The text of an abort begins with its rank, which is said with more. */
 static int judge_abort(oari_inquest *q, const oari_case *c)
 {
     const oari_box_fault *f = fault_of(c);
+    const oari_witness *w = witness_of_culprit(q);
     char who[128], start[32], where[OP + 16];
     int skip = snprintf(start, sizeof start, "rank %d aborted: ", f->rank);
 
-    if (q->culprit < 0 || strncmp(f->text, start, (size_t)skip) != 0)
+    if (w == NULL || strncmp(f->text, start, (size_t)skip) != 0)
         return judge_text(q, c);
-    say_who(oari_autopsy_of(q->autopsy, q->culprit), q->culprit, who,
-            sizeof who);
+    say_who(w, q->culprit, who, sizeof who);
     say_place(q, q->culprit, where, sizeof where);
     snprintf(q->verdict, sizeof q->verdict, "%s aborted group \"%s\" %s: %s",
              who, c->ring->group, where, f->text + skip);
@@ -704,14 +706,13 @@ static int judge_late(oari_inquest *q, const oari_case *c)
 static int judge_gone(oari_inquest *q, const oari_case *c)
 {
     int first = first_to_fall(q);
-    const oari_witness *w;
+    const oari_witness *w = witness_of_culprit(q);
     const oari_wait *wait;
     const oari_part *p;
 
     if (first >= 0)
         return judge_end_of(q, first);
-    w = oari_autopsy_of(q->autopsy, q->culprit);
-    if (w == NULL || w->image.box == NULL)
+    if (w == NULL)
         return judge_text(q, c);
     wait = wait_for(q, q->culprit);
     p = wait != NULL ? part_of(wait->in, q->culprit) : NULL;

@@ -340,11 +340,14 @@ static void a_stall_is_reported_once_with_who_is_missing(void **state)
 static int run_stalled_probe(crew *c, int rank, void *arg)
 {
     scene *s = arg;
+    oar_group_opts o = oar_group_opts_init();
     oar_span none = oar_span_of(NULL, 0, OAR_F32);
     oar_group *g;
 
     oar_log_to(listen_to, NULL, OAR_LOG_WARN);
-    CREW_CHECK(c, rank, join(c, rank, s, &g) == OAR_OK);
+    o.timeout_ms = CREW_PATIENCE_MS;
+    o.stall_ms = STALL_MS;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);
     warned.lines = 0;
     if (rank == LATE) {
         CREW_CHECK(c, rank, crew_await(&s->back, 1, CREW_PATIENCE_MS));
@@ -370,7 +373,6 @@ static void a_stalled_probe_is_reported(void **state)
     scene *s = crew_page(sizeof *s);
     crew c;
 
-    s->backend = "shm";
     crew_start(&c, 2, run_stalled_probe, s, "a stalled probe");
     for (int r = 0; r < 2; r++)
         crew_expect(&c, r, 0);
