@@ -9,6 +9,7 @@
 #include <oarsong/group.h>
 #include <oarsong/p2p.h>
 
+#include "comm/account.h"
 #include "comm/exec.h"
 #include "comm/foreign.h"
 #include "comm/match.h"
@@ -100,6 +101,7 @@ typedef struct oari_engine {
     _Atomic int watching;     /* the engine's thread naps between two looks */
     int alone;                /* the one under way, or next, is a barrier */
     uint64_t number;          /* of the collective started last */
+    oari_told_parts parts;    /* of the last one that has some */
     oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
     oar_work *message;            /* the driver's: messages under way */
