@@ -150,6 +150,17 @@ void oari_account_make(const oari_history *history, const void *recorder,
                      &account->told[i]);
 }
 
+void oari_told_parts_keep(oari_told_parts *parts, uint64_t number,
+                          const size_t *counts, int ranks)
+{
+    if (counts == NULL || ranks > OARI_TOLD_PARTS)
+        return;
+    parts->number = number;
+    parts->count = (uint64_t)ranks;
+    for (int i = 0; i < ranks; i++)
+        parts->part[i] = counts[i];
+}
+
 static int told_is_good(oari_told *t, uint64_t number)
 {
     t->site[sizeof t->site - 1] = 0;
@@ -162,6 +173,7 @@ int oari_account_check(oari_account *account, int rank, int ranks)
 {
     int good = account->rank == rank && account->about >= -1 &&
                account->about < ranks && account->number != 0 &&
+               account->parts.count <= OARI_TOLD_PARTS &&
                account->kind >= OARI_ASKS && account->kind <= OARI_DISPUTES;
 
     account->host[sizeof account->host - 1] = 0;
@@ -203,6 +215,7 @@ uint64_t oari_account_differs(const oari_account *a, const oari_account *b)
 /* Two ranks, and what each did. */
 typedef struct pair {
     int rank[2];
+    const oari_account *by[2];
     const oari_told *told[2];
 } pair;
 
@@ -217,9 +230,11 @@ static int find_pair(const oari_account *const *account, int ranks,
             continue;
         if (p->told[0] == NULL) {
             p->rank[0] = r;
+            p->by[0] = account[r];
             p->told[0] = t;
         } else if (t->link != p->told[0]->link) {
             p->rank[1] = r;
+            p->by[1] = account[r];
             p->told[1] = t;
             return 1;
         }
@@ -258,6 +273,31 @@ static int add_fields(line *to, const oari_told *t, const oari_told *other)
     return n;
 }
 
+/* The first part whose counts differ, where both have told them; or -1. */
+static int find_part(const pair *p)
+{
+    const oari_told_parts *a = &p->by[0]->parts, *b = &p->by[1]->parts;
+
+    if (a->number != p->told[0]->number || b->number != p->told[1]->number ||
+        a->count != b->count)
+        return -1;
+    for (uint64_t i = 0; i < a->count; i++)
+        if (a->part[i] != b->part[i])
+            return (int)i;
+    return -1;
+}
+
+static void add_parts(line *to, const pair *p, int side)
+{
+    int part = find_part(p);
+
+    if (part >= 0)
+        add(to, "count %llu for rank %d",
+            (unsigned long long)p->by[side]->parts.part[part], part);
+    else
+        add(to, "%s", side == 0 ? "counts of the parts" : "other counts");
+}
+
 static void add_side(line *to, const pair *p, int side)
 {
     const oari_told *t = p->told[side], *other = p->told[!side];
@@ -273,11 +313,12 @@ static void add_side(line *to, const pair *p, int side)
         return;
     }
     add(to, "says ");
-    if (add_fields(to, t, other) == 0)
-        add(to, "%s",
-            (t->form & OARI_FORM_PARTS) == 0 ? "the same"
-            : side == 0                      ? "counts of the parts"
-                                             : "other counts");
+    if (add_fields(to, t, other) == 0) {
+        if ((t->form & OARI_FORM_PARTS) != 0)
+            add_parts(to, p, side);
+        else
+            add(to, "the same");
+    }
     add_site(to, t);
 }
 

@@ -9,7 +9,14 @@
 #include "comm/history.h"
 #include "comm/recorder.h"
 
-enum { OARI_TOLD = 16 };
+enum { OARI_TOLD = 16, OARI_TOLD_PARTS = 64 };
+
+/* Counts of the parts of a collective, where they are not too many. */
+typedef struct oari_told_parts {
+    uint64_t number; /* of the collective; 0: none */
+    uint64_t count;  /* of the parts */
+    uint64_t part[OARI_TOLD_PARTS];
+} oari_told_parts;
 
 /* One collective of a rank. */
 typedef struct oari_told {
@@ -41,12 +48,17 @@ typedef struct oari_account {
     char claim[176]; /* one sentence, without call sites */
     char sent[160];  /* an answer: where that message was sent */
     char last[240];  /* the rank's newest operation of any kind; "": none */
+    oari_told_parts parts;     /* of its newest collective that has some */
     oari_told told[OARI_TOLD]; /* number - OARI_TOLD + 1 and so on */
 } oari_account;
 
-/* Fills in everything but kind, about, claim and last. */
+/* Fills in everything but kind, about, claim, last and parts. */
 void oari_account_make(const oari_history *history, const void *recorder,
                        int rank, uint64_t number, oari_account *account);
+
+/* Keeps the counts of a collective's parts, if they are not too many. */
+void oari_told_parts_keep(oari_told_parts *parts, uint64_t number,
+                          const size_t *counts, int ranks);
 
 /* 1: it is what it must be, from that rank. Ends its texts. */
 int oari_account_check(oari_account *account, int rank, int ranks);

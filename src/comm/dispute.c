@@ -128,6 +128,7 @@ static void account_of(const oar_group *g, uint64_t number, oari_account *a)
     oari_account_make(&g->engine.history, oari_recorder_base(g->recorder),
                       g->rank, number, a);
     a->elsewhere = (uint32_t)oari_kin_last(g, a->last, sizeof a->last);
+    a->parts = g->engine.parts;
 }
 
 /* What cannot be sent is not said: the others have their deadlines. */

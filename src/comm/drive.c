@@ -160,10 +160,19 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
     lane->work = work;
     work->lane = lane;
     e->busy++;
-    if (work->call.gpu != NULL)
+    if (work->call.gpu != NULL) {
         oari_drive_gpu_start(g, lane, work);
-    else if (oari_exec_start(&lane->exec, &work->call, work->sequence,
-                             ++e->number) != OAR_OK)
+        return;
+    }
+    e->number++;
+    if (work->call.ragged)
+        oari_told_parts_keep(&e->parts, e->number,
+                             work->call.in_counts != NULL
+                                 ? work->call.in_counts
+                                 : work->call.out_counts,
+                             g->ranks);
+    if (oari_exec_start(&lane->exec, &work->call, work->sequence, e->number) !=
+        OAR_OK)
         oari_group_break(g, work, -1);
 }
 

@@ -9,6 +9,7 @@
 #include <oarsong/group.h>
 #include <oarsong/p2p.h>
 
+#include "comm/account.h"
 #include "comm/exec.h"
 #include "comm/foreign.h"
 #include "comm/match.h"
@@ -108,6 +109,7 @@ typedef struct oari_engine {
     int cancel_state;         /* the driver's: before it took the token */
     int64_t until_ns;         /* the driver's: how long it waits */
     uint64_t number;          /* of the collective started last */
+    oari_told_parts parts;    /* of the last one that has some */
     oari_history history;     /* the driver's */
     struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
     oar_work *message;            /* the driver's: messages under way */

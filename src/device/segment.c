@@ -36,11 +36,13 @@ typedef struct segment {
     unsigned char *state; /* per page */
     uint32_t *run;        /* at the first page of an allocation: its pages */
     atomic_size_t dead;   /* pages */
+    int spent;            /* none of its pages can be shared: fd is `nothing` */
 } segment;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static segment segments[MAX_SEGMENTS];
 static atomic_uint segment_total;
+static int nothing = -1; /* a page that stands for spent segments */
 
 /* ---- fork: a child starts without segments ------------------------------- */
 
@@ -59,7 +61,11 @@ static void in_child(void)
     unsigned total = atomic_load(&segment_total);
 
     for (unsigned i = 0; i < total; i++)
-        close(segments[i].fd);
+        if (!segments[i].spent)
+            close(segments[i].fd);
+    if (nothing >= 0)
+        close(nothing);
+    nothing = -1;
     atomic_store(&segment_total, 0);
     pthread_mutex_unlock(&lock);
 }
@@ -231,6 +237,7 @@ static oar_status grow(size_t bytes)
         return status;
     }
     s->bytes = size;
+    s->spent = 0;
     atomic_store(&s->dead, 0);
     atomic_store_explicit(&segment_total, at + 1, memory_order_release);
     return OAR_OK;
@@ -241,7 +248,7 @@ static ptrdiff_t find_run(const segment *s, size_t pages)
 {
     size_t total = s->bytes / page_size(), run = 0;
 
-    for (size_t i = 0; i < total; i++) {
+    for (size_t i = 0; !s->spent && i < total; i++) {
         run = s->state[i] == FREE ? run + 1 : 0;
         if (run == pages)
             return (ptrdiff_t)(i + 1 - pages);
@@ -331,6 +338,31 @@ static void clear_pages(segment *s, size_t first, size_t end)
     }
 }
 
+/* Whether all its pages were given up, and given back since. */
+static int is_spent(segment *s)
+{
+    size_t pages = s->bytes / page_size();
+
+    if (s->spent || atomic_load(&s->dead) != pages)
+        return 0;
+    for (size_t i = 0; i < pages; i++)
+        if (s->run[i] != 0)
+            return 0;
+    return 1;
+}
+
+/* Its descriptor and its table of pages go, and the memory that only peers may
+ * still map. Its number and its addresses stay taken. */
+static void retire(segment *s)
+{
+    if (nothing < 0 && make_memfd("oarsong", page_size(), &nothing) != OAR_OK)
+        return;
+    close(s->fd);
+    s->fd = nothing;
+    s->spent = 1;
+    drop_pages(s);
+}
+
 void oari_segment_free(void *memory)
 {
     segment *s = memory != NULL ? segment_of(memory) : NULL;
@@ -340,8 +372,12 @@ void oari_segment_free(void *memory)
         return;
     first = (size_t)((unsigned char *)memory - s->base) / page_size();
     pthread_mutex_lock(&lock);
-    clear_pages(s, first, first + s->run[first]);
-    s->run[first] = 0;
+    if (!s->spent) {
+        clear_pages(s, first, first + s->run[first]);
+        s->run[first] = 0;
+    }
+    if (is_spent(s))
+        retire(s);
     pthread_mutex_unlock(&lock);
 }
 
@@ -352,10 +388,18 @@ uint32_t oari_segment_count(void)
 
 oar_status oari_segment_export(uint32_t number, int *fd, size_t *bytes)
 {
+    int copy;
+
     if (number >= oari_segment_count())
         return oari_fail(OAR_E_INTERNAL, "segment %u does not exist", number);
-    *fd = segments[number].fd;
-    *bytes = segments[number].bytes;
+    pthread_mutex_lock(&lock);
+    copy = fcntl(segments[number].fd, F_DUPFD_CLOEXEC, 0);
+    if (copy >= 0)
+        *bytes = segments[number].spent ? page_size() : segments[number].bytes;
+    pthread_mutex_unlock(&lock);
+    if (copy < 0)
+        return oari_fail(OAR_E_SYSTEM, "a descriptor of segment %u", number);
+    *fd = copy;
     return OAR_OK;
 }
 
@@ -364,9 +408,10 @@ static int touches_dead(segment *s, size_t offset, size_t bytes)
 {
     size_t first = offset / page_size();
     size_t last = (offset + bytes - 1) / page_size();
-    int found = 0;
+    int found;
 
     pthread_mutex_lock(&lock);
+    found = s->spent;
     for (size_t i = first; i <= last && !found; i++)
         found = s->state[i] == DEAD;
     pthread_mutex_unlock(&lock);
@@ -421,7 +466,7 @@ static oar_status detach_pages(segment *s, size_t first, size_t last)
 {
     size_t page = page_size(), end;
 
-    for (size_t i = first; i <= last; i = end) {
+    for (size_t i = first; !s->spent && i <= last; i = end) {
         end = i + 1;
         if (s->state[i] == DEAD)
             continue;

@@ -26,7 +26,9 @@ void oari_segment_free(void *memory);
  * while one may still be named by a peer. */
 uint32_t oari_segment_count(void);
 
-/* The memfd of a segment (borrowed, for passing to a peer) and its size. */
+/* The memfd of a segment (given: the caller closes it) and its size, for a
+ * peer. Of one that has nothing left to share, and never will, it is a small
+ * one. */
 oar_status oari_segment_export(uint32_t segment, int *fd, size_t *bytes);
 
 /* Finds memory .. memory+bytes. Returns 0 if not all of it is in one segment

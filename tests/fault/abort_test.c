@@ -257,9 +257,11 @@ static footprint measure(void)
 
     f.heap = mallinfo2().uordblks;
     for (uint32_t i = 0; i < oari_segment_count(); i++)
-        if (oari_segment_export(i, &fd, &bytes) == OAR_OK &&
-            fstat(fd, &info) == 0)
-            f.segments += (size_t)info.st_blocks * 512;
+        if (oari_segment_export(i, &fd, &bytes) == OAR_OK) {
+            if (fstat(fd, &info) == 0)
+                f.segments += (size_t)info.st_blocks * 512;
+            close(fd);
+        }
     return f;
 }
 

@@ -193,6 +193,7 @@ static int check_late_write(const stage *s)
     CREW_CHECK(s->c, s->rank,
                oari_segment_export(s->place.segment, &fd, &bytes) == OAR_OK);
     base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
     CREW_CHECK(s->c, s->rank, base != MAP_FAILED);
     old = (const float *)((const char *)base + s->place.offset);
     written = was_written(s, old, first) && was_written(s, old, end - 1);

@@ -56,6 +56,7 @@ static view look_from_outside(const void *memory)
     assert_int_equal(oari_segment_find(memory, 1, &place), 1);
     assert_int_equal(oari_segment_export(place.segment, &fd, &v.bytes), OAR_OK);
     assert_int_equal(oari_segment_map(fd, v.bytes, 1, &base), OAR_OK);
+    close(fd);
     v.base = base;
     v.at = v.base + place.offset;
     return v;
@@ -232,6 +233,7 @@ static void find_wants_all_bytes_in_one_segment(void **state)
     assert_int_equal(inside.segment, place.segment);
     assert_int_equal(inside.offset, place.offset + 5);
     assert_int_equal(oari_segment_export(place.segment, &fd, &bytes), OAR_OK);
+    close(fd);
     assert_int_equal(oari_segment_find(block, bytes + 1, &inside), 0);
     assert_int_equal(oari_segment_find(block, SIZE_MAX, &inside), 0);
     assert_int_equal(oari_segment_find(block, 0, &inside), 0);
@@ -271,6 +273,7 @@ static void a_mapping_for_reading_cannot_be_written(void **state)
     assert_int_equal(oari_segment_find(block, page, &place), 1);
     assert_int_equal(oari_segment_export(place.segment, &fd, &bytes), OAR_OK);
     assert_int_equal(oari_segment_map(fd, bytes, 0, &base), OAR_OK);
+    close(fd);
     block[0] = 3;
     assert_int_equal(((unsigned char *)base)[place.offset], 3);
     /* The system refuses to write there on our behalf, too. */
@@ -581,6 +584,34 @@ static void without_memory_nothing_is_left_behind(void **state)
     close(fd);
 }
 
+/* ---- segments that are spent --------------------------------------------- */
+
+/* A large buffer has a segment of its own: when it was given up and is given
+ * back, nothing of that is ever shared again. */
+static void a_segment_that_was_given_up_keeps_no_descriptor(void **state)
+{
+    enum { LARGE = 128 << 20, ROUNDS = 3 };
+    census before;
+
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned char *block = take(LARGE);
+        oari_place place;
+        size_t bytes;
+        int fd;
+
+        assert_int_equal(oari_segment_find(block, LARGE, &place), 1);
+        assert_int_equal(oari_segment_detach(block, LARGE), OAR_OK);
+        oar_shared_free(block);
+        if (i == 0) /* what stands for all of them is there now */
+            before = census_take();
+        assert_int_equal(oari_segment_export(place.segment, &fd, &bytes),
+                         OAR_OK);
+        assert_int_equal(bytes, page);
+        close(fd);
+    }
+    census_expect(&before);
+}
+
 /* ---- a limit on the size of files ---------------------------------------- */
 
 /* Under ulimit -f, in a child: each is a failure that says so. */
@@ -652,6 +683,7 @@ int main(void)
         cmocka_unit_test(a_child_has_no_segments_and_makes_its_own),
         cmocka_unit_test(a_child_that_touches_shared_memory_faults),
         cmocka_unit_test(without_memory_nothing_is_left_behind),
+        cmocka_unit_test(a_segment_that_was_given_up_keeps_no_descriptor),
     };
 
     page = (size_t)sysconf(_SC_PAGESIZE);

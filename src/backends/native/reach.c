@@ -33,20 +33,21 @@ typedef struct segment_note {
 static oar_status send_segment(native *n, uint32_t number)
 {
     segment_note note = { .number = number };
+    oar_status status = OAR_OK;
     size_t bytes;
     int fd;
 
     OARI_TRY(oari_segment_export(number, &fd, &bytes));
     note.bytes = bytes;
-    for (int r = 0; r < n->base.board.ranks; r++) {
-        oar_status status;
+    for (int r = 0; r < n->base.board.ranks && status == OAR_OK; r++) {
         if (r == n->base.board.rank)
             continue;
         status = oari_local_send(n->peer[r].socket, &note, sizeof note, &fd, 1);
-        if (status != OAR_OK && status != OAR_E_CLOSED)
-            return status;
+        if (status == OAR_E_CLOSED)
+            status = OAR_OK;
     }
-    return OAR_OK;
+    close(fd);
+    return status;
 }
 
 static uint64_t place(void *self, void *memory, size_t bytes)
