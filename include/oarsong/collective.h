@@ -40,8 +40,8 @@ OAR_BEGIN_DECLS
 typedef struct oar_call_opts {
     size_t size;
     int64_t timeout_ms; /* 0: the group's; below 0: none */
-    const char *label;  /* shown in errors and records; kept by pointer, so
-                           make it a literal or let it outlive the group */
+    const char *label;  /* shown in errors and records; copied, where the
+                           operation outlives the call */
     void *stream;       /* device memory: the stream to order on; NULL:
                            oar_stream_current() (device.h) */
     double weight;      /* this rank's, for OAR_WEIGHTED_MEAN; may be 0 as long

@@ -61,8 +61,12 @@ OAR_OPTS_INIT(oar_ddp_opts);
  *
  * Takes inner's reference, also on failure. Borrows the group, which must live
  * as long as the module. */
-OAR_API oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
-                                const oar_ddp_opts *opts, oar_module **wrapped);
+#define oar_ddp_wrap(inner, group, opts, wrapped) \
+    oar_ddp_wrap_at(OAR_HERE, inner, group, opts, wrapped)
+OAR_API oar_status oar_ddp_wrap_at(const char *file, int line,
+                                   oar_module *inner, oar_group *group,
+                                   const oar_ddp_opts *opts,
+                                   oar_module **wrapped);
 
 /* PowerSGD for the parameters of a module that is going to be wrapped. */
 OAR_API oar_status oar_hook_power_sgd_for(const oar_module *module,
@@ -87,8 +91,11 @@ OAR_API oar_status oar_ddp_weigh(oar_module *wrapped, double weight);
  * synchronised batch norms (syncbn.h) it counts as a batch of no rows, running
  * statistics included. With broadcast_buffers, they are those of the first rank
  * that has input. */
-OAR_API oar_status oar_ddp_join(oar_module *wrapped, int has_input,
-                                int *active);
+#define oar_ddp_join(wrapped, has_input, active) \
+    oar_ddp_join_at(OAR_HERE, wrapped, has_input, active)
+OAR_API oar_status oar_ddp_join_at(const char *file, int line,
+                                   oar_module *wrapped, int has_input,
+                                   int *active);
 
 /* What the last backward pass did; one that did not reduce: 0 bytes, 0 s. */
 typedef struct oar_ddp_stats {
@@ -108,7 +115,10 @@ OAR_API oar_status oar_ddp_read_stats(const oar_module *wrapped,
 
 /* Compares the parameters of all ranks now. OAR_E_MISMATCH names the first rank
  * and parameter that differ from rank 0's. */
-OAR_API oar_status oar_ddp_check_replicas(oar_module *wrapped);
+#define oar_ddp_check_replicas(wrapped) \
+    oar_ddp_check_replicas_at(OAR_HERE, wrapped)
+OAR_API oar_status oar_ddp_check_replicas_at(const char *file, int line,
+                                             oar_module *wrapped);
 
 OAR_END_DECLS
 

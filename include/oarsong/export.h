@@ -29,8 +29,11 @@
 /* The call site: what the public macros pass to the `_at` functions, which copy
  * the file name. Bindings for other languages call the `_at` functions with
  * their own file and line; a wrapper in C or C++ may define OAR_HERE before it
- * includes these headers, to pass its caller's. A NULL file: the line of the
- * call that is under way on this thread (in a hook, say), else unknown. */
+ * includes these headers, to pass its caller's. Calls that start collectives on
+ * the way (oar_group_split, oar_ddp_wrap, oar_forward, oar_backward, ...) take
+ * a call site too: faults of those collectives cite that line. A NULL file: the
+ * line of the call that is under way on this thread (in a hook, say), else
+ * unknown. */
 #ifndef OAR_HERE
 #define OAR_HERE __FILE__, __LINE__
 #endif

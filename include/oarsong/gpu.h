@@ -22,15 +22,22 @@ OAR_BEGIN_DECLS
 
 /* op over all ranks' tensors, which have one shape and dtype. opts as for
  * oar_all_reduce; its stream, if any, is used instead of the current one. */
-OAR_API oar_status oar_gpu_all_reduce(oar_group *group,
-                                      const oar_tensor *tensor, oar_op op,
-                                      const oar_call_opts *opts,
-                                      oar_tensor **out);
+#define oar_gpu_all_reduce(group, tensor, op, opts, out) \
+    oar_gpu_all_reduce_at(OAR_HERE, group, tensor, op, opts, out)
+OAR_API oar_status oar_gpu_all_reduce_at(const char *file, int line,
+                                         oar_group *group,
+                                         const oar_tensor *tensor, oar_op op,
+                                         const oar_call_opts *opts,
+                                         oar_tensor **out);
 
 /* Root's tensor, on every rank; the others' give shape and dtype. */
-OAR_API oar_status oar_gpu_broadcast(oar_group *group, const oar_tensor *tensor,
-                                     int root, const oar_call_opts *opts,
-                                     oar_tensor **out);
+#define oar_gpu_broadcast(group, tensor, root, opts, out) \
+    oar_gpu_broadcast_at(OAR_HERE, group, tensor, root, opts, out)
+OAR_API oar_status oar_gpu_broadcast_at(const char *file, int line,
+                                        oar_group *group,
+                                        const oar_tensor *tensor, int root,
+                                        const oar_call_opts *opts,
+                                        oar_tensor **out);
 
 OAR_END_DECLS
 

@@ -104,11 +104,16 @@ OAR_API oar_status oar_group_from_env(const oar_group_opts *opts,
  *
  * split: one group for each colour, ranks ordered by key and then by their old
  * rank. A colour below 0: none for me (*group is NULL). */
-OAR_API oar_status oar_group_split(oar_group *parent, int colour, int key,
-                                   oar_group **group);
+#define oar_group_split(parent, colour, key, group) \
+    oar_group_split_at(OAR_HERE, parent, colour, key, group)
+OAR_API oar_status oar_group_split_at(const char *file, int line,
+                                      oar_group *parent, int colour, int key,
+                                      oar_group **group);
 
 /* The same ranks again. */
-OAR_API oar_status oar_group_dup(oar_group *parent, oar_group **group);
+#define oar_group_dup(parent, group) oar_group_dup_at(OAR_HERE, parent, group)
+OAR_API oar_status oar_group_dup_at(const char *file, int line,
+                                    oar_group *parent, oar_group **group);
 
 /* Those ranks only, in ascending order whatever order they are given in, each
  * once. Only they call this, with the same list. OAR_E_WORLD for an empty list,

@@ -75,8 +75,9 @@ OAR_API oar_status oar_module_load(oar_module *into, const oar_module *from,
                                    int strict);
 
 /* Runs the module: hooks before, its forward, hooks after. */
-OAR_API oar_tensor *oar_forward(oar_tape *tape, oar_module *module,
-                                oar_tensor *x);
+#define oar_forward(tape, module, x) oar_forward_at(OAR_HERE, tape, module, x)
+OAR_API oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
+                                   oar_module *module, oar_tensor *x);
 
 /* Activation recomputation: runs module's forward without recording its inside;
  * when backward comes to it, runs it again on a tape of its own, and backward
@@ -84,8 +85,10 @@ OAR_API oar_tensor *oar_forward(oar_tape *tape, oar_module *module,
  * gradients are bitwise those of oar_forward. Forward hooks inside run twice,
  * the second time on the inner tape, where the backward hooks run too. When
  * backward is split, all of it belongs to the inputs half. */
-OAR_API oar_tensor *oar_recompute(oar_tape *tape, oar_module *module,
-                                  oar_tensor *x);
+#define oar_recompute(tape, module, x) \
+    oar_recompute_at(OAR_HERE, tape, module, x)
+OAR_API oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
+                                     oar_module *module, oar_tensor *x);
 
 OAR_API void oar_module_train(oar_module *module, int on); /* and all below */
 OAR_API int oar_module_training(const oar_module *module);

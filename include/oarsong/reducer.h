@@ -103,10 +103,12 @@ OAR_OPTS_INIT(oar_reducer_opts);
  * with data is the caller's: copied into its bucket when it is ready, and out
  * of it at the end. One without data lives in its bucket. Arrays are expected
  * to get ready last one first. Borrows the group. */
-OAR_API oar_status oar_reducer_create(oar_group *group, int arrays,
-                                      const oar_span *array,
-                                      const oar_reducer_opts *opts,
-                                      oar_reducer **reducer);
+#define oar_reducer_create(...) oar_reducer_create_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_status oar_reducer_create_at(const char *file, int line,
+                                         oar_group *group, int arrays,
+                                         const oar_span *array,
+                                         const oar_reducer_opts *opts,
+                                         oar_reducer **reducer);
 /* Waits for what is under way. NULL is fine. */
 OAR_API void oar_reducer_destroy(oar_reducer *reducer);
 
@@ -114,11 +116,16 @@ OAR_API void oar_reducer_destroy(oar_reducer *reducer);
 OAR_API oar_span oar_reducer_span(const oar_reducer *reducer, int array);
 
 /* The array is written. Once a pass. */
-OAR_API oar_status oar_reducer_ready(oar_reducer *reducer, int array);
+#define oar_reducer_ready(reducer, array) \
+    oar_reducer_ready_at(OAR_HERE, reducer, array)
+OAR_API oar_status oar_reducer_ready_at(const char *file, int line,
+                                        oar_reducer *reducer, int array);
 
 /* Ends the pass: arrays that were not ready count as zero here; returns when
  * all means are there. */
-OAR_API oar_status oar_reducer_wait(oar_reducer *reducer);
+#define oar_reducer_wait(reducer) oar_reducer_wait_at(OAR_HERE, reducer)
+OAR_API oar_status oar_reducer_wait_at(const char *file, int line,
+                                       oar_reducer *reducer);
 
 /* Whether the array was ready on any rank in the last pass. */
 OAR_API int oar_reducer_used(const oar_reducer *reducer, int array);

@@ -16,17 +16,21 @@ OAR_BEGIN_DECLS
 
 /* As oar_batch_norm_create. All ranks call it. The layer has a group of its own
  * (a duplicate), so what it sends never meets anything else of the caller's. */
-OAR_API oar_status oar_sync_batch_norm_create(int dims, int64_t channels,
-                                              oar_group *group,
-                                              const oar_batch_norm_opts *opts,
-                                              oar_module **module);
+#define oar_sync_batch_norm_create(dims, channels, group, opts, module) \
+    oar_sync_batch_norm_create_at(OAR_HERE, dims, channels, group, opts, module)
+OAR_API oar_status oar_sync_batch_norm_create_at(
+    const char *file, int line, int dims, int64_t channels, oar_group *group,
+    const oar_batch_norm_opts *opts, oar_module **module);
 
 /* Makes all batch norms of a module and below synchronised ones; parameters,
  * buffers and names stay what they are. All ranks call it, for the same model.
  * *converted (may be NULL) says how many there were. */
-OAR_API oar_status oar_sync_batch_norm_convert(oar_module *module,
-                                               oar_group *group,
-                                               int *converted);
+#define oar_sync_batch_norm_convert(module, group, converted) \
+    oar_sync_batch_norm_convert_at(OAR_HERE, module, group, converted)
+OAR_API oar_status oar_sync_batch_norm_convert_at(const char *file, int line,
+                                                  oar_module *module,
+                                                  oar_group *group,
+                                                  int *converted);
 
 OAR_END_DECLS
 

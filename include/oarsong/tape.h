@@ -57,22 +57,30 @@ OAR_API int oar_tape_rebuild(oar_tape *tape, int on);
  * second call is OAR_E_STATE; so is one after a failure in the middle. Gradient
  * hooks run during it, when the operation that completed the gradient is done;
  * deferred functions at its end. */
-OAR_API oar_status oar_backward(oar_tape *tape, oar_tensor *loss);
+#define oar_backward(tape, loss) oar_backward_at(OAR_HERE, tape, loss)
+OAR_API oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
+                                   oar_tensor *loss);
 
 /* The same from several roots at once, each with the gradient to start from:
  * same shape as its root, or NULL for ones. */
-OAR_API oar_status oar_backward_from(oar_tape *tape, int roots,
-                                     oar_tensor *const *root,
-                                     oar_tensor *const *seed);
+#define oar_backward_from(...) oar_backward_from_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_status oar_backward_from_at(const char *file, int line,
+                                        oar_tape *tape, int roots,
+                                        oar_tensor *const *root,
+                                        oar_tensor *const *seed);
 
 /* Backward in two halves, for zero-bubble pipelines. The first computes the
  * gradients of activations and of leaf inputs only (leaves marked as inputs,
  * see oar_tape_input); the second then those of all other leaves. Together
  * they leave exactly what oar_backward_from leaves. */
-OAR_API oar_status oar_backward_inputs(oar_tape *tape, int roots,
-                                       oar_tensor *const *root,
-                                       oar_tensor *const *seed);
-OAR_API oar_status oar_backward_weights(oar_tape *tape);
+#define oar_backward_inputs(...) oar_backward_inputs_at(OAR_HERE, __VA_ARGS__)
+OAR_API oar_status oar_backward_inputs_at(const char *file, int line,
+                                          oar_tape *tape, int roots,
+                                          oar_tensor *const *root,
+                                          oar_tensor *const *seed);
+#define oar_backward_weights(tape) oar_backward_weights_at(OAR_HERE, tape)
+OAR_API oar_status oar_backward_weights_at(const char *file, int line,
+                                           oar_tape *tape);
 
 /* A leaf on this tape with the numbers of `value` (same storage), whose
  * gradient can be read after backward: what a pipeline stage receives. Owned

@@ -31,7 +31,8 @@ OAR_API oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
 OAR_API void oar_zero_destroy(oar_zero *zero); /* NULL is fine */
 
 /* Steps this rank's pieces, and brings all parameters together. All ranks. */
-OAR_API oar_status oar_zero_step(oar_zero *zero);
+#define oar_zero_step(zero) oar_zero_step_at(OAR_HERE, zero)
+OAR_API oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero);
 OAR_API void oar_zero_zero_grad(oar_zero *zero);
 
 /* The optimizer over this rank's pieces, borrowed: for its learning rate. */

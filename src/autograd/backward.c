@@ -8,6 +8,7 @@
  * halves make the same contributions in the same order to the same memory, so
  * they leave the same bits. */
 #include "autograd/saved.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "tensor/kernels.h"
 
@@ -392,8 +393,10 @@ static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
     return finish(tape, which);
 }
 
-oar_status oar_backward(oar_tape *tape, oar_tensor *loss)
+oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
+                           oar_tensor *loss)
 {
+    OARI_CALLED_FROM(file, line);
     if (loss != NULL && loss->count != 1)
         return oari_fail(OAR_E_SHAPE,
                          "backward from a tensor %s: a loss is one number",
@@ -401,20 +404,25 @@ oar_status oar_backward(oar_tape *tape, oar_tensor *loss)
     return start(tape, 1, &loss, NULL, WHOLE);
 }
 
-oar_status oar_backward_from(oar_tape *tape, int roots, oar_tensor *const *root,
-                             oar_tensor *const *seed)
+oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
+                                int roots, oar_tensor *const *root,
+                                oar_tensor *const *seed)
 {
+    OARI_CALLED_FROM(file, line);
     return start(tape, roots, root, seed, WHOLE);
 }
 
-oar_status oar_backward_inputs(oar_tape *tape, int roots,
-                               oar_tensor *const *root, oar_tensor *const *seed)
+oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
+                                  int roots, oar_tensor *const *root,
+                                  oar_tensor *const *seed)
 {
+    OARI_CALLED_FROM(file, line);
     return start(tape, roots, root, seed, INPUTS);
 }
 
-oar_status oar_backward_weights(oar_tape *tape)
+oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
 {
+    OARI_CALLED_FROM(file, line);
     int64_t held = 0;
 
     if (tape == NULL)

@@ -27,8 +27,8 @@ typedef struct oari_call {
     uint64_t wire_tag;  /* a message of the library itself; 0: the user */
     double weight;      /* factor of this rank's contribution */
     int64_t timeout_ms; /* 0: the group's; below 0: none */
-    const char *label;  /* may be NULL */
-    const char *file;
+    const char *label;  /* may be NULL; the caller's, or the work's copy */
+    const char *file;   /* a copy that stays (base/call_site.h) */
     int line;
     unsigned char ragged;      /* parts of any size */
     unsigned char canonical;   /* combine in the order of ranks */

@@ -2,19 +2,21 @@
 /* check: spans, ranks, operators and parts, as the user gave them. */
 #include "comm/check.h"
 
+#include "base/call_site.h"
 #include "base/status.h"
 
 oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
                            int line, const oar_group *group,
                            const oar_call_opts *opts)
 {
+    oari_call_site site = oari_call_site_of(file, line);
     oar_call_opts o;
 
     *call = (oari_call){ .kind = kind,
                          .root = -1,
                          .weight = 1,
-                         .file = file != NULL ? file : "?",
-                         .line = line };
+                         .file = site.file,
+                         .line = site.line };
     if (group == NULL)
         return oari_fail(OAR_E_ARG, "%s without a group", oar_coll_name(kind));
     if (opts == NULL)

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "comm/kin.h"
 #include "comm/group.h"
@@ -266,9 +267,10 @@ static oar_status split_all(oar_group *parent, int colour, int key,
     return status;
 }
 
-oar_status oar_group_split(oar_group *parent, int colour, int key,
-                           oar_group **group)
+oar_status oar_group_split_at(const char *file, int line, oar_group *parent,
+                              int colour, int key, oar_group **group)
 {
+    OARI_CALLED_FROM(file, line);
     claim mine = { colour, key, 0 }, *all;
     oar_status status;
     int count = 0;
@@ -293,8 +295,10 @@ oar_status oar_group_split(oar_group *parent, int colour, int key,
     return status;
 }
 
-oar_status oar_group_dup(oar_group *parent, oar_group **group)
+oar_status oar_group_dup_at(const char *file, int line, oar_group *parent,
+                            oar_group **group)
 {
+    OARI_CALLED_FROM(file, line);
     return oar_group_split(parent, 0, 0, group);
 }
 

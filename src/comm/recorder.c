@@ -4,7 +4,8 @@
  * A record is eight words, written and read as relaxed atomics; word 0 is its
  * sequence number, 0 while it is being written, so a reader that finds the same
  * number before and after has read one whole record. A call site is entered
- * once, under a lock, and found again by its pointers. recorder_read.c reads.
+ * once, under a lock, and found again by file, line and label. recorder_read.c
+ * reads.
  */
 #include "comm/recorder.h"
 
@@ -18,10 +19,10 @@
 #include "comm/recorder_view.h"
 
 typedef struct site_key {
-    const char *file;
-    const char *label;
+    const char *file; /* one pointer for each name (base/call_site.h) */
     int line;
     uint32_t index;
+    char label[sizeof((oari_site *)0)->label]; /* cut as it is there */
 } site_key;
 
 struct oari_recorder {
@@ -156,15 +157,20 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *error)
 
 static int same_site(const site_key *key, const oari_call *call)
 {
+    const char *label = call->label != NULL ? call->label : "";
+
     return key->line == call->line && key->file == call->file &&
-           key->label == call->label;
+           strncmp(key->label, label, sizeof key->label - 1) == 0;
 }
 
 static unsigned site_hash(const oari_call *call)
 {
-    uintptr_t word = (uintptr_t)call->file * 31 + (uintptr_t)call->label * 7 +
-                     (unsigned)call->line;
+    uintptr_t word = (uintptr_t)call->file * 31 + (unsigned)call->line;
 
+    for (size_t i = 0; call->label != NULL && call->label[i] != 0 &&
+                       i < sizeof((site_key *)0)->label - 1;
+         i++)
+        word = word * 31 + (unsigned char)call->label[i];
     return (unsigned)(word * 0x9e37u >> 12) % OARI_SITES;
 }
 
@@ -200,24 +206,34 @@ enter_site(oari_recorder *r, const oari_call *call)
         oari_site_text(call->file, call->line, s->text, sizeof s->text);
         snprintf(s->label, sizeof s->label, "%s",
                  call->label != NULL ? call->label : "");
-        r->keys[index] =
-            (site_key){ call->file, call->label, call->line, index };
+        key = &r->keys[index];
+        *key = (site_key){ call->file, call->line, index, "" };
+        memcpy(key->label, s->label, sizeof key->label);
         atomic_store(&r->place.ring->sites, index + 1);
-        atomic_store_explicit(&r->key[at], &r->keys[index],
-                              memory_order_release);
+        atomic_store_explicit(&r->key[at], key, memory_order_release);
     } else
         index = 0;
     pthread_mutex_unlock(&r->lock);
     return index;
 }
 
+/* Labels that are made on the way ("step 1", "step 2", ...) may fill half of
+ * the table: later ones go without, so that lines of the program have room. */
 __attribute__((noinline)) static uint32_t search_site(oari_recorder *r,
                                                       const oari_call *call)
 {
     unsigned at;
     site_key *key = find_site(r, call, &at);
+    oari_call bare;
 
-    return key != NULL ? key->index : enter_site(r, call);
+    if (key != NULL)
+        return key->index;
+    if (call->label == NULL ||
+        atomic_load(&r->place.ring->sites) < OARI_SITES / 2)
+        return enter_site(r, call);
+    bare = *call;
+    bare.label = NULL;
+    return search_site(r, &bare);
 }
 
 /* Most are where they belong: those cost no call. */

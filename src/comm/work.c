@@ -9,11 +9,13 @@
 #include "base/thread.h"
 #include "comm/group.h"
 
-/* A copy of the call with the counts it points to behind the work. */
+/* A copy of the call with the counts and the label it points to behind the
+ * work. */
 static oar_work *make_work(oar_group *group, const oari_call *call)
 {
-    size_t n = (size_t)group->ranks;
-    oar_work *work = oari_alloc(1, sizeof *work + 2 * n * sizeof(size_t));
+    size_t n = (size_t)group->ranks, counts = 2 * n * sizeof(size_t);
+    size_t label = call->label != NULL ? strlen(call->label) + 1 : 0;
+    oar_work *work = oari_alloc(1, sizeof *work + counts + label);
     size_t *room;
 
     if (work == NULL)
@@ -27,6 +29,8 @@ static oar_work *make_work(oar_group *group, const oari_call *call)
     if (call->out_counts != NULL)
         work->call.out_counts =
             memcpy(room + n, call->out_counts, n * sizeof(size_t));
+    if (label != 0)
+        work->call.label = memcpy(room + 2 * n, call->label, label);
     atomic_store(&work->holders, 1);
     return work;
 }
@@ -235,6 +239,7 @@ static void finish_part(oar_work *whole, const oar_work *part,
         if (whole->failed == OAR_OK) {
             whole->failed = status;
             whole->call = part->call;
+            whole->call.label = NULL; /* the part's own copy */
             whole->transfer = part->transfer;
             memcpy(whole->sent, part->sent, sizeof whole->sent);
         }

@@ -8,6 +8,7 @@
 #include <oarsong/tape.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "dist/agree.h"
 #include "dist/ddp.h"
@@ -223,9 +224,11 @@ static oar_status build(oar_module *inner, oar_group *group,
     return listen(wrapped);
 }
 
-oar_status oar_ddp_wrap(oar_module *inner, oar_group *group,
-                        const oar_ddp_opts *opts, oar_module **wrapped)
+oar_status oar_ddp_wrap_at(const char *file, int line, oar_module *inner,
+                           oar_group *group, const oar_ddp_opts *opts,
+                           oar_module **wrapped)
 {
+    OARI_CALLED_FROM(file, line);
     oar_ddp_opts o;
     oar_module *made = NULL;
     oar_status status = OAR_OK;
@@ -376,8 +379,10 @@ static oar_status end_given_up(oari_ddp *d)
     return oari_syncbn_dismiss(d->module);
 }
 
-oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
+oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
+                           int has_input, int *active)
 {
+    OARI_CALLED_FROM(file, line);
     oari_ddp *d = ddp_of(wrapped, "ddp_join");
     int count;
 
@@ -399,8 +404,10 @@ oar_status oar_ddp_join(oar_module *wrapped, int has_input, int *active)
     return OAR_OK;
 }
 
-oar_status oar_ddp_check_replicas(oar_module *wrapped)
+oar_status oar_ddp_check_replicas_at(const char *file, int line,
+                                     oar_module *wrapped)
 {
+    OARI_CALLED_FROM(file, line);
     oari_ddp *d = ddp_of(wrapped, "ddp_check_replicas");
     oari_replica_question question = { { 0 }, NULL };
     oar_status status;

@@ -3,6 +3,7 @@
  * the stream, and the collective on the copy behind it. */
 #include <oarsong/gpu.h>
 
+#include "base/call_site.h"
 #include "base/status.h"
 
 /* A copy to work on, and its span. */
@@ -46,10 +47,11 @@ static oar_status finish(oar_status status, oar_tensor *copy, oar_tensor **out)
     return status;
 }
 
-oar_status oar_gpu_all_reduce(oar_group *group, const oar_tensor *tensor,
-                              oar_op op, const oar_call_opts *opts,
-                              oar_tensor **out)
+oar_status oar_gpu_all_reduce_at(const char *file, int line, oar_group *group,
+                                 const oar_tensor *tensor, oar_op op,
+                                 const oar_call_opts *opts, oar_tensor **out)
 {
+    OARI_CALLED_FROM(file, line);
     oar_tensor *copy;
     oar_span span;
 
@@ -57,10 +59,11 @@ oar_status oar_gpu_all_reduce(oar_group *group, const oar_tensor *tensor,
     return finish(oar_all_reduce(group, span, op, opts, NULL), copy, out);
 }
 
-oar_status oar_gpu_broadcast(oar_group *group, const oar_tensor *tensor,
-                             int root, const oar_call_opts *opts,
-                             oar_tensor **out)
+oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
+                                const oar_tensor *tensor, int root,
+                                const oar_call_opts *opts, oar_tensor **out)
 {
+    OARI_CALLED_FROM(file, line);
     oar_tensor *copy;
     oar_span span;
 

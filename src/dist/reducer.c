@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "base/call_site.h"
 #include "base/status.h"
 
 /* ---- a pass -------------------------------------------------------------- */
@@ -46,8 +47,10 @@ static oar_status check_array(const oar_reducer *r, int array)
     return OAR_OK;
 }
 
-oar_status oar_reducer_ready(oar_reducer *reducer, int array)
+oar_status oar_reducer_ready_at(const char *file, int line,
+                                oar_reducer *reducer, int array)
 {
+    OARI_CALLED_FROM(file, line);
     oari_slot *s;
     oar_span place;
 
@@ -218,8 +221,9 @@ oar_status oari_reducer_begin_rest(oar_reducer *r)
     return oari_pieces_begin_rest(r);
 }
 
-oar_status oar_reducer_wait(oar_reducer *reducer)
+oar_status oar_reducer_wait_at(const char *file, int line, oar_reducer *reducer)
 {
+    OARI_CALLED_FROM(file, line);
     oar_reducer *r = reducer;
     int64_t since = oari_now_ns();
     oar_status status;
@@ -290,11 +294,12 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     return oari_buckets_cut(r, &old, &olds);
 }
 
-oar_status oar_reducer_create(oar_group *group, int arrays,
-                              const oar_span *array,
-                              const oar_reducer_opts *opts,
-                              oar_reducer **reducer)
+oar_status oar_reducer_create_at(const char *file, int line, oar_group *group,
+                                 int arrays, const oar_span *array,
+                                 const oar_reducer_opts *opts,
+                                 oar_reducer **reducer)
 {
+    OARI_CALLED_FROM(file, line);
     return oari_reducer_make(group, arrays, array, opts, 0, reducer);
 }
 

@@ -9,6 +9,7 @@
 #include <oarsong/collective.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "dist/syncbn.h"
 
@@ -172,9 +173,11 @@ static oar_status join_all(oar_module *module, oari_circle *c, int *joined)
     return OAR_OK;
 }
 
-oar_status oar_sync_batch_norm_convert(oar_module *module, oar_group *group,
-                                       int *converted)
+oar_status oar_sync_batch_norm_convert_at(const char *file, int line,
+                                          oar_module *module, oar_group *group,
+                                          int *converted)
 {
+    OARI_CALLED_FROM(file, line);
     oari_circle *c;
     int joined = 0;
     oar_status status;
@@ -190,11 +193,12 @@ oar_status oar_sync_batch_norm_convert(oar_module *module, oar_group *group,
     return status;
 }
 
-oar_status oar_sync_batch_norm_create(int dims, int64_t channels,
-                                      oar_group *group,
-                                      const oar_batch_norm_opts *opts,
-                                      oar_module **module)
+oar_status oar_sync_batch_norm_create_at(const char *file, int line, int dims,
+                                         int64_t channels, oar_group *group,
+                                         const oar_batch_norm_opts *opts,
+                                         oar_module **module)
 {
+    OARI_CALLED_FROM(file, line);
     oar_module *made = NULL;
     oar_status status;
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "dist/ddp.h"
 
@@ -252,8 +253,9 @@ static oar_status unpack(const oar_zero *z)
     return OAR_OK;
 }
 
-oar_status oar_zero_step(oar_zero *zero)
+oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero)
 {
+    OARI_CALLED_FROM(file, line);
     if (zero == NULL)
         return oari_fail(OAR_E_ARG, "zero_step without an optimizer");
     OARI_TRY(mark_pieces(zero));

@@ -2,6 +2,7 @@
 /* forward: runs a module, with the hooks around it. On a tape that records, the
  * module's place is marked at both ends, and backward runs its hooks there. */
 #include "autograd/tape.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "nn/module.h"
 
@@ -54,8 +55,10 @@ static oar_status begin(oar_tape *tape, oar_module *module, int64_t *mark)
     return status;
 }
 
-oar_tensor *oar_forward(oar_tape *tape, oar_module *module, oar_tensor *x)
+oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
+                           oar_module *module, oar_tensor *x)
 {
+    OARI_CALLED_FROM(file, line);
     int64_t mark;
     oar_tensor *y;
 

@@ -9,6 +9,7 @@
 #include "autograd/record.h"
 #include "autograd/replay.h"
 #include "base/dtype.h"
+#include "base/call_site.h"
 #include "base/status.h"
 #include "nn/module.h"
 #include "tensor/kernels.h"
@@ -191,8 +192,10 @@ static oar_tensor *make_ticket(oar_tape *tape)
     return one != NULL ? oar_tape_input(tape, one) : NULL;
 }
 
-oar_tensor *oar_recompute(oar_tape *tape, oar_module *module, oar_tensor *x)
+oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
+                             oar_module *module, oar_tensor *x)
 {
+    OARI_CALLED_FROM(file, line);
     oar_tensor *ticket, *out;
     oari_extra extra = { .recompute = { .module = module } };
 

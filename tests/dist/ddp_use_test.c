@@ -77,6 +77,113 @@ static int64_t passes_of(const oar_module *net)
     return oar_ddp_read_stats(net, &stats) == OAR_OK ? stats.passes : -1;
 }
 
+/* ---- where operations come from ------------------------------------------ */
+
+/* How many of the newest operations of this rank were called from this line of
+ * this file; stops at the first that was not. */
+static int called_from(const oar_group *g, int line)
+{
+    oar_record r = oar_record_init();
+    char wanted[64];
+    int found = 0;
+
+    snprintf(wanted, sizeof wanted, "ddp_use_test.c:%d", line);
+    while (oar_recorder_read(g, oar_group_rank(g), found, &r) == OAR_OK &&
+           strcmp(r.site, wanted) == 0)
+        found++;
+    return found;
+}
+
+static oar_status cite_ddp(oar_group *g, void *arg)
+{
+    oar_tape *tape;
+    oar_module *net;
+    oar_tensor *loss;
+    oar_ddp_opts o = oar_ddp_opts_init();
+    int active = 0;
+
+    o.weighted = 1;
+    o.broadcast_buffers = 1;
+    CHECK_OK(oar_batch_norm_create(1, IN, NULL, &net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    CHECK_OK(oar_ddp_join(net, 1, &active));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    CHECK_OK(oar_tape_create(&tape));
+    loss =
+        oar_sum(tape, oar_forward(tape, net,
+                                  oar_ones(tape, OAR_F32, OAR_SHAPE(2, IN))));
+    CHECK(called_from(g, __LINE__ - 1) + called_from(g, __LINE__ - 2) > 0);
+    CHECK_OK(oar_backward(tape, loss));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    CHECK_OK(oar_ddp_check_replicas(net));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static oar_status cite_the_rest(oar_group *g, void *arg)
+{
+    float numbers[2] = { 1, 2 };
+    oar_span array = oar_span_of(numbers, 2, OAR_F32);
+    oar_group *other;
+    oar_reducer *reducer;
+    oar_module *norm;
+
+    CHECK_OK(oar_group_dup(g, &other));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    oar_group_destroy(other);
+    CHECK_OK(oar_group_split(g, 0, 0, &other));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    oar_group_destroy(other);
+    CHECK_OK(oar_sync_batch_norm_create(1, IN, g, NULL, &norm));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    oar_module_release(norm);
+    CHECK_OK(oar_reducer_create(g, 1, &array, NULL, &reducer));
+    CHECK_OK(oar_reducer_ready(reducer, 0));
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    CHECK_OK(oar_reducer_wait(reducer));
+    CHECK_OK(oar_reducer_wait(reducer)); /* nothing was ready: it starts */
+    CHECK(called_from(g, __LINE__ - 1) > 0);
+    oar_reducer_destroy(reducer);
+    return OAR_OK;
+}
+
+static void what_the_library_calls_is_called_from_the_users_line(void **state)
+{
+    ranks_all(2, cite_ddp, NULL);
+    ranks_all(2, cite_the_rest, NULL);
+}
+
+/* A fault of a reduction names the call of the user that started it. */
+static oar_status fault_in_backward(oar_group *g, void *arg)
+{
+    oar_tape *tape;
+    oar_module *net;
+    oar_status status;
+    char site[64];
+
+    CHECK_OK(make_net(g, NULL, &net));
+    CHECK_OK(oar_tape_create(&tape));
+    if (oar_group_rank(g) == 1)
+        status = oar_barrier(g, NULL, NULL);
+    else
+        status = oar_backward(tape, loss_of(tape, net, 1));
+    snprintf(site, sizeof site, "ddp_use_test.c:%d", __LINE__ - 1);
+    CHECK(status == OAR_E_MISMATCH);
+    CHECK(strstr(oar_last_error_text(), site) != NULL);
+    CHECK(strstr(oar_last_error_text(), "piece.c") == NULL);
+    oar_tape_destroy(tape);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void a_fault_in_backward_cites_the_users_line(void **state)
+{
+    ranks_all(2, fault_in_backward, NULL);
+}
+
 /* ---- forwards and backwards ---------------------------------------------- */
 
 static oar_status two_forwards(oar_group *g, void *arg)
@@ -607,6 +714,8 @@ static void nothing_is_said_without_a_place_for_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_the_library_calls_is_called_from_the_users_line),
+        cmocka_unit_test(a_fault_in_backward_cites_the_users_line),
         cmocka_unit_test(two_forwards_and_one_backward_are_one_pass),
         cmocka_unit_test(tapes_may_be_interleaved),
         cmocka_unit_test(a_second_backward_is_refused_and_does_no_harm),

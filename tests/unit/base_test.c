@@ -19,6 +19,7 @@
 #include <oarsong/version.h>
 
 #include "base/alloc.h"
+#include "base/call_site.h"
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
@@ -279,6 +280,48 @@ static void a_struct_given_out_fits_the_callers_size(void **state)
     assert_int_equal(oari_struct_give(NULL, &from, sizeof from, "stats"),
                      OAR_E_ARG);
     assert_string_equal(oar_last_error_text(), "stats is NULL");
+}
+
+/* ---- call sites -------------------------------------------------------- */
+
+static oari_call_site site_inside(const char *file, int line)
+{
+    OARI_CALLED_FROM(file, line);
+
+    return oari_call_site_of(NULL, 0);
+}
+
+static oari_call_site site_within(const char *file, int line)
+{
+    OARI_CALLED_FROM("user.c", 7);
+
+    return site_inside(file, line);
+}
+
+static void a_call_without_a_file_is_made_from_the_one_around_it(void **state)
+{
+    assert_string_equal(site_within(NULL, 0).file, "user.c");
+    assert_int_equal(site_within(NULL, 0).line, 7);
+    assert_string_equal(site_within("hook.c", 9).file, "hook.c");
+    assert_int_equal(site_within("hook.c", 9).line, 9);
+    assert_string_equal(oari_call_site_of(NULL, 3).file, "?");
+}
+
+/* The last of this process: the table stays full. */
+static void so_many_file_names_are_kept_and_no_more(void **state)
+{
+    char name[300];
+    const char *first = oari_call_site_of("0.py", 1).file;
+    int kept = 1;
+
+    for (int i = 1; i < 2000; i++) {
+        snprintf(name, sizeof name, "%d.py", i);
+        kept += strcmp(oari_call_site_of(name, 1).file, name) == 0;
+    }
+    assert_in_range(kept, 1000, 1024);
+    assert_string_equal(oari_call_site_of(name, 1).file, "?");
+    snprintf(name, sizeof name, "0.py");
+    assert_ptr_equal(oari_call_site_of(name, 1).file, first);
 }
 
 /* ---- memory ------------------------------------------------------------ */
@@ -669,6 +712,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(deadlines_come_and_never_comes_not),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(the_build_says_its_version_and_instruction_set),
+        cmocka_unit_test(a_call_without_a_file_is_made_from_the_one_around_it),
+        cmocka_unit_test(so_many_file_names_are_kept_and_no_more),
     };
 
     if (argc == 2 && strcmp(argv[1], "say") == 0)

@@ -206,6 +206,52 @@ static void one_line_with_two_labels_is_two_sites(void **state)
     oar_group_destroy(g);
 }
 
+/* A binding's strings are gone when the call returns; the next ones may lie at
+ * the same address. */
+static void file_names_and_labels_may_be_temporary(void **state)
+{
+    char file[32], label[32], wanted[32];
+    oar_group *g = make_group(NULL);
+    oar_call_opts o = oar_call_opts_init();
+    oar_work *work[3];
+
+    o.label = label;
+    for (int i = 0; i < 3; i++) {
+        snprintf(file, sizeof file, "script%d.py", i);
+        snprintf(label, sizeof label, "step %d", i);
+        assert_int_equal(oar_barrier_at(file, 7, g, &o, &work[i]), OAR_OK);
+    }
+    memset(file, 'x', sizeof file);
+    memset(label, 'x', sizeof label);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(oar_work_wait(work[i]), OAR_OK);
+        oar_work_release(work[i]);
+        snprintf(wanted, sizeof wanted, "script%d.py:7", i);
+        assert_string_equal(read_own(g, 2 - i).site, wanted);
+        snprintf(wanted, sizeof wanted, "step %d", i);
+        assert_string_equal(read_own(g, 2 - i).label, wanted);
+    }
+    oar_group_destroy(g);
+}
+
+/* Labels that are made on the way leave room for the lines of the program. */
+static void many_labels_leave_the_lines_known(void **state)
+{
+    char label[32];
+    oar_group *g = make_group(NULL);
+    oar_call_opts o = oar_call_opts_init();
+
+    o.label = label;
+    for (int i = 0; i < 2000; i++) {
+        snprintf(label, sizeof label, "step %d", i);
+        assert_int_equal(oar_barrier_at("a.py", 7, g, &o, NULL), OAR_OK);
+    }
+    assert_string_equal(read_own(g, 0).site, "a.py:7");
+    assert_int_equal(oar_barrier_at("b.py", 8, g, NULL, NULL), OAR_OK);
+    assert_string_equal(read_own(g, 0).site, "b.py:8");
+    oar_group_destroy(g);
+}
+
 static void long_names_are_cut_and_folders_left_out(void **state)
 {
     char file[300], label[200];
@@ -652,6 +698,8 @@ int main(void)
         cmocka_unit_test(what_cannot_be_read_is_refused),
         cmocka_unit_test(a_shorter_record_gets_what_fits),
         cmocka_unit_test(one_line_with_two_labels_is_two_sites),
+        cmocka_unit_test(file_names_and_labels_may_be_temporary),
+        cmocka_unit_test(many_labels_leave_the_lines_known),
         cmocka_unit_test(long_names_are_cut_and_folders_left_out),
         cmocka_unit_test(more_sites_than_there_is_room_for_are_unknown),
         cmocka_unit_test(a_peers_records_are_read_from_here),

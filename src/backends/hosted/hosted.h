@@ -16,6 +16,10 @@
 #include "comm/group.h"
 #include "device/cuda/cuda.h"
 
+/* What goes over the inner group has lines of ours: its thread has no user. */
+#undef OAR_HERE
+#define OAR_HERE __FILE__, __LINE__
+
 enum {
     HOSTED_LINE = 64, /* bytes */
     HOSTED_SLOTS = 8
