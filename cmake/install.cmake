@@ -5,7 +5,7 @@ install(TARGETS oarsong EXPORT oarsongTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS oarsong_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/oarsong DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-    FILES_MATCHING PATTERN "*.h")
+    FILES_MATCHING PATTERN "*.h" PATTERN "abi.json")
 install(FILES ${CMAKE_BINARY_DIR}/include/oarsong/version.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/oarsong)
 install(EXPORT oarsongTargets NAMESPACE oarsong::
