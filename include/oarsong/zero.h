@@ -26,12 +26,8 @@ typedef oar_status (*oar_zero_make_fn)(void *arg, int count,
 
 /* wrapped: by oar_ddp_wrap with `sharded`, else OAR_E_STATE. Keeps a reference
  * to it. */
-#define oar_zero_create(wrapped, make, arg, zero) \
-    oar_zero_create_at(OAR_HERE, wrapped, make, arg, zero)
-OAR_API oar_status oar_zero_create_at(const char *file, int line,
-                                      oar_module *wrapped,
-                                      oar_zero_make_fn make, void *arg,
-                                      oar_zero **zero);
+OAR_API oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
+                                   void *arg, oar_zero **zero);
 OAR_API void oar_zero_destroy(oar_zero *zero); /* NULL is fine */
 
 /* Steps this rank's pieces, and brings all parameters together. All ranks. */

@@ -3,22 +3,22 @@
  *
  * A name is copied once, and never goes: there are few in a program. They lie
  * in a table of fixed size, so that nothing is allocated; when it is full,
- * further names are "?". A place of the table is written once, under the lock,
- * and then read by anyone. */
+ * further names are "?". A place of the table is claimed and written once, and
+ * then read by anyone. There is no lock that a fork could leave taken: two
+ * threads that bring one name at once may keep it twice. */
 #include "base/call_site.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
 enum { NAMES = 1024, NAME_BYTES = 256 };
+enum { FREE = 0, CLAIMED = 1, SET = 2 };
 
 static _Thread_local oari_call_site current;
 
 static char name_text[NAMES][NAME_BYTES];
-static _Atomic int name_is_set[NAMES];
-static pthread_mutex_t name_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int name_state[NAMES];
 
 oari_call_site oari_call_site_enter(const char *file, int line)
 {
@@ -52,34 +52,25 @@ static unsigned hash_of(const char *name, size_t length)
     return (unsigned)(hash >> 32) % NAMES;
 }
 
-/* The place of the name, or the free one where it belongs; -1: full. */
-static int find_place(const char *name, size_t length)
-{
-    unsigned at = hash_of(name, length);
-
-    for (int n = 0; n < NAMES; n++, at = (at + 1) % NAMES)
-        if (!atomic_load_explicit(&name_is_set[at], memory_order_acquire) ||
-            strcmp(name_text[at], name) == 0)
-            return (int)at;
-    return -1;
-}
-
 __attribute__((noinline)) static const char *keep_name(const char *given)
 {
     size_t length;
     const char *name = shorten(given, &length);
-    int at = find_place(name, length);
+    unsigned at = hash_of(name, length);
 
-    if (at >= 0 && atomic_load_explicit(&name_is_set[at], memory_order_acquire))
-        return name_text[at];
-    pthread_mutex_lock(&name_lock);
-    at = find_place(name, length);
-    if (at >= 0 && !atomic_load(&name_is_set[at])) {
-        memcpy(name_text[at], name, length);
-        atomic_store_explicit(&name_is_set[at], 1, memory_order_release);
+    for (int n = 0; n < NAMES; n++, at = (at + 1) % NAMES) {
+        int state = atomic_load_explicit(&name_state[at], memory_order_acquire);
+
+        if (state == SET && strcmp(name_text[at], name) == 0)
+            return name_text[at];
+        if (state == FREE &&
+            atomic_compare_exchange_strong(&name_state[at], &state, CLAIMED)) {
+            memcpy(name_text[at], name, length);
+            atomic_store_explicit(&name_state[at], SET, memory_order_release);
+            return name_text[at];
+        }
     }
-    pthread_mutex_unlock(&name_lock);
-    return at >= 0 ? name_text[at] : "?";
+    return "?";
 }
 
 /* Most calls come from the file of the one before, by the same pointer; whose

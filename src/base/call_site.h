@@ -20,8 +20,8 @@ typedef struct oari_call_site {
     __attribute__((cleanup(oari_call_site_leave))) oari_call_site oari_outer = \
         oari_call_site_enter(file, line)
 
-oari_call_site oari_call_site_enter(const char *file,
-                                    int line); /* the one before */
+/* What OARI_CALLED_FROM does: returns the site before, and puts it back. */
+oari_call_site oari_call_site_enter(const char *file, int line);
 void oari_call_site_leave(const oari_call_site *outer);
 
 /* The file and line given, if there is a file; else where the thread was called

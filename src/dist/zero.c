@@ -131,10 +131,9 @@ static oar_status build(oar_zero *z, oar_zero_make_fn make, void *arg)
     return make_optim(z, make, arg);
 }
 
-oar_status oar_zero_create_at(const char *file, int line, oar_module *wrapped,
-                              oar_zero_make_fn make, void *arg, oar_zero **zero)
+oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
+                           void *arg, oar_zero **zero)
 {
-    OARI_CALLED_FROM(file, line);
     oar_zero *z;
     oar_status status;
 

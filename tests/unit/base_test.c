@@ -284,20 +284,26 @@ static void a_struct_given_out_fits_the_callers_size(void **state)
 
 /* ---- call sites -------------------------------------------------------- */
 
-static void the_outermost_call_is_cited_where_no_file_is_given(void **state)
+static oari_call_site site_inside(const char *file, int line)
 {
-    oari_call_site site;
-    {
-        OARI_CALLED_FROM("user.c", 7);
-        {
-            OARI_CALLED_FROM(NULL, 0);
-            site = oari_call_site_of(NULL, 0);
-            assert_string_equal(site.file, "user.c");
-            assert_int_equal(site.line, 7);
-        }
-        site = oari_call_site_of("hook.c", 9);
-        assert_string_equal(site.file, "hook.c");
-    }
+    OARI_CALLED_FROM(file, line);
+
+    return oari_call_site_of(NULL, 0);
+}
+
+static oari_call_site site_within(const char *file, int line)
+{
+    OARI_CALLED_FROM("user.c", 7);
+
+    return site_inside(file, line);
+}
+
+static void a_call_without_a_file_is_made_from_the_one_around_it(void **state)
+{
+    assert_string_equal(site_within(NULL, 0).file, "user.c");
+    assert_int_equal(site_within(NULL, 0).line, 7);
+    assert_string_equal(site_within("hook.c", 9).file, "hook.c");
+    assert_int_equal(site_within("hook.c", 9).line, 9);
     assert_string_equal(oari_call_site_of(NULL, 3).file, "?");
 }
 
@@ -753,7 +759,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(deadlines_come_and_never_comes_not),
         cmocka_unit_test(the_version_is_that_of_the_headers),
         cmocka_unit_test(the_build_says_its_version_and_instruction_set),
-        cmocka_unit_test(the_outermost_call_is_cited_where_no_file_is_given),
+        cmocka_unit_test(a_call_without_a_file_is_made_from_the_one_around_it),
         cmocka_unit_test(so_many_file_names_are_kept_and_no_more),
     };
 
