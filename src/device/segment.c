@@ -360,7 +360,7 @@ static void retire(segment *s)
     close(s->fd);
     s->fd = nothing;
     s->spent = 1;
-    drop_pages(s);
+    drop_tables(s, s->bytes / page_size());
 }
 
 void oari_segment_free(void *memory)
