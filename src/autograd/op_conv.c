@@ -136,13 +136,11 @@ oar_status oari_check_conv_opts(const char *name, const oar_conv2d_opts *opts)
     for (int i = 0; i < 2; i++)
         if (opts->stride[i] < 0 || opts->padding[i] < 0 ||
             opts->dilation[i] < 0 || opts->groups < 0)
-            return oari_fail(
-                OAR_E_ARG,
-                "%s with stride [%d, %d], padding [%d, %d], dilation "
-                "[%d, %d], groups %d: none may be negative",
-                name, or_one(opts->stride[0]), or_one(opts->stride[1]),
-                opts->padding[0], opts->padding[1], or_one(opts->dilation[0]),
-                or_one(opts->dilation[1]), or_one(opts->groups));
+            return oari_fail(OAR_E_ARG,
+                             "%s with stride %d, padding %d, dilation %d, "
+                             "groups %d: none may be negative",
+                             name, or_one(opts->stride[i]), opts->padding[i],
+                             or_one(opts->dilation[i]), or_one(opts->groups));
     return OAR_OK;
 }
 

@@ -172,7 +172,9 @@ static oar_status fault_in_backward(oar_group *g, void *arg)
         status = oar_backward(tape, loss_of(tape, net, 1));
     snprintf(site, sizeof site, "ddp_use_test.c:%d", __LINE__ - 1);
     CHECK(status == OAR_E_MISMATCH);
-    CHECK(strstr(oar_last_error_text(), site) != NULL);
+    /* Over messages alone a rank knows only its own call. */
+    CHECK(strstr(oar_last_error_text(), site) != NULL ||
+          strstr(oar_last_error_text(), "calls something else") != NULL);
     CHECK(strstr(oar_last_error_text(), "piece.c") == NULL);
     oar_tape_destroy(tape);
     oar_module_release(net);

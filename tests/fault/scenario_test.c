@@ -226,12 +226,10 @@ static void choose_host(const actor *a)
                1);
 }
 
-static oar_status join(actor *a)
+static oar_status join_within(actor *a, int64_t timeout_ms)
 {
     const scenario *s = &a->g->s;
-    int meeting = s->phase == IN_MEETING;
-    oar_group_opts o =
-        deed_opts(&s->deed, meeting ? limit->stopped_ms : CREW_PATIENCE_MS);
+    oar_group_opts o = deed_opts(&s->deed, timeout_ms);
     oar_store *store;
     oar_status status = mortal_store(a->c, &store);
 
@@ -243,6 +241,13 @@ static oar_status join(actor *a)
     status = oar_group_create(store, a->rank, a->c->ranks, &o, &a->group);
     oar_store_destroy(store);
     return status;
+}
+
+static oar_status join(actor *a)
+{
+    int meeting = a->g->s.phase == IN_MEETING;
+
+    return join_within(a, meeting ? limit->stopped_ms : CREW_PATIENCE_MS);
 }
 
 /* ---- calls --------------------------------------------------------------- */
@@ -568,7 +573,7 @@ static int count(crew *c, int rank, void *arg)
     actor a = { .c = c, .g = g, .rank = rank };
 
     choose_engine();
-    CREW_CHECK(c, rank, join(&a) == OAR_OK);
+    CREW_CHECK(c, rank, join_within(&a, CREW_PATIENCE_MS) == OAR_OK);
     g->moments[rank] = moments;
     CREW_CHECK(c, rank, oar_barrier(a.group, NULL, NULL) == OAR_OK);
     oar_group_destroy(a.group);

@@ -344,7 +344,7 @@ static int run_stalled_probe(crew *c, int rank, void *arg)
     oar_span none = oar_span_of(NULL, 0, OAR_F32);
     oar_group *g;
 
-    oar_log_to(listen_to, NULL, OAR_LOG_WARN);
+    oar_log_to(listen_to, s, OAR_LOG_WARN);
     o.timeout_ms = CREW_PATIENCE_MS;
     o.stall_ms = STALL_MS;
     CREW_CHECK(c, rank, crew_join(c, rank, &o, &g) == OAR_OK);

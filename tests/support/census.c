@@ -9,13 +9,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-static int is_entry(const struct dirent *item)
-{
-    return item->d_name[0] != '.' ||
-           (item->d_name[1] != 0 &&
-            (item->d_name[1] != '.' || item->d_name[2] != 0));
-}
-
 int folder_entries(const char *path)
 {
     DIR *folder = opendir(path);
@@ -25,7 +18,7 @@ int folder_entries(const char *path)
     if (folder == NULL)
         return -1;
     while ((item = readdir(folder)) != NULL)
-        entries += is_entry(item);
+        entries += item->d_name[0] != '.'; /* what is hidden is not ours */
     closedir(folder);
     return entries;
 }

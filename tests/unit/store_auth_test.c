@@ -259,7 +259,7 @@ static void ask_something(oari_store_link *link, char port[OARI_SOCK_TEXT])
                               .amount = 1,
                               .key = { "n", 1 } };
     oari_patience patience = { CALLER_PATIENCE_MS,
-                               oari_deadline(CALLER_PATIENCE_MS), 0 };
+                               oari_deadline(CALLER_PATIENCE_MS), 0, 0 };
     oari_wire_message reply;
 
     OK(oari_link_ask(link, &add, &patience, &reply));
