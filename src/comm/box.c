@@ -161,8 +161,8 @@ static oar_status make_memfd(size_t bytes, int *fd)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
     if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oar_status status = oari_fail(
-            OAR_E_SYSTEM, "size a recorder's box%s", oari_file_limit());
+        oar_status status = oari_fail(OAR_E_SYSTEM, "size a recorder's box%s",
+                                      oari_file_limit());
         close(made);
         return status;
     }

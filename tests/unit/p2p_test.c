@@ -556,9 +556,9 @@ static void a_message_with_another_tag_is_named_at_the_timeout(void **state)
 {
     /* Not over the plugin, which cannot be probed. */
     for (int i = 0; i < 3; i++)
-        assert_int_equal(ranks_run(ranks_backends()[i], 2, NULL,
-                                   ask_for_another_tag, NULL),
-                         OAR_OK);
+        assert_int_equal(
+            ranks_run(ranks_backends()[i], 2, NULL, ask_for_another_tag, NULL),
+            OAR_OK);
 }
 
 int main(void)

@@ -358,9 +358,9 @@ static void errors_of_a_part_name_it_and_the_ranks_of_the_whole(void **state)
 {
     /* Not over the plugin, which tells no other rank of an abort. */
     for (int i = 0; i < 3; i++)
-        assert_int_equal(ranks_run(ranks_backends()[i], 4, NULL,
-                                   fail_among_the_odd, NULL),
-                         OAR_OK);
+        assert_int_equal(
+            ranks_run(ranks_backends()[i], 4, NULL, fail_among_the_odd, NULL),
+            OAR_OK);
 }
 
 int main(void)
