@@ -331,18 +331,22 @@ static void count_moments(tryst *t, int ranks)
 
 enum { UNREACHED = 3 }; /* moments of a rank, at most */
 
+/* Each row waits for a timeout: so every third moment, others for each rank;
+ * all of them with OARSONG_TEST_ALL=1. */
 static void a_death_in_the_meeting_of_ranks_is_told_in_time(void **state)
 {
     tryst *t = crew_page(sizeof *t);
-    int deaths = 0;
+    int deaths = 0, step = getenv("OARSONG_TEST_ALL") != NULL ? 1 : 3;
 
     for (int ranks = 2; ranks <= 3; ranks++) {
         count_moments(t, ranks);
         for (int victim = 0; victim < ranks; victim++) {
-            int counted = t->moments[victim], died = 0;
-            for (int m = 0; m < counted; m++)
+            int counted = t->moments[victim], tried = 0, died = 0;
+            for (int m = (ranks + victim) % step; m < counted; m += step) {
                 died += die_in_tryst(t, ranks, victim, m);
-            assert_in_range(counted - died, 0, UNREACHED);
+                tried++;
+            }
+            assert_in_range(tried - died, 0, UNREACHED);
             deaths += died;
         }
     }
