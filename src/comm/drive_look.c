@@ -9,6 +9,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/dispute.h"
@@ -214,7 +215,8 @@ static int waits_too(const oar_group *g, int rank)
            last.state == OAR_RECORD_POSTED;
 }
 
-/* Says once who is missing and what each did last. */
+/* Says once who is missing and what each did last. Where `oarsong run` watches,
+ * it prints one report for all ranks. */
 static void warn(const oar_group *g, oar_work *work)
 {
     char text[700] = "", who[300], site[96], age[32];
@@ -234,7 +236,8 @@ static void warn(const oar_group *g, oar_work *work)
     work->warned = 1;
     oari_site_text(work->call.file, work->call.line, site, sizeof site);
     oari_presence_age(oari_now_ns() - work->since_ns, age, sizeof age);
-    oari_log(OAR_LOG_WARN,
+    oari_log(oari_env_text("OARSONG_RECORDER_FD") != NULL ? OAR_LOG_INFO
+                                                          : OAR_LOG_WARN,
              "group \"%s\", rank %d: #%" PRIu64
              " %s at %s has waited %s for %d of %d ranks: %s",
              g->name, g->rank, work->sequence, oar_coll_name(work->call.kind),

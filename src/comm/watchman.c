@@ -17,6 +17,7 @@
  */
 #include "comm/watchman.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -35,6 +36,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/box.h"
 #include "comm/box_host.h"
 
@@ -128,8 +130,8 @@ static void make_key(int folder)
         return;
     whole = write(fd, key, sizeof key) == (ssize_t)sizeof key;
     close(fd);
-    if (whole)
-        linkat(folder, aside, folder, key_name, 0);
+    if (whole && linkat(folder, aside, folder, key_name, 0) != 0)
+        oari_log(OAR_LOG_DEBUG, "the watchman's key: %s", strerror(errno));
     unlinkat(folder, aside, 0);
 }
 
