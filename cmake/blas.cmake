@@ -37,7 +37,7 @@ else()
 endif()
 set(arch ${CMAKE_LIBRARY_ARCHITECTURE})
 set(folders_openblas
-    ${arch}/openblas-serial ${arch}/openblas-pthread ${arch} openblas)
+    ${arch}/openblas-pthread ${arch}/openblas-serial ${arch} openblas)
 set(folders_blis ${arch}/blis-serial ${arch}/blis-pthread ${arch}/blis blis)
 set(title_openblas OpenBLAS)
 set(title_blis BLIS)
@@ -75,7 +75,7 @@ foreach(name IN LISTS candidates)
 endforeach()
 if(NOT OARSONG_BLAS_NAME)
     message(FATAL_ERROR
-        "No CBLAS found. Install libopenblas-serial-dev or libblis-serial-dev, "
+        "No CBLAS found. Install libopenblas-pthread-dev or libblis-serial-dev, "
         "or name one with -DOARSONG_BLAS=library.")
 endif()
 target_link_libraries(oarsong_blas INTERFACE ${OARSONG_BLAS_LIBRARY})

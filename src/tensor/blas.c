@@ -16,8 +16,13 @@ enum { MOST_THREADS = 4096 };
 extern WEAK void bli_thread_set_num_threads(int64_t threads); /* BLIS */
 extern WEAK void openblas_set_num_threads(int threads);
 extern WEAK void MKL_Set_Num_Threads(int threads);
+extern WEAK int openblas_get_parallel(void); /* 0: built without threads */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+/* OpenBLAS without threads (0.3.21, Debian's serial build) gives wrong products
+ * when two threads multiply at once. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int one_at_a_time;
 
 static void settle(void)
 {
@@ -30,11 +35,21 @@ static void settle(void)
         bli_thread_set_num_threads(threads);
     if (openblas_set_num_threads != NULL)
         openblas_set_num_threads((int)threads);
+    one_at_a_time =
+        openblas_get_parallel != NULL && openblas_get_parallel() == 0;
     if (MKL_Set_Num_Threads != NULL)
         MKL_Set_Num_Threads((int)threads);
 }
 
-void oari_blas_settle(void)
+void oari_blas_enter(void)
 {
     pthread_once(&once, settle);
+    if (one_at_a_time)
+        pthread_mutex_lock(&lock);
+}
+
+void oari_blas_leave(void)
+{
+    if (one_at_a_time)
+        pthread_mutex_unlock(&lock);
 }

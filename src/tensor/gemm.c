@@ -22,7 +22,7 @@ static void by_cblas(const oari_gemm_job *j)
     int m = (int)j->m, n = (int)j->n, k = (int)j->k, ldc = (int)j->lead;
     int lda = (int)j->a.lead, ldb = (int)j->b.lead;
 
-    oari_blas_settle();
+    oari_blas_enter();
     if (j->dtype == OAR_F32)
         cblas_sgemm(CblasRowMajor, turn_of(&j->a), turn_of(&j->b), m, n, k,
                     (float)j->factor, j->a.data, lda, j->b.data, ldb,
@@ -31,6 +31,7 @@ static void by_cblas(const oari_gemm_job *j)
         cblas_dgemm(CblasRowMajor, turn_of(&j->a), turn_of(&j->b), m, n, k,
                     j->factor, j->a.data, lda, j->b.data, ldb,
                     j->add ? 1.0 : 0.0, j->c, ldc);
+    oari_blas_leave();
 }
 
 /* Whether one of our own kernels has done it. */

@@ -101,9 +101,10 @@ static void multiply(const oari_array *to, int add, const side *a,
 {
     int64_t m = to->at.shape.dim[0], rows = piece_rows(a, m, k);
 
-    oari_blas_settle();
+    oari_blas_enter();
     for (int64_t i = 0; i < m; i += rows)
         multiply_rows(to, add, a, b, k, i, m - i < rows ? m - i : rows);
+    oari_blas_leave();
 }
 
 /* Of two matrices. */

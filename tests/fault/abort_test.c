@@ -100,10 +100,11 @@ static oar_status post_row(oar_group *g, float *x, float *y)
         status = oar_all_reduce_into(g, oar_span_of(x + 100 * i, 100, OAR_F32),
                                      oar_span_of(y + 100 * i, 100, OAR_F32),
                                      OAR_MAX, NULL, &work[i]);
-    if (status == OAR_OK)
-        status = oar_work_wait_all(3, work);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) { /* also after a post that failed */
+        if (work[i] != NULL && oar_work_wait(work[i]) != OAR_OK)
+            status = oar_last_error()->status;
         oar_work_release(work[i]);
+    }
     return status;
 }
 

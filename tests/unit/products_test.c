@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products whose operands end where a page that cannot be read begins: neither
- * our own loops nor the BLAS may look beyond them. */
+/* Products: neither our own loops nor the BLAS look beyond their operands, which
+ * end here where a page that cannot be read begins; and several threads may
+ * multiply at once, whichever BLAS it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <oarsong/oarsong.h>
@@ -93,10 +95,53 @@ static void products_stay_inside_their_operands(void **state)
     }
 }
 
+enum { THREADS = 4, TIMES = 20000 };
+
+typedef struct multiplier {
+    double number; /* each thread has its own */
+    int wrong;
+} multiplier;
+
+static void *multiply_often(void *arg)
+{
+    multiplier *m = arg;
+    oar_tensor *x = oar_full(NULL, OAR_F64, OAR_SHAPE(17, 7), 0.5);
+    oar_tensor *w = oar_full(NULL, OAR_F64, OAR_SHAPE(24, 7), m->number);
+
+    for (int i = 0; i < TIMES; i++) {
+        oar_tensor *y = oar_linear(NULL, x, w, NULL);
+        const double *number = oar_tensor_data(y);
+
+        for (int j = 0; j < 17 * 24; j++)
+            m->wrong += number[j] != 3.5 * m->number;
+        oar_tensor_release(y);
+    }
+    oar_tensor_release(w);
+    oar_tensor_release(x);
+    return NULL;
+}
+
+static void threads_may_multiply_at_once(void **state)
+{
+    pthread_t thread[THREADS];
+    multiplier m[THREADS];
+
+    for (int i = 0; i < THREADS; i++) {
+        m[i] = (multiplier){ .number = i + 1 };
+        assert_int_equal(
+            pthread_create(&thread[i], NULL, multiply_often, &m[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        assert_int_equal(m[i].wrong, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_stay_inside_their_operands),
+        cmocka_unit_test(threads_may_multiply_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
