@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products: neither our own loops nor the BLAS look beyond their operands, which
- * end here where a page that cannot be read begins; and several threads may
- * multiply at once, whichever BLAS it is. */
+/* Products: neither our own loops nor the BLAS look beyond their operands,
+ * which end here where a page that cannot be read begins; and several threads
+ * may multiply at once, whichever BLAS it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
