@@ -82,6 +82,7 @@ function(oarsong_use_standins folder)
             OARSONG_CUDA_LIBRARY=${standin_build}/libstandin-cuda.so
             OARSONG_NCCL_LIBRARY=${standin_build}/libstandin-nccl.so
             OARSONG_KERNELS=${standin_build}/kernels
-            TSAN_OPTIONS=atexit_sleep_ms=0) # or each process takes a second
+            # Without the first each process takes a second.
+            TSAN_OPTIONS=atexit_sleep_ms=0:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan.supp)
     endforeach()
 endfunction()
