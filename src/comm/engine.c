@@ -38,11 +38,17 @@ enum {
 /* ---- the token
  * ----------------------------------------------------------------*/
 
-static int try_token(oari_engine *e)
+/* For a thread that cannot be cancelled. */
+static int take_token(oari_engine *e)
 {
     int free = 0;
 
-    if (!atomic_compare_exchange_strong(&e->token, &free, 1))
+    return atomic_compare_exchange_strong(&e->token, &free, 1);
+}
+
+static int try_token(oari_engine *e)
+{
+    if (!take_token(e))
         return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &e->cancel_state);
     return 1;
@@ -78,15 +84,21 @@ static void rouse(oari_engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void give_token(oari_engine *e)
+/* What take_token took. */
+static void drop_token(oari_engine *e)
 {
-    int cancel_state = e->cancel_state;
-
     atomic_store(&e->token, 0);
     if (atomic_load(&e->waiters) != 0)
         tell_users(e);
     else
         rouse(e);
+}
+
+static void give_token(oari_engine *e)
+{
+    int cancel_state = e->cancel_state;
+
+    drop_token(e);
     pthread_setcancelstate(cancel_state, NULL);
 }
 
@@ -323,7 +335,7 @@ static void run_mine(oar_group *g, int count, oar_work *work)
     }
     for (int i = 0; i < count; i++)
         oari_drive(g, &work[i], OARI_NEVER);
-    give_token(&g->engine);
+    drop_token(&g->engine);
 }
 
 static void run_queued(oar_group *g, int count, oar_work *work)
@@ -340,12 +352,12 @@ void oari_engine_run(oar_group *group, int count, oar_work *work)
     int cancel_state;
 
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    if (!try_token(e))
+    if (!take_token(e))
         run_queued(group, count, work);
     else if (atomic_load(&e->posted) == 0)
         run_mine(group, count, work);
     else {
-        give_token(e);
+        drop_token(e);
         run_queued(group, count, work);
     }
     pthread_setcancelstate(cancel_state, NULL);

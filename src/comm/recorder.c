@@ -157,10 +157,11 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *error)
 
 static int same_site(const site_key *key, const oari_call *call)
 {
-    const char *label = call->label != NULL ? call->label : "";
-
-    return key->line == call->line && key->file == call->file &&
-           strncmp(key->label, label, sizeof key->label - 1) == 0;
+    if (key->line != call->line || key->file != call->file)
+        return 0;
+    if (call->label == NULL)
+        return key->label[0] == 0;
+    return strncmp(key->label, call->label, sizeof key->label - 1) == 0;
 }
 
 static unsigned site_hash(const oari_call *call)

@@ -82,8 +82,9 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
     return sequence;
 }
 
-static void make_on_stack(oar_work *work, oar_group *group,
-                          const oari_call *call)
+/* In every blocking call. */
+__attribute__((always_inline)) static inline void
+make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
 {
     work->group = group;
     work->call = *call;
