@@ -16,9 +16,9 @@ typedef struct oari_call_site {
 
 /* Until the calling block ends, its thread was called from there. A NULL file
  * changes nothing. */
-#define OARI_CALLED_FROM(file, line)                                           \
-    __attribute__((cleanup(oari_call_site_leave))) oari_call_site oari_outer = \
-        oari_call_site_enter(file, line)
+#define OARI_CALLED_FROM(file, line)                       \
+    __attribute__((cleanup(oari_call_site_leave), unused)) \
+    oari_call_site oari_outer = oari_call_site_enter(file, line)
 
 /* What OARI_CALLED_FROM does: returns the site before, and puts it back. */
 oari_call_site oari_call_site_enter(const char *file, int line);
