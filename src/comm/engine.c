@@ -384,8 +384,8 @@ void oari_engine_wake(oar_group *group)
  * -------------------------------------------------------*/
 
 /* Sleeps until told, or for the length of a nap: 1. What is on a stream goes on
- * by itself, and is only watched over: without the token, so that whoever calls
- * next gets it at once. */
+ * by itself, and is only watched over: without the token, so that the next
+ * thread that calls gets it at once. */
 static int rest(oari_engine *e, int watch, int park)
 {
     int64_t nap = watch ? WATCH_NS : NAP_NS;

@@ -26,7 +26,7 @@ enum {
     WORD = 64,
     AUXV_MAX = 4096,
     PLACE_HEX = 16 + 1,
-    LEFT_S = 600 /* a folder that was not touched for so long is nobody's */
+    LEFT_S = 600 /* a folder untouched for this long was left behind */
 };
 
 /* Whose name is to be found: the process that launched the ranks. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launcher: what the environment of one launcher or another says. Rank and size
  * are looked for in one's names after another's; the first that has both
- * counts, and where none has both, one alone is an error.
+ * counts, and if no launcher has set both, one alone is an error.
  *
  * Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR and
  * MASTER_PORT; on one host, a folder named after the job; under SLURM, the

@@ -212,7 +212,7 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks,
     oari_fail_with(&said);
 }
 
-/* The last that said that it gave up; -1: none has. */
+/* The last rank that said that it gave up; -1: there is none. */
 static int find_any(oar_store *store, const char *prefix)
 {
     char key[OARI_NAME_MAX + 48];

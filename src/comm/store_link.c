@@ -281,7 +281,7 @@ static oar_status connect_and_greet(oari_store_link *l, int64_t deadline_ns)
     return name_it(l, status);
 }
 
-/* What this process lacks, whoever is there. */
+/* What this process itself lacks: the peer is not at fault. */
 static int is_own_lack(const oar_error *e)
 {
     return e->status == OAR_E_SYSTEM &&
