@@ -239,7 +239,7 @@ static oar_autopsy *look(void)
     return a;
 }
 
-/* Until an operation waits. */
+/* Until a rank waits, be it for the group to be made. */
 static void await_stall(crew *c, oar_stall *stall)
 {
     int64_t deadline = oari_deadline(CREW_PATIENCE_MS);
@@ -254,6 +254,14 @@ static void await_stall(crew *c, oar_stall *stall)
         if (!found && oari_now_ns() > deadline)
             crew_give_up(c, "nothing waits");
     }
+}
+
+/* Until a rank waits in an operation. */
+static void await_stalled_call(crew *c, oar_stall *stall)
+{
+    if (!crew_await(ready, RANKS, CREW_PATIENCE_MS))
+        crew_give_up(c, "the ranks do not begin");
+    await_stall(c, stall);
 }
 
 /* Until the text has this in it. */
@@ -453,7 +461,7 @@ static void expect_missing(deed_fn fn, const char *name, const char *verdict,
         assert_true(crew_wait_stopped(&now, 2, CREW_PATIENCE_MS));
     else
         assert_true(crew_await(ready, RANKS + 1, CREW_PATIENCE_MS));
-    await_stall(&now, &stall);
+    await_stalled_call(&now, &stall);
     assert_string_equal(stall.group, "world");
     assert_int_equal(stall.kind, OAR_COLL_ALL_REDUCE);
     assert_int_equal(stall.number, 7);
@@ -492,7 +500,7 @@ static void one_that_is_waited_for_after_posting_is_a_stall_too(void **state)
     oar_stall stall = oar_stall_init();
 
     start(&now, wait_for_work, "ranks wait for a work");
-    await_stall(&now, &stall);
+    await_stalled_call(&now, &stall);
     assert_int_equal(stall.missing, 2);
     kill_all(&now);
     crew_end(&now);
@@ -580,7 +588,7 @@ static void play_message(oar_coll kind, const char *says)
 
     probes = kind == OAR_COLL_PROBE;
     start(&now, receive_nothing, "rank 1 sends nothing");
-    await_stall(&now, &stall);
+    await_stalled_call(&now, &stall);
     assert_int_equal(stall.kind, kind);
     assert_int_equal(stall.rank, 0);
     assert_int_equal(stall.missing, 1);
@@ -730,7 +738,7 @@ static void a_rank_without_a_box_is_unknown_and_not_left_out(void **state)
 
     start(&now, compute_before, "rank 2 has no box");
     oar_autopsy_destroy(await_waiting(&now, "013"));
-    await_stall(&now, &stall);
+    await_stalled_call(&now, &stall);
     memcpy(some, box, sizeof some);
     some[2] = -1;
     OK(oar_autopsy_from_fds(some, RANKS, &a));
@@ -810,7 +818,7 @@ static void the_command_reads_a_folder_and_says_if_it_is_well(void **state)
     atomic_store(ready, 0);
     atomic_store(flag, 0);
     start(&now, compute_before, "a job that hangs");
-    await_stall(&now, &stall);
+    await_stalled_call(&now, &stall);
     usleep(STOOD_US);
     kill_all(&now);
     crew_end(&now);

@@ -133,7 +133,9 @@ static void lose_rank(int ranks, plan *p)
                p->victim, ranks, p->signal);
     if (!crew_await(&p->flags->drained, (uint32_t)ranks - 1, CREW_PATIENCE_MS))
         crew_give_up(&c, "the streams of the others do not end");
-    if (p->signal == SIGSTOP) {
+    if (p->signal == SIGSTOP) { /* the others may be done before it stops */
+        if (!crew_wait_stopped(&c, p->victim, CREW_PATIENCE_MS))
+            crew_give_up(&c, "rank %d did not stop", p->victim);
         kill(c.pid[p->victim], SIGCONT);
         crew_expect(&c, p->victim, 0);
     } else {
