@@ -68,8 +68,7 @@ static double now_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* ---- the floors
- * -------------------------------------------------------------- */
+/* ---- the floors ---------------------------------------------------------- */
 
 static void await(_Atomic unsigned *stamp, unsigned value)
 {
@@ -134,8 +133,7 @@ static oar_status ours(bench *b)
                           OAR_SUM, NULL, NULL);
 }
 
-/* ---- timing
- * ------------------------------------------------------------------ */
+/* ---- timing -------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -216,8 +214,7 @@ static oar_status bench_size(bench *b, const settings *s)
     return status;
 }
 
-/* ---- ranks
- * ------------------------------------------------------------------- */
+/* ---- ranks --------------------------------------------------------------- */
 
 static void pin(int rank)
 {

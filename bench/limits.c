@@ -81,8 +81,7 @@ static double now_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* ---- meetings -------------------------------------------------------------
- */
+/* ---- meetings ------------------------------------------------------------ */
 
 static void await(const bare *b, _Atomic unsigned *stamp, unsigned value)
 {
@@ -115,8 +114,7 @@ static unsigned exchange(bare *b, const void *data, size_t bytes)
     return v & 1;
 }
 
-/* ---- sums -----------------------------------------------------------------
- */
+/* ---- sums ---------------------------------------------------------------- */
 
 WIDE static void sum_both(float *restrict x, float *restrict y, size_t n)
 {
@@ -166,8 +164,7 @@ static size_t slice_at(const bare *b, size_t count, int rank)
                             : count / (size_t)b->ranks / 16 * 16 * (size_t)rank;
 }
 
-/* ---- the floors -----------------------------------------------------------
- */
+/* ---- the floors ---------------------------------------------------------- */
 
 static void small_all_reduce(bare *b)
 {
@@ -330,8 +327,7 @@ static void ping_pong(bare *b)
         atomic_store_explicit(b->a->step[1], v, memory_order_release);
 }
 
-/* ---- timing ---------------------------------------------------------------
- */
+/* ---- timing -------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {
@@ -407,8 +403,7 @@ static void time_one(bare *b, void (*op)(bare *), const char *name, double ops,
     meet(b);
 }
 
-/* ---- ranks ----------------------------------------------------------------
- */
+/* ---- ranks --------------------------------------------------------------- */
 
 static void pin(int rank, int ranks)
 {

@@ -65,8 +65,7 @@ static const work *work_of(const model *m)
     return strcmp(m->name, "gpt") == 0 ? &gpt_work : &mlp_work;
 }
 
-/* ---- the floor --------------------------------------------------------------
- */
+/* ---- the floor ----------------------------------------------------------- */
 
 enum { MOST = 1024 * 1024 }; /* floats in a matrix */
 
@@ -127,8 +126,7 @@ static void floor_step(const work *m)
         pass[i] = pass[i] * 0.5f + 1;
 }
 
-/* ---- timing --------------------------------------------------------------
- */
+/* ---- timing -------------------------------------------------------------- */
 
 static oar_status warm_up(model *m)
 {
@@ -184,8 +182,7 @@ static oar_status time_phases(model *m, double seconds)
     return OAR_OK;
 }
 
-/* ---- memory --------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------- */
 
 static long resident_kib(void)
 {

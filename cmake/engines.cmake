@@ -33,7 +33,7 @@ function(oarsong_engine_left_out file option why)
     string(REPLACE ";" "," why "${why}") # or it would be a list
     string(TOUPPER "OARSONG_WITHOUT_${file}" name)
     string(REPLACE "-" "_" name ${name})
-    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/comm/engines.c APPEND PROPERTY
+    set_property(SOURCE ${CMAKE_SOURCE_DIR}/src/backends/registry/engines.c APPEND PROPERTY
         COMPILE_DEFINITIONS "${name}=\"${why}\"")
 endfunction()
 

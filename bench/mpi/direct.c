@@ -107,7 +107,7 @@ static void operate(const point *p)
         reduce(p);
 }
 
-/* ---- timing, as tools/bench.c has it ------------------------------------- */
+/* ---- timing, as tools/bench/bench.c has it ------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {

@@ -234,8 +234,8 @@ typedef struct oar_backend_ops {
     /* Which host each rank is on, as numbers from 0 in the order of the lowest
      * rank there; NULL: all on one. Valid from open to close. (in-tree only) */
     const int *(*hosts)(void *self);
-    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on of comm/board.h.
-     * All three: NULL: as the board says. (in-tree only) */
+    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on of
+     * link/shm/board.h. All three: NULL: as the board says. (in-tree only) */
     int (*gone)(void *self, int rank);
     /* A fault that a peer has told, or NULL; and one to be told to the peers,
      * once. Any thread. (in-tree only) */
@@ -249,7 +249,7 @@ typedef struct oar_backend_ops {
     const oar_error *(*conclude)(void *self);
     /* A note of this rank's to all others, whatever has become of the group,
      * and what a rank's note is (0: none yet). NULL: over the board. The
-     * driver's. (in-tree only; comm/council.h) */
+     * driver's. (in-tree only; comm/fault/council.h) */
     void (*tell)(void *self, const void *note);
     int (*told)(void *self, int rank, void *note);
     /* The process of a rank on this host, 0: on another; and how many

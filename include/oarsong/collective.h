@@ -181,8 +181,7 @@ OAR_API oar_status oar_all_to_all_v_at(const char *file, int line,
                                        const oar_call_opts *opts,
                                        oar_work **work);
 
-/* ---- bytes whose number the others do not know ----------------------------
- */
+/* ---- bytes whose number the others do not know --------------------------- */
 
 /* Results are given as one block (oar_free it), once the operation is done; a
  * result pointer that is given must stay valid until then. A result without a
@@ -231,8 +230,7 @@ OAR_API oar_status oar_scatter_bytes_at(const char *file, int line,
                                         const oar_call_opts *opts,
                                         oar_work **work);
 
-/* ---- many calls as one -----------------------------------------------------
- */
+/* ---- many calls as one --------------------------------------------------- */
 
 /* Between begin and end, calls of this thread on this group without a work
  * (collectives and messages, any mix, also sends and receives that wait for

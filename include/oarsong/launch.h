@@ -24,8 +24,8 @@ typedef struct oar_launch_opts {
 
     /* What the ranks write. */
     int lines;   /* 0: they write where this process does. Else this process
-                    passes on what they write, in whole lines, and only the first
-                    rank has its standard input (none has, if that is a
+                    passes on what they write, in whole lines, and only the
+                    first rank has its standard input (none has, if that is a
                     terminal) */
     int tags;    /* each line begins with "[rank] ", in colour on a terminal */
     int narrate; /* says on standard error what happens: restarts, who left, and

@@ -64,8 +64,7 @@ OAR_API oar_tensor *oar_stack(oar_tape *tape, int count, oar_tensor *const *a,
 /* Differentiable between floats. */
 OAR_API oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype);
 
-/* ---- element by element; shapes broadcast as in NumPy ---------------------
- */
+/* ---- element by element; shapes broadcast as in NumPy -------------------- */
 
 OAR_API oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b);
 OAR_API oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b);
@@ -164,8 +163,7 @@ OAR_API oar_tensor *oar_masked_fill(oar_tape *tape, oar_tensor *a,
 OAR_API oar_tensor *oar_tril(oar_tape *tape, oar_tensor *a, int64_t diagonal);
 OAR_API oar_tensor *oar_triu(oar_tape *tape, oar_tensor *a, int64_t diagonal);
 
-/* ---- reductions -----------------------------------------------------------
- */
+/* ---- reductions ---------------------------------------------------------- */
 
 /* Of all elements: a single number. The mean of none is NaN. Of bools, sum
  * counts those that are set (i64). */
@@ -218,8 +216,7 @@ OAR_API oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim,
 OAR_API oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
                             oar_tensor **value, oar_tensor **index);
 
-/* ---- along a dim -----------------------------------------------------------
- */
+/* ---- along a dim --------------------------------------------------------- */
 
 /* Gives the elements in ascending (or descending) order in *value, and where
  * each was before, an i64, in *index; index may be NULL. Equal elements keep
@@ -236,8 +233,7 @@ OAR_API oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim);
  * dtype. */
 OAR_API oar_tensor *oar_flip(oar_tape *tape, oar_tensor *a, oar_dims dims);
 
-/* ---- picking by index (i64; outside the range: OAR_E_ARG) ------------------
- */
+/* ---- picking by index (i64; outside the range: OAR_E_ARG) ---------------- */
 
 /* Slices of one dim in the order of index [n]. */
 OAR_API oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
@@ -265,8 +261,7 @@ OAR_API oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
                                        oar_tensor *index,
                                        const oar_embedding_opts *opts);
 
-/* ---- products --------------------------------------------------------------
- */
+/* ---- products ------------------------------------------------------------ */
 
 /* [.., m, k] x [.., k, n] -> [.., m, n], leading dims broadcast. Transposed
  * views cost no copy. Floats. */
@@ -384,8 +379,7 @@ OAR_API oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
 OAR_API oar_tensor *oar_rotary(oar_tape *tape, oar_tensor *x, int64_t first,
                                double base);
 
-/* ---- norms ------------------------------------------------------------------
- */
+/* ---- norms --------------------------------------------------------------- */
 
 /* Over the last dim; weight and bias [width] or NULL. */
 OAR_API oar_tensor *oar_layer_norm(oar_tape *tape, oar_tensor *x,
@@ -432,8 +426,7 @@ OAR_API oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
                                           double momentum, double eps,
                                           const oar_batch_norm_merge *merge);
 
-/* ---- probabilities and losses
- * ------------------------------------------------ */
+/* ---- probabilities and losses -------------------------------------------- */
 
 /* Over the last dim, or over any. */
 OAR_API oar_tensor *oar_softmax(oar_tape *tape, oar_tensor *a);

@@ -10,7 +10,7 @@
 #include "autograd/saved.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 /* Which gradients a pass computes. */
 typedef enum pass { WHOLE, INPUTS, WEIGHTS } pass;
@@ -34,7 +34,7 @@ static int wants_any(pass which, const oari_node *node)
     return 0;
 }
 
-/* ---- before the walk: what will be reached ------------------------------ */
+/* ---- before the walk: what will be reached ------------------------------- */
 
 static void forget_reached(oar_tape *tape)
 {
@@ -100,7 +100,7 @@ static oar_status reach(oar_tape *tape, pass which)
     return OAR_OK;
 }
 
-/* ---- the walk ----------------------------------------------------------- */
+/* ---- the walk ------------------------------------------------------------ */
 
 /* Whether the gradient of input i can take over the memory of node's own: this
  * is the last use of that one, and the first contribution to the other. */
@@ -272,7 +272,7 @@ static oar_status walk(oar_tape *tape, pass which)
     return OAR_OK;
 }
 
-/* ---- after the walk ----------------------------------------------------- */
+/* ---- after the walk ------------------------------------------------------ */
 
 /* Runs them all, whatever becomes of each; the first failure counts. What they
  * defer themselves is for the next pass. */
@@ -321,7 +321,7 @@ static oar_status finish(oar_tape *tape, pass which)
     return status;
 }
 
-/* ---- the calls ---------------------------------------------------------- */
+/* ---- the calls ----------------------------------------------------------- */
 
 static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
                              const oar_tensor *seed)

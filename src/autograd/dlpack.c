@@ -30,7 +30,7 @@ static const oari_dl_dtype dtypes[OAR_DTYPE_COUNT] = {
     [OAR_BOOL] = { OARI_DL_BOOL, 8, 1 },
 };
 
-/* ---- out ---------------------------------------------------------------- */
+/* ---- out ----------------------------------------------------------------- */
 
 typedef struct parcel {
     union {
@@ -135,7 +135,7 @@ oar_status oar_dlpack_export_unversioned(oar_tensor *tensor,
     return OAR_OK;
 }
 
-/* ---- in ----------------------------------------------------------------- */
+/* ---- in ------------------------------------------------------------------ */
 
 static void drop_versioned(void *arg)
 {

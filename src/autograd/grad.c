@@ -6,7 +6,7 @@
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 oar_status oar_tensor_require_grad(oar_tensor *tensor, int on)
 {

@@ -5,7 +5,7 @@
 #include "autograd/record.h"
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 static oar_tensor *make_empty(const char *name, oar_tape *tape, oar_dtype dtype,
                               oar_shape shape)

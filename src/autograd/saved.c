@@ -38,7 +38,7 @@ void oari_unsave(oari_node *node, int k)
     oari_settle(t);
 }
 
-/* ---- giving back -------------------------------------------------------- */
+/* ---- giving back --------------------------------------------------------- */
 
 /* Whether the result can be made again at any time before its node is spent. */
 static int can_rebuild(const oar_tensor *t)
@@ -103,7 +103,7 @@ int oari_saved_alone(const oari_node *node, int k)
            oari_storage_alone(t->storage) && oari_layout_is_rows(&t->at);
 }
 
-/* ---- bringing back ------------------------------------------------------ */
+/* ---- bringing back ------------------------------------------------------- */
 
 static oar_status check(const oari_node *node, int k)
 {

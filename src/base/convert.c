@@ -38,7 +38,7 @@ typedef enum form { F64, I64, U64, FORMS } form;
     X(i64, int64_t, i64, INT64_MIN, INT64_MAX, 0x1p63) \
     X(u64, uint64_t, u64, 0, UINT64_MAX, 0x1p64)
 
-/* ---- loops over unaligned memory --------------------------------------- */
+/* ---- loops over unaligned memory ----------------------------------------- */
 
 #define LOOP(name, to_type, from_type, expression)                       \
     static void name(void *to_data, const void *from_data, size_t count) \
@@ -83,7 +83,7 @@ static loop_fn *direct_loop(oar_dtype to, oar_dtype from)
     return NULL;
 }
 
-/* ---- into the wide form ------------------------------------------------ */
+/* ---- into the wide form -------------------------------------------------- */
 
 #define READ(name, type, member, expression)                                   \
     static void read_##name(wide *to, const unsigned char *from, size_t count) \
@@ -128,7 +128,7 @@ static form form_of(oar_dtype dtype)
     }
 }
 
-/* ---- out of the wide form ---------------------------------------------- */
+/* ---- out of the wide form ------------------------------------------------ */
 
 #define WRITE(name, member, type, expression)                                \
     static void name##_from_##member##s(unsigned char *to, const wide *from, \

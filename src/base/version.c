@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char text[128];

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "data/dataset.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 /* Slice `index` of dim 0, without that dim. */
 static oari_array slice_of(const oar_tensor *tensor, int64_t index)

@@ -18,7 +18,7 @@
 
 #include "base/fork.h"
 #include "base/status.h"
-#include "comm/rendezvous.h"
+#include "link/rendezvous.h"
 
 enum { GROUPS_MAX = 4096, REACH_MS = 500 };
 

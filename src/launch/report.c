@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/status.h"
-#include "comm/autopsy.h"
-#include "comm/box.h"
+#include "autopsy/autopsy.h"
+#include "record/box.h"
 #include "launch/launch.h"
 
 enum { DEFAULT_STALL_MS = 30000, STALL_LOOK_MS = 1000 };

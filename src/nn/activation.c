@@ -41,7 +41,7 @@ oar_status oar_relu_create(oar_module **module)
     return oar_activation_create(OAR_RELU, module);
 }
 
-/* ---- leaky relu --------------------------------------------------------- */
+/* ---- leaky relu ---------------------------------------------------------- */
 
 static oar_tensor *leaky_relu_forward(oar_tape *tape, oar_module *module,
                                       oar_tensor *x)

@@ -3,7 +3,7 @@
  * side by side, and they stay there. */
 #include <oarsong/layers.h>
 
-#include "autograd/packed.h"
+#include "autograd/ops/packed.h"
 #include "autograd/replay.h"
 #include "autograd/saved.h"
 #include "base/status.h"

@@ -4,11 +4,11 @@
 
 #include <oarsong/layers.h>
 
-#include "autograd/windows.h"
+#include "autograd/ops/windows.h"
 #include "base/status.h"
 #include "nn/build.h"
 
-/* ---- conv2d ------------------------------------------------------------- */
+/* ---- conv2d -------------------------------------------------------------- */
 
 static oar_tensor *conv2d_forward(oar_tape *tape, oar_module *module,
                                   oar_tensor *x)
@@ -83,7 +83,7 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     return oari_layer_give(add_params(made, shape, seed, &o), made, module);
 }
 
-/* ---- pooling ------------------------------------------------------------ */
+/* ---- pooling ------------------------------------------------------------- */
 
 typedef struct pool {
     int height, width;

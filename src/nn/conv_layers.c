@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "nn/build.h"
 
-/* ---- convolutions ------------------------------------------------------- */
+/* ---- convolutions -------------------------------------------------------- */
 
 static oar_tensor *conv1d_forward(oar_tape *tape, oar_module *module,
                                   oar_tensor *x)
@@ -213,7 +213,7 @@ oar_status oar_conv_transpose2d_create(
     return OAR_OK;
 }
 
-/* ---- adaptive pooling --------------------------------------------------- */
+/* ---- adaptive pooling ---------------------------------------------------- */
 
 typedef struct sides {
     int height, width;

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "nn/build.h"
 
-/* ---- dropout ------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------- */
 
 typedef struct dropout {
     double p;
@@ -45,7 +45,7 @@ oar_status oar_dropout_create(double p, uint64_t seed, oar_module **module)
     return OAR_OK;
 }
 
-/* ---- flatten ------------------------------------------------------------ */
+/* ---- flatten ------------------------------------------------------------- */
 
 typedef struct flatten {
     int from;

@@ -12,7 +12,7 @@
 
 static const double rotary_base = 10000, deviation = 0.02;
 
-/* ---- a block ------------------------------------------------------------ */
+/* ---- a block ------------------------------------------------------------- */
 
 enum { NORM1, ATTENTION, DROP1, NORM2, UP, ACTIVATION, DOWN, DROP2 };
 
@@ -144,7 +144,7 @@ static oar_status fill_block(oar_module *block, int frugal, seeds *s,
     return add_dropout(block, "drop2", s, o);
 }
 
-/* ---- the row of blocks -------------------------------------------------- */
+/* ---- the row of blocks --------------------------------------------------- */
 
 typedef struct blocks {
     int recompute;
@@ -194,7 +194,7 @@ static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
     return OAR_OK;
 }
 
-/* ---- the model ---------------------------------------------------------- */
+/* ---- the model ----------------------------------------------------------- */
 
 typedef struct gpt {
     oar_module *tok, *pos, *drop, *blocks, *norm, *head; /* borrowed */

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "tensor/tensor.h"
 
-/* ---- life --------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------- */
 
 oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
 {
@@ -75,7 +75,7 @@ const char *oar_module_name(const oar_module *module)
     return module != NULL ? module->kind.name : NULL;
 }
 
-/* ---- registering -------------------------------------------------------- */
+/* ---- registering --------------------------------------------------------- */
 
 static oar_status check_name(const oar_module *module, const char *name)
 {
@@ -186,7 +186,7 @@ oar_status oar_module_add_child(oar_module *module, const char *name,
     return status;
 }
 
-/* ---- looking up --------------------------------------------------------- */
+/* ---- looking up ---------------------------------------------------------- */
 
 int oar_module_children(const oar_module *module)
 {

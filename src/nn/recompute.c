@@ -12,13 +12,13 @@
 #include "base/call_site.h"
 #include "base/status.h"
 #include "nn/module.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 /* The ticket is a leaf that stands for the parameters: with it the operation is
  * recorded, and asked for, even if x needs no gradient. */
 enum { X, TICKET };
 
-/* ---- parameters, for the outer tape ------------------------------------- */
+/* ---- parameters, for the outer tape -------------------------------------- */
 
 /* Calls fn with the place among the tape's leaves of each parameter that wants
  * a gradient. */
@@ -72,7 +72,7 @@ static void recompute_reach(oari_node *node)
     each_param(node, expect);
 }
 
-/* ---- the second time ---------------------------------------------------- */
+/* ---- the second time ----------------------------------------------------- */
 
 /* What to give module the second time: x as a leaf, if it needs a gradient. */
 static oar_tensor *second_input(oari_node *node, oar_tape *inner)
@@ -149,7 +149,7 @@ static const oari_op recompute_op = { .name = "recompute",
                                       .reach = recompute_reach,
                                       .drop = recompute_drop };
 
-/* ---- the first time ----------------------------------------------------- */
+/* ---- the first time ------------------------------------------------------ */
 
 /* A copy of the result on the outer tape, so that the inner one keeps its
  * memory for the next part. Not owned by the tape yet. */

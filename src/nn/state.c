@@ -6,7 +6,7 @@
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
-/* ---- by name ------------------------------------------------------------ */
+/* ---- by name ------------------------------------------------------------- */
 
 /* The entry called by the first `length` letters of name, or NULL. */
 static const oari_entry *entry_named(const oar_module *module, const char *name,
@@ -45,7 +45,7 @@ oar_status oar_module_freeze(oar_module *module, int on)
     return OAR_OK;
 }
 
-/* ---- from another module ------------------------------------------------ */
+/* ---- from another module ------------------------------------------------- */
 
 enum { NAME_BYTES = 512 };
 

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/wide.h"
+#include "tensor/cpu/wide.h"
 
 /* What is the same for all numbers of a step. */
 typedef struct factors {

@@ -4,7 +4,7 @@
 #include "optim/grads.h"
 
 #include "base/dtype.h"
-#include "tensor/wide.h"
+#include "tensor/cpu/wide.h"
 
 enum { BLOCK = 1024, LANES = 8 };
 

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/wide.h"
+#include "tensor/cpu/wide.h"
 
 /* The rules for one type: n numbers p, their gradients g, their velocities v.
  */

@@ -6,8 +6,8 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/gpu.h"
-#include "tensor/kernels.h"
-#include "tensor/walk.h"
+#include "tensor/cpu/kernels.h"
+#include "tensor/cpu/walk.h"
 
 enum { BLOCK = 256 }; /* elements converted at once */
 

@@ -15,7 +15,7 @@
 #define OARI_TENSOR_DESK_H
 
 #include "base/dtype.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 enum { OARI_DESK_MOST = 9 };
 

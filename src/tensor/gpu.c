@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 #include "device/cuda/elementwise.h"
-#include "tensor/kernels.h"
+#include "tensor/cpu/kernels.h"
 
 static const oar_device cpu = { OAR_CPU, 0 };
 

@@ -29,8 +29,7 @@ static const char *flavour;      /* openmpi or mpich */
 static char self[PATH];          /* this program */
 static char folder[FOLDER_PATH]; /* where ranks leave what they saw */
 
-/* ---- what a rank leaves ---------------------------------------------------
- */
+/* ---- what a rank leaves -------------------------------------------------- */
 
 static void path_of(char path[PATH], const char *what, int rank)
 {
@@ -81,8 +80,7 @@ static void await_all(const char *what, int ranks)
             sched_yield();
 }
 
-/* ---- roles ----------------------------------------------------------------
- */
+/* ---- roles --------------------------------------------------------------- */
 
 #define TRY(call)                 \
     do {                          \
@@ -317,8 +315,7 @@ static int play(const char *role)
     return status != OAR_OK;
 }
 
-/* ---- starting ranks -------------------------------------------------------
- */
+/* ---- starting ranks ------------------------------------------------------ */
 
 static void calm_open_mpi(void)
 {
@@ -416,8 +413,7 @@ static void expect(int code)
     assert_int_equal(code, 0);
 }
 
-/* ---- tests ----------------------------------------------------------------
- */
+/* ---- tests --------------------------------------------------------------- */
 
 enum { PARAMS = 1 << 17 };
 
@@ -650,8 +646,7 @@ static void a_group_of_one_needs_no_mpirun(void **state)
     oar_group_destroy(group);
 }
 
-/* ---- for each MPI ---------------------------------------------------------
- */
+/* ---- for each MPI -------------------------------------------------------- */
 
 static int set_up(void **state)
 {

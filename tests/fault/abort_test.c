@@ -53,8 +53,7 @@ typedef struct churn {
     _Atomic int operations, failures;
 } churn;
 
-/* ---- what runs meanwhile ----------------------------------------------------
- */
+/* ---- what runs meanwhile ------------------------------------------------- */
 
 /* Ends a thread: the error it got must be the group's. */
 static void *check_end(churn *c, oar_status status)
@@ -167,8 +166,7 @@ static void *chat(void *arg)
     return check_end(c, status);
 }
 
-/* ---- aborting
- * ---------------------------------------------------------------- */
+/* ---- aborting ------------------------------------------------------------ */
 
 /* After so many operations, and a little later. */
 static void await_moment(churn *c, uint64_t *seed)
@@ -241,8 +239,7 @@ static int same_text(const round *r, int ranks)
     return r->text[0][0] != 0;
 }
 
-/* ---- as processes
- * -------------------------------------------------------------- */
+/* ---- as processes -------------------------------------------------------- */
 
 typedef struct footprint {
     int descriptors, mappings;
@@ -335,8 +332,7 @@ static void an_abort_at_any_moment_ends_everything_in_time(void **state)
     crew_drop_page(rounds, ROUNDS * sizeof *rounds);
 }
 
-/* ---- as threads
- * ------------------------------------------------------------------ */
+/* ---- as threads ---------------------------------------------------------- */
 
 static oar_status sim_round(oar_group *g, void *arg)
 {
@@ -358,8 +354,7 @@ static void an_abort_among_threads_ends_everything_in_time(void **state)
     }
 }
 
-/* ---- two ranks at once
- * ------------------------------------------------------------- */
+/* ---- two ranks at once --------------------------------------------------- */
 
 /* Ranks that abort at the same instant all report the same one of the two, and
  * no rank changes its mind. */
@@ -469,8 +464,7 @@ static void the_first_of_several_aborts_is_the_one_reported(void **state)
     crew_drop_page(aborted, sizeof *aborted);
 }
 
-/* ---- destroy with peers that are stopped or dead
- * ------------------------------------ */
+/* ---- destroy with peers that are stopped or dead ------------------------- */
 
 typedef struct loss {
     const deed *deed;
@@ -556,8 +550,7 @@ static void destroy_needs_no_living_peer(void **state)
     }
 }
 
-/* ---- at every state -------------------------------------------------------
- */
+/* ---- at every state ------------------------------------------------------ */
 
 enum { BULK = 6 << 20 };
 
@@ -721,8 +714,7 @@ static void abort_and_destroy_are_bounded_at_every_state(void **state)
     }
 }
 
-/* ---- no memory left -------------------------------------------------------
- */
+/* ---- no memory left ------------------------------------------------------ */
 
 /* Rank 1 does not come to the second sum; rank 0 gives up, and finds no memory
  * to put in the place of what rank 1 may still write to. */

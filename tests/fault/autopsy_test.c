@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "comm/box.h"
+#include "record/box.h"
 #include "support/census.h"
 #include "support/says.h"
 

@@ -40,8 +40,7 @@ static int wait_for(pid_t pid)
     return CREW_LATE;
 }
 
-/* ---- what a child may call -------------------------------------------------
- */
+/* ---- what a child may call ----------------------------------------------- */
 
 static void never(void *arg, oar_status status)
 {
@@ -114,8 +113,7 @@ static int start_afresh(crew *c)
     return 0;
 }
 
-/* ---- forking in mid-run ----------------------------------------------------
- */
+/* ---- forking in mid-run -------------------------------------------------- */
 
 typedef struct forker {
     crew *c;
@@ -244,8 +242,7 @@ static void forking_in_mid_run_disturbs_nobody(void **state)
     }
 }
 
-/* ---- a child that lives on -------------------------------------------------
- */
+/* ---- a child that lives on ----------------------------------------------- */
 
 typedef struct legacy {
     int by_hand;  /* the child is made without fork handlers */
@@ -323,8 +320,7 @@ static void a_child_without_fork_handlers_does_not_either(void **state)
     leave_a_child(1, 1);
 }
 
-/* ---- what a child does not have --------------------------------------------
- */
+/* ---- what a child does not have ------------------------------------------ */
 
 static int maps_ours(void)
 {

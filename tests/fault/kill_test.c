@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "comm/store_shelf.h"
+#include "store/store_shelf.h"
 #include "support/deed.h"
 
 enum {
@@ -144,8 +144,7 @@ static void a_death_at_any_step_is_told_to_the_others_of_three(void **state)
     print_message("%d deaths\n", kill_everywhere(3));
 }
 
-/* ---- while the ranks find each other --------------------------------------
- */
+/* ---- while the ranks find each other ------------------------------------- */
 
 /* Whatever the library does to meet its peers comes through here: changes in
  * the store, and these four calls. Each has a moment before and one after. */
@@ -354,8 +353,7 @@ static void a_death_in_the_meeting_of_ranks_is_told_in_time(void **state)
     crew_drop_page(t, sizeof *t);
 }
 
-/* ---- other ends -----------------------------------------------------------
- */
+/* ---- other ends ---------------------------------------------------------- */
 
 static void crash(void *arg)
 {
@@ -423,8 +421,7 @@ static void a_crash_or_an_exit_without_destroy_is_a_death(void **state)
                 quit_at(&(quit){ &endings[e], d, victim, 1 }, 2 + victim);
 }
 
-/* ---- messages -------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------ */
 
 /* A receive whose sender dies after half of the message; a send whose receiver
  * dies; a message that was whole before its sender died arrives. */
@@ -475,8 +472,7 @@ static void a_message_of_the_dead_arrives_or_fails(void **state)
     crew_drop_page(sent, sizeof *sent);
 }
 
-/* ---- operations in a row ---------------------------------------------------
- */
+/* ---- operations in a row ------------------------------------------------- */
 
 /* ---- probes -------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/store_shelf.h"
+#include "store/store_shelf.h"
 
 enum { RANKS = 4, STOPPED = 2, LATE = 1, PATIENT = 20000, GIVES_UP_MS = 2000 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/dispute.h"
+#include "comm/fault/dispute.h"
 #include "mismatch_table.h"
 #include "support/script.h"
 #include "support/seats.h"

@@ -31,7 +31,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "comm/store_shelf.h"
+#include "store/store_shelf.h"
 #include "support/seats.h"
 #include "support/verdict.h"
 #include "support/wreck.h"
@@ -127,7 +127,7 @@ static int code_of(const scenario *s)
 
 /* Whatever the library does to meet its peers comes through here: changes in
  * the store, and these calls. Each has a moment before and one after. What it
- * forks (comm/watchman.c) is nobody's rank. */
+ * forks (record/watchman.c) is nobody's rank. */
 static int moments, strike_at = -1;
 static stage *struck_in;
 static pid_t struck_pid;

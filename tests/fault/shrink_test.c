@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/council.h"
+#include "comm/fault/council.h"
 
 enum {
     TIMEOUT_MS = 30000, /* of operations: not what ends them */

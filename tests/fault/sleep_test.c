@@ -21,9 +21,9 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "comm/group.h"
-#include "comm/local.h"
-#include "comm/mail.h"
+#include "comm/group/group.h"
+#include "link/shm/local.h"
+#include "link/shm/mail.h"
 
 enum {
     NAP_MS = 100,
@@ -35,8 +35,7 @@ enum {
     TURN = 16 /* operations between two that wait for a sleeper */
 };
 
-/* ---- naps ------------------------------------------------------------------
- */
+/* ---- naps ---------------------------------------------------------------- */
 
 /* For all ranks, threads or processes. */
 typedef struct ledger {
@@ -159,8 +158,7 @@ int sched_yield(void)
     return 0;
 }
 
-/* ---- dawdling ---------------------------------------------------------------
- */
+/* ---- dawdling ------------------------------------------------------------ */
 
 static _Thread_local uint64_t seed;
 
@@ -207,8 +205,7 @@ static void begin(oar_group *g, int chore)
                               : g->backend->wait_fd(g->self)] = g;
 }
 
-/* ---- what ranks do ----------------------------------------------------------
- */
+/* ---- what ranks do ------------------------------------------------------- */
 
 static oar_status barriers(oar_group *g, void *arg)
 {
@@ -400,8 +397,7 @@ static oar_status beside(oar_group *g, void *arg)
     return status;
 }
 
-/* ---- the tests
- * --------------------------------------------------------------- */
+/* ---- the tests ----------------------------------------------------------- */
 
 static void hammer_on(const char *backend, int64_t spin_us, oar_rank_fn fn,
                       int ranks, int rounds)
@@ -477,8 +473,7 @@ static void nobody_sleeps_over_what_another_thread_has_posted(void **state)
     hammer_on("tcp", -1, beside, 6, 600);
 }
 
-/* ---- the handshake alone
- * ------------------------------------------------------ */
+/* ---- the handshake alone ------------------------------------------------- */
 
 /* Two threads, a sleeper and an arriver, do their two accesses at the same
  * time, again and again: at least one of them must see the other. A store that

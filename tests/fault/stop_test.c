@@ -17,7 +17,7 @@
 #include <oarsong/shared.h>
 
 #include "base/clock.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 #include "device/segment.h"
 #include "support/deed.h"
 
@@ -50,8 +50,7 @@ typedef struct stage {
     oar_group *group;
 } stage;
 
-/* ---- memory ---------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------- */
 
 static size_t bytes_of(const stage *s)
 {
@@ -202,8 +201,7 @@ static int check_late_write(const stage *s)
     return 0;
 }
 
-/* ---- the ranks ------------------------------------------------------------
- */
+/* ---- the ranks ----------------------------------------------------------- */
 
 static void stop_here(void *arg)
 {
@@ -358,8 +356,7 @@ static int count_scene(crew *c, int rank, void *arg)
     return 0;
 }
 
-/* ---- ranks as threads
- * -------------------------------------------------------- */
+/* ---- ranks as threads ---------------------------------------------------- */
 
 /* Rank 1 came too late to read: it must not have what the root has now. */
 static int check_unread(stage *s)
@@ -467,8 +464,7 @@ static void a_late_thread_finds_the_gate_shut(void **state)
     print_message("%d stops\n", scenarios);
 }
 
-/* ---- the parent -----------------------------------------------------------
- */
+/* ---- the parent ---------------------------------------------------------- */
 
 static int count_steps(const deed *d, int ranks)
 {

@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "comm/board.h"
-#include "comm/group.h"
+#include "link/shm/board.h"
+#include "comm/group/group.h"
 #include "support/census.h"
 #include "support/crew.h"
 #include "support/says.h"
@@ -143,8 +143,7 @@ static void be_admitted(stage *s)
     assert_int_equal(got, IMPOSTOR_HELLO);
 }
 
-/* ---- hellos --------------------------------------------------------------
- */
+/* ---- hellos -------------------------------------------------------------- */
 
 /* The real one makes progress until it has hung up; 0 if it said something. */
 static int hangs_up(stage *s, int fd)

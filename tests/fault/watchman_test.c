@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process that watches the boxes of a folder (comm/watchman.h), and
+/* The process that watches the boxes of a folder (record/watchman.h), and
  * strangers who keep its place or call it. */
 #include "support/crew.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/watchman.h"
+#include "record/watchman.h"
 #include "support/census.h"
 
 enum { NOBODY = 65534, CALLS = 60, KEY = 16, SOON_MS = 8000, MORE = 4 };

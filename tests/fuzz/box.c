@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-#include "comm/box_read.h"
+#include "record/box_read.h"
 #include "made_box.h"
 
 static void check_text(const char *text, size_t room)

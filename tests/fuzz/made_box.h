@@ -7,7 +7,7 @@
 
 #include "fuzz.h"
 
-#include "comm/recorder.h"
+#include "record/recorder.h"
 
 enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT };
 

@@ -9,9 +9,9 @@
 
 #include "fuzz.h"
 
-#include "backends/native/tcp.h"
+#include "link/tcp/tcp.h"
 #include "base/clock.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 enum { SOCKETS = 2, RECEIVES = 5, SENDS = 2, TURNS = 3, FRAMES = 40 };
 enum { NOTE_MAGIC = 0x4f415254 };

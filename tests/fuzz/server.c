@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "comm/store_server.h"
+#include "store/store_server.h"
 
 enum { CLIENTS = 2, PIECES = 64, ROOM = 1 << 16 };
 

@@ -4,8 +4,8 @@
 #include "fuzz.h"
 
 #include "base/alloc.h"
-#include "comm/choose.h"
-#include "comm/group.h"
+#include "plan/choose.h"
+#include "comm/group/group.h"
 
 static void read_line(const uint8_t *data, size_t bytes)
 {

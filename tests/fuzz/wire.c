@@ -4,7 +4,7 @@
 #include "fuzz.h"
 
 #include "base/alloc.h"
-#include "comm/store_wire.h"
+#include "store/store_wire.h"
 
 static void walk_keys(const oari_wire_message *m)
 {

@@ -209,7 +209,7 @@ static inline oar_tensor *golden_input(const char *name, int i, oar_dtype dtype,
     return made;
 }
 
-/* ---- whole cases -------------------------------------------------------- */
+/* ---- whole cases --------------------------------------------------------- */
 
 enum { GOLDEN_INPUTS = 4 };
 

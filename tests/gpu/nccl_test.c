@@ -10,7 +10,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/dtype.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "support/cards.h"
 
 #define TRY_(condition) CREW_CHECK(t->c, t->rank, condition)

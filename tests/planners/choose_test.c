@@ -12,7 +12,7 @@
 
 #include <oarsong/memory.h>
 
-#include "comm/planners.h"
+#include "plan/planners.h"
 #include "support/plans.h"
 
 enum { MAX_RANKS = 33 };
@@ -28,8 +28,7 @@ static symbolic_counts count_once(const symbolic_op *op)
     return did;
 }
 
-/* ---- bytes: the formulas of docs/algorithms.md ------------------------------
- */
+/* ---- bytes: the formulas of docs/algorithms.md --------------------------- */
 
 static size_t slice(const symbolic_op *o, int r)
 {
@@ -379,9 +378,7 @@ static void memory_plans_meet_as_often_as_they_say(void **state)
     assert_int_equal(meetings_of("staged", OAR_COLL_ALL_GATHER, 130, 0), 1 + 3);
 }
 
-/* ---- choosing
- * ----------------------------------------------------------------
- */
+/* ---- choosing ------------------------------------------------------------ */
 
 static oari_rules normal_rules(void)
 {
@@ -524,9 +521,7 @@ static void unknown_names_are_refused_with_the_list(void **state)
     assert_int_equal(oari_rules_check(&rules, OARI_MEMORY), OAR_OK);
 }
 
-/* ---- making
- * ------------------------------------------------------------------
- */
+/* ---- making -------------------------------------------------------------- */
 
 static uint64_t live(void)
 {
@@ -561,9 +556,7 @@ static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
     }
 }
 
-/* ---- slices
- * ------------------------------------------------------------------
- */
+/* ---- slices -------------------------------------------------------------- */
 
 static void slices_cover_all_once_and_begin_on_blocks_of_64(void **state)
 {

@@ -11,7 +11,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "comm/planners.h"
+#include "plan/planners.h"
 #include "support/plans.h"
 
 enum { MAX_RANKS = 33 };
@@ -191,8 +191,7 @@ static void operations_of_different_kinds_follow_each_other(void **state)
             }
 }
 
-/* ---- planners that are wrong, so that we know that it would show ----------
- */
+/* ---- planners that are wrong, so that we know that it would show --------- */
 
 static void reduce_all(oari_plan *plan, oari_where to, oari_where from,
                        size_t at, size_t count)
@@ -384,8 +383,7 @@ static void a_barrier_that_does_not_wait_is_found_out(void **state)
     assert_non_null(strstr(symbolic_run(&c, NULL), "passes a barrier"));
 }
 
-/* ---- several hosts ---------------------------------------------------------
- */
+/* ---- several hosts ------------------------------------------------------- */
 
 /* Ranks over hosts: in blocks, in turn, or at random; numbered by their lowest
  * rank. */

@@ -145,8 +145,7 @@ typedef struct task {
     size_t given_bytes, sizes[SOAK_RANKS];
 } task;
 
-/* ---- value.c --------------------------------------------------------------
- */
+/* ---- value.c ------------------------------------------------------------- */
 
 uint64_t mix(uint64_t a, uint64_t b);
 uint64_t draw(const soak *k, uint64_t op, int field);
@@ -166,8 +165,7 @@ void value_fill(const soak *k, const task *t, int rank, size_t start,
 size_t value_find_wrong(const soak *k, const task *t, int rank, size_t start,
                         size_t count, const void *data);
 
-/* ---- crowd.c --------------------------------------------------------------
- */
+/* ---- crowd.c ------------------------------------------------------------- */
 
 oar_status crowd_open_world(soak *k, oar_group *world);
 /* Destroys one of the others and makes another in its place. */
@@ -175,8 +173,7 @@ oar_status crowd_change(soak *k);
 /* Destroys all but the world. */
 oar_status crowd_close_all(soak *k);
 
-/* ---- task.c ---------------------------------------------------------------
- */
+/* ---- task.c -------------------------------------------------------------- */
 
 int kind_folds(kind which);
 int kind_is_plain(kind which, int plain);
@@ -198,8 +195,7 @@ oar_status task_check(soak *k, const task *t);
 oar_status task_fail(const soak *k, const task *t, const char *format, ...)
     OAR_PRINTF(3, 4);
 
-/* ---- layout.c: buffers ----------------------------------------------------
- */
+/* ---- layout.c: buffers --------------------------------------------------- */
 
 oar_status layout_make(soak *k, task *t);
 size_t layout_start(const size_t *counts, int rank);
@@ -209,28 +205,24 @@ int layout_guards_hold(const task *t);
 /* Bytes of a rank in a call for bytes. */
 size_t layout_bytes(const soak *k, const task *t, int rank);
 
-/* ---- message.c ------------------------------------------------------------
- */
+/* ---- message.c ----------------------------------------------------------- */
 
 oar_status message_post(soak *k, task *t, oar_work **work);
 oar_status message_check(soak *k, const task *t);
 oar_status message_fan(soak *k, task *t);
 oar_status message_probe(soak *k, task *t);
 
-/* ---- bytes.c --------------------------------------------------------------
- */
+/* ---- bytes.c ------------------------------------------------------------- */
 
 oar_status bytes_post(soak *k, task *t, oar_work **work);
 oar_status bytes_check(soak *k, const task *t);
 
-/* ---- round.c --------------------------------------------------------------
- */
+/* ---- round.c ------------------------------------------------------------- */
 
 /* The whole program, as one rank. */
 oar_status soak_rank(oar_group *world, void *arg);
 
-/* ---- holdings.c -----------------------------------------------------------
- */
+/* ---- holdings.c ---------------------------------------------------------- */
 
 holdings holdings_take(void);
 /* Whether `end` is flat; says in text what is not. */

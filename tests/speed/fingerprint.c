@@ -18,8 +18,8 @@
 #include <oarsong/launch.h>
 
 #include "base/clock.h"
-#include "comm/board.h"
-#include "comm/group.h"
+#include "link/shm/board.h"
+#include "comm/group/group.h"
 
 enum { TURN = 1000, TURNS = 500, TARGET_NS = 15 };
 

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 
 /* Sums a and b into to (and into also, for the loops of two). Bytes is a
  * multiple of 512. */
@@ -377,7 +377,7 @@ static hand hand_here(void)
 
 #endif
 
-/* ---- timing ------------------------------------------------------------ */
+/* ---- timing -------------------------------------------------------------- */
 
 enum { ROUNDS = 31 };
 

@@ -4,7 +4,7 @@
 #ifndef TESTS_SUPPORT_CALLER_H
 #define TESTS_SUPPORT_CALLER_H
 
-#include "comm/store_server.h"
+#include "store/store_server.h"
 
 enum { CALLER_PATIENCE_MS = 20000 };
 

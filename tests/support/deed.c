@@ -219,8 +219,7 @@ void deed_drop(deed_hands *h)
     h->in = h->out = NULL;
 }
 
-/* ---- steps ----------------------------------------------------------------
- */
+/* ---- steps --------------------------------------------------------------- */
 
 static _Thread_local struct {
     int step, visits; /* when */

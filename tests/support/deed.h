@@ -9,7 +9,7 @@
 #include <oarsong/backend.h>
 #include <oarsong/collective.h>
 
-#include "comm/exec.h"
+#include "comm/exec/exec.h"
 
 typedef enum deed_memory {
     DEED_PRIVATE,
@@ -56,8 +56,7 @@ oar_status deed_run(deed_hands *h, oar_group *group, int64_t timeout_ms);
 /* Whether the result is what it must be. */
 int deed_right(const deed_hands *h);
 
-/* ---- steps: for oari_exec_hook --------------------------------------------
- */
+/* ---- steps: for oari_exec_hook ------------------------------------------- */
 
 /* Calls fn(arg) before step number `step` (from 0, as this rank comes to them)
  * of the next deed that the calling thread drives; -1: only counts. */

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "backends/native/proof.h"
+#include "link/proof.h"
 #include "support/says.h"
 
 enum { PATIENCE_MS = 20000, NOTE_MAGIC = 0x4f415254 };

@@ -6,7 +6,7 @@
 
 #include <oarsong/store.h>
 
-#include "backends/native/tcp.h"
+#include "link/tcp/tcp.h"
 #include "support/ranks.h"
 
 enum { IMPOSTOR_HELLO = OARI_FRAME_BYTES + TCP_HELLO };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/overlap.h"
 
-#include "comm/board.h"
-#include "comm/group.h"
+#include "link/shm/board.h"
+#include "comm/group/group.h"
 
 void overlap(oar_group *group)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "comm/board.h"
+#include "link/shm/board.h"
 
 /* Sizes that make the edges come near: with the first a chunk of a stage is one
  * block of 64, and of a message too; with the second the data of a direct plan

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/board.h"
-#include "comm/planners.h"
+#include "link/shm/board.h"
+#include "plan/planners.h"
 
 /* ---- symbols ------------------------------------------------------------- */
 
@@ -360,8 +360,7 @@ static spot use(int me, int owner, oari_where where, size_t at, size_t count,
     return s;
 }
 
-/* ---- meetings -------------------------------------------------------------
- */
+/* ---- meetings ------------------------------------------------------------ */
 
 static void begin_meeting(int me, const oari_step *s)
 {
@@ -449,8 +448,7 @@ static int run_unless_reachable(int me, const oari_step *s)
     return 1;
 }
 
-/* ---- copying and combining ------------------------------------------------
- */
+/* ---- copying and combining ----------------------------------------------- */
 
 static int run_copy(int me, const oari_step *s)
 {

@@ -20,7 +20,7 @@
 #ifndef TESTS_SUPPORT_SYMBOLIC_H
 #define TESTS_SUPPORT_SYMBOLIC_H
 
-#include "comm/choose.h"
+#include "plan/choose.h"
 
 enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4 };
 
@@ -63,8 +63,7 @@ typedef struct symbolic_counts {
  * wrong. counts may be NULL. */
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts);
 
-/* ---- what an operation means: symbolic_op.c --------------------------------
- */
+/* ---- what an operation means: symbolic_op.c ------------------------------ */
 
 /* Elements of rank r's part of the row; of an all_to_all, from r to q. */
 size_t symbolic_part(const symbolic_op *o, int r);

@@ -166,8 +166,7 @@ symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i)
     }
 }
 
-/* ---- asking ----------------------------------------------------------------
- */
+/* ---- asking -------------------------------------------------------------- */
 
 static size_t at_part[SYMBOLIC_RANKS + 1], at_out[SYMBOLIC_RANKS + 1];
 static size_t at_theirs[SYMBOLIC_RANKS];

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/group.h"
-#include "comm/registry.h"
+#include "comm/group/group.h"
+#include "backends/registry/registry.h"
 
 enum { WIRE_TIMEOUT_MS = 15000 };
 #define MEET_TAG (UINT64_C(0x77) << 48)

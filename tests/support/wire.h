@@ -6,7 +6,7 @@
 
 #include <oarsong/backend.h>
 
-#include "comm/recorder.h"
+#include "record/recorder.h"
 #include "support/crew.h"
 
 typedef struct wire {

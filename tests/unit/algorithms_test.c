@@ -14,7 +14,7 @@
 #include <oarsong/oarsong.h>
 
 #include "base/dtype.h"
-#include "comm/exec.h"
+#include "comm/exec/exec.h"
 
 enum { MOST = 20000 };
 
@@ -110,8 +110,7 @@ static size_t parts(size_t *sizes, int n, int ragged, size_t count)
     return total;
 }
 
-/* ---- one of each -----------------------------------------------------------
- */
+/* ---- one of each --------------------------------------------------------- */
 
 static oar_status vectors(const buffers *b, size_t count, int root)
 {
@@ -217,8 +216,7 @@ static oar_status columns(const buffers *b, size_t count, int ragged)
     return OAR_OK;
 }
 
-/* ---- byte objects -----------------------------------------------------------
- */
+/* ---- byte objects -------------------------------------------------------- */
 
 static size_t object_size(int rank, size_t count)
 {
@@ -285,8 +283,7 @@ static oar_status objects(const buffers *b, size_t count, int root)
     return OAR_OK;
 }
 
-/* ---- all of them
- * ------------------------------------------------------------- */
+/* ---- all of them --------------------------------------------------------- */
 
 static oar_status use_buffers(buffers *b)
 {
@@ -359,8 +356,7 @@ static void every_algorithm_gives_the_right_values(void **state)
         }
 }
 
-/* ---- what does not fit
- * -------------------------------------------------------- */
+/* ---- what does not fit --------------------------------------------------- */
 
 static oar_status send_too_much(oar_group *group, void *arg)
 {
@@ -405,9 +401,7 @@ static void sizes_that_do_not_fit_are_named(void **state)
         }
 }
 
-/* ---- what cannot be taken back
- * -------------------------------------------------
- */
+/* ---- what cannot be taken back ------------------------------------------- */
 
 static oar_status cannot_detach(void *self, void *memory, size_t bytes)
 {

@@ -14,8 +14,8 @@
 #include <oarsong/autopsy.h>
 
 #include "base/status.h"
-#include "comm/autopsy.h"
-#include "comm/box_read.h"
+#include "autopsy/autopsy.h"
+#include "record/box_read.h"
 #include "support/census.h"
 #include "support/says.h"
 

@@ -158,8 +158,7 @@ static void an_older_table_without_a_post_array_is_taken(void **state)
     assert_int_equal(oar_backend_available("wrong", NULL), OAR_OK);
 }
 
-/* ---- plugins by name ------------------------------------------------------
- */
+/* ---- plugins by name ----------------------------------------------------- */
 
 typedef struct aviary {
     char folder[64], path[256], list[600];
@@ -422,8 +421,7 @@ static void a_plan_that_needs_a_board_is_refused_without_one(void **state)
     assert_null(g);
 }
 
-/* ---- loading at once, without memory, and too much ------------------------
- */
+/* ---- loading at once, without memory, and too much ----------------------- */
 
 static void *load_it(void *path)
 {

@@ -23,10 +23,10 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/log.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "base/status.h"
 
-/* ---- status ------------------------------------------------------------ */
+/* ---- status -------------------------------------------------------------- */
 
 static void every_status_has_a_name_and_a_text(void **state)
 {
@@ -149,7 +149,7 @@ static void try_returns_on_failure_only(void **state)
     assert_int_equal(try_it(OAR_OK), OAR_E_INTERNAL);
 }
 
-/* ---- options ----------------------------------------------------------- */
+/* ---- options ------------------------------------------------------------- */
 
 typedef struct old_opts {
     size_t size;
@@ -282,7 +282,7 @@ static void a_struct_given_out_fits_the_callers_size(void **state)
     assert_string_equal(oar_last_error_text(), "stats is NULL");
 }
 
-/* ---- call sites -------------------------------------------------------- */
+/* ---- call sites ---------------------------------------------------------- */
 
 static oari_call_site site_inside(const char *file, int line)
 {
@@ -324,7 +324,7 @@ static void so_many_file_names_are_kept_and_no_more(void **state)
     assert_ptr_equal(oari_call_site_of(name, 1).file, first);
 }
 
-/* ---- memory ------------------------------------------------------------ */
+/* ---- memory -------------------------------------------------------------- */
 
 static oar_memory_stats memory_now(void)
 {
@@ -427,7 +427,7 @@ static void memory_stats_of_any_size_are_filled(void **state)
     assert_int_equal(oar_memory_read(NULL), OAR_E_ARG);
 }
 
-/* ---- log --------------------------------------------------------------- */
+/* ---- log ----------------------------------------------------------------- */
 
 static struct {
     int lines;
@@ -527,7 +527,7 @@ static void the_environment_can_ask_for_lines(void **state)
     assert_non_null(strstr(said, "oarsong: a detail\n"));
 }
 
-/* ---- names of variables ------------------------------------------------ */
+/* ---- names of variables -------------------------------------------------- */
 
 static void a_name_that_means_nothing_is_told_once(void **state)
 {
@@ -572,7 +572,7 @@ static void a_variable_takes_its_words_in_any_case(void **state)
     }
 }
 
-/* ---- settings ---------------------------------------------------------- */
+/* ---- settings ------------------------------------------------------------ */
 
 static void whole_numbers_are_read(void **state)
 {
@@ -666,7 +666,7 @@ static void settings_come_from_the_environment(void **state)
     unsetenv("OARSONG_TEST_X");
 }
 
-/* ---- clock and version ------------------------------------------------- */
+/* ---- clock and version --------------------------------------------------- */
 
 static void ticks_run_at_the_rate_they_say(void **state)
 {

@@ -228,8 +228,7 @@ static void a_prepared_call_runs_as_often_as_it_is_started(void **state)
     ranks_all(2, run_prepared, NULL);
 }
 
-/* ---- the first of several -------------------------------------------------
- */
+/* ---- the first of several ------------------------------------------------ */
 
 static oar_status run_any(oar_group *g, void *arg)
 {
@@ -263,8 +262,7 @@ static void wait_any_gives_the_one_that_is_done(void **state)
     ranks_all(2, run_any, NULL);
 }
 
-/* ---- looking for a message ------------------------------------------------
- */
+/* ---- looking for a message ----------------------------------------------- */
 
 static oar_status run_probe(oar_group *g, void *arg)
 {
@@ -294,8 +292,7 @@ static void a_probe_waits_for_its_message(void **state)
         assert_int_equal(ranks_run(able[i], 2, NULL, run_probe, NULL), OAR_OK);
 }
 
-/* ---- who is missing -------------------------------------------------------
- */
+/* ---- who is missing ------------------------------------------------------ */
 
 static oar_status run_watch(oar_group *g, void *arg)
 {

@@ -16,11 +16,11 @@
 #include <oarsong/recorder.h>
 
 #include "base/fork.h"
-#include "comm/box.h"
-#include "comm/box_read.h"
-#include "comm/group.h"
-#include "comm/recorder.h"
-#include "comm/recorder_view.h"
+#include "record/box.h"
+#include "record/box_read.h"
+#include "comm/group/group.h"
+#include "record/recorder.h"
+#include "record/recorder_view.h"
 #include "support/census.h"
 #include "support/crew.h"
 #include "support/says.h"

@@ -46,7 +46,7 @@ OP(pool2d_more, oar_adaptive_avg_pool2d(tape, in[0], 5, 7))
 OP(group_norm, oar_group_norm(tape, in[0], 3, in[1], in[2], 1e-3))
 OP(group_norm_bare, oar_group_norm(tape, in[0], 2, NULL, NULL, 1e-3))
 
-/* ---- PyTorch ------------------------------------------------------------ */
+/* ---- PyTorch ------------------------------------------------------------- */
 
 static const golden_case goldens[] = {
     { "conv1d", conv1d },
@@ -80,7 +80,7 @@ static void strided_views_give_the_same(void **state)
     golden_check_all(goldens, GOLDENS, 1);
 }
 
-/* ---- differences -------------------------------------------------------- */
+/* ---- differences --------------------------------------------------------- */
 
 static const gradcheck checks[] = {
     { "conv1d", conv1d, { S(2, 3, 7), S(4, 3, 2), S(4) } },
@@ -232,7 +232,7 @@ static void a_split_backward_leaves_the_same(void **state)
         check_split(&checks[i]);
 }
 
-/* ---- memory ------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static uint64_t live(void)
 {
@@ -277,7 +277,7 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
-/* ---- layers ------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------- */
 
 static void convolution_layers_compute_what_operations_do(void **state)
 {
@@ -462,7 +462,7 @@ static void long_rows_are_convolved_in_parts(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- refusals ----------------------------------------------------------- */
+/* ---- refusals ------------------------------------------------------------ */
 
 static void refuses(oar_tensor *result, oar_status status, const char *words)
 {

@@ -31,7 +31,7 @@ _Static_assert(sizeof(oari_dl_managed) == 80, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_unversioned, manager_ctx) == 48, "DLPack ABI");
 _Static_assert(offsetof(oari_dl_unversioned, deleter) == 56, "DLPack ABI");
 
-/* ---- somebody else's tensor --------------------------------------------- */
+/* ---- somebody else's tensor ---------------------------------------------- */
 
 typedef struct foreign {
     oari_dl_managed managed;
@@ -65,7 +65,7 @@ static void make_foreign(foreign *f)
     f->shape[1] = 4;
 }
 
-/* ---- out ---------------------------------------------------------------- */
+/* ---- out ----------------------------------------------------------------- */
 
 static void a_tensor_goes_out_with_its_strides(void **state)
 {
@@ -147,7 +147,7 @@ static void what_cannot_go_out_is_refused(void **state)
     oar_tensor_release(a);
 }
 
-/* ---- in ----------------------------------------------------------------- */
+/* ---- in ------------------------------------------------------------------ */
 
 static void a_tensor_comes_in_and_is_given_back(void **state)
 {
@@ -413,7 +413,7 @@ static void what_cannot_come_in_is_given_back_at_once(void **state)
     refuses(&f, OAR_E_ARG, "strides");
 }
 
-/* ---- without a version -------------------------------------------------- */
+/* ---- without a version --------------------------------------------------- */
 
 typedef struct unversioned {
     oari_dl_unversioned managed;

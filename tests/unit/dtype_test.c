@@ -22,7 +22,7 @@ static float f32_of(uint32_t bits)
     return value;
 }
 
-/* ---- names and operators ----------------------------------------------- */
+/* ---- names and operators ------------------------------------------------- */
 
 static void every_dtype_has_a_size_and_a_name(void **state)
 {
@@ -111,7 +111,7 @@ static void unknown_operators_and_dtypes_are_bad_arguments(void **state)
     assert_int_equal(oar_op_check(OAR_SUM, (oar_dtype)-1), OAR_E_ARG);
 }
 
-/* ---- half types -------------------------------------------------------- */
+/* ---- half types ---------------------------------------------------------- */
 
 static void every_half_is_worth_what_its_bits_say(void **state)
 {
@@ -198,7 +198,7 @@ static void a_nan_stays_a_quiet_nan(void **state)
     assert_true(isnan(oari_bf16_to_f32(0xff81)));
 }
 
-/* ---- conversion -------------------------------------------------------- */
+/* ---- conversion ---------------------------------------------------------- */
 
 /* What one element becomes, the slow way. */
 static void expect_converted(oar_dtype to, void *into, oar_dtype from,

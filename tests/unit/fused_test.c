@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels of tensor/fused.h at every level of instructions that this
- * machine has, against one loop of one rounding a step, bit for bit; and the
- * text of the product once more at 64 bytes a vector, whatever the machine. */
+/* The kernels of tensor/cpu/product/fused.h at every level of instructions that
+ * this machine has, against one loop of one rounding a step, bit for bit; and
+ * the text of the product once more at 64 bytes a vector, whatever the machine.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,10 +16,10 @@
 #define BYTES     64
 #define REGISTERS 32
 #pragma GCC diagnostic ignored "-Wpsabi" /* nothing is passed: all inlined */
-#include "tensor/fused_product.h"
+#include "tensor/cpu/product/fused_product.h"
 
 #include "base/rng.h"
-#include "tensor/gemm.h"
+#include "tensor/cpu/product/gemm.h"
 
 INLINE vec fuse(vec a, vec b, vec c)
 {
@@ -46,7 +47,7 @@ static void fill(float *a, uint64_t seed)
          level <= (int)oari_isa_here() && oari_fused_use((oari_isa)level); \
          level++)
 
-/* ---- the product -------------------------------------------------------- */
+/* ---- the product --------------------------------------------------------- */
 
 static void reference(const oari_product *p)
 {
@@ -160,7 +161,7 @@ static void a_nan_stays_where_it_belongs(void **state)
     }
 }
 
-/* ---- gemm, which chooses who multiplies --------------------------------- */
+/* ---- gemm, which chooses who multiplies ---------------------------------- */
 
 static double element(const oari_matrix *a, oar_dtype dtype, int64_t i,
                       int64_t j)
@@ -234,7 +235,7 @@ static void gemm_gives_the_product_whoever_makes_it(void **state)
                 check_gemm_of(size[s], flags);
 }
 
-/* ---- rows --------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------- */
 
 static const int64_t lengths[] = {
     0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 65, 1000

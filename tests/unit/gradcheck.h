@@ -129,7 +129,7 @@ static inline void gradcheck_passes(const gradcheck_subject *s, oar_tape *tape,
     oar_tape_record(tape, 0);
 }
 
-/* ---- cases of shapes ---------------------------------------------------- */
+/* ---- cases of shapes ----------------------------------------------------- */
 
 typedef struct gradcheck_leaves {
     const gradcheck *of;

@@ -10,7 +10,7 @@
 
 #include "unit/gradcheck.h"
 
-/* ---- what is checked ---------------------------------------------------- */
+/* ---- what is checked ----------------------------------------------------- */
 
 static oar_tensor *t(oar_tape *tape, oar_tensor *a)
 {

@@ -21,7 +21,7 @@
 #include <oarsong/group.h>
 
 #include "base/fork.h"
-#include "comm/job.h"
+#include "comm/rendezvous/job.h"
 #include "net/sock.h"
 #include "support/census.h"
 #include "support/says.h"

@@ -19,8 +19,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/exec.h"
-#include "comm/group.h"
+#include "comm/exec/exec.h"
+#include "comm/group/group.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -301,8 +301,7 @@ static void a_name_can_be_used_again_after_destroy(void **state)
     run_on("shm", 3, use_a_name_again, NULL);
 }
 
-/* ---- ranks that are threads, each with a group over shared memory ---------
- */
+/* ---- ranks that are threads, each with a group over shared memory -------- */
 
 typedef struct joiner {
     oar_store *store;

@@ -15,7 +15,7 @@
 #include <oarsong/log.h>
 
 #include "base/isa.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 
 enum { WARNED = 64 }; /* besides a level */
 

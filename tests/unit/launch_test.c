@@ -231,8 +231,7 @@ static void a_result_needs_its_size(void **state)
         run_shell(1, "true", &(oar_launch_opts){ .size = 1 }, NULL), OAR_E_ARG);
 }
 
-/* ---- functions -------------------------------------------------------------
- */
+/* ---- functions ----------------------------------------------------------- */
 
 static oar_status meet(oar_group *g, void *arg)
 {
@@ -283,8 +282,7 @@ static void a_failed_function_exits_with_its_status(void **state)
     assert_int_equal(files_left(), 0);
 }
 
-/* ---- signals ---------------------------------------------------------------
- */
+/* ---- signals ------------------------------------------------------------- */
 
 /* A launcher in a child of its own, so that it can be ended. */
 static void a_signal_for_the_launcher_reaches_the_ranks(void **state)
@@ -749,8 +747,7 @@ static void what_hides_from_its_group_is_found(void **state)
     expect_exit(&c, 0);
 }
 
-/* ---- epochs ----------------------------------------------------------------
- */
+/* ---- epochs -------------------------------------------------------------- */
 
 static void a_job_is_restarted_in_a_new_epoch(void **state)
 {
@@ -835,8 +832,7 @@ static void who_left_before_is_told(void **state)
     assert_says("rank 1 ended with code 3; had left with code 0: rank 0");
 }
 
-/* ---- what ranks are told and given -----------------------------------------
- */
+/* ---- what ranks are told and given --------------------------------------- */
 
 static void ranks_have_the_names_of_torchrun(void **state)
 {

@@ -11,11 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backends/native/tcp.h"
+#include "link/tcp/tcp.h"
 #include "base/clock.h"
 #include "base/fork.h"
-#include "comm/board.h"
-#include "comm/match.h"
+#include "link/shm/board.h"
+#include "link/match.h"
 #include "support/census.h"
 
 #define ANY_TAG UINT64_C(0xffffffff)

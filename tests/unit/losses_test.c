@@ -98,7 +98,7 @@ LOSSES(FUNCTIONS)
 ENTROPIES(FUNCTIONS)
 ONE(kl, BATCH_MEAN, oar_kl_div(tape, in[0], in[1], REDUCE(oar_kl_div_opts)))
 
-/* ---- against PyTorch ---------------------------------------------------- */
+/* ---- against PyTorch ----------------------------------------------------- */
 
 #define CASES(name, expression)                                   \
     { #name "_mean", name##_MEAN }, { #name "_sum", name##_SUM }, \
@@ -117,7 +117,7 @@ static void strided_views_give_the_same(void **state)
     golden_check_all(cases, sizeof cases / sizeof *cases, 1);
 }
 
-/* ---- against differences ------------------------------------------------ */
+/* ---- against differences ------------------------------------------------- */
 
 /* Targets for entropies, probabilities for KL and BCE, from any leaf. */
 static oar_tensor *sure(oar_tape *tape, oar_tensor *a)
@@ -200,7 +200,7 @@ static void each_input_has_its_gradient_alone(void **state)
     gradcheck_all(checks, COUNT, 1, 1);
 }
 
-/* ---- halves ------------------------------------------------------------- */
+/* ---- halves -------------------------------------------------------------- */
 
 typedef struct outcome {
     oar_tensor *out, *grad[2];
@@ -276,7 +276,7 @@ static void backward_in_two_halves_leaves_the_same_bits(void **state)
     }
 }
 
-/* ---- corners ------------------------------------------------------------ */
+/* ---- corners ------------------------------------------------------------- */
 
 static double item(oar_tensor *loss)
 {
@@ -356,7 +356,7 @@ static void ignored_rows_have_no_loss_and_no_weight(void **state)
     oar_tensor_release(t);
 }
 
-/* ---- mistakes ----------------------------------------------------------- */
+/* ---- mistakes ------------------------------------------------------------ */
 
 static void assert_refused(oar_tensor *result, oar_status status,
                            const char *part)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/match.h"
+#include "link/match.h"
 #include "support/census.h"
 
 enum { RANKS = 5, ME = 2, EAGER = 1000 };
@@ -82,8 +82,7 @@ static void offer(bench *b, int source, uint64_t tag, size_t bytes,
     assert_int_equal(oari_match_offer(b->match, &o, &b->taker), OAR_OK);
 }
 
-/* ---- order ----------------------------------------------------------------
- */
+/* ---- order --------------------------------------------------------------- */
 
 static void messages_of_a_pair_and_tag_come_in_order(void **state)
 {
@@ -176,8 +175,7 @@ static void a_probe_sees_what_a_receive_would_take(void **state)
     end_bench(&b);
 }
 
-/* ---- sizes ----------------------------------------------------------------
- */
+/* ---- sizes --------------------------------------------------------------- */
 
 static void another_size_fails_and_nothing_is_written(void **state)
 {
@@ -215,8 +213,7 @@ static void messages_of_no_bytes_match_too(void **state)
     end_bench(&b);
 }
 
-/* ---- pushed and offered ---------------------------------------------------
- */
+/* ---- pushed and offered -------------------------------------------------- */
 
 static void a_message_half_here_waits_for_its_rest(void **state)
 {
@@ -275,8 +272,7 @@ static void offers_and_pushed_messages_keep_their_order(void **state)
     end_bench(&b);
 }
 
-/* ---- credit ---------------------------------------------------------------
- */
+/* ---- credit -------------------------------------------------------------- */
 
 static void a_source_cannot_push_more_than_its_credit(void **state)
 {
@@ -306,8 +302,7 @@ static void a_source_cannot_push_more_than_its_credit(void **state)
     end_bench(&b);
 }
 
-/* ---- to oneself -----------------------------------------------------------
- */
+/* ---- to oneself ---------------------------------------------------------- */
 
 static void messages_to_oneself_are_copied_or_wait(void **state)
 {
@@ -353,8 +348,7 @@ static void an_abort_ends_everything_that_waits(void **state)
     end_bench(&b);
 }
 
-/* ---- against a model ------------------------------------------------------
- */
+/* ---- against a model ----------------------------------------------------- */
 
 /* The same rules, as simply as they can be said: two lists in order of time. */
 typedef struct thing {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The f32 functions of tensor/math.h against libm in f64, over all sizes; and
- * operations on rows longer than the blocks they are computed in. */
+/* The f32 functions of tensor/cpu/math.h against libm in f64, over all sizes;
+ * and operations on rows longer than the blocks they are computed in. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,10 +13,10 @@
 #include <oarsong/ops.h>
 
 #include "support/says.h"
-#include "tensor/arith.h"
-#include "tensor/math.h"
+#include "tensor/cpu/arith.h"
+#include "tensor/cpu/math.h"
 
-/* ---- accuracy ----------------------------------------------------------- */
+/* ---- accuracy ------------------------------------------------------------ */
 
 enum { STRIDE = 9973 }; /* of the bit patterns that are tried */
 
@@ -64,7 +64,7 @@ static void quick_functions_are_accurate(void **state)
     check_function("sigmoid", oari_sigmoidf, oari_sigmoid, -80, all, 2.5);
 }
 
-/* ---- long rows ---------------------------------------------------------- */
+/* ---- long rows ----------------------------------------------------------- */
 
 /* Longer than a block, a whole number of blocks, and one off. */
 static const int64_t lengths[] = { 511, 512, 513, 1024, 1300 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "comm/missed.h"
+#include "comm/fault/missed.h"
 
 enum { RANKS = 5 };
 

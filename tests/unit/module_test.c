@@ -19,7 +19,7 @@
 #include "support/census.h"
 #include "support/says.h"
 
-/* ---- a module of our own ------------------------------------------------ */
+/* ---- a module of our own ------------------------------------------------- */
 
 typedef struct box {
     int trained, *destroyed;
@@ -177,7 +177,7 @@ static void training_mode_reaches_all_below(void **state)
     oar_module_release(outer);
 }
 
-/* ---- hooks -------------------------------------------------------------- */
+/* ---- hooks --------------------------------------------------------------- */
 
 typedef struct diary {
     char text[128];
@@ -343,7 +343,7 @@ static void the_tape_keeps_a_module_it_recorded_alive(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- layers ------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------- */
 
 static void a_linear_layer_has_a_weight_and_a_bias_within_bounds(void **state)
 {

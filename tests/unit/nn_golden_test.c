@@ -17,7 +17,7 @@
 
 enum { STEPS = 10, BATCH = 3, CONTEXT = 8, VOCABULARY = 11 };
 
-/* ---- operations --------------------------------------------------------- */
+/* ---- operations ---------------------------------------------------------- */
 
 static void operations_agree_with_pytorch(void **state)
 {
@@ -29,7 +29,7 @@ static void strided_views_give_the_same(void **state)
     golden_check_all(nn_cases, NN_CASES, 1);
 }
 
-/* ---- models ------------------------------------------------------------- */
+/* ---- models -------------------------------------------------------------- */
 
 /* As in make_nn.py. */
 static double number(int64_t i, int64_t which)

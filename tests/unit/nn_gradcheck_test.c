@@ -10,7 +10,7 @@
 
 #include "unit/gradcheck.h"
 
-/* ---- views and other inputs --------------------------------------------- */
+/* ---- views and other inputs ---------------------------------------------- */
 
 static oar_tensor *t(oar_tape *tape, oar_tensor *a)
 {
@@ -89,7 +89,7 @@ static oar_tensor *running(oar_tape *tape, const oar_tensor *x, double value)
                     value);
 }
 
-/* ---- what is checked ---------------------------------------------------- */
+/* ---- what is checked ----------------------------------------------------- */
 
 OP(linear, oar_linear(tape, in[0], in[1], in[2]))
 OP(softmax_0, oar_softmax_over(tape, in[0], 0))

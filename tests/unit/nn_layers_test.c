@@ -17,7 +17,7 @@
 #include "support/says.h"
 #include "unit/same.h"
 
-/* ---- layers ------------------------------------------------------------- */
+/* ---- layers -------------------------------------------------------------- */
 
 static void layers_compute_what_operations_do(void **state)
 {
@@ -177,7 +177,7 @@ static void attention_is_the_same_packed_and_by_views(void **state)
     }
 }
 
-/* ---- batch norm --------------------------------------------------------- */
+/* ---- batch norm ---------------------------------------------------------- */
 
 static double running(oar_module *m, const char *name)
 {
@@ -247,7 +247,7 @@ static void a_batch_norm_may_have_zeros_for_momentum_and_eps(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- dropout ------------------------------------------------------------ */
+/* ---- dropout ------------------------------------------------------------- */
 
 static void dropout_keeps_its_share_and_takes_the_next_seed(void **state)
 {
@@ -278,7 +278,7 @@ static void dropout_keeps_its_share_and_takes_the_next_seed(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- state -------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------- */
 
 static oar_module *new_cnn(uint64_t seed, int64_t width)
 {

@@ -108,7 +108,7 @@ static void assert_same_params(const oar_module *a, const oar_module *b)
     }
 }
 
-/* ---- recomputation ------------------------------------------------------ */
+/* ---- recomputation ------------------------------------------------------- */
 
 static void recomputing_gives_the_same_bits(void **state)
 {
@@ -302,7 +302,7 @@ static void recomputing_wants_a_module_and_an_input(void **state)
     oar_module_release(layer);
 }
 
-/* ---- memory ------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------- */
 
 static void a_step_allocates_nothing_from_the_second_on(void **state)
 {
@@ -375,7 +375,7 @@ static void every_allocation_of_a_step_may_fail(void **state)
     oar_tensor_release(y);
 }
 
-/* ---- tapes -------------------------------------------------------------- */
+/* ---- tapes --------------------------------------------------------------- */
 
 static void two_tapes_share_the_parameters(void **state)
 {
@@ -462,7 +462,7 @@ static void without_a_tape_the_caller_owns_the_result(void **state)
     assert_int_equal(memory().live, before);
 }
 
-/* ---- names and mistakes ------------------------------------------------- */
+/* ---- names and mistakes -------------------------------------------------- */
 
 static void a_gpt_has_the_names_it_should(void **state)
 {

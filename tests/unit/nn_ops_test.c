@@ -19,7 +19,7 @@
 #include "support/says.h"
 #include "unit/same.h"
 
-/* ---- halves ------------------------------------------------------------- */
+/* ---- halves -------------------------------------------------------------- */
 
 typedef oar_tensor *(*op_fn)(oar_tape *tape, oar_tensor *const *in);
 
@@ -135,7 +135,7 @@ static void halves_are_computed_in_f32_and_rounded(void **state)
         }
 }
 
-/* ---- large logits ------------------------------------------------------- */
+/* ---- large logits -------------------------------------------------------- */
 
 enum { POSITIONS = 19, WIDTH = 8 };
 
@@ -195,7 +195,7 @@ static void large_logits_cost_attention_no_precision(void **state)
     }
 }
 
-/* ---- mistakes ----------------------------------------------------------- */
+/* ---- mistakes ------------------------------------------------------------ */
 
 static void assert_refused(oar_tensor *result, oar_status status,
                            const char *part)

@@ -214,7 +214,7 @@ static int load_ops(void **state)
     return golden_load("ops") != 0 || golden_load("ops_more") != 0;
 }
 
-/* ---- inputs ------------------------------------------------------------- */
+/* ---- inputs -------------------------------------------------------------- */
 
 typedef struct leaves {
     oar_tensor *leaf[MOST];

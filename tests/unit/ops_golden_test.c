@@ -10,7 +10,7 @@
 
 #include "unit/ops_cases.h"
 
-/* ---- f32 and f64 -------------------------------------------------------- */
+/* ---- f32 and f64 --------------------------------------------------------- */
 
 /* The gradient of leaf i, in the shape of the input; the caller owns it. */
 static oar_tensor *grad_of(const leaves *l, int i)
@@ -74,7 +74,7 @@ static void strided_views_give_the_same(void **state)
     }
 }
 
-/* ---- halves ------------------------------------------------------------- */
+/* ---- halves -------------------------------------------------------------- */
 
 /* One unit in the last place of a half around x. */
 static double half_ulp(double x, oar_dtype dtype)

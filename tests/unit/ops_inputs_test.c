@@ -149,8 +149,7 @@ static void detached_data_is_refused_by_every_operation(void **state)
     each_input(check_detached);
 }
 
-/* ---- dtypes of layers' operations -----------------------------------------
- */
+/* ---- dtypes of layers' operations ---------------------------------------- */
 
 static oar_tensor *as(oar_tensor *a, oar_dtype dtype)
 {
@@ -213,8 +212,7 @@ static void indices_and_masks_of_other_dtypes_are_refused(void **state)
     oar_tensor_release(b);
 }
 
-/* ---- shapes of layers' operations -----------------------------------------
- */
+/* ---- shapes of layers' operations ---------------------------------------- */
 
 static oar_tensor *ones(oar_shape shape)
 {
@@ -272,8 +270,7 @@ static void shapes_that_do_not_fit_are_both_named(void **state)
           ones(OAR_SHAPE(2, 6, 5)), ones(OAR_SHAPE(2, 7, 4)));
 }
 
-/* ---- the size of attention ------------------------------------------------
- */
+/* ---- the size of attention ----------------------------------------------- */
 
 /* All heads' weights at once would be 8 x 300 x 300 numbers. What the tape's
  * pool holds after both passes is the most there was at any time. */
@@ -297,8 +294,7 @@ static void attention_never_holds_the_weights_of_all_heads(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- casts -----------------------------------------------------------------
- */
+/* ---- casts --------------------------------------------------------------- */
 
 /* Small whole numbers survive every cast, from strided tensors too. */
 static void every_dtype_is_cast_to_every_other(void **state)

@@ -38,7 +38,7 @@ static oar_tensor *two_rows(oar_tensor *a)
     return view;
 }
 
-/* ---- bools -------------------------------------------------------------- */
+/* ---- bools --------------------------------------------------------------- */
 
 static void bools_are_reduced(void **state)
 {
@@ -123,7 +123,7 @@ static void nothing_is_any_of_none_and_all_of_none(void **state)
     RELEASE(a);
 }
 
-/* ---- the largest and the smallest --------------------------------------- */
+/* ---- the largest and the smallest ---------------------------------------- */
 
 static void the_first_of_equals_is_picked(void **state)
 {
@@ -156,7 +156,7 @@ static void a_nan_is_largest_and_smallest(void **state)
     }
 }
 
-/* ---- numbers ------------------------------------------------------------ */
+/* ---- numbers ------------------------------------------------------------- */
 
 static void floats_are_compared_with_numbers(void **state)
 {
@@ -234,7 +234,7 @@ static void numbers_bound_and_replace(void **state)
     RELEASE(a, x, mask, one);
 }
 
-/* ---- one element at a time ---------------------------------------------- */
+/* ---- one element at a time ----------------------------------------------- */
 
 static void halves_are_rounded_to_even(void **state)
 {
@@ -278,7 +278,7 @@ static void functions_have_their_limits(void **state)
     }
 }
 
-/* ---- sorting ------------------------------------------------------------ */
+/* ---- sorting ------------------------------------------------------------- */
 
 static void sorting_keeps_the_order_of_equals(void **state)
 {
@@ -368,7 +368,7 @@ static void large_integers_are_sorted(void **state)
     RELEASE(a, value, index);
 }
 
-/* ---- along a dim -------------------------------------------------------- */
+/* ---- along a dim --------------------------------------------------------- */
 
 static void integers_are_summed_along_a_dim(void **state)
 {
@@ -418,7 +418,7 @@ static void every_dtype_is_flipped(void **state)
     }
 }
 
-/* ---- nothing, and refusals ---------------------------------------------- */
+/* ---- nothing, and refusals ----------------------------------------------- */
 
 static void tensors_of_no_element_go_through(void **state)
 {

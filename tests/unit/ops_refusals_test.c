@@ -56,7 +56,7 @@ static void refuses(oar_tensor *result, oar_status status, const char *words)
     said(status, words);
 }
 
-/* ---- making ------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------- */
 
 static void shapes_that_cannot_be_name_the_function(void **state)
 {
@@ -103,7 +103,7 @@ static void reshape_and_expand_show_what_was_asked(void **state)
             "expand of [3, 4] to [-2, 4]");
 }
 
-/* ---- two inputs --------------------------------------------------------- */
+/* ---- two inputs ---------------------------------------------------------- */
 
 typedef oar_tensor *(*pair_fn)(oar_tape *tape, oar_tensor *x, oar_tensor *y);
 
@@ -152,7 +152,7 @@ static void an_integer_to_a_negative_power_is_refused(void **state)
     oar_tensor_release(minus);
 }
 
-/* ---- one input ---------------------------------------------------------- */
+/* ---- one input ----------------------------------------------------------- */
 
 static void single_inputs_are_named(void **state)
 {
@@ -172,7 +172,7 @@ static void single_inputs_are_named(void **state)
     refuses(oar_clamp(NULL, NULL, 0, 1), OAR_E_ARG, "clamp of NULL");
 }
 
-/* ---- views -------------------------------------------------------------- */
+/* ---- views --------------------------------------------------------------- */
 
 static void views_name_what_is_not_there(void **state)
 {
@@ -237,7 +237,7 @@ static void joins_name_the_two_that_differ(void **state)
     refuses(oar_cast(NULL, NULL, OAR_F32), OAR_E_ARG, "cast of NULL");
 }
 
-/* ---- selections --------------------------------------------------------- */
+/* ---- selections ---------------------------------------------------------- */
 
 static void selections_name_the_mask(void **state)
 {
@@ -253,7 +253,7 @@ static void selections_name_the_mask(void **state)
     refuses(oar_triu(NULL, NULL, 0), OAR_E_ARG, "triu of NULL");
 }
 
-/* ---- reductions --------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------- */
 
 static void reductions_name_the_dim(void **state)
 {
@@ -282,7 +282,7 @@ static void reductions_name_the_dim(void **state)
     oar_tensor_release(none);
 }
 
-/* ---- picks and products ------------------------------------------------- */
+/* ---- picks and products -------------------------------------------------- */
 
 static void picks_name_the_index(void **state)
 {

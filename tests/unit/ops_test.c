@@ -14,7 +14,7 @@
 #include "golden/golden.h"
 #include "support/says.h"
 
-/* ---- golden cases ------------------------------------------------------- */
+/* ---- golden cases -------------------------------------------------------- */
 
 #define CASE(name, expression)                                           \
     static oar_tensor *run_##name(oar_tape *tape, oar_tensor *const *in) \
@@ -82,7 +82,7 @@ static void strided_views_give_the_same(void **state)
     golden_check_all(golden_cases, GOLDEN_CASES, 1);
 }
 
-/* ---- without a tape ----------------------------------------------------- */
+/* ---- without a tape ------------------------------------------------------ */
 
 static double item(const oar_tensor *a)
 {
@@ -207,7 +207,7 @@ static void reshape_views_where_strides_allow_and_copies_elsewhere(void **s)
     oar_tensor_release(a);
 }
 
-/* ---- saying no ---------------------------------------------------------- */
+/* ---- saying no ----------------------------------------------------------- */
 
 static void refuses(oar_tensor *result, oar_status status, const char *words)
 {

@@ -16,7 +16,7 @@
 
 #include "unit/rows.h"
 
-/* ---- making ------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------- */
 
 static void new_tensors_hold_what_was_asked(void **state)
 {
@@ -38,7 +38,7 @@ static void new_tensors_hold_what_was_asked(void **state)
     RELEASE(many);
 }
 
-/* ---- integers ----------------------------------------------------------- */
+/* ---- integers ------------------------------------------------------------ */
 
 static void integers_wrap(void **state)
 {
@@ -91,7 +91,7 @@ static void integers_are_reduced_and_picked(void **state)
     RELEASE(a, i, more);
 }
 
-/* ---- true and false ----------------------------------------------------- */
+/* ---- true and false ------------------------------------------------------ */
 
 static void comparisons_give_bools(void **state)
 {
@@ -147,7 +147,7 @@ static void bools_know_logic(void **state)
     RELEASE(a, b);
 }
 
-/* ---- numbers that are none ---------------------------------------------- */
+/* ---- numbers that are none ----------------------------------------------- */
 
 static void nan_stays(void **state)
 {
@@ -302,7 +302,7 @@ static void large_angles_are_turned_right(void **state)
     RELEASE(a, s, c);
 }
 
-/* ---- ties --------------------------------------------------------------- */
+/* ---- ties ---------------------------------------------------------------- */
 
 static void the_first_of_equals_gets_the_gradient(void **state)
 {
@@ -328,7 +328,7 @@ static void the_first_of_equals_gets_the_gradient(void **state)
     RELEASE(a);
 }
 
-/* ---- casts -------------------------------------------------------------- */
+/* ---- casts --------------------------------------------------------------- */
 
 static void casts_convert_and_pass_gradients_between_floats(void **state)
 {
@@ -353,7 +353,7 @@ static void casts_convert_and_pass_gradients_between_floats(void **state)
     RELEASE(a);
 }
 
-/* ---- none and one ------------------------------------------------------- */
+/* ---- none and one -------------------------------------------------------- */
 
 static oar_tensor *through_all(oar_tape *tape, oar_tensor *a)
 {
@@ -443,7 +443,7 @@ static void contiguous_gives_the_same_tensor_if_it_is(void **state)
     RELEASE(same, copy, view, a);
 }
 
-/* ---- text --------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------- */
 
 static void expect_text(oar_tensor *a, const char *want)
 {

@@ -20,7 +20,7 @@
 
 enum { STEPS = 10, BATCH = 16, IN = 20, HIDDEN = 16, CLASSES = 10 };
 
-/* ---- the same data as make_mlp.py --------------------------------------- */
+/* ---- the same data as make_mlp.py ---------------------------------------- */
 
 static oar_tensor *x_of(oar_tape *tape, int step, oar_dtype dtype)
 {
@@ -146,7 +146,7 @@ static void ten_nesterov_steps_with_decay_agree_with_pytorch(void **state)
     train_like_torch("nesterov", OAR_F64, opts);
 }
 
-/* ---- the rest ----------------------------------------------------------- */
+/* ---- the rest ------------------------------------------------------------ */
 
 static uint64_t allocations(void)
 {

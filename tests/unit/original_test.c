@@ -166,8 +166,7 @@ static void no_ranks_is_an_impossible_world_size(void **state)
     assert_says(oar_sim_run(0, nobody, NULL), OAR_E_WORLD, "group of 0");
 }
 
-/* ---- what the original could not do ---------------------------------------
- */
+/* ---- what the original could not do -------------------------------------- */
 
 static oar_status every_root(oar_group *g, void *arg)
 {

@@ -8,7 +8,7 @@
 #include <oarsong/p2p.h>
 #include <oarsong/shared.h>
 
-#include "comm/board.h"
+#include "link/shm/board.h"
 #include "support/says.h"
 
 /* Around a ring of shared memory, whose messages have heads of 16 bytes. */

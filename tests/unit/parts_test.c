@@ -281,8 +281,7 @@ static void reduce_leaves_the_sum_on_root_only(void **state)
         ranks_all(sizes[i], run_reduce, NULL);
 }
 
-/* ---- byte objects ---------------------------------------------------------
- */
+/* ---- byte objects -------------------------------------------------------- */
 
 static size_t object_bytes(int rank)
 {

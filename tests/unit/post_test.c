@@ -283,8 +283,7 @@ static void posting_runs_no_function_of_another(void **state)
     ranks_all(2, post_among_functions, NULL);
 }
 
-/* ---- waiting for a while --------------------------------------------------
- */
+/* ---- waiting for a while ------------------------------------------------- */
 
 static void *receive_the_last(void *group)
 {

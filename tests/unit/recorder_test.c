@@ -20,7 +20,7 @@
 #include <oarsong/recorder.h>
 
 #include "base/clock.h"
-#include "comm/recorder.h"
+#include "record/recorder.h"
 #include "support/census.h"
 #include "support/says.h"
 

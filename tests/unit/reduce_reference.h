@@ -4,7 +4,7 @@
 #ifndef TEST_UNIT_REDUCE_REFERENCE_H
 #define TEST_UNIT_REDUCE_REFERENCE_H
 
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "numbers.h"
 
 static inline double pick_float(oar_op_kind kind, double a, double b)

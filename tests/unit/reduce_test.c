@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/dtype.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "reduce_reference.h"
 
 enum { MOST = 16, COUNT_MOST = 65537, GUARD = 0xa5 };
@@ -26,7 +26,7 @@ static const oar_op_kind kinds[] = { OAR_OP_SUM, OAR_OP_PROD, OAR_OP_MIN,
                                      OAR_OP_BXOR };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* ---- running a case ---------------------------------------------------- */
+/* ---- running a case ------------------------------------------------------ */
 
 typedef struct trial {
     oar_op_kind kind;
@@ -125,7 +125,7 @@ static void for_every_operator(void (*body)(oar_op_kind, oar_dtype))
                 body(kinds[k], (oar_dtype)d);
 }
 
-/* ---- the tests --------------------------------------------------------- */
+/* ---- the tests ----------------------------------------------------------- */
 
 static void try_counts(oar_op_kind kind, oar_dtype dtype)
 {

@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "comm/match.h"
-#include "comm/relay.h"
+#include "link/match.h"
+#include "link/relay.h"
 #include "support/census.h"
 
 enum { RANKS = 3, EAGER = 100, LANES = 5, MOST = 4096 };
@@ -122,8 +122,7 @@ static uint64_t draw(town *t, uint64_t below)
     return t->random % below;
 }
 
-/* ---- delivering -----------------------------------------------------------
- */
+/* ---- delivering ---------------------------------------------------------- */
 
 static int same_way(const block *a, const block *b)
 {
@@ -229,8 +228,7 @@ static void receive(town *t, int rank, oar_transfer *transfer)
 #define assert_ended(transfer, why) \
     assert_true((transfer).done && (transfer).status == (why))
 
-/* ---- messages --------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------ */
 
 static void every_size_arrives_whichever_side_is_first(void **state)
 {
@@ -437,8 +435,7 @@ static void one_alone_needs_no_courier(void **state)
     oari_relay_destroy(relay);
 }
 
-/* ---- memory -----------------------------------------------------------------
- */
+/* ---- memory -------------------------------------------------------------- */
 
 /* With nobody receiving, what is pushed ends with the credit; the rest is
  * offered, and nothing is lost. */
@@ -499,8 +496,7 @@ static void credit_comes_back_to_one_who_only_sends(void **state)
     assert_true(offered <= 1); /* the first to find the credit known spent */
 }
 
-/* ---- the end ----------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------- */
 
 static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
 {
@@ -609,8 +605,7 @@ static void a_creation_that_fails_leaves_nothing(void **state)
     census_fail_each(make_and_drop, *state);
 }
 
-/* ---- both kinds of gates
- * ------------------------------------------------------ */
+/* ---- both kinds of gates ------------------------------------------------- */
 
 static int set_up(void **state)
 {

@@ -15,7 +15,7 @@
 #include <oarsong/log.h>
 
 #include "base/clock.h"
-#include "comm/rendezvous.h"
+#include "link/rendezvous.h"
 #include "support/says.h"
 
 enum { LONG_MS = 60000 };

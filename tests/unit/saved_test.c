@@ -67,7 +67,7 @@ static void assert_no_tensor(const oar_tensor *made)
     oar_clear_error();
 }
 
-/* ---- given back --------------------------------------------------------- */
+/* ---- given back ---------------------------------------------------------- */
 
 static void a_result_is_given_back_and_refused_afterwards(void **state)
 {
@@ -212,7 +212,7 @@ static void without_a_record_a_model_keeps_nothing_inside(void **state)
     oar_tensor_release(x);
 }
 
-/* ---- changed after it was saved ----------------------------------------- */
+/* ---- changed after it was saved ------------------------------------------ */
 
 static void assert_changed(oar_status status, const char *op)
 {
@@ -297,7 +297,7 @@ static void a_hook_may_change_the_weight_whose_gradient_is_ready(void **state)
     oar_tensor_release(w);
 }
 
-/* ---- computed again ----------------------------------------------------- */
+/* ---- computed again ------------------------------------------------------ */
 
 enum { BATCH = 3, TIME = 7, LAYERS = 5, WIDTH = 12 };
 
@@ -462,7 +462,7 @@ static void a_step_takes_no_more_memory_than_it_should(void **state)
     oar_tensor_release(y);
 }
 
-/* ---- the pool ----------------------------------------------------------- */
+/* ---- the pool ------------------------------------------------------------ */
 
 static oar_tensor *take(oari_pool *pool, int64_t bytes)
 {

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/thread.h"
-#include "comm/board.h"
-#include "comm/group.h"
+#include "link/shm/board.h"
+#include "comm/group/group.h"
 
 /* Which core each of the two is bound to; -1: all there are. */
 typedef struct seats {

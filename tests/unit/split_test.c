@@ -8,7 +8,7 @@
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
 
-#include "comm/group.h"
+#include "comm/group/group.h"
 #include "support/says.h"
 
 static oar_status sum_is(oar_group *g, int64_t mine, int64_t wanted)

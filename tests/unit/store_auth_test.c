@@ -25,7 +25,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
-#include "comm/store_link.h"
+#include "store/store_link.h"
 #include "net/sock.h"
 #include "support/caller.h"
 #include "support/census.h"

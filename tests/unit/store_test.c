@@ -23,7 +23,7 @@
 #include <oarsong/store.h>
 
 #include "base/clock.h"
-#include "comm/store.h"
+#include "store/store.h"
 #include "support/census.h"
 #include "support/says.h"
 

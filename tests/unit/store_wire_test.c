@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/alloc.h"
-#include "comm/store_wire.h"
+#include "store/store_wire.h"
 #include "support/says.h"
 
 static const int kinds[] = {

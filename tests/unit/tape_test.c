@@ -52,7 +52,7 @@ static oar_memory_stats memory(void)
     return stats;
 }
 
-/* ---- owning ------------------------------------------------------------- */
+/* ---- owning -------------------------------------------------------------- */
 
 static void the_tape_owns_results_and_reset_gives_them_up(void **state)
 {
@@ -215,7 +215,7 @@ static void a_result_of_another_tape_needs_oar_tape_input(void **state)
     oar_tensor_release(w);
 }
 
-/* ---- the gradient slot -------------------------------------------------- */
+/* ---- the gradient slot --------------------------------------------------- */
 
 static void gradients_add_up_over_tapes_and_clearing_starts_anew(void **state)
 {
@@ -317,7 +317,7 @@ static void a_leaf_that_no_longer_requires_a_gradient_gets_none(void **state)
     oar_tensor_release(v);
 }
 
-/* ---- hooks -------------------------------------------------------------- */
+/* ---- hooks --------------------------------------------------------------- */
 
 typedef struct diary {
     char text[256];
@@ -475,7 +475,7 @@ static void deferred_functions_run_once_and_their_failure_is_the_calls(void **s)
     oar_tensor_release(w);
 }
 
-/* ---- backward ----------------------------------------------------------- */
+/* ---- backward ------------------------------------------------------------ */
 
 static void a_second_backward_is_a_wrong_state(void **state)
 {
@@ -899,7 +899,7 @@ static void backward_gives_back_what_was_saved(void **state)
     oar_tensor_release(w);
 }
 
-/* ---- failing allocations ------------------------------------------------ */
+/* ---- failing allocations ------------------------------------------------- */
 
 typedef struct workshop {
     oar_tape *tape;

@@ -17,7 +17,7 @@
 #include "support/census.h"
 #include "support/says.h"
 
-/* ---- making ------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------- */
 
 static void every_dtype_is_made_filled_copied_and_read(void **state)
 {
@@ -117,7 +117,7 @@ static void a_view_must_fit_its_storage(void **state)
     oar_storage_release(s);
 }
 
-/* ---- random numbers ----------------------------------------------------- */
+/* ---- random numbers ------------------------------------------------------ */
 
 static void random_numbers_depend_on_seed_and_position_only(void **state)
 {
@@ -231,7 +231,7 @@ static void a_narrow_range_keeps_to_the_number_below_high(void **state)
     oar_tensor_release(c);
 }
 
-/* ---- shared memory ------------------------------------------------------ */
+/* ---- shared memory ------------------------------------------------------- */
 
 static void assert_numbers(const oar_tensor *a, int count, const float *want)
 {
@@ -299,7 +299,7 @@ static void an_expanded_view_cannot_be_written(void **state)
     oar_tensor_release(from);
 }
 
-/* ---- asking ------------------------------------------------------------- */
+/* ---- asking -------------------------------------------------------------- */
 
 static void strided_tensors_are_read_and_written_row_by_row(void **state)
 {

@@ -43,7 +43,7 @@ static oar_tensor *pad(oar_tape *tape, oar_tensor *table, oar_tensor *index,
         OAR_OPTS(oar_embedding_opts, .has_padding = 1, .padding = row));
 }
 
-/* ---- against PyTorch ---------------------------------------------------- */
+/* ---- against PyTorch ----------------------------------------------------- */
 
 OP(bool_all, attend(tape, in, shows(tape, OAR_SHAPE(2, 4, 5, 7)), 0))
 OP(bool_shared, attend(tape, in, shows(tape, OAR_SHAPE(5, 7)), 0))
@@ -75,7 +75,7 @@ static void strided_views_give_the_same(void **state)
     golden_check_all(cases, sizeof cases / sizeof *cases, 1);
 }
 
-/* ---- against differences ------------------------------------------------ */
+/* ---- against differences ------------------------------------------------- */
 
 /* Leaves: q, k which is v too, and what is added. */
 static oar_tensor *drop(oar_tape *tape, oar_tensor *const *in, int causal)
@@ -162,7 +162,7 @@ static void each_input_has_its_gradient_alone(void **state)
         gradcheck_all(checks, CHECKS, 1, i);
 }
 
-/* ---- against other operations ------------------------------------------- */
+/* ---- against other operations -------------------------------------------- */
 
 enum { ROWS = 17 }; /* more than a block */
 
@@ -298,7 +298,7 @@ static void backward_in_two_halves_leaves_the_same_bits(void **state)
     compare_masked(OAR_F32, 1, 0);
 }
 
-/* ---- what is hidden ----------------------------------------------------- */
+/* ---- what is hidden ------------------------------------------------------ */
 
 /* A mask of keys that hides the last one, or all in the first row. */
 static oar_tensor *hiding(oar_tape *tape, oar_dtype dtype, int whole_row)
@@ -402,7 +402,7 @@ static void the_padding_gets_no_gradient_and_others_do(void **state)
     oar_tape_destroy(tape);
 }
 
-/* ---- layers and models -------------------------------------------------- */
+/* ---- layers and models --------------------------------------------------- */
 
 static oar_module *new_layer(int kv_heads, int rotary, double dropout)
 {
@@ -552,7 +552,7 @@ static void recomputing_and_splitting_give_the_same_bits(void **state)
     }
 }
 
-/* ---- failures ----------------------------------------------------------- */
+/* ---- failures ------------------------------------------------------------ */
 
 /* Everything strided and in halves, so that all of it is copied first. */
 static oar_status attend_once(void *arg)

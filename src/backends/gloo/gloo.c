@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 /* ---- opening ------------------------------------------------------------- */
 
@@ -218,8 +218,7 @@ static void gloo_wake(void *self)
         gloo_hub_wake(hub);
 }
 
-/* ---- callers that work ----------------------------------------------------
- */
+/* ---- callers that work --------------------------------------------------- */
 
 static void gloo_lend(void *self)
 {

@@ -17,8 +17,8 @@
 #include <stdatomic.h>
 
 #include "backends/gloo/gloo_shim.h"
-#include "base/reduce.h"
-#include "comm/relay.h"
+#include "base/reduce/reduce.h"
+#include "link/relay.h"
 
 enum {
     GLOO_LANES = 8,       /* at most */

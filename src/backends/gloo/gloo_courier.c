@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_courier: blocks for comm/relay.h, over Gloo's send and recv. */
+/* gloo_courier: blocks for link/relay.h, over Gloo's send and recv. */
 #include <stdlib.h>
 
 #include "backends/gloo/gloo.h"

@@ -14,7 +14,7 @@
 #include "backends/gloo/gloo.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 #include "net/sock.h"
 
 typedef struct stack_note {

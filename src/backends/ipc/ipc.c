@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 enum {
     MULTIPROCESSOR_COUNT = 16, /* CUdevice_attribute */

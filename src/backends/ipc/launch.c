@@ -2,8 +2,8 @@
 /* launch: the kernels of device/cuda/reduce.cu, and which one does what. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
-#include "base/reduce.h"
-#include "base/reduce_isa.h"
+#include "base/reduce/reduce.h"
+#include "base/reduce/reduce_isa.h"
 #include "base/status.h"
 
 /* ---- which there are ----------------------------------------------------- */

@@ -12,8 +12,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/board.h"
-#include "comm/group.h"
+#include "link/shm/board.h"
+#include "comm/group/group.h"
 
 enum { DEVICE_MAP = 2, PORTABLE = 1, WHY_BYTES = 300 };
 

@@ -13,7 +13,7 @@
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/status.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 static oari_cu_memory address(const void *data)
 {

@@ -12,8 +12,7 @@ enum {
     PATIENCE = 1000    /* times a receive that was cancelled is looked at */
 };
 
-/* ---- the list -------------------------------------------------------------
- */
+/* ---- the list ------------------------------------------------------------ */
 
 /* Arrays of `room` things, one copied over; 0: no memory. */
 static int widen(void *row, size_t size, int count, int room)
@@ -54,8 +53,7 @@ static void take_out(mpi_cargo *c, int at)
     c->parcel[at] = c->parcel[c->count];
 }
 
-/* ---- moving ---------------------------------------------------------------
- */
+/* ---- moving -------------------------------------------------------------- */
 
 typedef struct block {
     void *data;
@@ -163,8 +161,7 @@ oar_status mpi_carry_test(mpi_engine *e)
     return OAR_OK;
 }
 
-/* ---- giving up ------------------------------------------------------------
- */
+/* ---- giving up ----------------------------------------------------------- */
 
 /* A receive that has found no message yet can be cancelled. A send cannot: MPI
  * may read it for as long as it likes. */
@@ -203,8 +200,7 @@ static int drop(void *self, oari_parcel *parcel)
     return gone;
 }
 
-/* ---- making ---------------------------------------------------------------
- */
+/* ---- making -------------------------------------------------------------- */
 
 oar_status mpi_carry_open(mpi_engine *e, size_t eager_bytes)
 {

@@ -2,7 +2,7 @@
 /* backends/mpi/engine.h: the parts of the backend mpi.
  *
  * One group is one communicator. Collectives are MPI's own, non-blocking;
- * messages, and what is planned over them, go through a relay (comm/relay.h)
+ * messages, and what is planned over them, go through a relay (link/relay.h)
  * over MPI's point to point. Everything but `abort` is the driver's.
  */
 #ifndef OARI_MPI_ENGINE_H
@@ -16,7 +16,7 @@
 
 #include <oarsong/backend.h>
 
-#include "comm/relay.h"
+#include "link/relay.h"
 
 /* From MPI 4 on counts may be as large as memory. */
 #if MPI_VERSION >= 4
@@ -110,14 +110,12 @@ const char *mpi_version(void);
 MPI_Op mpi_own(oar_op_kind kind);
 MPI_Datatype mpi_half(oar_dtype dtype);
 
-/* ---- join.c ---------------------------------------------------------------
- */
+/* ---- join.c -------------------------------------------------------------- */
 
 /* The communicator of the group's ranks. */
 oar_status mpi_join(mpi_engine *e, const oar_backend_env *env);
 
-/* ---- fold.c: reductions ---------------------------------------------------
- */
+/* ---- fold.c: reductions -------------------------------------------------- */
 
 /* How MPI does one. */
 typedef struct mpi_fold {
@@ -139,8 +137,7 @@ void mpi_fold_make(const oar_collective *call, const mpi_fold *fold, void *to);
 void mpi_fold_finish(const mpi_engine *e, const oar_collective *call,
                      const void *from, oar_dtype dtype);
 
-/* ---- post.c: collectives --------------------------------------------------
- */
+/* ---- post.c: collectives ------------------------------------------------- */
 
 int mpi_takes(void *self, const oar_collective *call);
 oar_status mpi_post_barrier(void *, const oar_collective *, oar_transfer *);
@@ -153,8 +150,7 @@ oar_status mpi_post_scatter(void *, const oar_collective *, oar_transfer *);
 oar_status mpi_post_all_gather(void *, const oar_collective *, oar_transfer *);
 oar_status mpi_post_all_to_all(void *, const oar_collective *, oar_transfer *);
 
-/* ---- flight.c: what is under way ------------------------------------------
- */
+/* ---- flight.c: what is under way ----------------------------------------- */
 
 /* A post, not yet in the list; NULL: no memory. */
 mpi_post *mpi_post_begin(mpi_engine *e, const oar_collective *call,
@@ -170,15 +166,13 @@ oar_status mpi_posts_test(mpi_engine *e);
 void mpi_posts_abandon(mpi_engine *e, oar_status why);
 void mpi_posts_free(mpi_engine *e); /* the spare ones */
 
-/* ---- carry.c: blocks for the relay ----------------------------------------
- */
+/* ---- carry.c: blocks for the relay --------------------------------------- */
 
 oar_status mpi_carry_open(mpi_engine *e, size_t eager_bytes);
 oar_status mpi_carry_test(mpi_engine *e);
 void mpi_carry_close(mpi_engine *e);
 
-/* ---- types.c ---------------------------------------------------------------
- */
+/* ---- types.c ------------------------------------------------------------- */
 
 /* Elements that are only moved. */
 MPI_Datatype mpi_plain(oar_dtype dtype);

@@ -5,7 +5,7 @@
  * until the process ends. */
 #include "base/alloc.h"
 #include "base/status.h"
-#include "comm/match.h"
+#include "link/match.h"
 #include "backends/mpi/engine.h"
 
 enum { ASKS = 8 };

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "backends/mpi/engine.h"
 
 /* Signed and float types, as min and max want them. */

@@ -34,8 +34,7 @@ static place my_place(void)
     return p;
 }
 
-/* ---- through the store ----------------------------------------------------
- */
+/* ---- through the store --------------------------------------------------- */
 
 typedef struct table {
     const oar_backend_env *env;
@@ -89,8 +88,7 @@ static oar_status exchange(const table *t)
     return read_key(t, all, t->row, bytes);
 }
 
-/* ---- one world ------------------------------------------------------------
- */
+/* ---- one world ----------------------------------------------------------- */
 
 static oar_status check_place(const table *t, int r)
 {

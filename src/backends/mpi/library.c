@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/reduce.h"
+#include "base/reduce/reduce.h"
 #include "base/status.h"
 #include "backends/mpi/engine.h"
 
@@ -87,8 +87,7 @@ oar_status mpi_fail(int code, const char *what)
     return oari_fail(OAR_E_CLOSED, "%s: %s", what, text);
 }
 
-/* ---- which library --------------------------------------------------------
- */
+/* ---- which library ------------------------------------------------------- */
 
 /* "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." */
 static void shorten(const char *full, char *text, size_t bytes)
@@ -132,8 +131,7 @@ static int loses_collectives(const char *version)
     return strcmp(MADE_FOR, "Open MPI") == 0 && atoi(number) >= 5;
 }
 
-/* ---- operators ------------------------------------------------------------
- */
+/* ---- operators ----------------------------------------------------------- */
 
 /* Of those that our operators are used with. */
 static oar_dtype dtype_of(MPI_Datatype type)
@@ -209,8 +207,7 @@ static int make_operators(void)
     return code;
 }
 
-/* ---- from beginning to end ------------------------------------------------
- */
+/* ---- from beginning to end ----------------------------------------------- */
 
 static void finalise(void)
 {

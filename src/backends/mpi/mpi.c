@@ -23,8 +23,7 @@ static oar_status mpi_probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-/* ---- from open to close ---------------------------------------------------
- */
+/* ---- from open to close -------------------------------------------------- */
 
 static oar_status read_settings(mpi_engine *e)
 {
@@ -133,8 +132,7 @@ static oar_status mpi_progress(void *self)
     return OAR_OK;
 }
 
-/* ---- messages -------------------------------------------------------------
- */
+/* ---- messages ------------------------------------------------------------ */
 
 static oar_status mpi_send(void *self, oar_transfer *transfer)
 {

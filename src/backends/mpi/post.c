@@ -67,8 +67,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* ---- what is taken --------------------------------------------------------
- */
+/* ---- what is taken ------------------------------------------------------- */
 
 static size_t total(const mpi_engine *e, const size_t *counts, size_t part)
 {
@@ -101,8 +100,7 @@ int mpi_takes(void *self, const oar_collective *call)
     }
 }
 
-/* ---- barrier and broadcast ------------------------------------------------
- */
+/* ---- barrier and broadcast ----------------------------------------------- */
 
 static int start_barrier(mpi_engine *e, mpi_post *p)
 {
@@ -143,8 +141,7 @@ oar_status mpi_post_broadcast(void *self, const oar_collective *call,
     return post(self, call, done, start_broadcast, "MPI_Ibcast");
 }
 
-/* ---- all_reduce and reduce ------------------------------------------------
- */
+/* ---- all_reduce and reduce ----------------------------------------------- */
 
 /* Operands and where the result goes; to NULL: nowhere here. */
 typedef struct operands {
@@ -230,8 +227,7 @@ oar_status mpi_post_fold(void *self, const oar_collective *call,
                                               : "MPI_Iallreduce");
 }
 
-/* ---- parts ----------------------------------------------------------------
- */
+/* ---- parts --------------------------------------------------------------- */
 
 /* Counts of parts as MPI takes them, and where they begin. Side 0: sent, 1:
  * received. */
@@ -296,8 +292,7 @@ static int is_part(const mpi_engine *e, const oar_span *row,
     return row->data != NULL && one->data == offset(row->data, at, row->dtype);
 }
 
-/* ---- reduce_scatter -------------------------------------------------------
- */
+/* ---- reduce_scatter ------------------------------------------------------ */
 
 /* MPI wants the result apart from the operands. */
 static int set_apart(mpi_engine *e, mpi_post *p, const mpi_fold *fold,
@@ -352,8 +347,7 @@ oar_status mpi_post_reduce_scatter(void *self, const oar_collective *call,
     return post(self, call, done, start_reduce_scatter, "MPI_Ireduce_scatter");
 }
 
-/* ---- gather and scatter ---------------------------------------------------
- */
+/* ---- gather and scatter -------------------------------------------------- */
 
 static int start_gather_v(mpi_engine *e, mpi_post *p, const void *from)
 {
@@ -437,8 +431,7 @@ oar_status mpi_post_scatter(void *self, const oar_collective *call,
     return post(self, call, done, start_scatter, "MPI_Iscatter");
 }
 
-/* ---- all_gather and all_to_all --------------------------------------------
- */
+/* ---- all_gather and all_to_all ------------------------------------------- */
 
 static int start_all_gather_v(mpi_engine *e, mpi_post *p, const void *from)
 {

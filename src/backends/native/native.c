@@ -247,8 +247,7 @@ static int64_t native_answered(void *self, int rank)
     return n->mesh != NULL ? tcp_answered(n->mesh, rank) : -1;
 }
 
-/* ---- leaving
- * -------------------------------------------------------------------*/
+/* ---- leaving ------------------------------------------------------------- */
 
 static void say_goodbye(native *n)
 {

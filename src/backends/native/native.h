@@ -3,11 +3,11 @@
 #ifndef OARI_NATIVE_NATIVE_H
 #define OARI_NATIVE_NATIVE_H
 
-#include "comm/boarded.h"
-#include "comm/group.h"
+#include "link/shm/boarded.h"
+#include "comm/group/group.h"
 #include "net/local.h"
-#include "backends/native/host.h"
-#include "backends/native/tcp.h"
+#include "link/host.h"
+#include "link/tcp/tcp.h"
 
 /* A segment of a peer's, mapped here. */
 typedef struct mapped {

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 _Static_assert(OAR_NCCL_ID_BYTES == sizeof(oari_nccl_id), "an id of NCCL's");
 

@@ -15,7 +15,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 /* CUdevice_attribute: of the compute capability. */
 enum { MAJOR = 75, MINOR = 76 };

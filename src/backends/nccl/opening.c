@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "comm/group.h"
+#include "comm/group/group.h"
 
 enum { LOOK_NS = 50 * 1000000, LOST_NS = 1000 * 1000000 };
 

@@ -2,9 +2,9 @@
 /* self: a group of one. A board with a single rank: every collective is what it
  * is for one rank, and messages to oneself go through its own mail. */
 #include "base/status.h"
-#include "comm/boarded.h"
-#include "comm/group.h"
-#include "comm/local.h"
+#include "link/shm/boarded.h"
+#include "comm/group/group.h"
+#include "link/shm/local.h"
 
 static oar_status self_probe(oar_backend_caps *caps)
 {

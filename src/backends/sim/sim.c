@@ -7,9 +7,9 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "comm/boarded.h"
-#include "comm/group.h"
-#include "comm/local.h"
+#include "link/shm/boarded.h"
+#include "comm/group/group.h"
+#include "link/shm/local.h"
 
 static oar_status sim_probe(oar_backend_caps *caps)
 {
@@ -45,8 +45,7 @@ const oar_backend_ops oari_backend_sim = {
     .probe = sim_probe, .open = sim_open, .close = sim_close,
 };
 
-/* ---- running
- * -------------------------------------------------------------------*/
+/* ---- running ------------------------------------------------------------- */
 
 typedef struct sim_rank {
     oar_group *group;

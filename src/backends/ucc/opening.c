@@ -17,7 +17,7 @@ enum {
     DESTROY_MS = 1000 /* longest that ending it is waited for */
 };
 
-/* ---- making ------------------------------------------------------------- */
+/* ---- making -------------------------------------------------------------- */
 
 /* What went wrong in an exchange of ours is said already. */
 static oar_status failed(const oari_ucc_opening *o, ucc_status_t status,

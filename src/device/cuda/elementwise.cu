@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* elementwise: copies, conversions, sums and multiples on a GPU, with the same
  * bits as on the host: conversions are those of base/convert.c, sums and
- * multiples those of tensor/elementwise.c. Every kernel takes one job and goes
- * through its elements in strides of the grid. Which dtype is asked outside of
- * the loops. */
+ * multiples those of tensor/cpu/elementwise.c. Every kernel takes one job and
+ * goes through its elements in strides of the grid. Which dtype is asked
+ * outside of the loops. */
 #include <stdint.h>
 
 #include <oarsong/span.h>

@@ -2,9 +2,10 @@
 /* reduce: combining and spreading memory on the GPU, at the speed of its
  * memory: every thread has several loads of 16 bytes under way.
  *
- * The arithmetic is that of base/reduce_vector.h and base/reduce_scaled.c, step
- * by step: same order, nothing fused, rounded once. Plain C++ without anything
- * of CUDA's headers, so that it compiles as host code too. */
+ * The arithmetic is that of base/reduce/reduce_vector.h and
+ * base/reduce/reduce_scaled.c, step by step: same order, nothing fused, rounded
+ * once. Plain C++ without anything of CUDA's headers, so that it compiles as
+ * host code too. */
 #include "device/cuda/reduce.h"
 
 #define INLINE static inline __device__

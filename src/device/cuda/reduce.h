@@ -4,7 +4,7 @@
  *
  * oari_reduce_DTYPE (f32, bf16, ...) combines n sources element by element, in
  * their order, and stores the result into m destinations, bit for bit as
- * base/reduce.h does (a NaN that arithmetic makes may have other bits).
+ * base/reduce/reduce.h does (a NaN that arithmetic makes may have other bits).
  * oari_sum_DTYPE_N does the same for sums of N sources without factors.
  * oari_copy stores pieces of memory into any number of places each. */
 #ifndef OARI_DEVICE_CUDA_REDUCE_H

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/ops/loss.h: what losses have in common. */
+#ifndef OARI_AUTOGRAD_OPS_LOSS_H
+#define OARI_AUTOGRAD_OPS_LOSS_H
+
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+
+/* Whether weights, which may be NULL, can be used with a: they have its dtype,
+ * and nobody wants a gradient of them. Shapes are the caller's to check. */
+oar_status oari_check_weight(const char *name, oar_tape *tape,
+                             const oar_tensor *a, oar_tensor *weight);
+oar_status oari_weight_misfit(const char *name, const oar_tensor *a,
+                              const oar_tensor *weight, const char *why);
+
+/* The gradient of a loss that is one number. */
+double oari_grad_number(const oari_node *node);
+
+#endif

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_batch_norm: over all dims but the channels', by the batch's statistics or
+ * by running ones. */
+#include <math.h>
+
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "autograd/stash.h"
+#include "base/status.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/nn/nn_kernels.h"
+
+enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
+enum { MEAN = 2, RSTD = 3 }; /* saved too, f64 [channels] */
+
+/* dweight and dbias are of this batch; dx needs the sums over all of it. */
+static oar_status back_from_sums(const oari_node *node, const oari_norm_back *n,
+                                 int64_t channels)
+{
+    const oar_batch_norm_merge *merge = node->extra.norm.merge;
+    int fixed = node->extra.norm.fixed;
+
+    oari_batch_norm_sums(n);
+    if (n->dx == NULL)
+        return OAR_OK;
+    if (merge != NULL && !fixed)
+        OARI_TRY(merge->sums(merge->arg, 2 * channels, n->sums));
+    oari_batch_norm_back(n, node->extra.norm.count, fixed);
+    return OAR_OK;
+}
+
+/* All gradients at once: that of x to dx, or nowhere; the others to the stash.
+ */
+static oar_status all_back(oari_node *node, const oari_array *dx, int add)
+{
+    oar_tensor *x = node->saved[X];
+    oar_shape channels = OAR_SHAPE(x->at.shape.dim[1]);
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array mean = oari_array_of(node->saved[MEAN]);
+    oari_array rstd = oari_array_of(node->saved[RSTD]), dweight, dbias;
+    oari_norm_back n = { .mean = &mean, .rstd = &rstd, .add = add };
+
+    OARI_TRY(oari_stash_open(node, WEIGHT, x->dtype, channels, &dweight));
+    OARI_TRY(oari_stash_open(node, BIAS, x->dtype, channels, &dbias));
+    n.dweight = node->stash[WEIGHT] != NULL ? &dweight : NULL;
+    n.dbias = node->stash[BIAS] != NULL ? &dbias : NULL;
+    n.grad = oari_desk_tensor(&desk, node->grad);
+    n.x = oari_desk_tensor(&desk, x);
+    n.weight = oari_desk_tensor(&desk, node->saved[WEIGHT]);
+    n.dx = oari_desk_out(&desk, dx, add);
+    n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * channels.dim[0]);
+    if (desk.status == OAR_OK)
+        desk.status = back_from_sums(node, &n, channels.dim[0]);
+    return oari_desk_clear(&desk);
+}
+
+static oar_status batch_norm_back(oari_node *node, int i, const oari_array *to,
+                                  int add)
+{
+    return oari_stash_backward(node, i, to, add, all_back);
+}
+
+static const oari_op batch_norm_op = { .name = "batch_norm",
+                                       .backward = batch_norm_back };
+
+/* What the caller gave. */
+typedef struct given {
+    oar_tensor *x, *weight, *bias, *mean, *var; /* the last two running ones */
+    int training;
+    double momentum, eps;
+    const oar_batch_norm_merge *merge; /* or NULL */
+} given;
+
+/* ---- checks -------------------------------------------------------------- */
+
+static oar_status check_channels(const oar_tensor *x, const oar_tensor *a,
+                                 const char *what)
+{
+    if (a == NULL ||
+        (a->at.shape.ndim == 1 && a->at.shape.dim[0] == x->at.shape.dim[1]))
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE,
+                     "batch_norm of %s with %s %s: it is [channels]",
+                     oari_shape_text(x->at.shape).text, what,
+                     oari_shape_text(a->at.shape).text);
+}
+
+static oar_status too_few(const oar_tensor *x)
+{
+    return oari_fail(OAR_E_SHAPE,
+                     "batch_norm of %s in training: one number per channel "
+                     "has no variance",
+                     oari_shape_text(x->at.shape).text);
+}
+
+static oar_status check_shapes(const given *g)
+{
+    const oar_tensor *x = g->x;
+
+    if (x->at.shape.ndim < 2)
+        return oari_fail(OAR_E_SHAPE,
+                         "batch_norm of %s: it is [n, channels, ..]",
+                         oari_shape_text(x->at.shape).text);
+    OARI_TRY(check_channels(x, g->weight, "weight"));
+    OARI_TRY(check_channels(x, g->bias, "bias"));
+    OARI_TRY(check_channels(x, g->mean, "running_mean"));
+    OARI_TRY(check_channels(x, g->var, "running_var"));
+    if (g->training && g->merge == NULL && x->count == x->at.shape.dim[1])
+        return too_few(x);
+    return OAR_OK;
+}
+
+static oar_status check_dtypes(const given *g)
+{
+    OARI_TRY(oari_check_float("batch_norm", g->x));
+    if (g->weight != NULL)
+        OARI_TRY(oari_check_same_dtype("batch_norm", g->x, g->weight));
+    if (g->bias != NULL)
+        OARI_TRY(oari_check_same_dtype("batch_norm", g->x, g->bias));
+    if (g->mean == NULL)
+        return OAR_OK;
+    OARI_TRY(oari_check_float("batch_norm", g->mean));
+    return oari_check_float("batch_norm", g->var);
+}
+
+/* Running statistics are the one thing an operation writes that it did not
+ * make. */
+static oar_status check_running(const given *g)
+{
+    if (g->mean == NULL || !g->training)
+        return OAR_OK;
+    OARI_TRY(oari_check_writable("batch_norm into running_mean", g->mean));
+    return oari_check_writable("batch_norm into running_var", g->var);
+}
+
+static oar_status check(oar_tape *tape, const given *g)
+{
+    oar_tensor *all[] = { g->x, g->weight, g->bias, g->mean, g->var };
+    oar_tensor *in[5];
+    int count = 0;
+
+    for (int i = 0; i < 5; i++)
+        if (i == 0 || all[i] != NULL)
+            in[count++] = all[i];
+    OARI_TRY(oari_check_inputs("batch_norm", tape, count, in));
+    if ((g->mean == NULL) != (g->var == NULL) ||
+        (g->mean == NULL && !g->training))
+        return oari_fail(OAR_E_ARG,
+                         "batch_norm of %s: running_mean and running_var come "
+                         "together, and are needed outside of training",
+                         oari_shape_text(g->x->at.shape).text);
+    OARI_TRY(check_dtypes(g));
+    OARI_TRY(check_running(g));
+    return check_shapes(g);
+}
+
+/* ---- statistics ---------------------------------------------------------- */
+
+/* running = (1 - momentum) running + momentum factor new. */
+static void move_running(oar_tensor *running, double momentum, double factor,
+                         const double *fresh, double *scratch)
+{
+    int64_t channels = running->count;
+    oari_array to = oari_array_of(running);
+    oari_array old = { scratch, OAR_F64, oari_layout_rows(running->at.shape) };
+
+    oari_copy(&old, &to);
+    for (int64_t c = 0; c < channels; c++)
+        scratch[c] = (1 - momentum) * scratch[c] + momentum * factor * fresh[c];
+    oari_copy(&to, &old);
+}
+
+/* Adds what others hold; var is the variance, before and after. */
+static oar_status merge_moments(const given *g, double *count, double *mean,
+                                double *var)
+{
+    int64_t channels = g->x->at.shape.dim[1];
+
+    for (int64_t c = 0; c < channels; c++)
+        var[c] *= *count;
+    OARI_TRY(g->merge->moments(g->merge->arg, channels, count, mean, var));
+    for (int64_t c = 0; c < channels; c++)
+        var[c] /= *count;
+    return *count > 1 ? OAR_OK : too_few(g->x);
+}
+
+/* Fills in mean, var and how many numbers of a channel they are of. */
+static oar_status batch_moments(const given *g, const oari_array *x,
+                                double *count, double *mean, double *var,
+                                double *scratch)
+{
+    if (*count > 0)
+        oari_channel_moments(x, mean, var);
+    else
+        for (int64_t c = 0; c < g->x->at.shape.dim[1]; c++)
+            mean[c] = var[c] = 0;
+    if (g->merge != NULL)
+        OARI_TRY(merge_moments(g, count, mean, var));
+    if (g->mean == NULL || !(*count > 1))
+        return OAR_OK;
+    move_running(g->mean, g->momentum, 1, mean, scratch);
+    move_running(g->var, g->momentum, *count / (*count - 1), var, scratch);
+    return OAR_OK;
+}
+
+static void running_moments(const given *g, double *mean, double *var)
+{
+    oari_array m = oari_array_of(g->mean), v = oari_array_of(g->var);
+    oari_layout rows = oari_layout_rows(g->mean->at.shape);
+    oari_array to_mean = { mean, OAR_F64, rows },
+               to_var = { var, OAR_F64, rows };
+
+    oari_copy(&to_mean, &m);
+    oari_copy(&to_var, &v);
+}
+
+static oar_status compute(oari_pool *pool, const given *g,
+                          const oar_tensor *out, double *mean, double *rstd,
+                          double *count)
+{
+    int64_t channels = g->x->at.shape.dim[1];
+    oari_array to = oari_array_of(out);
+    oari_desk desk = { .pool = pool };
+    const oari_array *x = oari_desk_tensor(&desk, g->x);
+    const oari_array *w = oari_desk_tensor(&desk, g->weight);
+    const oari_array *b = oari_desk_tensor(&desk, g->bias);
+    const oari_array *y = oari_desk_out(&desk, &to, 0);
+    double *scratch = oari_desk_scratch(&desk, OAR_F64, channels);
+
+    if (desk.status != OAR_OK)
+        return oari_desk_clear(&desk);
+    *count = channels > 0 ? (double)g->x->count / (double)channels : 0;
+    if (!g->training)
+        running_moments(g, mean, rstd);
+    else
+        desk.status = batch_moments(g, x, count, mean, rstd, scratch);
+    if (desk.status != OAR_OK)
+        return oari_desk_clear(&desk);
+    for (int64_t c = 0; g->x->count > 0 && c < channels; c++)
+        rstd[c] = 1 / sqrt(rstd[c] + g->eps);
+    oari_batch_norm(y, x, mean, rstd, w, b);
+    return oari_desk_clear(&desk);
+}
+
+/* ---- the call ------------------------------------------------------------ */
+
+static oar_tensor *run(oar_tape *tape, const given *g, oar_tensor *mean,
+                       oar_tensor *rstd)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out = oari_tensor_make(pool, g->x->dtype, g->x->at.shape);
+    double count = 0;
+
+    if (out == NULL)
+        return NULL;
+    if (compute(pool, g, out, oar_tensor_data(mean), oar_tensor_data(rstd),
+                &count) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        return NULL;
+    }
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &batch_norm_op,
+                                     .inputs = 3,
+                                     .input = { g->x, g->weight, g->bias },
+                                     .saved = { g->x, g->weight, mean, rstd },
+                                     .extra = { .norm = { .fixed = !g->training,
+                                                          .merge = g->merge,
+                                                          .count = count } } });
+}
+
+static oar_tensor *batch_norm(oar_tape *tape, const given *g)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *mean, *rstd, *out = NULL;
+    oar_shape channels;
+
+    if (check(tape, g) != OAR_OK)
+        return NULL;
+    channels = OAR_SHAPE(g->x->at.shape.dim[1]);
+    mean = oari_tensor_make(pool, OAR_F64, channels);
+    rstd = oari_tensor_make(pool, OAR_F64, channels);
+    if (mean != NULL && rstd != NULL)
+        out = run(tape, g, mean, rstd);
+    oari_tensor_drop(pool, mean);
+    oari_tensor_drop(pool, rstd);
+    return out;
+}
+
+oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                           oar_tensor *bias, oar_tensor *running_mean,
+                           oar_tensor *running_var, int training,
+                           double momentum, double eps)
+{
+    return oar_batch_norm_merged(tape, x, weight, bias, running_mean,
+                                 running_var, training, momentum, eps, NULL);
+}
+
+oar_tensor *oar_batch_norm_merged(oar_tape *tape, oar_tensor *x,
+                                  oar_tensor *weight, oar_tensor *bias,
+                                  oar_tensor *running_mean,
+                                  oar_tensor *running_var, int training,
+                                  double momentum, double eps,
+                                  const oar_batch_norm_merge *merge)
+{
+    given g = { x,        weight,   bias, running_mean, running_var,
+                training, momentum, eps,  merge };
+
+    return batch_norm(tape, &g);
+}

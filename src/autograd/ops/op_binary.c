@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_binary: functions of two elements, with broadcasting. */
+#include <oarsong/ops.h>
+
+#include "autograd/ops/op_gpu.h"
+#include "autograd/record.h"
+#include "autograd/saved.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/cpu/arith.h"
+#include "tensor/cpu/kernels.h"
+#include "tensor/cpu/walk.h"
+
+/* What the gradient of each input is computed from. */
+enum { NEITHER = 0, LEFT = 1, RIGHT = 2, BOTH = 3 };
+
+static oar_status binary_back(oari_node *node, int i, const oari_array *to,
+                              int add);
+
+#define OP(text)                                               \
+    {                                                          \
+        .name = (text), .backward = binary_back, .in_place = 1 \
+    }
+
+static const oari_op binary_ops[OARI_BINARY_COUNT] = {
+    [OARI_ADD] = { .name = "add",
+                   .backward = binary_back,
+                   .in_place = 1,
+                   .passes = 1 },
+    [OARI_SUB] = OP("sub"),
+    [OARI_MUL] = OP("mul"),
+    [OARI_DIV] = OP("div"),
+    [OARI_POW] = OP("pow"),
+    [OARI_MINIMUM] = OP("minimum"),
+    [OARI_MAXIMUM] = OP("maximum"),
+};
+
+static const int needs[OARI_BINARY_COUNT][2] = {
+    [OARI_MUL] = { RIGHT, LEFT },    [OARI_DIV] = { RIGHT, BOTH },
+    [OARI_POW] = { BOTH, BOTH },     [OARI_MINIMUM] = { BOTH, BOTH },
+    [OARI_MAXIMUM] = { BOTH, BOTH },
+};
+
+/* The gradient in the shape of the result first, then summed over what was
+ * broadcast; halves meanwhile in f32. */
+static oar_status broadcast_back(oari_pool *pool, oari_binary_kind kind, int i,
+                                 const oari_array *to, int add,
+                                 const oari_array *const *from)
+{
+    oar_tensor *scratch =
+        oari_tensor_make(pool, oari_row_dtype(to->dtype), from[0]->at.shape);
+    oari_array all;
+    oar_status status;
+
+    if (scratch == NULL)
+        return OAR_E_NOMEM;
+    all = oari_array_of(scratch);
+    oari_binary_back(kind, i, &all, 0, from[0], from[1], from[2]);
+    status = oari_sum_to(pool, to, add, &all);
+    oari_tensor_drop(pool, scratch);
+    return status;
+}
+
+static oar_status binary_back(oari_node *node, int i, const oari_array *to,
+                              int add)
+{
+    oari_binary_kind kind = (oari_binary_kind)(node->op - binary_ops);
+    oari_array grad = oari_array_of(node->grad), a = grad, b = grad;
+
+    if (kind == OARI_ADD || (kind == OARI_SUB && i == 0))
+        return oari_sum_to(&node->tape->pool, to, add, &grad);
+    if (node->saved[0] != NULL)
+        a = oari_array_of(node->saved[0]);
+    if (node->saved[1] != NULL)
+        b = oari_array_of(node->saved[1]);
+    if (!oari_shape_equal(to->at.shape, grad.at.shape))
+        return broadcast_back(&node->tape->pool, kind, i, to, add,
+                              (const oari_array *[]){ &grad, &a, &b });
+    oari_binary_back(kind, i, to, add, &grad, &a, &b);
+    return OAR_OK;
+}
+
+static oar_status pair_fails(oar_status status, const char *name,
+                             const oar_tensor *a, const oar_tensor *b,
+                             const char *why)
+{
+    return oari_fail(
+        status, "%s of %s %s and %s %s: %s", name, oar_dtype_name(a->dtype),
+        oari_shape_text(a->at.shape).text, oar_dtype_name(b->dtype),
+        oari_shape_text(b->at.shape).text, why);
+}
+
+/* What floats answer with infinity or NaN. */
+static oar_status check_integers(oari_binary_kind kind, const oar_tensor *a,
+                                 const oar_tensor *b)
+{
+    oari_array second = oari_array_of(b);
+
+    if (oari_dtype_is_float(b->dtype))
+        return OAR_OK;
+    if (kind == OARI_DIV && oari_has_zero(&second))
+        return pair_fails(OAR_E_ARG, "div", a, b, "a division by zero");
+    if (kind == OARI_POW && oari_has_negative(&second))
+        return pair_fails(OAR_E_ARG, "pow", a, b,
+                          "an integer to a negative power");
+    return OAR_OK;
+}
+
+static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                               oari_binary_kind kind, oar_shape *shape)
+{
+    const char *name = binary_ops[kind].name;
+
+    OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ a, b }));
+    OARI_TRY(oari_check_same_dtype(name, a, b));
+    OARI_TRY(oari_check_number(name, a));
+    if (!oari_shape_broadcast(a->at.shape, b->at.shape, shape))
+        return oari_fail(OAR_E_SHAPE,
+                         "%s of %s and %s: the shapes do not broadcast", name,
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(b->at.shape).text);
+    return check_integers(kind, a, b);
+}
+
+/* The result goes to the memory of over, a or b, if that is not NULL. */
+static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                               oari_binary_kind kind, const oar_tensor *over)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
+    oari_array to, x, y;
+    oar_shape shape;
+    int need;
+
+    if (check_binary(tape, a, b, kind, &shape) != OAR_OK)
+        return NULL;
+    x = oari_array_of(a);
+    y = oari_array_of(b);
+    out = over != NULL
+              ? oari_tensor_over(pool, over->storage, over->dtype, &over->at)
+              : oari_tensor_make(pool, a->dtype, shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    oari_binary(kind, &to, &x, &y);
+    need = (oari_wanted(tape, a) ? needs[kind][0] : NEITHER) |
+           (oari_wanted(tape, b) ? needs[kind][1] : NEITHER);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &binary_ops[kind],
+                                     .inputs = 2,
+                                     .input = { a, b },
+                                     .saved = { need & LEFT ? a : NULL,
+                                                need & RIGHT ? b : NULL } });
+}
+
+static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                          oari_binary_kind kind)
+{
+    return binary_over(tape, a, b, kind, NULL);
+}
+
+/* Whether both together have the shape of a. */
+static int covers(const oar_tensor *a, const oar_tensor *b)
+{
+    oar_shape shape;
+
+    return oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
+           oari_shape_equal(a->at.shape, shape);
+}
+
+oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    oar_tensor *out;
+    int fits;
+
+    if (a == NULL || b == NULL) {
+        oari_null("add");
+        return NULL;
+    }
+    fits = a != b && oari_unshared(tape, b) && covers(b, a);
+    out = binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
+    oari_tape_drop(tape, b);
+    return out;
+}
+
+oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    if (oari_on_gpu(a) && b != NULL)
+        return oari_add_on_gpu(tape, a, b);
+    return binary(tape, a, b, OARI_ADD);
+}
+
+oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_SUB);
+}
+
+oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_MUL);
+}
+
+oar_tensor *oar_div(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_DIV);
+}
+
+oar_tensor *oar_pow(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_POW);
+}
+
+oar_tensor *oar_minimum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_MINIMUM);
+}
+
+oar_tensor *oar_maximum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
+{
+    return binary(tape, a, b, OARI_MAXIMUM);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_conv: convolution over the last two dims, or over the last one: then x is
+ * planes of height 1. */
+#include <limits.h>
+
+#include <oarsong/ops.h>
+
+#include "autograd/ops/op_conv.h"
+#include "autograd/ops/windows.h"
+#include "base/status.h"
+#include "tensor/cpu/nn/conv.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/nn/nn_kernels.h"
+
+enum { X, WEIGHT, BIAS };
+
+/* ---- options ------------------------------------------------------------- */
+
+static int or_one(int option)
+{
+    return option != 0 ? option : 1;
+}
+
+/* The options with their defaults, and the kernel's size. */
+static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
+{
+    oar_shape shape = oari_planes_shape(weight->at.shape);
+    oari_extra e = { .window = { .groups = or_one(o->groups) } };
+
+    for (int i = 0; i < 2; i++) {
+        e.window.kernel[i] = (int)shape.dim[2 + i];
+        e.window.stride[i] = or_one(o->stride[i]);
+        e.window.padding[i] = o->padding[i];
+        e.window.dilation[i] = or_one(o->dilation[i]);
+    }
+    return e;
+}
+
+static oari_window window_of(const oari_extra *e, oar_shape x)
+{
+    oari_window w = { 0 };
+
+    for (int i = 0; i < 2; i++) {
+        w.kernel[i] = e->window.kernel[i];
+        w.stride[i] = e->window.stride[i];
+        w.padding[i] = e->window.padding[i];
+        w.dilation[i] = e->window.dilation[i];
+    }
+    oari_window_fit(&w, x.dim[2], x.dim[3]);
+    return w;
+}
+
+static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
+                         int64_t out)
+{
+    x = oari_planes_shape(x);
+    return (oari_conv){ .window = window_of(e, x),
+                        .images = x.dim[0],
+                        .in = x.dim[1],
+                        .out = out,
+                        .groups = e->window.groups,
+                        .dtype = oari_work_dtype(dtype) };
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+oar_status oari_conv_bias_back(oari_node *node, const oari_array *to, int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *g = oari_desk_tensor(&desk, node->grad);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK)
+        oari_sum_channels(y, add, g);
+    return oari_desk_clear(&desk);
+}
+
+/* The gradient of x or of weight; the other one was saved. */
+static oar_status conv_back(oari_node *node, int i, const oari_array *to,
+                            int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *g, *other, *y;
+    oari_conv c;
+
+    if (i == BIAS)
+        return oari_conv_bias_back(node, to, add);
+    other = oari_desk_tensor(&desk, node->saved[1 - i]);
+    g = oari_desk_tensor(&desk, node->grad);
+    y = oari_desk_out(&desk, to, add);
+    c = conv_of(&node->extra, to->dtype,
+                i == X ? to->at.shape : other->at.shape,
+                node->out->at.shape.dim[1]);
+    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
+    if (desk.status != OAR_OK)
+        return oari_desk_clear(&desk);
+    c.y = oari_array_data(g);
+    c.x = oari_array_data(i == X ? y : other);
+    c.weight = oari_array_data(i == X ? other : y);
+    if (i == X)
+        oari_conv_back_input(&c, add);
+    else
+        oari_conv_back_weight(&c, add);
+    return oari_desk_clear(&desk);
+}
+
+static const oari_op conv1d_op = { .name = "conv1d", .backward = conv_back };
+static const oari_op conv2d_op = { .name = "conv2d", .backward = conv_back };
+
+/* ---- checks -------------------------------------------------------------- */
+
+oar_status oari_conv_mismatch(const oari_conv_operands *in, const char *why)
+{
+    const oar_tensor *bias = in->bias;
+
+    return oari_fail(OAR_E_SHAPE, "%s of x %s, weight %s, bias %s: %s",
+                     in->op->name, oari_shape_text(in->x->at.shape).text,
+                     oari_shape_text(in->weight->at.shape).text,
+                     bias ? oari_shape_text(bias->at.shape).text : "none", why);
+}
+
+oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in)
+{
+    const char *name = in->op->name;
+    oar_tensor *all[] = { in->x, in->weight, in->bias };
+
+    OARI_TRY(oari_check_inputs(name, tape, in->bias != NULL ? 3 : 2, all));
+    OARI_TRY(oari_check_same_dtype(name, in->x, in->weight));
+    if (in->bias != NULL)
+        OARI_TRY(oari_check_same_dtype(name, in->x, in->bias));
+    return oari_check_float(name, in->x);
+}
+
+oar_status oari_check_conv_opts(const char *name, const oar_conv2d_opts *opts)
+{
+    for (int i = 0; i < 2; i++)
+        if (opts->stride[i] < 0 || opts->padding[i] < 0 ||
+            opts->dilation[i] < 0 || opts->groups < 0)
+            return oari_fail(OAR_E_ARG,
+                             "%s with stride %d, padding %d, dilation %d, "
+                             "groups %d: none may be negative",
+                             name, or_one(opts->stride[i]), opts->padding[i],
+                             or_one(opts->dilation[i]), or_one(opts->groups));
+    return OAR_OK;
+}
+
+static oar_status check_shapes(const oari_conv_operands *in, int groups)
+{
+    const oar_shape *a = &in->x->at.shape, *b = &in->weight->at.shape;
+    const oar_tensor *bias = in->bias;
+    int dims = in->op == &conv1d_op ? 3 : 4;
+
+    if (a->ndim != dims || b->ndim != dims)
+        return oari_conv_mismatch(in, dims == 3
+                                          ? "x and weight have three dims"
+                                          : "x and weight have four dims");
+    if (a->dim[1] % groups != 0 || a->dim[1] / groups != b->dim[1] ||
+        b->dim[0] % groups != 0)
+        return oari_conv_mismatch(
+            in, "the channels of x are weight's times the groups, "
+                "which divide the results");
+    if (bias != NULL &&
+        (bias->at.shape.ndim != 1 || bias->at.shape.dim[0] != b->dim[0]))
+        return oari_conv_mismatch(in, "bias has as many as weight has rows");
+    for (int i = 0; i < dims; i++)
+        if (a->dim[i] > INT_MAX / 2 || b->dim[i] > INT_MAX / 2)
+            return oari_conv_mismatch(in, "CBLAS counts in 32 bits");
+    if (b->dim[2] < 1 || b->dim[dims - 1] < 1)
+        return oari_conv_mismatch(in, "the kernel is empty");
+    return OAR_OK;
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
+                          const oari_conv_operands *in)
+{
+    oari_array to = oari_array_of(out);
+    oari_desk desk = { .pool = pool };
+    const oari_array *a = oari_desk_tensor(&desk, in->x);
+    const oari_array *w = oari_desk_tensor(&desk, in->weight);
+    const oari_array *b = oari_desk_tensor(&desk, in->bias);
+    const oari_array *y = oari_desk_out(&desk, &to, 0);
+
+    c->scratch = oari_desk_scratch(&desk, c->dtype, oari_conv_scratch(c));
+    if (desk.status == OAR_OK) {
+        c->x = oari_array_data(a);
+        c->weight = oari_array_data(w);
+        c->y = oari_array_data(y);
+        oari_conv_forward(c, 0, b != NULL ? oari_array_data(b) : NULL);
+    }
+    return oari_desk_clear(&desk);
+}
+
+static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
+                        const oar_conv2d_opts *o)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *x = in->x, *weight = in->weight, *out;
+    oar_shape shape;
+    oari_extra extra;
+    oari_conv c;
+
+    if (oari_conv_check(tape, in) != OAR_OK ||
+        oari_check_conv_opts(in->op->name, o) != OAR_OK ||
+        check_shapes(in, or_one(o->groups)) != OAR_OK)
+        return NULL;
+    extra = extra_of(o, weight);
+    c = conv_of(&extra, x->dtype, x->at.shape, weight->at.shape.dim[0]);
+    if (c.window.out_height < 1 || c.window.out_width < 1) {
+        oari_conv_mismatch(in, in->op == &conv1d_op
+                                   ? "the kernel is longer than the row"
+                                   : "the kernel is larger than the image");
+        return NULL;
+    }
+    shape = in->op == &conv1d_op
+                ? OAR_SHAPE(c.images, c.out, c.window.out_width)
+                : OAR_SHAPE(c.images, c.out, c.window.out_height,
+                            c.window.out_width);
+    out = oari_tensor_make(pool, x->dtype, shape);
+    if (out == NULL)
+        return NULL;
+    if (compute(pool, out, &c, in) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        return NULL;
+    }
+    return oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = in->op,
+                        .inputs = 3,
+                        .input = { x, weight, in->bias },
+                        .saved = { oari_wanted(tape, weight) ? x : NULL,
+                                   oari_wanted(tape, x) ? weight : NULL },
+                        .extra = extra });
+}
+
+oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                       oar_tensor *bias, const oar_conv2d_opts *opts)
+{
+    oar_conv2d_opts o;
+
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
+        return NULL;
+    return conv(tape, &(oari_conv_operands){ &conv2d_op, x, weight, bias }, &o);
+}
+
+oar_tensor *oar_conv1d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                       oar_tensor *bias, const oar_conv1d_opts *opts)
+{
+    oar_conv1d_opts o;
+    oar_conv2d_opts planes = { .size = sizeof planes };
+
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK)
+        return NULL;
+    planes.stride[1] = o.stride;
+    planes.padding[1] = o.padding;
+    planes.dilation[1] = o.dilation;
+    planes.groups = o.groups;
+    return conv(tape, &(oari_conv_operands){ &conv1d_op, x, weight, bias },
+                &planes);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/ops/op_conv.h: what convolutions and transposed ones share. */
+#ifndef OARI_AUTOGRAD_OPS_OP_CONV_H
+#define OARI_AUTOGRAD_OPS_OP_CONV_H
+
+#include "autograd/record.h"
+
+/* What one is given, and which it is. */
+typedef struct oari_conv_operands {
+    const oari_op *op;
+    oar_tensor *x, *weight, *bias; /* bias may be NULL */
+} oari_conv_operands;
+
+/* Whether the tensors are there, and floats of one dtype. */
+oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in);
+
+/* Fails with OAR_E_SHAPE and all shapes. */
+oar_status oari_conv_mismatch(const oari_conv_operands *in, const char *why);
+
+/* to (+)= the gradient of the bias. */
+oar_status oari_conv_bias_back(oari_node *node, const oari_array *to, int add);
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/ops/op_gpu.h: what operations do whose input is on a GPU. */
+#ifndef OARI_AUTOGRAD_OPS_OP_GPU_H
+#define OARI_AUTOGRAD_OPS_OP_GPU_H
+
+#include "autograd/record.h"
+#include "tensor/gpu.h"
+
+oar_tensor *oari_contiguous_on_gpu(oar_tape *tape, oar_tensor *a);
+oar_tensor *oari_cast_on_gpu(oar_tape *tape, oar_tensor *a, oar_dtype dtype);
+oar_tensor *oari_scale_on_gpu(oar_tape *tape, oar_tensor *a, double factor);
+oar_tensor *oari_add_on_gpu(oar_tape *tape, oar_tensor *a, oar_tensor *b);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_index: elements picked by the numbers in another tensor. */
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/cpu/arith.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/walk.h"
+
+enum { INDEX }; /* what is saved */
+
+/* ---- checks -------------------------------------------------------------- */
+
+typedef struct range {
+    int64_t least, most;
+} range;
+
+static void range_row(const oari_row *row, void *arg)
+{
+    range *r = arg;
+    const int64_t *number = row->data[0];
+
+    for (int64_t i = 0; i < row->count; i++) {
+        int64_t n = number[i * row->stride[0]];
+
+        r->least = n < r->least ? n : r->least;
+        r->most = n > r->most ? n : r->most;
+    }
+}
+
+static oar_status check_range(const char *name, const oar_tensor *a, int dim,
+                              const oar_tensor *index)
+{
+    oari_array numbers = oari_array_of(index);
+    const oari_array *array = &numbers;
+    range r = { 0, -1 };
+    int64_t size = a->at.shape.dim[dim];
+
+    oari_walk(index->at.shape, 1, &array, range_row, &r);
+    if (r.least >= 0 && r.most < size)
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s of dim %d of %s by index %s: it has %lld, which is no "
+                     "place there",
+                     name, dim, oari_shape_text(a->at.shape).text,
+                     oari_shape_text(index->at.shape).text,
+                     (long long)(r.least < 0 ? r.least : r.most));
+}
+
+static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
+                              const oar_tensor *index)
+{
+    int asked = *dim;
+
+    if (index->dtype != OAR_I64)
+        return oari_fail(OAR_E_DTYPE, "%s of %s by index %s %s: it is i64",
+                         name, oari_shape_text(a->at.shape).text,
+                         oar_dtype_name(index->dtype),
+                         oari_shape_text(index->at.shape).text);
+    if (oari_shape_dim(a->at.shape, dim))
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s by index %s: no such dim",
+                     name, asked, oari_shape_text(a->at.shape).text,
+                     oari_shape_text(index->at.shape).text);
+}
+
+/* ---- index_select -------------------------------------------------------- */
+
+static oar_status index_select_back(oari_node *node, int i,
+                                    const oari_array *to, int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array index = oari_array_of(node->saved[INDEX]);
+    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK) {
+        if (!add)
+            oari_fill(y, 0);
+        oari_index_add(y, node->extra.dims.d0, &index, grad);
+    }
+    return oari_desk_clear(&desk);
+}
+
+static const oari_op index_select_op = { .name = "index_select",
+                                         .backward = index_select_back };
+
+static oar_status check_index_select(oar_tape *tape, oar_tensor *a, int *dim,
+                                     oar_tensor *index)
+{
+    const char *name = "index_select";
+    oar_tensor *in[] = { a, index };
+
+    OARI_TRY(oari_check_inputs(name, tape, 2, in));
+    OARI_TRY(check_index(name, a, dim, index));
+    if (index->at.shape.ndim != 1)
+        return oari_fail(OAR_E_SHAPE,
+                         "index_select of %s by index %s: it needs one dim",
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(index->at.shape).text);
+    return check_range(name, a, *dim, index);
+}
+
+oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
+                             oar_tensor *index)
+{
+    oar_tensor *out;
+    oari_array to, from, numbers;
+    oar_shape shape;
+
+    if (check_index_select(tape, a, &dim, index) != OAR_OK)
+        return NULL;
+    shape = a->at.shape;
+    shape.dim[dim] = index->count;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    numbers = oari_array_of(index);
+    oari_index_select(&to, &from, dim, &numbers);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &index_select_op,
+                                     .inputs = 1,
+                                     .input = { a },
+                                     .saved = { [INDEX] = index },
+                                     .extra = { .dims = { dim, 0 } } });
+}
+
+/* ---- take_along ---------------------------------------------------------- */
+
+static oar_status take_along_back(oari_node *node, int i, const oari_array *to,
+                                  int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array index = oari_array_of(node->saved[INDEX]);
+    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK) {
+        if (!add)
+            oari_fill(y, 0);
+        oari_scatter_add(y, node->extra.dims.d0, &index, grad);
+    }
+    return oari_desk_clear(&desk);
+}
+
+static const oari_op take_along_op = { .name = "take_along",
+                                       .backward = take_along_back };
+
+/* Whether index lies within a, but for dim, where its numbers count. */
+static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
+                               const oar_tensor *index)
+{
+    int fits = index->at.shape.ndim == a->at.shape.ndim;
+
+    OARI_TRY(check_index(name, a, dim, index));
+    for (int i = 0; fits && i < a->at.shape.ndim; i++)
+        fits = i == *dim || index->at.shape.dim[i] <= a->at.shape.dim[i];
+    if (!fits)
+        return oari_fail(OAR_E_SHAPE,
+                         "%s of dim %d of %s by index %s: it does not lie "
+                         "within",
+                         name, *dim, oari_shape_text(a->at.shape).text,
+                         oari_shape_text(index->at.shape).text);
+    return check_range(name, a, *dim, index);
+}
+
+oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
+                           oar_tensor *index)
+{
+    oar_tensor *out;
+    oari_array to, from, numbers;
+
+    if (oari_check_inputs("take_along", tape, 2,
+                          (oar_tensor *[]){ a, index }) != OAR_OK ||
+        check_within("take_along", a, &dim, index) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, index->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    numbers = oari_array_of(index);
+    oari_gather(&to, &from, dim, &numbers);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &take_along_op,
+                                     .inputs = 1,
+                                     .input = { a },
+                                     .saved = { [INDEX] = index },
+                                     .extra = { .dims = { dim, 0 } } });
+}
+
+/* ---- scatter_add --------------------------------------------------------- */
+
+enum { BASE, SOURCE };
+
+/* What was added at a place has the gradient of that place. */
+static oar_status scatter_add_back(oari_node *node, int i, const oari_array *to,
+                                   int add)
+{
+    oari_pool *pool = &node->tape->pool;
+    oari_array index = oari_array_of(node->saved[INDEX]);
+    oari_array grad = oari_array_of(node->grad), picked;
+    oar_tensor *scratch;
+
+    if (i == BASE) {
+        oari_scale(to, add, &grad, 1);
+        return OAR_OK;
+    }
+    if (!add) {
+        oari_gather(to, &grad, node->extra.dims.d0, &index);
+        return OAR_OK;
+    }
+    scratch = oari_tensor_make(pool, to->dtype, to->at.shape);
+    if (scratch == NULL)
+        return OAR_E_NOMEM;
+    picked = oari_array_of(scratch);
+    oari_gather(&picked, &grad, node->extra.dims.d0, &index);
+    oari_scale(to, 1, &picked, 1);
+    oari_tensor_drop(pool, scratch);
+    return OAR_OK;
+}
+
+static const oari_op scatter_add_op = { .name = "scatter_add",
+                                        .backward = scatter_add_back };
+
+static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
+                                    oar_tensor *index, oar_tensor *source)
+{
+    const char *name = "scatter_add";
+    oar_tensor *in[] = { a, index, source };
+
+    OARI_TRY(oari_check_inputs(name, tape, 3, in));
+    OARI_TRY(oari_check_same_dtype(name, a, source));
+    OARI_TRY(oari_check_number(name, a));
+    if (!oari_shape_equal(index->at.shape, source->at.shape))
+        return oari_fail(OAR_E_SHAPE,
+                         "scatter_add to %s by index %s of %s: the last two "
+                         "differ",
+                         oari_shape_text(a->at.shape).text,
+                         oari_shape_text(index->at.shape).text,
+                         oari_shape_text(source->at.shape).text);
+    return check_within(name, a, dim, index);
+}
+
+/* out = a, with source added. Halves are added in f32 and rounded once. */
+static oar_status compute_scatter_add(oari_pool *pool, const oar_tensor *out,
+                                      const oar_tensor *a, int dim,
+                                      const oar_tensor *index,
+                                      const oar_tensor *source)
+{
+    oari_desk desk = { .pool = pool };
+    oari_array to = oari_array_of(out), from = oari_array_of(a);
+    oari_array numbers = oari_array_of(index), more = oari_array_of(source);
+    const oari_array *y = &to, *s = &more;
+
+    oari_copy(&to, &from);
+    if (oari_dtype_is_half(a->dtype)) {
+        s = oari_desk_in(&desk, &more);
+        y = oari_desk_out(&desk, &to, 1);
+    }
+    if (desk.status == OAR_OK)
+        oari_scatter_add(y, dim, &numbers, s);
+    return oari_desk_clear(&desk);
+}
+
+oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
+                            oar_tensor *index, oar_tensor *source)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
+
+    if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(pool, a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    if (compute_scatter_add(pool, out, a, dim, index, source) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        return NULL;
+    }
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &scatter_add_op,
+                                     .inputs = 2,
+                                     .input = { [BASE] = a, [SOURCE] = source },
+                                     .saved = { [INDEX] = index },
+                                     .extra = { .dims = { dim, 0 } } });
+}

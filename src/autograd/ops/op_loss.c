@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_loss: cross entropy, and what losses have in common. */
+#include "autograd/ops/loss.h"
+#include "base/status.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/nn/nn_kernels.h"
+
+/* ---- what losses have in common ------------------------------------------ */
+
+double oari_grad_number(const oari_node *node)
+{
+    double number;
+    oari_array grad = oari_array_of(node->grad);
+
+    oari_convert(&number, OAR_F64, oari_array_data(&grad), grad.dtype, 1);
+    return number;
+}
+
+oar_status oari_weight_misfit(const char *name, const oar_tensor *a,
+                              const oar_tensor *weight, const char *why)
+{
+    return oari_fail(OAR_E_SHAPE, "%s of %s with weights %s: %s", name,
+                     oari_shape_text(a->at.shape).text,
+                     oari_shape_text(weight->at.shape).text, why);
+}
+
+oar_status oari_check_weight(const char *name, oar_tape *tape,
+                             const oar_tensor *a, oar_tensor *weight)
+{
+    if (weight == NULL)
+        return OAR_OK;
+    OARI_TRY(oari_check_inputs(name, tape, 1, &weight));
+    OARI_TRY(oari_check_same_dtype(name, a, weight));
+    if (!oari_wanted(tape, weight))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s of %s with weights %s that want a gradient: there is "
+                     "none by weights",
+                     name, oari_shape_text(a->at.shape).text,
+                     oari_shape_text(weight->at.shape).text);
+}
+
+/* ---- cross entropy ------------------------------------------------------- */
+
+enum { LOGITS, TARGET, LSE, WEIGHT };
+
+static oari_rule rule_of(oari_desk *desk, const oari_extra *extra,
+                         const oar_tensor *weight)
+{
+    return (oari_rule){ extra->loss.has_ignore, extra->loss.ignore,
+                        extra->loss.smoothing, oari_desk_tensor(desk, weight) };
+}
+
+static oar_status cross_entropy_back(oari_node *node, int i,
+                                     const oari_array *to, int add)
+{
+    int each = node->extra.loss.each;
+    double factor =
+        each ? 1 : oari_grad_number(node) / node->extra.loss.divisor;
+    oari_array target = oari_array_of(node->saved[TARGET]);
+    oari_array lse = oari_array_of(node->saved[LSE]);
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_rule rule = rule_of(&desk, &node->extra, node->saved[WEIGHT]);
+    const oari_array *logits = oari_desk_tensor(&desk, node->saved[LOGITS]);
+    const oari_array *grad = each ? oari_desk_tensor(&desk, node->grad) : NULL;
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK)
+        oari_cross_entropy_back(y, add, factor, grad, &lse, logits, &target,
+                                &rule);
+    return oari_desk_clear(&desk);
+}
+
+static const oari_op cross_entropy_op = { .name = "cross_entropy",
+                                          .backward = cross_entropy_back };
+
+static oar_status check_classes(const oar_tensor *logits,
+                                const oar_tensor *target,
+                                const oar_cross_entropy_opts *o)
+{
+    const int64_t *t = oar_tensor_const_data(target);
+    int64_t classes = logits->at.shape.dim[1];
+
+    for (int64_t i = 0; i < target->count; i++) {
+        int64_t chosen = t[i * target->at.stride[0]];
+
+        if (o->has_ignore && chosen == o->ignore)
+            continue;
+        if (chosen < 0 || chosen >= classes)
+            return oari_fail(OAR_E_ARG,
+                             "cross_entropy of logits %s: target %lld of row "
+                             "%lld is no class",
+                             oari_shape_text(logits->at.shape).text,
+                             (long long)chosen, (long long)i);
+    }
+    return OAR_OK;
+}
+
+static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
+                                      oar_tensor *target,
+                                      const oar_cross_entropy_opts *o)
+{
+    const char *name = "cross_entropy";
+    oar_tensor *in[] = { logits, target };
+    oar_shape ls = oar_tensor_shape(logits), ts = oar_tensor_shape(target);
+
+    OARI_TRY(oari_check_inputs(name, tape, 2, in));
+    OARI_TRY(oari_check_float(name, logits));
+    if (target->dtype != OAR_I64)
+        return oari_fail(
+            OAR_E_DTYPE, "%s of logits %s and target %s %s: it is i64", name,
+            oari_shape_text(ls).text, oar_dtype_name(target->dtype),
+            oari_shape_text(ts).text);
+    if (ls.ndim != 2 || ts.ndim != 1 || ls.dim[0] != ts.dim[0])
+        return oari_fail(OAR_E_SHAPE,
+                         "%s of logits %s and target %s: they are "
+                         "[rows, classes] and [rows]",
+                         name, oari_shape_text(ls).text,
+                         oari_shape_text(ts).text);
+    if (!(o->label_smoothing >= 0 && o->label_smoothing <= 1))
+        return oari_fail(OAR_E_ARG,
+                         "%s of logits %s with label_smoothing %g: from 0 to 1",
+                         name, oari_shape_text(ls).text, o->label_smoothing);
+    if ((int)o->reduction < OAR_LOSS_MEAN || (int)o->reduction > OAR_LOSS_NONE)
+        return oari_fail(OAR_E_ARG,
+                         "%s of logits %s with reduction %d: mean, sum or none",
+                         name, oari_shape_text(ls).text, (int)o->reduction);
+    OARI_TRY(oari_check_weight(name, tape, logits, o->weight));
+    if (o->weight != NULL &&
+        !oari_shape_equal(o->weight->at.shape, OAR_SHAPE(ls.dim[1])))
+        return oari_weight_misfit(name, logits, o->weight,
+                                  "one for each class");
+    return check_classes(logits, target, o);
+}
+
+/* The loss, not yet recorded; what backward needs goes to lse and extra. */
+static oar_status compute_loss(oari_pool *pool, const oar_tensor *out,
+                               const oar_tensor *lse, const oar_tensor *logits,
+                               const oar_tensor *target,
+                               const oar_cross_entropy_opts *o,
+                               oari_extra *extra)
+{
+    oari_array to = oari_array_of(out), l = oari_array_of(lse);
+    oari_array t = oari_array_of(target);
+    oari_desk desk = { .pool = pool };
+    oari_rule rule = rule_of(&desk, extra, o->weight);
+    const oari_array *x = oari_desk_tensor(&desk, logits);
+    const oari_array *y =
+        extra->loss.each ? oari_desk_out(&desk, &to, 0) : NULL;
+    oari_entropy sum;
+
+    if (desk.status == OAR_OK) {
+        sum = oari_cross_entropy(y, &l, x, &t, &rule);
+        extra->loss.divisor = o->reduction == OAR_LOSS_MEAN ? sum.weight : 1;
+        if (y == NULL) /* of no rows the mean is NaN */
+            oari_fill(&to, sum.loss / extra->loss.divisor);
+    }
+    return oari_desk_clear(&desk);
+}
+
+oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
+                                   oar_tensor *target,
+                                   const oar_cross_entropy_opts *opts)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_cross_entropy_opts o;
+    oar_tensor *lse, *out = NULL;
+    oari_extra extra;
+
+    if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
+        check_cross_entropy(tape, logits, target, &o) != OAR_OK)
+        return NULL;
+    extra = (oari_extra){ .loss = { .has_ignore = o.has_ignore,
+                                    .ignore = o.ignore,
+                                    .each = o.reduction == OAR_LOSS_NONE,
+                                    .smoothing = o.label_smoothing } };
+    lse = oari_tensor_make(pool, oari_work_dtype(logits->dtype),
+                           target->at.shape);
+    if (lse != NULL)
+        out = oari_tensor_make(pool, logits->dtype,
+                               extra.loss.each ? target->at.shape : OAR_SCALAR);
+    if (out != NULL &&
+        compute_loss(pool, out, lse, logits, target, &o, &extra) != OAR_OK) {
+        oari_tensor_drop(pool, out);
+        out = NULL;
+    }
+    out = oari_emit(tape, out,
+                    &(oari_recipe){ .op = &cross_entropy_op,
+                                    .inputs = 1,
+                                    .input = { logits },
+                                    .saved = { logits, target, lse, o.weight },
+                                    .extra = extra });
+    oari_tensor_drop(pool, lse);
+    return out;
+}
+
+oar_tensor *oar_cross_entropy(oar_tape *tape, oar_tensor *logits,
+                              oar_tensor *target)
+{
+    return oar_cross_entropy_with(tape, logits, target, NULL);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_norm: layer norm and RMS norm, over the last dim. */
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "autograd/stash.h"
+#include "base/status.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/nn/nn_kernels.h"
+
+enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
+enum { MEAN = 3, RSTD = 4 }; /* saved too */
+
+static const oari_array *tensor_or_null(const oar_tensor *t, oari_array *a)
+{
+    if (t == NULL)
+        return NULL;
+    *a = oari_array_of(t);
+    return a;
+}
+
+/* All gradients at once: that of x to dx, or nowhere; the others to the stash.
+ */
+static oar_status all_back(oari_node *node, const oari_array *dx, int add)
+{
+    int64_t width = oari_rows_of(node->saved[X]->at.shape).width;
+    oar_dtype dtype = node->saved[X]->dtype, work = oari_work_dtype(dtype);
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array mean, rstd, dweight, dbias;
+    oari_norm_back n = { .add = add };
+
+    OARI_TRY(oari_stash_open(node, WEIGHT, dtype, OAR_SHAPE(width), &dweight));
+    OARI_TRY(oari_stash_open(node, BIAS, dtype, OAR_SHAPE(width), &dbias));
+    n.dweight = node->stash[WEIGHT] != NULL ? &dweight : NULL;
+    n.dbias = node->stash[BIAS] != NULL ? &dbias : NULL;
+    n.mean = tensor_or_null(node->saved[MEAN], &mean);
+    n.rstd = tensor_or_null(node->saved[RSTD], &rstd);
+    n.grad = oari_desk_tensor(&desk, node->grad);
+    n.x = oari_desk_tensor(&desk, node->saved[X]);
+    n.weight = oari_desk_tensor(&desk, node->saved[WEIGHT]);
+    n.dx = oari_desk_out(&desk, dx, add);
+    n.scratch = oari_desk_scratch(&desk, work, 4 * width);
+    n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * width);
+    if (desk.status == OAR_OK)
+        oari_layer_norm_back(&n);
+    return oari_desk_clear(&desk);
+}
+
+static oar_status norm_back(oari_node *node, int i, const oari_array *to,
+                            int add)
+{
+    return oari_stash_backward(node, i, to, add, all_back);
+}
+
+static oar_status norm_rebuild(oari_node *node, const oari_array *to)
+{
+    oari_array rstd = oari_array_of(node->saved[RSTD]), mean;
+    oari_desk desk = { .pool = &node->tape->pool };
+    const oari_array *x = oari_desk_tensor(&desk, node->saved[X]);
+    const oari_array *w = oari_desk_tensor(&desk, node->saved[WEIGHT]);
+    const oari_array *b = oari_desk_tensor(&desk, node->saved[BIAS]);
+    const oari_array *y = oari_desk_out(&desk, to, 0);
+
+    if (desk.status == OAR_OK)
+        oari_layer_norm_again(y, tensor_or_null(node->saved[MEAN], &mean),
+                              &rstd, x, w, b);
+    return oari_desk_clear(&desk);
+}
+
+#define OP(text)                                                            \
+    {                                                                       \
+        .name = (text), .backward = norm_back, .in_place = 1, .stashes = 1, \
+        .rebuild = norm_rebuild, .rebuild_from = 1u << X                    \
+    }
+static const oari_op layer_norm_op = OP("layer_norm");
+static const oari_op rms_norm_op = OP("rms_norm");
+
+static oar_status check_param(const char *name, const oar_tensor *x,
+                              const oar_tensor *param, const char *what)
+{
+    int64_t width = oari_rows_of(x->at.shape).width;
+
+    if (param == NULL)
+        return OAR_OK;
+    OARI_TRY(oari_check_same_dtype(name, x, param));
+    if (param->at.shape.ndim == 1 && param->at.shape.dim[0] == width)
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE, "%s of %s with %s %s: it is [%lld]", name,
+                     oari_shape_text(x->at.shape).text, what,
+                     oari_shape_text(param->at.shape).text, (long long)width);
+}
+
+static oar_status check(const char *name, oar_tape *tape, oar_tensor *x,
+                        oar_tensor *weight, oar_tensor *bias)
+{
+    oar_tensor *in[3] = { x };
+    int count = 1;
+
+    if (weight != NULL)
+        in[count++] = weight;
+    if (bias != NULL)
+        in[count++] = bias;
+    OARI_TRY(oari_check_inputs(name, tape, count, in));
+    OARI_TRY(oari_check_float(name, x));
+    if (x->at.shape.ndim == 0)
+        return oari_fail(OAR_E_SHAPE, "%s of a single number", name);
+    OARI_TRY(check_param(name, x, weight, "weight"));
+    return check_param(name, x, bias, "bias");
+}
+
+/* What an operation makes: the result, and numbers of each row. */
+typedef struct made {
+    oar_tensor *out, *mean, *rstd;
+} made;
+
+static oar_status compute(oari_pool *pool, const made *m, const oar_tensor *x,
+                          const oar_tensor *weight, const oar_tensor *bias,
+                          double eps)
+{
+    oari_array to = oari_array_of(m->out), rstd = oari_array_of(m->rstd), mean;
+    oari_desk desk = { .pool = pool };
+    const oari_array *a = oari_desk_tensor(&desk, x);
+    const oari_array *w = oari_desk_tensor(&desk, weight);
+    const oari_array *b = oari_desk_tensor(&desk, bias);
+    const oari_array *y = oari_desk_out(&desk, &to, 0);
+
+    if (desk.status == OAR_OK)
+        oari_layer_norm(y, tensor_or_null(m->mean, &mean), &rstd, a, w, b, eps);
+    return oari_desk_clear(&desk);
+}
+
+/* All that is needed; on failure out is NULL. */
+static made make_all(oari_pool *pool, const oar_tensor *x, int centred)
+{
+    oar_shape rows = OAR_SHAPE(oari_rows_of(x->at.shape).count);
+    oar_dtype work = oari_work_dtype(x->dtype);
+    made m = { .rstd = oari_tensor_make(pool, work, rows) };
+
+    if (m.rstd != NULL && centred)
+        m.mean = oari_tensor_make(pool, work, rows);
+    if (m.rstd != NULL && (m.mean != NULL || !centred))
+        m.out = oari_tensor_make(pool, x->dtype, x->at.shape);
+    return m;
+}
+
+static oar_tensor *norm(oar_tape *tape, const oari_op *op, oar_tensor *x,
+                        oar_tensor *weight, oar_tensor *bias, double eps)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    made m;
+
+    if (check(op->name, tape, x, weight, bias) != OAR_OK)
+        return NULL;
+    m = make_all(pool, x, op == &layer_norm_op);
+    if (m.out != NULL && compute(pool, &m, x, weight, bias, eps) != OAR_OK) {
+        oari_tensor_drop(pool, m.out);
+        m.out = NULL;
+    }
+    m.out = oari_emit(
+        tape, m.out,
+        &(oari_recipe){ .op = op,
+                        .inputs = 3,
+                        .input = { x, weight, bias },
+                        .saved = { x, weight, bias, m.mean, m.rstd } });
+    oari_tensor_drop(pool, m.mean);
+    oari_tensor_drop(pool, m.rstd);
+    return m.out;
+}
+
+oar_tensor *oar_layer_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                           oar_tensor *bias, double eps)
+{
+    return norm(tape, &layer_norm_op, x, weight, bias, eps);
+}
+
+oar_tensor *oar_rms_norm(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
+                         double eps)
+{
+    return norm(tape, &rms_norm_op, x, weight, NULL, eps);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_scalar: functions of an element and a number. On integers the number is
+ * whole. */
+#include <math.h>
+
+#include <oarsong/ops.h>
+
+#include "autograd/ops/op_gpu.h"
+#include "autograd/record.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/cpu/arith.h"
+#include "tensor/cpu/kernels.h"
+
+static oar_status check_scalar(const char *name, oar_tape *tape, oar_tensor *a,
+                               double number)
+{
+    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
+    OARI_TRY(oari_check_number(name, a));
+    if (oari_dtype_is_float(a->dtype) ||
+        (number == floor(number) && fabs(number) < 0x1p63))
+        return OAR_OK;
+    return oari_fail(
+        OAR_E_ARG, "%s of %s %s with %g: integers take whole numbers", name,
+        oar_dtype_name(a->dtype), oari_shape_text(a->at.shape).text, number);
+}
+
+/* ---- scale --------------------------------------------------------------- */
+
+static oar_status scale_back(oari_node *node, int i, const oari_array *to,
+                             int add)
+{
+    oari_array grad = oari_array_of(node->grad);
+
+    oari_scale(to, add, &grad, node->extra.factor);
+    return OAR_OK;
+}
+
+static const oari_op scale_op = { .name = "scale",
+                                  .backward = scale_back,
+                                  .in_place = 1 };
+
+oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor)
+{
+    oar_tensor *out;
+    oari_array to, from;
+
+    if (oari_on_gpu(a))
+        return oari_scale_on_gpu(tape, a, factor);
+    if (check_scalar("scale", tape, a, factor) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    oari_scale(&to, 0, &from, factor);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = &scale_op,
+                                     .inputs = 1,
+                                     .input = { a },
+                                     .extra = { .factor = factor } });
+}
+
+/* ---- shift, power, clamp ------------------------------------------------- */
+
+static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
+                              int add);
+
+#define OP(text)                                               \
+    {                                                          \
+        .name = (text), .backward = scalar_back, .in_place = 1 \
+    }
+
+static const oari_op scalar_ops[OARI_SCALAR_COUNT] = {
+    [OARI_SHIFT] = OP("shift"),
+    [OARI_POWER] = OP("power"),
+    [OARI_CLAMP] = OP("clamp"),
+    [OARI_LEAKY_RELU] = OP("leaky_relu"),
+};
+
+static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
+                              int add)
+{
+    oari_scalar_kind kind = (oari_scalar_kind)(node->op - scalar_ops);
+    oari_array grad = oari_array_of(node->grad), saved = grad;
+
+    if (kind == OARI_SHIFT) {
+        oari_scale(to, add, &grad, 1);
+        return OAR_OK;
+    }
+    saved = oari_array_of(node->saved[0]);
+    oari_scalar_back(kind, to, add, &grad, &saved, node->extra.number);
+    return OAR_OK;
+}
+
+static oar_tensor *scalar(oar_tape *tape, oar_tensor *a, oari_scalar_kind kind,
+                          double first, double second)
+{
+    double number[2] = { first, second };
+    oar_tensor *out =
+        oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    oari_array to, from;
+
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    oari_scalar(kind, &to, &from, number);
+    return oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = &scalar_ops[kind],
+                        .inputs = 1,
+                        .input = { a },
+                        .saved = { kind == OARI_SHIFT ? NULL : a },
+                        .extra = { .number = { first, second } } });
+}
+
+oar_tensor *oar_shift(oar_tape *tape, oar_tensor *a, double offset)
+{
+    if (check_scalar("shift", tape, a, offset) != OAR_OK)
+        return NULL;
+    return scalar(tape, a, OARI_SHIFT, offset, 0);
+}
+
+oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent)
+{
+    if (check_scalar("power", tape, a, exponent) != OAR_OK)
+        return NULL;
+    if (exponent < 0 && !oari_dtype_is_float(a->dtype)) {
+        oari_fail(OAR_E_ARG,
+                  "power of %s %s with %g: an integer to a negative power",
+                  oar_dtype_name(a->dtype), oari_shape_text(a->at.shape).text,
+                  exponent);
+        return NULL;
+    }
+    return scalar(tape, a, OARI_POWER, exponent, 0);
+}
+
+/* Bounds may be infinite, and on integers between two of them. */
+oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low, double high)
+{
+    if (check_scalar("clamp", tape, a, 0) != OAR_OK)
+        return NULL;
+    if (isnan(low) || isnan(high)) {
+        oari_fail(OAR_E_ARG, "clamp of %s to [%g, %g]: NaN is no bound",
+                  oari_shape_text(a->at.shape).text, low, high);
+        return NULL;
+    }
+    return scalar(tape, a, OARI_CLAMP, low, high);
+}
+
+oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope)
+{
+    if (oari_check_inputs("leaky_relu", tape, 1, &a) != OAR_OK ||
+        oari_check_float("leaky_relu", a) != OAR_OK)
+        return NULL;
+    return scalar(tape, a, OARI_LEAKY_RELU, slope, 0);
+}
+
+/* ---- minimum and maximum ------------------------------------------------- */
+
+/* One element of this dtype, as an array. */
+typedef struct element {
+    uint64_t bits;
+    oari_array array;
+} element;
+
+static void set_element(element *e, oar_dtype dtype, double number)
+{
+    e->array = (oari_array){ &e->bits, dtype, oari_layout_rows(OAR_SCALAR) };
+    oari_fill(&e->array, number);
+}
+
+static oar_status bound_back(oari_node *node, int i, const oari_array *to,
+                             int add);
+
+static const oari_op minimum_op = { .name = "minimum_scalar",
+                                    .backward = bound_back,
+                                    .in_place = 1 };
+static const oari_op maximum_op = { .name = "maximum_scalar",
+                                    .backward = bound_back,
+                                    .in_place = 1 };
+
+static oari_binary_kind bound_kind(const oari_op *op)
+{
+    return op == &minimum_op ? OARI_MINIMUM : OARI_MAXIMUM;
+}
+
+static oar_status bound_back(oari_node *node, int i, const oari_array *to,
+                             int add)
+{
+    oari_array grad = oari_array_of(node->grad);
+    oari_array a = oari_array_of(node->saved[0]);
+    element bound;
+
+    set_element(&bound, a.dtype, node->extra.factor);
+    oari_binary_back(bound_kind(node->op), 0, to, add, &grad, &a, &bound.array);
+    return OAR_OK;
+}
+
+static oar_tensor *bounded(oar_tape *tape, oar_tensor *a, double number,
+                           const oari_op *op)
+{
+    oar_tensor *out;
+    oari_array to, from;
+    element bound;
+
+    if (check_scalar(op->name, tape, a, number) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    set_element(&bound, a->dtype, number);
+    oari_binary(bound_kind(op), &to, &from, &bound.array);
+    return oari_emit(tape, out,
+                     &(oari_recipe){ .op = op,
+                                     .inputs = 1,
+                                     .input = { a },
+                                     .saved = { a },
+                                     .extra = { .factor = number } });
+}
+
+oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a, double number)
+{
+    return bounded(tape, a, number, &minimum_op);
+}
+
+oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a, double number)
+{
+    return bounded(tape, a, number, &maximum_op);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_top: the largest elements along a dim, or the smallest, and where they
+ * are. */
+#include <oarsong/ops.h>
+
+#include "autograd/ops/along.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "tensor/cpu/arith.h"
+#include "tensor/desk.h"
+#include "tensor/cpu/walk.h"
+
+/* ---- what all of them share ---------------------------------------------- */
+
+oar_status oari_check_along(const char *name, oar_tape *tape, oar_tensor *a,
+                            int *dim)
+{
+    int asked = *dim;
+
+    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
+    if (oari_shape_dim(a->at.shape, dim))
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: no such dim", name,
+                     asked, oari_shape_text(a->at.shape).text);
+}
+
+oar_tensor *oari_rows_along(oari_pool *pool, oar_tensor *a, int dim)
+{
+    oar_dtype dtype = a->dtype == OAR_BOOL ? OAR_U8 : oari_row_dtype(a->dtype);
+    oar_dims order = { .count = a->at.shape.ndim };
+    oari_array to, from = oari_array_of(a);
+    oar_tensor *rows;
+
+    for (int i = 0; i < order.count; i++)
+        order.dim[i] = i < dim ? i : i + 1;
+    order.dim[order.count - 1] = dim;
+    from.at = oari_layout_permute(&a->at, order);
+    if (dim == order.count - 1 && dtype == a->dtype &&
+        oari_layout_is_rows(&a->at))
+        return oar_tensor_retain(a);
+    rows = oari_tensor_make(pool, dtype, from.at.shape);
+    if (rows == NULL)
+        return NULL;
+    to = oari_array_of(rows);
+    oari_copy(&to, &from);
+    return rows;
+}
+
+/* With the dim back, if the results were without it. */
+static oari_array along_array(const oar_tensor *t, const oari_extra *extra)
+{
+    oari_array a = oari_array_of(t);
+
+    if (extra->along.drops)
+        a.at = oari_layout_insert(a.at, extra->along.dim);
+    return a;
+}
+
+oar_status oari_along_back(oari_node *node, int i, const oari_array *to,
+                           int add)
+{
+    oari_desk desk = { .pool = &node->tape->pool };
+    oari_array index = along_array(node->saved[0], &node->extra);
+    oari_array given = along_array(node->grad, &node->extra);
+    const oari_array *grad = oari_desk_in(&desk, &given);
+    const oari_array *y = oari_desk_out(&desk, to, add);
+
+    if (desk.status == OAR_OK) {
+        if (!add)
+            oari_fill(y, 0);
+        oari_scatter_add(y, node->extra.along.dim, &index, grad);
+    }
+    return oari_desk_clear(&desk);
+}
+
+oar_status oari_emit_along(oar_tape *tape, const oari_along *made,
+                           oar_tensor **value, oar_tensor **index)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *place = made->place, *first, *second;
+
+    if (made->picked == NULL || place == NULL) {
+        oari_tensor_drop(pool, made->picked);
+        oari_tensor_drop(pool, place);
+        return OAR_E_NOMEM;
+    }
+    second = index != NULL ? oar_tensor_retain(place) : NULL;
+    first = oari_emit(
+        tape, made->picked,
+        &(oari_recipe){ .op = made->op,
+                        .inputs = 1,
+                        .input = { made->a },
+                        .saved = { place },
+                        .extra = { .along = { made->dim, made->drops } } });
+    oari_tensor_drop(pool, place);
+    second = oari_keep(tape, second);
+    if (first == NULL || (index != NULL && second == NULL))
+        return OAR_E_NOMEM; /* only a tape can fail; it owns what is left */
+    *value = first;
+    if (index != NULL)
+        *index = second;
+    return OAR_OK;
+}
+
+/* ---- argmax and argmin --------------------------------------------------- */
+
+typedef void (*find_fn)(const oari_array *to, const oari_array *a);
+
+static oar_status check_extreme(const char *name, oar_tape *tape, oar_tensor *a,
+                                int *dim)
+{
+    OARI_TRY(oari_check_along(name, tape, a, dim));
+    if (a->at.shape.dim[*dim] > 0)
+        return OAR_OK;
+    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: it has no elements",
+                     name, *dim, oari_shape_text(a->at.shape).text);
+}
+
+/* The places, not yet given to the tape. */
+static oar_tensor *find(oari_pool *pool, oar_tensor *a, int dim, int keep,
+                        find_fn kernel)
+{
+    oari_layout at = keep ? oari_layout_narrow(a->at, dim, 0, 1)
+                          : oari_layout_drop(a->at, dim);
+    oar_tensor *rows = oari_rows_along(pool, a, dim), *out;
+    oari_array to, from;
+
+    if (rows == NULL)
+        return NULL;
+    out = oari_tensor_make(pool, OAR_I64, at.shape);
+    if (out != NULL) {
+        to = oari_array_of(out);
+        from = oari_array_of(rows);
+        kernel(&to, &from);
+    }
+    oari_tensor_drop(pool, rows);
+    return out;
+}
+
+oar_tensor *oar_argmax(oar_tape *tape, oar_tensor *a, int dim, int keep)
+{
+    if (check_extreme("argmax", tape, a, &dim) != OAR_OK)
+        return NULL;
+    return oari_keep(tape,
+                     find(oari_tape_pool(tape), a, dim, keep, oari_argmax));
+}
+
+oar_tensor *oar_argmin(oar_tape *tape, oar_tensor *a, int dim, int keep)
+{
+    if (check_extreme("argmin", tape, a, &dim) != OAR_OK)
+        return NULL;
+    return oari_keep(tape,
+                     find(oari_tape_pool(tape), a, dim, keep, oari_argmin));
+}
+
+/* ---- max and min with their index ---------------------------------------- */
+
+/* The elements of a at these places, in their shape. */
+static oar_tensor *pick(oari_pool *pool, const oar_tensor *a, int dim, int keep,
+                        const oar_tensor *place)
+{
+    oari_extra along = { .along = { dim, !keep } };
+    oari_array to, from = oari_array_of(a), index;
+    oar_tensor *out;
+
+    if (place == NULL)
+        return NULL;
+    out = oari_tensor_make(pool, a->dtype, place->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = along_array(out, &along);
+    index = along_array(place, &along);
+    oari_gather(&to, &from, dim, &index);
+    return out;
+}
+
+static oar_status with_index(oar_tape *tape, const oari_op *op, find_fn kernel,
+                             oar_tensor *a, int dim, int keep,
+                             oar_tensor **value, oar_tensor **index)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oari_along made = { .op = op, .a = a, .drops = !keep };
+
+    OARI_TRY(check_extreme(op->name, tape, a, &dim));
+    if (value == NULL)
+        return oari_fail(OAR_E_ARG, "%s of %s: nowhere to give the values",
+                         op->name, oari_shape_text(a->at.shape).text);
+    made.dim = dim;
+    made.place = find(pool, a, dim, keep, kernel);
+    made.picked = pick(pool, a, dim, keep, made.place);
+    return oari_emit_along(tape, &made, value, index);
+}
+
+oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
+                              oar_tensor **value, oar_tensor **index)
+{
+    static const oari_op op = { .name = "max_with_index",
+                                .backward = oari_along_back };
+
+    return with_index(tape, &op, oari_argmax, a, dim, keep, value, index);
+}
+
+oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
+                              oar_tensor **value, oar_tensor **index)
+{
+    static const oari_op op = { .name = "min_with_index",
+                                .backward = oari_along_back };
+
+    return with_index(tape, &op, oari_argmin, a, dim, keep, value, index);
+}
+
+/* ---- topk ---------------------------------------------------------------- */
+
+static const oari_op topk_op = { .name = "topk", .backward = oari_along_back };
+
+static oar_status check_topk(oar_tape *tape, oar_tensor *a, int64_t k,
+                             oar_tensor *const *value, oar_shape *shape)
+{
+    OARI_TRY(oari_check_inputs("topk", tape, 1, &a));
+    OARI_TRY(oari_check_number("topk", a));
+    *shape = a->at.shape;
+    if (value == NULL)
+        return oari_fail(OAR_E_ARG, "topk of %s: nowhere to give the values",
+                         oari_shape_text(*shape).text);
+    if (shape->ndim < 1 || k < 0 || k > shape->dim[shape->ndim - 1])
+        return oari_fail(OAR_E_SHAPE,
+                         "topk of %s with k = %lld: the last dim does not have "
+                         "as many",
+                         oari_shape_text(*shape).text, (long long)k);
+    shape->dim[shape->ndim - 1] = k;
+    return OAR_OK;
+}
+
+/* Fills in both from a. */
+static oar_status compute_topk(oari_pool *pool, oar_tensor *a,
+                               const oar_tensor *value, const oar_tensor *index)
+{
+    oar_dtype dtype = oari_row_dtype(a->dtype);
+    oar_tensor *rows = oari_rows_along(pool, a, a->at.shape.ndim - 1);
+    oar_tensor *wide = oari_tensor_make(pool, dtype, value->at.shape);
+    oari_array y, place, from, to = oari_array_of(value);
+
+    if (rows != NULL && wide != NULL) {
+        y = oari_array_of(wide);
+        place = oari_array_of(index);
+        from = oari_array_of(rows);
+        oari_topk(&y, &place, &from);
+        oari_copy(&to, &y);
+    }
+    oari_tensor_drop(pool, wide);
+    oari_tensor_drop(pool, rows);
+    return rows != NULL && wide != NULL ? OAR_OK : OAR_E_NOMEM;
+}
+
+oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
+                    oar_tensor **value, oar_tensor **index)
+{
+    oari_pool *pool = oari_tape_pool(tape);
+    oari_along made = { .op = &topk_op, .a = a };
+    oar_shape shape;
+
+    OARI_TRY(check_topk(tape, a, k, value, &shape));
+    made.dim = shape.ndim - 1;
+    made.picked = oari_tensor_make(pool, a->dtype, shape);
+    made.place = oari_tensor_make(pool, OAR_I64, shape);
+    if (made.picked != NULL && made.place != NULL &&
+        compute_topk(pool, a, made.picked, made.place) != OAR_OK) {
+        oari_tensor_drop(pool, made.picked);
+        made.picked = NULL;
+    }
+    return oari_emit_along(tape, &made, value, index);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* op_unary: functions of one element. */
+#include <oarsong/ops.h>
+
+#include "autograd/record.h"
+#include "autograd/saved.h"
+#include "base/status.h"
+#include "tensor/cpu/arith.h"
+
+static oar_status unary_back(oari_node *node, int i, const oari_array *to,
+                             int add);
+static oar_status unary_rebuild(oari_node *node, const oari_array *to);
+
+#define OP(text)                                               \
+    {                                                          \
+        .name = (text), .backward = unary_back, .in_place = 1, \
+        .rebuild = unary_rebuild, .rebuild_from = 1            \
+    }
+
+static const oari_op unary_ops[OARI_UNARY_COUNT] = {
+#define X(kind) [OARI_UNARY_##kind] = OP(#kind),
+    OAR_UNARY_LIST(X)
+#undef X
+};
+
+static oar_status unary_back(oari_node *node, int i, const oari_array *to,
+                             int add)
+{
+    oari_unary_kind kind = (oari_unary_kind)(node->op - unary_ops);
+    oari_array grad = oari_array_of(node->grad), saved = grad;
+
+    if (node->saved[0] != NULL)
+        saved = oari_array_of(node->saved[0]);
+    if (node->extra.sloped)
+        oari_binary_back(OARI_MUL, 0, to, add, &grad, &grad, &saved);
+    else
+        oari_unary_back(kind, to, add, &grad, &saved);
+    return OAR_OK;
+}
+
+/* The result from the input that was saved. Where nobody else needs that, the
+ * slope takes its place: made in the same pass it costs little, and backward,
+ * which comes next, has less to do. */
+static oar_status unary_rebuild(oari_node *node, const oari_array *to)
+{
+    oari_unary_kind kind = (oari_unary_kind)(node->op - unary_ops);
+    oari_array from = oari_array_of(node->saved[0]);
+
+    node->extra.sloped =
+        oari_saved_alone(node, 0) && oari_unary_splits(kind, to->dtype);
+    if (node->extra.sloped)
+        oari_unary_split(kind, to, &from);
+    else
+        oari_unary(kind, to, &from);
+    return OAR_OK;
+}
+
+static oar_status check_unary(oar_tape *tape, oar_tensor *a,
+                              oari_unary_kind kind)
+{
+    const char *name = unary_ops[kind].name;
+
+    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
+    return oari_unary_on_integers(kind) ? oari_check_number(name, a)
+                                        : oari_check_float(name, a);
+}
+
+static oar_tensor *unary(oar_tape *tape, oar_tensor *a, oari_unary_kind kind)
+{
+    oari_unary_saves saves = oari_unary_saved(kind);
+    oar_tensor *out;
+    oari_array to, from;
+
+    if (check_unary(tape, a, kind) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    oari_unary(kind, &to, &from);
+    return oari_emit(
+        tape, out,
+        &(oari_recipe){ .op = &unary_ops[kind],
+                        .inputs = 1,
+                        .input = { a },
+                        .saved = { saves == OARI_SAVES_INPUT    ? a
+                                   : saves == OARI_SAVES_RESULT ? out
+                                                                : NULL } });
+}
+
+#define X(name)                                           \
+    oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a) \
+    {                                                     \
+        return unary(tape, a, OARI_UNARY_##name);         \
+    }
+OAR_UNARY_LIST(X)
+#undef X

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hosted: the way of device memory through the host, for groups that have no
+ * engine for GPUs, or whose engine cannot do a call; only where
+ * OARSONG_ENABLE_GPU_FALLBACK allows it.
+ *
+ * The ranks make a second group among themselves, for host memory. A thread
+ * takes the calls in the order in which they are posted, so in the same order
+ * on all ranks, and does them on that group.
+ */
+#include "backends/host_staging/hosted.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+enum {
+    NAP_NS = 50000,    /* between two looks at messages under way */
+    CORES_FOR_TWO = 8, /* a rank, before a second thread helps */
+    SLOT_BYTES = 4 << 20,
+    SLOT_BYTES_OF_TWO = 8 << 20 /* at two ranks */
+};
+
+/* ---- jobs ---------------------------------------------------------------- */
+
+static hosted_job *new_job(const hosted *h, const oar_collective *call,
+                           oar_transfer *done)
+{
+    size_t n = (size_t)h->ranks;
+    hosted_job *job = oari_alloc(1, sizeof *job + 2 * n * sizeof(size_t));
+    size_t *room;
+
+    if (job == NULL)
+        return NULL;
+    room = (size_t *)(job + 1);
+    job->call = *call;
+    job->done = done;
+    if (call->in_counts != NULL)
+        job->call.in_counts = memcpy(room, call->in_counts, n * sizeof *room);
+    if (call->out_counts != NULL)
+        job->call.out_counts =
+            memcpy(room + n, call->out_counts, n * sizeof *room);
+    return job;
+}
+
+static void put_over(hosted *h, hosted_job *job, oar_status status)
+{
+    job->status = status;
+    if (status != OAR_OK)
+        job->why = *oar_last_error();
+    pthread_mutex_lock(&h->lock);
+    job->next = h->over;
+    h->over = job;
+    pthread_mutex_unlock(&h->lock);
+}
+
+/* ---- the thread ---------------------------------------------------------- */
+
+/* After one that failed here, the others may be at another collective than this
+ * rank. */
+static oar_status do_collective(hosted *h, const oar_collective *call)
+{
+    oar_status status =
+        h->torn ? oari_fail(OAR_E_ABORTED, "a collective before it has failed")
+                : hosted_stage_open(h, call->out.device.index);
+
+    if (status == OAR_OK)
+        status = hosted_collective(h, call);
+    h->torn |= status != OAR_OK;
+    return status;
+}
+
+static void begin(hosted *h, hosted_job *job)
+{
+    oar_status status = hosted_goes_on(h);
+
+    if (job->call.kind < OAR_COLL_SEND) {
+        if (status == OAR_OK)
+            status = do_collective(h, &job->call);
+        put_over(h, job, status);
+        return;
+    }
+    if (status == OAR_OK)
+        status = hosted_stage_open(h, job->call.out.device.index);
+    if (status == OAR_OK)
+        status = hosted_letter_begin(h, job);
+    if (status != OAR_OK) {
+        put_over(h, job, status);
+        return;
+    }
+    job->next = h->letters;
+    h->letters = job;
+}
+
+static void look_at_letters(hosted *h)
+{
+    hosted_job **at = &h->letters, *job;
+
+    while ((job = *at) != NULL) {
+        oar_status status;
+
+        if (!hosted_letter_done(h, job, &status)) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        put_over(h, job, status);
+    }
+}
+
+/* The next one; while messages are under way, only a moment is waited. */
+static hosted_job *take(hosted *h)
+{
+    hosted_job *job;
+
+    pthread_mutex_lock(&h->lock);
+    while (h->first == NULL && !h->stop && h->letters == NULL)
+        pthread_cond_wait(&h->changed, &h->lock);
+    if (h->first == NULL && !h->stop)
+        oari_cond_wait(&h->changed, &h->lock, oari_now_ns() + NAP_NS);
+    job = h->first;
+    if (job != NULL && (h->first = job->next) == NULL)
+        h->last = NULL;
+    pthread_mutex_unlock(&h->lock);
+    return job;
+}
+
+static int is_over(hosted *h)
+{
+    int stop;
+
+    pthread_mutex_lock(&h->lock);
+    stop = h->stop && h->first == NULL;
+    pthread_mutex_unlock(&h->lock);
+    return stop && h->letters == NULL;
+}
+
+static void *work(void *arg)
+{
+    hosted *h = arg;
+
+    while (!is_over(h)) {
+        hosted_job *job = take(h);
+
+        if (job != NULL)
+            begin(h, job);
+        look_at_letters(h);
+    }
+    hosted_sum_close(h);
+    hosted_stage_close(h);
+    return NULL;
+}
+
+/* ---- the backend's calls ------------------------------------------------- */
+
+static oar_status post(void *self, const oar_collective *call,
+                       oar_transfer *done)
+{
+    hosted *h = self;
+    hosted_job *job = new_job(h, call, done);
+
+    if (job == NULL)
+        return OAR_E_NOMEM;
+    atomic_fetch_add(&h->pending, 1);
+    pthread_mutex_lock(&h->lock);
+    if (h->last != NULL)
+        h->last->next = job;
+    else
+        h->first = job;
+    h->last = job;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    return OAR_OK;
+}
+
+static void finish(hosted *h, hosted_job *job)
+{
+    oar_transfer *done = job->done;
+
+    if (job->status != OAR_OK)
+        oari_fail_with(&job->why);
+    done->source = job->message.source;
+    done->got_tag = (uint64_t)job->message.tag;
+    done->got_bytes = job->message.bytes;
+    done->status = h->why != OAR_OK ? (oar_status)h->why : job->status;
+    done->done = 1;
+    hosted_letter_drop(job);
+    oari_free(job);
+    atomic_fetch_sub(&h->pending, 1);
+}
+
+static oar_status progress(void *self)
+{
+    hosted *h = self;
+    hosted_job *over;
+
+    pthread_mutex_lock(&h->lock);
+    over = h->over;
+    h->over = NULL;
+    pthread_mutex_unlock(&h->lock);
+    while (over != NULL) {
+        hosted_job *next = over->next;
+
+        finish(h, over);
+        over = next;
+    }
+    return OAR_OK;
+}
+
+static void abort_engine(void *self, oar_status why)
+{
+    hosted *h = self;
+    int none = OAR_OK;
+
+    if (atomic_compare_exchange_strong(&h->why, &none, (int)why))
+        oar_group_abort(h->inner, "the group it carries for has ended");
+}
+
+/* ---- opening and closing ------------------------------------------------- */
+
+static oar_status probe(oar_backend_caps *caps)
+{
+    caps->devices = 1u << OAR_CUDA;
+    caps->can = OAR_WANTS_LINKS | OAR_CAN_ORDER | OAR_CAN_ANY;
+    caps->note = "device memory through the host";
+    return OAR_OK;
+}
+
+static int takes(void *self, const oar_collective *call)
+{
+    return !oari_kind_reduces(call->kind) ||
+           oar_op_check(call->op, call->out.dtype) == OAR_OK;
+}
+
+static oar_status make_inner(hosted *h, oar_group *outer)
+{
+    oari_kin kin = { .own = "host",
+                     .count = h->ranks,
+                     .bare = 1,
+                     .meet_ms = outer->timeout_ms };
+    int *member = oari_alloc((size_t)h->ranks, sizeof *member);
+    oar_status status;
+
+    if (member == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < h->ranks; r++)
+        member[r] = r;
+    kin.member = member;
+    status = oari_group_child(outer, &kin, &h->inner);
+    oari_free(member);
+    return status;
+}
+
+static oar_status read_settings(hosted *h)
+{
+    int64_t bytes = h->ranks == 2 ? SLOT_BYTES_OF_TWO : SLOT_BYTES;
+    int64_t threads = oari_cpus() >= CORES_FOR_TWO * h->ranks ? 2 : 1;
+
+    OARI_TRY(
+        oari_env_int("OARSONG_GPU_FALLBACK_BYTES", 16 << 10, 1 << 30, &bytes));
+    OARI_TRY(oari_env_int("OARSONG_GPU_FALLBACK_THREADS", 1, 2, &threads));
+    h->slot_bytes = (size_t)bytes / HOSTED_LINE * HOSTED_LINE;
+    h->sum_threads = (int)threads;
+    return OAR_OK;
+}
+
+/* All ranks cut alike: rank 0's setting counts. */
+static oar_status agree_on_slots(hosted *h)
+{
+    uint64_t bytes = h->slot_bytes;
+
+    OARI_TRY(oar_broadcast(h->inner, oar_span_of(&bytes, 1, OAR_U64), 0, NULL,
+                           NULL));
+    h->slot_bytes = bytes;
+    return OAR_OK;
+}
+
+static oar_status open_engine(void *self, const oar_backend_env *env)
+{
+    hosted *h = self;
+    int failed;
+
+    h->rank = env->rank;
+    h->ranks = env->ranks;
+    h->device = -1;
+    pthread_mutex_init(&h->lock, NULL);
+    oari_cond_init(&h->changed);
+    OARI_TRY(read_settings(h));
+    h->count = oari_alloc((size_t)h->ranks, sizeof *h->count);
+    h->other = oari_alloc((size_t)h->ranks, sizeof *h->other);
+    h->near = oari_alloc((size_t)h->ranks, sizeof *h->near);
+    h->pinned = oari_alloc((size_t)h->ranks, 1);
+    if (h->count == NULL || h->other == NULL || h->near == NULL ||
+        h->pinned == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(make_inner(h, env->core->group));
+    OARI_TRY(agree_on_slots(h));
+    failed = pthread_create(&h->thread, NULL, work, h);
+    h->has_thread = !failed;
+    if (failed)
+        return oari_fail(OAR_E_SYSTEM, "start a thread: %s", strerror(failed));
+    return OAR_OK;
+}
+
+static void close_engine(void *self)
+{
+    hosted *h = self;
+
+    pthread_mutex_lock(&h->lock);
+    h->stop = 1;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    if (h->has_thread) {
+        if (atomic_load(&h->pending) != 0)
+            abort_engine(h, OAR_E_ABORTED);
+        pthread_join(h->thread, NULL);
+    }
+    progress(h);
+    oar_group_destroy(h->inner);
+    oari_free(h->count);
+    oari_free(h->other);
+    oari_free(h->near);
+    oari_free(h->pinned);
+    pthread_cond_destroy(&h->changed);
+    pthread_mutex_destroy(&h->lock);
+}
+
+extern const oar_backend_ops oari_backend_hosted;
+const oar_backend_ops oari_backend_hosted = {
+    .size = sizeof(oar_backend_ops),
+    .abi = OAR_BACKEND_ABI,
+    .name = "hosted",
+    .self_size = sizeof(hosted),
+    .probe = probe,
+    .open = open_engine,
+    .close = close_engine,
+    .progress = progress,
+    .abort = abort_engine,
+    .takes = takes,
+    .post_count = OAR_COLL_COUNT,
+    .post = {
+        [OAR_COLL_BROADCAST] = post,
+        [OAR_COLL_ALL_REDUCE] = post,
+        [OAR_COLL_REDUCE] = post,
+        [OAR_COLL_GATHER] = post,
+        [OAR_COLL_SCATTER] = post,
+        [OAR_COLL_ALL_GATHER] = post,
+        [OAR_COLL_REDUCE_SCATTER] = post,
+        [OAR_COLL_ALL_TO_ALL] = post,
+        [OAR_COLL_SEND] = post,
+        [OAR_COLL_RECV] = post,
+    },
+};

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce: which kernel does a reduction.
+ *
+ * The instruction sets are listed from the plainest to the best. Each one that
+ * this machine has gets a table, made once, in which it inherits what it leaves
+ * open from the one before it. The table in use is an atomic pointer, so that a
+ * test can change it while others reduce. */
+#include "base/reduce/reduce.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/reduce/reduce_isa.h"
+#include "base/status.h"
+
+static const oari_reduce_set *const isa[] = {
+    &oari_reduce_scalar,
+#if defined(__x86_64__)
+    &oari_reduce_avx2,
+    &oari_reduce_avx512,
+#elif defined(__aarch64__)
+    &oari_reduce_neon,
+#if defined(OARI_REDUCE_HAS_ARM_EXTENSIONS)
+    &oari_reduce_neon_f16, &oari_reduce_neon_bf16, &oari_reduce_sve,
+#endif
+#endif
+};
+
+enum { ISAS = sizeof isa / sizeof isa[0] };
+
+typedef struct choice {
+    const char *name; /* NULL: not on this machine */
+    oari_reduce_table table;
+} choice;
+
+static choice choices[ISAS];
+static _Atomic(const choice *) in_use;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void lay_over(oari_reduce_table *under, const oari_reduce_table *over)
+{
+    for (int s = 0; s < OARI_SHAPES; s++)
+        for (int k = 0; k < OAR_OP_COUNT; k++)
+            for (int d = 0; d < OAR_DTYPE_COUNT; d++)
+                if (over->fn[s][k][d] != NULL)
+                    under->fn[s][k][d] = over->fn[s][k][d];
+}
+
+static void make_tables(void)
+{
+    static oari_reduce_table table;
+    const choice *best = NULL;
+
+    for (int i = 0; i < ISAS; i++) {
+        oari_reduce_fit fit = isa[i]->fit();
+
+        if (fit == OARI_ISA_ABSENT)
+            continue;
+        lay_over(&table, &isa[i]->table);
+        choices[i].table = table;
+        choices[i].name = isa[i]->name;
+        if (fit == OARI_ISA_WANTED)
+            best = &choices[i];
+    }
+    atomic_store(&in_use, best);
+}
+
+static const choice *chosen(void)
+{
+    const choice *now = atomic_load_explicit(&in_use, memory_order_acquire);
+
+    if (now != NULL)
+        return now;
+    pthread_once(&once, make_tables);
+    return atomic_load(&in_use);
+}
+
+const char *oari_reduce_isa(void)
+{
+    return chosen()->name;
+}
+
+oar_status oari_reduce_use(const char *name)
+{
+    pthread_once(&once, make_tables);
+    for (int i = 0; i < ISAS; i++)
+        if (choices[i].name != NULL && strcmp(choices[i].name, name) == 0) {
+            atomic_store(&in_use, &choices[i]);
+            return OAR_OK;
+        }
+    return oari_fail(OAR_E_UNAVAILABLE, "no instruction set \"%s\" here", name);
+}
+
+static oari_reduce_shape shape_of(const oari_reduction *r)
+{
+    if (r->factor != NULL || r->divisor != 0)
+        return OARI_SCALED;
+    if (r->sources == 2 && r->destinations == 1)
+        return OARI_TWO_TO_ONE;
+    if (r->sources == 2 && r->destinations == 2)
+        return OARI_TWO_TO_TWO;
+    return OARI_ANY_SHAPE;
+}
+
+static oari_reduce_fn *kernel_for(const oari_reduction *r)
+{
+    const oari_reduce_table *table = &chosen()->table;
+    oar_op_kind kind = oari_computed_kind(r->kind);
+    oari_reduce_shape shape = shape_of(r);
+    oari_reduce_fn *fn = table->fn[shape][kind][r->dtype];
+
+    if (fn == NULL && shape == OARI_SCALED && kind == OAR_OP_SUM &&
+        r->dtype != OAR_BOOL)
+        return oari_reduce_scaled_integers;
+    return fn != NULL ? fn : table->fn[OARI_ANY_SHAPE][kind][r->dtype];
+}
+
+/* Bits as they are, NaNs too; only a bool becomes 0 or 1. */
+static void copy(const oari_reduction *r, size_t bytes)
+{
+    const oari_reduce_table *table = &chosen()->table;
+    oar_dtype dtype = r->dtype == OAR_BOOL ? OAR_BOOL : OAR_U8;
+
+    if (r->destinations == 1 && dtype != OAR_BOOL) {
+        if (r->destination[0] != r->source[0])
+            memcpy(r->destination[0], r->source[0], bytes);
+        return;
+    }
+    table->fn[OARI_ANY_SHAPE][OAR_OP_BOR][dtype](r, bytes);
+}
+
+void oari_reduce(const oari_reduction *r, size_t count)
+{
+    size_t bytes = count * oar_dtype_size(r->dtype);
+
+    if (bytes == 0)
+        return;
+    if (r->sources == 1 && shape_of(r) != OARI_SCALED)
+        copy(r, bytes);
+    else
+        kernel_for(r)(r, bytes);
+}
+
+double oari_divisor(oar_op_kind kind, int sources, const double *factor)
+{
+    double sum = 0;
+
+    if (kind == OAR_OP_AVG)
+        return sources;
+    if (kind != OAR_OP_WEIGHTED_MEAN)
+        return 0;
+    for (int s = 0; s < sources; s++)
+        sum += factor[s];
+    return sum;
+}

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* reduce_scaled: sums of integers with factors or a divisor, block by block.
+ *
+ * A factor multiplies in f64; the product truncates toward zero and saturates,
+ * and the sum of products wraps. A divisor that is a whole number divides as an
+ * integer, so that 64-bit sums lose no digit; any other divides in f64, and the
+ * quotient truncates and saturates. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/reduce/reduce_isa.h"
+
+enum { BLOCK = 256 }; /* elements: everything below stays in the first cache */
+
+typedef union words {
+    unsigned char bytes[8 * BLOCK];
+    double f64[BLOCK];
+    int64_t i64[BLOCK];
+    uint64_t u64[BLOCK];
+} words;
+
+double oari_reduce_exact_inverse(double divisor)
+{
+    int exponent;
+
+    if (fabs(frexp(divisor, &exponent)) != 0.5 || abs(exponent) > 100)
+        return 0;
+    return 1 / divisor;
+}
+
+static int is_signed(oar_dtype dtype)
+{
+    return dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
+           dtype == OAR_I64;
+}
+
+/* Whether the divisor is a whole number that 64 bits hold. */
+static int is_whole(double divisor, oar_dtype dtype)
+{
+    double least = is_signed(dtype) ? -0x1p63 : 1;
+    double over = is_signed(dtype) ? 0x1p63 : 0x1p64;
+
+    return divisor >= least && divisor < over && divisor == trunc(divisor);
+}
+
+static void divide_signed(words *sum, oar_dtype dtype, size_t n, int64_t by)
+{
+    words wide;
+
+    oari_convert(wide.i64, OAR_I64, sum->bytes, dtype, n);
+    for (size_t i = 0; i < n; i++)
+        if (by == -1) /* the least number has no negative: it wraps */
+            wide.u64[i] = 0 - wide.u64[i];
+        else
+            wide.i64[i] /= by;
+    oari_convert(sum->bytes, dtype, wide.i64, OAR_I64, n);
+}
+
+static void divide_unsigned(words *sum, oar_dtype dtype, size_t n, uint64_t by)
+{
+    words wide;
+
+    oari_convert(wide.u64, OAR_U64, sum->bytes, dtype, n);
+    for (size_t i = 0; i < n; i++)
+        wide.u64[i] /= by;
+    oari_convert(sum->bytes, dtype, wide.u64, OAR_U64, n);
+}
+
+static void divide_real(words *sum, oar_dtype dtype, size_t n, double by)
+{
+    words wide;
+
+    oari_convert(wide.f64, OAR_F64, sum->bytes, dtype, n);
+    for (size_t i = 0; i < n; i++)
+        wide.f64[i] /= by;
+    oari_convert(sum->bytes, dtype, wide.f64, OAR_F64, n);
+}
+
+static void divide(words *sum, oar_dtype dtype, size_t n, double by)
+{
+    if (!is_whole(by, dtype))
+        divide_real(sum, dtype, n, by);
+    else if (is_signed(dtype))
+        divide_signed(sum, dtype, n, (int64_t)by);
+    else
+        divide_unsigned(sum, dtype, n, (uint64_t)by);
+}
+
+/* What source s contributes from byte `at` on, times its factor. */
+static void take(const oari_reduction *r, int s, size_t at, size_t n,
+                 words *part)
+{
+    const unsigned char *from = (const unsigned char *)r->source[s] + at;
+    words wide;
+
+    if (r->factor == NULL) {
+        memcpy(part->bytes, from, n * oar_dtype_size(r->dtype));
+        return;
+    }
+    oari_convert(wide.f64, OAR_F64, from, r->dtype, n);
+    for (size_t i = 0; i < n; i++)
+        wide.f64[i] *= r->factor[s];
+    oari_convert(part->bytes, r->dtype, wide.f64, OAR_F64, n);
+}
+
+static void add(words *sum, const words *part, oar_dtype dtype, size_t n)
+{
+    const void *source[] = { sum->bytes, part->bytes };
+    void *destination[] = { sum->bytes };
+
+    oari_reduce(&(oari_reduction){ .kind = OAR_OP_SUM,
+                                   .dtype = dtype,
+                                   .sources = 2,
+                                   .source = source,
+                                   .destinations = 1,
+                                   .destination = destination },
+                n);
+}
+
+void oari_reduce_scaled_integers(const oari_reduction *r, size_t bytes)
+{
+    size_t size = oar_dtype_size(r->dtype);
+    words sum, part;
+
+    for (size_t at = 0; at < bytes; at += BLOCK * size) {
+        size_t n = (bytes - at) / size < BLOCK ? (bytes - at) / size : BLOCK;
+
+        take(r, 0, at, n, &sum);
+        for (int s = 1; s < r->sources; s++) {
+            take(r, s, at, n, &part);
+            add(&sum, &part, r->dtype, n);
+        }
+        if (r->divisor != 0)
+            divide(&sum, r->dtype, n, r->divisor);
+        for (int i = 0; i < r->destinations; i++)
+            memcpy((unsigned char *)r->destination[i] + at, sum.bytes,
+                   n * size);
+    }
+}

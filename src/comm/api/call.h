@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/api/call.h: one operation as the user asked for it, checked. Everything
+ * below the public calls is handed this. */
+#ifndef OARI_COMM_API_CALL_H
+#define OARI_COMM_API_CALL_H
+
+#include <oarsong/backend.h>
+#include <oarsong/p2p.h>
+
+/* Where a result goes whose size is known only on the way. */
+typedef struct oari_object {
+    void **data;   /* the block, made with oari_alloc */
+    size_t *sizes; /* all_gather, gather: one a rank; else one */
+} oari_object;
+
+typedef struct oari_call {
+    oar_coll kind;
+    oar_span in; /* the whole row where it has parts */
+    oar_span out;
+    const size_t *in_counts; /* of the parts, by rank; NULL: all the same, or */
+    const size_t *out_counts; /* there are none. The work's own copies. */
+    uint64_t agreed; /* what all ranks must have alike besides the rest: a
+                        count, or a hash of all counts */
+    oar_op op;
+    int root;           /* or the peer of a message; -1: none, or any */
+    int64_t tag;        /* -1: any */
+    uint64_t wire_tag;  /* a message of the library itself; 0: the user */
+    double weight;      /* factor of this rank's contribution */
+    int64_t timeout_ms; /* 0: the group's; below 0: none */
+    const char *label;  /* may be NULL; the caller's, or the work's copy */
+    const char *file;   /* a copy that stays (base/call_site.h) */
+    int line;
+    unsigned char ragged;      /* parts of any size */
+    unsigned char canonical;   /* combine in the order of ranks */
+    unsigned char synchronous; /* a send that waits for its receive */
+    unsigned char prepared;    /* does not begin by itself */
+    unsigned char is_object;   /* bytes whose number is not known; u8 */
+    unsigned char awaited;     /* its caller works for the engine (lend.c) */
+    unsigned char monitored;   /* a barrier of watch.c: never begun as one */
+    oari_object object;        /* its result; .data == NULL: none for me */
+    struct oari_foreign *gpu;  /* device memory: who does it; NULL: host */
+    int device;                /* which GPU */
+    void *stream;              /* the caller's */
+    void *ready, *finished;    /* events: see oar_collective */
+    oar_message *message;      /* of a receive; NULL: not wanted */
+} oari_call;
+
+/* How a call is made, beyond its kind. */
+enum {
+    OARI_FORM_PARTS = 1,     /* the form in _v */
+    OARI_FORM_OBJECT = 2,    /* the form in _bytes */
+    OARI_FORM_CANONICAL = 4, /* in the order of ranks */
+    OARI_FORM_DEVICE = 8,    /* on device memory */
+    OARI_FORM_MONITORED = 16 /* a monitored barrier */
+};
+
+static inline int oari_on_device(const oari_call *call)
+{
+    return call->in.device.kind != OAR_CPU || call->out.device.kind != OAR_CPU;
+}
+
+static inline int oari_kind_reduces(oar_coll kind)
+{
+    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
+           kind == OAR_COLL_REDUCE_SCATTER;
+}
+
+static inline uint32_t oari_call_form(const oari_call *call)
+{
+    return (call->ragged ? OARI_FORM_PARTS : 0u) |
+           (call->is_object ? OARI_FORM_OBJECT : 0u) |
+           (oari_on_device(call) ? OARI_FORM_DEVICE : 0u) |
+           (call->monitored ? OARI_FORM_MONITORED : 0u) |
+           (call->canonical && oari_kind_reduces(call->kind)
+                ? OARI_FORM_CANONICAL
+                : 0u);
+}
+
+/* What all ranks must agree on, in one word. */
+static inline uint64_t oari_call_fingerprint(const oari_call *call)
+{
+    uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
+                    (uint64_t)call->out.dtype << 16 |
+                    (uint64_t)oari_call_form(call) << 24 |
+                    (uint64_t)(uint32_t)(call->root + 1) << 32;
+
+    word = (word + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+    word ^= call->agreed * 0x94d049bb133111ebu;
+    return word ^ word >> 29;
+}
+
+/* The call as an engine is told of it. */
+static inline oar_collective oari_call_for_engine(const oari_call *call)
+{
+    return (oar_collective){ .size = sizeof(oar_collective),
+                             .kind = call->kind,
+                             .in = call->in,
+                             .out = call->out,
+                             .in_counts = call->in_counts,
+                             .out_counts = call->out_counts,
+                             .op = call->op,
+                             .root = call->root,
+                             .weight = call->weight,
+                             .ragged = call->ragged,
+                             .awaited = call->awaited,
+                             .tag = call->tag,
+                             .stream = call->stream,
+                             .ready = call->ready,
+                             .finished = call->finished,
+                             .canonical = call->canonical };
+}
+
+/* The elements a call is of, as its user thinks of them: of one rank's part
+ * where there are parts. */
+static inline size_t oari_call_count(const oari_call *call)
+{
+    switch (call->kind) {
+    case OAR_COLL_BROADCAST:
+    case OAR_COLL_SCATTER:
+    case OAR_COLL_REDUCE_SCATTER: return call->out.count;
+    default: return call->in.count;
+    }
+}
+
+static inline size_t oari_span_bytes(const oar_span *span)
+{
+    return span->count * oar_dtype_size(span->dtype);
+}
+
+/* Of the larger of the two buffers. */
+static inline size_t oari_call_bytes(const oari_call *call)
+{
+    size_t in = oari_span_bytes(&call->in), out = oari_span_bytes(&call->out);
+
+    return in > out ? in : out;
+}
+
+/* Writes "file:line" with the folders cut off. */
+void oari_site_text(const char *file, int line, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* watch: the barrier that says who is missing.
+ *
+ * Every rank sends an empty message to every other and looks which have come;
+ * when all have, it takes them. Nothing is waited for, so a timeout leaves the
+ * group as it was: what a late rank sends stays in its mailbox, and the late
+ * rank itself finds everybody's messages and passes.
+ *
+ * While it waits it stands in the history, so that a rank that waits in
+ * something else in its place is found out (dispute.h).
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "comm/api/check.h"
+#include "comm/fault/presence.h"
+
+/* What others see of it: a record, and a place in the history unless
+ * collectives are queued before it. Returns its number on this rank. */
+static uint64_t begin(oar_group *g, const oari_call *base)
+{
+    uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
+    oari_call call = *base;
+
+    call.kind = OAR_COLL_BARRIER;
+    call.monitored = 1;
+    oari_recorder_post(g->recorder, sequence, &call, OARI_AWAITED);
+    oari_engine_hold(g);
+    if (atomic_load(&g->engine.queued) == 0)
+        oari_history_watch(&g->engine.history, sequence, &call);
+    oari_engine_let_go(g);
+    return sequence;
+}
+
+static oar_status end(oar_group *g, uint64_t sequence, oar_status status)
+{
+    oari_engine_hold(g);
+    g->engine.history.monitored_number = 0;
+    oari_engine_let_go(g);
+    oari_recorder_done(g->recorder, sequence,
+                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
+    return status;
+}
+
+/* Not waited for: a peer that is gone never takes it, and that is not a fault
+ * (drive.c). */
+static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
+{
+    for (int r = 0; r < g->ranks; r++) {
+        oari_call call = *base;
+        oar_work *sent;
+
+        if (r == g->rank)
+            continue;
+        call.kind = OAR_COLL_SEND;
+        call.root = r;
+        call.wire_tag = tag;
+        call.timeout_ms = -1;
+        OARI_TRY(oari_post(g, &call, &sent));
+        oar_work_release(sent);
+    }
+    return OAR_OK;
+}
+
+/* Marks who has come; how many have not. */
+static int look(oar_group *g, uint64_t tag, unsigned char *here)
+{
+    int missing = 0;
+
+    for (int r = 0; r < g->ranks; r++) {
+        oar_envelope e = { .size = sizeof e };
+
+        if (r != g->rank && !here[r])
+            here[r] = oari_engine_peek(g, r, tag, 0, &e) != 0;
+        missing += r != g->rank && !here[r];
+    }
+    return missing;
+}
+
+static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
+                           const unsigned char *here)
+{
+    for (int r = 0; r < g->ranks; r++) {
+        oari_call call = *base;
+
+        if (r == g->rank || !here[r])
+            continue;
+        call.kind = OAR_COLL_RECV;
+        call.root = r;
+        call.wire_tag = tag;
+        OARI_TRY(oari_post(g, &call, NULL));
+    }
+    return OAR_OK;
+}
+
+/* "1 (dead), 4 (stopped), 6 (running)". */
+static void list_missing(const oar_group *g, const unsigned char *here,
+                         char *list, size_t bytes)
+{
+    size_t used = 0;
+
+    for (int r = 0; r < g->ranks && used < bytes; r++) {
+        if (r == g->rank || here[r])
+            continue;
+        used +=
+            (size_t)snprintf(list + used, bytes - used, "%s%d (%s)",
+                             used != 0 ? ", " : "", r, oari_presence_how(g, r));
+    }
+}
+
+static oar_status name_missing(const oar_group *g, const unsigned char *here,
+                               int missing, int64_t waited_ms, int lost)
+{
+    char list[320] = "", first[200] = "";
+    int r = 0;
+
+    while (r == g->rank || here[r])
+        r++;
+    list_missing(g, here, list, sizeof list);
+    if (!oari_group_gone(g, r))
+        oari_presence_text(g, r, first, sizeof first);
+    return oari_fail(lost ? OAR_E_PEER : OAR_E_TIMEOUT,
+                     "monitored barrier %s after %" PRId64
+                     " ms: %d of %d ranks missing: %s%s%s",
+                     lost ? "given up" : "timed out", waited_ms, missing,
+                     g->ranks, list, first[0] != 0 ? ": " : "", first);
+}
+
+/* Whether nobody of those that are missing can come any more. */
+static int all_lost(const oar_group *g, const unsigned char *here)
+{
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank && !here[r] && !oari_group_gone(g, r))
+            return 0;
+    return 1;
+}
+
+static int is_slow(const oar_group *g, const unsigned char *here)
+{
+    oari_scope scope;
+
+    for (int r = 0; r < g->ranks; r++)
+        if ((r == g->rank || !here[r]) && oari_presence_scope(g, r, &scope))
+            return 1;
+    return 0;
+}
+
+/* Until all are here, or nobody else will be, or it is too late. */
+static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
+                            int64_t limit, int *missing)
+{
+    int64_t deadline = oari_deadline(limit), idle = 0;
+
+    while ((*missing = look(g, tag, here)) != 0) {
+        OARI_TRY(oari_group_check(g));
+        oari_engine_hold(g); /* to see who is gone */
+        oari_engine_let_go(g);
+        if (all_lost(g, here))
+            break;
+        if (is_slow(g, here))
+            deadline = oari_deadline(limit);
+        if (oari_now_ns() >= deadline)
+            break;
+        oari_rest(&idle);
+    }
+    return oari_group_check(g);
+}
+
+static oar_status watch(oar_group *g, const oari_call *base,
+                        unsigned char *here)
+{
+    int64_t limit = base->timeout_ms != 0 ? base->timeout_ms : g->timeout_ms;
+    int64_t start = oari_now_ns();
+    uint64_t tag = UINT64_C(1) << 62 | ++g->watched;
+    int missing, lost;
+
+    OARI_TRY(tell_all(g, tag, base));
+    OARI_TRY(await_all(g, tag, here, limit, &missing));
+    lost = missing != 0 && all_lost(g, here);
+    OARI_TRY(take_all(g, tag, base, here));
+    if (missing == 0)
+        return OAR_OK;
+    return name_missing(g, here, missing, (oari_now_ns() - start) / 1000000,
+                        lost);
+}
+
+oar_status oar_monitored_barrier_at(const char *file, int line,
+                                    oar_group *group, const oar_call_opts *opts)
+{
+    unsigned char *here;
+    oari_call base;
+    oar_status status;
+    uint64_t sequence;
+
+    OARI_TRY(oari_call_begin(&base, OAR_COLL_SEND, file, line, group, opts));
+    OARI_TRY(oari_group_check(group));
+    base.in.dtype = base.out.dtype = OAR_U8;
+    if (oari_batching(group) || base.prepared)
+        return oari_fail(OAR_E_STATE, "a monitored barrier cannot be put off");
+    if ((group->can & OAR_CAN_PROBE) == 0)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "backend \"%s\" cannot look at messages, which a "
+                         "monitored barrier needs",
+                         oar_group_backend(group));
+    if ((here = oari_alloc((size_t)group->ranks, 1)) == NULL)
+        return OAR_E_NOMEM;
+    sequence = begin(group, &base);
+    status = end(group, sequence, watch(group, &base, here));
+    oari_free(here);
+    return status;
+}

@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drive: what a driver does, token in hand (engine.c): takes what is queued,
+ * moves collectives and messages on, and waits. Whether anything has gone wrong
+ * it looks in drive_look.c.
+ *
+ * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
+ * The engine's thread, for which nobody waits, has the first two only if every
+ * rank has two.
+ */
+#include "comm/engine/drive.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/fault/dispute.h"
+
+enum {
+    YIELD_NS = 50000,       /* before going to sleep */
+    GPU_YIELD_NS = 2000000, /* the same where a GPU works, which wakes nobody */
+    NAP_NS = 100000000,     /* longest sleep between two looks around */
+    SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
+    BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
+    MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
+};
+
+/* ---- driving ------------------------------------------------------------- */
+
+static void finish(oar_group *g, oar_work *work, oar_status status)
+{
+    if (!work->mine) {
+        if (work->heavy)
+            atomic_fetch_sub(&g->engine.heavy, 1);
+        atomic_fetch_sub(&g->engine.posted, 1);
+    }
+    oari_recorder_done(g->recorder, work->sequence,
+                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
+    oari_work_finish(work, status);
+}
+
+void oari_drive_finish(oar_group *g, oari_lane *lane, oar_status status)
+{
+    oar_work *work = lane->work;
+    oari_engine *e = &g->engine;
+
+    lane->work = NULL;
+    work->lane = NULL;
+    e->busy--;
+    if (work->call.gpu != NULL)
+        e->on_gpu--;
+    if (atomic_load_explicit(&work->ordered, memory_order_relaxed))
+        atomic_fetch_sub(&e->watched, 1);
+    finish(g, work, status);
+}
+
+/* What a message returns when the group ends before anybody has looked whether
+ * it is done. A send that had given its data away is done; a receive is, too,
+ * unless an engine may have taken what it brought out of a buffer that its
+ * owner has given up (oari_foreign_too_late). */
+static oar_status end_of_message(const oar_group *g, const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    int sure = work->call.kind == OAR_COLL_SEND || !oari_foreign_carries(g);
+
+    if (!sure || !t->done || (t->status != OAR_OK && t->status != OAR_E_SIZE))
+        return g->fault.status;
+    oari_message_came(work);
+    return oari_message_check(work);
+}
+
+/* Ends what is under way, after the group has broken. The backend lets go of
+ * all transfers at its next progress. */
+static void finish_broken(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    oar_work *work;
+
+    if (g->backend->abort != NULL)
+        g->backend->abort(g->self, g->fault.status);
+    if (g->backend->progress != NULL)
+        g->backend->progress(g->self);
+    oari_foreign_abort(g);
+    oari_drive_gpu_drain(g);
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL) {
+            oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
+            oari_drive_finish(g, &e->lane[i],
+                              kept == OAR_OK ? g->fault.status
+                                             : OAR_E_INTERNAL);
+        }
+    while ((work = e->message) != NULL) {
+        e->message = work->next;
+        finish(g, work, end_of_message(g, work));
+    }
+}
+
+/* Those for device memory are by themselves. */
+static oari_lane *free_lane(const oari_engine *e, const oar_work *work)
+{
+    int on_gpu = work->call.gpu != NULL;
+    int first = on_gpu ? e->host_lanes : 0;
+    int end = on_gpu ? e->lanes : e->host_lanes;
+
+    for (int i = first; i < end; i++)
+        if (e->lane[i].work == NULL)
+            return &e->lane[i];
+    return NULL;
+}
+
+/* The next one that may begin, and where. A barrier is a point in the order: it
+ * runs alone, after all before it and before all after it. */
+static oar_work *take_collective(oari_engine *e, oari_lane **lane)
+{
+    oar_work *work;
+
+    if (e->busy != 0 && e->alone)
+        return NULL;
+    pthread_mutex_lock(&e->lock);
+    work = e->first;
+    if (work != NULL) {
+        e->alone = work->call.kind == OAR_COLL_BARRIER;
+        if ((e->alone && e->busy != 0) || (*lane = free_lane(e, work)) == NULL)
+            work = NULL;
+        else {
+            atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
+            if ((e->first = work->next) == NULL)
+                e->last = NULL;
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+    return work;
+}
+
+static oar_work *take_messages(oari_engine *e)
+{
+    oar_work *newest, *oldest = NULL, *next;
+
+    pthread_mutex_lock(&e->lock);
+    newest = e->fresh;
+    e->fresh = NULL;
+    pthread_mutex_unlock(&e->lock);
+    for (; newest != NULL; newest = next) {
+        atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
+        next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+    }
+    return oldest;
+}
+
+/* A plan that cannot be made leaves the ranks out of step: that ends the group.
+ */
+static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+
+    lane->work = work;
+    work->lane = lane;
+    e->busy++;
+    if (work->call.gpu != NULL) {
+        oari_drive_gpu_start(g, lane, work);
+        return;
+    }
+    e->number++;
+    if (work->call.ragged)
+        oari_told_parts_keep(&e->parts, e->number,
+                             work->call.in_counts != NULL
+                                 ? work->call.in_counts
+                                 : work->call.out_counts,
+                             g->ranks);
+    if (oari_exec_start(&lane->exec, &work->call, work->sequence, e->number) !=
+        OAR_OK)
+        oari_group_break(g, work, -1);
+}
+
+static void start_message(oar_group *g, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+    oar_transfer *t = &work->transfer;
+    oar_work **end = &e->message;
+    oar_status status;
+
+    *t = (oar_transfer){ .size = sizeof *t,
+                         .peer = work->call.root,
+                         .tag = work->call.wire_tag,
+                         .data = work->call.out.data,
+                         .bytes = oari_span_bytes(&work->call.out),
+                         .synchronous = work->call.synchronous };
+    if (work->call.wire_tag == 0) {
+        t->tag = oari_message_tag(work->call.tag) | oari_message_says(work);
+        t->any = oari_message_any(g, work->call.tag);
+    }
+    work->next = NULL;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = work;
+    status = work->call.kind == OAR_COLL_SEND
+                 ? oari_carrier(g)->send(oari_carrier_self(g), t)
+                 : oari_carrier(g)->recv(oari_carrier_self(g), t);
+    if (status != OAR_OK && oari_foreign_carries(g))
+        oari_foreign_fail(g, &g->foreign);
+    else if (status != OAR_OK)
+        oari_group_break(g, work, t->peer);
+}
+
+void oari_message_came(const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+    oar_message came = { .size = sizeof came,
+                         .source = t->source,
+                         .tag = (int64_t)(t->got_tag & UINT32_MAX),
+                         .bytes = t->got_bytes };
+
+    if (work->call.kind == OAR_COLL_RECV && work->call.message != NULL &&
+        (t->status == OAR_OK || t->status == OAR_E_SIZE))
+        oari_struct_give(work->call.message, &came, sizeof came, "message");
+}
+
+/* Whether a message has failed, and not because both sides differ: then the
+ * group ends, as soon as it is known why, and the message with it. */
+static int is_lost(oar_group *g, const oar_work *work)
+{
+    const oar_transfer *t = &work->transfer;
+
+    if (t->status == OAR_OK || t->status == OAR_E_SIZE || oari_group_broken(g))
+        return 0;
+    oari_fail(t->status, "message with rank %d failed", t->peer);
+    if (oari_foreign_carries(g))
+        oari_foreign_fail(g, &g->foreign);
+    else
+        oari_group_break(g, work, t->peer);
+    return 1;
+}
+
+static int drive_messages(oar_group *g)
+{
+    oar_work **at = &g->engine.message, *work;
+    int moved = 0;
+
+    while ((work = *at) != NULL) {
+        if (!work->transfer.done || is_lost(g, work) ||
+            !oari_message_settled(work)) {
+            at = &work->next;
+            continue;
+        }
+        if (work->call.kind == OAR_COLL_RECV && oari_foreign_too_late(g, work))
+            return 1;
+        *at = work->next;
+        oari_message_came(work);
+        finish(g, work, oari_message_check(work));
+        moved = 1;
+    }
+    return moved;
+}
+
+static int drive_lane(oar_group *g, oari_lane *lane)
+{
+    switch (lane->work->call.gpu != NULL ? oari_drive_gpu(g, lane)
+                                         : oari_exec_poll(&lane->exec)) {
+    case OARI_PENDING: return 0;
+    case OARI_DONE:
+        if (!oari_foreign_too_late(g, lane->work))
+            oari_drive_finish(g, lane, OAR_OK);
+        return 1;
+    case OARI_FAILED: break;
+    }
+    if (lane->exec.doubt.found && oari_dispute_open(g, &lane->exec))
+        return 1;
+    if ((lane->exec.posted || oari_foreign_carries(g)) &&
+        !lane->exec.doubt.found) {
+        oari_foreign_fail(g,
+                          lane->exec.posted ? lane->exec.foreign : &g->foreign);
+        return 0;
+    }
+    oari_group_break(g, lane->work, -1);
+    return 1;
+}
+
+/* A plan cannot go on where the engine that carries its messages has failed;
+ * what the engine does itself is still compared with what others do. */
+static int stands_still(const oar_group *g, const oari_exec *exec)
+{
+    return g->foreign.ill_ns != 0 && !exec->posted && oari_foreign_carries(g);
+}
+
+static int drive_collectives(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    int moved = 0, gpu_lanes = e->lanes - e->host_lanes;
+
+    if (e->busy == 0 || oari_disputing(e->dispute))
+        return 0;
+    for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
+        if (e->lane[i].work != NULL && !stands_still(g, &e->lane[i].exec))
+            moved |= drive_lane(g, &e->lane[i]);
+    for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
+         i++) {
+        oari_lane *lane =
+            &e->lane[e->host_lanes + (e->gpu_turn + i) % gpu_lanes];
+
+        if (lane->work != NULL)
+            moved |= drive_lane(g, lane);
+    }
+    return moved;
+}
+
+void oari_drive_begin_messages(oar_group *g)
+{
+    oar_work *work, *next;
+
+    for (work = take_messages(&g->engine); work != NULL; work = next) {
+        next = work->next;
+        start_message(g, work);
+    }
+}
+
+static void take_new_work(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    oar_work *work;
+    oari_lane *lane;
+
+    oari_drive_begin_messages(g);
+    while ((work = take_collective(e, &lane)) != NULL)
+        start_collective(g, lane, work);
+}
+
+/* Whether the links have to be moved on, too. */
+static int links_wait(oar_group *g)
+{
+    const oari_engine *e = &g->engine;
+    const oari_board *b = e->lane->exec.board;
+
+    if (g->foreign.ops != NULL && !oari_foreign_drive(g))
+        return 0;
+    return b == NULL || b->member != NULL || e->message != NULL ||
+           oari_exec_has_messages(&e->lane->exec);
+}
+
+int oari_drive_once(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+    int moved = 0;
+
+    if (atomic_load_explicit(&e->queued, memory_order_relaxed) != 0)
+        take_new_work(g);
+    if (e->on_gpu != 0 && !oari_group_broken(g))
+        oari_gpu_progress(g);
+    if (!oari_group_broken(g) && g->backend->progress != NULL &&
+        links_wait(g) && g->backend->progress(g->self) != OAR_OK)
+        oari_group_break(g, e->lane->work, -1);
+    if (!oari_group_broken(g))
+        moved = drive_collectives(g);
+    if (!oari_group_broken(g) && e->message != NULL)
+        moved |= drive_messages(g);
+    if (oari_group_broken(g)) {
+        take_new_work(g);
+        finish_broken(g);
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- waiting ------------------------------------------------------------- */
+
+typedef struct idle {
+    int64_t since; /* 0: not idle yet */
+    int polls;
+} idle;
+
+static int64_t sooner(const oar_work *work, int64_t than)
+{
+    return work != NULL && work->deadline_ns != 0 && work->deadline_ns < than
+               ? work->deadline_ns
+               : than;
+}
+
+static int64_t nearest_deadline(const oari_engine *e)
+{
+    int64_t nap = oari_dispute_restless(e->dispute) ? SHORT_NAP_NS : NAP_NS;
+    int64_t nearest = oari_now_ns() + nap;
+
+    if (e->until_ns < nearest)
+        nearest = e->until_ns;
+    for (int i = 0; i < e->lanes; i++)
+        nearest = sooner(e->lane[i].work, nearest);
+    for (const oar_work *w = e->message; w != NULL; w = w->next)
+        nearest = sooner(w, nearest);
+    return nearest;
+}
+
+static void sleep_blind(void)
+{
+    nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
+}
+
+/* Whether something was posted since the last look. The ring that told of it
+ * may have come while the backend made progress, which takes rings for its own.
+ */
+static int could_start(oari_engine *e)
+{
+    int found;
+
+    pthread_mutex_lock(&e->lock);
+    found = e->fresh != NULL ||
+            (e->first != NULL && free_lane(e, e->first) != NULL &&
+             !(e->busy != 0 && e->alone));
+    pthread_mutex_unlock(&e->lock);
+    return found;
+}
+
+static void sleep_on_backend(oar_group *g)
+{
+    const oar_backend_ops *ops = g->backend;
+    struct pollfd wait = { -1, POLLIN, 0 };
+
+    if (ops->wait_fd == NULL || (wait.fd = ops->wait_fd(g->self)) < 0) {
+        sleep_blind();
+        return;
+    }
+    if (!ops->arm(g->self) && !could_start(&g->engine))
+        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(&g->engine)));
+}
+
+/* What is posted from now on rings, and a ring that came early is not lost:
+ * only what peers do has to be looked for once more. */
+static void sleep_on_board(oar_group *g)
+{
+    oari_board_arm(g->board);
+    if (oari_drive_once(g))
+        oari_board_awake(g->board);
+    else
+        oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
+}
+
+/* A nap takes a GPU's small operations several times. */
+static int64_t yield_ns(const oar_group *g)
+{
+    return g->engine.on_gpu != 0 && g->spin_ns != 0 ? GPU_YIELD_NS : YIELD_NS;
+}
+
+/* Nothing moved: spin on, yield, or sleep. The engine's thread sleeps at once
+ * if it would keep a core from the threads that compute. */
+static void be_idle(oar_group *g, idle *i, int waited)
+{
+    int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
+
+    /* An engine that wakes us works in threads of its own: they need the cores
+     * on which we would spin. */
+    if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
+        g->engine.on_gpu == 0) {
+        oari_drive_look(g);
+        oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
+        return;
+    }
+    if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
+        return;
+    now = oari_now_ns();
+    if (i->since == 0)
+        i->since = now;
+    if (now - i->since < spin)
+        return;
+    oari_drive_look(g);
+    if ((waited || g->spare) && now - i->since < spin + yield_ns(g))
+        sched_yield();
+    else if (g->engine.on_gpu != 0)
+        sleep_blind();
+    else if (g->foreign.ops != NULL)
+        oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
+    else if (g->board != NULL)
+        sleep_on_board(g);
+    else
+        sleep_on_backend(g);
+}
+
+void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
+{
+    oari_engine *e = &g->engine;
+    idle i = { 0 };
+
+    e->until_ns = until_ns;
+    for (;;) {
+        if (oari_drive_once(g))
+            i = (idle){ 0 };
+        if (work != NULL
+                ? oari_work_is_done(work)
+                : atomic_load(&e->posted) == atomic_load(&e->watched) ||
+                      atomic_load(&e->waiters) != 0)
+            return;
+        if (until_ns != OARI_NEVER && oari_now_ns() >= until_ns)
+            return;
+        be_idle(g, &i, work != NULL);
+    }
+}
+
+void oari_drive_start(oar_group *g, oar_work *work)
+{
+    if (work->call.kind < OAR_COLL_SEND || work->call.gpu != NULL)
+        start_collective(g, g->engine.lane, work);
+    else
+        start_message(g, work);
+}
+
+void oari_drive_begin(oar_group *g, oar_work *work)
+{
+    oari_engine *e = &g->engine;
+
+    e->alone = work->call.kind == OAR_COLL_BARRIER;
+    oari_drive_start(g, work);
+    e->lane->exec.hasty = 1;
+    if (!oari_group_broken(g)) {
+        drive_collectives(g);
+        drive_messages(g);
+    }
+    e->lane->exec.hasty = 0;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exec: one interpreter for every plan. A step is either done at once, or
+ * pending until a later poll; the position in the plan is all the state there
+ * is, so nothing is ever re-entered in the middle of a loop. */
+#include "comm/exec/exec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/exec/exec_run.h"
+
+void (*oari_exec_hook)(const oari_exec *exec);
+
+/* ---- making -------------------------------------------------------------- */
+
+static oari_rules normal_rules = {
+#define X(field, name, normal, text) .field = (normal),
+    OARI_RULE_LIST(X)
+#undef X
+};
+
+oar_status oari_exec_init(oari_exec *exec)
+{
+    size_t n = (size_t)exec->ranks;
+
+    if (exec->rules == NULL)
+        exec->rules = &normal_rules;
+    exec->in = oari_alloc(n, sizeof *exec->in);
+    exec->out = oari_alloc(n, sizeof *exec->out);
+    exec->in_count = oari_alloc(n, sizeof *exec->in_count);
+    exec->out_count = oari_alloc(n, sizeof *exec->out_count);
+    exec->factor = oari_alloc(n, sizeof *exec->factor);
+    exec->scale = oari_alloc(n, sizeof *exec->scale);
+    exec->source = oari_alloc(n + 1, sizeof *exec->source);
+    exec->destination = oari_alloc(n + 1, sizeof *exec->destination);
+    exec->table = oari_alloc(n + 2, sizeof *exec->table);
+    exec->part_at = oari_alloc(3 * (n + 1), sizeof *exec->part_at);
+    if (exec->in == NULL || exec->out == NULL || exec->in_count == NULL ||
+        exec->out_count == NULL || exec->factor == NULL ||
+        exec->scale == NULL || exec->source == NULL ||
+        exec->destination == NULL || exec->table == NULL ||
+        exec->part_at == NULL)
+        return OAR_E_NOMEM;
+    exec->out_at = exec->part_at + n + 1;
+    exec->their_at = exec->out_at + n + 1;
+    return OAR_OK;
+}
+
+void oari_exec_clear(oari_exec *exec)
+{
+    for (int i = 0; i < OARI_PLAN_CACHE; i++)
+        oari_plan_clear(&exec->cache[i].plan);
+    oari_plan_clear(&exec->once);
+    oari_plan_clear(&exec->second);
+    oari_free(exec->in);
+    oari_free(exec->out);
+    oari_free(exec->in_count);
+    oari_free(exec->out_count);
+    oari_free(exec->factor);
+    oari_free(exec->scale);
+    oari_free(exec->source);
+    oari_free(exec->destination);
+    oari_free(exec->table);
+    oari_free(exec->part_at);
+    oari_free(exec->transfer);
+    oari_free(exec->gather);
+    oari_free(exec->work);
+    oari_free(exec->block);
+}
+
+/* ---- finding the plan ---------------------------------------------------- */
+
+static oar_status make_plan(oari_exec *exec, oari_plan *plan)
+{
+    const oari_algorithm *algorithm;
+
+    oari_plan_clear(plan);
+    OARI_TRY(oari_exec_ask(exec, &exec->ask));
+    algorithm = oari_choose(&exec->ask, exec->rules);
+    if (algorithm == NULL)
+        return OAR_E_UNSUPPORTED;
+    return oari_plan_make(algorithm->name, algorithm->plan, &exec->ask, plan);
+}
+
+static int is_for(const oari_cached_plan *c, const oari_exec *exec)
+{
+    const oari_call *call = exec->call;
+
+    return c->fingerprint == exec->fingerprint && c->agreed == call->agreed &&
+           c->kind == call->kind && c->dtype == call->out.dtype &&
+           c->op == call->op.kind && c->root == call->root &&
+           c->canonical == call->canonical && c->plan.steps != 0;
+}
+
+static oar_status fill(oari_exec *exec, oari_cached_plan *c)
+{
+    const oari_call *call = exec->call;
+
+    OARI_TRY(make_plan(exec, &c->plan));
+    c->fingerprint = exec->fingerprint;
+    c->agreed = call->agreed;
+    c->kind = call->kind;
+    c->dtype = call->out.dtype;
+    c->op = call->op.kind;
+    c->root = call->root;
+    c->canonical = call->canonical;
+    return OAR_OK;
+}
+
+/* Plans with parts of their own are made anew each time. */
+static oar_status find_plan(oari_exec *exec)
+{
+    oari_cached_plan *c = &exec->cache[exec->fingerprint % OARI_PLAN_CACHE];
+
+    if (exec->call->ragged || exec->call->is_object) {
+        OARI_TRY(make_plan(exec, &exec->once));
+        exec->plan = &exec->once;
+        return OAR_OK;
+    }
+    if (!is_for(c, exec))
+        OARI_TRY(fill(exec, c));
+    exec->plan = &c->plan;
+    return OAR_OK;
+}
+
+static oar_status grow(unsigned char **memory, size_t *bytes, size_t wanted)
+{
+    if (wanted <= *bytes)
+        return OAR_OK;
+    oari_free(*memory);
+    *bytes = 0;
+    *memory = oari_alloc_aligned(64, wanted);
+    if (*memory == NULL)
+        return OAR_E_NOMEM;
+    *bytes = wanted;
+    return OAR_OK;
+}
+
+oar_status oari_exec_scratch(oari_exec *exec, const oari_plan *plan)
+{
+    OARI_TRY(grow(&exec->gather, &exec->gather_bytes,
+                  plan->gather_count * exec->element));
+    OARI_TRY(grow(&exec->work, &exec->work_bytes,
+                  plan->work_count * oari_exec_element(exec, OARI_WORK)));
+    if (plan->most <= exec->transfer_room)
+        return OAR_OK;
+    oari_free(exec->transfer);
+    exec->transfer_room = 0;
+    exec->transfer = oari_alloc((size_t)plan->most, sizeof *exec->transfer);
+    if (exec->transfer == NULL)
+        return OAR_E_NOMEM;
+    exec->transfer_room = plan->most;
+    return OAR_OK;
+}
+
+/* What is run while there is no plan. */
+static oari_step no_steps = { .kind = OARI_END };
+static const oari_plan no_plan = { .step = &no_steps };
+
+oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
+                           uint64_t sequence, uint64_t number)
+{
+    exec->call = call;
+    exec->sequence = sequence;
+    exec->number = number;
+    exec->fingerprint = oari_call_fingerprint(call);
+    exec->link = exec->history != NULL && number != 0
+                     ? oari_history_add(exec->history, number, sequence, call,
+                                        exec->fingerprint)
+                     : exec->fingerprint;
+    exec->doubt.found = 0;
+    exec->element = oar_dtype_size(call->out.dtype);
+    exec->at = exec->begun = exec->met = exec->exposed = 0;
+    exec->transfers = exec->oldest = exec->waiting = 0;
+    exec->in_data = call->in.data;
+    exec->out_data = call->out.data;
+    exec->factor[exec->rank] = call->weight;
+    exec->plan = &no_plan;
+    exec->shows = 0;
+    if (call->gpu != NULL)
+        exec->foreign = call->gpu;
+    if (exec->foreign != NULL && oari_exec_post(exec))
+        return OAR_OK;
+    OARI_TRY(find_plan(exec));
+    exec->shows = exec->plan->shows;
+    if (exec->plan->most != 0 || exec->plan->work_count != 0 ||
+        exec->plan->gather_count != 0)
+        OARI_TRY(oari_exec_scratch(exec, exec->plan));
+    return OAR_OK;
+}
+
+/* ---- the interpreter ----------------------------------------------------- */
+
+static oari_progress run_step(oari_exec *exec, const oari_step *step)
+{
+    switch (step->kind) {
+    case OARI_MEET: return oari_run_meet(exec, step);
+    case OARI_UNLESS_REACHABLE:
+        oari_run_unless_reachable(exec, step);
+        return OARI_DONE;
+    case OARI_COPY: return oari_run_copy(exec, step);
+    case OARI_REDUCE: return oari_run_reduce(exec, step);
+    case OARI_COMBINE:
+        oari_exec_combine(exec, step);
+        exec->at++;
+        return OARI_DONE;
+    case OARI_SEND:
+    case OARI_RECV: return oari_run_message(exec, step);
+    case OARI_WAIT: return oari_run_wait(exec, step);
+    case OARI_SETTLE: return oari_run_settle(exec);
+    case OARI_POST: return oari_run_post(exec);
+    case OARI_END: break;
+    }
+    return OARI_DONE;
+}
+
+oari_progress oari_exec_poll(oari_exec *exec)
+{
+    for (;;) {
+        const oari_step *step = &exec->plan->step[exec->at];
+        oari_progress progress;
+        if (oari_exec_hook != NULL && !exec->begun)
+            oari_exec_hook(exec);
+        if (step->kind == OARI_END)
+            break;
+        progress = run_step(exec, step);
+        if (progress != OARI_DONE)
+            return progress;
+    }
+    if (exec->call->is_object)
+        oari_exec_give_object(exec);
+    return OARI_DONE;
+}
+
+oar_status oari_exec_withdraw(oari_exec *exec)
+{
+    oari_board *b = exec->board;
+    int exposed = exec->exposed;
+    oar_status status = OAR_OK;
+
+    exec->exposed = exec->transfers = 0;
+    oari_free(exec->block);
+    exec->block = NULL;
+    if (exposed == 0)
+        return OAR_OK;
+    status = b->ops->detach(
+        b->self, exec->call->out.data,
+        exposed & OARI_SHOWS_OUT ? oari_span_bytes(&exec->call->out) : 0);
+    if (status != OAR_OK)
+        oari_log(OAR_LOG_ERROR,
+                 "rank %d: the output of operation #%llu (%zu bytes at %p) "
+                 "could not be taken out of its peers' reach, so they may "
+                 "still write to it: %s",
+                 exec->rank, (unsigned long long)exec->sequence,
+                 oari_span_bytes(&exec->call->out), exec->call->out.data,
+                 oar_last_error_text());
+    return status;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exec_combine: partial results, which travel between ranks before they are
+ * finished. A contribution becomes one by being widened (half types: to f32,
+ * so that they are rounded once, in the end) and multiplied with this rank's
+ * factor; it is finished by being divided, and narrowed again. Blocks of what
+ * must change its type go through a little memory that stays in the first cache
+ * level; all else is one pass. */
+#include "base/dtype.h"
+#include "base/reduce/reduce.h"
+#include "comm/exec/exec_run.h"
+
+enum { BLOCK = 1024 }; /* elements */
+
+typedef union block {
+    unsigned char bytes[8 * BLOCK];
+    double align;
+} block;
+
+/* What is being combined: how, and of what type. */
+typedef struct form {
+    oar_op_kind kind;
+    oar_dtype dtype, wide;
+    double divisor;
+} form;
+
+oar_dtype oari_partial_dtype(oar_op_kind op, oar_dtype dtype)
+{
+    int rounds = op != OAR_OP_MIN && op != OAR_OP_MAX;
+
+    return oari_dtype_is_half(dtype) && rounds ? OAR_F32 : dtype;
+}
+
+double oari_exec_divisor(const oari_exec *exec)
+{
+    return oari_divisor(exec->call->op.kind, exec->ranks, exec->factor);
+}
+
+static form form_of(const oari_exec *exec, int finish)
+{
+    oar_op_kind kind = exec->call->op.kind;
+    oar_dtype dtype = exec->call->out.dtype;
+
+    return (form){ oari_computed_kind(kind), dtype,
+                   oari_partial_dtype(kind, dtype),
+                   finish ? oari_exec_divisor(exec) : 0 };
+}
+
+static void reduce(const form *f, int sources, const void *const *source,
+                   const double *factor, double divisor, void *to, size_t count)
+{
+    oari_reduce(&(oari_reduction){ .kind = f->kind,
+                                   .dtype = f->wide,
+                                   .sources = sources,
+                                   .source = source,
+                                   .factor = factor,
+                                   .divisor = divisor,
+                                   .destinations = 1,
+                                   .destination = &to },
+                count);
+}
+
+/* A contribution as a partial result: where it is, or in `room`. */
+static const void *lift(const form *f, const void *from, const double *factor,
+                        block *room, size_t count)
+{
+    if (f->dtype != f->wide) {
+        oari_convert(room, f->wide, from, f->dtype, count);
+        from = room;
+    }
+    if (factor == NULL)
+        return from;
+    reduce(f, 1, &from, factor, 0, room, count);
+    return room;
+}
+
+/* ---- two of them --------------------------------------------------------- */
+
+static const void *partial_of(oari_exec *exec, const form *f, oari_where where,
+                              size_t at, block *room, size_t count)
+{
+    const void *from = oari_exec_locate(exec, where, -1, at);
+    int factors = oari_needs_factors(exec->call->op.kind);
+
+    if (where != OARI_IN)
+        return from;
+    return lift(f, from, factors ? &exec->factor[exec->rank] : NULL, room,
+                count);
+}
+
+static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
+                          size_t at, size_t count)
+{
+    block left, right, result;
+    void *to = oari_exec_locate(exec, step->to, -1, step->to_at + at);
+    int narrow = step->finish && f->dtype != f->wide;
+    const void *source[2] = {
+        partial_of(exec, f, step->from, step->from_at + at, &left, count), NULL
+    };
+    int sources = step->with != OARI_NOWHERE ? 2 : 1;
+
+    if (sources == 2)
+        source[1] =
+            partial_of(exec, f, step->with, step->with_at + at, &right, count);
+    reduce(f, sources, source, NULL, f->divisor, narrow ? result.bytes : to,
+           count);
+    if (narrow)
+        oari_convert(to, f->dtype, result.bytes, f->wide, count);
+}
+
+void oari_exec_combine(oari_exec *exec, const oari_step *step)
+{
+    form f = form_of(exec, step->finish);
+    int lifts = f.dtype != f.wide || oari_needs_factors(exec->call->op.kind);
+    size_t size = lifts ? BLOCK : step->count;
+
+    for (size_t at = 0; at < step->count; at += size) {
+        size_t left = step->count - at;
+        combine_block(exec, &f, step, at, left < size ? left : size);
+    }
+}
+
+/* ---- many of them -------------------------------------------------------- */
+
+static void gather_block(oari_exec *exec, const form *f, int sources, void *to,
+                         size_t at, size_t count)
+{
+    int factors = oari_needs_factors(exec->call->op.kind);
+    size_t byte = at * exec->element;
+    block first, next;
+
+    for (int s = 0; s < sources; s++) {
+        const unsigned char *from =
+            (const unsigned char *)exec->source[s] + byte;
+        const void *pair[2] = { to, NULL };
+        const void *part = lift(f, from, factors ? &exec->scale[s] : NULL,
+                                s == 0 ? &first : &next, count);
+        pair[s != 0] = part;
+        reduce(f, s == 0 ? 1 : 2, pair, NULL, 0, to, count);
+    }
+}
+
+void oari_exec_reduce_partly(oari_exec *exec, int sources, void *to,
+                             size_t count)
+{
+    form f = form_of(exec, 0);
+    int factors = oari_needs_factors(exec->call->op.kind);
+    size_t wide = oar_dtype_size(f.wide);
+
+    if (f.dtype == f.wide) {
+        reduce(&f, sources, exec->source, factors ? exec->scale : NULL, 0, to,
+               count);
+        return;
+    }
+    for (size_t at = 0; at < count; at += BLOCK) {
+        size_t left = count - at;
+        gather_block(exec, &f, sources, (unsigned char *)to + at * wide, at,
+                     left < BLOCK ? left : BLOCK);
+    }
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC; NCCL and
+ * its like all that is on device memory, messages too).
+ *
+ * What the ranks call is not in its messages, so they write it on the board
+ * before they begin, and compare: a rank that comes second does not even begin
+ * what would not fit, and one that came first finds out while it waits, or at
+ * the latest when it is done. Ranks of different hosts have no board in common:
+ * there, now and then, a collective is planned like any other, because a plan's
+ * messages tell what all collectives before them were (history.h).
+ */
+#include "base/status.h"
+#include "record/account.h"
+#include "comm/exec/exec_run.h"
+
+enum {
+    POLLS_TO_COMPARE = 4,
+    COLLECTIVES_TO_COMPARE = OARI_TOLD,
+    POLLS_THAT_ARE_LONG = 8 /* looking who is there costs little after them */
+};
+
+static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
+static const oari_plan post_plan = { .algorithm = "engine",
+                                     .step = post_steps };
+
+/* ---- what others have begun ---------------------------------------------- */
+
+/* Once all are known to have begun the same there is nothing more to see. */
+int oari_exec_is_doubtful(oari_exec *exec)
+{
+    const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
+    int agreed = 1;
+
+    for (int r = 0; b != NULL && !exec->agreed && r < b->ranks; r++) {
+        int theirs = r == b->rank
+                         ? OARI_POST_SAME
+                         : oari_board_compare(b, r, exec->number, exec->link);
+
+        agreed &= theirs == OARI_POST_SAME;
+        if (theirs == OARI_POST_OTHER) {
+            oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
+                            "");
+            return 1;
+        }
+    }
+    exec->agreed = agreed;
+    return 0;
+}
+
+int oari_exec_owes_post(const oari_exec *exec, int rank)
+{
+    const oari_board *b = exec->compared_on;
+    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+
+    if (!exec->posted)
+        return 0;
+    if (exec->number == 0)
+        return exec->call->root < 0 || exec->call->root == rank;
+    return here < 0 ? !exec->post.done || exec->call->gpu != NULL
+                    : !oari_board_has_posted(b, here, exec->number);
+}
+
+int oari_exec_has_ended(const oari_exec *exec, int rank)
+{
+    const oari_board *b = exec->compared_on;
+    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+
+    return exec->number != 0 && here >= 0 &&
+           oari_board_has_ended(b, here, exec->number);
+}
+
+/* ---- beginning ----------------------------------------------------------- */
+
+static void describe(oari_exec *exec)
+{
+    const oari_call *call = exec->call;
+
+    exec->engine_call = oari_call_for_engine(call);
+    exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
+    if (call->kind >= OAR_COLL_SEND) { /* unless the engine knows better */
+        exec->post.source = call->root;
+        exec->post.got_tag = (uint64_t)(call->tag >= 0 ? call->tag : 0);
+        exec->post.got_bytes = oari_span_bytes(&call->out);
+    }
+}
+
+/* Whether it is time to compare over messages. */
+static int is_planned_to_compare(const oari_exec *exec)
+{
+    const oari_board *b = exec->compared_on;
+
+    return exec->ranks > 1 && (b == NULL || b->member != NULL) &&
+           exec->number % COLLECTIVES_TO_COMPARE == 0;
+}
+
+/* Sizes that the fingerprint cannot have in it, because ranks know only their
+ * own. Plans tell them; an engine may cut off what is too much, take too little
+ * for enough, or end the process. */
+static int has_sizes(const oari_call *call)
+{
+    return call->ragged &&
+           (call->kind == OAR_COLL_GATHER || call->kind == OAR_COLL_SCATTER ||
+            call->kind == OAR_COLL_ALL_TO_ALL);
+}
+
+static int is_taken(oari_exec *exec)
+{
+    const oar_backend_ops *f = exec->foreign->ops;
+    const oari_call *call = exec->call;
+
+    if (call->gpu != NULL) {
+        describe(exec);
+        return 1; /* gpu.c has asked */
+    }
+    if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
+        f->post[call->kind] == NULL || call->is_object ||
+        exec->rules->forced[call->kind][0] != 0 ||
+        (has_sizes(call) && !exec->rules->engine_parts) ||
+        (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
+        return 0;
+    describe(exec);
+    return f->takes == NULL ||
+           f->takes(exec->foreign->self, &exec->engine_call);
+}
+
+int oari_exec_post(oari_exec *exec)
+{
+    oar_status status;
+
+    if (exec->compared_on != NULL && exec->number != 0)
+        oari_board_expect(exec->compared_on, exec->number);
+    exec->posted = is_taken(exec);
+    if (exec->compared_on != NULL && exec->number != 0)
+        oari_board_post(exec->compared_on, exec->number, exec->link);
+    if (!exec->posted)
+        return 0;
+    exec->plan = &post_plan;
+    exec->polls = 0;
+    exec->agreed = 0;
+    if (oari_exec_is_doubtful(exec))
+        return 1;
+    status = exec->foreign->ops->post[exec->call->kind](
+        exec->foreign->self, &exec->engine_call, &exec->post);
+    if (status != OAR_OK) {
+        exec->post.status = status;
+        exec->post.done = 1;
+    }
+    return 1;
+}
+
+/* ---- waiting ------------------------------------------------------------- */
+
+static oari_progress has_failed(const oari_exec *exec)
+{
+    if (oar_last_error()->status != exec->post.status)
+        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->ops->name,
+                  oar_coll_name(exec->call->kind));
+    return OARI_FAILED;
+}
+
+/* Whether it cannot be over unless every rank has begun it. */
+static int takes_everybody(const oari_call *call)
+{
+    switch (call->kind) {
+    case OAR_COLL_BARRIER: return 1;
+    case OAR_COLL_ALL_REDUCE:
+    case OAR_COLL_ALL_GATHER:
+    case OAR_COLL_REDUCE_SCATTER:
+    case OAR_COLL_ALL_TO_ALL: return !call->ragged && call->out.count != 0;
+    default: return 0;
+    }
+}
+
+/* An engine may lose a failure and say that all is well. A rank that has not
+ * begun what is over, or is gone in the middle of it, makes that a lie: then it
+ * is not over, and who drives finds out whom it waits for. */
+static int is_believed(const oari_exec *exec)
+{
+    const oari_board *b = exec->compared_on;
+    int everybody = !exec->agreed && takes_everybody(exec->call);
+
+    if (b == NULL)
+        return 1;
+    if (exec->polls > POLLS_THAT_ARE_LONG)
+        b->ops->check(b->self);
+    for (int r = 0; r < b->ranks; r++)
+        if (r != b->rank &&
+            ((everybody && !oari_board_has_posted(b, r, exec->number)) ||
+             (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
+            return 0;
+    return 1;
+}
+
+oari_progress oari_run_post(oari_exec *exec)
+{
+    int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
+
+    if (exec->doubt.found || (look && oari_exec_is_doubtful(exec)))
+        return OARI_FAILED;
+    if (!exec->post.done)
+        return OARI_PENDING;
+    if (exec->post.status != OAR_OK)
+        return has_failed(exec);
+    /* on device memory it is only on a stream by now */
+    if (exec->call->gpu == NULL && !is_believed(exec))
+        return OARI_PENDING;
+    if (exec->call->gpu == NULL && exec->compared_on != NULL)
+        oari_board_end(exec->compared_on, exec->number);
+    exec->at++;
+    return OARI_DONE;
+}

@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* drive_look: has anything gone wrong with the operations under way? A peer is
+ * gone that still owes something, a fault has been heard of, or the time is up;
+ * and before that, who keeps us waiting is said once. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <oarsong/p2p.h>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/fault/dispute.h"
+#include "comm/engine/drive.h"
+#include "comm/fault/missed.h"
+#include "comm/fault/presence.h"
+
+enum {
+    LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
+    PUT_OFF_NS = 200000000,    /* for the others to run out of time first */
+    FIRST_OPERATIONS = 3
+};
+
+/* A message that lies there while a receive waits has perhaps the wrong tag. */
+static void find_other_tag(const oar_group *g, const oar_work *work, char *text,
+                           size_t bytes)
+{
+    const oari_call *call = &work->call;
+    oar_envelope e = { .size = sizeof e };
+
+    text[0] = 0;
+    if (call->kind == OAR_COLL_RECV && call->wire_tag == 0 &&
+        call->gpu == NULL && (g->can & OAR_CAN_PROBE) != 0 &&
+        (g->can & OAR_CAN_ANY) != 0 &&
+        oari_carrier(g)->peek(oari_carrier_self(g), call->root,
+                              oari_message_tag(OAR_ANY_TAG),
+                              oari_message_any(g, OAR_ANY_TAG), &e))
+        snprintf(text, bytes,
+                 "; from rank %d there is a message of %zu bytes with tag "
+                 "%lld, but this receive wants tag %lld",
+                 e.source, e.bytes, (long long)(e.tag & UINT32_MAX),
+                 (long long)call->tag);
+}
+
+static void timed_out(oar_group *g, const oar_work *work, int missing)
+{
+    int64_t limit =
+        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
+    char who[400] = "the others", other[120];
+
+    if (missing >= 0)
+        oari_presence_text(g, missing, who, sizeof who);
+    find_other_tag(g, work, other, sizeof other);
+    oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %.340s%s",
+              oar_coll_name(work->call.kind), limit, who, other);
+    oari_group_break(g, work, missing);
+}
+
+/* A rank that has gone before it called anything may have given up while the
+ * group was made, because of another. */
+static int blames_another(oar_group *g, const oar_work *work, int rank)
+{
+    oar_error said;
+
+    if (work->sequence > FIRST_OPERATIONS ||
+        !oari_missed_word(g->store, g->name, g->rank, g->ranks, rank, &said))
+        return 0;
+    oari_fail_with(&said);
+    oari_group_break(g, work, said.peer);
+    return 1;
+}
+
+void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
+{
+    char who[400];
+
+    if (work != NULL && blames_another(g, work, rank))
+        return;
+    oari_presence_text(g, rank, who, sizeof who);
+    oari_fail(OAR_E_PEER, "%s %s", who,
+              oari_presence_end(oari_group_gone(g, rank)));
+    oari_group_break(g, work, rank);
+}
+
+/* Whether a rank that is gone still owes the collective something. */
+static int owes(const oari_exec *x, int rank)
+{
+    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank) ||
+           oari_exec_owes_post(x, rank);
+}
+
+/* A message from anybody is lost when nobody is left to send it. */
+static int lost_peer(const oar_group *g, int peer)
+{
+    int last = -1;
+
+    if (peer >= 0)
+        return oari_group_gone(g, peer) ? peer : -1;
+    for (int r = 0; r < g->ranks; r++) {
+        if (r == g->rank)
+            continue;
+        if (!oari_group_gone(g, r))
+            return -1;
+        last = r;
+    }
+    return last;
+}
+
+/* A message of the library's own that may never be taken. */
+static int is_notice(const oar_work *work)
+{
+    return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
+}
+
+/* Whether a collective cannot go on without a rank that is gone. A foreign
+ * engine may need all of them to the end; but not one that has left in good
+ * order, after the collective was over for it. */
+static int is_missed(const oari_exec *x, int rank, int gone)
+{
+    if (gone == 0 || owes(x, rank))
+        return gone != 0;
+    return x->posted &&
+           !(gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank));
+}
+
+int oari_drive_lost(const oar_group *g, const oar_work *work)
+{
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
+        return is_notice(work) ? -1 : lost_peer(g, work->call.root);
+    for (int r = 0; r < g->ranks; r++)
+        if (is_missed(&work->lane->exec, r, oari_group_gone(g, r)))
+            return r;
+    return -1;
+}
+
+/* Whether the operation waits for this rank, as far as can be told. */
+static int is_missing(const oar_group *g, const oar_work *work, int rank)
+{
+    if (rank == g->rank)
+        return 0;
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
+        return work->call.root < 0 || work->call.root == rank;
+    return owes(&work->lane->exec, rank);
+}
+
+/* A rank may wait for one that itself waits for another. If somebody is stopped
+ * that is who all of them wait for in the end. */
+static int find_stopped(const oar_group *g)
+{
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank && strcmp(oari_presence_how(g, r), "stopped") == 0)
+            return r;
+    return -1;
+}
+
+/* A rank that has not said that it is in the collective: one that owes it
+ * something rather than one that others wait for. -1: all have. */
+static int missing_by_word(const oar_group *g, const oari_exec *x)
+{
+    int found = -1, owing = -1;
+
+    for (int r = g->ranks - 1; r >= 0; r--) {
+        int owes_it = owes(x, r);
+
+        if (owes_it)
+            owing = r;
+        if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
+            continue;
+        if (owes_it || found < 0 || !owes(x, found))
+            found = r;
+    }
+    return found >= 0 ? found : owing;
+}
+
+/* Who the operation waits for, if one rank can be named. */
+static int missing_rank(const oar_group *g, const oar_work *work)
+{
+    int rank = find_stopped(g);
+
+    if (rank >= 0)
+        return rank;
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
+        return work->call.root;
+    if (work->lane->exec.begun && g->board->member == NULL)
+        return oari_meet_missing(g->board);
+    return missing_by_word(g, &work->lane->exec);
+}
+
+/* Whether somebody it waits for, or this rank, is in a part that may be slow.
+ */
+static int is_slow(const oar_group *g, const oar_work *work)
+{
+    oari_scope scope;
+
+    for (int r = 0; r < g->ranks; r++)
+        if ((r == g->rank || is_missing(g, work, r)) &&
+            oari_presence_scope(g, r, &scope))
+            return 1;
+    return 0;
+}
+
+/* Whether a rank is itself in an operation, as far as can be seen: then it
+ * waits for somebody, too, and knows better whom to name. */
+static int waits_too(const oar_group *g, int rank)
+{
+    int here =
+        g->board != NULL && rank >= 0 ? oari_board_rank(g->board, rank) : -1;
+    const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
+    oar_record last;
+
+    return recorder != NULL &&
+           oari_recorder_newest(recorder, 0, &last) == OAR_OK &&
+           last.state == OAR_RECORD_POSTED;
+}
+
+/* Says once who is missing and what each did last. Where `oarsong run` watches,
+ * it prints one report for all ranks. */
+static void warn(const oar_group *g, oar_work *work)
+{
+    char text[700] = "", who[300], site[96], age[32];
+    size_t used = 0;
+    int missing = 0;
+
+    for (int r = 0; r < g->ranks; r++) {
+        if (!is_missing(g, work, r))
+            continue;
+        missing++;
+        oari_presence_text(g, r, who, sizeof who);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s",
+                                 missing > 1 ? ", " : "", who);
+        if (used >= sizeof text)
+            used = sizeof text - 1;
+    }
+    work->warned = 1;
+    oari_site_text(work->call.file, work->call.line, site, sizeof site);
+    oari_presence_age(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_log(oari_env_text("OARSONG_RECORDER_FD") != NULL ? OAR_LOG_INFO
+                                                          : OAR_LOG_WARN,
+             "group \"%s\", rank %d: #%" PRIu64
+             " %s at %s has waited %s for %d of %d ranks: %s",
+             g->name, g->rank, work->sequence, oar_coll_name(work->call.kind),
+             site, age, missing, g->ranks, text);
+}
+
+void oari_drive_stalled(const oar_group *g, oar_work *work)
+{
+    int64_t stall = g->settings.stall_ms;
+
+    if (!work->warned && !is_notice(work) && stall > 0 &&
+        oari_now_ns() - work->since_ns > stall * 1000000)
+        warn(g, work);
+}
+
+static void look_at_deadline(oar_group *g, oar_work *work)
+{
+    int64_t limit =
+        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
+    int64_t now = oari_now_ns();
+
+    if (work->deadline_ns == 0) {
+        work->since_ns = now;
+        work->deadline_ns = oari_deadline(limit);
+        return;
+    }
+    oari_drive_stalled(g, work);
+    if (now < work->deadline_ns)
+        return;
+    if (is_slow(g, work)) {
+        work->slow = 1;
+        work->deadline_ns = now + LOOK_AGAIN_NS;
+    } else if (work->slow) {
+        work->slow = 0;
+        work->deadline_ns = oari_deadline(limit);
+    } else if (!work->put_off && find_stopped(g) < 0 &&
+               waits_too(g, missing_rank(g, work))) {
+        work->put_off = 1;
+        work->deadline_ns = now + PUT_OFF_NS;
+    } else
+        timed_out(g, work, missing_rank(g, work));
+}
+
+static void look_at(oar_group *g, oar_work *work)
+{
+    int lost = oari_drive_lost(g, work);
+
+    if (lost >= 0)
+        oari_peer_gone(g, work, lost);
+    else
+        look_at_deadline(g, work);
+}
+
+oar_work *oari_drive_any(const oar_group *g)
+{
+    const oari_engine *e = &g->engine;
+
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL)
+            return e->lane[i].work;
+    return e->message;
+}
+
+/* A peer gave up waiting, perhaps for one that waits itself. If from here it
+ * can be seen who is stopped, that is said instead, and counts everywhere. */
+static void hear(oar_group *g, const oar_error *published)
+{
+    const oar_work *work = oari_drive_any(g);
+    int stopped =
+        oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
+
+    if (stopped >= 0)
+        timed_out(g, work, stopped);
+    else
+        oari_group_adopt(g, published);
+}
+
+int oari_drive_hear(oar_group *g)
+{
+    const oar_error *published = oari_group_published(g);
+
+    if (published != NULL && !oari_group_broken(g))
+        hear(g, published);
+    return published != NULL;
+}
+
+void oari_drive_look(oar_group *g)
+{
+    oari_engine *e = &g->engine;
+
+    oari_drive_hear(g);
+    oari_dispute_look(g);
+    if (oari_disputing(e->dispute))
+        return; /* it has a deadline of its own */
+    oari_far_scopes_look(g);
+    oari_foreign_look(g);
+    for (int i = 0; i < e->lanes; i++)
+        if (!oari_group_broken(g) && e->lane[i].work != NULL)
+            look_at(g, e->lane[i].work);
+    for (oar_work *w = e->message; w != NULL; w = w->next)
+        if (!oari_group_broken(g) && !w->transfer.done)
+            look_at(g, w);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/fault/history.h: which collectives this rank has begun on a group.
+ *
+ * Each has a link: a hash of its fingerprint and of the link before it. So two
+ * ranks whose links agree have called the same collectives in the same order
+ * since the beginning; and where a call that nobody waited for was wrong, the
+ * next message of whatever follows shows it. Only the driver touches this.
+ *
+ * A monitored barrier that waits stands where the next collective would be, as
+ * long as none begins; it leaves nothing behind.
+ */
+#ifndef OARI_COMM_FAULT_HISTORY_H
+#define OARI_COMM_FAULT_HISTORY_H
+
+#include "comm/api/call.h"
+
+/* What a rank remembers. Over a board nobody can be ahead of the others. */
+enum { OARI_PAST_MET = 16, OARI_PAST_SENT = 512 };
+
+/* Four of them share a cache line. */
+typedef struct oari_past {
+    uint64_t link;
+    uint64_t what; /* sequence << 8 | OARI_FORM_ bits */
+} oari_past;
+
+typedef struct oari_history {
+    uint64_t number;           /* of the newest; 0: none yet */
+    uint64_t link;             /* of the newest */
+    uint64_t room;             /* of the ring, a power of two; 0: only links */
+    oari_past *ring;           /* by number */
+    uint64_t monitored_number; /* of a monitored barrier that waits; 0: none */
+    oari_past monitored;
+} oari_history;
+
+static inline uint64_t oari_history_link(const oari_history *h,
+                                         uint64_t fingerprint)
+{
+    uint64_t link = (h->link ^ fingerprint) * 0x9e3779b97f4a7c15u;
+
+    return link ^ link >> 32;
+}
+
+/* Enters a collective: its number, that of the operation on this rank, and its
+ * fingerprint. Returns its link. */
+static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
+                                        uint64_t sequence,
+                                        const oari_call *call,
+                                        uint64_t fingerprint)
+{
+    uint64_t link = oari_history_link(h, fingerprint);
+
+    h->number = number;
+    h->link = link;
+    if (h->room != 0)
+        h->ring[number & (h->room - 1)] =
+            (oari_past){ link, sequence << 8 | oari_call_form(call) };
+    return link;
+}
+
+/* A monitored barrier begins to wait. */
+static inline void oari_history_watch(oari_history *h, uint64_t sequence,
+                                      const oari_call *call)
+{
+    h->monitored_number = h->number + 1;
+    h->monitored =
+        (oari_past){ oari_history_link(h, oari_call_fingerprint(call)),
+                     sequence << 8 | oari_call_form(call) };
+}
+
+/* The number of the newest, or of a monitored barrier behind it; 0: none. */
+static inline uint64_t oari_history_newest(const oari_history *h)
+{
+    return h->monitored_number == h->number + 1 ? h->monitored_number
+                                                : h->number;
+}
+
+/* NULL: not begun, or forgotten. */
+static inline const oari_past *oari_history_find(const oari_history *h,
+                                                 uint64_t number)
+{
+    if (number == h->number + 1 && number == h->monitored_number)
+        return &h->monitored;
+    if (number == 0 || number > h->number || h->number - number >= h->room)
+        return NULL;
+    return &h->ring[number & (h->room - 1)];
+}
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* presence: how another rank is. On this host its process is asked for, through
+ * /proc; whether it is gone the links know. On another host there is only what
+ * its system answers. */
+#include "comm/fault/presence.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "record/account.h"
+#include "comm/fault/dispute.h"
+
+/* ---- its process --------------------------------------------------------- */
+
+static int64_t pid_of(const oar_group *g, int rank)
+{
+    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
+
+    if (here >= 0)
+        return g->board->control[here]->pid;
+    return g->backend->pid != NULL ? g->backend->pid(g->self, rank) : 0;
+}
+
+/* The letter of /proc/PID/stat, which stands behind the name in brackets; 0:
+ * there is no such process. */
+static char state_of(int64_t pid)
+{
+    char path[48], line[512];
+    const char *end;
+    FILE *file;
+    size_t got;
+
+    snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", pid);
+    if ((file = fopen(path, "re")) == NULL)
+        return 0;
+    got = fread(line, 1, sizeof line - 1, file);
+    fclose(file);
+    line[got] = 0;
+    end = strrchr(line, ')');
+    return end != NULL && end[1] == ' ' ? end[2] : 0;
+}
+
+static const char *how_gone(int gone)
+{
+    switch (gone) {
+    case OARI_PEER_LEFT: return "left";
+    case OARI_PEER_UNREACHABLE: return "unreachable";
+    default: return "dead";
+    }
+}
+
+const char *oari_presence_end(int gone)
+{
+    switch (gone) {
+    case OARI_PEER_LEFT: return "has left the group";
+    case OARI_PEER_UNREACHABLE: return "cannot be reached any more";
+    default: return "has died";
+    }
+}
+
+const char *oari_presence_how(const oar_group *g, int rank)
+{
+    int gone = oari_group_gone(g, rank);
+    int64_t pid;
+
+    if (gone)
+        return how_gone(gone);
+    if ((pid = pid_of(g, rank)) == 0)
+        return "on another host";
+    switch (state_of(pid)) {
+    case 'T':
+    case 't': return "stopped";
+    case 'Z':
+    case 'X':
+    case 0: return "dead";
+    default: return "running";
+    }
+}
+
+/* ---- scopes -------------------------------------------------------------- */
+
+int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
+{
+    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
+
+    if (here >= 0)
+        oari_board_scope(g->board, here, scope);
+    else if (rank == g->rank)
+        oari_scope_mine(g, scope);
+    else
+        return oari_far_scope(g, rank, scope);
+    return scope->until_ns > oari_now_ns();
+}
+
+/* ---- texts --------------------------------------------------------------- */
+
+void oari_presence_age(int64_t ns, char *text, size_t bytes)
+{
+    if (ns < 10 * INT64_C(1000000000))
+        snprintf(text, bytes, "%.1f s", (double)ns / 1e9);
+    else
+        snprintf(text, bytes, "%" PRId64 " s", ns / 1000000000);
+}
+
+/* Adds to a text as far as there is room. */
+static void add(char *text, size_t bytes, const char *more)
+{
+    size_t used = strlen(text);
+
+    snprintf(text + used, bytes - used, "%s", more);
+}
+
+static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
+{
+    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
+    const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
+    char what[256], age[32];
+    const char *said = oari_dispute_last(g->engine.dispute, rank);
+    oar_record r;
+
+    if (said[0] != 0 && (recorder == NULL ||
+                         oari_dispute_is_elsewhere(g->engine.dispute, rank))) {
+        add(text, bytes, "; its last operation was ");
+        add(text, bytes, said);
+        return;
+    }
+    if (recorder == NULL)
+        return;
+    if (oari_recorder_newest(recorder, 0, &r) != OAR_OK) {
+        add(text, bytes, "; it has not called anything yet");
+        return;
+    }
+    add(text, bytes, "; its last operation was ");
+    oari_record_text(&r, what, sizeof what);
+    add(text, bytes, what);
+    oari_presence_age(oari_now_ns() -
+                          (r.done_ns != 0 ? r.done_ns : r.posted_ns),
+                      age, sizeof age);
+    add(text, bytes, r.done_ns != 0 ? ", done " : ", for ");
+    add(text, bytes, age);
+    add(text, bytes, r.done_ns != 0 ? " ago" : "");
+}
+
+static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
+{
+    char age[32], limit[48] = "any time", line[160];
+    oari_scope s;
+
+    if (!oari_presence_scope(g, rank, &s))
+        return;
+    oari_presence_age(oari_now_ns() - s.since_ns, age, sizeof age);
+    if (s.until_ns != OARI_NEVER)
+        oari_presence_age(s.until_ns - s.since_ns, limit, sizeof limit);
+    snprintf(line, sizeof line, "; in scope \"%s\" for %s (up to %s)", s.label,
+             age, limit);
+    add(text, bytes, line);
+}
+
+static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
+{
+    int64_t ms =
+        g->backend->answered != NULL ? g->backend->answered(g->self, rank) : -1;
+    char age[32], line[64];
+
+    if (ms < 0)
+        return;
+    oari_presence_age(ms * 1000000, age, sizeof age);
+    snprintf(line, sizeof line, ", whose system answered %s ago", age);
+    add(text, bytes, line);
+}
+
+void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
+{
+    int threads = g->board != NULL && g->board->world != NULL;
+    int64_t pid = pid_of(g, rank);
+    char process[32];
+    size_t used;
+
+    if (g->in_world != NULL)
+        snprintf(text, bytes, "rank %d (world rank %d, ", rank,
+                 g->in_world[rank]);
+    else
+        snprintf(text, bytes, "rank %d (", rank);
+    snprintf(process, sizeof process, "pid %" PRId64, pid);
+    add(text, bytes, pid != 0 ? process : "on another host");
+    if (pid == 0)
+        add_answer(g, rank, text, bytes);
+    else if (!threads && !oari_group_gone(g, rank)) {
+        add(text, bytes, ", ");
+        add(text, bytes, oari_presence_how(g, rank));
+    }
+    add_scope(g, rank, text, bytes);
+    add_last(g, rank, text, bytes);
+    used = strlen(text);
+    if (used + 1 < bytes)
+        add(text, bytes, ")");
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* comm/fault/presence.h: how another rank is, as far as can be seen from here:
+ * dead, stopped, or merely busy elsewhere; what it did last, and whether it has
+ * said that it will be slow. For texts, and for patience. */
+#ifndef OARI_COMM_FAULT_PRESENCE_H
+#define OARI_COMM_FAULT_PRESENCE_H
+
+#include "comm/group/group.h"
+
+/* One or two words: "running", "stopped", "dead", "left", "unreachable", "on
+ * another host". */
+const char *oari_presence_how(const oar_group *group, int rank);
+
+/* The same of one that is gone (OARI_PEER_*), behind its name: "has died". */
+const char *oari_presence_end(int gone);
+
+/* "rank 2 (pid 77, stopped; its last operation was #3 barrier() at a.c:5, 14 s
+ * ago)". */
+void oari_presence_text(const oar_group *group, int rank, char *text,
+                        size_t bytes);
+
+/* A slow part that a rank has announced (oar_timeout_scope_begin). */
+typedef struct oari_scope {
+    int64_t since_ns, until_ns; /* until: 0: none is open */
+    char label[48];
+} oari_scope;
+
+_Static_assert(sizeof(oari_scope) == OARI_SCOPE_BYTES, "a scope's size");
+
+/* 1 if it is in one now, as far as that can be seen. Mine too. */
+int oari_presence_scope(const oar_group *group, int rank, oari_scope *scope);
+
+/* ---- scope_far.c: those of ranks without a control block here. The driver's,
+ * except `changed`: mine has. ---------------------------------------------- */
+
+typedef struct oari_far_scopes oari_far_scopes;
+oar_status oari_far_scopes_create(oar_group *group);
+void oari_far_scopes_destroy(oari_far_scopes *scopes); /* NULL is fine */
+void oari_far_scopes_changed(oar_group *group);
+/* Tells what has changed, and hears what others have told. */
+void oari_far_scopes_look(oar_group *group);
+int oari_far_scope(const oar_group *group, int rank, oari_scope *scope);
+
+/* "14 s" or "0.3 s". */
+void oari_presence_age(int64_t ns, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group: making and ending a group, and what can be asked of one. How it breaks
+ * is in group_fault.c. */
+#include "comm/group/group.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/fork.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "comm/fault/dispute.h"
+#include "comm/fault/kin.h"
+#include "comm/fault/missed.h"
+#include "comm/fault/presence.h"
+#include "backends/registry/registry.h"
+#include "store/store.h"
+
+enum { LAST_WORD_MS = 1000 /* to write down who was missed */ };
+
+/* ---- asking -------------------------------------------------------------- */
+
+int oar_group_rank(const oar_group *group)
+{
+    return group != NULL ? group->rank : -1;
+}
+
+int oar_group_size(const oar_group *group)
+{
+    return group != NULL ? group->ranks : 0;
+}
+
+int oar_group_overlaps(const oar_group *group)
+{
+    const oari_board *board = group != NULL ? group->board : NULL;
+
+    return group != NULL &&
+           (board == NULL || board->member != NULL || board->spare);
+}
+
+const char *oar_group_backend(const oar_group *group)
+{
+    return group == NULL                 ? ""
+           : group->backend_name != NULL ? group->backend_name
+                                         : oari_group_asked(group)->name;
+}
+
+const char *oar_group_name(const oar_group *group)
+{
+    return group != NULL ? group->name : "";
+}
+
+const void *oari_group_recorder(const oar_group *group, int rank)
+{
+    const oari_board *board = group->board;
+    int here = board != NULL ? oari_board_rank(board, rank) : -1;
+
+    if (rank == group->rank)
+        return oari_recorder_base(group->recorder);
+    return here >= 0 ? board->recorder[here] : NULL;
+}
+
+oar_status oar_recorder_read(const oar_group *group, int rank, int index,
+                             oar_record *record)
+{
+    const void *base;
+    oar_record found;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "recorder_read of no group");
+    OARI_TRY(oari_group_owned(group));
+    if (rank < 0 || rank >= group->ranks)
+        return oari_fail(OAR_E_RANK, "rank %d of %d", rank, group->ranks);
+    base = oari_group_recorder(group, rank);
+    if (base == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "the recorder of rank %d cannot be seen from rank %d",
+                         rank, group->rank);
+    OARI_TRY(oari_recorder_newest(base, index, &found));
+    return oari_struct_give(record, &found, sizeof found, "record");
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static int ranks_here(const oar_group *g)
+{
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+    int here = 0;
+
+    for (int r = 0; r < g->ranks; r++)
+        here += host == NULL || host[r] == host[g->rank];
+    return here;
+}
+
+/* Spinning helps only while every rank on this host has a core of its own. */
+static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
+{
+    if (g->board != NULL)
+        return g->board->spin_ns;
+    if (spin_us != 0 || g->backend->wait_fd == NULL)
+        return spin_us > 0 ? spin_us * 1000 : 0;
+    return ranks_here(g) <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
+}
+
+static oar_status open_backend(oar_group *g, const oar_backend_env *env,
+                               const oar_group_opts *o, int64_t meet_ms,
+                               struct oari_world *world)
+{
+    struct oari_open core = { .small_bytes = o->small_bytes,
+                              .stage_bytes = o->stage_bytes,
+                              .eager_bytes = o->eager_bytes,
+                              .spin_us = o->spin_us,
+                              .recorder = g->recorder,
+                              .world = world,
+                              .toward = oari_store_address(env->store),
+                              .meet_ms = meet_ms,
+                              .missing = g->missing };
+    oar_backend_env full = *env;
+
+    full.timeout_ms = o->timeout_ms;
+    full.name = g->name;
+    full.core = &core;
+    g->self = oari_alloc(1, g->backend->self_size);
+    if (g->self == NULL)
+        return OAR_E_NOMEM;
+    g->opened = 1;
+    OARI_TRY(g->backend->open(g->self, &full));
+    if (g->backend->board != NULL)
+        g->board = g->backend->board(g->self);
+    g->spin_ns = oari_foreign_spin(g, choose_spin_ns(g, o->spin_us));
+    g->spare =
+        g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
+    full.timeout_ms = meet_ms;
+    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &full)
+                                  : OAR_OK;
+}
+
+/* What the backend asked for can do; one that wants links of ours beside it
+ * is put aside for them. */
+static oar_status find_abilities(oar_group *g)
+{
+    oar_backend_caps caps = { .size = sizeof caps };
+
+    if (g->backend->probe != NULL)
+        OARI_TRY(g->backend->probe(&caps));
+    if (caps.can & OAR_WANTS_LINKS) {
+        g->foreign.ops = g->backend;
+        g->backend = oari_backend_links(g->ranks);
+        if (!oari_foreign_carries(g))
+            OARI_TRY(g->backend->probe(&caps));
+    }
+    g->can = caps.can;
+    return OAR_OK;
+}
+
+static oar_status check_rules(oar_group *g)
+{
+    int whole = g->board != NULL && g->board->member == NULL &&
+                !oari_foreign_carries(g);
+
+    return oari_rules_check(&g->rules,
+                            (whole ? OARI_MEMORY : 0) |
+                                (g->backend->send != NULL ? OARI_MESSAGES : 0));
+}
+
+static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
+{
+    int meets = !g->rules.messages_only && !oari_foreign_carries(g);
+
+    x->rank = g->rank;
+    x->ranks = g->ranks;
+    x->board = meets ? g->board : NULL;
+    x->backend = oari_carrier(g);
+    x->self = oari_carrier_self(g);
+    x->foreign = g->foreign.ops != NULL ? &g->foreign : NULL;
+    x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
+    if (meets && g->backend->board != NULL && g->backend->hosts != NULL)
+        x->hosts = g->backend->hosts(g->self);
+    x->rules = &g->rules;
+    x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
+    x->history = &g->engine.history;
+    x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
+    x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
+    x->chunk_bytes = o->chunk_bytes;
+    return oari_exec_init(x);
+}
+
+/* What is needed to settle who did what. */
+static oar_status make_history(oar_group *g)
+{
+    oari_history *h = &g->engine.history;
+    int met = g->board != NULL && g->board->member == NULL &&
+              !g->rules.messages_only && g->foreign.ops == NULL;
+
+    if (g->ranks == 1 || g->backend->peek == NULL ||
+        (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
+        return OAR_OK;
+    h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
+    h->ring = oari_alloc(h->room, sizeof *h->ring);
+    if (h->ring == NULL)
+        return OAR_E_NOMEM;
+    return oari_dispute_create(g, &g->engine.dispute);
+}
+
+/* Operations on device memory are only given to an engine, so many may be under
+ * way; they are compared on the board like those of any engine. */
+static oar_status make_gpu_lanes(oar_group *g, const oar_group_opts *o)
+{
+    oari_engine *e = &g->engine;
+
+    for (; e->lanes < e->host_lanes + OARI_GPU_LANES; e->lanes++) {
+        oari_exec *x = &e->lane[e->lanes].exec;
+
+        OARI_TRY(make_exec(g, o, x));
+        x->board = NULL;
+        x->compared_on = g->board;
+    }
+    return OAR_OK;
+}
+
+static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
+{
+    oari_engine *e = &g->engine;
+
+    e->lane =
+        oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
+    if (e->lane == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(check_rules(g));
+    OARI_TRY(make_history(g));
+    do
+        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
+    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    e->host_lanes = e->lanes;
+    if (on_gpu)
+        OARI_TRY(make_gpu_lanes(g, o));
+    return oari_far_scopes_create(g);
+}
+
+static void drop_lanes(oari_engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        oari_exec_clear(&e->lane[i].exec);
+    oari_free(e->lane);
+    oari_dispute_destroy(e->dispute);
+    oari_free(e->history.ring);
+}
+
+oar_status oari_group_check_world(int rank, int size)
+{
+    if (size < 1 || size > OARI_MAX_RANKS)
+        return oari_fail(OAR_E_WORLD, "a group of %d: 1 to %d ranks", size,
+                         OARI_MAX_RANKS);
+    if (rank < 0 || rank >= size)
+        return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank, size);
+    return OAR_OK;
+}
+
+static oar_status build(oar_group *g, const oari_choice *choice,
+                        const oar_backend_env *env, int64_t meet_ms,
+                        struct oari_world *world)
+{
+    oar_group_opts *o = &g->settings;
+    int has_gpu = choice->gpu != NULL || choice->any_gpu;
+
+    g->name = oari_strdup(o->name != NULL ? o->name : "world");
+    g->missing = oari_alloc((size_t)g->ranks, 1);
+    if (g->name == NULL || g->missing == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(oari_engine_init(&g->engine));
+    OARI_TRY(oari_recorder_make(&(oari_ring_owner){ .group = g->name,
+                                                    .backend = g->backend->name,
+                                                    .rank = g->rank,
+                                                    .ranks = g->ranks,
+                                                    .threads = world != NULL },
+                                &g->recorder));
+    OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
+    if (env->store != NULL && env->ranks > 1)
+        OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,
+                                     meet_ms, o, &g->algorithm, &g->rules));
+    else
+        OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
+    OARI_TRY(find_abilities(g));
+    OARI_TRY(open_backend(g, env, o, meet_ms, world));
+    OARI_TRY(make_lanes(g, o, has_gpu || oari_group_goes_through_host(g)));
+    if (!has_gpu)
+        return OAR_OK;
+    g->backend_name = oari_strdup(choice->name != NULL ? choice->name : "");
+    if (g->backend_name == NULL)
+        return OAR_E_NOMEM;
+    return oari_gpu_open(g, choice, o, meet_ms);
+}
+
+static _Atomic uint64_t worlds; /* made in this process */
+
+oar_status oari_group_open(const oari_choice *choice,
+                           const oar_backend_env *env,
+                           const oar_group_opts *settings, int64_t meet_ms,
+                           struct oari_world *world, oar_group **group)
+{
+    oar_group *g = oari_alloc(1, sizeof *g);
+    oar_status status;
+    int64_t before;
+
+    if (g == NULL)
+        return OAR_E_NOMEM;
+    g->rank = env->rank;
+    g->ranks = env->ranks;
+    oari_fork_watch();
+    g->generation = oari_fork_generation();
+    g->backend = choice->host;
+    g->bare = choice->bare;
+    g->timeout_ms = settings->timeout_ms;
+    g->settings = *settings;
+    g->world_key = atomic_fetch_add(&worlds, 1);
+    g->store = oari_store_retain(env->store);
+    before = oari_store_until(oari_deadline(meet_ms));
+    status = build(g, choice, env, meet_ms, world);
+    oari_store_until(before);
+    if (status != OAR_OK) {
+        oar_error why;
+
+        before = oari_store_until(oari_deadline(LAST_WORD_MS));
+        if (g->name != NULL)
+            oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
+        oari_store_until(before);
+        why = *oar_last_error();
+        oari_recorder_fault(g->recorder, &why);
+        oar_group_destroy(g);
+        return oari_fail_with(&why);
+    }
+    oari_recorder_opened(g->recorder);
+    oari_free(g->missing);
+    g->missing = NULL;
+    g->settings.name = g->settings.backend = NULL; /* the caller's */
+    g->settings.device = NULL;
+    g->settings.stream = NULL;
+    g->settings.nccl_id = NULL;
+    oari_kin_join(g);
+    *group = g;
+    return OAR_OK;
+}
+
+oar_status oar_group_create(oar_store *store, int rank, int size,
+                            const oar_group_opts *opts, oar_group **group)
+{
+    oar_backend_env env = {
+        .size = sizeof env, .rank = rank, .ranks = size, .store = store
+    };
+    oar_group_opts o;
+    oari_choice choice;
+    const char *name;
+    oar_group *made;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_create with nowhere to put it");
+    OARI_TRY(oari_group_check_world(rank, size));
+    OARI_TRY(oari_group_settings(opts, &o));
+    if (store == NULL && size > 1)
+        return oari_fail(OAR_E_ARG, "a group of %d needs a store", size);
+    name = o.backend != NULL ? o.backend : oari_env_text("OARSONG_BACKEND");
+    OARI_TRY(oari_backend_choose(name, size, &choice));
+    OARI_TRY(oari_group_open(&choice, &env, &o, o.timeout_ms, NULL, &made));
+    return oari_group_complete(made, group);
+}
+
+oar_status oari_group_complete(oar_group *made, oar_group **group)
+{
+    oar_error why;
+
+    if (oari_hosted_open(made) == OAR_OK) {
+        *group = made;
+        return OAR_OK;
+    }
+    why = *oar_last_error();
+    oar_group_destroy(made);
+    return oari_fail_with(&why);
+}
+
+static void drop_subsets(oar_group *g)
+{
+    while (g->subsets != NULL) {
+        oari_subset *s = g->subsets;
+
+        g->subsets = s->next;
+        oari_free(s);
+    }
+}
+
+void oar_group_destroy(oar_group *group)
+{
+    if (group == NULL)
+        return;
+    if (group->generation != oari_fork_generation())
+        return; /* a child: none of it is ours */
+    oari_kin_leave(group);
+    if (group->name != NULL) {
+        oari_gpu_await(group);
+        if (atomic_load(&group->engine.posted) != 0)
+            oar_group_abort(group, "the group was destroyed");
+        oari_engine_close(group);
+    }
+    oari_foreign_close(&group->hosted);
+    oari_foreign_close(&group->gpu);
+    oari_foreign_close(&group->foreign);
+    if (group->opened)
+        group->backend->close(group->self);
+    drop_lanes(&group->engine);
+    oari_batch_drop(group);
+    drop_subsets(group);
+    oari_scope_drop(group);
+    oari_far_scopes_destroy(group->far_scopes);
+    oar_store_destroy(group->store);
+    oari_free(group->in_world);
+    oari_free(group->missing);
+    oari_recorder_destroy(group->recorder);
+    oari_free(group->self);
+    oari_free(group->name);
+    oari_free(group->backend_name);
+    oari_free(group->algorithm);
+    oari_free(group);
+}

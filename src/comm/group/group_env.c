@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group_env: groups whose ranks know only where to meet. */
+#include "base/status.h"
+#include "comm/group/group.h"
+#include "comm/rendezvous/meeting.h"
+
+/* Nobody to meet. */
+static oar_status be_alone(const oar_group_opts *opts, oar_group **group)
+{
+    return oar_group_create(NULL, 0, 1, opts, group);
+}
+
+/* A meeting that could not be held: what there is of it goes. */
+static oar_status call_off(oari_meeting *meeting, oar_status status)
+{
+    oar_error why = *oar_last_error();
+
+    if (meeting->door != NULL)
+        oar_store_clear(meeting->door);
+    oar_store_destroy(meeting->door);
+    oar_store_destroy(meeting->store);
+    oar_store_server_destroy(meeting->server);
+    return status == why.status ? oari_fail_with(&why) : status;
+}
+
+oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
+{
+    oari_meeting meeting = { 0 };
+    oar_group_opts full;
+    oar_status status;
+    int rank = 0, size = 1;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "group_from_env with nowhere to put it");
+    OARI_TRY(oari_launcher_rank(&rank, &size));
+    if (size == 1)
+        return be_alone(opts, group);
+    OARI_TRY(oari_group_settings(opts, &full));
+    status =
+        oari_launcher_meeting(rank, size, full.name, full.timeout_ms, &meeting);
+    if (status != OAR_OK)
+        return call_off(&meeting, status);
+    return oari_meeting_hold(&meeting, rank, size, opts, group);
+}
+
+oar_status oar_group_create_tcp(const char *address, int rank, int size,
+                                const oar_group_opts *opts, oar_group **group)
+{
+    oari_meeting meeting = { 0 };
+    oar_group_opts full;
+    oar_status status;
+
+    if (address == NULL || group == NULL)
+        return oari_fail(OAR_E_ARG, "group_create_tcp without %s",
+                         address == NULL ? "an address" : "a place for it");
+    OARI_TRY(oari_group_check_world(rank, size));
+    if (size == 1)
+        return be_alone(opts, group);
+    OARI_TRY(oari_group_settings(opts, &full));
+    status =
+        oari_meeting_tcp(address, rank, full.name, full.timeout_ms, &meeting);
+    if (status != OAR_OK)
+        return call_off(&meeting, status);
+    return oari_meeting_hold(&meeting, rank, size, opts, group);
+}

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* group_split: groups made of a group's ranks.
+ *
+ * A child is opened like any other group, through the store its parent came
+ * from (ranks as threads: through the parent's world), under a name that all
+ * its ranks work out alike. So its traffic is its own from the first byte, and
+ * the parent may go before it.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/call_site.h"
+#include "base/status.h"
+#include "comm/fault/kin.h"
+#include "comm/group/group.h"
+#include "link/shm/local.h"
+#include "comm/fault/missed.h"
+#include "comm/fault/presence.h"
+#include "backends/registry/registry.h"
+#include "store/store.h"
+
+/* ---- which ranks --------------------------------------------------------- */
+
+typedef struct claim {
+    int32_t colour, key, rank;
+} claim;
+
+static int by_key(const void *a, const void *b)
+{
+    const claim *x = a, *y = b;
+
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* What every rank wants, those of another colour than mine left out; how many.
+ */
+static oar_status gather_claims(oar_group *parent, claim mine, claim *all,
+                                int *count)
+{
+    oar_call_opts opts = { .size = sizeof opts, .label = "group_split" };
+    oar_span in = { .data = &mine, .count = 3, .dtype = OAR_I32 };
+    oar_span out = { .data = all,
+                     .count = 3 * (size_t)parent->ranks,
+                     .dtype = OAR_I32 };
+    int found = 0;
+
+    OARI_TRY(oar_all_gather(parent, in, out, &opts, NULL));
+    for (int r = 0; r < parent->ranks; r++)
+        if (all[r].colour == mine.colour)
+            all[found++] = all[r];
+    qsort(all, (size_t)found, sizeof *all, by_key);
+    *count = found;
+    return OAR_OK;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Sorts, and drops what is there twice; how many are left. */
+static int tidy_ranks(int *rank, int count)
+{
+    int kept = 0;
+
+    qsort(rank, (size_t)count, sizeof *rank, by_number);
+    for (int i = 0; i < count; i++)
+        if (kept == 0 || rank[kept - 1] != rank[i])
+            rank[kept++] = rank[i];
+    return kept;
+}
+
+/* ---- names --------------------------------------------------------------- */
+
+/* Different for all lists that will ever be asked for: a group is known by it.
+ */
+static uint64_t hash_ranks(const int *rank, int count)
+{
+    uint64_t hash = (uint64_t)count;
+
+    for (int i = 0; i < count; i++) {
+        hash += ((uint64_t)rank[i] + 1) * 0x9e3779b97f4a7c15u;
+        hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
+        hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
+        hash ^= hash >> 31;
+    }
+    return hash;
+}
+
+/* The parent's name and something of its own; a hash of that if it is too long.
+ */
+static void name_child(const oar_group *parent, const char *own, char *name,
+                       size_t bytes)
+{
+    int n = snprintf(name, bytes, "%s.%s", parent->name, own);
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+
+    if (n >= 0 && (size_t)n < bytes && n <= OARI_NAME_MAX)
+        return;
+    for (const char *c = parent->name; *c != 0; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    snprintf(name, bytes, "%.60s~%016" PRIx64 ".%s", parent->name, hash, own);
+}
+
+/* How often that list has been asked for on this group. Every one of those
+ * ranks counts alike, and nobody else needs to. */
+static oar_status count_subset(oar_group *parent, uint64_t hash,
+                               uint64_t *number)
+{
+    oari_subset *s = parent->subsets;
+
+    while (s != NULL && s->hash != hash)
+        s = s->next;
+    if (s == NULL) {
+        if ((s = oari_alloc(1, sizeof *s)) == NULL)
+            return OAR_E_NOMEM;
+        s->hash = hash;
+        s->next = parent->subsets;
+        parent->subsets = s;
+    }
+    *number = ++s->made;
+    return OAR_OK;
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static int find_rank(const int *rank, int count, int wanted)
+{
+    for (int i = 0; i < count; i++)
+        if (rank[i] == wanted)
+            return i;
+    return -1;
+}
+
+static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
+                           const oar_group_opts *o, int64_t meet_ms, int bare,
+                           oar_group **child)
+{
+    int64_t deadline = oari_deadline(meet_ms);
+    oari_world *world;
+    oar_status status;
+
+    OARI_TRY(oari_world_child(parent->board->world, o->name, env->ranks,
+                              o->small_bytes, o->stage_bytes, &world));
+    status =
+        oari_group_open(&(oari_choice){ .host = parent->backend, .bare = bare },
+                        env, o, meet_ms, world, child);
+    if (status == OAR_OK)
+        status = oari_world_wait(world, deadline);
+    oari_world_release(world);
+    return status;
+}
+
+enum { HOLD_MS = 20 }; /* for the parent's links, between two looks */
+
+/* What a rank looks at while the members of a child meet. */
+typedef struct gathering {
+    oar_group *parent;
+    const oari_kin *kin;
+    const char *name;
+    const oar_backend_env *env;
+} gathering;
+
+/* Whether the parent's links have lost a member. While another thread of the
+ * user's waits in the parent, they are not ours to ask. */
+static oar_status look_at_links(const gathering *m)
+{
+    oar_group *parent = m->parent;
+    char who[400];
+    int gone = 0, lost = 0;
+
+    if (!oari_engine_hold_by(parent, oari_deadline(HOLD_MS)))
+        return OAR_OK;
+    for (int i = 0; i < m->kin->count && !gone; i++)
+        gone = oari_group_gone(parent, m->kin->member[lost = i]);
+    if (gone)
+        oari_presence_text(parent, m->kin->member[lost], who, sizeof who);
+    oari_engine_let_go(parent);
+    if (!gone)
+        return OAR_OK;
+    return oari_about(lost, oari_fail(OAR_E_PEER,
+                                      "%s %s and does not join group \"%s\"",
+                                      who, oari_presence_end(gone), m->name));
+}
+
+/* Not all members have links to the one that is gone: those that have say so.
+ */
+static oar_status look_for_members(void *arg)
+{
+    const gathering *m = arg;
+    oar_error said;
+
+    if (oari_group_broken(m->parent))
+        return OAR_OK;
+    OARI_TRY(look_at_links(m));
+    if (oari_missed_word(m->env->store, m->name, m->env->rank, m->env->ranks,
+                         -1, &said))
+        return oari_fail_with(&said);
+    return OAR_OK;
+}
+
+static oar_status open_child(oar_group *parent, const oari_kin *kin,
+                             const char *name, oar_group **child)
+{
+    oar_backend_env env = { .size = sizeof env,
+                            .rank = find_rank(kin->member, kin->count,
+                                              parent->rank),
+                            .ranks = kin->count };
+    oar_group_opts o = parent->settings;
+    oar_device device = { OAR_CUDA, parent->device };
+    oari_choice choice = { .name = parent->backend_name,
+                           .host = oari_group_asked(parent),
+                           .gpu = kin->bare ? NULL : parent->gpu.ops,
+                           .bare = kin->bare,
+                           .split = kin->split };
+    oar_status status;
+
+    o.name = name;
+    if (choice.gpu != NULL)
+        o.device = &device;
+    if (kin->count == 1)
+        OARI_TRY(oari_backend_find("self", 1, &choice.host));
+    else if (parent->board != NULL && parent->board->world != NULL)
+        return open_sim(parent, &env, &o, kin->meet_ms, kin->bare, child);
+    env.store = kin->store != NULL ? kin->store : parent->store;
+    oari_store_watch(look_for_members, &(gathering){ parent, kin, name, &env });
+    status = oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
+    oari_store_watch(NULL, NULL);
+    return status;
+}
+
+oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+                            oar_group **group)
+{
+    oar_group *child = NULL;
+    char name[256];
+    oar_status status;
+
+    name_child(parent, kin->own, name, sizeof name);
+    status = open_child(parent, kin, name, &child);
+    if (status == OAR_OK)
+        status = oari_group_place(child, parent, kin->member);
+    if (status != OAR_OK) {
+        oar_error why = *oar_last_error();
+
+        oar_group_destroy(child);
+        return oari_fail_with(&why);
+    }
+    return oari_group_complete(child, group);
+}
+
+static oar_status make_child(oar_group *parent, const char *own,
+                             const int *member, int count, void **split,
+                             oar_group **group)
+{
+    oari_kin kin = { .own = own,
+                     .member = member,
+                     .count = count,
+                     .split = split,
+                     .meet_ms = parent->timeout_ms };
+
+    return oari_group_child(parent, &kin, group);
+}
+
+static oar_status make_split(oar_group *parent, const claim *claimed, int count,
+                             void **split, oar_group **group)
+{
+    int *member = oari_alloc((size_t)count, sizeof *member);
+    char own[64];
+    oar_status status;
+
+    if (member == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < count; i++)
+        member[i] = claimed[i].rank;
+    snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits,
+             claimed[0].colour);
+    status = make_child(parent, own, member, count, split, group);
+    oari_free(member);
+    return status;
+}
+
+/* An engine for GPUs has a way of its own, in which all ranks take part. */
+static oar_status split_engine(oar_group *parent, int colour, int key,
+                               void **made)
+{
+    const oar_backend_ops *ops = parent->gpu.ops;
+    oar_status status;
+
+    if (ops == NULL || ops->split == NULL)
+        return OAR_OK;
+    oari_engine_hold(parent);
+    status = ops->split(parent->gpu.self, colour, key, made);
+    oari_engine_let_go(parent);
+    return status;
+}
+
+/* With the claims of all ranks; what the engine made is taken. */
+static oar_status split_all(oar_group *parent, int colour, int key,
+                            const claim *all, int count, oar_group **group)
+{
+    void *made = NULL;
+    oar_status status;
+
+    parent->splits++;
+    OARI_TRY(split_engine(parent, colour, key, &made));
+    if (colour < 0) {
+        *group = NULL;
+        return OAR_OK;
+    }
+    status = make_split(parent, all, count, &made, group);
+    if (made != NULL)
+        parent->gpu.ops->drop(made);
+    return status;
+}
+
+oar_status oar_group_split_at(const char *file, int line, oar_group *parent,
+                              int colour, int key, oar_group **group)
+{
+    OARI_CALLED_FROM(file, line);
+    claim mine = { colour, key, 0 }, *all;
+    oar_status status;
+    int count = 0;
+
+    if (parent == NULL || group == NULL)
+        return oari_fail(OAR_E_ARG, "group_split without a %s",
+                         parent == NULL ? "group" : "place for the new one");
+    if (oari_batching(parent))
+        return oari_fail(OAR_E_STATE,
+                         "group_split of \"%s\" cannot be put off: a batch is "
+                         "open",
+                         parent->name);
+    mine.rank = parent->rank;
+    if (colour < 0)
+        mine.colour = -1;
+    if ((all = oari_alloc((size_t)parent->ranks, sizeof *all)) == NULL)
+        return OAR_E_NOMEM;
+    status = gather_claims(parent, mine, all, &count);
+    if (status == OAR_OK)
+        status = split_all(parent, mine.colour, key, all, count, group);
+    oari_free(all);
+    return status;
+}
+
+oar_status oar_group_dup_at(const char *file, int line, oar_group *parent,
+                            oar_group **group)
+{
+    OARI_CALLED_FROM(file, line);
+    return oar_group_split(parent, 0, 0, group);
+}
+
+static oar_status check_members(const oar_group *parent, const int *rank,
+                                int count)
+{
+    if (count == 0)
+        return oari_fail(OAR_E_WORLD, "impossible world size: a group of no "
+                                      "ranks");
+    for (int i = 0; i < count; i++)
+        if (rank[i] < 0 || rank[i] >= parent->ranks)
+            return oari_fail(OAR_E_RANK, "rank %d in a group of %d", rank[i],
+                             parent->ranks);
+    if (find_rank(rank, count, parent->rank) < 0)
+        return oari_fail(OAR_E_RANK,
+                         "rank %d asks for a group of %d ranks that it is not "
+                         "one of",
+                         parent->rank, count);
+    return OAR_OK;
+}
+
+static oar_status make_subset(oar_group *parent, int *rank, int count,
+                              oar_group **group)
+{
+    uint64_t hash, number;
+    char own[64];
+
+    OARI_TRY(oari_group_check(parent));
+    OARI_TRY(check_members(parent, rank, count));
+    count = tidy_ranks(rank, count);
+    hash = hash_ranks(rank, count);
+    OARI_TRY(count_subset(parent, hash, &number));
+    snprintf(own, sizeof own, "s%016" PRIx64 "n%" PRIu64, hash, number);
+    return make_child(parent, own, rank, count, NULL, group);
+}
+
+oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,
+                            oar_group **group)
+{
+    oar_status status;
+    int *copy;
+
+    if (parent == NULL || group == NULL || count < 0 ||
+        (count > 0 && ranks == NULL))
+        return oari_fail(OAR_E_ARG, "group_subset without a group, a list or a "
+                                    "place for the new one");
+    if ((copy = oari_alloc((size_t)count + 1, sizeof *copy)) == NULL)
+        return OAR_E_NOMEM;
+    if (count != 0)
+        memcpy(copy, ranks, (size_t)count * sizeof *copy);
+    status = make_subset(parent, copy, count, group);
+    oari_free(copy);
+    return status;
+}
+
+/* ---- whose rank is whose ------------------------------------------------- */
+
+oar_status oari_group_place(oar_group *child, const oar_group *parent,
+                            const int *member)
+{
+    int *there = oari_alloc((size_t)child->ranks, sizeof *there);
+
+    if (there == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < child->ranks; r++)
+        there[r] = oar_group_to_world(parent, member[r]);
+    child->in_world = there;
+    oari_kin_move(child, parent);
+    oari_recorder_place(child->recorder, there, child->ranks);
+    return OAR_OK;
+}
+
+int oar_group_to_world(const oar_group *group, int rank)
+{
+    if (group == NULL || rank < 0 || rank >= group->ranks)
+        return -1;
+    return group->in_world != NULL ? group->in_world[rank] : rank;
+}
+
+int oar_group_from_world(const oar_group *group, int rank)
+{
+    if (group == NULL || rank < 0)
+        return -1;
+    if (group->in_world == NULL)
+        return rank < group->ranks ? rank : -1;
+    return find_rank(group->in_world, group->ranks, rank);
+}
+
+int oar_group_translate(const oar_group *from, int rank, const oar_group *to)
+{
+    if (from == NULL || to == NULL || from->world_key != to->world_key)
+        return -1;
+    return oar_group_from_world(to, oar_group_to_world(from, rank));
+}

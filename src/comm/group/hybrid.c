@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hybrid: one backend for host memory and one for device memory, by name:
+ *
+ *     cpu:native,cuda:nccl      what "nccl" is short for
+ *     cpu:mpi,cuda:ipc          any pair
+ *     cpu:native,cuda:auto      what "hybrid" is short for: nccl, but ipc where
+ *                               ranks share a GPU, which NCCL refuses
+ *
+ * Host memory goes the way it goes without the second half; see gpu.c for the
+ * other.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "comm/group/group.h"
+#include "device/cuda/cuda.h"
+
+enum { HALF_BYTES = 200 };
+
+/* ---- names --------------------------------------------------------------- */
+
+typedef struct halves {
+    char cpu[HALF_BYTES], cuda[HALF_BYTES]; /* "": not said */
+} halves;
+
+static oar_status bad_name(const char *name)
+{
+    return oari_fail(OAR_E_ARG,
+                     "backend \"%s\": \"cpu:NAME,cuda:NAME\" is meant", name);
+}
+
+/* One half: "cpu:native". */
+static oar_status read_half(const char *name, const char *half, size_t length,
+                            halves *h)
+{
+    char *to = strncmp(half, "cpu:", 4) == 0    ? h->cpu
+               : strncmp(half, "cuda:", 5) == 0 ? h->cuda
+                                                : NULL;
+    size_t skip = to == h->cpu ? 4 : 5;
+
+    if (to == NULL || to[0] != 0 || length <= skip ||
+        length - skip >= HALF_BYTES)
+        return bad_name(name);
+    memcpy(to, half + skip, length - skip);
+    return OAR_OK;
+}
+
+static oar_status read_halves(const char *name, halves *h)
+{
+    const char *half = name;
+
+    memset(h, 0, sizeof *h);
+    for (;;) {
+        size_t length = strcspn(half, ",");
+
+        OARI_TRY(read_half(name, half, length, h));
+        if (half[length] == 0)
+            return OAR_OK;
+        half += length + 1;
+    }
+}
+
+/* ---- choosing ------------------------------------------------------------ */
+
+static oar_status choose_gpu(const char *name, oari_choice *choice)
+{
+    oar_backend_caps caps;
+
+    if (strcmp(name, "auto") == 0) {
+        OARI_TRY(oar_device_available(OAR_CUDA));
+        choice->any_gpu = 1;
+        return OAR_OK;
+    }
+    OARI_TRY(oari_backend_probe(name, &choice->gpu, &caps));
+    if ((caps.devices & 1u << OAR_CUDA) != 0)
+        return OAR_OK;
+    return oari_fail(
+        OAR_E_UNSUPPORTED,
+        "backend \"%s\" has no engine for GPUs: nccl, ipc and auto "
+        "have",
+        name);
+}
+
+static oar_status choose_host(const char *name, int ranks, oari_choice *choice)
+{
+    const oar_backend_ops *found;
+    oar_backend_caps caps;
+
+    if (name[0] == 0)
+        return oari_backend_find(NULL, ranks, &choice->host);
+    OARI_TRY(oari_backend_probe(name, &found, &caps));
+    if (oari_backend_is_for_gpus(&caps))
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "backend \"%s\" has no way for host memory", name);
+    choice->host = found;
+    return OAR_OK;
+}
+
+static oar_status choose_pair(const char *name, int ranks, oari_choice *choice)
+{
+    halves h;
+
+    OARI_TRY(read_halves(name, &h));
+    OARI_TRY(choose_host(h.cpu, ranks, choice));
+    return h.cuda[0] != 0 ? choose_gpu(h.cuda, choice) : OAR_OK;
+}
+
+static int is_pair(const char *name)
+{
+    return strncmp(name, "cpu:", 4) == 0 || strncmp(name, "cuda:", 5) == 0;
+}
+
+oar_status oari_backend_choose(const char *name, int ranks, oari_choice *choice)
+{
+    const oar_backend_ops *found;
+    oar_backend_caps caps;
+
+    *choice = (oari_choice){ .name = name };
+    if (name == NULL)
+        return oari_backend_find(NULL, ranks, &choice->host);
+    if (strcmp(name, "hybrid") == 0)
+        return choose_pair("cuda:auto", ranks, choice);
+    if (is_pair(name))
+        return choose_pair(name, ranks, choice);
+    OARI_TRY(oari_backend_probe(name, &found, &caps));
+    if (!oari_backend_is_for_gpus(&caps)) {
+        choice->host = found;
+        return OAR_OK;
+    }
+    choice->gpu = found;
+    return oari_backend_find(NULL, ranks, &choice->host);
+}
+
+oar_status oari_hybrid_probe(const char *name, oar_backend_caps *caps)
+{
+    oari_choice choice;
+
+    if (!is_pair(name))
+        return bad_name(name);
+    OARI_TRY(choose_pair(name, 2, &choice));
+    *caps = oar_backend_caps_init();
+    caps->devices = 1u << OAR_CPU;
+    if (choice.gpu != NULL || choice.any_gpu)
+        caps->devices |= 1u << OAR_CUDA;
+    return OAR_OK;
+}
+
+/* ---- auto: what the ranks' GPUs allow ------------------------------------ */
+
+/* What a rank says of its GPU, as text for the store. */
+typedef struct card {
+    int host, nccl, ipc;
+    char uuid[33];
+} card;
+
+static oar_status describe_mine(const oar_group *g, card *mine)
+{
+    oar_device_properties p = oar_device_properties_init();
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+
+    OARI_TRY(oar_device_describe(oar_device_of(OAR_CUDA, g->device), &p));
+    mine->host = host != NULL ? host[g->rank] : 0;
+    mine->nccl = oar_backend_available("nccl", NULL) == OAR_OK;
+    mine->ipc = oar_backend_available("ipc", NULL) == OAR_OK;
+    for (int i = 0; i < 16; i++)
+        snprintf(mine->uuid + 2 * i, 3, "%02x", p.uuid[i]);
+    return OAR_OK;
+}
+
+static oar_status read_card(oar_group *g, const char *prefix, int rank,
+                            int64_t meet_ms, card *c)
+{
+    char key[OARI_NAME_MAX + 64], text[96] = "";
+    void *found;
+    size_t bytes;
+
+    snprintf(key, sizeof key, "%s/%d", prefix, rank);
+    OARI_TRY(oar_store_get(g->store, key, meet_ms, &found, &bytes));
+    if (bytes < sizeof text)
+        memcpy(text, found, bytes);
+    oar_free(found);
+    if (sscanf(text, "%d %d %d %32s", &c->host, &c->nccl, &c->ipc, c->uuid) ==
+        4)
+        return OAR_OK;
+    return oari_fail(OAR_E_DATA, "rank %d describes its GPU as \"%.80s\"", rank,
+                     text);
+}
+
+/* Every rank writes its card and reads all. */
+static oar_status gather_cards(oar_group *g, int64_t meet_ms, card *all)
+{
+    char prefix[OARI_NAME_MAX + 32], key[OARI_NAME_MAX + 64], text[96];
+    int64_t times;
+    card *mine = &all[g->rank];
+
+    OARI_TRY(describe_mine(g, mine));
+    if (g->ranks == 1)
+        return OAR_OK;
+    snprintf(key, sizeof key, "%s/gpu/%d", g->name, g->rank);
+    OARI_TRY(oar_store_add(g->store, key, 1, &times));
+    snprintf(prefix, sizeof prefix, "%s/gpu/%" PRId64, g->name, times);
+    snprintf(key, sizeof key, "%s/%d", prefix, g->rank);
+    snprintf(text, sizeof text, "%d %d %d %s", mine->host, mine->nccl,
+             mine->ipc, mine->uuid);
+    OARI_TRY(oar_store_set(g->store, key, text, strlen(text)));
+    for (int r = 0; r < g->ranks; r++)
+        if (r != g->rank)
+            OARI_TRY(read_card(g, prefix, r, meet_ms, &all[r]));
+    return OAR_OK;
+}
+
+static int is_shared(const card *all, int ranks)
+{
+    for (int a = 0; a < ranks; a++)
+        for (int b = 0; b < a; b++)
+            if (all[a].host == all[b].host &&
+                strcmp(all[a].uuid, all[b].uuid) == 0)
+                return 1;
+    return 0;
+}
+
+static oar_status decide(const oar_group *g, const card *all, const char **name)
+{
+    int shared = is_shared(all, g->ranks), nccl = 1, ipc = 1;
+
+    for (int r = 0; r < g->ranks; r++) {
+        nccl &= all[r].nccl;
+        ipc &= all[r].ipc && all[r].host == all[0].host;
+    }
+    *name = nccl && !shared ? "nccl" : ipc ? "ipc" : NULL;
+    if (*name != NULL)
+        return OAR_OK;
+    return oari_fail(OAR_E_UNAVAILABLE,
+                     "no engine fits the GPUs of group \"%s\": nccl %s; ipc %s",
+                     g->name,
+                     !nccl    ? "is not available on every rank"
+                     : shared ? "refuses two ranks on one GPU"
+                              : "would",
+                     "is not available on every rank, or they are on several "
+                     "hosts (`oarsong info` says why)");
+}
+
+oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
+                              const oar_backend_ops **ops)
+{
+    card *all = oari_alloc((size_t)group->ranks, sizeof *all);
+    oar_backend_caps caps;
+    const char *name = NULL;
+    oar_status status;
+
+    if (all == NULL)
+        return OAR_E_NOMEM;
+    status = gather_cards(group, meet_ms, all);
+    if (status == OAR_OK)
+        status = decide(group, all, &name);
+    oari_free(all);
+    return status == OAR_OK ? oari_backend_probe(name, ops, &caps) : status;
+}
+
+/* ---- the name itself ----------------------------------------------------- */
+
+static oar_status probe(oar_backend_caps *caps)
+{
+    OARI_TRY(oar_device_available(OAR_CUDA));
+    caps->devices = 1u << OAR_CPU | 1u << OAR_CUDA;
+    caps->can = OAR_WANTS_LINKS;
+    caps->note = "cpu:native,cuda:auto; cpu:NAME,cuda:NAME for any other pair";
+    return OAR_OK;
+}
+
+const oar_backend_ops oari_backend_hybrid = {
+    .size = sizeof(oar_backend_ops),
+    .abi = OAR_BACKEND_ABI,
+    .name = "hybrid",
+    .probe = probe,
+};

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* shrink: a new group of those that are left of one. Who they are is agreed in
+ * a council (council.c); here the group itself is made, through a store that
+ * the lowest of them serves: the one that the old group came from may have died
+ * with whoever kept it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/alloc.h"
+#include "base/env.h"
+#include "base/status.h"
+#include "comm/fault/council.h"
+#include "store/store.h"
+#include "net/sock.h"
+
+enum { DEFAULT_TIMEOUT_MS = 30000 };
+
+/* ---- the store ----------------------------------------------------------- */
+
+static int on_one_host(const oar_group *g)
+{
+    const int *host =
+        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+
+    for (int r = 0; host != NULL && r < g->ranks; r++)
+        if (host[r] != host[0])
+            return 0;
+    return 1;
+}
+
+/* Where those on other hosts reach it, if there are any. */
+static oar_status serve(oari_council *c, oar_store_server **server)
+{
+    char at[OARI_SOCK_TEXT] = "127.0.0.1:0";
+    const char *address;
+
+    if (!on_one_host(c->group))
+        OARI_TRY(oari_sock_local(oari_store_address(c->group->store), at));
+    OARI_TRY(oar_store_serve(at, server));
+    address = oar_store_server_address(*server);
+    if (strlen(address) >= sizeof c->mine.address)
+        return oari_fail(OAR_E_INTERNAL, "an address of %zu bytes",
+                         strlen(address));
+    memset(c->mine.address, 0, sizeof c->mine.address);
+    memcpy(c->mine.address, address, strlen(address));
+    return OAR_OK;
+}
+
+static oar_status open_store(oari_council *c, int64_t limit_ms,
+                             oar_store **store)
+{
+    int lowest = oari_council_lowest(c);
+    oar_store_server *server = NULL;
+    char address[sizeof c->mine.address];
+    oar_status status = OAR_OK;
+
+    if (lowest == c->group->rank)
+        status = serve(c, &server);
+    memcpy(address, server != NULL ? c->mine.address : c->heard[lowest].address,
+           sizeof address);
+    address[sizeof address - 1] = 0;
+    if (status == OAR_OK)
+        status = oar_store_create_tcp(address, limit_ms, store);
+    if (status != OAR_OK) {
+        oar_store_server_destroy(server);
+        return status;
+    }
+    oari_store_take_server(*store, server);
+    return OAR_OK;
+}
+
+/* ---- forming ------------------------------------------------------------- */
+
+static int list_members(const oari_council *c, int *member)
+{
+    int count = 0;
+
+    for (int r = 0; r < c->group->ranks; r++)
+        if (!oari_ranks_has(&c->mine.out, r))
+            member[count++] = r;
+    return count;
+}
+
+static int is_sim(const oar_group *g)
+{
+    return g->board != NULL && g->board->world != NULL;
+}
+
+static oar_status form_of(oari_council *c, const int *member, int count)
+{
+    oari_kin kin = { .member = member, .count = count };
+    char own[40];
+    oar_status status = OAR_OK;
+
+    snprintf(own, sizeof own, "x%" PRIu32 "r%" PRIu32, c->mine.call,
+             c->mine.round);
+    kin.own = own;
+    kin.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
+    if (count > 1 && !is_sim(c->group))
+        status = open_store(c, kin.meet_ms, &kin.store);
+    if (status == OAR_OK && member[0] == c->group->rank)
+        oari_council_say(c, OARI_PHASE_FORM);
+    if (status == OAR_OK)
+        status = oari_group_child(c->group, &kin, &c->child);
+    oar_store_destroy(kin.store);
+    return status;
+}
+
+oar_status oari_council_form(oari_council *c)
+{
+    int *member = oari_alloc((size_t)c->group->ranks, sizeof *member);
+    oar_status status;
+
+    if (member == NULL)
+        return OAR_E_NOMEM;
+    status = form_of(c, member, list_members(c, member));
+    oari_free(member);
+    return status;
+}
+
+/* ---- the call ------------------------------------------------------------ */
+
+static oar_status read_rule(const oar_shrink_opts *o, int *any)
+{
+    const char *rule = oari_env_text("OARSONG_SHRINK");
+
+    *any = o->any;
+    if (rule == NULL || strcasecmp(rule, "majority") == 0)
+        return OAR_OK;
+    if (strcasecmp(rule, "any") != 0)
+        return oari_fail(OAR_E_ARG, "OARSONG_SHRINK=%s: any or majority", rule);
+    *any = 1;
+    return OAR_OK;
+}
+
+static oar_status check_group(oar_group *g)
+{
+    OARI_TRY(oari_group_owned(g));
+    if (oari_batching(g))
+        return oari_fail(OAR_E_STATE,
+                         "group_shrink of \"%s\" while a batch is open",
+                         g->name);
+    if (g->ranks > 1 && g->board == NULL && g->backend->tell == NULL)
+        return oari_fail(OAR_E_UNSUPPORTED,
+                         "backend \"%s\" has no links that outlive a fault, "
+                         "which group_shrink needs",
+                         g->backend->name);
+    return OAR_OK;
+}
+
+/* Those that are not in the new group must not think that the old one lives. */
+static void end_parent(oar_group *g, const oari_ranks *out)
+{
+    int rank = 0;
+
+    while (rank < g->ranks && !oari_ranks_has(out, rank))
+        rank++;
+    if (rank == g->ranks || oari_group_broken(g))
+        return;
+    oari_engine_hold(g);
+    oari_fail(OAR_E_PEER, "rank %d was left out when group \"%s\" was shrunk",
+              rank, g->name);
+    oari_group_break(g, NULL, rank);
+    oari_engine_let_go(g);
+    oari_engine_nudge(g);
+}
+
+static oar_status shrink(oari_council *c, oar_group **new_group)
+{
+    oar_group *g = c->group;
+    oar_status status;
+
+    c->mine.call = ++g->shrinks;
+    c->mine.before = g->shrunk;
+    status = oari_council_hold(c);
+    g->shrunk = status == OAR_OK ? oari_note_hash(&c->mine) : 0;
+    if (status != OAR_OK)
+        return status;
+    end_parent(g, &c->mine.out);
+    *new_group = c->child;
+    return OAR_OK;
+}
+
+oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
+                            oar_group **new_group)
+{
+    oari_council c = { .group = group };
+    oar_shrink_opts o;
+    oar_status status;
+
+    if (group == NULL || new_group == NULL)
+        return oari_fail(OAR_E_ARG, "group_shrink without a %s",
+                         group == NULL ? "group" : "place for the new one");
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    OARI_TRY(check_group(group));
+    OARI_TRY(read_rule(&o, &c.any));
+    c.timeout_ms = o.timeout_ms != 0 ? o.timeout_ms : DEFAULT_TIMEOUT_MS;
+    c.heard = oari_alloc((size_t)group->ranks, sizeof *c.heard);
+    if (c.heard == NULL)
+        return OAR_E_NOMEM;
+    status = shrink(&c, new_group);
+    oari_free(c.heard);
+    return status;
+}

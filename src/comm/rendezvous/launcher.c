@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* launcher: what the environment of one launcher or another says. Rank and size
+ * are looked for in one's names after another's; the first that has both
+ * counts, and if no launcher has set both, one alone is an error.
+ *
+ * Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR and
+ * MASTER_PORT; on one host, a folder named after the job; under SLURM, the
+ * first host of the step, where rank 0 is, or else the one that srun runs on;
+ * elsewhere, if the launcher speaks PMIx, where rank 0 says by it. A job on
+ * several hosts that has no secret gets one by PMIx, too. */
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "comm/rendezvous/job.h"
+#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/pmix.h"
+#include "net/hostlist.h"
+#include "net/secret.h"
+#include "net/sock.h"
+
+typedef struct launcher {
+    const char *rank, *size; /* names of variables, as all of these are */
+    const char *local_size;  /* ranks on this host */
+    const char *nodes[3];    /* hosts, where ranks on this one are not told */
+    const char *job[2];      /* what tells jobs apart */
+    const char *starter;     /* what sets these variables */
+    int batch; /* rank 0 without a size is a process alone: a batch script's */
+} launcher;
+
+#define SLURM_NODES \
+    "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"
+
+static const launcher launchers[] = {
+    { .rank = "OARSONG_RANK",
+      .size = "OARSONG_SIZE",
+      .starter = "oarsong run" },
+    { .rank = "RANK", .size = "WORLD_SIZE", .starter = "torchrun" },
+    { .rank = "OMPI_COMM_WORLD_RANK",
+      .size = "OMPI_COMM_WORLD_SIZE",
+      .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+      .job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" },
+      .starter = "mpirun" },
+    { .rank = "PMI_RANK", /* MPICH, and SLURM for it: srun --mpi=pmi2 */
+      .size = "PMI_SIZE",
+      .local_size = "MPI_LOCALNRANKS",
+      .nodes = { SLURM_NODES },
+      .job = { "PMI_PORT", "PMI_JOBID" },
+      .starter = "mpiexec" },
+    { .rank = "SLURM_PROCID",
+      .size = "SLURM_NTASKS",
+      .nodes = { SLURM_NODES },
+      .job = { "SLURM_JOB_ID", "SLURM_STEP_ID" },
+      .starter = "srun",
+      .batch = 1 },
+};
+
+enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
+
+/* How many of rank and size it has set. */
+static int count_set(const launcher *l)
+{
+    return (oari_env_text(l->rank) != NULL) + (oari_env_text(l->size) != NULL);
+}
+
+/* NULL: none. */
+static const launcher *find_launcher(void)
+{
+    for (size_t i = 0; i < LAUNCHERS; i++)
+        if (count_set(&launchers[i]) == 2)
+            return &launchers[i];
+    return NULL;
+}
+
+int oari_launcher_first(void)
+{
+    for (size_t i = 0; i < LAUNCHERS; i++) {
+        const char *rank = oari_env_text(launchers[i].rank);
+        if (rank != NULL)
+            return strcmp(rank, "0") == 0;
+    }
+    return 1;
+}
+
+/* SLURM gives a batch script, which runs once, a rank and often no size. */
+static int is_batch(const launcher *l)
+{
+    const char *rank = oari_env_text(l->rank);
+
+    return l->batch && rank != NULL && strcmp(rank, "0") == 0;
+}
+
+/* One of a pair is set: taken for a group of one, each rank would compute
+ * something else without a word. */
+static oar_status check_pair(const launcher *l)
+{
+    const char *there = oari_env_text(l->rank) != NULL ? l->rank : l->size;
+    const char *missing = there == l->rank ? l->size : l->rank;
+
+    if (count_set(l) != 1 || is_batch(l))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG,
+                     "%s is set, but %s is not: %s sets both; for a process "
+                     "alone unset %s",
+                     there, missing, l->starter, there);
+}
+
+oar_status oari_launcher_rank(int *rank, int *size)
+{
+    const launcher *l = find_launcher();
+    int64_t r = 0, n = 1;
+
+    OARI_TRY(check_pair(&launchers[0]));
+    for (size_t i = 1; l == NULL && i < LAUNCHERS; i++)
+        OARI_TRY(check_pair(&launchers[i]));
+    if (l != NULL) {
+        OARI_TRY(oari_env_int(l->size, 1, INT_MAX, &n));
+        OARI_TRY(oari_env_int(l->rank, 0, n - 1, &r));
+    }
+    *rank = (int)r;
+    *size = (int)n;
+    return OAR_OK;
+}
+
+/* ---- OARSONG_STORE ------------------------------------------------------- */
+
+/* What follows the scheme, with or without "//"; NULL: another scheme. */
+static const char *after_scheme(const char *text, const char *scheme)
+{
+    size_t bytes = strlen(scheme);
+
+    if (strncmp(text, scheme, bytes) != 0)
+        return NULL;
+    return text + bytes + (strncmp(text + bytes, "//", 2) == 0 ? 2 : 0);
+}
+
+static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
+                             oari_meeting *meeting)
+{
+    const char *where;
+
+    if ((where = after_scheme(text, "file:")) != NULL)
+        return oar_store_create_file(where, &meeting->store);
+    if ((where = after_scheme(text, "tcp:")) != NULL)
+        return oar_store_create_tcp(where, timeout_ms, &meeting->store);
+    if (strcmp(text, "pmix") == 0)
+        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
+    return oari_fail(OAR_E_UNAVAILABLE,
+                     "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
+                     "tcp:HOST:PORT or pmix",
+                     text);
+}
+
+/* ---- MASTER_ADDR --------------------------------------------------------- */
+
+enum { TORCH_PORT = 29500 };
+
+/* Where torchrun's agent keeps a store of its own at MASTER_PORT, and tells its
+ * ranks so, ours is at the port above (or, at the top, below). */
+static oar_status master_port(int64_t *port)
+{
+    const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
+
+    *port = TORCH_PORT;
+    OARI_TRY(oari_env_int("MASTER_PORT", 1, 65535, port));
+    if (agent != NULL && strcmp(agent, "True") == 0)
+        *port += *port < 65535 ? 1 : -1;
+    return OAR_OK;
+}
+
+/* A name that stands for this host's loopback here is no use elsewhere. */
+static void warn_of_loopback(const char *address)
+{
+    if (oari_sock_names_loopback(address))
+        oari_log(OAR_LOG_WARN,
+                 "rank 0 serves the store at %s, a loopback address here: "
+                 "ranks on other hosts cannot reach it",
+                 address);
+}
+
+/* Whether connections to other hosts are refused for want of a secret. */
+static oar_status look_for_secret(void)
+{
+    oari_secret secret;
+    oari_wire wire;
+    oar_status status;
+
+    OARI_TRY(oari_secret_find(&secret));
+    status = oari_wire_for(&secret, 0, &wire);
+    oari_secret_forget(&secret);
+    return status;
+}
+
+/* Where the ranks are known to be on several hosts: the launcher may bring a
+ * secret; and without one rank 0 need not wait for those that its store will
+ * refuse. */
+static oar_status check_secret(const char *address, int rank,
+                               int64_t timeout_ms)
+{
+    oar_status status;
+
+    if (oari_sock_names_loopback(address))
+        return OAR_OK;
+    status = look_for_secret();
+    if (status != OAR_E_AUTH || !oari_pmix_here(rank))
+        return status;
+    if (oari_meeting_secret(rank, timeout_ms) != OAR_OK)
+        oari_log(OAR_LOG_WARN, "no secret by PMIx: %s", oar_last_error_text());
+    return look_for_secret();
+}
+
+static int spans_hosts(const launcher *l, int size)
+{
+    int64_t here = size;
+    const char *name = oari_env_text("LOCAL_WORLD_SIZE") != NULL || l == NULL ||
+                               l->local_size == NULL
+                           ? "LOCAL_WORLD_SIZE"
+                           : l->local_size;
+
+    return oari_env_int(name, 1, INT_MAX, &here) == OAR_OK && here < size;
+}
+
+static oar_status meet_at_master(const char *host, int rank, int apart,
+                                 const char *name, int64_t timeout_ms,
+                                 oari_meeting *meeting)
+{
+    char address[OARI_SOCK_TEXT];
+    int bare_v6 = strchr(host, ':') != NULL && host[0] != '[', used;
+    int64_t port;
+
+    OARI_TRY(master_port(&port));
+    used = snprintf(address, sizeof address, bare_v6 ? "[%s]:%d" : "%s:%d",
+                    host, (int)port);
+    if (used >= (int)sizeof address)
+        return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
+    if (apart)
+        OARI_TRY(check_secret(address, rank, timeout_ms));
+    if (rank == 0 && apart)
+        warn_of_loopback(address);
+    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+}
+
+/* ---- without an address -------------------------------------------------- */
+
+/* Whether SLURM started the ranks, and not another that runs inside its job. */
+static int is_slurm(const launcher *l)
+{
+    return l->nodes[0] != NULL &&
+           (l->local_size == NULL || oari_env_text(l->local_size) == NULL);
+}
+
+static oar_status on_one_host(const launcher *l, int size, int *one)
+{
+    int64_t here = 0, nodes = 0;
+
+    if (l->local_size != NULL)
+        OARI_TRY(oari_env_int(l->local_size, 1, INT_MAX, &here));
+    for (size_t i = 0; i < 3 && nodes == 0; i++)
+        if (is_slurm(l) && l->nodes[i] != NULL)
+            OARI_TRY(oari_env_int(l->nodes[i], 1, INT_MAX, &nodes));
+    *one = here == size || nodes == 1;
+    return OAR_OK;
+}
+
+/* A folder for each time: all ranks come here equally often, and one that is
+ * early must not find the folder that is about to go. */
+static oar_status meet_in_folder(const launcher *l, int rank,
+                                 int64_t timeout_ms, oari_meeting *meeting)
+{
+    static _Atomic int times;
+    char folder[OARI_JOB_FOLDER];
+
+    OARI_TRY(
+        oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
+    if (rank == 0)
+        oari_job_sweep(folder);
+    return oari_meeting_folder(folder, rank, timeout_ms, meeting);
+}
+
+/* Outside the range that systems give to whoever asks for any port. */
+static oar_status meet_by_slurm(const char *host, int rank, const char *name,
+                                int64_t timeout_ms, oari_meeting *meeting)
+{
+    char address[OARI_SOCK_TEXT];
+    int64_t job = 0, step = 0;
+
+    OARI_TRY(oari_env_int("SLURM_JOB_ID", 0, INT64_MAX / 64, &job));
+    OARI_TRY(oari_env_int("SLURM_STEP_ID", 0, INT64_MAX / 64, &step));
+    snprintf(address, sizeof address,
+             strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
+             (int)(12288 + (job * 31 + step) % 16384));
+    OARI_TRY(check_secret(address, rank, timeout_ms));
+    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+}
+
+/* "" where SLURM does not say. Without PMI, names are all there is. */
+static oar_status find_slurm_host(char host[OARI_HOST_ROOM])
+{
+    static const char *const lists[] = { "SLURM_STEP_NODELIST",
+                                         "SLURM_JOB_NODELIST",
+                                         "SLURM_NODELIST" };
+    const char *srun = oari_env_text("SLURM_LAUNCH_NODE_IPADDR");
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        const char *list = oari_env_text(lists[i]);
+        if (list != NULL)
+            return oari_hostlist_first(list, strlen(list), host);
+    }
+    snprintf(host, OARI_HOST_ROOM, "%s", srun != NULL ? srun : "");
+    return OAR_OK;
+}
+
+static oar_status say_what_to_do(const launcher *l, int size)
+{
+    if (l->local_size == NULL && l->nodes[0] == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "%d ranks, but nothing says where they meet: start "
+                         "them with `oarsong run -n %d`, or set OARSONG_STORE "
+                         "to file:FOLDER, or MASTER_ADDR and MASTER_PORT",
+                         size, size);
+    return oari_fail(OAR_E_UNAVAILABLE,
+                     "%d ranks by %s, on several hosts as it seems: set "
+                     "MASTER_ADDR and MASTER_PORT to where rank 0 can serve "
+                     "a store, and OARSONG_SECRET_FILE to a secret of the job",
+                     size, l->size);
+}
+
+oar_status oari_launcher_meeting(int rank, int size, const char *name,
+                                 int64_t timeout_ms, oari_meeting *meeting)
+{
+    const char *store = oari_env_text("OARSONG_STORE");
+    const char *master = oari_env_text("MASTER_ADDR");
+    char slurm[OARI_HOST_ROOM] = "";
+    const launcher *l = find_launcher();
+    int one = 0;
+
+    if (store != NULL)
+        return open_store(store, rank, timeout_ms, meeting);
+    if (master != NULL)
+        return meet_at_master(master, rank, spans_hosts(l, size), name,
+                              timeout_ms, meeting);
+    OARI_TRY(on_one_host(l, size, &one));
+    if (one)
+        return meet_in_folder(l, rank, timeout_ms, meeting);
+    if (is_slurm(l))
+        OARI_TRY(find_slurm_host(slurm));
+    if (slurm[0] != 0)
+        return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
+    if (oari_pmix_here(rank))
+        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
+    return say_what_to_do(l, size);
+}

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link/match.h: which message goes to which receive.
+ *
+ * One for each group and rank, for all of its links. An arrival goes to the
+ * receive posted earliest that matches it; a receive takes the message that
+ * came earliest. So messages of one pair and tag are received in the order they
+ * were sent, as long as each link brings them in that order.
+ *
+ * A message comes in one of two ways. Pushed: its data comes with it, straight
+ * into the receive's buffer, or, if there is no receive yet, into memory set
+ * aside. Offered: only its envelope comes, and the link fetches the data when
+ * there is a receive. A sender may have pushed only so much that is not
+ * received yet (its credit); what goes beyond, it offers. So memory is bounded,
+ * and no link ever has to stop reading.
+ *
+ * Only the driver touches this.
+ */
+#ifndef OARI_LINK_MATCH_H
+#define OARI_LINK_MATCH_H
+
+#include <oarsong/backend.h>
+
+typedef struct oari_match oari_match;
+typedef struct oari_message oari_message;
+
+/* eager_bytes: messages to oneself up to here are pushed. */
+oar_status oari_match_create(int rank, int ranks, size_t eager_bytes,
+                             oari_match **match);
+void oari_match_destroy(oari_match *match); /* NULL is fine */
+
+/* Posts a receive; if its message is there, takes it. */
+oar_status oari_match_recv(oari_match *match, oar_transfer *receive);
+
+/* A send to this rank itself. */
+oar_status oari_match_send_self(oari_match *match, oar_transfer *send);
+
+/* As oar_backend_ops.peek. */
+int oari_match_peek(const oari_match *match, int source, uint64_t tag,
+                    uint64_t any, oar_envelope *found);
+
+/* How many receives wait for their message. */
+int oari_match_posted(const oari_match *match);
+
+/* Ends every receive and send it knows of; those that links have been given
+ * are theirs to end. */
+void oari_match_abort(oari_match *match, oar_status why);
+
+/* Sets status and done; the transfer is the core's again. */
+static inline void oari_transfer_finish(oar_transfer *t, oar_status status)
+{
+    t->status = status;
+    t->done = 1;
+}
+
+/* ---- for links: messages pushed ------------------------------------------ */
+
+/* One whose data is coming in. */
+typedef struct oari_inbound {
+    oar_transfer *into; /* its receive; NULL: none yet */
+    oari_message *kept;
+    unsigned char *target; /* where the data goes; NULL: nowhere, drain it */
+    size_t bytes;
+} oari_inbound;
+
+/* Finds its place. OAR_E_NOMEM if there is none, OAR_E_DATA if the source has
+ * no credit for it. */
+oar_status oari_match_begin(oari_match *match, int source, uint64_t tag,
+                            size_t bytes, oari_inbound *in);
+/* All of its data is in the target. */
+void oari_match_end(oari_match *match, oari_inbound *in);
+/* It will not come: ends its receive, if it has one, with `why`. */
+void oari_match_drop(oari_inbound *in, oar_status why);
+
+/* ---- for links: messages offered ----------------------------------------- */
+
+typedef struct oari_offer {
+    int source;
+    uint64_t tag;
+    size_t bytes;
+    uint64_t word[3]; /* the link's */
+} oari_offer;
+
+/* A link: told once about every offer that its receive is there. The receive
+ * is as large as the message, and the link's to end; NULL: there was one of
+ * another size, which has failed, and the sender should know. */
+typedef struct oari_taker {
+    void (*take)(void *self, const oari_offer *offer, oar_transfer *receive);
+    void *self;
+} oari_taker;
+
+/* The taker must live as long as the match. May call it at once. */
+oar_status oari_match_offer(oari_match *match, const oari_offer *offer,
+                            const oari_taker *taker);
+
+/* Tags of the user's messages have this bit, those of collectives do not. */
+#define OARI_USER_TAG (UINT64_C(1) << 63)
+
+/* ---- credit -------------------------------------------------------------- */
+
+/* What a pushed message costs its sender until it is received. */
+enum { OARI_CREDIT_UNIT = 64 };
+static inline uint64_t oari_credit_cost(size_t bytes)
+{
+    return 1 + (bytes + OARI_CREDIT_UNIT - 1) / OARI_CREDIT_UNIT;
+}
+
+/* Whether `bytes` more may be pushed to a rank, with that much spent on it and
+ * given back by it since the beginning. The same on all ranks of a group. */
+int oari_match_may_push(const oari_match *match, uint64_t spent, uint64_t back,
+                        size_t bytes);
+
+/* How much a rank may have pushed to another. */
+uint64_t oari_match_credit(const oari_match *match);
+
+/* What to give back to a source: the cost of all that was received. */
+uint64_t oari_match_received(const oari_match *match, int source);
+
+/* ---- rows of transfers, linked through scratch[0] ------------------------ */
+
+typedef struct oari_row {
+    oar_transfer *first, *last;
+} oari_row;
+
+static inline oar_transfer *oari_row_next(const oar_transfer *t)
+{
+    return t->scratch[0];
+}
+void oari_row_push(oari_row *row, oar_transfer *t);
+/* Takes t out; before: the one in front of it, or NULL. */
+void oari_row_remove(oari_row *row, oar_transfer *before, oar_transfer *t);
+/* Takes out the one whose scratch[1] is this number; NULL: none. */
+oar_transfer *oari_row_take(oari_row *row, uint64_t number);
+void oari_row_finish(oari_row *row, oar_status status);
+
+/* Numbers in scratch words. */
+static inline void oari_scratch_set(oar_transfer *t, int i, uint64_t value)
+{
+    t->scratch[i] = (void *)(uintptr_t)value;
+}
+static inline uint64_t oari_scratch(const oar_transfer *t, int i)
+{
+    return (uint64_t)(uintptr_t)t->scratch[i];
+}
+
+#endif

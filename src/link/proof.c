@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* proof: notes that carry a proof. A note is bound to the secret, to its key in
+ * the store and to its rank, so that whoever can write to the store, but does
+ * not know the secret, cannot make one, nor move one elsewhere. */
+#include "link/proof.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+oar_status native_secret(oari_secret *secret)
+{
+    oari_wire near;
+
+    OARI_TRY(oari_secret_find(secret));
+    OARI_TRY(oari_wire_for(secret, 1, &near));
+    if (near != OARI_WIRE_PLAIN)
+        return OAR_OK;
+    oari_secret_forget(secret);
+    secret->known = 0;
+    return OAR_OK;
+}
+
+oar_status native_vouch(const oari_secret *secret, const native_note *note,
+                        unsigned char proof[OARI_PROOF_BYTES])
+{
+    const void *part[] = { note->prefix, note->data };
+    size_t bytes[] = { strlen(note->prefix), note->bytes };
+    unsigned char key[OARI_SECRET_BYTES];
+
+    memset(proof, 0, OARI_PROOF_BYTES);
+    if (!secret->known)
+        return OAR_OK;
+    OARI_TRY(oari_secret_key(secret, "note", 0, note->rank, -1, key));
+    return oari_secret_prove(key, part, bytes, 2, proof);
+}
+
+oar_status native_believe(const oari_secret *secret, const native_note *note,
+                          int proves,
+                          const unsigned char proof[OARI_PROOF_BYTES])
+{
+    unsigned char expected[OARI_PROOF_BYTES];
+
+    if ((proves != 0) != secret->known)
+        return oari_fail(OAR_E_AUTH,
+                         "rank %d has %s, this rank has %s: start all by one "
+                         "`oarsong run`, or with the same OARSONG_SECRET_FILE "
+                         "and OARSONG_WIRE",
+                         note->rank, proves ? "a job secret" : "no job secret",
+                         secret->known ? "one" : "none");
+    OARI_TRY(native_vouch(secret, note, expected));
+    if (!oari_secret_same(expected, proof))
+        return oari_fail(OAR_E_AUTH,
+                         "rank %d has another job secret than this rank",
+                         note->rank);
+    return OAR_OK;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link/shm/boarded.h: what all backends over a board have in common: messages
+ * go through its mail. Their self begins with this struct, and their table
+ * takes these functions; they add how the board is made. */
+#ifndef OARI_LINK_SHM_BOARDED_H
+#define OARI_LINK_SHM_BOARDED_H
+
+#include "link/shm/board.h"
+#include "link/shm/mail.h"
+#include "link/match.h"
+
+typedef struct oari_boarded {
+    oari_board board;
+    int rank; /* in the group */
+    oari_match *match;
+    oari_mail *mail;
+    _Atomic int aborted; /* an oar_status */
+} oari_boarded;
+
+/* Ends open: makes the mail of a board that is ready, in a group of that many
+ * ranks. And begins close. */
+oar_status oari_boarded_open(oari_boarded *b, int rank, int ranks,
+                             size_t eager_bytes);
+void oari_boarded_close(oari_boarded *b);
+
+oar_status oari_boarded_send(void *self, oar_transfer *transfer);
+oar_status oari_boarded_recv(void *self, oar_transfer *transfer);
+int oari_boarded_peek(void *self, int peer, uint64_t tag, uint64_t any,
+                      oar_envelope *found);
+oar_status oari_boarded_progress(void *self);
+void oari_boarded_abort(void *self, oar_status why);
+oari_board *oari_boarded_board(void *self);
+
+/* What messages through a match can do. */
+enum { OARI_MATCH_CAN = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS };
+
+/* The common part of the table. */
+#define OARI_BOARDED_OPS                                            \
+    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,        \
+    .send = oari_boarded_send, .recv = oari_boarded_recv,           \
+    .progress = oari_boarded_progress, .abort = oari_boarded_abort, \
+    .peek = oari_boarded_peek, .board = oari_boarded_board,         \
+    .post_count = OAR_COLL_COUNT
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link/shm/meet.h: what meet.c and greet.c have in common while a group is
+ * made.
+ */
+#ifndef OARI_NATIVE_MEET_H
+#define OARI_NATIVE_MEET_H
+
+#include "net/secret.h"
+#include "backends/native/native.h"
+
+enum { NATIVE_NOTE_MAGIC = 0x4f415231, NATIVE_PROTOCOL = 3 };
+
+/* What a rank publishes. Fixed size, checked field by field. */
+typedef struct native_local_note {
+    uint32_t magic; /* also tells the byte order */
+    uint32_t protocol;
+    int32_t rank, ranks;
+    uint64_t page, small_bytes, stage_bytes;
+    char host[NATIVE_HOST];
+    char socket[OARI_LOCAL_NAME];
+    unsigned char token[16];
+    uint64_t proves;                       /* that it knows the job's secret */
+    unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
+} native_local_note;
+
+typedef struct native_meeting {
+    native *n;
+    const oar_backend_env *env;
+    int64_t deadline_ns;
+    const char *prefix; /* of the keys */
+    int one_host;       /* and no other */
+    oari_secret secret;
+    native_local_note mine;
+    native_local_note *note; /* by rank */
+    oari_rendezvous rendezvous;
+} native_meeting;
+
+/* With all notes read and the board's arrays made: greets everybody on it. */
+oar_status native_greet_all(native_meeting *m);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tcp: the backend in which every pair is linked by TCP, on one host too. */
+#include "base/status.h"
+#include "link/shm/boarded.h"
+#include "comm/group/group.h"
+#include "link/tcp/tcp.h"
+
+typedef struct tcp {
+    oari_match *match;
+    tcp_mesh mesh;
+} tcp;
+
+static oar_status probe(oar_backend_caps *caps)
+{
+    caps->note = "ranks as processes, TCP only";
+    caps->can = OARI_MATCH_CAN;
+    return OAR_OK;
+}
+
+static oar_status open_tcp(void *self, const oar_backend_env *env)
+{
+    tcp *t = self;
+    char host[NATIVE_HOST], prefix[OAR_STORE_KEY_MAX];
+    tcp_setup setup = { .env = env, .prefix = prefix, .host = host };
+
+    tcp_init(&t->mesh);
+    OARI_TRY(oari_match_create(env->rank, env->ranks, env->core->eager_bytes,
+                               &t->match));
+    setup.match = t->match;
+    OARI_TRY(native_host(host));
+    if (env->ranks == 1)
+        return tcp_open_alone(&t->mesh, &setup);
+    OARI_TRY(native_prefix(env, prefix, sizeof prefix));
+    return tcp_open(&t->mesh, &setup);
+}
+
+static void close_tcp(void *self)
+{
+    tcp *t = self;
+
+    tcp_close(&t->mesh);
+    oari_match_destroy(t->match);
+}
+
+static oar_status send_tcp(void *self, oar_transfer *transfer)
+{
+    tcp *t = self;
+
+    return transfer->peer == t->mesh.rank
+               ? oari_match_send_self(t->match, transfer)
+               : tcp_send(&t->mesh, transfer);
+}
+
+static oar_status recv_tcp(void *self, oar_transfer *transfer)
+{
+    tcp *t = self;
+
+    OARI_TRY(oari_match_recv(t->match, transfer));
+    tcp_expect(&t->mesh, transfer);
+    return OAR_OK;
+}
+
+static int peek(void *self, int peer, uint64_t tag, uint64_t any,
+                oar_envelope *found)
+{
+    return oari_match_peek(((tcp *)self)->match, peer, tag, any, found);
+}
+
+static oar_status progress(void *self)
+{
+    tcp *t = self;
+    oar_status status = tcp_progress(&t->mesh);
+
+    if (t->mesh.ended != OAR_OK)
+        oari_match_abort(t->match, t->mesh.ended);
+    return status;
+}
+
+static int wait_fd(void *self)
+{
+    return ((tcp *)self)->mesh.epoll_fd;
+}
+
+static int arm(void *self)
+{
+    return tcp_arm(&((tcp *)self)->mesh);
+}
+
+static void wake(void *self)
+{
+    tcp_wake(&((tcp *)self)->mesh);
+}
+
+static void abort_tcp(void *self, oar_status why)
+{
+    tcp_abort(&((tcp *)self)->mesh, why);
+}
+
+static const int *hosts(void *self)
+{
+    return ((tcp *)self)->mesh.host;
+}
+
+static int gone(void *self, int rank)
+{
+    return ((tcp *)self)->mesh.peer[rank].gone;
+}
+
+static const oar_error *published(void *self)
+{
+    return tcp_published(&((tcp *)self)->mesh);
+}
+
+static void publish(void *self, const oar_error *record)
+{
+    tcp_publish(&((tcp *)self)->mesh, record);
+}
+
+static int agreed(void *self)
+{
+    const tcp_mesh *m = &((tcp *)self)->mesh;
+
+    return tcp_settled(m) || atomic_load(&m->unanimous);
+}
+
+static const oar_error *conclude(void *self)
+{
+    tcp_mesh *m = &((tcp *)self)->mesh;
+
+    tcp_conclude(m, tcp_published(m));
+    return tcp_published(m);
+}
+
+static void tell(void *self, const void *note)
+{
+    tcp_note_say(&((tcp *)self)->mesh, note);
+}
+
+static int told(void *self, int rank, void *note)
+{
+    return tcp_note_of(&((tcp *)self)->mesh, rank, note);
+}
+
+static int64_t pid(void *self, int rank)
+{
+    return tcp_pid(&((tcp *)self)->mesh, rank);
+}
+
+static int64_t answered(void *self, int rank)
+{
+    return tcp_answered(&((tcp *)self)->mesh, rank);
+}
+
+extern const oar_backend_ops oari_backend_tcp;
+const oar_backend_ops oari_backend_tcp = {
+    .size = sizeof(oar_backend_ops),
+    .abi = OAR_BACKEND_ABI,
+    .name = "tcp",
+    .self_size = sizeof(tcp),
+    .probe = probe,
+    .open = open_tcp,
+    .close = close_tcp,
+    .send = send_tcp,
+    .recv = recv_tcp,
+    .progress = progress,
+    .wait_fd = wait_fd,
+    .arm = arm,
+    .wake = wake,
+    .abort = abort_tcp,
+    .peek = peek,
+    .hosts = hosts,
+    .gone = gone,
+    .published = published,
+    .publish = publish,
+    .agreed = agreed,
+    .conclude = conclude,
+    .tell = tell,
+    .told = told,
+    .pid = pid,
+    .answered = answered,
+    .post_count = OAR_COLL_COUNT,
+};

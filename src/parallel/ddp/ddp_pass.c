@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ddp_pass: gradients as views of buckets, told to the reducer as backward
+ * finishes them. A gradient that somebody bound elsewhere is copied. */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "parallel/ddp/ddp.h"
+#include "parallel/syncbn/syncbn.h"
+
+/* ---- where gradients are ------------------------------------------------- */
+
+static uint64_t bytes_of(const oar_tensor *t)
+{
+    return (uint64_t)oar_tensor_count(t) * oar_dtype_size(oar_tensor_dtype(t));
+}
+
+/* The gradient, if it is not in its bucket: somebody has bound it elsewhere, or
+ * taken the binding away. Else NULL. */
+static oar_tensor *gradient_elsewhere(const oari_ddp_slot *s)
+{
+    oar_tensor *grad = oar_tensor_grad(s->param);
+
+    return grad != NULL &&
+                   oar_tensor_const_data(grad) != oar_tensor_const_data(s->home)
+               ? grad
+               : NULL;
+}
+
+static oar_status copy_in(oari_ddp_slot *s)
+{
+    oar_tensor *grad = gradient_elsewhere(s);
+
+    if (grad == NULL || s->copied)
+        return OAR_OK;
+    OARI_TRY(oar_tensor_copy(s->home, grad));
+    s->copied = 1;
+    s->owner->copied_bytes += bytes_of(grad);
+    return OAR_OK;
+}
+
+static oar_status copy_out(oari_ddp_slot *s)
+{
+    oar_tensor *grad = gradient_elsewhere(s);
+
+    s->copied = 0;
+    if (grad == NULL)
+        return OAR_OK;
+    OARI_TRY(oar_tensor_copy(grad, s->home));
+    s->owner->copied_bytes += bytes_of(grad);
+    return OAR_OK;
+}
+
+/* Others had a gradient, this rank had none: now it has theirs. */
+static oar_status receive(oari_ddp_slot *s)
+{
+    oar_error before = *oar_last_error();
+
+    if (oar_tensor_grad(s->param) != NULL ||
+        !oar_tensor_requires_grad(s->param) ||
+        oar_tensor_mark_grad(s->param) == OAR_OK)
+        return OAR_OK;
+    oari_fail_with(&before); /* it had no home, which is no failure */
+    OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
+    return oar_tensor_mark_grad(s->param);
+}
+
+/* ---- what the reducer asks ----------------------------------------------- */
+
+/* It may have one from passes that did not reduce. */
+static int gradient_absent(void *arg, int array, oar_status *status)
+{
+    oari_ddp_slot *s = &((oari_ddp *)arg)->slot[array];
+
+    if (oar_tensor_grad(s->param) == NULL)
+        return 0;
+    *status = copy_in(s);
+    return 1;
+}
+
+static oar_status make_home(oari_ddp_slot *s, oar_tensor **home)
+{
+    const oar_reducer *r = s->owner->reducer;
+    const oari_slot *place = &r->slot[s->index];
+
+    *home =
+        oar_view_of(NULL, r->bucket[place->bucket].storage, (int64_t)place->at,
+                    oar_tensor_dtype(s->param), oar_tensor_shape(s->param));
+    return *home != NULL ? OAR_OK : oar_last_error()->status;
+}
+
+static oar_status move_home(oari_ddp_slot *s)
+{
+    oar_tensor *home, *old = s->home;
+    int elsewhere = gradient_elsewhere(s) != NULL;
+
+    OARI_TRY(make_home(s, &home));
+    s->home = home;
+    if (!elsewhere && oar_tensor_requires_grad(s->param) &&
+        oar_tensor_bind_grad(s->param, home) != OAR_OK) {
+        oar_tensor_release(old);
+        return oar_last_error()->status;
+    }
+    oar_tensor_release(old);
+    return OAR_OK;
+}
+
+static oar_status buckets_moved(void *arg)
+{
+    oari_ddp *d = arg;
+
+    for (int i = 0; i < d->slots; i++)
+        OARI_TRY(move_home(&d->slot[i]));
+    return OAR_OK;
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+static void begin_pass(oari_ddp *d)
+{
+    int every = d->opts.accumulate > 1 ? d->opts.accumulate : 1;
+
+    if (d->pass != OARI_PASS_NONE)
+        return;
+    d->pass = d->no_sync == 0 && d->pending + 1 >= every ? OARI_PASS_REDUCES
+                                                         : OARI_PASS_LOCAL;
+    d->copied_bytes = 0;
+}
+
+/* Also of passes that did not go through this wrapper: through the module that
+ * it wraps, or through another wrapper around the same parameters. */
+static oar_status gradient_ready(oar_tensor *leaf, void *arg)
+{
+    oari_ddp_slot *s = arg;
+    oari_ddp *d = s->owner;
+
+    if (d->open == 0)
+        return OAR_OK;
+    begin_pass(d);
+    if (d->pass == OARI_PASS_LOCAL)
+        return OAR_OK;
+    OARI_TRY(copy_in(s));
+    return oar_reducer_ready(d->reducer, s->index);
+}
+
+/* The reducer may begin with what is there of a gradient in its bucket; and
+ * what is to come next ends where its next piece does. */
+static oar_status gradient_part(oar_tensor *leaf, const oar_tensor *grad,
+                                int64_t done, int64_t *next, void *arg)
+{
+    oari_ddp_slot *s = arg;
+    oari_ddp *d = s->owner;
+
+    if (d->open == 0)
+        return OAR_OK;
+    begin_pass(d);
+    if (d->pass == OARI_PASS_LOCAL ||
+        oar_tensor_const_data(grad) != oar_tensor_const_data(s->home))
+        return OAR_OK;
+    *next = (int64_t)oari_pieces_next(d->reducer, s->index, (size_t)done);
+    return done > 0
+               ? oari_reducer_part_ready(d->reducer, s->index, (size_t)done)
+               : OAR_OK;
+}
+
+void oari_ddp_begin(oari_ddp *d, const oar_tape *tape)
+{
+    if (d->pass != OARI_PASS_NONE) { /* it failed in the middle */
+        oari_reducer_reset(d->reducer);
+        d->pass = OARI_PASS_NONE;
+    }
+    if (d->open == 0 || d->tape != tape)
+        d->open++;
+    d->tape = tape;
+}
+
+const char *oari_ddp_name(const oari_ddp *d, int slot)
+{
+    return d->reducer->slot[slot].name;
+}
+
+static void name_unused(oari_ddp *d)
+{
+    d->told = 1;
+    for (int i = 0; i < d->slots; i++)
+        if (!oar_reducer_used(d->reducer, i))
+            oari_log(OAR_LOG_WARN,
+                     "ddp: no rank's loss depends on parameter %s: it gets no "
+                     "gradient",
+                     oari_ddp_name(d, i));
+}
+
+static oar_status take_means(oari_ddp *d)
+{
+    d->unused = 0;
+    for (int i = 0; i < d->slots; i++) {
+        oari_ddp_slot *s = &d->slot[i];
+        if (oar_reducer_used(d->reducer, i))
+            OARI_TRY(receive(s));
+        else
+            d->unused++;
+        OARI_TRY(copy_out(s));
+    }
+    if (d->unused != 0 && !d->told)
+        name_unused(d);
+    return OAR_OK;
+}
+
+static int check_is_due(const oari_ddp *d)
+{
+    int every = d->opts.check_every != 0 ? d->opts.check_every : 100;
+
+    return every > 0 && d->reducer->passes % every == every - 1;
+}
+
+static oar_status reduce(oari_ddp *d)
+{
+    oari_replica_question question = { { 0 }, NULL };
+    int due = check_is_due(d);
+    oar_status status = OAR_OK;
+
+    if (due) /* behind all buckets: ranks differ in how many they began */
+        status = oari_reducer_begin_rest(d->reducer);
+    if (status == OAR_OK && due)
+        status = oari_replica_ask(d, &question);
+    if (status == OAR_OK)
+        status = oar_reducer_wait(d->reducer);
+    if (status == OAR_OK && due)
+        status = oari_replica_answer(d, &question);
+    if (status != OAR_OK)
+        oari_reducer_reset(d->reducer);
+    oar_work_release(question.work);
+    return status;
+}
+
+/* A parameter that was frozen when the module was wrapped has no place in the
+ * buckets: once it is trained, its gradient would be this rank's own. */
+static oar_status check_frozen(const oari_ddp *d)
+{
+    for (int i = 0; i < d->frozen; i++) {
+        int index = d->frozen_index[i];
+        char name[200] = "?";
+
+        if (!oar_tensor_requires_grad(oar_module_param(d->module, index)))
+            continue;
+        oar_module_param_name(d->module, index, name, sizeof name);
+        return oari_fail(OAR_E_STATE,
+                         "ddp: parameter %s was frozen when the module was "
+                         "wrapped, and is trained now: wrap it again",
+                         name);
+    }
+    return OAR_OK;
+}
+
+static oar_status end_pass(oari_ddp *d)
+{
+    begin_pass(d);
+    d->last = d->pass;
+    d->pass = OARI_PASS_NONE;
+    if (d->last == OARI_PASS_LOCAL) {
+        d->pending++;
+        return OAR_OK;
+    }
+    d->pending = d->own = 0;
+    OARI_TRY(reduce(d));
+    OARI_TRY(take_means(d));
+    return check_frozen(d);
+}
+
+oar_status oari_ddp_finish(void *arg)
+{
+    oari_ddp *d = arg;
+
+    d->open -= d->open > 0;
+    d->tape = NULL;
+    d->own = 1;
+    if (d->called) {
+        d->called = 0;
+        OARI_TRY(oari_syncbn_dismiss(d->module));
+    }
+    return end_pass(d);
+}
+
+/* What this rank added up in passes before it ran out does count. */
+oar_status oari_ddp_shadow(oari_ddp *d)
+{
+    oar_status status;
+
+    if (!d->own)
+        OARI_TRY(oar_reducer_weigh(d->reducer, 0));
+    OARI_TRY(oari_syncbn_follow(d->module));
+    status = end_pass(d);
+    OARI_TRY(oar_reducer_weigh(d->reducer, d->weight));
+    return status;
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static oar_status make_reducer(oari_ddp *d, const char *const *name)
+{
+    oar_reducer_opts o = oar_reducer_opts_init();
+    oar_span *array = oari_alloc((size_t)d->slots + 1, sizeof *array);
+    oar_status status;
+
+    if (array == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < d->slots; i++)
+        array[i] = oar_span_of(NULL, (size_t)oar_tensor_count(d->slot[i].param),
+                               oar_tensor_dtype(d->slot[i].param));
+    o.bucket_bytes = d->opts.bucket_bytes;
+    o.first_bucket_bytes = d->opts.first_bucket_bytes;
+    o.reorder = !d->opts.keep_order && !d->opts.sharded;
+    o.weighted = d->opts.weighted;
+    o.static_graph = d->opts.static_graph;
+    o.canonical = d->opts.canonical;
+    o.hook = d->opts.hook;
+    o.names = name;
+    status = oari_reducer_make(d->group, d->slots, array, &o, d->opts.sharded,
+                               &d->reducer);
+    oari_free(array);
+    if (status == OAR_OK)
+        d->reducer->owner =
+            (oari_reducer_owner){ d, gradient_absent, buckets_moved, 1 };
+    return status;
+}
+
+oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
+                           const char *const *name)
+{
+    d->slot = oari_alloc((size_t)params + 1, sizeof *d->slot);
+    if (d->slot == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < params; i++) {
+        d->slot[i].owner = d;
+        d->slot[i].index = i;
+        d->slot[i].param = oar_tensor_retain(param[i]);
+        d->slots++;
+    }
+    OARI_TRY(make_reducer(d, name));
+    for (int i = 0; i < params; i++) {
+        oari_ddp_slot *s = &d->slot[i];
+        OARI_TRY(make_home(s, &s->home));
+        OARI_TRY(oar_tensor_bind_grad(s->param, s->home));
+        OARI_TRY(oar_tensor_on_grad_parts(s->param, gradient_ready,
+                                          gradient_part, s, &s->hook));
+    }
+    return OAR_OK;
+}
+
+void oari_ddp_clear(oari_ddp *d)
+{
+    for (int i = 0; i < d->slots; i++) {
+        oar_hook_remove(d->slot[i].hook);
+        oar_tensor_release(d->slot[i].home);
+        oar_tensor_release(d->slot[i].param);
+    }
+    oar_reducer_destroy(d->reducer);
+    oari_free(d->slot);
+    oari_free(d->frozen_index);
+}

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hook_power_sgd: a matrix M of n x m travels as P (n x r) and Q (m x r).
+ *
+ * One round of subspace iteration in each pass, begun where the last one ended:
+ *
+ *   P = M Q,  the mean of P over ranks,  made orthonormal,
+ *   Q = M' P, the mean of Q over ranks,  and P Q' stands for the mean of M.
+ *
+ * What this rank's M had and P Q' lacks is kept and added to its next M, so in
+ * the long run nothing is lost. P and Q are the same on all ranks, because
+ * means are; so the result is. Vectors, small matrices and the reducer's flags
+ * travel in full beside P.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "parallel/reducer/reducer.h"
+
+enum { DEFAULT_START = 10, MOST_RANK = 64 };
+
+/* One array. */
+typedef struct matrix {
+    int64_t rows, columns; /* 0 rows: travels in full */
+    float *q;              /* r rows of m: kept from pass to pass */
+    float *lost;           /* n x m, or NULL */
+} matrix;
+
+/* What one bucket sends: first P or Q of its matrices, then all else. */
+typedef struct parcel {
+    oar_storage *thin, *rest;
+    size_t thin_count, rest_count;
+} parcel;
+
+typedef struct power {
+    oar_power_sgd_opts opts;
+    int rank, arrays, parcels;
+    int64_t pass;
+    matrix *matrix;
+    parcel *parcel; /* by bucket */
+} power;
+
+/* ---- which arrays -------------------------------------------------------- */
+
+static int is_thin(const power *p, const oar_bucket *b, int i)
+{
+    return b->data.dtype == OAR_F32 && p->matrix[b->array[i]].rows != 0;
+}
+
+static size_t thin_count(const power *p, const matrix *m, int of_q)
+{
+    return (size_t)(of_q ? m->columns : m->rows) * (size_t)p->rank;
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static oar_status open_parcel(power *p, const oar_bucket *b, parcel **found)
+{
+    parcel *k;
+    size_t n = 0, m = 0, whole = 0;
+
+    if (p->parcel == NULL) {
+        p->parcel = oari_alloc((size_t)b->buckets, sizeof *p->parcel);
+        if (p->parcel == NULL)
+            return OAR_E_NOMEM;
+        p->parcels = b->buckets;
+    }
+    *found = k = &p->parcel[b->index];
+    if (k->thin != NULL)
+        return OAR_OK;
+    for (int i = 0; i < b->arrays; i++)
+        if (is_thin(p, b, i)) {
+            n += thin_count(p, &p->matrix[b->array[i]], 0);
+            m += thin_count(p, &p->matrix[b->array[i]], 1);
+            whole += b->count[i];
+        }
+    k->rest_count = b->data.count - whole;
+    OARI_TRY(oar_storage_create(larger(n, m) * sizeof(float) + 1, 1, &k->thin));
+    return oar_storage_create(k->rest_count * oar_dtype_size(b->data.dtype) + 1,
+                              1, &k->rest);
+}
+
+/* ---- arithmetic ---------------------------------------------------------- */
+
+static float dot(const float *a, const float *b, int64_t n)
+{
+    float sum[8] = { 0 }, all = 0;
+    int64_t i = 0;
+
+    for (; i + 8 <= n; i += 8)
+        for (int k = 0; k < 8; k++)
+            sum[k] += a[i + k] * b[i + k];
+    for (; i < n; i++)
+        sum[0] += a[i] * b[i];
+    for (int k = 0; k < 8; k++)
+        all += sum[k];
+    return all;
+}
+
+static void add_scaled(float *to, const float *from, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += factor * from[i];
+}
+
+/* P has r columns of n, one after the other. */
+static void times_q(const matrix *m, const float *data, int rank, float *p)
+{
+    for (int k = 0; k < rank; k++)
+        for (int64_t i = 0; i < m->rows; i++)
+            p[k * m->rows + i] =
+                dot(data + i * m->columns, m->q + k * m->columns, m->columns);
+}
+
+static void times_p(const matrix *m, const float *data, int rank,
+                    const float *p, float *q)
+{
+    memset(q, 0, (size_t)(rank * m->columns) * sizeof *q);
+    for (int64_t i = 0; i < m->rows; i++)
+        for (int k = 0; k < rank; k++)
+            add_scaled(q + k * m->columns, data + i * m->columns,
+                       p[k * m->rows + i], m->columns);
+}
+
+/* Gram-Schmidt. A column that depends on those before it becomes zero. */
+static void make_orthonormal(float *p, int64_t n, int rank)
+{
+    for (int k = 0; k < rank; k++) {
+        float *column = p + k * n, length;
+        for (int j = 0; j < k; j++)
+            add_scaled(column, p + j * n, -dot(p + j * n, column, n), n);
+        length = sqrtf(dot(column, column, n));
+        for (int64_t i = 0; i < n; i++)
+            column[i] = length > 1e-30f ? column[i] / length : 0;
+    }
+}
+
+/* data = P Q', and what that lacks goes to `lost`. */
+static void put_together(const matrix *m, float *data, int rank, const float *p)
+{
+    for (int64_t i = 0; i < m->rows; i++) {
+        float *row = data + i * m->columns;
+        float *lost = m->lost != NULL ? m->lost + i * m->columns : NULL;
+
+        if (lost != NULL)
+            memcpy(lost, row, (size_t)m->columns * sizeof *row);
+        memset(row, 0, (size_t)m->columns * sizeof *row);
+        for (int k = 0; k < rank; k++)
+            add_scaled(row, m->q + k * m->columns, p[k * m->rows + i],
+                       m->columns);
+        if (lost != NULL)
+            add_scaled(lost, row, -1, m->columns);
+    }
+}
+
+/* ---- a pass -------------------------------------------------------------- */
+
+/* Everything that is no thin matrix, gaps and flags included: into the rest,
+ * or (back) out of it. */
+static void move_rest(const power *p, const oar_bucket *b, parcel *k, int back)
+{
+    size_t size = oar_dtype_size(b->data.dtype), at = 0, to = 0;
+    unsigned char *data = b->data.data, *rest = oar_storage_data(k->rest);
+
+    for (int i = 0; i <= b->arrays; i++) {
+        int thin = i < b->arrays && is_thin(p, b, i);
+        size_t end = thin ? b->at[i] : b->data.count;
+        if (i < b->arrays && !thin)
+            continue;
+        memcpy(back ? data + at * size : rest + to * size,
+               back ? rest + to * size : data + at * size, (end - at) * size);
+        to += end - at;
+        at = thin ? end + b->count[i] : end;
+    }
+}
+
+static float *data_of(const oar_bucket *b, int i)
+{
+    return (float *)b->data.data + b->at[i];
+}
+
+static void project(power *p, const oar_bucket *b, parcel *k)
+{
+    float *thin = oar_storage_data(k->thin);
+
+    k->thin_count = 0;
+    for (int i = 0; i < b->arrays; i++) {
+        matrix *m = &p->matrix[b->array[i]];
+        if (!is_thin(p, b, i))
+            continue;
+        if (m->lost != NULL)
+            add_scaled(data_of(b, i), m->lost, 1, m->rows * m->columns);
+        times_q(m, data_of(b, i), p->rank, thin + k->thin_count);
+        k->thin_count += thin_count(p, m, 0);
+    }
+}
+
+static oar_status reduce_thin(const oar_bucket *b, parcel *k, oar_group *group,
+                              oar_work **work)
+{
+    return oar_all_reduce(
+        group, oar_span_of(oar_storage_data(k->thin), k->thin_count, OAR_F32),
+        oari_bucket_op(b),
+        OAR_OPTS(oar_call_opts, .label = "thin gradients", .weight = b->weight,
+                 .canonical = b->canonical),
+        work);
+}
+
+static int is_full_pass(const power *p)
+{
+    int64_t start = p->opts.start != 0 ? p->opts.start : DEFAULT_START;
+
+    return p->pass < start;
+}
+
+static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
+                        oar_work **work)
+{
+    power *p = arg;
+    parcel *k;
+    oar_span rest = b->data;
+    oar_call_opts o = oar_call_opts_init();
+
+    o.label = "gradients";
+    o.weight = b->weight;
+    o.canonical = b->canonical;
+    if (is_full_pass(p))
+        return oar_all_reduce(group, rest, oari_bucket_op(b), &o, work);
+    OARI_TRY(open_parcel(p, b, &k));
+    project(p, b, k);
+    move_rest(p, b, k, 0);
+    rest.data = oar_storage_data(k->rest);
+    rest.count = k->rest_count;
+    OARI_TRY(oar_batch_begin(group));
+    OARI_TRY(reduce_thin(b, k, group, NULL));
+    OARI_TRY(oar_all_reduce(group, rest, oari_bucket_op(b), &o, NULL));
+    return oar_batch_end(group, work);
+}
+
+/* From the means of P to those of Q: p is kept for putting together. */
+static void turn(power *p, const oar_bucket *b, parcel *k, float *kept)
+{
+    float *thin = oar_storage_data(k->thin);
+    size_t at = 0;
+
+    memcpy(kept, thin, k->thin_count * sizeof *kept);
+    k->thin_count = 0;
+    for (int i = 0; i < b->arrays; i++) {
+        matrix *m = &p->matrix[b->array[i]];
+        if (!is_thin(p, b, i))
+            continue;
+        make_orthonormal(kept + at, m->rows, p->rank);
+        times_p(m, data_of(b, i), p->rank, kept + at, thin + k->thin_count);
+        at += thin_count(p, m, 0);
+        k->thin_count += thin_count(p, m, 1);
+    }
+}
+
+static void build(power *p, const oar_bucket *b, parcel *k, const float *kept)
+{
+    const float *thin = oar_storage_data(k->thin);
+
+    for (int i = 0; i < b->arrays; i++) {
+        matrix *m = &p->matrix[b->array[i]];
+        if (!is_thin(p, b, i))
+            continue;
+        memcpy(m->q, thin, thin_count(p, m, 1) * sizeof *thin);
+        put_together(m, data_of(b, i), p->rank, kept);
+        thin += thin_count(p, m, 1);
+        kept += thin_count(p, m, 0);
+    }
+}
+
+static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
+{
+    power *p = arg;
+    parcel *k;
+    float *kept;
+    oar_status status;
+
+    if (is_full_pass(p)) {
+        p->pass += b->index == b->buckets - 1;
+        return OAR_OK;
+    }
+    k = &p->parcel[b->index];
+    move_rest(p, b, k, 1);
+    kept = oari_alloc(k->thin_count + 1, sizeof *kept);
+    if (kept == NULL)
+        return OAR_E_NOMEM;
+    turn(p, b, k, kept);
+    status = reduce_thin(b, k, group, NULL);
+    if (status == OAR_OK)
+        build(p, b, k, kept);
+    oari_free(kept);
+    p->pass += b->index == b->buckets - 1;
+    return status;
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static void drop_parcels(power *p)
+{
+    for (int i = 0; i < p->parcels; i++) {
+        oar_storage_release(p->parcel[i].thin);
+        oar_storage_release(p->parcel[i].rest);
+    }
+    oari_free(p->parcel);
+    p->parcel = NULL;
+    p->parcels = 0;
+}
+
+static void forget(void *arg, int for_good)
+{
+    power *p = arg;
+
+    drop_parcels(p);
+    if (!for_good)
+        return;
+    for (int i = 0; i < p->arrays; i++) {
+        oari_free(p->matrix[i].q);
+        oari_free(p->matrix[i].lost);
+    }
+    oari_free(p->matrix);
+    oari_free(p);
+}
+
+/* Where the iteration begins: the same random numbers on all ranks. */
+static void fill_q(const power *p, matrix *m, int index)
+{
+    oari_rng random = { p->opts.seed, (uint64_t)index };
+
+    oari_rng_normal_f32(random, 0, m->q, (size_t)(m->columns * p->rank));
+}
+
+static oar_status take_matrix(power *p, int index, const int64_t shape[2])
+{
+    matrix *m = &p->matrix[index];
+    double least = p->opts.least > 0 ? p->opts.least : 2;
+    int64_t whole = shape[0] * shape[1];
+
+    if (shape[0] <= 0 || shape[1] <= 0 ||
+        (double)whole < least * (double)(p->rank * (shape[0] + shape[1])))
+        return OAR_OK;
+    m->rows = shape[0];
+    m->columns = shape[1];
+    m->q = oari_alloc((size_t)(m->columns * p->rank), sizeof *m->q);
+    if (m->q == NULL)
+        return OAR_E_NOMEM;
+    fill_q(p, m, index);
+    if (p->opts.no_feedback)
+        return OAR_OK;
+    m->lost = oari_alloc((size_t)whole, sizeof *m->lost);
+    return m->lost != NULL ? OAR_OK : OAR_E_NOMEM;
+}
+
+static oar_status take_matrices(power *p, int arrays, const int64_t (*shape)[2])
+{
+    p->matrix = oari_alloc((size_t)arrays + 1, sizeof *p->matrix);
+    if (p->matrix == NULL)
+        return OAR_E_NOMEM;
+    p->arrays = arrays;
+    for (int i = 0; i < arrays; i++)
+        OARI_TRY(take_matrix(p, i, shape[i]));
+    return OAR_OK;
+}
+
+oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
+                              const oar_power_sgd_opts *opts,
+                              oar_reduce_hook *hook)
+{
+    oar_reduce_hook made = {
+        .size = sizeof made, .start = start, .finish = finish, .forget = forget
+    };
+    oar_power_sgd_opts o;
+    oar_status status;
+    power *p;
+
+    if (hook == NULL || arrays < 0 || (arrays > 0 && shape == NULL))
+        return oari_fail(OAR_E_ARG, "hook_power_sgd without %s",
+                         hook == NULL ? "a place for it" : "shapes");
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (o.rank < 0 || o.rank > MOST_RANK)
+        return oari_fail(OAR_E_ARG, "hook_power_sgd of rank %d: 1 to %d",
+                         o.rank, MOST_RANK);
+    if ((p = oari_alloc(1, sizeof *p)) == NULL)
+        return OAR_E_NOMEM;
+    p->opts = o;
+    p->rank = o.rank != 0 ? o.rank : 1;
+    status = take_matrices(p, arrays, shape);
+    if (status != OAR_OK) {
+        forget(p, 1);
+        return status;
+    }
+    made.arg = p;
+    return oari_struct_give(hook, &made, sizeof made, "hook");
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* syncbn: a batch norm's statistics merged over ranks (Chan et al.): from
+ * (count, mean, spread) of two parts to that of both, rank by rank, in the same
+ * order everywhere. */
+#include <oarsong/syncbn.h>
+
+#include <string.h>
+
+#include <oarsong/collective.h>
+
+#include "base/alloc.h"
+#include "base/call_site.h"
+#include "base/status.h"
+#include "parallel/syncbn/syncbn.h"
+
+static oar_status make_circle(oar_group *group, oari_circle **made)
+{
+    oari_circle *c = oari_alloc(1, sizeof *c);
+    oar_status status;
+
+    if (c == NULL)
+        return OAR_E_NOMEM;
+    status = oar_group_dup(group, &c->group);
+    if (status != OAR_OK) {
+        oari_free(c);
+        return status;
+    }
+    atomic_store(&c->layers, 1);
+    c->weight = 1;
+    *made = c;
+    return OAR_OK;
+}
+
+static void leave_circle(oari_circle *c)
+{
+    if (atomic_fetch_sub(&c->layers, 1) != 1)
+        return;
+    oar_group_destroy(c->group);
+    oari_free(c);
+}
+
+/* ---- merging ------------------------------------------------------------- */
+
+static oar_status make_room(oari_sync_layer *l, int64_t channels)
+{
+    size_t each = 2 * (size_t)channels + 1;
+    size_t ranks = (size_t)oar_group_size(l->circle->group);
+
+    if (l->channels >= channels && l->room != NULL)
+        return OAR_OK;
+    oari_free(l->room);
+    l->room = oari_alloc(each * (ranks + 1), sizeof *l->room);
+    l->channels = channels;
+    return l->room != NULL ? OAR_OK : OAR_E_NOMEM;
+}
+
+/* (*count, mean, spread) of what there is so far, and part: that of both. */
+static void add_part(int64_t channels, double *count, double *mean,
+                     double *spread, const double *part)
+{
+    double n = part[0], total = *count + n;
+
+    if (n == 0)
+        return;
+    for (int64_t c = 0; c < channels; c++) {
+        double far = part[1 + c] - mean[c];
+        mean[c] += far * (n / total);
+        spread[c] += part[1 + channels + c] + far * far * (*count * n / total);
+    }
+    *count = total;
+}
+
+static oar_status merge_moments(void *arg, int64_t channels, double *count,
+                                double *mean, double *spread)
+{
+    oari_sync_layer *l = arg;
+    size_t n = (size_t)channels, each = 2 * n + 1;
+    int ranks = oar_group_size(l->circle->group);
+    double *all;
+
+    OARI_TRY(make_room(l, channels));
+    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_MOMENTS, channels));
+    l->room[0] = *count;
+    memcpy(l->room + 1, mean, n * sizeof *mean);
+    memcpy(l->room + 1 + n, spread, n * sizeof *spread);
+    all = l->room + each;
+    OARI_TRY(oar_all_gather(
+        l->circle->group, oar_span_of(l->room, each, OAR_F64),
+        oar_span_of(all, each * (size_t)ranks, OAR_F64),
+        OAR_OPTS(oar_call_opts, .label = "batch norm statistics"), NULL));
+    *count = 0;
+    memset(mean, 0, n * sizeof *mean);
+    memset(spread, 0, n * sizeof *spread);
+    for (int r = 0; r < ranks; r++)
+        add_part(channels, count, mean, spread, all + (size_t)r * each);
+    return OAR_OK;
+}
+
+/* A rank's gradients are multiplied with its weight in the end; what comes from
+ * another's loss must have that one's weight instead. */
+static oar_status merge_sums(void *arg, int64_t count, double *sum)
+{
+    const oari_sync_layer *l = arg;
+    const oari_circle *c = l->circle;
+    double own = c->weight > 0 ? c->weight : 1;
+
+    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_SUMS, count / 2));
+    for (int64_t i = 0; i < count; i++)
+        sum[i] *= c->weight;
+    OARI_TRY(oar_all_reduce(
+        c->group, oar_span_of(sum, (size_t)count, OAR_F64), OAR_SUM,
+        OAR_OPTS(oar_call_opts, .label = "batch norm gradients",
+                 .canonical = 1),
+        NULL));
+    for (int64_t i = 0; i < count; i++)
+        sum[i] /= own;
+    return OAR_OK;
+}
+
+oari_sync_layer *oari_sync_layer_of(const oar_module *module)
+{
+    const oar_batch_norm_merge *merge = oar_batch_norm_merge_of(module);
+
+    return merge != NULL && merge->sums == merge_sums ? merge->arg : NULL;
+}
+
+void oari_syncbn_weigh(const oar_module *module, double weight)
+{
+    oari_sync_layer *l = oari_sync_layer_of(module);
+
+    if (l != NULL)
+        l->circle->weight = weight;
+    for (int i = 0; i < oar_module_children(module); i++)
+        oari_syncbn_weigh(oar_module_child(module, i), weight);
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static void drop_layer(void *arg)
+{
+    oari_sync_layer *l = arg;
+
+    leave_circle(l->circle);
+    oari_free(l->room);
+    oari_free(l);
+}
+
+static oar_status join(oar_module *module, oari_circle *c)
+{
+    oari_sync_layer *l = oari_alloc(1, sizeof *l);
+    oar_status status;
+
+    if (l == NULL)
+        return OAR_E_NOMEM;
+    l->circle = c;
+    atomic_fetch_add(&c->layers, 1);
+    status = oar_batch_norm_merge_by(
+        module, &(oar_batch_norm_merge){ l, merge_moments, merge_sums },
+        drop_layer);
+    if (status != OAR_OK)
+        drop_layer(l);
+    return status;
+}
+
+static oar_status join_all(oar_module *module, oari_circle *c, int *joined)
+{
+    if (strcmp(oar_module_name(module), "batch_norm") == 0) {
+        OARI_TRY(join(module, c));
+        ++*joined;
+    }
+    for (int i = 0; i < oar_module_children(module); i++)
+        OARI_TRY(join_all(oar_module_child(module, i), c, joined));
+    return OAR_OK;
+}
+
+oar_status oar_sync_batch_norm_convert_at(const char *file, int line,
+                                          oar_module *module, oar_group *group,
+                                          int *converted)
+{
+    OARI_CALLED_FROM(file, line);
+    oari_circle *c;
+    int joined = 0;
+    oar_status status;
+
+    if (module == NULL || group == NULL)
+        return oari_fail(OAR_E_ARG, "sync_batch_norm_convert without a %s",
+                         module == NULL ? "module" : "group");
+    OARI_TRY(make_circle(group, &c));
+    status = join_all(module, c, &joined);
+    leave_circle(c);
+    if (status == OAR_OK && converted != NULL)
+        *converted = joined;
+    return status;
+}
+
+oar_status oar_sync_batch_norm_create_at(const char *file, int line, int dims,
+                                         int64_t channels, oar_group *group,
+                                         const oar_batch_norm_opts *opts,
+                                         oar_module **module)
+{
+    OARI_CALLED_FROM(file, line);
+    oar_module *made = NULL;
+    oar_status status;
+
+    if (group == NULL || module == NULL)
+        return oari_fail(OAR_E_ARG, "sync_batch_norm without a %s",
+                         group == NULL ? "group" : "place for it");
+    if (channels < 1)
+        return oari_fail(OAR_E_ARG, "sync_batch_norm of %lld channels",
+                         (long long)channels);
+    OARI_TRY(oar_batch_norm_create(dims, channels, opts, &made));
+    status = oar_sync_batch_norm_convert(made, group, NULL);
+    if (status != OAR_OK) {
+        oar_error why = *oar_last_error();
+        oar_module_release(made);
+        return oari_fail_with(&why);
+    }
+    *module = made;
+    return OAR_OK;
+}

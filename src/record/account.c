@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* account: see account.h. The texts are made here and nowhere else. */
+#include "record/account.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+/* ---- texts --------------------------------------------------------------- */
+
+typedef struct line {
+    char *text;
+    size_t room, used;
+} line;
+
+/* What does not fit is cut off. */
+OAR_PRINTF(2, 3) static void add(line *to, const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    if (to->used + 1 >= to->room)
+        return;
+    va_start(args, format);
+    n = vsnprintf(to->text + to->used, to->room - to->used, format, args);
+    va_end(args);
+    to->used += n > 0 ? (size_t)n : 0;
+    if (to->used >= to->room)
+        to->used = to->room - 1;
+}
+
+static const char *suffix(uint32_t form)
+{
+    return form & OARI_FORM_OBJECT  ? "_bytes"
+           : form & OARI_FORM_PARTS ? "_v"
+                                    : "";
+}
+
+static void add_name(line *to, const oari_told *t)
+{
+    add(to, "%s%s%s", t->form & OARI_FORM_MONITORED ? "monitored_" : "",
+        oar_coll_name((oar_coll)t->kind), suffix(t->form));
+}
+
+static void add_site(line *to, const oari_told *t)
+{
+    if (t->site[0] != 0)
+        add(to, " at %s", t->site);
+    if (t->label[0] != 0)
+        add(to, " (\"%s\")", t->label);
+}
+
+/* "from 0", "to 0", as the data goes. */
+static void add_root(line *to, const oari_told *t)
+{
+    static const char *const way[OAR_COLL_COUNT] = {
+        [OAR_COLL_BROADCAST] = "from", [OAR_COLL_SCATTER] = "from",
+        [OAR_COLL_REDUCE] = "to",      [OAR_COLL_GATHER] = "to",
+        [OAR_COLL_SEND] = "to",        [OAR_COLL_RECV] = "from",
+        [OAR_COLL_PROBE] = "from",
+    };
+    const char *word = way[t->kind];
+
+    if (word != NULL && t->root >= 0)
+        add(to, " %s %d", word, t->root);
+    else if (word != NULL)
+        add(to, " %s any", word);
+}
+
+static void add_call(line *to, const oari_told *t)
+{
+    add_name(to, t);
+    if (t->kind != OAR_COLL_BARRIER && (t->form & OARI_FORM_OBJECT) == 0)
+        add(to, " of %llu %s", (unsigned long long)t->count,
+            oar_dtype_name((oar_dtype)t->dtype));
+    if (oari_kind_reduces((oar_coll)t->kind))
+        add(to, " %s%s", oar_op_name((oar_op_kind)t->op),
+            t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
+    if (t->form & OARI_FORM_DEVICE)
+        add(to, " on a GPU");
+    add_root(to, t);
+    add_site(to, t);
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+static void copy(char *to, size_t room, const char *from)
+{
+    snprintf(to, room, "%s", from);
+}
+
+static void tell(const oar_record *r, uint32_t form, oari_told *t)
+{
+    t->sequence = r->sequence;
+    t->count = r->count;
+    t->kind = (int32_t)r->kind;
+    t->op = (int32_t)r->op;
+    t->dtype = (int32_t)r->dtype;
+    t->root = r->root;
+    t->form = form;
+    copy(t->site, sizeof t->site, r->site);
+    copy(t->label, sizeof t->label, r->label);
+}
+
+void oari_record_text(const oar_record *record, char *text, size_t bytes)
+{
+    line to = { text, bytes, 0 };
+    oari_told t = { 0 };
+
+    tell(record, 0, &t);
+    if (t.kind < 0 || t.kind >= OAR_COLL_COUNT)
+        t.kind = OAR_COLL_BARRIER;
+    add(&to, "#%llu ", (unsigned long long)record->sequence);
+    add_call(&to, &t);
+}
+
+static void tell_one(const oari_history *h, const void *recorder,
+                     uint64_t number, oari_told *t)
+{
+    const oari_past *past = oari_history_find(h, number);
+    oar_record r;
+
+    if (past == NULL)
+        return;
+    t->number = number;
+    t->link = past->link;
+    t->sequence = past->what >> 8;
+    t->root = -1;
+    if (oari_recorder_by_sequence(recorder, t->sequence, &r) == OAR_OK)
+        tell(&r, past->what & 0xff, t);
+}
+
+void oari_account_make(const oari_history *history, const void *recorder,
+                       int rank, uint64_t number, oari_account *account)
+{
+    memset(account, 0, sizeof *account);
+    account->number = number;
+    account->newest = history->number;
+    account->rank = rank;
+    account->about = -1;
+    account->pid = getpid();
+    if (gethostname(account->host, sizeof account->host - 1) != 0)
+        account->host[0] = 0;
+    for (uint64_t i = 0; i < OARI_TOLD; i++)
+        if (number + i >= OARI_TOLD)
+            tell_one(history, recorder, number + i - (OARI_TOLD - 1),
+                     &account->told[i]);
+}
+
+void oari_told_parts_keep(oari_told_parts *parts, uint64_t number,
+                          const size_t *counts, int ranks)
+{
+    if (counts == NULL || ranks > OARI_TOLD_PARTS)
+        return;
+    parts->number = number;
+    parts->count = (uint64_t)ranks;
+    for (int i = 0; i < ranks; i++)
+        parts->part[i] = counts[i];
+}
+
+static int told_is_good(oari_told *t, uint64_t number)
+{
+    t->site[sizeof t->site - 1] = 0;
+    t->label[sizeof t->label - 1] = 0;
+    return t->kind >= 0 && t->kind < OAR_COLL_COUNT && t->root >= -1 &&
+           (t->number == 0 || t->number == number);
+}
+
+int oari_account_check(oari_account *account, int rank, int ranks)
+{
+    int good = account->rank == rank && account->about >= -1 &&
+               account->about < ranks && account->number != 0 &&
+               account->parts.count <= OARI_TOLD_PARTS &&
+               account->kind >= OARI_ASKS && account->kind <= OARI_DISPUTES;
+
+    account->host[sizeof account->host - 1] = 0;
+    account->claim[sizeof account->claim - 1] = 0;
+    account->sent[sizeof account->sent - 1] = 0;
+    account->last[sizeof account->last - 1] = 0;
+    for (uint64_t i = 0; i < OARI_TOLD; i++)
+        good &= told_is_good(&account->told[i],
+                             account->number + i - (OARI_TOLD - 1));
+    return good;
+}
+
+/* ---- judging ------------------------------------------------------------- */
+
+static const oari_told *told_of(const oari_account *a, uint64_t number)
+{
+    uint64_t back = a->number - number;
+
+    if (number > a->number || back >= OARI_TOLD)
+        return NULL;
+    return a->told[OARI_TOLD - 1 - back].number != 0
+               ? &a->told[OARI_TOLD - 1 - back]
+               : NULL;
+}
+
+uint64_t oari_account_differs(const oari_account *a, const oari_account *b)
+{
+    uint64_t last = a->number < b->number ? a->number : b->number;
+    uint64_t first = last >= OARI_TOLD ? last - (OARI_TOLD - 1) : 1;
+
+    for (uint64_t n = first; n <= last; n++) {
+        const oari_told *x = told_of(a, n), *y = told_of(b, n);
+        if (x != NULL && y != NULL && x->link != y->link)
+            return n;
+    }
+    return 0;
+}
+
+/* Two ranks, and what each did. */
+typedef struct pair {
+    int rank[2];
+    const oari_account *by[2];
+    const oari_told *told[2];
+} pair;
+
+static int find_pair(const oari_account *const *account, int ranks,
+                     uint64_t number, pair *p)
+{
+    p->told[0] = NULL;
+    for (int r = 0; r < ranks; r++) {
+        const oari_told *t =
+            account[r] != NULL ? told_of(account[r], number) : NULL;
+        if (t == NULL)
+            continue;
+        if (p->told[0] == NULL) {
+            p->rank[0] = r;
+            p->by[0] = account[r];
+            p->told[0] = t;
+        } else if (t->link != p->told[0]->link) {
+            p->rank[1] = r;
+            p->by[1] = account[r];
+            p->told[1] = t;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int same_name(const oari_told *a, const oari_told *b)
+{
+    return a->kind == b->kind &&
+           ((a->form ^ b->form) & OARI_FORM_MONITORED) == 0 &&
+           strcmp(suffix(a->form), suffix(b->form)) == 0;
+}
+
+/* The fields in which t is not as the other. How many. */
+static int add_fields(line *to, const oari_told *t, const oari_told *other)
+{
+    int n = 0;
+    int parts = (t->form & OARI_FORM_PARTS) != 0;
+
+    if (t->count != other->count && !parts)
+        add(to, "%scount %llu", n++ ? ", " : "", (unsigned long long)t->count);
+    if (t->dtype != other->dtype)
+        add(to, "%sdtype %s", n++ ? ", " : "",
+            oar_dtype_name((oar_dtype)t->dtype));
+    if (t->op != other->op)
+        add(to, "%sop %s", n++ ? ", " : "", oar_op_name((oar_op_kind)t->op));
+    if (t->root != other->root)
+        add(to, "%sroot %d", n++ ? ", " : "", t->root);
+    if ((t->form ^ other->form) & OARI_FORM_CANONICAL)
+        add(to, "%s%s", n++ ? ", " : "",
+            t->form & OARI_FORM_CANONICAL ? "canonical" : "not canonical");
+    if ((t->form ^ other->form) & OARI_FORM_DEVICE)
+        add(to, "%smemory of %s", n++ ? ", " : "",
+            t->form & OARI_FORM_DEVICE ? "a GPU" : "the host");
+    return n;
+}
+
+/* The first part whose counts differ, where both have told them; or -1. */
+static int find_part(const pair *p)
+{
+    const oari_told_parts *a = &p->by[0]->parts, *b = &p->by[1]->parts;
+
+    if (a->number != p->told[0]->number || b->number != p->told[1]->number ||
+        a->count != b->count)
+        return -1;
+    for (uint64_t i = 0; i < a->count; i++)
+        if (a->part[i] != b->part[i])
+            return (int)i;
+    return -1;
+}
+
+static void add_parts(line *to, const pair *p, int side)
+{
+    int part = find_part(p);
+
+    if (part >= 0)
+        add(to, "count %llu for rank %d",
+            (unsigned long long)p->by[side]->parts.part[part], part);
+    else
+        add(to, "%s", side == 0 ? "counts of the parts" : "other counts");
+}
+
+static void add_side(line *to, const pair *p, int side)
+{
+    const oari_told *t = p->told[side], *other = p->told[!side];
+
+    add(to, " rank %d ", p->rank[side]);
+    if (t->site[0] == 0) {
+        add(to, "calls something else");
+        return;
+    }
+    if (other->site[0] == 0 || !same_name(t, other)) {
+        add(to, "calls ");
+        add_call(to, t);
+        return;
+    }
+    add(to, "says ");
+    if (add_fields(to, t, other) == 0) {
+        if ((t->form & OARI_FORM_PARTS) != 0)
+            add_parts(to, p, side);
+        else
+            add(to, "the same");
+    }
+    add_site(to, t);
+}
+
+static void add_head(line *to, const pair *p)
+{
+    const oari_told *a = p->told[0], *b = p->told[1];
+
+    if (same_name(a, b) && a->site[0] != 0 && b->site[0] != 0)
+        add_name(to, a);
+    else
+        add(to, "operation");
+    add(to, " #%llu", (unsigned long long)a->sequence);
+    if (a->sequence != b->sequence)
+        add(to, " (#%llu on rank %d)", (unsigned long long)b->sequence,
+            p->rank[1]);
+    add(to, ":");
+}
+
+/* Where more than two ranks have spoken: how many are on the first's side. */
+static void add_party(line *to, const oari_account *const *account, int ranks,
+                      uint64_t number, const pair *p)
+{
+    int with[2] = { 0, 0 }, all = 0;
+
+    for (int r = 0; r < ranks; r++) {
+        const oari_told *t =
+            account[r] != NULL ? told_of(account[r], number) : NULL;
+        if (t == NULL)
+            continue;
+        all++;
+        for (int s = 0; s < 2; s++)
+            with[s] += t->link == p->told[s]->link;
+    }
+    if (all > 2)
+        add(to, "; of %d ranks %d %s as rank %d, %d as rank %d", all, with[0],
+            with[0] == 1 ? "does" : "do", p->rank[0], with[1], p->rank[1]);
+}
+
+static void sign(oar_error *record, const oari_account *by, int peer,
+                 const oari_told *t)
+{
+    record->rank = by->rank;
+    record->peer = peer;
+    record->pid = by->pid;
+    copy(record->host, sizeof record->host, by->host);
+    record->sequence = t->sequence;
+    copy(record->operation, sizeof record->operation,
+         oar_coll_name((oar_coll)t->kind));
+    copy(record->site, sizeof record->site, t->site);
+    copy(record->label, sizeof record->label, t->label);
+}
+
+/* Two that are the same differ in what came before them: what each rank did
+ * then is not known any more. */
+static int differ_before(const pair *p)
+{
+    const oari_told *a = p->told[0], *b = p->told[1];
+    line nowhere = { 0 };
+
+    return a->site[0] != 0 && b->site[0] != 0 && same_name(a, b) &&
+           (a->form & OARI_FORM_PARTS) == 0 && add_fields(&nowhere, a, b) == 0;
+}
+
+static void judge_pair(const oari_account *const *account, int ranks,
+                       uint64_t number, const pair *p, oar_error *record)
+{
+    line to = { record->text, sizeof record->text, 0 };
+
+    oari_error_set(record, OAR_E_MISMATCH, "%s", "");
+    add_head(&to, p);
+    add_side(&to, p, 0);
+    add(&to, ",");
+    add_side(&to, p, 1);
+    if (differ_before(p))
+        add(&to, ", but one before it, too long ago to tell, was not the same");
+    add_party(&to, account, ranks, number, p);
+    sign(record, account[p->rank[0]], p->rank[1], p->told[0]);
+}
+
+static void judge_claim(const oari_account *const *account,
+                        const oari_account *by, oar_error *record)
+{
+    static const oari_told nothing = { .root = -1 };
+    const oari_account *other = account[by->about];
+    const oari_told *mine = told_of(by, by->number);
+    const oari_told *theirs = other != NULL ? told_of(other, by->number) : NULL;
+    line to = { record->text, sizeof record->text, 0 };
+
+    mine = mine != NULL ? mine : &nothing;
+    theirs = theirs != NULL ? theirs : &nothing;
+    oari_error_set(record, OAR_E_MISMATCH, "%s", "");
+    add_name(&to, mine);
+    add(&to, " #%llu: %s; rank %d calls", (unsigned long long)mine->sequence,
+        by->claim, by->rank);
+    add_site(&to, mine);
+    add(&to, ", rank %d", by->about);
+    add_site(&to, theirs);
+    sign(record, by, by->about, mine);
+}
+
+int oari_accounts_judge(const oari_account *const *account, int ranks,
+                        oar_error *record)
+{
+    const oari_account *by = NULL;
+    uint64_t last = 0;
+    pair p = { 0 };
+
+    for (int r = 0; r < ranks; r++)
+        if (account[r] != NULL)
+            last = account[r]->number;
+    for (uint64_t n = last >= OARI_TOLD ? last - (OARI_TOLD - 1) : 1; n <= last;
+         n++)
+        if (find_pair(account, ranks, n, &p)) {
+            judge_pair(account, ranks, n, &p, record);
+            return 1;
+        }
+    for (int r = 0; r < ranks && by == NULL; r++)
+        if (account[r] != NULL && account[r]->about >= 0)
+            by = account[r];
+    if (by != NULL)
+        judge_claim(account, by, record);
+    return by != NULL;
+}

@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* box: which file this process records in, and which ring of it a group gets.
+ *
+ * There is one box a process, found when the first group is made and let go
+ * with the last. One lock guards finding it and giving out rings; posting takes
+ * no lock. A file in a folder is made aside and renamed into place, so that a
+ * process that still maps the one before it keeps that one.
+ */
+#include "record/box.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/file.h"
+#include "base/fork.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "record/box_host.h"
+#include "comm/rendezvous/meeting.h"
+#include "record/watchman.h"
+
+const char oari_box_magic[8] = "oarsbox", oari_ring_magic[8] = "oarring";
+
+enum { TOKEN_AT = 512 };
+
+typedef enum source { NAMELESS, INHERITED, FOLDER } source;
+
+static struct {
+    pthread_mutex_t lock;
+    oari_box *map; /* NULL: none */
+    int fd, holders;
+    source source;
+    uint64_t nonce; /* of this process; 0: not made yet */
+    int wary;       /* fork and exit are watched */
+    int token;      /* is closed when this process ends (watchman.h); or -1 */
+    void *pledge;   /* the same, as a mapping; or NULL */
+    char folder[PATH_MAX]; /* of the boxes, where an abort is looked at */
+} mine = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .token = -1 };
+
+/* ---- fork and exit ------------------------------------------------------- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&mine.lock);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&mine.lock);
+}
+
+/* A child has no box: the mapping stayed behind, the descriptor is closed. */
+static void in_child(void)
+{
+    mine.map = NULL;
+    mine.fd = mine.token = -1;
+    mine.pledge = NULL;
+    mine.holders = 0;
+    mine.nonce = 0;
+    pthread_mutex_unlock(&mine.lock);
+}
+
+static void drop_token(void)
+{
+    if (mine.token >= 0)
+        oari_fork_close(mine.token);
+    if (mine.pledge != NULL)
+        munmap(mine.pledge, OARI_BOX_UNIT);
+    mine.token = -1;
+    mine.pledge = NULL;
+}
+
+/* Does not wait for the lock: another thread may hold it and never let go. What
+ * engines do at exit may end other ranks before this one has ended. */
+static void at_exit(void)
+{
+    if (pthread_mutex_trylock(&mine.lock) != 0)
+        return;
+    if (mine.map != NULL)
+        atomic_store(&mine.map->head.exited, 1);
+    drop_token();
+    pthread_mutex_unlock(&mine.lock);
+}
+
+/* An engine may abort its process when a peer's memory is gone (UCX does): of
+ * two that died, this one then was not the first. */
+static void at_abort(int signal_number)
+{
+    oari_box *box = mine.map;
+
+    if (box != NULL && atomic_load(&box->head.owner) == (int64_t)getpid())
+        atomic_store(&box->head.follows,
+                     1 + oari_watchman_gone(mine.folder, &box->head));
+    raise(signal_number); /* which is as it was again */
+}
+
+static void watch_for_abort(const char *folder)
+{
+    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
+    struct sigaction old;
+
+    if (sigaction(SIGABRT, NULL, &old) != 0 || (old.sa_flags & SA_SIGINFO) ||
+        old.sa_handler != SIG_DFL)
+        return; /* it is the user's */
+    snprintf(mine.folder, sizeof mine.folder, "%s", folder);
+    sigaction(SIGABRT, &now, NULL);
+}
+
+static oar_status be_wary(void)
+{
+    if (mine.nonce == 0 && getrandom(&mine.nonce, sizeof mine.nonce, 0) !=
+                               (ssize_t)sizeof mine.nonce)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    mine.nonce |= 1;
+    if (mine.wary)
+        return OAR_OK;
+    oari_fork_watch();
+    if (pthread_atfork(before_fork, in_parent, in_child) != 0 ||
+        atexit(at_exit) != 0)
+        return oari_fail(OAR_E_NOMEM, "watch for fork and exit");
+    mine.wary = 1;
+    return OAR_OK;
+}
+
+/* ---- mapping ------------------------------------------------------------- */
+
+static oar_status map_box(int fd, oari_box **box)
+{
+    void *at;
+
+    if (!oari_alloc_allowed(OARI_BOX_BYTES))
+        return OAR_E_NOMEM;
+    at = mmap(NULL, OARI_BOX_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map a recorder's box");
+    madvise(at, OARI_BOX_BYTES, MADV_DONTFORK);
+    *box = at;
+    return OAR_OK;
+}
+
+static oar_status make_memfd(size_t bytes, int *fd)
+{
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    int made =
+        memfd_create("oarsong-recorder", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (made < 0)
+        return oari_fail(OAR_E_SYSTEM, "memfd_create");
+    if (oari_file_resize(made, (off_t)bytes) != 0 ||
+        fcntl(made, F_ADD_SEALS, seals) != 0) {
+        oar_status status = oari_fail(OAR_E_SYSTEM, "size a recorder's box%s",
+                                      oari_file_limit());
+        close(made);
+        return status;
+    }
+    *fd = made;
+    return OAR_OK;
+}
+
+static void fill_empty(oari_box *box, int rank)
+{
+    box->head.version = OARI_BOX_VERSION;
+    box->head.rings = OARI_BOX_RINGS;
+    box->head.rank = rank;
+    memcpy(box->head.magic, oari_box_magic, sizeof box->head.magic);
+}
+
+oar_status oari_box_make(int rank, int *fd)
+{
+    oari_box *box = NULL;
+    int made = -1;
+    oar_status status;
+
+    if (fd == NULL || rank < 0)
+        return oari_fail(OAR_E_ARG, "box_make for rank %d%s", rank,
+                         fd == NULL ? " with nowhere to put it" : "");
+    OARI_TRY(make_memfd(OARI_BOX_BYTES, &made));
+    status = map_box(made, &box);
+    if (status != OAR_OK) {
+        close(made);
+        return status;
+    }
+    fill_empty(box, rank);
+    munmap(box, OARI_BOX_BYTES);
+    *fd = made;
+    return OAR_OK;
+}
+
+/* ---- becoming its owner -------------------------------------------------- */
+
+/* The rank and size that the launcher says, if one says it. */
+static void ask_launcher(int *rank, int *world)
+{
+    int r = -1, n = 0;
+
+    if (oari_launcher_rank(&r, &n) == OAR_OK && n > 1) {
+        *rank = r;
+        *world = n;
+    }
+}
+
+static void sign_box(oari_box *box, const oari_ring_owner *who)
+{
+    int rank = who->threads ? 0 : who->rank, world = who->ranks;
+    int64_t epoch = 0;
+
+    ask_launcher(&rank, &world);
+    if (oari_env_int("OARSONG_EPOCH", 0, INT64_MAX, &epoch) != OAR_OK)
+        epoch = 0;
+    if (mine.source != INHERITED)
+        box->head.rank = rank;
+    box->head.world = world;
+    box->head.threads = who->threads;
+    box->head.epoch = epoch;
+    box->head.nonce = mine.nonce;
+    oari_host_sign(&box->head);
+    box->head.base_ticks = oari_ticks();
+    atomic_store(&box->head.exited, 0);
+    atomic_store(&box->head.owner, getpid());
+}
+
+/* Makes a box ours if it is nobody's, or was one's that is gone. Of several
+ * processes that inherited it, one gets it. */
+static int claim_box(oari_box *box)
+{
+    int64_t owner = atomic_load(&box->head.owner);
+
+    if (owner == (int64_t)getpid() && box->head.nonce == mine.nonce)
+        return 1;
+    if (owner != 0 && (kill((pid_t)owner, 0) == 0 || errno != ESRCH))
+        return 0;
+    return atomic_compare_exchange_strong(&box->head.owner, &owner,
+                                          (int64_t)getpid());
+}
+
+static int is_box(const oari_box *box)
+{
+    return memcmp(box->head.magic, oari_box_magic, sizeof box->head.magic) ==
+               0 &&
+           box->head.version == OARI_BOX_VERSION &&
+           box->head.rings == OARI_BOX_RINGS;
+}
+
+/* ---- from the launcher --------------------------------------------------- */
+
+static int right_size(int fd)
+{
+    struct stat info;
+
+    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+           info.st_size == (off_t)OARI_BOX_BYTES;
+}
+
+/* 1: it is ours now. Whatever is wrong with it is said, and another used. */
+static int take_inherited(void)
+{
+    const char *why = "it is not a box of this version";
+    oari_box *box = NULL;
+    int64_t fd = -1;
+
+    if (oari_env_text("OARSONG_RECORDER_FD") == NULL)
+        return 0;
+    if (oari_env_int("OARSONG_RECORDER_FD", 0, INT_MAX, &fd) != OAR_OK)
+        why = "it is not a number";
+    else if (right_size((int)fd) && map_box((int)fd, &box) == OAR_OK) {
+        if (is_box(box) && claim_box(box)) {
+            mine.fd = (int)fd;
+            mine.map = box;
+            mine.source = INHERITED;
+            fcntl(mine.fd, F_SETFD, FD_CLOEXEC);
+            return 1;
+        }
+        if (is_box(box))
+            why = "another process records in it";
+        munmap(box, OARI_BOX_BYTES);
+    }
+    oari_log(OAR_LOG_WARN, "OARSONG_RECORDER_FD=%s is not used: %s",
+             oari_env_text("OARSONG_RECORDER_FD"), why);
+    return 0;
+}
+
+/* ---- in a folder --------------------------------------------------------- */
+
+/* The file this process has made there before, if it is still that. */
+static int take_own_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    oari_box *box = NULL;
+
+    if (fd < 0)
+        return 0;
+    if (right_size(fd) && map_box(fd, &box) == OAR_OK) {
+        if (is_box(box) && box->head.nonce == mine.nonce) {
+            mine.fd = fd;
+            mine.map = box;
+            return 1;
+        }
+        munmap(box, OARI_BOX_BYTES);
+    }
+    close(fd);
+    return 0;
+}
+
+static oar_status fill_file(int fd, const char *aside, const char *path,
+                            int rank)
+{
+    oari_box *box = NULL;
+
+    if (oari_file_resize(fd, (off_t)OARI_BOX_BYTES) != 0 ||
+        (errno = oari_file_reserve(fd, 0, OARI_BOX_UNIT)) != 0)
+        return oari_fail(OAR_E_SYSTEM, "make recorder file %s%s", path,
+                         oari_file_limit());
+    OARI_TRY(map_box(fd, &box));
+    fill_empty(box, rank);
+    if (rename(aside, path) != 0) {
+        munmap(box, OARI_BOX_BYTES);
+        return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
+    }
+    mine.fd = fd;
+    mine.map = box;
+    return OAR_OK;
+}
+
+static oar_status make_file(const char *path, int rank)
+{
+    char aside[PATH_MAX + 32];
+    oar_status status;
+    int fd;
+
+    snprintf(aside, sizeof aside, "%s.%lld", path, (long long)getpid());
+    fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
+    status = fill_file(fd, aside, path, rank);
+    if (status != OAR_OK) {
+        unlink(aside);
+        close(fd);
+    }
+    return status;
+}
+
+/* A launcher may hear of the end by a connection that is closed with the rest.
+ * Mappings go first; of descriptors, some kernels let the highest go first. So
+ * there is one of each, of a file that nobody else opens. */
+static void be_watched(const char *folder, int rank)
+{
+    const int how = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    char path[PATH_MAX];
+    void *at = MAP_FAILED;
+    int low, again; /* each is told of when it is closed */
+
+    snprintf(path, sizeof path, "%s/rank-%d" OARI_TOKEN_SUFFIX, folder, rank);
+    oari_watchman_start(folder);
+    low = open(path, how, 0600);
+    again = open(path, how, 0600);
+    unlink(path);
+    if (low >= 0)
+        mine.token = fcntl(low, F_DUPFD_CLOEXEC, TOKEN_AT);
+    if (mine.token >= 0)
+        oari_fork_guard(mine.token);
+    if (again >= 0)
+        at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
+    if (at != MAP_FAILED) {
+        madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
+        mine.pledge = at;
+    }
+    if (low >= 0)
+        close(low);
+    if (again >= 0)
+        close(again);
+    watch_for_abort(folder);
+}
+
+static oar_status take_file(const char *folder, const oari_ring_owner *who)
+{
+    int rank = who->threads ? 0 : who->rank, world;
+    char path[PATH_MAX];
+
+    ask_launcher(&rank, &world);
+    if (snprintf(path, sizeof path, "%s/rank-%d" OARI_BOX_SUFFIX, folder,
+                 rank) >= (int)sizeof path)
+        return oari_fail(OAR_E_ARG, "OARSONG_RECORDER_DIR is too long");
+    mine.source = FOLDER;
+    if (!take_own_file(path))
+        OARI_TRY(make_file(path, rank));
+    return OAR_OK;
+}
+
+/* ---- finding ------------------------------------------------------------- */
+
+static oar_status take_nameless(void)
+{
+    oar_status status;
+    int fd = -1;
+
+    OARI_TRY(make_memfd(OARI_BOX_BYTES, &fd));
+    status = map_box(fd, &mine.map);
+    if (status != OAR_OK) {
+        close(fd);
+        return status;
+    }
+    mine.fd = fd;
+    mine.source = NAMELESS;
+    fill_empty(mine.map, -1);
+    return OAR_OK;
+}
+
+static oar_status find_box(const oari_ring_owner *who)
+{
+    const char *folder = oari_env_text("OARSONG_RECORDER_DIR");
+
+    OARI_TRY(be_wary());
+    if (take_inherited())
+        ;
+    else if (folder != NULL)
+        OARI_TRY(take_file(folder, who));
+    else
+        OARI_TRY(take_nameless());
+    oari_fork_guard(mine.fd);
+    if (mine.map->head.nonce != mine.nonce)
+        sign_box(mine.map, who);
+    if (mine.source == FOLDER && !who->threads)
+        be_watched(folder, mine.map->head.rank);
+    return OAR_OK;
+}
+
+/* The launcher's stays: there is no other way back to it. */
+static void let_box_go(void)
+{
+    if (mine.source == INHERITED)
+        return;
+    munmap(mine.map, OARI_BOX_BYTES);
+    mine.map = NULL;
+    oari_fork_close(mine.fd);
+    mine.fd = -1;
+    drop_token();
+}
+
+/* ---- rings --------------------------------------------------------------- */
+
+static int ring_is_over(const oari_ring *ring)
+{
+    return atomic_load(&ring->state) == OARI_RING_ENDED ||
+           ring->pid != (int64_t)getpid();
+}
+
+/* One that nobody has used, else the one whose group ended first; NULL: all are
+ * in use. */
+static oari_ring *choose_ring(oari_box *box)
+{
+    oari_ring *oldest = NULL;
+
+    for (int i = 0; i < OARI_BOX_RINGS; i++) {
+        oari_ring *r = &box->ring[i];
+
+        if (atomic_load(&r->state) == OARI_RING_FREE)
+            return r;
+        if (ring_is_over(r) &&
+            (oldest == NULL || r->ended_ns < oldest->ended_ns))
+            oldest = r;
+    }
+    return oldest;
+}
+
+static uint32_t count_namesakes(const oari_box *box, const char *group)
+{
+    uint32_t next = 0;
+
+    for (int i = 0; i < OARI_BOX_RINGS; i++) {
+        const oari_ring *r = &box->ring[i];
+
+        if (atomic_load(&r->state) != OARI_RING_FREE &&
+            r->pid == (int64_t)getpid() && r->instance >= next &&
+            strncmp(r->group, group, sizeof r->group - 1) == 0)
+            next = r->instance + 1;
+    }
+    return next;
+}
+
+/* The serial goes first and comes last: whoever maps the ring for the group
+ * that had it before finds that it is no longer that. */
+static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
+                      uint32_t instance, int64_t epoch)
+{
+    atomic_store(&r->serial, 0);
+    memset(r, 0, sizeof *r);
+    r->version = OARI_BOX_VERSION;
+    r->rank = who->rank;
+    r->ranks = who->ranks;
+    r->pid = getpid();
+    r->epoch = epoch;
+    r->instance = instance;
+    snprintf(r->group, sizeof r->group, "%s", who->group);
+    snprintf(r->backend, sizeof r->backend, "%s",
+             who->backend != NULL ? who->backend : "");
+    r->ticks_per_second = oari_ticks_per_second();
+    r->base_ns = oari_now_ns();
+    r->base_ticks = oari_ticks();
+    snprintf(r->site[0].text, sizeof r->site[0].text, "?");
+    atomic_store(&r->sites, 1);
+    memcpy(r->magic, oari_ring_magic, sizeof r->magic);
+    atomic_store(&r->serial, serial);
+    atomic_store(&r->state, OARI_RING_JOINING);
+}
+
+static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
+                             oari_ring_place *place)
+{
+    void *at;
+    int fd = -1;
+
+    if (!oari_alloc_allowed(OARI_BOX_UNIT))
+        return OAR_E_NOMEM;
+    OARI_TRY(make_memfd(OARI_BOX_UNIT, &fd));
+    at = mmap(NULL, OARI_BOX_UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        oar_status status = oari_fail(OAR_E_SYSTEM, "map a recorder's ring");
+        close(fd);
+        return status;
+    }
+    madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
+    *place = (oari_ring_place){ at, oari_fork_guard(fd), 0, 1 };
+    fill_ring(at, who, serial, 0, mine.map->head.epoch);
+    atomic_fetch_add(&mine.map->head.crowded, 1);
+    return OAR_OK;
+}
+
+/* A full disk must show here: later it would be a SIGBUS. */
+static int has_room(const oari_ring_place *place)
+{
+    return mine.source != FOLDER ||
+           oari_file_reserve(place->fd, (off_t)place->at, OARI_BOX_UNIT) == 0;
+}
+
+static oar_status take_ring(const oari_ring_owner *who, oari_ring_place *place)
+{
+    oari_box *box = mine.map;
+    oari_ring *ring = choose_ring(box);
+    uint64_t serial = atomic_fetch_add(&box->head.serial, 1) + 1;
+    oari_ring_place found = { ring, mine.fd, 0, 0 };
+    uint32_t index;
+
+    if (ring == NULL)
+        return take_apart(who, serial, place);
+    index = (uint32_t)(ring - box->ring);
+    found.at = OARI_BOX_UNIT * (uint64_t)(index + 1);
+    if (!has_room(&found)) {
+        oari_log(OAR_LOG_WARN,
+                 "no room for group \"%s\" in "
+                 "OARSONG_RECORDER_DIR",
+                 who->group);
+        return take_apart(who, serial, place);
+    }
+    fill_ring(ring, who, serial, count_namesakes(box, who->group),
+              box->head.epoch);
+    if (atomic_load(&box->head.used) <= index)
+        atomic_store(&box->head.used, index + 1);
+    *place = found;
+    return OAR_OK;
+}
+
+oar_status oari_box_take(const oari_ring_owner *owner, oari_ring_place *place)
+{
+    oar_status status = OAR_OK;
+
+    pthread_mutex_lock(&mine.lock);
+    if (mine.map == NULL)
+        status = find_box(owner);
+    if (status == OAR_OK && mine.map != NULL)
+        status = take_ring(owner, place);
+    if (status == OAR_OK)
+        mine.holders++;
+    else if (mine.map != NULL && mine.holders == 0)
+        let_box_go();
+    pthread_mutex_unlock(&mine.lock);
+    return status;
+}
+
+void oari_box_give(oari_ring_place *place)
+{
+    oari_ring *ring = place->ring;
+
+    if (ring == NULL)
+        return;
+    pthread_mutex_lock(&mine.lock);
+    ring->ended_ns = oari_now_ns();
+    atomic_store(&ring->state, OARI_RING_ENDED);
+    if (place->apart) {
+        munmap(ring, OARI_BOX_UNIT);
+        oari_fork_close(place->fd);
+    }
+    if (--mine.holders == 0)
+        let_box_go();
+    pthread_mutex_unlock(&mine.lock);
+    place->ring = NULL;
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* recorder: a ring of one-line records in a mapping that outlives its writer.
+ *
+ * A record is eight words, written and read as relaxed atomics; word 0 is its
+ * sequence number, 0 while it is being written, so a reader that finds the same
+ * number before and after has read one whole record. A call site is entered
+ * once, under a lock, and found again by file, line and label. recorder_read.c
+ * reads.
+ */
+#include "record/recorder.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "record/recorder_view.h"
+
+typedef struct site_key {
+    const char *file; /* one pointer for each name (base/call_site.h) */
+    int line;
+    uint32_t index;
+    char label[sizeof((oari_site *)0)->label]; /* cut as it is there */
+} site_key;
+
+struct oari_recorder {
+    oari_slot *slot;           /* of the ring */
+    _Atomic uint64_t messages; /* posted so far */
+    oari_ring_place place;
+    oari_view view;
+    _Atomic int holders;
+    pthread_mutex_t lock;                /* of entering a site, and faults */
+    _Atomic(site_key *) key[OARI_SITES]; /* by hash; entered once, then const */
+    site_key keys[OARI_SITES];
+};
+
+void oari_site_text(const char *file, int line, char *text, size_t bytes)
+{
+    const char *name = strrchr(file, '/');
+
+    snprintf(text, bytes, "%s:%d", name != NULL ? name + 1 : file, line);
+}
+
+/* ---- making -------------------------------------------------------------- */
+
+oar_status oari_recorder_make(const oari_ring_owner *owner,
+                              oari_recorder **recorder)
+{
+    oari_recorder *r = oari_alloc(1, sizeof *r);
+    oar_status status;
+
+    if (r == NULL)
+        return OAR_E_NOMEM;
+    status = oari_box_take(owner, &r->place);
+    if (status != OAR_OK) {
+        oari_free(r);
+        return status;
+    }
+    atomic_store(&r->holders, 1);
+    pthread_mutex_init(&r->lock, NULL);
+    r->slot = r->place.ring->slot;
+    r->view.ring = r->place.ring;
+    r->view.serial = atomic_load(&r->place.ring->serial);
+    *recorder = r;
+    return OAR_OK;
+}
+
+oar_status oari_recorder_create(const char *group, int rank, int ranks,
+                                oari_recorder **recorder)
+{
+    oari_ring_owner owner = { group, NULL, rank, ranks, 0 };
+
+    return oari_recorder_make(&owner, recorder);
+}
+
+oari_recorder *oari_recorder_retain(oari_recorder *recorder)
+{
+    atomic_fetch_add(&recorder->holders, 1);
+    return recorder;
+}
+
+void oari_recorder_destroy(oari_recorder *recorder)
+{
+    if (recorder == NULL || atomic_fetch_sub(&recorder->holders, 1) != 1)
+        return;
+    oari_box_give(&recorder->place);
+    pthread_mutex_destroy(&recorder->lock);
+    oari_free(recorder);
+}
+
+const void *oari_recorder_base(const oari_recorder *recorder)
+{
+    return &recorder->view;
+}
+
+int oari_recorder_fd(const oari_recorder *recorder)
+{
+    return recorder->place.fd;
+}
+
+uint64_t oari_recorder_at(const oari_recorder *recorder)
+{
+    return recorder->place.at;
+}
+
+/* ---- what a group tells -------------------------------------------------- */
+
+void oari_recorder_opened(oari_recorder *recorder)
+{
+    atomic_store(&recorder->place.ring->state, OARI_RING_OPEN);
+}
+
+void oari_recorder_place(oari_recorder *recorder, const int *member, int count)
+{
+    oari_ring *ring = recorder->place.ring;
+
+    if (count > OARI_MEMBERS)
+        return;
+    for (int i = 0; i < count; i++)
+        ring->member[i] = (uint16_t)member[i];
+    atomic_store(&ring->members, (uint32_t)count);
+}
+
+static void write_fault(oari_box_fault *f, const oar_error *e)
+{
+    f->status = (int32_t)e->status;
+    f->rank = e->rank;
+    f->peer = e->peer;
+    f->sys_errno = e->sys_errno;
+    f->pid = e->pid;
+    f->sequence = e->sequence;
+    oari_box_text(f->operation, sizeof f->operation, e->operation,
+                  sizeof e->operation);
+    oari_box_text(f->site, sizeof f->site, e->site, sizeof e->site);
+    oari_box_text(f->label, sizeof f->label, e->label, sizeof e->label);
+    oari_box_text(f->host, sizeof f->host, e->host, sizeof e->host);
+    oari_box_text(f->text, sizeof f->text, e->text, sizeof e->text);
+    atomic_store_explicit(&f->ready, 1, memory_order_release);
+}
+
+void oari_recorder_fault(oari_recorder *recorder, const oar_error *error)
+{
+    oari_box_fault *f;
+
+    if (recorder == NULL)
+        return;
+    f = &recorder->place.ring->fault;
+    pthread_mutex_lock(&recorder->lock);
+    if (!atomic_load(&f->ready))
+        write_fault(f, error);
+    pthread_mutex_unlock(&recorder->lock);
+}
+
+/* ---- call sites ---------------------------------------------------------- */
+
+static int same_site(const site_key *key, const oari_call *call)
+{
+    if (key->line != call->line || key->file != call->file)
+        return 0;
+    if (call->label == NULL)
+        return key->label[0] == 0;
+    return strncmp(key->label, call->label, sizeof key->label - 1) == 0;
+}
+
+static unsigned site_hash(const oari_call *call)
+{
+    uintptr_t word = (uintptr_t)call->file * 31 + (unsigned)call->line;
+
+    for (size_t i = 0; call->label != NULL && call->label[i] != 0 &&
+                       i < sizeof((site_key *)0)->label - 1;
+         i++)
+        word = word * 31 + (unsigned char)call->label[i];
+    return (unsigned)(word * 0x9e37u >> 12) % OARI_SITES;
+}
+
+/* The key of a site, or NULL. *at is where it is, or belongs. */
+static site_key *find_site(oari_recorder *r, const oari_call *call,
+                           unsigned *at)
+{
+    unsigned i = site_hash(call);
+
+    for (unsigned n = 0; n < OARI_SITES; n++, i = (i + 1) % OARI_SITES) {
+        site_key *key = atomic_load_explicit(&r->key[i], memory_order_acquire);
+        *at = i;
+        if (key == NULL || same_site(key, call))
+            return key;
+    }
+    return NULL;
+}
+
+/* Enters a new site; 0 when the table is full. */
+__attribute__((noinline, cold)) static uint32_t
+enter_site(oari_recorder *r, const oari_call *call)
+{
+    unsigned at = 0;
+    site_key *key;
+    uint32_t index = 0;
+
+    pthread_mutex_lock(&r->lock);
+    key = find_site(r, call, &at);
+    if (key != NULL)
+        index = key->index;
+    else if ((index = atomic_load(&r->place.ring->sites)) < OARI_SITES) {
+        oari_site *s = &r->place.ring->site[index];
+        oari_site_text(call->file, call->line, s->text, sizeof s->text);
+        snprintf(s->label, sizeof s->label, "%s",
+                 call->label != NULL ? call->label : "");
+        key = &r->keys[index];
+        *key = (site_key){ call->file, call->line, index, "" };
+        memcpy(key->label, s->label, sizeof key->label);
+        atomic_store(&r->place.ring->sites, index + 1);
+        atomic_store_explicit(&r->key[at], key, memory_order_release);
+    } else
+        index = 0;
+    pthread_mutex_unlock(&r->lock);
+    return index;
+}
+
+/* Labels that are made on the way ("step 1", "step 2", ...) may fill half of
+ * the table: later ones go without, so that lines of the program have room. */
+__attribute__((noinline)) static uint32_t search_site(oari_recorder *r,
+                                                      const oari_call *call)
+{
+    unsigned at;
+    site_key *key = find_site(r, call, &at);
+    oari_call bare;
+
+    if (key != NULL)
+        return key->index;
+    if (call->label == NULL ||
+        atomic_load(&r->place.ring->sites) < OARI_SITES / 2)
+        return enter_site(r, call);
+    bare = *call;
+    bare.label = NULL;
+    return search_site(r, &bare);
+}
+
+/* Most are where they belong: those cost no call. */
+static inline uint32_t site_of(oari_recorder *r, const oari_call *call)
+{
+    site_key *key =
+        atomic_load_explicit(&r->key[site_hash(call)], memory_order_acquire);
+
+    return key != NULL && same_site(key, call) ? key->index
+                                               : search_site(r, call);
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static void put(_Atomic uint64_t *word, uint64_t value)
+{
+    atomic_store_explicit(word, value, memory_order_relaxed);
+}
+
+static uint64_t take(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+/* Orders the zero in `sequence` before the words that follow: store before
+ * store is all that is needed, which is cheaper than a release fence. */
+static void order_stores(void)
+{
+#if defined(__aarch64__)
+    __asm__ volatile("dmb ishst" ::: "memory");
+#elif defined(__x86_64__)
+    __asm__ volatile("" ::: "memory");
+#else
+    atomic_thread_fence(memory_order_release);
+#endif
+}
+
+__attribute__((noinline)) static uint64_t count_message(oari_recorder *r,
+                                                        const oari_call *call)
+{
+    atomic_fetch_add_explicit(&r->messages, 1, memory_order_relaxed);
+    return call->wire_tag != 0 ? call->wire_tag : (uint64_t)call->tag;
+}
+
+/* The tag of a message; or how many messages came before a collective, which
+ * makes its number among collectives out of its sequence number. */
+static inline uint64_t extra_of(oari_recorder *r, const oari_call *call)
+{
+    return call->kind < OAR_COLL_SEND ? take(&r->messages)
+                                      : count_message(r, call);
+}
+
+/* `done` keeps what it was: nobody reads it before the state says so. */
+void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
+                        const oari_call *call, uint64_t state)
+{
+    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+
+    put(&s->sequence, 0);
+    order_stores();
+    put(&s->posted, oari_ticks());
+    put(&s->count, oari_call_count(call));
+    put(&s->what, (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
+                      (uint64_t)call->out.dtype << 16 |
+                      (uint64_t)call->ragged << 24 |
+                      (uint64_t)call->is_object << 25 |
+                      (uint64_t)(uint32_t)(call->root + 1) << 32);
+    put(&s->extra, extra_of(recorder, call));
+    put(&s->site, site_of(recorder, call));
+    put(&s->state, state);
+    atomic_store_explicit(&s->sequence, sequence, memory_order_release);
+}
+
+void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
+{
+    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    uint64_t before = waits ? OARI_POSTED : OARI_AWAITED;
+
+    if (sequence != 0 && take(&s->sequence) == sequence)
+        atomic_compare_exchange_strong_explicit(
+            &s->state, &before, waits ? OARI_AWAITED : OARI_POSTED,
+            memory_order_relaxed, memory_order_relaxed);
+}
+
+void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
+                        oar_record_state state)
+{
+    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+
+    if (take(&s->sequence) != sequence)
+        return; /* so long under way that its place was taken */
+    put(&s->done, oari_ticks());
+    atomic_store_explicit(&s->state, state, memory_order_release);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store_memory: keys in a table of this process, for ranks that are threads.
+ * One lock guards the table; every change wakes all who wait. */
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "store/store_shelf.h"
+#include "store/store_table.h"
+
+typedef struct memory_store {
+    oari_shelf shelf;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    oari_table table;
+} memory_store;
+
+static oar_status look(void *self, const char *key, oari_value *value)
+{
+    memory_store *s = self;
+    oar_status status = OAR_OK;
+    const oari_value *found;
+
+    pthread_mutex_lock(&s->lock);
+    found = oari_table_find(&s->table, key);
+    if (found != NULL)
+        status = oari_value_copy(found->data, found->bytes, value);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static oar_status update(void *self, const char *key, oari_change_fn change,
+                         void *arg)
+{
+    memory_store *s = self;
+    oar_status status;
+
+    pthread_mutex_lock(&s->lock);
+    status = oari_table_update(&s->table, key, change, arg);
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+/* A change between the look and this pause is seen after a millisecond. */
+static void pause_until_change(void *self, int tries, int64_t deadline_ns)
+{
+    memory_store *s = self;
+    struct timespec until;
+    int64_t wake = oari_now_ns() + 1000000;
+
+    if (wake > deadline_ns)
+        wake = deadline_ns;
+    until.tv_sec = wake / 1000000000;
+    until.tv_nsec = wake % 1000000000;
+    pthread_mutex_lock(&s->lock);
+    pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static oar_status list(void *self, const char *prefix, oari_names *names)
+{
+    memory_store *s = self;
+    oar_status status;
+
+    pthread_mutex_lock(&s->lock);
+    status = oari_table_list(&s->table, prefix, names);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static oar_status clear(void *self, const char *prefix)
+{
+    memory_store *s = self;
+
+    pthread_mutex_lock(&s->lock);
+    if (*prefix == 0)
+        oari_table_drop(&s->table);
+    else
+        oari_table_clear(&s->table, prefix);
+    pthread_mutex_unlock(&s->lock);
+    return OAR_OK;
+}
+
+static void destroy(void *self)
+{
+    memory_store *s = self;
+
+    oari_table_drop(&s->table);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    oari_free(s);
+}
+
+static const oari_shelf_ops memory_ops = {
+    .look = look,
+    .update = update,
+    .pause = pause_until_change,
+    .list = list,
+    .clear = clear,
+    .destroy = destroy,
+};
+
+oar_status oar_store_create_memory(oar_store **store)
+{
+    memory_store *s;
+    pthread_condattr_t attr;
+
+    if (store == NULL)
+        return oari_fail(OAR_E_ARG, "store_create_memory with nowhere to put "
+                                    "it");
+    if ((s = oari_alloc(1, sizeof *s)) == NULL)
+        return OAR_E_NOMEM;
+    s->shelf.ops = &memory_ops;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    return oari_store_wrap(&oari_shelf_store, s, store);
+}

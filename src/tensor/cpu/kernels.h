@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/cpu/kernels.h: the arithmetic, without tapes or gradients.
+ *
+ * Kernels work on arrays whose shapes and dtypes the caller has checked. `to`
+ * comes first; where there is an `add`, the result is added to what `to` holds
+ * instead of replacing it. `to` may be exactly an input only where said. Those
+ * that take a pool may need scratch memory, and can fail only for that. */
+#ifndef OARI_TENSOR_CPU_KERNELS_H
+#define OARI_TENSOR_CPU_KERNELS_H
+
+#include "tensor/tensor.h"
+
+/* ---- copy.c: any dtype, any strides -------------------------------------- */
+
+/* Converts where the dtypes differ. Same shape. */
+void oari_copy(const oari_array *to, const oari_array *from);
+void oari_fill(const oari_array *to, double value);
+
+/* ---- random.c: row-major `to` -------------------------------------------- */
+
+void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
+                       double high);
+void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
+                      double deviation);
+
+/* ---- elementwise.c: inputs broadcast to `to` ----------------------------- */
+
+void oari_add(const oari_array *to, int add, const oari_array *a,
+              const oari_array *b);
+void oari_mul(const oari_array *to, int add, const oari_array *a,
+              const oari_array *b);
+
+/* to (+)= factor * a; for integers a whole factor. `to` may be a. */
+void oari_scale(const oari_array *to, int add, const oari_array *a,
+                double factor);
+
+/* ---- sum.c --------------------------------------------------------------- */
+
+/* to, one element, = factor times the sum of all of a. Floats are summed in
+ * f64; integers wrap, and factor is for floats only. */
+void oari_sum_all(const oari_array *to, const oari_array *a, double factor);
+
+/* Sums a over the dims that `to` was broadcast along: what the gradient of a
+ * broadcast is. Floats, summed in f64; a half `to` takes an f32 a too. */
+oar_status oari_sum_to(oari_pool *pool, const oari_array *to, int add,
+                       const oari_array *a);
+
+/* ---- matmul.c: floats ---------------------------------------------------- */
+
+/* to [.., m, n] (row-major) (+)= a [.., m, k] times b [.., k, n]. The leading
+ * dims of all three broadcast; a result that several products go to is their
+ * sum. Transposed views cost no copy. OAR_E_UNSUPPORTED for a side that CBLAS
+ * cannot count. */
+oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
+                       const oari_array *a, const oari_array *b);
+
+#endif

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/cpu/nn/attention.h: attention, head by head, a block of rows at a
+ * time.
+ *
+ * Forward keeps one number per row: the logarithm of its sum of exponentials.
+ * Backward makes the probabilities again from that. */
+#ifndef OARI_TENSOR_CPU_NN_ATTENTION_H
+#define OARI_TENSOR_CPU_NN_ATTENTION_H
+
+#include "tensor/tensor.h"
+
+/* Where the heads of one operand lie: [outer, head, position, width], the last
+ * without gaps. Strides in elements. */
+typedef struct oari_strip {
+    void *data; /* NULL: not wanted */
+    int64_t outer, head, row;
+    int64_t shared; /* heads of the result that use one head of this */
+} oari_strip;
+
+typedef struct oari_attention {
+    oar_dtype dtype; /* f32 or f64 */
+    int64_t outer, heads;
+    int64_t t, s, d, e; /* q is t x d, k s x d, v s x e, the result t x e */
+    double scale;
+    int causal;
+    double dropout; /* of probabilities; which ones follows from seed */
+    uint64_t seed;
+    oari_array mask; /* see below; .data NULL: none */
+    oari_strip q, k, v;
+    oari_strip out; /* the result, in backward its gradient */
+    void *lse;      /* [outer, heads, t] */
+    void *scratch;  /* oari_attend_scratch elements */
+    /* Backward only. */
+    oari_strip dq, dk, dv;
+    int add_q, add_k, add_v;
+    oari_array dmask; /* of dtype, is added to; .data NULL: not wanted */
+} oari_attention;
+
+/* A mask is [.., heads, t, s], repeated by strides of 0 where it is smaller:
+ * bool, where a 0 hides a key, or of the dtype above, which is added to the
+ * scores and may hide by minus infinity. A row all of whose keys are hidden
+ * gives zeros. */
+
+/* Whether the array's heads can be used where they lie: work dtype, at most two
+ * leading dims, no gaps in the last. If so, *strip says where. */
+int oari_strip_of(const oari_array *a, oari_strip *strip);
+
+int64_t oari_attend_scratch(const oari_attention *a);
+void oari_attend(const oari_attention *a);
+void oari_attend_back(const oari_attention *a);
+
+#endif

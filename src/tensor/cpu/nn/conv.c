@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conv: convolution as a product. The numbers under each window become a column
+ * of a matrix, for as many windows at a time as stay in cache. Under windows of
+ * one number, side by side, the planes are that matrix already. */
+#include "tensor/cpu/nn/conv.h"
+
+#include <string.h>
+
+#include "tensor/cpu/dispatch.h"
+#include "tensor/cpu/product/gemm.h"
+
+enum {
+    CACHE_BYTES = 256 << 10, /* of columns at a time, in whole rows */
+    ROW_BYTES = 2 << 20      /* a row with more is done in parts */
+};
+
+oar_shape oari_planes_shape(oar_shape shape)
+{
+    if (shape.ndim != 3)
+        return shape;
+    return OAR_SHAPE(shape.dim[0], shape.dim[1], 1, shape.dim[2]);
+}
+
+int64_t oari_window_count(int64_t size, int64_t kernel, int64_t stride,
+                          int64_t padding, int64_t dilation)
+{
+    int64_t span = dilation * (kernel - 1) + 1;
+    int64_t room = size + 2 * padding - span;
+
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+void oari_window_fit(oari_window *w, int64_t height, int64_t width)
+{
+    w->height = height;
+    w->width = width;
+    w->out_height = oari_window_count(height, w->kernel[0], w->stride[0],
+                                      w->padding[0], w->dilation[0]);
+    w->out_width = oari_window_count(width, w->kernel[1], w->stride[1],
+                                     w->padding[1], w->dilation[1]);
+}
+
+static int64_t bytes_of(const oari_conv *c)
+{
+    return c->dtype == OAR_F32 ? 4 : 8;
+}
+
+/* Numbers under one window, of the channels of one group. */
+static int64_t depth_of(const oari_conv *c)
+{
+    return c->in / c->groups * c->window.kernel[0] * c->window.kernel[1];
+}
+
+/* Whether every number is a window of its own. */
+static int is_pointwise(const oari_conv *c)
+{
+    const oari_window *w = &c->window;
+
+    return w->kernel[0] == 1 && w->kernel[1] == 1 && w->stride[0] == 1 &&
+           w->stride[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0 &&
+           w->out_height == w->height && w->out_width == w->width;
+}
+
+/* Whole rows of results that are done at a time. */
+static int64_t rows_at_once(const oari_conv *c)
+{
+    int64_t row = depth_of(c) * c->window.out_width * bytes_of(c);
+    int64_t rows = row > 0 ? CACHE_BYTES / row : c->window.out_height;
+
+    if (is_pointwise(c))
+        return c->window.out_height; /* nothing is copied */
+    if (rows < 1)
+        rows = 1;
+    return rows < c->window.out_height ? rows : c->window.out_height;
+}
+
+/* Results of a row that are done at a time. */
+static int64_t results_at_once(const oari_conv *c)
+{
+    int64_t width = c->window.out_width, column = depth_of(c) * bytes_of(c);
+
+    if (is_pointwise(c) || column == 0 || width <= ROW_BYTES / column)
+        return width;
+    return ROW_BYTES > column ? ROW_BYTES / column : 1;
+}
+
+int64_t oari_conv_scratch(const oari_conv *c)
+{
+    if (is_pointwise(c))
+        return 0;
+    return depth_of(c) * rows_at_once(c) * results_at_once(c);
+}
+
+/* Some rows of the results of one group of one image: `wide` results of each
+ * from `left` on. They are not all of a row only if there is one row. */
+typedef struct piece {
+    int64_t image, group, first, rows, left, wide;
+} piece;
+
+static void *at(const oari_conv *c, void *data, int64_t element)
+{
+    return (char *)data + element * bytes_of(c);
+}
+
+/* The planes of the piece's group. */
+static void *planes(const oari_conv *c, const piece *p)
+{
+    int64_t plane = c->window.height * c->window.width;
+
+    return at(c, c->x,
+              (p->image * c->in + p->group * (c->in / c->groups)) * plane);
+}
+
+static void *results(const oari_conv *c, const piece *p)
+{
+    int64_t plane = c->window.out_height * c->window.out_width;
+    int64_t channel = p->image * c->out + p->group * (c->out / c->groups);
+
+    return at(c, c->y,
+              channel * plane + p->first * c->window.out_width + p->left);
+}
+
+static void *weights(const oari_conv *c, const piece *p)
+{
+    return at(c, c->weight, p->group * (c->out / c->groups) * depth_of(c));
+}
+
+/* Of `wide` results the [from, to) whose window's column lies inside the plane,
+ * if that of the first is `offset`. */
+static void inside(const oari_window *w, int64_t wide, int64_t offset,
+                   int64_t *from, int64_t *to)
+{
+    int64_t step = w->stride[1];
+
+    *from = offset < 0 ? (-offset + step - 1) / step : 0;
+    *to = w->width > offset ? (w->width - offset + step - 1) / step : 0;
+    if (*from > wide)
+        *from = wide;
+    if (*to > wide)
+        *to = wide;
+    if (*to < *from)
+        *to = *from;
+}
+
+/* Runs body for each row of the matrix and each row of results in it, with
+ * `line`, the row of the plane it comes from, or NULL in the padding; `offset`,
+ * the column of the first window; and `column`, the place in the matrix. */
+#define EACH_LINE(c, p, data, matrix, body)                                    \
+    do {                                                                       \
+        const oari_window *w = &(c)->window;                                   \
+        int64_t wide_ = (p)->rows * (p)->wide;                                 \
+        int64_t taps_ = w->kernel[0] * w->kernel[1];                           \
+        for (int64_t d_ = 0; d_ < depth_of(c); d_++) {                         \
+            int64_t ky_ = d_ % taps_ / w->kernel[1] * w->dilation[0];          \
+            int64_t kx_ = d_ % w->kernel[1] * w->dilation[1];                  \
+            T *plane_ = (T *)(data) + d_ / taps_ * w->height * w->width;       \
+            int64_t offset = (p)->left * w->stride[1] + kx_ - w->padding[1];   \
+            int64_t from;                                                      \
+            int64_t to;                                                        \
+            inside(w, (p)->wide, offset, &from, &to);                          \
+            for (int64_t r_ = 0; r_ < (p)->rows; r_++) {                       \
+                int64_t y_ =                                                   \
+                    ((p)->first + r_) * w->stride[0] + ky_ - w->padding[0];    \
+                T *line =                                                      \
+                    y_ >= 0 && y_ < w->height ? plane_ + y_ * w->width : NULL; \
+                T *column = (T *)(matrix) + d_ * wide_ + r_ * (p)->wide;       \
+                body                                                           \
+            }                                                                  \
+        }                                                                      \
+    } while (0)
+
+static void fill_columns(const oari_conv *c, const piece *p)
+{
+    OARI_BY_FLOAT(c->dtype, {
+        EACH_LINE(c, p, planes(c, p), c->scratch, {
+            int64_t first = line != NULL ? from : p->wide;
+            int64_t end = line != NULL ? to : p->wide;
+            for (int64_t k = 0; k < first; k++)
+                column[k] = 0;
+            if (w->stride[1] == 1 && end > first)
+                memcpy(column + first, line + first + offset,
+                       (size_t)(end - first) * sizeof(T));
+            else
+                for (int64_t k = first; k < end; k++)
+                    column[k] = line[k * w->stride[1] + offset];
+            for (int64_t k = end; k < p->wide; k++)
+                column[k] = 0;
+        });
+    })
+}
+
+/* The matrix of the piece's columns. */
+static oari_matrix columns(const oari_conv *c, const piece *p)
+{
+    if (is_pointwise(c))
+        return (oari_matrix){ planes(c, p), c->window.height * c->window.width,
+                              0 };
+    fill_columns(c, p);
+    return (oari_matrix){ c->scratch, p->rows * p->wide, 0 };
+}
+
+static void add_columns(const oari_conv *c, const piece *p)
+{
+    OARI_BY_FLOAT(c->dtype, {
+        EACH_LINE(c, p, planes(c, p), c->scratch, {
+            if (line == NULL)
+                continue;
+            for (int64_t k = from; k < to; k++)
+                line[k * w->stride[1] + offset] += column[k];
+        });
+    })
+}
+
+static void each_part(const oari_conv *c, piece *p,
+                      void (*fn)(const oari_conv *c, const piece *p))
+{
+    int64_t wide = results_at_once(c), width = c->window.out_width;
+
+    for (p->left = 0; p->left < width; p->left += wide) {
+        p->wide = width - p->left < wide ? width - p->left : wide;
+        fn(c, p);
+    }
+}
+
+static void each_piece(const oari_conv *c,
+                       void (*fn)(const oari_conv *c, const piece *p))
+{
+    int64_t rows = rows_at_once(c);
+    piece p;
+
+    for (p.image = 0; p.image < c->images; p.image++)
+        for (p.group = 0; p.group < c->groups; p.group++)
+            for (p.first = 0; p.first < c->window.out_height; p.first += rows) {
+                int64_t left = c->window.out_height - p.first;
+
+                p.rows = left < rows ? left : rows;
+                each_part(c, &p, fn);
+            }
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+static void multiply(const oari_conv *c, const piece *p, int add)
+{
+    oari_gemm(
+        &(oari_gemm_job){ .dtype = c->dtype,
+                          .m = c->out / c->groups,
+                          .n = p->rows * p->wide,
+                          .k = depth_of(c),
+                          .factor = 1,
+                          .a = { weights(c, p), depth_of(c), 0 },
+                          .b = columns(c, p),
+                          .c = results(c, p),
+                          .lead = c->window.out_height * c->window.out_width,
+                          .add = add });
+}
+
+static void store_results(const oari_conv *c, const piece *p)
+{
+    multiply(c, p, 0);
+}
+
+static void add_results(const oari_conv *c, const piece *p)
+{
+    multiply(c, p, 1);
+}
+
+/* Adds bias [channels] to the planes of all images. */
+static void add_bias(const oari_conv *c, void *to, int64_t channels,
+                     int64_t plane, const void *bias)
+{
+    OARI_BY_FLOAT(c->dtype, {
+        const T *b = bias;
+        T *y = to;
+        for (int64_t i = 0; i < c->images * channels; i++, y += plane) {
+            const T offset = b[i % channels];
+            for (int64_t k = 0; k < plane; k++)
+                y[k] += offset;
+        }
+    })
+}
+
+void oari_conv_forward(const oari_conv *c, int add, const void *bias)
+{
+    each_piece(c, add ? add_results : store_results);
+    if (bias != NULL)
+        add_bias(c, c->y, c->out, c->window.out_height * c->window.out_width,
+                 bias);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+/* The columns' gradient, into a matrix whose rows lie `lead` apart. */
+static void column_grads(const oari_conv *c, const piece *p, void *to,
+                         int64_t lead, int add)
+{
+    oari_gemm(&(oari_gemm_job){
+        .dtype = c->dtype,
+        .m = depth_of(c),
+        .n = p->rows * p->wide,
+        .k = c->out / c->groups,
+        .factor = 1,
+        .a = { weights(c, p), depth_of(c), 1 },
+        .b = { results(c, p), c->window.out_height * c->window.out_width, 0 },
+        .c = to,
+        .lead = lead,
+        .add = add });
+}
+
+static void input_piece(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, c->scratch, p->rows * p->wide, 0);
+    add_columns(c, p);
+}
+
+static void store_planes(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 0);
+}
+
+static void add_planes(const oari_conv *c, const piece *p)
+{
+    column_grads(c, p, planes(c, p), c->window.height * c->window.width, 1);
+}
+
+static void clear(const oari_conv *c, void *data, int64_t count)
+{
+    memset(data, 0, (size_t)(count * bytes_of(c)));
+}
+
+void oari_conv_back_input(const oari_conv *c, int add)
+{
+    if (is_pointwise(c)) {
+        each_piece(c, add ? add_planes : store_planes);
+        return;
+    }
+    if (!add)
+        clear(c, c->x, c->images * c->in * c->window.height * c->window.width);
+    each_piece(c, input_piece);
+}
+
+static void weight_piece(const oari_conv *c, const piece *p)
+{
+    oari_matrix turned = columns(c, p);
+
+    turned.turned = 1;
+    oari_gemm(&(oari_gemm_job){
+        .dtype = c->dtype,
+        .m = c->out / c->groups,
+        .n = depth_of(c),
+        .k = p->rows * p->wide,
+        .factor = 1,
+        .a = { results(c, p), c->window.out_height * c->window.out_width, 0 },
+        .b = turned,
+        .c = weights(c, p),
+        .lead = depth_of(c),
+        .add = 1 });
+}
+
+void oari_conv_back_weight(const oari_conv *c, int add)
+{
+    if (!add)
+        clear(c, c->weight, c->out * depth_of(c));
+    each_piece(c, weight_piece);
+}
+
+void oari_conv_transpose(const oari_conv *c, const void *bias)
+{
+    oari_conv_back_input(c, 0);
+    if (bias != NULL)
+        add_bias(c, c->x, c->in, c->window.height * c->window.width, bias);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* loss: cross entropy and dropout. A cross entropy keeps one number per row;
+ * its gradient is the softmax less the target, made from it in one pass. */
+#include "base/rng.h"
+#include "tensor/cpu/dispatch.h"
+#include "tensor/cpu/product/fused.h"
+#include "tensor/cpu/lanes.h"
+#include "tensor/cpu/math.h"
+#include "tensor/cpu/nn/nn_kernels.h"
+#include "tensor/cpu/wide.h"
+
+enum { BLOCK = 256 }; /* elements */
+
+/* The target of a row; -1: it does not count. */
+static int64_t target_at(const oari_array *target, int64_t row,
+                         const oari_rule *rule)
+{
+    const int64_t *t = oari_array_data(target);
+    int64_t chosen = t[row * target->at.stride[0]];
+
+    return rule->has_ignore && chosen == rule->ignore ? -1 : chosen;
+}
+
+/* The sum of exp(x - most), n of them, by way of a block. */
+#define SUM_EXP(x, n, most, total)                    \
+    for (int64_t i_ = 0; i_ < (n); i_ += BLOCK) {     \
+        T block_[BLOCK];                              \
+        int64_t m_ = (n)-i_ < BLOCK ? (n)-i_ : BLOCK; \
+        OARI_EXP_LESS(block_, (x) + i_, most, m_);    \
+        total += (double)OARI_SUM(block_, m_);        \
+    }
+
+/* What a row's loss takes of its classes: `target` of the target, and of class
+ * k smooth times its weight; `whole` in all. */
+typedef struct shares {
+    double target, smooth, whole;
+} shares;
+
+/* total: the sum of all classes' weights. */
+static shares shares_of(const oari_rule *rule, double weight, double total,
+                        int64_t classes)
+{
+    shares s = { .target = (1 - rule->smoothing) * weight,
+                 .smooth = rule->smoothing / (double)classes };
+
+    s.whole = rule->weight != NULL ? s.target + s.smooth * total : 1;
+    return s;
+}
+
+OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
+                                          const oari_array *lse,
+                                          const oari_array *logits,
+                                          const oari_array *target,
+                                          const oari_rule *rule)
+{
+    oari_rows r = oari_rows_of(logits->at.shape);
+    oari_entropy sum = { 0, 0 };
+
+    OARI_BY_FLOAT(logits->dtype, {
+        const T *x = oari_array_data(logits);
+        const T *w =
+            rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
+        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
+        T *l = oari_array_data(lse);
+        T *y = to != NULL ? oari_array_data(to) : NULL;
+        for (int64_t i = 0; i < r.count; i++, x += r.width) {
+            int64_t chosen = target_at(target, i, rule);
+            if (chosen < 0) {
+                if (y != NULL)
+                    y[i] = 0;
+                continue;
+            }
+            const T most = OARI_MOST(x, r.width);
+            const double weight = w != NULL ? (double)w[chosen] : 1;
+            const shares s = shares_of(rule, weight, total, r.width);
+            double sum_exp = 0;
+            double whole;
+            double loss;
+            SUM_EXP(x, r.width, most, sum_exp)
+            whole = log(sum_exp) + (double)most;
+            l[i] = (T)whole;
+            loss = s.target * (whole - (double)x[chosen]);
+            if (rule->smoothing > 0 && w != NULL)
+                loss += s.smooth *
+                        (whole * total - (double)OARI_DOT(w, x, r.width));
+            else if (rule->smoothing > 0)
+                loss += rule->smoothing *
+                        (whole - (double)OARI_SUM(x, r.width) / r.width);
+            sum.loss += loss;
+            sum.weight += weight;
+            if (y != NULL)
+                y[i] = (T)loss;
+        }
+    })
+    return sum;
+}
+
+OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
+                                       double each, const oari_array *grad,
+                                       const oari_array *lse,
+                                       const oari_array *logits,
+                                       const oari_array *target,
+                                       const oari_rule *rule)
+{
+    oari_rows r = oari_rows_of(to->at.shape);
+
+    OARI_BY_FLOAT(to->dtype, {
+        const T *x = oari_array_data(logits);
+        const T *l = oari_array_data(lse);
+        const T *g = grad != NULL ? oari_array_data(grad) : NULL;
+        const T *w =
+            rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
+        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
+        T *y = oari_array_data(to);
+        for (int64_t i = 0; i < r.count; i++, x += r.width, y += r.width) {
+            int64_t chosen = target_at(target, i, rule);
+            if (chosen < 0) {
+                for (int64_t k = 0; k < r.width && !add; k++)
+                    y[k] = 0;
+                continue;
+            }
+            const double row = g != NULL ? each * (double)g[i] : each;
+            const double weight = w != NULL ? (double)w[chosen] : 1;
+            const shares s = shares_of(rule, weight, total, r.width);
+            const T whole = (T)(row * s.whole);
+            const T smooth = (T)(row * s.smooth);
+            for (int64_t k = 0; k < r.width; k++)
+                y[k] = OARI_EXP(x[k] - l[i]) * whole -
+                       smooth * (w != NULL ? w[k] : (T)1) + (add ? y[k] : (T)0);
+            y[chosen] -= (T)(row * s.target);
+        }
+    })
+}
+
+void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
+                  uint64_t seed)
+{
+    int64_t count = oari_shape_count(to->at.shape);
+    oari_rng rng = { .seed = seed };
+    float drawn[BLOCK];
+
+    OARI_BY_FLOAT(to->dtype, {
+        const T *x = oari_array_data(a);
+        const T factor = (T)(p < 1 ? 1 / (1 - p) : 0);
+        T *y = oari_array_data(to);
+        for (int64_t i = 0; i < count; i += BLOCK) {
+            int64_t n = count - i < BLOCK ? count - i : BLOCK;
+            oari_rng_uniform_f32(rng, (uint64_t)i, drawn, (size_t)n);
+            for (int64_t k = 0; k < n; k++) {
+                T kept = (double)drawn[k] >= p ? x[i + k] * factor : (T)0;
+                y[i + k] = kept + (add ? y[i + k] : (T)0);
+            }
+        }
+    })
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/cpu/nn/nn_kernels.h: the arithmetic of layers, as kernels.h has that
+ * of tensors. All arrays of floats are row-major f32 or f64, all of one dtype
+ * (see desk.h) unless said otherwise; they overlap only where said. */
+#ifndef OARI_TENSOR_CPU_NN_NN_KERNELS_H
+#define OARI_TENSOR_CPU_NN_NN_KERNELS_H
+
+#include "tensor/cpu/kernels.h"
+
+/* A shape as rows of its last dim; a single number is one row of one. */
+typedef struct oari_rows {
+    int64_t count, width;
+} oari_rows;
+oari_rows oari_rows_of(oar_shape shape);
+
+/* ---- softmax.c: over the last dim ---------------------------------------- */
+
+/* `to` may be a, in backward grad. */
+void oari_softmax(const oari_array *to, const oari_array *a);
+void oari_softmax_back(const oari_array *to, int add, const oari_array *grad,
+                       const oari_array *result);
+void oari_log_softmax(const oari_array *to, const oari_array *a);
+void oari_log_softmax_back(const oari_array *to, int add,
+                           const oari_array *grad, const oari_array *result);
+
+/* ---- loss.c -------------------------------------------------------------- */
+
+/* How rows count in a cross entropy. */
+typedef struct oari_rule {
+    int has_ignore;
+    int64_t ignore;
+    double smoothing;
+    const oari_array *weight; /* [classes]; NULL: all are 1 */
+} oari_rule;
+
+/* The sum of the rows' losses, and of the weights of their targets. Rows that
+ * are ignored have neither. */
+typedef struct oari_entropy {
+    double loss, weight;
+} oari_entropy;
+
+/* The loss of a row is -log softmax(logits)[target], weighted and smoothed. It
+ * goes to `to` [rows] unless that is NULL; the logarithm of the row's sum of
+ * exponentials to lse [rows]. logits is [rows, classes], target [rows] i64 with
+ * any stride, in range or ignored. */
+oari_entropy oari_cross_entropy(const oari_array *to, const oari_array *lse,
+                                const oari_array *logits,
+                                const oari_array *target,
+                                const oari_rule *rule);
+/* The gradient of a row's loss is `each`, times grad [rows] unless NULL. */
+void oari_cross_entropy_back(const oari_array *to, int add, double each,
+                             const oari_array *grad, const oari_array *lse,
+                             const oari_array *logits, const oari_array *target,
+                             const oari_rule *rule);
+
+/* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
+void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
+                  uint64_t seed);
+
+/* ---- pair_loss.c: numbers of a against those of b ------------------------ */
+
+typedef enum oari_pair_kind {
+    OARI_SQUARE,
+    OARI_ABSOLUTE,
+    OARI_HUBER,  /* a square up to edge, a line beyond */
+    OARI_SMOOTH, /* the same divided by edge, which may be 0 */
+    OARI_BCE,    /* binary cross entropy of logits a and probabilities b */
+    OARI_KL,     /* of logarithms a and probabilities b */
+    OARI_KL_LOG  /* of logarithms both */
+} oari_pair_kind;
+
+/* All have one shape. */
+typedef struct oari_pairs {
+    oari_pair_kind kind;
+    double edge;
+    const oari_array *a, *b;
+    const oari_array *weight, *positive; /* of BCE, of the loss and of what b
+                                            says is so; NULL: 1 */
+} oari_pairs;
+
+/* The loss of each pair goes to `to`; NULL: their sum is returned. */
+double oari_pair_loss(const oari_pairs *p, const oari_array *to);
+/* to (+)= factor times the slope of the loss by a, or by b (1), times grad,
+ * which may be NULL. */
+void oari_pair_loss_back(const oari_pairs *p, int by_b, const oari_array *to,
+                         int add, const oari_array *grad, double factor);
+
+/* ---- norm.c: over the last dim ------------------------------------------- */
+
+/* mean and rstd get one number per row. mean NULL: of the root of the mean
+ * square, without a centre. weight and bias may be NULL. */
+void oari_layer_norm(const oari_array *to, const oari_array *mean,
+                     const oari_array *rstd, const oari_array *x,
+                     const oari_array *weight, const oari_array *bias,
+                     double eps);
+
+/* The same bits again, from the mean and rstd that it gave. */
+void oari_layer_norm_again(const oari_array *to, const oari_array *mean,
+                           const oari_array *rstd, const oari_array *x,
+                           const oari_array *weight, const oari_array *bias);
+
+/* The gradients of all three; any may be NULL; dx may be grad. scratch has room
+ * for four rows, sums for two rows of f64. */
+typedef struct oari_norm_back {
+    const oari_array *grad, *x, *weight, *mean, *rstd;
+    const oari_array *dx, *dweight, *dbias;
+    int add; /* to dx; the other two are stored */
+    void *scratch;
+    double *sums;
+} oari_norm_back;
+void oari_layer_norm_back(const oari_norm_back *n);
+
+/* ---- batch_norm.c: x [n, channels, ..] ----------------------------------- */
+
+/* Mean and variance (divided by the count) of each channel, f64. */
+void oari_channel_moments(const oari_array *x, double *mean, double *var);
+
+/* mean and rstd are [channels], f64. */
+void oari_batch_norm(const oari_array *to, const oari_array *x,
+                     const double *mean, const double *rstd,
+                     const oari_array *weight, const oari_array *bias);
+
+/* The same struct as above; mean and rstd are f64 here, scratch is unused and
+ * sums has room for two numbers per channel: over all images the gradient times
+ * x normalised, and the gradient. The first fills them in, and dweight and
+ * dbias; the second takes sums over `count` numbers of a channel, from there or
+ * from elsewhere, too, to dx. fixed: mean and rstd do not depend on x. */
+void oari_batch_norm_sums(const oari_norm_back *n);
+void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed);
+
+/* ---- group_norm.c: x [n, channels, ..] ----------------------------------- */
+
+/* mean and rstd get one number for each group of each image. */
+void oari_group_norm(const oari_array *to, double *mean, double *rstd,
+                     const oari_array *x, int64_t groups,
+                     const oari_array *weight, const oari_array *bias,
+                     double eps);
+/* The same struct as above; mean and rstd are f64, scratch is unused and sums
+ * has room for two numbers per channel. */
+void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
+
+/* ---- columns.c ----------------------------------------------------------- */
+
+/* to [width] (+)= the column sums of a [rows, width]. */
+void oari_sum_columns(const oari_array *to, int add, const oari_array *a);
+
+/* to [channels] (+)= the sums of a [n, channels, ..] over all but dim 1. */
+void oari_sum_channels(const oari_array *to, int add, const oari_array *a);
+
+/* to [count] = sums that were made in f64. NULL: nothing. */
+void oari_store_sums(const oari_array *to, const double *sum, int64_t count);
+
+/* ---- embedding.c: any dtype for rows; table of floats for backward ------- */
+
+/* Rows of table [count, width] at index [..], row-major i64, in range. */
+void oari_pick_rows(const oari_array *to, const oari_array *table,
+                    const oari_array *index);
+/* to [count, width]: zeroed first unless add; then row by row, but none to row
+ * `skip`. */
+void oari_add_rows(const oari_array *to, int add, const oari_array *grad,
+                   const oari_array *index, int64_t skip);
+
+/* ---- rotary.c ------------------------------------------------------------ */
+
+/* angle [t, d]: d/2 cosines and d/2 sines a row. */
+void oari_rotary_angles(const oari_array *angle, int64_t first, double base);
+/* `to` (+)= x turned by the angles, or back. Both are [.., t, h, d] with h
+ * heads at each position, of which `turned` are turned and the others copied;
+ * row-major. `to` may be x. */
+void oari_rotary(const oari_array *to, int add, const oari_array *x,
+                 const oari_array *angle, int64_t turned, int back);
+
+#endif
