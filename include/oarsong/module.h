@@ -35,6 +35,10 @@ OAR_API oar_module *oar_module_retain(oar_module *module);
 OAR_API void oar_module_release(oar_module *module); /* NULL is fine */
 OAR_API void *oar_module_self(oar_module *module);   /* the private data */
 OAR_API const char *oar_module_name(const oar_module *module); /* its class's */
+/* Whether oar_module_create was given this very class, by its address: two
+ * classes may have the same name. 0 for NULL. */
+OAR_API int oar_module_is(const oar_module *module,
+                          const oar_module_class *kind);
 
 /* Register under a name without dots, unique in its module. Take the reference
  * they are given, also on failure. A parameter is made to require a gradient;

@@ -74,35 +74,32 @@ static const oar_module_class batch_norm_class = {
     .destroy = batch_norm_destroy,
 };
 
+/* NULL: the module is none. */
+static batch_norm *batch_norm_of(const oar_module *module)
+{
+    oar_module *mine;
+
+    if (!oar_module_is(module, &batch_norm_class))
+        return NULL;
+    memcpy(&mine, &module, sizeof mine);
+    return oar_module_self(mine);
+}
+
 oar_status oar_batch_norm_merge_by(oar_module *module,
                                    const oar_batch_norm_merge *merge,
                                    void (*drop)(void *arg))
 {
     static const oar_batch_norm_merge none = { NULL, NULL, NULL };
-    batch_norm *b;
+    batch_norm *b = batch_norm_of(module);
 
-    if (module == NULL ||
-        strcmp(oar_module_name(module), batch_norm_class.name) != 0)
+    if (b == NULL)
         return oari_fail(OAR_E_ARG, "batch_norm_merge_by of a module that is "
                                     "no batch norm");
-    b = oar_module_self(module);
     if (b->drop != NULL)
         b->drop(b->merge.arg);
     b->merge = merge != NULL ? *merge : none;
     b->drop = merge != NULL ? drop : NULL;
     return OAR_OK;
-}
-
-/* NULL: the module is none. */
-static const batch_norm *batch_norm_of(const oar_module *module)
-{
-    oar_module *mine;
-
-    if (module == NULL ||
-        strcmp(oar_module_name(module), batch_norm_class.name) != 0)
-        return NULL;
-    memcpy(&mine, &module, sizeof mine);
-    return oar_module_self(mine);
 }
 
 const oar_batch_norm_merge *oar_batch_norm_merge_of(const oar_module *module)

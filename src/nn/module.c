@@ -29,6 +29,7 @@ oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
         return OAR_E_NOMEM;
     atomic_init(&made->refs, 1);
     made->kind = known;
+    made->given = kind;
     made->training = 1;
     made->self = oari_alloc(1, known.self_size);
     if (made->self == NULL) {
@@ -73,6 +74,11 @@ void *oar_module_self(oar_module *module)
 const char *oar_module_name(const oar_module *module)
 {
     return module != NULL ? module->kind.name : NULL;
+}
+
+int oar_module_is(const oar_module *module, const oar_module_class *kind)
+{
+    return module != NULL && module->given == kind;
 }
 
 /* ---- registering --------------------------------------------------------- */

@@ -27,7 +27,8 @@ typedef struct oari_entry {
 
 struct oar_module {
     atomic_int refs;
-    oar_module_class kind; /* as much of it as the caller knows */
+    oar_module_class kind;         /* as much of it as the caller knows */
+    const oar_module_class *given; /* where the caller keeps it */
     void *self;
     int training;
     oari_entry *entry;

@@ -760,6 +760,70 @@ static void nothing_is_said_without_a_place_for_it(void **state)
     oar_group_destroy(one);
 }
 
+/* A class of the user's own that is called what a wrapper's is, with as little
+ * memory behind it as there can be. */
+static oar_tensor *pass_on(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    return oar_forward(tape, oar_module_child(module, 0), x);
+}
+
+static const oar_module_class same_name_class = { .size =
+                                                      sizeof same_name_class,
+                                                  .name = "ddp",
+                                                  .self_size = 1,
+                                                  .forward = pass_on };
+
+static oar_status make_same_name(oar_module **module)
+{
+    oar_module *part;
+
+    CHECK_OK(oar_module_create(&same_name_class, module));
+    CHECK_OK(make_linear(5, &part));
+    return oar_module_add_child(*module, "part", part);
+}
+
+static oar_status make_nothing(void *arg, int count, oar_tensor *const *piece,
+                               const char *const *name, oar_optim **optim)
+{
+    return OAR_E_STATE;
+}
+
+static void a_users_class_may_be_called_ddp(void **state)
+{
+    oar_ddp_stats stats = oar_ddp_stats_init();
+    oar_module *mine;
+    oar_zero *zero = NULL;
+    int active;
+
+    OK(make_same_name(&mine));
+    assert_says(oar_zero_create(mine, make_nothing, NULL, &zero), OAR_E_STATE,
+                "not wrapped with `sharded`");
+    assert_says(oar_ddp_no_sync_begin(mine), OAR_E_ARG, "not wrapped");
+    assert_says(oar_ddp_no_sync_end(mine), OAR_E_ARG, "not wrapped");
+    assert_says(oar_ddp_weigh(mine, 1), OAR_E_ARG, "not wrapped");
+    assert_says(oar_ddp_join(mine, 1, &active), OAR_E_ARG, "not wrapped");
+    assert_says(oar_ddp_read_stats(mine, &stats), OAR_E_ARG, "not wrapped");
+    assert_says(oar_ddp_check_replicas(mine), OAR_E_ARG, "not wrapped");
+    oar_module_release(mine);
+}
+
+static oar_status wrap_same_name(oar_group *g, void *arg)
+{
+    oar_module *net;
+
+    CHECK_OK(make_same_name(&net));
+    CHECK_OK(oar_ddp_wrap(net, g, NULL, &net));
+    CHECK_OK(pass(net, oar_group_rank(g)));
+    CHECK_OK(grad_is(net, mean_rank(g)));
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void a_users_class_called_ddp_may_be_wrapped(void **state)
+{
+    ranks_all(3, wrap_same_name, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -782,6 +846,8 @@ int main(void)
         cmocka_unit_test(a_wrong_input_is_refused_and_the_next_is_right),
         cmocka_unit_test(wrapping_twice_is_refused),
         cmocka_unit_test(nothing_is_said_without_a_place_for_it),
+        cmocka_unit_test(a_users_class_may_be_called_ddp),
+        cmocka_unit_test(a_users_class_called_ddp_may_be_wrapped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,6 +253,37 @@ static void batch_norms_of_a_tree_are_converted_in_place(void **state)
     ranks_all(2, convert_tree, NULL);
 }
 
+static oar_tensor *pass_on(oar_tape *tape, oar_module *module, oar_tensor *x)
+{
+    return x;
+}
+
+static const oar_module_class same_name_class = { .size =
+                                                      sizeof same_name_class,
+                                                  .name = "batch_norm",
+                                                  .self_size = 1,
+                                                  .forward = pass_on };
+
+/* Classes are told apart by their address, not by their name. */
+static void a_users_class_called_batch_norm_is_left_alone(void **state)
+{
+    static const oar_batch_norm_merge merge;
+    oar_module *mine;
+    oar_group *one;
+    int converted = -1;
+
+    assert_int_equal(oar_group_create(NULL, 0, 1, NULL, &one), OAR_OK);
+    assert_int_equal(oar_module_create(&same_name_class, &mine), OAR_OK);
+    assert_int_equal(oar_sync_batch_norm_convert(mine, one, &converted),
+                     OAR_OK);
+    assert_int_equal(converted, 0);
+    assert_int_equal(oar_batch_norm_merge_by(mine, &merge, NULL), OAR_E_ARG);
+    assert_int_equal(oar_batch_norm_dims(mine), 0);
+    assert_null(oar_batch_norm_merge_of(mine));
+    oar_module_release(mine);
+    oar_group_destroy(one);
+}
+
 static void merging_with_nobody_is_plain(void **state)
 {
     float a[24], b[24];
@@ -292,6 +323,7 @@ int main(void)
         cmocka_unit_test(large_means_leave_no_negative_variance),
         cmocka_unit_test(the_numbers_are_known),
         cmocka_unit_test(batch_norms_of_a_tree_are_converted_in_place),
+        cmocka_unit_test(a_users_class_called_batch_norm_is_left_alone),
         cmocka_unit_test(merging_with_nobody_is_plain),
         cmocka_unit_test(bad_arguments_are_refused),
     };

@@ -72,6 +72,7 @@ static void a_module_is_counted_and_destroyed_once(void **state)
 
     ((box *)oar_module_self(inner))->destroyed = &destroyed;
     assert_string_equal(oar_module_name(inner), "box");
+    assert_true(oar_module_is(inner, &box_class));
     OK(oar_module_add_child(outer, "in", oar_module_retain(inner)));
     oar_module_release(outer);
     assert_int_equal(destroyed, 0);
@@ -81,6 +82,7 @@ static void a_module_is_counted_and_destroyed_once(void **state)
     assert_null(oar_module_retain(NULL));
     assert_null(oar_module_self(NULL));
     assert_null(oar_module_name(NULL));
+    assert_false(oar_module_is(NULL, &box_class));
     assert_int_equal(census_take().live, before);
 }
 

@@ -188,15 +188,10 @@ static oar_status agree(const oar_module *wrapped, oar_group *group,
     return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
 }
 
-static int is_wrapped(const oar_module *module)
-{
-    return strcmp(oar_module_name(module), ddp_class.name) == 0;
-}
-
 /* Two wrappers, one inside the other, would both reduce every gradient. */
 static oar_status refuse_wrapped(const oar_module *module)
 {
-    if (is_wrapped(module))
+    if (oar_module_is(module, &ddp_class))
         return oari_fail(OAR_E_STATE, "ddp_wrap of a module that is wrapped "
                                       "already, or has a part that is");
     for (int i = 0; i < oar_module_children(module); i++)
@@ -304,17 +299,24 @@ oar_status oar_hook_power_sgd_for(const oar_module *module,
 
 /* ---- what users ask of it ------------------------------------------------ */
 
+oari_ddp *oari_ddp_of(const oar_module *module)
+{
+    oar_module *mine;
+
+    if (!oar_module_is(module, &ddp_class))
+        return NULL;
+    memcpy(&mine, &module, sizeof mine);
+    return oar_module_self(mine);
+}
+
 /* NULL, and a failure, if it is no wrapped module. */
 static oari_ddp *ddp_of(const oar_module *wrapped, const char *what)
 {
-    oar_module *module;
+    oari_ddp *d = oari_ddp_of(wrapped);
 
-    if (wrapped == NULL || !is_wrapped(wrapped)) {
+    if (d == NULL)
         oari_fail(OAR_E_ARG, "%s of a module that is not wrapped", what);
-        return NULL;
-    }
-    memcpy(&module, &wrapped, sizeof module);
-    return oar_module_self(module);
+    return d;
 }
 
 oar_status oar_ddp_no_sync_begin(oar_module *wrapped)

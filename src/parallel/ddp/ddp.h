@@ -54,6 +54,9 @@ typedef struct oari_ddp {
     int unused;
 } oari_ddp;
 
+/* The inside of a module that oar_ddp_wrap made; NULL for any other. */
+oari_ddp *oari_ddp_of(const oar_module *module);
+
 /* ---- ddp_pass.c ---------------------------------------------------------- */
 
 /* Takes references to the parameters, makes the reducer and moves the gradients

@@ -164,7 +164,7 @@ static oar_status join(oar_module *module, oari_circle *c)
 
 static oar_status join_all(oar_module *module, oari_circle *c, int *joined)
 {
-    if (strcmp(oar_module_name(module), "batch_norm") == 0) {
+    if (oar_batch_norm_dims(module) > 0) {
         OARI_TRY(join(module, c));
         ++*joined;
     }

@@ -134,21 +134,21 @@ static oar_status build(oar_zero *z, oar_zero_make_fn make, void *arg)
 oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
                            void *arg, oar_zero **zero)
 {
+    oari_ddp *ddp = oari_ddp_of(wrapped);
     oar_zero *z;
     oar_status status;
 
     if (make == NULL || zero == NULL)
         return oari_fail(OAR_E_ARG, "zero_create without a %s",
                          make == NULL ? "function" : "place for it");
-    if (wrapped == NULL || strcmp(oar_module_name(wrapped), "ddp") != 0 ||
-        !((oari_ddp *)oar_module_self(wrapped))->opts.sharded)
+    if (ddp == NULL || !ddp->opts.sharded)
         return oari_fail(OAR_E_STATE, "zero_create over a module that is not "
                                       "wrapped with `sharded`");
     z = oari_alloc(1, sizeof *z);
     if (z == NULL)
         return OAR_E_NOMEM;
     z->wrapped = oar_module_retain(wrapped);
-    z->ddp = oar_module_self(wrapped);
+    z->ddp = ddp;
     status = build(z, make, arg);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
