@@ -159,7 +159,7 @@ struct oar_group {
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
-    oar_error fault;
+    oari_fault fault;
     uint32_t can; /* OAR_CAN_ bits of who carries messages */
     oari_rules rules;
     oari_engine engine;
@@ -289,8 +289,9 @@ oar_status oari_group_check(const oar_group *group);
  * another thread's fault came first and is only being written: what has failed
  * must not be driven on. */
 void oari_group_break(oar_group *group, const oar_work *work, int peer);
-/* The same with a record that came from a peer. */
-void oari_group_adopt(oar_group *group, const oar_error *record);
+/* The same with a fault that a peer has told, or that the ranks found together.
+ */
+void oari_group_adopt(oar_group *group, const oari_fault *fault);
 
 static inline int oari_group_broken(const oar_group *group)
 {
@@ -316,7 +317,7 @@ static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
 const void *oari_group_recorder(const oar_group *group, int rank);
 
 /* A fault that a peer has published, or NULL. Any thread. */
-const oar_error *oari_group_published(const oar_group *group);
+const oari_fault *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
 

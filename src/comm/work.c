@@ -58,17 +58,18 @@ static oar_status result_of(const oar_work *work)
     if (work->status == OAR_E_SIZE || work->status == OAR_E_DTYPE)
         return oari_message_failed(work);
     if (work->status == OAR_E_INTERNAL &&
-        work->group->fault.status != OAR_E_INTERNAL)
+        work->group->fault.error.status != OAR_E_INTERNAL)
         return oari_fail(OAR_E_NOMEM,
                          "the buffer of this %s could not be taken out of its "
                          "peers' reach, so leave it alone; and the group has "
                          "ended: %.300s",
                          oar_coll_name(work->call.kind),
-                         work->group->fault.text);
-    if (work->group->fault.status == OAR_OK) /* never: but never success */
+                         work->group->fault.error.text);
+    if (work->group->fault.error.status ==
+        OAR_OK) /* never: but never success */
         return oari_fail(OAR_E_INTERNAL, "%s failed, and nobody knows why",
                          oar_coll_name(work->call.kind));
-    return oari_fail_with(&work->group->fault);
+    return oari_fail_with(&work->group->fault.error);
 }
 
 uint64_t oari_work_record(oar_group *group, const oari_call *call,
