@@ -160,6 +160,7 @@ typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
                                   oar_transfer *done);
 
 struct oari_board; /* in-tree only: memory that all ranks of the group map */
+struct oari_fault; /* in-tree only: why a group ended */
 
 typedef struct oar_backend_ops {
     size_t size;  /* sizeof, for the ABI */
@@ -239,14 +240,14 @@ typedef struct oar_backend_ops {
     int (*gone)(void *self, int rank);
     /* A fault that a peer has told, or NULL; and one to be told to the peers,
      * once. Any thread. (in-tree only) */
-    const oar_error *(*published)(void *self);
-    void (*publish)(void *self, const oar_error *record);
+    const struct oari_fault *(*published)(void *self);
+    void (*publish)(void *self, const struct oari_fault *fault);
     /* Whether all that live have that fault now, as far as can be known: 0
      * while some may still come with another. And the end of it, once: the
      * fault that this rank reports from now on, which it tells the peers. Any
      * thread. (in-tree only; where publish tells other hosts) */
     int (*agreed)(void *self);
-    const oar_error *(*conclude)(void *self);
+    const struct oari_fault *(*conclude)(void *self);
     /* A note of this rank's to all others, whatever has become of the group,
      * and what a rank's note is (0: none yet). NULL: over the board. The
      * driver's. (in-tree only; comm/fault/council.h) */

@@ -180,10 +180,11 @@ oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
     X(host, 64)      \
     X(text, 512)
 
-void oari_fault_write(const oar_error *record,
+void oari_fault_write(const oari_fault *fault,
                       unsigned char raw[OARI_FAULT_BYTES])
 {
-    unsigned char *at = raw + 32;
+    const oar_error *record = &fault->error;
+    unsigned char *at = raw + 36;
 
     put(raw, (uint32_t)record->status, 4);
     put(raw + 4, (uint32_t)record->rank, 4);
@@ -191,6 +192,7 @@ void oari_fault_write(const oar_error *record,
     put(raw + 12, (uint32_t)record->sys_errno, 4);
     put(raw + 16, (uint64_t)record->pid, 8);
     put(raw + 24, record->sequence, 8);
+    put(raw + 32, (uint32_t)fault->evidence, 4);
 #define X(member, size)                                                     \
     _Static_assert(sizeof record->member == (size), "a text of oar_error"); \
     memcpy(at, record->member, size);                                       \
@@ -229,12 +231,19 @@ static oar_status read_status(uint64_t raw)
     }
 }
 
-void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
-                     oar_error *record)
+static oari_evidence read_evidence(uint64_t raw)
 {
-    const unsigned char *at = raw + 32;
+    return raw < OARI_EVIDENCES ? (oari_evidence)raw : OARI_EVIDENCE_TIMEOUT;
+}
 
-    *record = (oar_error){ .size = sizeof *record };
+void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
+                     oari_fault *fault)
+{
+    const unsigned char *at = raw + 36;
+    oar_error *record = &fault->error;
+
+    *fault = (oari_fault){ .error.size = sizeof *record };
+    fault->evidence = read_evidence(get(raw + 32, 4));
     record->status = read_status(get(raw, 4));
     record->rank = (int32_t)get(raw + 4, 4);
     record->peer = (int32_t)get(raw + 8, 4);

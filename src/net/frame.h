@@ -14,7 +14,7 @@
 
 #include <oarsong/status.h>
 
-enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 2 };
+enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 3 };
 
 typedef enum oari_frame_kind {
     OARI_FRAME_HELLO = 1, /* who calls, and a proof; the first on a socket,
@@ -61,17 +61,34 @@ void oari_frame_write(const oari_frame *frame,
 oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
                            oari_frame *frame);
 
+/* How the rank that saw a fault knows its cause. */
+typedef enum oari_evidence {
+    OARI_EVIDENCE_SEEN,    /* it saw the cause: a death, an abort, a mismatch */
+    OARI_EVIDENCE_TIMEOUT, /* its time was up: the rank that the fault is about
+                              may itself have waited for another */
+    OARI_EVIDENCE_STOPPED, /* its time was up, and it saw that the process of
+                              the rank that the fault is about was stopped */
+    OARI_EVIDENCES
+} oari_evidence;
+
+/* A fault as the ranks of a group tell it to each other. */
+typedef struct oari_fault {
+    oar_error error;
+    oari_evidence evidence;
+} oari_fault;
+
 /* A fault record as it travels. What is read is a failure that this library
- * knows, and its texts end and have no control characters, whatever came. */
+ * knows, and its texts end and have no control characters, whatever came.
+ * Evidence that this library does not know is read as a timeout. */
 enum {
-    OARI_FAULT_BYTES = 800,
+    OARI_FAULT_BYTES = 804,
     /* Of byte 3, which is 0 in a record: who sends it has ended with it. */
     OARI_FAULT_SETTLED = 0x80
 };
-void oari_fault_write(const oar_error *record,
+void oari_fault_write(const oari_fault *fault,
                       unsigned char raw[OARI_FAULT_BYTES]);
 void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
-                     oar_error *record);
+                     oari_fault *fault);
 
 /* CRC32C (Castagnoli), by the processor where it can. */
 uint32_t oari_crc32c(const void *data, size_t bytes);

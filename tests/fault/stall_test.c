@@ -167,6 +167,81 @@ static void a_stopped_rank_is_told_from_a_dead_and_a_busy_one(void **state)
     }
 }
 
+/* ---- who is believed ----------------------------------------------------- */
+
+enum { HALTED = 2 };
+
+/* The texts of its faults have the name of this group in them. */
+static int join_child(crew *c, int rank, const scene *s, oar_group **g,
+                      oar_group **child)
+{
+    oar_group_opts o = oar_group_opts_init();
+
+    if (rank == 0)
+        setenv("OARSONG_HOST_ID", "another", 1);
+    o.name = "fallen, stopped";
+    o.backend = s->backend;
+    o.timeout_ms = CREW_PATIENCE_MS;
+    CREW_CHECK(c, rank, crew_join(c, rank, &o, g) == OAR_OK);
+    CREW_CHECK(c, rank, oar_group_dup(*g, child) == OAR_OK);
+    CREW_CHECK(c, rank, oar_barrier(*child, NULL, NULL) == OAR_OK);
+    return 0;
+}
+
+/* Rank 0, which sees nobody's process, gives up on rank 1. Rank 1 waits for the
+ * rank that is stopped, and sees that it is. */
+static int run_believed(crew *c, int rank, void *arg)
+{
+    oar_call_opts o = within(rank == 0 ? TIMEOUT_MS : CREW_PATIENCE_MS);
+    oar_error fault = { .size = sizeof fault };
+    scene *s = arg;
+    oar_group *g, *child;
+    char x = 0;
+
+    CREW_CHECK(c, rank, join_child(c, rank, s, &g, &child) == 0);
+    crew_raise(&s->joined);
+    CREW_CHECK(c, rank, crew_await(&s->joined, 3, CREW_PATIENCE_MS));
+    if (rank == HALTED)
+        raise(SIGSTOP);
+    else {
+        CREW_CHECK(c, rank, crew_await(&s->away, 1, CREW_PATIENCE_MS));
+        CREW_CHECK(c, rank,
+                   oar_recv(child, oar_span_of(&x, 1, OAR_U8), rank + 1, 1, &o,
+                            NULL) == OAR_E_TIMEOUT);
+        CREW_CHECK(c, rank, oar_group_fault(child, &fault) == OAR_E_TIMEOUT);
+        if (fault.peer != HALTED)
+            fprintf(stderr, "rank %d: %s\n", rank, fault.text);
+        CREW_CHECK(c, rank, fault.peer == HALTED);
+    }
+    oar_group_destroy(child);
+    oar_group_destroy(g);
+    return 0;
+}
+
+static void play_believed(const char *backend)
+{
+    scene *s = crew_page(sizeof *s);
+    crew c;
+
+    s->backend = backend;
+    crew_start(&c, 3, run_believed, s, "who is believed over %s", backend);
+    if (!crew_wait_stopped(&c, HALTED, CREW_PATIENCE_MS))
+        crew_give_up(&c, "rank %d did not stop", HALTED);
+    crew_raise(&s->away);
+    crew_expect(&c, 0, 0);
+    crew_expect(&c, 1, 0);
+    kill(c.pid[HALTED], SIGCONT);
+    crew_expect(&c, HALTED, 0);
+    crew_end(&c);
+    crew_drop_page(s, sizeof *s);
+}
+
+static void one_that_sees_who_is_stopped_is_believed_not_a_text(void **state)
+{
+    play_believed("native");
+    play_believed("tcp");
+}
+
 /* ---- all of them at once ------------------------------------------------- */
 
 /* Of five ranks 1 is dead, 2 stopped and 3 busy; the group goes on. */
@@ -484,6 +559,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stopped_rank_is_told_from_a_dead_and_a_busy_one),
+        cmocka_unit_test(one_that_sees_who_is_stopped_is_believed_not_a_text),
         cmocka_unit_test(a_monitored_barrier_says_how_each_missing_rank_is),
         cmocka_unit_test(a_monitored_barrier_does_not_wait_for_the_dead),
         cmocka_unit_test(a_stall_is_reported_once_with_who_is_missing),

@@ -246,16 +246,17 @@ static void write_fault(stage *s, unsigned char *raw)
                          .sequence = 1,
                          .source = 1,
                          .bytes = TCP_SEALED };
-    oar_error record = { .size = sizeof record,
-                         .status = OAR_E_ABORTED,
-                         .rank = 1,
-                         .text = "enough of it" };
+    oari_fault fault = { .error = { .size = sizeof fault.error,
+                                    .status = OAR_E_TIMEOUT,
+                                    .rank = 1,
+                                    .text = "enough of it" },
+                         .evidence = OARI_EVIDENCE_STOPPED };
     unsigned char *sealed = raw + IMPOSTOR_HELLO + OARI_FRAME_BYTES;
 
     impostor_hello(&s->other, 0, TCP_FAULT_SLOT, raw);
     memcpy(c->hello, raw + OARI_FRAME_BYTES, TCP_HELLO);
     oari_frame_write(&frame, raw + IMPOSTOR_HELLO);
-    oari_fault_write(&record, sealed);
+    oari_fault_write(&fault, sealed);
     c->sent = frame.sequence;
     OK(tcp_seal(&s->other.mesh, c, sealed, OARI_FAULT_BYTES));
     free(c);
@@ -295,7 +296,9 @@ static void a_fault_is_heard_only_as_it_was_sealed(void **state)
         write_fault(&s, raw);
         assert_null(memmem(raw, sizeof raw, "enough", 6));
         assert_true(is_heard(&s, raw));
-        assert_string_equal(tcp_published(&s.mesh)->text, "enough of it");
+        assert_string_equal(tcp_published(&s.mesh)->error.text, "enough of it");
+        assert_int_equal(tcp_published(&s.mesh)->evidence,
+                         OARI_EVIDENCE_STOPPED);
         drop_curtain(&s);
     }
     unsetenv("OARSONG_WIRE");

@@ -27,17 +27,21 @@ static void read_head(const unsigned char raw[OARI_FRAME_BYTES])
 static void read_fault(const unsigned char raw[OARI_FAULT_BYTES])
 {
     unsigned char first[OARI_FAULT_BYTES], second[OARI_FAULT_BYTES];
-    oar_error record, again;
+    oari_fault fault, again;
 
-    oari_fault_read(raw, &record);
-    FUZZ_CHECK(strnlen(record.text, sizeof record.text) < sizeof record.text);
-    FUZZ_CHECK(strnlen(record.site, sizeof record.site) < sizeof record.site);
-    FUZZ_CHECK(strnlen(record.label, sizeof record.label) <
-               sizeof record.label);
-    FUZZ_CHECK(strnlen(record.host, sizeof record.host) < sizeof record.host);
-    FUZZ_CHECK(strnlen(record.operation, sizeof record.operation) <
-               sizeof record.operation);
-    oari_fault_write(&record, first);
+    oari_fault_read(raw, &fault);
+    FUZZ_CHECK(strnlen(fault.error.text, sizeof fault.error.text) <
+               sizeof fault.error.text);
+    FUZZ_CHECK(strnlen(fault.error.site, sizeof fault.error.site) <
+               sizeof fault.error.site);
+    FUZZ_CHECK(strnlen(fault.error.label, sizeof fault.error.label) <
+               sizeof fault.error.label);
+    FUZZ_CHECK(strnlen(fault.error.host, sizeof fault.error.host) <
+               sizeof fault.error.host);
+    FUZZ_CHECK(strnlen(fault.error.operation, sizeof fault.error.operation) <
+               sizeof fault.error.operation);
+    FUZZ_CHECK(fault.evidence < OARI_EVIDENCES);
+    oari_fault_write(&fault, first);
     oari_fault_read(first, &again);
     oari_fault_write(&again, second);
     FUZZ_CHECK(memcmp(first, second, sizeof first) == 0);

@@ -47,7 +47,7 @@ static void what_is_written_is_read(void **state)
 static void numbers_are_little_endian_at_their_places(void **state)
 {
     static const unsigned char expected[60] = {
-        'O',  'A',  'R',  'F',  2,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
+        'O',  'A',  'R',  'F',  3,    5,    1,    0,    0xef, 0xcd, 0xab, 0x89,
         0x67, 0x45, 0x23, 0x01, 0x98, 0xba, 0xdc, 0xfe, 0xff, 0x03, 0,    0,
         0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 17,   0,    0,    0,
         5,    0,    0,    0,    0x00, 0xff, 0xee, 0xdd, 0xcc, 0xbb, 0xaa, 0x99,
@@ -81,7 +81,7 @@ static void random_bytes_are_refused(void **state)
         for (size_t k = 0; k < sizeof raw; k++)
             raw[k] = (unsigned char)next_random(&seed);
         if (i % 2)
-            memcpy(raw, "OARF\2", 5);
+            memcpy(raw, "OARF\3", 5);
         assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
     }
 }
@@ -107,7 +107,7 @@ static void unknown_kinds_flags_and_versions_are_refused(void **state)
     for (int i = 0; i < 4; i++)
         raw[60 + i] = (unsigned char)(oari_crc32c(raw, 60) >> 8 * i);
     assert_int_equal(oari_frame_read(raw, &got), OAR_E_DATA);
-    assert_non_null(strstr(oar_last_error_text(), "protocol 3"));
+    assert_non_null(strstr(oar_last_error_text(), "protocol 4"));
 }
 
 static void the_checksum_is_crc32c_by_either_way(void **state)
@@ -127,51 +127,59 @@ static void the_checksum_is_crc32c_by_either_way(void **state)
 static void a_fault_travels_whole(void **state)
 {
     unsigned char raw[OARI_FAULT_BYTES];
-    oar_error sent = { .size = sizeof sent,
-                       .status = OAR_E_PEER,
-                       .rank = 3,
-                       .peer = -1,
-                       .sys_errno = 104,
-                       .pid = 123456,
-                       .sequence = UINT64_C(1) << 40,
-                       .operation = "all_reduce",
-                       .site = "a.c:5",
-                       .label = "step 7",
-                       .host = "h",
-                       .text = "rank 2 has died" };
-    oar_error got;
+    oari_fault sent = { .error = { .size = sizeof sent.error,
+                                   .status = OAR_E_PEER,
+                                   .rank = 3,
+                                   .peer = -1,
+                                   .sys_errno = 104,
+                                   .pid = 123456,
+                                   .sequence = UINT64_C(1) << 40,
+                                   .operation = "all_reduce",
+                                   .site = "a.c:5",
+                                   .label = "step 7",
+                                   .host = "h",
+                                   .text = "rank 2 has died" } };
+    oari_fault got;
 
-    oari_fault_write(&sent, raw);
-    oari_fault_read(raw, &got);
-    assert_memory_equal(&got, &sent, sizeof got);
+    for (int e = 0; e < OARI_EVIDENCES; e++) {
+        sent.evidence = (oari_evidence)e;
+        oari_fault_write(&sent, raw);
+        oari_fault_read(raw, &got);
+        assert_memory_equal(&got.error, &sent.error, sizeof got.error);
+        assert_int_equal(got.evidence, e);
+    }
     memset(raw, 0xff, sizeof raw); /* texts without an end */
     oari_fault_read(raw, &got);
-    assert_true(strlen(got.text) < sizeof got.text);
+    assert_true(strlen(got.error.text) < sizeof got.error.text);
+    assert_int_equal(got.evidence, OARI_EVIDENCE_TIMEOUT);
     memset(raw, 0, sizeof raw);
     oari_fault_read(raw, &got);
-    assert_int_not_equal(got.status, OAR_OK);
+    assert_int_not_equal(got.error.status, OAR_OK);
     raw[0] = 200; /* a status that nobody knows */
     oari_fault_read(raw, &got);
-    assert_string_equal(oar_status_name(got.status), "OAR_E_PEER");
+    assert_string_equal(oar_status_name(got.error.status), "OAR_E_PEER");
 }
 
 /* What a terminal would obey does not get through; other letters do. */
 static void the_texts_of_a_fault_are_harmless(void **state)
 {
     unsigned char raw[OARI_FAULT_BYTES];
-    oar_error sent = { .size = sizeof sent,
-                       .status = OAR_E_ABORTED,
-                       .label = "\x1b[2J\a",
-                       .host = "a\r\nb\x7f",
-                       .text = "gr\xc3\xbc\xc3\x9f \xc2\x9b 31m \xc2\xb5s" };
-    oar_error got;
+    oari_fault sent = {
+        .error = { .size = sizeof sent.error,
+                   .status = OAR_E_ABORTED,
+                   .label = "\x1b[2J\a",
+                   .host = "a\r\nb\x7f",
+                   .text = "gr\xc3\xbc\xc3\x9f \xc2\x9b 31m \xc2\xb5s" }
+    };
+    oari_fault got;
 
     oari_fault_write(&sent, raw);
     oari_fault_read(raw, &got);
-    assert_string_equal(got.label, "?[2J?");
-    assert_string_equal(got.host, "a??b?");
-    assert_string_equal(got.text, "gr\xc3\xbc\xc3\x9f ?\x9b 31m \xc2\xb5s");
-    assert_int_equal(got.status, OAR_E_ABORTED);
+    assert_string_equal(got.error.label, "?[2J?");
+    assert_string_equal(got.error.host, "a??b?");
+    assert_string_equal(got.error.text,
+                        "gr\xc3\xbc\xc3\x9f ?\x9b 31m \xc2\xb5s");
+    assert_int_equal(got.error.status, OAR_E_ABORTED);
 }
 
 int main(void)

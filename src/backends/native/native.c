@@ -139,11 +139,11 @@ static int native_gone(void *self, int rank)
                                                   : OARI_PEER_DIED;
 }
 
-static const oar_error *native_published(void *self)
+static const oari_fault *native_published(void *self)
 {
     native *n = self;
-    const oar_error *here = oari_board_published(&n->base.board);
-    const oar_error *there, *last;
+    const oari_fault *here = oari_board_published(&n->base.board);
+    const oari_fault *there, *last;
 
     if (n->mesh == NULL)
         return here;
@@ -158,15 +158,15 @@ static const oar_error *native_published(void *self)
 
 /* Other hosts are told what all on this one will say: of several that publish
  * at once, the first. */
-static void native_publish(void *self, const oar_error *record)
+static void native_publish(void *self, const oari_fault *fault)
 {
     native *n = self;
-    const oar_error *first;
+    const oari_fault *first;
 
-    oari_board_publish(&n->base.board, record);
+    oari_board_publish(&n->base.board, fault);
     first = oari_board_published(&n->base.board);
     if (n->mesh != NULL)
-        tcp_publish(n->mesh, first != NULL ? first : record);
+        tcp_publish(n->mesh, first != NULL ? first : fault);
 }
 
 static void native_abort(void *self, oar_status why)
@@ -180,7 +180,7 @@ static void native_abort(void *self, oar_status why)
 
 /* Whether all on this host that live have a fault; who is to blame does not
  * have to. */
-static int all_here_have_one(native *n, const oar_error *best)
+static int all_here_have_one(native *n, const oari_fault *best)
 {
     const oari_board *b = &n->base.board;
 
@@ -188,7 +188,7 @@ static int all_here_have_one(native *n, const oar_error *best)
         int rank = b->member != NULL ? b->member[r] : r;
 
         if (!oari_board_has_fault(b, r) && !native_gone(n, rank) &&
-            !(rank == best->peer && oari_fault_sure(best)))
+            !(rank == best->error.peer && oari_fault_sure(best)))
             return 0;
     }
     return 1;
@@ -200,7 +200,7 @@ static int all_here_have_one(native *n, const oar_error *best)
 static int native_agreed(void *self)
 {
     native *n = self;
-    const oar_error *best = native_published(self);
+    const oari_fault *best = native_published(self);
 
     if (n->mesh == NULL || tcp_settled(n->mesh) ||
         oari_board_ended(&n->base.board) != NULL)
@@ -210,10 +210,10 @@ static int native_agreed(void *self)
 }
 
 /* All on this host end alike; other hosts are told so. */
-static const oar_error *native_conclude(void *self)
+static const oari_fault *native_conclude(void *self)
 {
     native *n = self;
-    const oar_error *last = native_published(self);
+    const oari_fault *last = native_published(self);
 
     if (n->mesh == NULL)
         return last;

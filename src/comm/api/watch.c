@@ -107,9 +107,9 @@ static void list_missing(const oar_group *g, const unsigned char *here,
     for (int r = 0; r < g->ranks && used < bytes; r++) {
         if (r == g->rank || here[r])
             continue;
-        used +=
-            (size_t)snprintf(list + used, bytes - used, "%s%d (%s)",
-                             used != 0 ? ", " : "", r, oari_presence_how(g, r));
+        used += (size_t)snprintf(list + used, bytes - used, "%s%d (%s)",
+                                 used != 0 ? ", " : "", r,
+                                 oari_presence_word(oari_presence_of(g, r)));
     }
 }
 

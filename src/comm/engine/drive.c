@@ -65,7 +65,7 @@ static oar_status end_of_message(const oar_group *g, const oar_work *work)
     int sure = work->call.kind == OAR_COLL_SEND || !oari_foreign_carries(g);
 
     if (!sure || !t->done || (t->status != OAR_OK && t->status != OAR_E_SIZE))
-        return g->fault.status;
+        return g->fault.error.status;
     oari_message_came(work);
     return oari_message_check(work);
 }
@@ -78,7 +78,7 @@ static void finish_broken(oar_group *g)
     oar_work *work;
 
     if (g->backend->abort != NULL)
-        g->backend->abort(g->self, g->fault.status);
+        g->backend->abort(g->self, g->fault.error.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
     oari_foreign_abort(g);
@@ -87,7 +87,7 @@ static void finish_broken(oar_group *g)
         if (e->lane[i].work != NULL) {
             oar_status kept = oari_exec_withdraw(&e->lane[i].exec);
             oari_drive_finish(g, &e->lane[i],
-                              kept == OAR_OK ? g->fault.status
+                              kept == OAR_OK ? g->fault.error.status
                                              : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {

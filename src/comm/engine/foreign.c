@@ -50,7 +50,7 @@ static int most_likely(const oar_group *g)
         first = r;
         if (oari_group_gone(g, r))
             return r;
-        if (strcmp(oari_presence_how(g, r), "stopped") == 0)
+        if (oari_presence_of(g, r) == OARI_PRESENCE_STOPPED)
             stopped = r;
     }
     return stopped >= 0 ? stopped : first;
@@ -215,7 +215,7 @@ static void abort_one(oar_group *group, oari_foreign *f)
     if (!f->opened)
         return;
     if (f->ops->abort != NULL)
-        f->ops->abort(f->self, group->fault.status);
+        f->ops->abort(f->self, group->fault.error.status);
     if (f->ops->progress != NULL)
         f->ops->progress(f->self);
 }

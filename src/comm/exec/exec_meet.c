@@ -124,12 +124,12 @@ int oari_exec_owes_line(const oari_exec *exec, int rank)
  * have used its memory for something else. */
 static int all_stayed(const oari_exec *exec)
 {
-    const oar_error *published;
+    const oari_fault *published;
 
     atomic_thread_fence(memory_order_acquire); /* after the reading */
     published = oari_board_published(exec->board);
     if (published != NULL)
-        oari_fail_with(published);
+        oari_fail_with(&published->error);
     return published == NULL;
 }
 

@@ -277,7 +277,7 @@ static void end_unexplained(oar_group *g)
     oari_account alone = d->own;
     const oari_account *said[2] = { &alone, NULL };
     oari_told *mine = &alone.told[OARI_TOLD - 1];
-    oar_error record;
+    oari_fault fault = { .evidence = OARI_EVIDENCE_SEEN };
 
     alone.about = 0;
     said[0] = &alone;
@@ -286,25 +286,25 @@ static void end_unexplained(oar_group *g)
              "in which within %d ms",
              d->against, g->rank, SPEAK_MS);
     mine->number = alone.number;
-    if (!oari_accounts_judge(said, 1, &record))
+    if (!oari_accounts_judge(said, 1, &fault.error))
         return;
-    record.peer = d->against;
-    oari_fault_place(g, record.rank, record.peer, &record);
-    oari_group_adopt(g, &record);
+    fault.error.peer = d->against;
+    oari_fault_place(g, fault.error.rank, fault.error.peer, &fault.error);
+    oari_group_adopt(g, &fault);
 }
 
 static void judge(oar_group *g)
 {
     oari_dispute *d = g->engine.dispute;
     int late = oari_now_ns() >= d->deadline_ns;
-    oar_error record;
+    oari_fault fault = { .evidence = OARI_EVIDENCE_SEEN };
 
     if (d->silent || (!late && !all_have_spoken(g)))
         return;
     if (oari_accounts_judge((const oari_account *const *)d->said, g->ranks,
-                            &record)) {
-        oari_fault_place(g, record.rank, record.peer, &record);
-        oari_group_adopt(g, &record);
+                            &fault.error)) {
+        oari_fault_place(g, fault.error.rank, fault.error.peer, &fault.error);
+        oari_group_adopt(g, &fault);
     } else if (late && d->mine)
         end_unexplained(g);
     else if (late) {

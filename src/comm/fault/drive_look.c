@@ -150,7 +150,7 @@ static int is_missing(const oar_group *g, const oar_work *work, int rank)
 static int find_stopped(const oar_group *g)
 {
     for (int r = 0; r < g->ranks; r++)
-        if (r != g->rank && strcmp(oari_presence_how(g, r), "stopped") == 0)
+        if (r != g->rank && oari_presence_of(g, r) == OARI_PRESENCE_STOPPED)
             return r;
     return -1;
 }
@@ -303,7 +303,7 @@ oar_work *oari_drive_any(const oar_group *g)
 
 /* A peer gave up waiting, perhaps for one that waits itself. If from here it
  * can be seen who is stopped, that is said instead, and counts everywhere. */
-static void hear(oar_group *g, const oar_error *published)
+static void hear(oar_group *g, const oari_fault *published)
 {
     const oar_work *work = oari_drive_any(g);
     int stopped =
@@ -317,7 +317,7 @@ static void hear(oar_group *g, const oar_error *published)
 
 int oari_drive_hear(oar_group *g)
 {
-    const oar_error *published = oari_group_published(g);
+    const oari_fault *published = oari_group_published(g);
 
     if (published != NULL && !oari_group_broken(g))
         hear(g, published);

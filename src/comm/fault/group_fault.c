@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "comm/fault/presence.h"
 #include "comm/group/group.h"
 #include "net/frame.h"
 
@@ -29,7 +30,7 @@ static int claim_fault(oar_group *g)
                                           OARI_FAULT_WRITING);
 }
 
-const oar_error *oari_group_published(const oar_group *g)
+const oari_fault *oari_group_published(const oar_group *g)
 {
     if (g->backend->published != NULL)
         return g->opened ? g->backend->published(g->self) : NULL;
@@ -65,8 +66,8 @@ static int is_flooded(const oar_group *g)
 /* How long for those to answer that compute, or cannot. */
 static int64_t patience_ns(const oar_group *g)
 {
-    const oar_error *best = oari_group_published(g);
-    int mine = best != NULL && best->rank == g->rank;
+    const oari_fault *best = oari_group_published(g);
+    int mine = best != NULL && best->error.rank == g->rank;
 
     return (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000);
 }
@@ -91,7 +92,7 @@ static void hear_out(oar_group *g, int driver)
 }
 
 /* The one that counts, of those published at the same instant. */
-static const oar_error *choose(oar_group *g, int driver)
+static const oari_fault *choose(oar_group *g, int driver)
 {
     if (!is_flooded(g))
         return oari_group_published(g);
@@ -100,19 +101,19 @@ static const oar_error *choose(oar_group *g, int driver)
 }
 
 /* As it is read by those to whom it travels. */
-static void clean(oar_error *record)
+static void clean(oari_fault *fault)
 {
     unsigned char raw[OARI_FAULT_BYTES];
 
-    oari_fault_write(record, raw);
-    oari_fault_read(raw, record);
+    oari_fault_write(fault, raw);
+    oari_fault_read(raw, fault);
 }
 
 /* Told to the peers first: once this rank's calls return, its buffers are the
  * user's again, and a peer that still reads them must be able to know. */
 static void settle_fault(oar_group *g, int driver)
 {
-    const oar_error *first;
+    const oari_fault *first;
 
     clean(&g->fault);
     if (g->backend->publish != NULL)
@@ -121,11 +122,11 @@ static void settle_fault(oar_group *g, int driver)
         oari_board_publish(g->board, &g->fault);
     if ((first = choose(g, driver)) != NULL)
         g->fault = *first;
-    oari_recorder_fault(g->recorder, &g->fault);
+    oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
     /* The caller is told, too. */
     oari_log(OAR_LOG_INFO, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
-             oar_status_name(g->fault.status), g->fault.text);
+             oar_status_name(g->fault.error.status), g->fault.error.text);
 }
 
 /* What happened to this rank's own process is told to all: so it says where. */
@@ -169,7 +170,7 @@ void oari_fault_place(const oar_group *group, int rank, int peer,
 
 static void sign(oar_group *g, const oar_work *work, int peer)
 {
-    oar_error *f = &g->fault;
+    oar_error *f = &g->fault.error;
 
     oari_fault_place(g, g->rank, -1, f); /* a peer has its in the text */
     f->rank = g->rank;
@@ -187,19 +188,19 @@ static void sign(oar_group *g, const oar_work *work, int peer)
              work->call.label != NULL ? work->call.label : "");
 }
 
-static void adopt(oar_group *group, const oar_error *record, int driver)
+static void adopt(oar_group *group, const oari_fault *fault, int driver)
 {
     if (!claim_fault(group))
         return;
-    group->fault = *record;
+    group->fault = *fault;
     settle_fault(group, driver);
 }
 
 /* A fault that a peer has published came before mine, and stays the one that is
  * reported; unless mine (may be NULL) names the cause and that one does not. */
-static int heard_of_one(oar_group *g, const oar_error *mine, int driver)
+static int heard_of_one(oar_group *g, const oari_fault *mine, int driver)
 {
-    const oar_error *published;
+    const oari_fault *published;
 
     if (driver && is_flooded(g) && !oari_group_broken(g))
         g->backend->progress(g->self); /* it may have come already */
@@ -218,23 +219,37 @@ static void await_fault(const oar_group *g)
         sched_yield();
 }
 
+/* A rank that gave up waiting for a peer that is stopped knows the cause; any
+ * other peer may itself wait for another rank. */
+static oari_evidence evidence_of(const oar_group *g, oar_status status,
+                                 int peer)
+{
+    if (status != OAR_E_TIMEOUT)
+        return OARI_EVIDENCE_SEEN;
+    return peer >= 0 && oari_presence_of(g, peer) == OARI_PRESENCE_STOPPED
+               ? OARI_EVIDENCE_STOPPED
+               : OARI_EVIDENCE_TIMEOUT;
+}
+
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    oar_error why = *oar_last_error();
+    oari_fault why = { .error = *oar_last_error() };
+
+    why.evidence = evidence_of(group, why.error.status, peer);
 
     if (heard_of_one(group, &why, 1) || !claim_fault(group)) {
         await_fault(group);
         return;
     }
     group->fault = why;
-    name_rank(&group->fault, group->rank);
+    name_rank(&group->fault.error, group->rank);
     sign(group, work, peer);
     settle_fault(group, 1);
 }
 
-void oari_group_adopt(oar_group *group, const oar_error *record)
+void oari_group_adopt(oar_group *group, const oari_fault *fault)
 {
-    adopt(group, record, 1);
+    adopt(group, fault, 1);
 }
 
 oar_status oari_group_owned(const oar_group *group)
@@ -251,7 +266,7 @@ oar_status oari_group_check(const oar_group *group)
 {
     OARI_TRY(oari_group_owned(group));
     if (oari_group_broken(group))
-        return oari_fail_with(&group->fault);
+        return oari_fail_with(&group->fault.error);
     return OAR_OK;
 }
 
@@ -263,8 +278,8 @@ oar_status oar_group_fault(const oar_group *group, oar_error *record)
     if (!oari_group_broken(group))
         return OAR_OK;
     if (record != NULL)
-        *record = group->fault;
-    return oari_fail_with(&group->fault);
+        *record = group->fault.error;
+    return oari_fail_with(&group->fault.error);
 }
 
 oar_status oar_group_abort(oar_group *group, const char *reason)
@@ -276,9 +291,10 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
     OARI_TRY(oari_group_owned(group));
     driver = oari_engine_try_hold(group);
     if (!heard_of_one(group, NULL, driver) && claim_fault(group)) {
-        oari_error_set(&group->fault, OAR_E_ABORTED, "rank %d aborted: %s",
-                       group->rank,
+        oari_error_set(&group->fault.error, OAR_E_ABORTED,
+                       "rank %d aborted: %s", group->rank,
                        reason != NULL ? reason : "no reason given");
+        group->fault.evidence = OARI_EVIDENCE_SEEN;
         sign(group, NULL, -1);
         settle_fault(group, driver);
     }

@@ -42,12 +42,12 @@ static char state_of(int64_t pid)
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
-static const char *how_gone(int gone)
+static oari_presence how_gone(int gone)
 {
     switch (gone) {
-    case OARI_PEER_LEFT: return "left";
-    case OARI_PEER_UNREACHABLE: return "unreachable";
-    default: return "dead";
+    case OARI_PEER_LEFT: return OARI_PRESENCE_LEFT;
+    case OARI_PEER_UNREACHABLE: return OARI_PRESENCE_UNREACHABLE;
+    default: return OARI_PRESENCE_DEAD;
     }
 }
 
@@ -60,7 +60,7 @@ const char *oari_presence_end(int gone)
     }
 }
 
-const char *oari_presence_how(const oar_group *g, int rank)
+oari_presence oari_presence_of(const oar_group *g, int rank)
 {
     int gone = oari_group_gone(g, rank);
     int64_t pid;
@@ -68,15 +68,26 @@ const char *oari_presence_how(const oar_group *g, int rank)
     if (gone)
         return how_gone(gone);
     if ((pid = pid_of(g, rank)) == 0)
-        return "on another host";
+        return OARI_PRESENCE_ELSEWHERE;
     switch (state_of(pid)) {
     case 'T':
-    case 't': return "stopped";
+    case 't': return OARI_PRESENCE_STOPPED;
     case 'Z':
     case 'X':
-    case 0: return "dead";
-    default: return "running";
+    case 0: return OARI_PRESENCE_DEAD;
+    default: return OARI_PRESENCE_RUNNING;
     }
+}
+
+const char *oari_presence_word(oari_presence presence)
+{
+    static const char *const word[] = {
+#define X(name, words) [name] = words,
+        OARI_PRESENCE_LIST(X)
+#undef X
+    };
+
+    return word[presence];
 }
 
 /* ---- scopes -------------------------------------------------------------- */
@@ -184,12 +195,13 @@ void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
     else
         snprintf(text, bytes, "rank %d (", rank);
     snprintf(process, sizeof process, "pid %" PRId64, pid);
-    add(text, bytes, pid != 0 ? process : "on another host");
+    add(text, bytes,
+        pid != 0 ? process : oari_presence_word(OARI_PRESENCE_ELSEWHERE));
     if (pid == 0)
         add_answer(g, rank, text, bytes);
     else if (!threads && !oari_group_gone(g, rank)) {
         add(text, bytes, ", ");
-        add(text, bytes, oari_presence_how(g, rank));
+        add(text, bytes, oari_presence_word(oari_presence_of(g, rank)));
     }
     add_scope(g, rank, text, bytes);
     add_last(g, rank, text, bytes);

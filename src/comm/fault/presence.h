@@ -7,11 +7,29 @@
 
 #include "comm/group/group.h"
 
-/* One or two words: "running", "stopped", "dead", "left", "unreachable", "on
- * another host". */
-const char *oari_presence_how(const oar_group *group, int rank);
+/* name, words. */
+#define OARI_PRESENCE_LIST(X)                   \
+    X(OARI_PRESENCE_RUNNING, "running")         \
+    X(OARI_PRESENCE_STOPPED, "stopped")         \
+    X(OARI_PRESENCE_DEAD, "dead")               \
+    X(OARI_PRESENCE_LEFT, "left")               \
+    X(OARI_PRESENCE_UNREACHABLE, "unreachable") \
+    X(OARI_PRESENCE_ELSEWHERE, "on another host")
 
-/* The same of one that is gone (OARI_PEER_*), behind its name: "has died". */
+typedef enum oari_presence {
+#define X(name, words) name,
+    OARI_PRESENCE_LIST(X)
+#undef X
+} oari_presence;
+
+/* Looks how a rank is. The driver's. */
+oari_presence oari_presence_of(const oar_group *group, int rank);
+
+/* Returns the one to three words for it. */
+const char *oari_presence_word(oari_presence presence);
+
+/* The words for a rank that is gone (OARI_PEER_*), behind its name: "has died".
+ */
 const char *oari_presence_end(int gone);
 
 /* "rank 2 (pid 77, stopped; its last operation was #3 barrier() at a.c:5, 14 s

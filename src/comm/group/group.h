@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
 
 #include <oarsong/group.h>
 #include <oarsong/p2p.h>
@@ -65,12 +67,25 @@ struct oar_work {
     _Atomic int ordered;   /* on a GPU: all of it is on a stream */
     int more;              /* the next in the queue is of the same batch */
     oar_transfer transfer; /* of a message */
-    int64_t inquired_ns;   /* a message that did not fit: 0, or until when its
-                              sender may say where it sent it */
-    char sent[160];        /* what it said */
     struct oari_lane *lane; /* of a collective under way */
     struct oar_work *next;
+    int64_t inquired_ns; /* a message that did not fit: 0, or until when its
+                            sender may say where it sent it */
+    char sent[160];      /* what it said; not set while inquired_ns is 0 */
 };
+
+/* Sets every member: the group, the call, and the rest, also what is added to
+ * it, to zero. Only `sent`, which hardly any operation needs, is left as it is.
+ */
+static inline void oari_work_init(oar_work *work, oar_group *group,
+                                  const oari_call *call)
+{
+    size_t rest = offsetof(oar_work, call) + sizeof *call;
+
+    work->group = group;
+    work->call = *call;
+    memset((char *)work + rest, 0, offsetof(oar_work, sent) - rest);
+}
 
 /* A place for one collective under way. Over a board there is one, because
  * meetings have one order; over messages several, told apart by their numbers.
@@ -160,7 +175,7 @@ struct oar_group {
     oari_recorder *recorder;
     _Atomic uint64_t sequence;
     _Atomic int broken; /* OARI_FAULT_* */
-    oar_error fault;
+    oari_fault fault;
     uint32_t can; /* OAR_CAN_ bits of who carries messages */
     oari_rules rules;
     oari_engine engine;
@@ -288,8 +303,9 @@ oar_status oari_group_check(const oar_group *group);
  * another thread's fault came first and is only being written: what has failed
  * must not be driven on. */
 void oari_group_break(oar_group *group, const oar_work *work, int peer);
-/* The same with a record that came from a peer. */
-void oari_group_adopt(oar_group *group, const oar_error *record);
+/* The same with a fault that a peer has told, or that the ranks found together.
+ */
+void oari_group_adopt(oar_group *group, const oari_fault *fault);
 
 static inline int oari_group_broken(const oar_group *group)
 {
@@ -315,7 +331,7 @@ static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
 const void *oari_group_recorder(const oar_group *group, int rank);
 
 /* A fault that a peer has published, or NULL. Any thread. */
-const oar_error *oari_group_published(const oar_group *group);
+const oari_fault *oari_group_published(const oar_group *group);
 /* 0, or how a rank is gone (board.h). The driver's. */
 int oari_group_gone(const oar_group *group, int rank);
 

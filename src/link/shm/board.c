@@ -21,7 +21,7 @@
 #include "base/thread.h"
 
 enum {
-    CONTROL_VERSION = 5,
+    CONTROL_VERSION = 6,
     DEFAULT_SPIN_US = 50,
     LATE_POLLS = 32,
     EXPECTED = 16 /* lines of so many ranks are fetched ahead */
@@ -394,7 +394,7 @@ void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns)
 
 /* ---- faults -------------------------------------------------------------- */
 
-void oari_board_publish(oari_board *board, const oar_error *record)
+void oari_board_publish(oari_board *board, const oari_fault *fault)
 {
     oari_control *mine = board->control[board->rank];
     uint32_t none = OARI_FAULT_NONE;
@@ -402,7 +402,7 @@ void oari_board_publish(oari_board *board, const oar_error *record)
     if (!atomic_compare_exchange_strong(&mine->fault, &none,
                                         OARI_FAULT_WRITING))
         return;
-    mine->record = *record;
+    mine->record = *fault;
     atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
     none = 0;
     atomic_compare_exchange_strong(board->first, &none,
@@ -413,7 +413,7 @@ void oari_board_publish(oari_board *board, const oar_error *record)
 }
 
 /* Mostly there is none, and then nothing is waited for (posted_by). */
-const oar_error *oari_board_published(const oari_board *board)
+const oari_fault *oari_board_published(const oari_board *board)
 {
     uint32_t first;
 
@@ -428,7 +428,7 @@ const oar_error *oari_board_published(const oari_board *board)
     return &board->control[first - 1]->record;
 }
 
-const oar_error *oari_board_end_with(oari_board *board, const oar_error *with)
+const oari_fault *oari_board_end_with(oari_board *board, const oari_fault *with)
 {
     oari_control *mine = board->control[board->rank];
     uint32_t none = 0;
@@ -440,7 +440,7 @@ const oar_error *oari_board_end_with(oari_board *board, const oar_error *with)
     return oari_board_ended(board);
 }
 
-const oar_error *oari_board_ended(const oari_board *board)
+const oari_fault *oari_board_ended(const oari_board *board)
 {
     uint32_t first =
         board->first != NULL
@@ -459,22 +459,20 @@ int oari_board_has_fault(const oari_board *board, int rank)
     return atomic_load(&board->control[rank]->fault) == OARI_FAULT_READY;
 }
 
-/* A rank that gave up waiting may have waited for one that itself waits; one
- * that could see who is stopped (presence.c) knows better. */
-int oari_fault_sure(const oar_error *e)
+int oari_fault_sure(const oari_fault *fault)
 {
-    return e->status != OAR_E_TIMEOUT || strstr(e->text, ", stopped") != NULL;
+    return fault->evidence != OARI_EVIDENCE_TIMEOUT;
 }
 
-int oari_fault_before(const oar_error *a, const oar_error *b)
+int oari_fault_before(const oari_fault *a, const oari_fault *b)
 {
     if (oari_fault_sure(a) != oari_fault_sure(b))
         return oari_fault_sure(a);
-    if (a->sequence != b->sequence)
-        return a->sequence < b->sequence;
-    if (a->rank != b->rank)
-        return a->rank < b->rank;
-    return strcmp(a->text, b->text) < 0;
+    if (a->error.sequence != b->error.sequence)
+        return a->error.sequence < b->error.sequence;
+    if (a->error.rank != b->error.rank)
+        return a->error.rank < b->error.rank;
+    return strcmp(a->error.text, b->error.text) < 0;
 }
 
 /* ---- councils ------------------------------------------------------------ */

@@ -21,6 +21,7 @@
 
 #include "link/shm/mail_ring.h"
 #include "record/recorder.h"
+#include "net/frame.h"
 
 enum {
     OARI_LINE_ALIGN = 128,      /* two cache lines: some machines fetch pairs */
@@ -75,8 +76,8 @@ typedef struct oari_control {
     _Alignas(128) _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */
     _Atomic uint32_t ended;               /* the same of the last word */
-    oar_error record;                     /* what it saw, or took over first */
-    oar_error last_word; /* what it reports, where hosts have to agree */
+    oari_fault record;                    /* what it saw, or took over first */
+    oari_fault last_word; /* what it reports, where hosts have to agree */
     /* sim only: threads cannot be kept off each other's pages, so a rank that
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
@@ -236,22 +237,23 @@ void oari_board_awake(oari_board *board);
 /* ---- faults -------------------------------------------------------------- */
 
 /* Publishes a fault of mine, unless one is published; tells all. Any thread. */
-void oari_board_publish(oari_board *board, const oar_error *record);
+void oari_board_publish(oari_board *board, const oari_fault *fault);
 
 /* The fault that was published first, the same on all ranks; or NULL. */
-const oar_error *oari_board_published(const oari_board *board);
+const oari_fault *oari_board_published(const oari_board *board);
 
 /* Ends with a fault: gives the one with which all on this host do, the first
  * that came here, for good. Once; any thread. And that one, or NULL. */
-const oar_error *oari_board_end_with(oari_board *board, const oar_error *with);
-const oar_error *oari_board_ended(const oari_board *board);
+const oari_fault *oari_board_end_with(oari_board *board,
+                                      const oari_fault *with);
+const oari_fault *oari_board_ended(const oari_board *board);
 /* Whether a rank on the board has a fault of its own, or has taken one over. */
 int oari_board_has_fault(const oari_board *board, int rank);
 
 /* Of two faults that nobody can tell which was first, the one that counts. */
-int oari_fault_before(const oar_error *a, const oar_error *b);
+int oari_fault_before(const oari_fault *a, const oari_fault *b);
 /* Whether it names the cause, and not only somebody who was waited for. */
-int oari_fault_sure(const oar_error *e);
+int oari_fault_sure(const oari_fault *fault);
 
 /* What I say in a council (council.h), and what a rank says: 0 if it has not
  * said anything. */

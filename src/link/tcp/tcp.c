@@ -106,14 +106,14 @@ static int gone(void *self, int rank)
     return ((tcp *)self)->mesh.peer[rank].gone;
 }
 
-static const oar_error *published(void *self)
+static const oari_fault *published(void *self)
 {
     return tcp_published(&((tcp *)self)->mesh);
 }
 
-static void publish(void *self, const oar_error *record)
+static void publish(void *self, const oari_fault *fault)
 {
-    tcp_publish(&((tcp *)self)->mesh, record);
+    tcp_publish(&((tcp *)self)->mesh, fault);
 }
 
 static int agreed(void *self)
@@ -123,7 +123,7 @@ static int agreed(void *self)
     return tcp_settled(m) || atomic_load(&m->unanimous);
 }
 
-static const oar_error *conclude(void *self)
+static const oari_fault *conclude(void *self)
 {
     tcp_mesh *m = &((tcp *)self)->mesh;
 

@@ -158,8 +158,8 @@ struct tcp_mesh {
     uint64_t told;       /* the driver's: which one the peers have been told */
     _Atomic int unanimous; /* all peers say what I say */
     _Atomic int concluded; /* OARI_FAULT_*: with which fault */
-    oar_error last_word;
-    oar_error my_fault, their_fault[TCP_FAULTS];
+    oari_fault last_word;
+    oari_fault my_fault, their_fault[TCP_FAULTS];
     unsigned char settled[TCP_FAULTS]; /* of those: a peer has ended with it */
     struct tcp_seat *council;          /* by rank; NULL: no notes so far */
     unsigned notes;                    /* of mine, how many */
@@ -299,10 +299,10 @@ void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive);
 /* ---- tcp_fault.c --------------------------------------------------------- */
 
 /* Any thread. */
-void tcp_publish(tcp_mesh *m, const oar_error *record);
-const oar_error *tcp_published(const tcp_mesh *m);
+void tcp_publish(tcp_mesh *m, const oari_fault *fault);
+const oari_fault *tcp_published(const tcp_mesh *m);
 /* This rank ends with that one. Once. */
-void tcp_conclude(tcp_mesh *m, const oar_error *record);
+void tcp_conclude(tcp_mesh *m, const oari_fault *fault);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
 void tcp_hear(tcp_mesh *m, tcp_conn *c);

@@ -24,13 +24,13 @@
 
 enum { TELL_MS = 200 };
 
-void tcp_publish(tcp_mesh *m, const oar_error *record)
+void tcp_publish(tcp_mesh *m, const oari_fault *fault)
 {
     int none = OARI_FAULT_NONE;
 
     if (!atomic_compare_exchange_strong(&m->mine, &none, OARI_FAULT_WRITING))
         return;
-    m->my_fault = *record;
+    m->my_fault = *fault;
     atomic_store_explicit(&m->mine, OARI_FAULT_READY, memory_order_release);
     tcp_wake(m);
 }
@@ -56,20 +56,20 @@ static int is_concluded(const tcp_mesh *m)
            OARI_FAULT_READY;
 }
 
-void tcp_conclude(tcp_mesh *m, const oar_error *record)
+void tcp_conclude(tcp_mesh *m, const oari_fault *fault)
 {
-    m->last_word = *record;
+    m->last_word = *fault;
     atomic_store_explicit(&m->concluded, OARI_FAULT_READY,
                           memory_order_release);
     tcp_wake(m);
 }
 
-const oar_error *tcp_published(const tcp_mesh *m)
+const oari_fault *tcp_published(const tcp_mesh *m)
 {
     int heard = heard_best(m);
     int mine = atomic_load_explicit(&m->mine, memory_order_acquire) ==
                OARI_FAULT_READY;
-    const oar_error *theirs = heard != 0 ? &m->their_fault[heard - 1] : NULL;
+    const oari_fault *theirs = heard != 0 ? &m->their_fault[heard - 1] : NULL;
 
     if (is_concluded(m))
         return &m->last_word;
@@ -87,7 +87,7 @@ static uint64_t name_of(const unsigned char raw[OARI_FAULT_BYTES])
 
 /* ---- hearing ------------------------------------------------------------- */
 
-static int counts_more(const tcp_mesh *m, const oar_error *e, int settled)
+static int counts_more(const tcp_mesh *m, const oari_fault *e, int settled)
 {
     int best = heard_best(m);
 
@@ -99,7 +99,7 @@ static int counts_more(const tcp_mesh *m, const oar_error *e, int settled)
 /* Only the driver hears, and what has been heard never changes: no race. */
 void tcp_hear(tcp_mesh *m, tcp_conn *c)
 {
-    oar_error *next = &m->their_fault[m->hearsay];
+    oari_fault *next = &m->their_fault[m->hearsay];
     int settled;
 
     if (c->slot < 0 && tcp_unseal(m, c, c->small, OARI_FAULT_BYTES) != OAR_OK) {
@@ -119,17 +119,17 @@ void tcp_hear(tcp_mesh *m, tcp_conn *c)
 }
 
 /* Who is to blame does not have a say. */
-static int has_a_say(const tcp_mesh *m, int peer, const oar_error *best)
+static int has_a_say(const tcp_mesh *m, int peer, const oari_fault *best)
 {
     const tcp_peer *p = &m->peer[peer];
 
     return peer != m->rank && !p->gone && p->address[0] != 0 &&
-           !(peer == best->peer && oari_fault_sure(best));
+           !(peer == best->error.peer && oari_fault_sure(best));
 }
 
 void tcp_compare(tcp_mesh *m)
 {
-    const oar_error *best = tcp_published(m);
+    const oari_fault *best = tcp_published(m);
     unsigned char raw[OARI_FAULT_BYTES];
     int all = best != NULL;
 
@@ -264,7 +264,7 @@ static void finish_calls(tcp_mesh *m)
  * saw it to all. */
 static void tell_all(tcp_mesh *m)
 {
-    int first = tcp_published(m)->rank, calls = 0;
+    int first = tcp_published(m)->error.rank, calls = 0;
 
     for (int r = 0; r < m->ranks; r++)
         calls += tell_peer(m, r, first == m->rank || first == r);
@@ -275,7 +275,7 @@ static void tell_all(tcp_mesh *m)
 /* Whoever saw it has told all that it is final: not once more. */
 static int is_settled_for_all(const tcp_mesh *m)
 {
-    return tcp_settled(m) && tcp_published(m)->rank != m->rank;
+    return tcp_settled(m) && tcp_published(m)->error.rank != m->rank;
 }
 
 void tcp_tell(tcp_mesh *m)

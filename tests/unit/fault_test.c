@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of two faults counts, and what of a fault gets through a board. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/board.h"
+
+enum { RANKS = 3 };
+
+static oari_fault make_fault(oar_status status, oari_evidence evidence,
+                             uint64_t sequence, const char *text)
+{
+    oari_fault f = { .error = { .size = sizeof f.error,
+                                .status = status,
+                                .sequence = sequence },
+                     .evidence = evidence };
+
+    strncpy(f.error.text, text, sizeof f.error.text - 1);
+    return f;
+}
+
+/* The words of users get into texts: names of groups, labels, reasons. */
+static void a_text_does_not_make_a_fault_sure(void **state)
+{
+    oari_fault guess =
+        make_fault(OAR_E_TIMEOUT, OARI_EVIDENCE_TIMEOUT, 1,
+                   "recv waited 200 ms for rank 1 [group \"x, stopped\"]");
+    oari_fault death =
+        make_fault(OAR_E_PEER, OARI_EVIDENCE_SEEN, 7, "rank 2 has died");
+    oari_fault stop = make_fault(OAR_E_TIMEOUT, OARI_EVIDENCE_STOPPED, 7,
+                                 "recv waited 200 ms for rank 2");
+
+    assert_false(oari_fault_sure(&guess));
+    assert_true(oari_fault_sure(&death));
+    assert_true(oari_fault_sure(&stop));
+    assert_true(oari_fault_before(&death, &guess));
+    assert_false(oari_fault_before(&guess, &death));
+    assert_true(oari_fault_before(&stop, &guess));
+    assert_false(oari_fault_before(&guess, &stop));
+}
+
+static void of_two_that_are_sure_the_earlier_operation_counts(void **state)
+{
+    oari_fault early =
+        make_fault(OAR_E_TIMEOUT, OARI_EVIDENCE_STOPPED, 3, "stopped");
+    oari_fault late = make_fault(OAR_E_PEER, OARI_EVIDENCE_SEEN, 4, "died");
+
+    assert_true(oari_fault_before(&early, &late));
+    assert_false(oari_fault_before(&late, &early));
+}
+
+/* A board of control blocks that nobody else maps. */
+typedef struct table {
+    oari_board board;
+    oari_control *control;
+    _Atomic uint32_t first[2];
+} table;
+
+static void set_table(table *t)
+{
+    *t = (table){ .board = { .rank = 1, .ranks = RANKS } };
+    t->control = aligned_alloc(128, RANKS * sizeof *t->control);
+    assert_non_null(t->control);
+    memset(t->control, 0, RANKS * sizeof *t->control);
+    assert_int_equal(oari_board_init(&t->board), OAR_OK);
+    for (int r = 0; r < RANKS; r++)
+        t->board.control[r] = &t->control[r];
+    t->board.first = t->first;
+}
+
+static void clear_table(table *t)
+{
+    oari_board_clear(&t->board);
+    free(t->control);
+}
+
+static void how_a_cause_is_known_gets_through_a_board(void **state)
+{
+    for (int e = 0; e < OARI_EVIDENCES; e++) {
+        oari_fault fault =
+            make_fault(OAR_E_TIMEOUT, (oari_evidence)e, 5, "too late");
+        const oari_fault *ended;
+        table t;
+
+        set_table(&t);
+        assert_null(oari_board_published(&t.board));
+        oari_board_publish(&t.board, &fault);
+        assert_non_null(oari_board_published(&t.board));
+        assert_int_equal(oari_board_published(&t.board)->evidence, e);
+        ended = oari_board_end_with(&t.board, &fault);
+        assert_int_equal(ended->evidence, e);
+        assert_string_equal(ended->error.text, "too late");
+        clear_table(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_does_not_make_a_fault_sure),
+        cmocka_unit_test(of_two_that_are_sure_the_earlier_operation_counts),
+        cmocka_unit_test(how_a_cause_is_known_gets_through_a_board),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
