@@ -250,7 +250,7 @@ typedef struct oar_backend_ops {
     const struct oari_fault *(*conclude)(void *self);
     /* A note of this rank's to all others, whatever has become of the group,
      * and what a rank's note is (0: none yet). NULL: over the board. The
-     * driver's. (in-tree only; comm/fault/council.h) */
+     * driver's. (in-tree only; comm/group/council.h) */
     void (*tell)(void *self, const void *note);
     int (*told)(void *self, int rank, void *note);
     /* The process of a rank on this host, 0: on another; and how many

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/fault/council.h"
+#include "comm/engine/engine.h"
+#include "comm/group/council.h"
 
 enum {
     TIMEOUT_MS = 30000, /* of operations: not what ends them */

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "conform.h" /* float_write, value_mix */
+#include "numbers.h"
 
 enum { PERIOD = 251 }; /* prime: no shift by a part or a vector fits it */
 

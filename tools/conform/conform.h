@@ -17,6 +17,8 @@
 
 #include <oarsong/oarsong.h>
 
+#include "numbers.h"
+
 enum {
     CONFORM_MAX_RANKS = 64,
     CONFORM_CELLS = 1 << 20, /* trials in one run */
@@ -169,8 +171,6 @@ int value_makes_sense(oar_op_kind op, oar_dtype dtype);
 /* The factor of a rank under premul_sum, its weight under weighted_mean. */
 double value_factor(const job *j, int rank);
 
-uint64_t value_mix(uint64_t a, uint64_t b);
-
 /* Elements are made and compared a block at a time: floats that are combined as
  * f64, which has all of them; integers, and bits, widened. */
 enum { VALUE_BLOCK = 256 };
@@ -210,14 +210,6 @@ void value_show(oar_dtype dtype, const void *element, char text[48]);
  * units of the last place. */
 size_t value_find_wrong(const job *j, size_t start, size_t count,
                         const void *data, uint64_t *want, double *worst);
-
-/* ---- conform_float.c: numbers of every float dtype ----------------------- */
-
-double float_read(oar_dtype dtype, const void *element);
-double float_rounded(oar_dtype dtype, double value);
-void float_write(oar_dtype dtype, double value, void *element); /* rounds */
-int float_digits(oar_dtype dtype); /* of the significand, after the point */
-double float_ulp(oar_dtype dtype, double at);
 
 /* ---- conform_job.c: buffers, calls, comparison --------------------------- */
 

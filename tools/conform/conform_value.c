@@ -17,15 +17,6 @@
  * everywhere in parts and vectors. */
 enum { PERIOD = 61, NANS = 13, ZEROS = 29, INFINITIES = 41 };
 
-uint64_t value_mix(uint64_t a, uint64_t b)
-{
-    uint64_t x = a + 0x9e3779b97f4a7c15u * (b + 1);
-
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 int value_is_float(oar_dtype dtype)
 {
     return dtype <= OAR_BF16;

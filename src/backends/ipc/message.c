@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/group/group.h"
+#include "comm/engine/message.h"
 
 static oari_cu_memory address(const void *data)
 {

@@ -11,6 +11,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/group/group.h"
+#include "comm/fault/fault.h"
+#include "comm/engine/gpu_events.h"
 
 _Static_assert(OAR_NCCL_ID_BYTES == sizeof(oari_nccl_id), "an id of NCCL's");
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/group/group.h"
+#include "comm/fault/fault.h"
 
 enum { LOOK_NS = 50 * 1000000, LOST_NS = 1000 * 1000000 };
 

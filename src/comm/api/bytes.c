@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "comm/api/check.h"
+#include "comm/api/post.h"
 
 static oar_span span_of(const void *data, size_t bytes)
 {

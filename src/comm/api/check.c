@@ -2,6 +2,8 @@
 /* check: spans, ranks, operators and parts, as the user gave them. */
 #include "comm/api/check.h"
 
+#include <inttypes.h>
+
 #include "base/call_site.h"
 #include "base/status.h"
 
@@ -129,4 +131,35 @@ uint64_t oari_parts_hash(const size_t *counts, int ranks)
         hash ^= hash >> 32;
     }
     return hash;
+}
+
+oar_status oari_check_can(const oar_group *g, uint32_t bit, const char *what)
+{
+    if (oari_carrier(g)->send == NULL)
+        return oari_fail(OAR_E_UNSUPPORTED, "backend \"%s\" has no messages",
+                         oari_group_backend_name(g));
+    if (bit != 0 && (g->can & bit) == 0)
+        return oari_fail(OAR_E_UNSUPPORTED, "backend \"%s\" has no %s",
+                         oari_group_backend_name(g), what);
+    return OAR_OK;
+}
+
+oar_status oari_check_tag(const char *what, int64_t tag, int any)
+{
+    if ((tag >= 0 && tag <= UINT32_MAX) || (any && tag == OAR_ANY_TAG))
+        return OAR_OK;
+    return oari_fail(OAR_E_ARG, "%s with tag %" PRId64 ": 0 to %" PRIu32 "%s",
+                     what, tag, UINT32_MAX, any ? ", or OAR_ANY_TAG" : "");
+}
+
+/* Where a receive or a probe looks. */
+oar_status oari_check_source(const char *what, const oar_group *g, int peer,
+                             int64_t tag)
+{
+    OARI_TRY(oari_check_tag(what, tag, 1));
+    if (peer != OAR_ANY_SOURCE)
+        OARI_TRY(oari_check_rank(what, g, peer));
+    if (peer == OAR_ANY_SOURCE || tag == OAR_ANY_TAG)
+        return oari_check_can(g, OAR_CAN_ANY, "wildcards");
+    return oari_check_can(g, 0, "");
 }

@@ -5,7 +5,7 @@
 #define OARI_COMM_API_CHECK_H
 
 #include "comm/api/call.h"
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 /* Begins a call: the site, and what its options say. */
 oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
@@ -14,6 +14,14 @@ oar_status oari_call_begin(oari_call *call, oar_coll kind, const char *file,
 
 oar_status oari_check_span(const char *what, const oar_span *span);
 oar_status oari_check_rank(const char *what, const oar_group *group, int rank);
+
+/* Messages: whether the group's backend has them, and this bit (OAR_CAN_; 0:
+ * none); whether there is such a tag; and where a receive or a probe looks. */
+oar_status oari_check_can(const oar_group *group, uint32_t bit,
+                          const char *what);
+oar_status oari_check_tag(const char *what, int64_t tag, int any);
+oar_status oari_check_source(const char *what, const oar_group *group, int peer,
+                             int64_t tag);
 
 /* The operator, and what this rank's contribution is multiplied with: call->op,
  * call->out.dtype and call->weight are set. */

@@ -5,6 +5,8 @@
 
 #include "base/status.h"
 #include "comm/api/check.h"
+#include "comm/api/post.h"
+#include "comm/fault/fault.h"
 
 oar_status oar_barrier_at(const char *file, int line, oar_group *group,
                           const oar_call_opts *opts, oar_work **work)

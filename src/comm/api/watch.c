@@ -19,6 +19,9 @@
 #include "base/thread.h"
 #include "comm/api/check.h"
 #include "comm/fault/presence.h"
+#include "comm/api/post.h"
+#include "comm/engine/engine.h"
+#include "comm/fault/fault.h"
 
 /* What others see of it: a record, and a place in the history unless
  * collectives are queued before it. Returns its number on this rank. */

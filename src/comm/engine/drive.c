@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* drive: what a driver does, token in hand (engine.c): takes what is queued,
  * moves collectives and messages on, and waits. Whether anything has gone wrong
- * it looks in drive_look.c.
+ * the layer above looks (engine.h).
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
  * The engine's thread, for which nobody waits, has the first two only if every
@@ -15,7 +15,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/fault/dispute.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/foreign_engine.h"
+#include "comm/engine/message.h"
+#include "comm/engine/work.h"
 
 enum {
     YIELD_NS = 50000,       /* before going to sleep */
@@ -172,7 +175,7 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
                              g->ranks);
     if (oari_exec_start(&lane->exec, &work->call, work->sequence, e->number) !=
         OAR_OK)
-        oari_group_break(g, work, -1);
+        oari_engine_broke(g, work, -1);
 }
 
 static void start_message(oar_group *g, oar_work *work)
@@ -202,20 +205,7 @@ static void start_message(oar_group *g, oar_work *work)
     if (status != OAR_OK && oari_foreign_carries(g))
         oari_foreign_fail(g, &g->foreign);
     else if (status != OAR_OK)
-        oari_group_break(g, work, t->peer);
-}
-
-void oari_message_came(const oar_work *work)
-{
-    const oar_transfer *t = &work->transfer;
-    oar_message came = { .size = sizeof came,
-                         .source = t->source,
-                         .tag = (int64_t)(t->got_tag & UINT32_MAX),
-                         .bytes = t->got_bytes };
-
-    if (work->call.kind == OAR_COLL_RECV && work->call.message != NULL &&
-        (t->status == OAR_OK || t->status == OAR_E_SIZE))
-        oari_struct_give(work->call.message, &came, sizeof came, "message");
+        oari_engine_broke(g, work, t->peer);
 }
 
 /* Whether a message has failed, and not because both sides differ: then the
@@ -230,7 +220,7 @@ static int is_lost(oar_group *g, const oar_work *work)
     if (oari_foreign_carries(g))
         oari_foreign_fail(g, &g->foreign);
     else
-        oari_group_break(g, work, t->peer);
+        oari_engine_broke(g, work, t->peer);
     return 1;
 }
 
@@ -266,7 +256,7 @@ static int drive_lane(oar_group *g, oari_lane *lane)
         return 1;
     case OARI_FAILED: break;
     }
-    if (lane->exec.doubt.found && oari_dispute_open(g, &lane->exec))
+    if (lane->exec.doubt.found && g->engine.events->mismatch(g, &lane->exec))
         return 1;
     if ((lane->exec.posted || oari_foreign_carries(g)) &&
         !lane->exec.doubt.found) {
@@ -274,7 +264,7 @@ static int drive_lane(oar_group *g, oari_lane *lane)
                           lane->exec.posted ? lane->exec.foreign : &g->foreign);
         return 0;
     }
-    oari_group_break(g, lane->work, -1);
+    oari_engine_broke(g, lane->work, -1);
     return 1;
 }
 
@@ -290,7 +280,7 @@ static int drive_collectives(oar_group *g)
     oari_engine *e = &g->engine;
     int moved = 0, gpu_lanes = e->lanes - e->host_lanes;
 
-    if (e->busy == 0 || oari_disputing(e->dispute))
+    if (e->busy == 0 || e->halted)
         return 0;
     for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL && !stands_still(g, &e->lane[i].exec))
@@ -350,7 +340,7 @@ int oari_drive_once(oar_group *g)
         oari_gpu_progress(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
         links_wait(g) && g->backend->progress(g->self) != OAR_OK)
-        oari_group_break(g, e->lane->work, -1);
+        oari_engine_broke(g, e->lane->work, -1);
     if (!oari_group_broken(g))
         moved = drive_collectives(g);
     if (!oari_group_broken(g) && e->message != NULL)
@@ -379,7 +369,7 @@ static int64_t sooner(const oar_work *work, int64_t than)
 
 static int64_t nearest_deadline(const oari_engine *e)
 {
-    int64_t nap = oari_dispute_restless(e->dispute) ? SHORT_NAP_NS : NAP_NS;
+    int64_t nap = e->restless ? SHORT_NAP_NS : NAP_NS;
     int64_t nearest = oari_now_ns() + nap;
 
     if (e->until_ns < nearest)
@@ -451,7 +441,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
      * on which we would spin. */
     if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
         g->engine.on_gpu == 0) {
-        oari_drive_look(g);
+        oari_engine_look(g);
         oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
         return;
     }
@@ -462,7 +452,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
         i->since = now;
     if (now - i->since < spin)
         return;
-    oari_drive_look(g);
+    oari_engine_look(g);
     if ((waited || g->spare) && now - i->since < spin + yield_ns(g))
         sched_yield();
     else if (g->engine.on_gpu != 0)
@@ -515,4 +505,14 @@ void oari_drive_begin(oar_group *g, oar_work *work)
         drive_messages(g);
     }
     e->lane->exec.hasty = 0;
+}
+
+oar_work *oari_drive_any(const oar_group *g)
+{
+    const oari_engine *e = &g->engine;
+
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL)
+            return e->lane[i].work;
+    return e->message;
 }

@@ -4,7 +4,7 @@
 #ifndef OARI_COMM_ENGINE_DRIVE_H
 #define OARI_COMM_ENGINE_DRIVE_H
 
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 /* Begins an operation that was not queued: nothing else is under way. */
 void oari_drive_start(oar_group *group, oar_work *work);
@@ -20,20 +20,6 @@ int oari_drive_once(oar_group *group);
 /* Rounds until the work is done or the time is up; NULL: until there is nothing
  * left, or a user wants the token. */
 void oari_drive(oar_group *group, const oar_work *work, int64_t until_ns);
-
-/* Off the fast path: has anything gone wrong? */
-void oari_drive_look(oar_group *group);
-
-/* Ends the group if a peer has; returns whether one has. */
-int oari_drive_hear(oar_group *group);
-
-/* A rank that the operation needs and that is gone; -1: none. */
-int oari_drive_lost(const oar_group *group, const oar_work *work);
-/* Says once that the operation has waited for long, and for which ranks. */
-void oari_drive_stalled(const oar_group *group, oar_work *work);
-
-/* Ends the group because a rank is gone. work: what waits, or NULL. */
-void oari_peer_gone(oar_group *group, const oar_work *work, int rank);
 
 /* An operation that is under way, for texts; NULL: none. */
 oar_work *oari_drive_any(const oar_group *group);

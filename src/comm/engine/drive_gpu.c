@@ -12,6 +12,10 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/drive.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/gpu_events.h"
+#include "comm/engine/message.h"
+#include "comm/engine/foreign_engine.h"
 #include "comm/exec/exec_run.h"
 
 enum {
@@ -48,7 +52,7 @@ void oari_drive_gpu_start(oar_group *g, oari_lane *lane, oar_work *work)
         oari_foreign_fail(g, work->call.gpu);
     if (oari_exec_start(&lane->exec, &work->call, work->sequence, number) !=
         OAR_OK)
-        oari_group_break(g, work, -1);
+        oari_engine_broke(g, work, -1);
     if (!work->more && close_batches(g) != OAR_OK)
         oari_foreign_fail(g, work->call.gpu);
 }

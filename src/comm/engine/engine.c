@@ -27,6 +27,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "comm/engine/drive.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/foreign_engine.h"
 
 enum {
     WATCH_NS = 1000000,    /* between two looks at what is on a stream */
@@ -174,15 +176,14 @@ int oari_engine_wait(oar_group *group, oar_work *work, int64_t until_ns)
     return oari_work_is_done(work);
 }
 
-/* With the token. */
-static int peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
-                oar_envelope *found)
+int oari_engine_peek_held(oar_group *group, int peer, uint64_t tag,
+                          uint64_t any, oar_envelope *found)
 {
     oari_drive_once(group);
-    oari_drive_look(group);
+    oari_engine_look(group);
     if (!oari_group_broken(group) && group->backend->progress != NULL &&
         group->backend->progress(group->self) != OAR_OK)
-        oari_group_break(group, NULL, -1);
+        oari_engine_broke(group, NULL, -1);
     if (oari_foreign_carries(group))
         oari_foreign_drive(group);
     return !oari_group_broken(group) &&
@@ -197,71 +198,8 @@ int oari_engine_peek(oar_group *group, int peer, uint64_t tag, uint64_t any,
 
     if (!want_token(group, NULL, OARI_NEVER))
         return 0;
-    there = peek(group, peer, tag, any, found);
+    there = oari_engine_peek_held(group, peer, tag, any, found);
     give_token(&group->engine);
-    return there;
-}
-
-/* With the token. What a rank sent before it went is found by a second look,
- * after it is known to be gone. */
-static int probe_once(oar_group *g, oar_work *probe, oar_envelope *found)
-{
-    const oari_call *call = &probe->call;
-    uint64_t tag = oari_message_tag(call->tag);
-    uint64_t any = oari_message_any(g, call->tag);
-    int lost;
-
-    if (peek(g, call->root, tag, any, found))
-        return 1;
-    if (oari_group_broken(g))
-        return 0;
-    if (g->board != NULL)
-        g->board->ops->check(g->board->self);
-    lost = oari_drive_lost(g, probe);
-    if (lost < 0) {
-        oari_drive_stalled(g, probe);
-        return 0;
-    }
-    if (peek(g, call->root, tag, any, found))
-        return 1;
-    if (!oari_group_broken(g))
-        oari_peer_gone(g, probe, lost);
-    return 0;
-}
-
-int oari_engine_probe(oar_group *group, oar_work *probe, oar_envelope *found)
-{
-    int there;
-
-    if (!want_token(group, NULL, OARI_NEVER))
-        return 0;
-    there = probe_once(group, probe, found);
-    give_token(&group->engine);
-    return there;
-}
-
-int oari_engine_poll(oar_group *group, oar_work *probe, oar_envelope *found)
-{
-    oari_engine *e = &group->engine;
-    const oari_call *call = &probe->call;
-    int there;
-
-    if (!want_token(group, NULL, OARI_NEVER))
-        return 0;
-    if (e->polled.sequence == 0 ||
-        e->polled.sequence != atomic_load(&group->sequence) ||
-        e->polled.peer != call->root || e->polled.tag != call->tag) {
-        e->polled.sequence = oari_work_record(group, call, OARI_POSTED);
-        e->polled.peer = call->root;
-        e->polled.tag = call->tag;
-    }
-    probe->sequence = e->polled.sequence;
-    probe->warned = 1; /* it does not wait, so it does not stall */
-    there = probe_once(group, probe, found);
-    oari_recorder_done(group->recorder, probe->sequence,
-                       oari_group_broken(group) ? OAR_RECORD_FAILED
-                                                : OAR_RECORD_DONE);
-    give_token(e);
     return there;
 }
 
@@ -274,7 +212,7 @@ int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
         return 0;
     }
     oari_drive_once(group);
-    oari_drive_look(group);
+    oari_engine_look(group);
     if (group->board != NULL)
         group->board->ops->check(group->board->self);
     return 1;
@@ -283,6 +221,11 @@ int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
 void oari_engine_hold(oar_group *group)
 {
     oari_engine_hold_by(group, OARI_NEVER);
+}
+
+void oari_engine_take(oar_group *group)
+{
+    want_token(group, NULL, OARI_NEVER);
 }
 
 int oari_engine_try_hold(oar_group *group)
@@ -366,7 +309,7 @@ void oari_engine_nudge(oar_group *group)
     if (!try_token(&group->engine))
         return;
     oari_drive_once(group);
-    oari_drive_look(group);
+    oari_engine_look(group);
     give_token(&group->engine);
 }
 
@@ -401,7 +344,7 @@ static void drive_for_all(oar_group *g, int watch)
 {
     if (watch) {
         oari_drive_once(g);
-        oari_drive_look(g);
+        oari_engine_look(g);
     } else
         oari_drive(g, NULL, OARI_NEVER);
     give_token(&g->engine);
@@ -542,8 +485,10 @@ void oari_engine_queue(oar_group *group, oar_work *work)
     pthread_mutex_unlock(&group->engine.lock);
 }
 
-oar_status oari_engine_init(oari_engine *engine)
+oar_status oari_engine_init(oari_engine *engine,
+                            const oari_engine_events *events)
 {
+    engine->events = events;
     pthread_mutex_init(&engine->lock, NULL);
     oari_cond_init(&engine->changed);
     oari_cond_init(&engine->roused);

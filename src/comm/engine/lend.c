@@ -15,6 +15,8 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "comm/engine/drive.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/foreign_engine.h"
 
 enum {
     LOOK_NS = 5000000, /* a caller that stays longer is looked after */
@@ -30,8 +32,8 @@ static void look_after(oar_group *g)
     oari_drive_once(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
         g->backend->progress(g->self) != OAR_OK)
-        oari_group_break(g, g->engine.lane->work, -1);
-    oari_drive_look(g);
+        oari_engine_broke(g, g->engine.lane->work, -1);
+    oari_engine_look(g);
     if (oari_group_broken(g))
         oari_drive_once(g); /* so that the caller comes back */
     oari_engine_let_go(g);

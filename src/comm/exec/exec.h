@@ -8,7 +8,7 @@
 #include "link/shm/board.h"
 #include "comm/api/call.h"
 #include "plan/choose.h"
-#include "comm/engine/foreign.h"
+#include "comm/exec/foreign.h"
 #include "comm/fault/history.h"
 #include "plan/plan.h"
 

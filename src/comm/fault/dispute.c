@@ -12,8 +12,10 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "record/account.h"
+#include "comm/fault/fault.h"
 #include "comm/fault/kin.h"
 #include "link/letters.h"
+#include "comm/engine/message.h"
 
 enum {
     SPEAK_MS = 1000, /* for all to say what they did */
@@ -94,14 +96,13 @@ void oari_dispute_destroy(oari_dispute *dispute)
     oari_free(dispute);
 }
 
-int oari_disputing(const oari_dispute *dispute)
+/* The engine asks often, so it has the answers at hand. */
+static void tell_engine(oar_group *g)
 {
-    return dispute != NULL && dispute->open && !dispute->silent;
-}
+    const oari_dispute *d = g->engine.dispute;
 
-int oari_dispute_restless(const oari_dispute *dispute)
-{
-    return dispute != NULL && (dispute->restless || dispute->open);
+    g->engine.halted = d->open && !d->silent;
+    g->engine.restless = d->restless || d->open;
 }
 
 const char *oari_dispute_last(const oari_dispute *dispute, int rank)
@@ -200,10 +201,11 @@ int oari_dispute_open(oar_group *group, const oari_exec *exec)
 
     if (d == NULL)
         return 0;
-    if (!oari_disputing(d))
+    if (!group->engine.halted)
         begin(group,
               d->silent && d->number < exec->number ? d->number : exec->number,
               exec->doubt.peer, exec->doubt.claim);
+    tell_engine(group);
     return 1;
 }
 
@@ -247,7 +249,8 @@ static uint64_t differs_from_mine(const oar_group *g, const oari_account *a)
 static void note_said(oar_group *g, const oari_account *a)
 {
     oari_dispute *d = g->engine.dispute;
-    uint64_t number = oari_disputing(d) ? 0 : differs_from_mine(g, a);
+    int halted = d->open && !d->silent;
+    uint64_t number = halted ? 0 : differs_from_mine(g, a);
 
     if (number != 0)
         begin(g, number, a->rank, "");
@@ -501,4 +504,5 @@ void oari_dispute_look(oar_group *group)
         end_silence(group);
         judge(group);
     }
+    tell_engine(group);
 }

@@ -17,7 +17,7 @@
 #ifndef OARI_COMM_FAULT_DISPUTE_H
 #define OARI_COMM_FAULT_DISPUTE_H
 
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 typedef struct oari_dispute oari_dispute;
 
@@ -32,10 +32,8 @@ void oari_dispute_destroy(oari_dispute *dispute);
  * cannot be found out here; the thread's last error says what is known. */
 int oari_dispute_open(oar_group *group, const oari_exec *exec);
 
-/* Whether one is going on: then collectives stand still. */
-int oari_disputing(const oari_dispute *dispute);
-
-/* Hears what others say, answers, and ends the group when all is said. */
+/* Hears what others say, answers, and ends the group when all is said. Sets
+ * what the engine must know of it: halted and restless. */
 void oari_dispute_look(oar_group *group);
 
 /* Asks the sender of a message that did not fit where it sent it; the answer
@@ -45,10 +43,6 @@ void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit);
 /* Asks all: so that links are made to those to whom there was none, which finds
  * out whether they are still there. */
 void oari_dispute_ask_all(oar_group *group);
-
-/* Whether who waits should not sleep for long, because nothing would wake him:
- * messages of other groups, and deadlines. */
-int oari_dispute_restless(const oari_dispute *dispute);
 
 /* What a rank said it did last: "": nothing; whether that was on another group;
  * and whether it said that it is in this collective. */

@@ -12,8 +12,9 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/fault/presence.h"
-#include "comm/group/group.h"
+#include "comm/fault/fault.h"
 #include "net/frame.h"
+#include "comm/engine/engine.h"
 
 enum {
     SETTLE_MS = 400, /* for all to say which fault they have */

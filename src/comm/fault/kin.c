@@ -9,6 +9,7 @@
 
 #include "base/fork.h"
 #include "record/account.h"
+#include "comm/engine/engine.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static oar_group *first;

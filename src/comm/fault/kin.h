@@ -6,7 +6,7 @@
 #ifndef OARI_COMM_FAULT_KIN_H
 #define OARI_COMM_FAULT_KIN_H
 
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 /* Links of a group, in struct oar_group; guarded here. */
 void oari_kin_join(oar_group *group);

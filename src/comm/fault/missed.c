@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group/group.h"
+#include "comm/comm.h"
 #include "store/store.h"
 
 /* For the others to give up, too: one that only did not come in time may do so

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "record/account.h"
 #include "comm/fault/dispute.h"
+#include "comm/fault/fault.h"
 
 /* ---- its process --------------------------------------------------------- */
 

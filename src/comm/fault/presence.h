@@ -5,7 +5,7 @@
 #ifndef OARI_COMM_FAULT_PRESENCE_H
 #define OARI_COMM_FAULT_PRESENCE_H
 
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 /* name, words. */
 #define OARI_PRESENCE_LIST(X)                   \

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/fault/presence.h"
+#include "comm/fault/fault.h"
 
 struct oar_timeout_scope {
     oar_timeout_scope *next;

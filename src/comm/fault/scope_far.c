@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "link/letters.h"
 #include "comm/fault/presence.h"
+#include "comm/fault/fault.h"
 
 static const uint64_t scope_tag = UINT64_C(3) << 61 | 1;
 

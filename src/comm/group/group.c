@@ -15,6 +15,11 @@
 #include "comm/fault/presence.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
+#include "comm/api/post.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/foreign_engine.h"
+#include "comm/engine/gpu_events.h"
+#include "comm/fault/fault.h"
 
 enum { LAST_WORD_MS = 1000 /* to write down who was missed */ };
 
@@ -48,16 +53,6 @@ const char *oar_group_backend(const oar_group *group)
 const char *oar_group_name(const oar_group *group)
 {
     return group != NULL ? group->name : "";
-}
-
-const void *oari_group_recorder(const oar_group *group, int rank)
-{
-    const oari_board *board = group->board;
-    int here = board != NULL ? oari_board_rank(board, rank) : -1;
-
-    if (rank == group->rank)
-        return oari_recorder_base(group->recorder);
-    return here >= 0 ? board->recorder[here] : NULL;
 }
 
 oar_status oar_recorder_read(const oar_group *group, int rank, int index,
@@ -268,7 +263,7 @@ static oar_status build(oar_group *g, const oari_choice *choice,
     g->missing = oari_alloc((size_t)g->ranks, 1);
     if (g->name == NULL || g->missing == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(oari_engine_init(&g->engine));
+    OARI_TRY(oari_engine_init(&g->engine, &oari_fault_events));
     OARI_TRY(oari_recorder_make(&(oari_ring_owner){ .group = g->name,
                                                     .backend = g->backend->name,
                                                     .rank = g->rank,

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "comm/group/group.h"
 #include "comm/rendezvous/meeting.h"
+#include "store/store_link.h"
 
 /* Nobody to meet. */
 static oar_status be_alone(const oar_group_opts *opts, oar_group **group)
@@ -23,6 +24,30 @@ static oar_status call_off(oari_meeting *meeting, oar_status status)
     return status == why.status ? oari_fail_with(&why) : status;
 }
 
+/* Makes the group and ends the meeting, in either case. The server lives as
+ * long as anybody holds its store: this group, or one made of it. */
+static oar_status hold_meeting(oari_meeting *meeting, int rank, int size,
+                               const oar_group_opts *opts, oar_group **group)
+{
+    oar_group *made = NULL;
+    oari_party party;
+    oar_status status;
+    oar_error why;
+
+    oari_store_take_server(meeting->store, meeting->server);
+    status = oar_group_create(meeting->store, rank, size, opts, &made);
+    if (status == OAR_E_TIMEOUT)
+        status = oari_meeting_explain(meeting);
+    why = *oar_last_error();
+    if (made != NULL)
+        party = (oari_party){ made->name, rank, size, made->timeout_ms };
+    oari_meeting_leave(meeting, made != NULL ? &party : NULL);
+    if (status != OAR_OK)
+        return oari_fail_with(&why);
+    *group = made;
+    return OAR_OK;
+}
+
 oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
 {
     oari_meeting meeting = { 0 };
@@ -40,7 +65,7 @@ oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
         oari_launcher_meeting(rank, size, full.name, full.timeout_ms, &meeting);
     if (status != OAR_OK)
         return call_off(&meeting, status);
-    return oari_meeting_hold(&meeting, rank, size, opts, group);
+    return hold_meeting(&meeting, rank, size, opts, group);
 }
 
 oar_status oar_group_create_tcp(const char *address, int rank, int size,
@@ -61,5 +86,5 @@ oar_status oar_group_create_tcp(const char *address, int rank, int size,
         oari_meeting_tcp(address, rank, full.name, full.timeout_ms, &meeting);
     if (status != OAR_OK)
         return call_off(&meeting, status);
-    return oari_meeting_hold(&meeting, rank, size, opts, group);
+    return hold_meeting(&meeting, rank, size, opts, group);
 }

@@ -22,6 +22,8 @@
 #include "comm/fault/presence.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
+#include "comm/api/post.h"
+#include "comm/fault/fault.h"
 
 /* ---- which ranks --------------------------------------------------------- */
 

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "comm/group/group.h"
 #include "device/cuda/cuda.h"
+#include "comm/fault/fault.h"
 
 enum { HALF_BYTES = 200 };
 

@@ -11,9 +11,13 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/status.h"
-#include "comm/fault/council.h"
+#include "comm/group/council.h"
 #include "store/store.h"
 #include "net/sock.h"
+#include "comm/api/post.h"
+#include "comm/engine/engine.h"
+#include "comm/fault/fault.h"
+#include "comm/group/group.h"
 
 enum { DEFAULT_TIMEOUT_MS = 30000 };
 

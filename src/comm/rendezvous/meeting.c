@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group/group.h"
+#include "link/link.h"
 #include "link/rendezvous.h"
 #include "store/store.h"
 #include "store/store_link.h"
@@ -221,7 +221,7 @@ oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
 /* Every rank counts itself; the last of `size` says that all have come, for
  * which some wait. A number that grows over many groups of one name says which
  * of them that was. */
-static oar_status pass(oar_store *store, const oar_group *g, const char *what,
+static oar_status pass(oar_store *store, const oari_party *g, const char *what,
                        int wait)
 {
     meeting_key count = key_of(what, 0, g->name), all;
@@ -240,7 +240,7 @@ static oar_status pass(oar_store *store, const oar_group *g, const char *what,
 }
 
 /* Whether everybody has met, and, for rank 0, left. */
-static int see_all_off(oar_store *store, const oar_group *g)
+static int see_all_off(oar_store *store, const oari_party *g)
 {
     if (g->rank == 0)
         oar_store_delete(store, key_of("open", 0, g->name).text);
@@ -248,8 +248,7 @@ static int see_all_off(oar_store *store, const oar_group *g)
            pass(store, g, "left", g->rank == 0) == OAR_OK;
 }
 
-/* Where the group has failed, all are to leave nothing behind. */
-static void leave(oari_meeting *meeting, const oar_group *g)
+void oari_meeting_leave(oari_meeting *meeting, const oari_party *g)
 {
     int all_left =
         meeting->counted && g != NULL && see_all_off(meeting->store, g);
@@ -260,33 +259,13 @@ static void leave(oari_meeting *meeting, const oar_group *g)
     oar_store_destroy(meeting->store);
 }
 
-/* Who does not come may have been turned away: then that is what to say. */
-static oar_status explain(const oar_store_server *server)
+oar_status oari_meeting_explain(const oari_meeting *meeting)
 {
     oar_error why = *oar_last_error();
     oar_error refused;
 
-    if (oari_store_refused(server) == OAR_OK)
+    if (oari_store_refused(meeting->server) == OAR_OK)
         return oari_fail_with(&why);
     refused = *oar_last_error();
     return oari_fail(OAR_E_AUTH, "%.120s: %.380s", why.text, refused.text);
-}
-
-oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,
-                             const oar_group_opts *opts, oar_group **group)
-{
-    oar_group *made = NULL;
-    oar_status status;
-    oar_error why;
-
-    oari_store_take_server(meeting->store, meeting->server);
-    status = oar_group_create(meeting->store, rank, size, opts, &made);
-    if (status == OAR_E_TIMEOUT)
-        status = explain(meeting->server);
-    why = *oar_last_error();
-    leave(meeting, made);
-    if (status != OAR_OK)
-        return oari_fail_with(&why);
-    *group = made;
-    return OAR_OK;
 }

@@ -33,10 +33,19 @@ oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
 /* Gives every rank one secret of the job, by PMIx, unless it has one. */
 oar_status oari_meeting_secret(int rank, int64_t timeout_ms);
 
-/* Makes the group and ends the meeting, in either case. The server lives as
- * long as anybody holds its store: this group, or one made of it. */
-oar_status oari_meeting_hold(oari_meeting *meeting, int rank, int size,
-                             const oar_group_opts *opts, oar_group **group);
+/* The group that came of a meeting, as one of its ranks sees it. */
+typedef struct oari_party {
+    const char *name;
+    int rank, ranks;
+    int64_t timeout_ms;
+} oari_party;
+
+/* Ends a meeting. NULL: the group has failed, and nothing is left behind. */
+void oari_meeting_leave(oari_meeting *meeting, const oari_party *party);
+
+/* Fails as the last error says, a timeout; unless the server has turned a rank
+ * away, which is then what to say. */
+oar_status oari_meeting_explain(const oari_meeting *meeting);
 
 /* ---- launcher.c ---------------------------------------------------------- */
 

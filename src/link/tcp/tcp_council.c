@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_council: notes of ranks that form a new group (comm/fault/council.h),
+/* tcp_council: notes of ranks that form a new group (comm/group/council.h),
  * over connections of their own: those that carried messages may have been cut
  * off in the middle of one. Such a connection is made like one that tells a
  * fault, and goes one way; the other side makes its own. A peer whose listener

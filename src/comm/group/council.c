@@ -9,7 +9,7 @@
  * heard is itself counted out: its group never runs, since the others have left
  * it.
  */
-#include "comm/fault/council.h"
+#include "comm/group/council.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -17,6 +17,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/engine/engine.h"
+#include "comm/fault/fault.h"
+#include "comm/group/group.h"
 
 enum { NAP_NS = 1000000 };
 

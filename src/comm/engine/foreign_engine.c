@@ -1,103 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foreign: an engine of somebody else's (MPI, Gloo, UCC) beside our own links.
+/* foreign_engine: an engine of somebody else's (MPI, Gloo, UCC) beside our own links.
  *
  * It does collectives, and carries messages if it has them. The links find out
  * who is gone, tell faults, and hold disputes, as in any group. So it is moved
  * on at every turn, and the links only now and then.
  */
-#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/fault/dispute.h"
 #include "comm/engine/drive.h"
-#include "comm/fault/missed.h"
-#include "comm/fault/presence.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/foreign_engine.h"
 
 enum {
     SPIN_NS = 10000000,     /* beside one that only moves when asked */
     TURNS = 32,             /* of its, to one of the links */
-    ASKS = 128,             /* in one turn, if it is all we wait for, */
-    WHILE_US = 50,          /* which takes no longer than that */
-    ILL_NS = 2000000000,    /* for the links to know better why it failed */
+    ASKS = 128,             /* in one turn, if it is all we wait for */
     POLLED_NS = 1000000000, /* it is asked so long, yielding */
     BLIND_NAP_NS = 50000,   /* and then so often */
     YIELD_NS = 1000000,     /* longer than that: others want the core, */
     CROWD_NS = 100000000,   /* and will for a while */
-    CHECK_NS = 10000000,    /* between two looks whether everybody is there */
-    BEHIND_NS = 500000000,  /* what comes of a rank when it is gone */
     LINKS_NS = 5000000,     /* between two looks at them for faults */
     DOUBT_NS = 500000000    /* for peers to say that they have given up */
 };
-
-/* ---- opening ------------------------------------------------------------- */
-
-/* Of those that have not come through: one that is gone, rather than one that
- * is stopped, rather than the first. */
-static int most_likely(const oar_group *g)
-{
-    int first = -1, stopped = -1;
-
-    for (int r = g->ranks - 1; r >= 0; r--) {
-        if (!g->missing[r])
-            continue;
-        first = r;
-        if (oari_group_gone(g, r))
-            return r;
-        if (oari_presence_of(g, r) == OARI_PRESENCE_STOPPED)
-            stopped = r;
-    }
-    return stopped >= 0 ? stopped : first;
-}
-
-/* An engine knows at best that somebody has not come; here it is said who. */
-static oar_status blame(oar_group *g, oari_foreign *f,
-                        const oar_backend_env *env)
-{
-    oar_error why = *oar_last_error();
-    oar_status status;
-    char who[300];
-    int rank;
-
-    f->ill_ns = oari_now_ns(); /* who is gone now is why */
-    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
-        0)
-        return oari_fail_with(&why);
-    if (g->board != NULL)
-        g->board->ops->check(g->board->self);
-    rank = most_likely(g);
-    status = oari_group_gone(g, rank) ? OAR_E_PEER : OAR_E_TIMEOUT;
-    oari_presence_text(g, rank, who, sizeof who);
-    return oari_about(
-        rank, oari_fail(status,
-                        "%s did not come through the opening of %s in %" PRId64
-                        " ms (%.200s)",
-                        who, f->ops->name, env->timeout_ms, why.text));
-}
-
-oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oar_backend_env *env)
-{
-    oar_status status;
-
-    f->self = oari_alloc(1, f->ops->self_size);
-    f->gone_ns = oari_alloc((size_t)group->ranks, sizeof *f->gone_ns);
-    if (f->self == NULL || f->gone_ns == NULL)
-        return OAR_E_NOMEM;
-    f->opened = 1;
-    f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
-    status = f->ops->open(f->self, env);
-    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
-        return status;
-    oari_missed_say_through(env->store, group->name, group->rank);
-    return status != OAR_OK ? blame(group, f, env) : OAR_OK;
-}
 
 void oari_foreign_close(oari_foreign *f)
 {
@@ -115,7 +44,7 @@ void oari_foreign_fail(oar_group *group, oari_foreign *f)
         return;
     f->illness = *oar_last_error();
     f->ill_ns = oari_now_ns();
-    oari_dispute_ask_all(group);
+    group->engine.events->engine_failed(group);
 }
 
 /* Whether nothing but one collective of the engine's is under way, and that is
@@ -153,63 +82,6 @@ int oari_foreign_drive(oar_group *group)
            (asks < 0 && oari_ticks() - begun > f->while_ticks);
 }
 
-/* Nobody sleeps on the board while the engine is asked again and again, or has
- * failed: then nobody hears of deaths either. */
-static void check_peers(oar_group *g, oari_foreign *f)
-{
-    int64_t now = oari_now_ns();
-
-    if (g->board == NULL || now < f->check_ns)
-        return;
-    f->check_ns = now + CHECK_NS;
-    g->board->ops->check(g->board->self);
-}
-
-/* Why it has failed: a rank that is gone, whether or not somebody waits for
- * that one. One that has left is the reason if there is no other. */
-static int culprit(const oar_group *g, int late)
-{
-    int left = -1;
-
-    for (int r = 0; r < g->ranks; r++) {
-        int gone = r != g->rank ? oari_group_gone(g, r) : 0;
-
-        if (gone == OARI_PEER_LEFT)
-            left = r;
-        else if (gone != 0)
-            return r;
-    }
-    return late ? left : -1;
-}
-
-static void look_at(oar_group *group, oari_foreign *f)
-{
-    int rank, late;
-
-    if (f->ops == NULL || oari_group_broken(group))
-        return;
-    check_peers(group, f);
-    if (f->ill_ns == 0)
-        return;
-    late = oari_now_ns() - f->ill_ns >= ILL_NS;
-    rank = culprit(group, late);
-    if (rank >= 0)
-        oari_peer_gone(group, oari_drive_any(group), rank);
-    else if (late) {
-        oari_fail_with(&f->illness);
-        oari_group_break(group, oari_drive_any(group), -1);
-    }
-}
-
-void oari_foreign_look(oar_group *group)
-{
-    look_at(group, &group->foreign);
-    if (group->engine.on_gpu != 0) {
-        look_at(group, &group->gpu);
-        look_at(group, &group->hosted);
-    }
-}
-
 static void abort_one(oar_group *group, oari_foreign *f)
 {
     if (!f->opened)
@@ -225,26 +97,6 @@ void oari_foreign_abort(oar_group *group)
     abort_one(group, &group->foreign);
     abort_one(group, &group->gpu);
     abort_one(group, &group->hosted);
-}
-
-/* The engine may need a rank longer than that needs it, and what it carries may
- * come when the sender is gone: a rank is missed only after a while; or when
- * the engine has failed, because that is then why. */
-int oari_foreign_gone(const oar_group *group, int rank, int gone)
-{
-    const oari_foreign *f = group->foreign.opened ? &group->foreign
-                            : group->gpu.opened   ? &group->gpu
-                                                  : &group->hosted;
-    int64_t now = oari_now_ns(), since;
-
-    if (f->gone_ns == NULL || f->ill_ns != 0)
-        return gone;
-    since = atomic_load_explicit(&f->gone_ns[rank], memory_order_relaxed);
-    if (since == 0) {
-        since = now;
-        atomic_store_explicit(&f->gone_ns[rank], now, memory_order_relaxed);
-    }
-    return now - since > BEHIND_NS ? gone : 0;
 }
 
 /* One that moves only when it is asked, piece by piece, is asked again at once,
@@ -284,7 +136,7 @@ static int is_in_doubt(oar_group *g, const oar_work *work)
     if (since == 0 || since >= LINKS_NS || now < f->doubt_ns) {
         f->linked_ns = now;
         if (g->backend->progress(g->self) != OAR_OK)
-            oari_group_break(g, work, -1);
+            oari_engine_broke(g, work, -1);
     }
     return now < f->doubt_ns;
 }
@@ -300,10 +152,11 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
         return 0;
     if (g->board != NULL && g->board->member == NULL) {
         atomic_thread_fence(memory_order_acquire); /* after what it brought */
-        return oari_board_published(g->board) != NULL && oari_drive_hear(g);
+        return oari_board_published(g->board) != NULL &&
+               g->engine.events->hear(g);
     }
     doubt = is_in_doubt(g, work);
-    return oari_drive_hear(g) || oari_group_broken(g) || doubt;
+    return g->engine.events->hear(g) || oari_group_broken(g) || doubt;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */
@@ -325,8 +178,7 @@ static int yield(oari_foreign *f)
 /* It cannot wake us: asks it again after a nap. */
 static void nap(oar_group *g, int64_t idle_ns)
 {
-    if (idle_ns < POLLED_NS && !oari_disputing(g->engine.dispute) &&
-        yield(&g->foreign))
+    if (idle_ns < POLLED_NS && !g->engine.halted && yield(&g->foreign))
         return;
     nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conform_float: reading, writing and rounding numbers of every float dtype,
+/* numbers: reading, writing and rounding numbers of every float dtype,
  * from their definitions and not with the library's conversions. */
-#include "conform.h"
+#include "numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -158,4 +158,13 @@ void float_write(oar_dtype dtype, double value, void *element)
         memcpy(element, &half, 2);
         break;
     }
+}
+
+uint64_t value_mix(uint64_t a, uint64_t b)
+{
+    uint64_t x = a + 0x9e3779b97f4a7c15u * (b + 1);
+
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }

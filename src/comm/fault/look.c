@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive_look: has anything gone wrong with the operations under way? A peer is
+/* look: has anything gone wrong with the operations under way? A peer is
  * gone that still owes something, a fault has been heard of, or the time is up;
  * and before that, who keeps us waiting is said once. */
 #include <inttypes.h>
@@ -12,8 +12,11 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "comm/fault/dispute.h"
 #include "comm/engine/drive.h"
+#include "comm/engine/message.h"
+#include "comm/fault/dispute.h"
+#include "comm/fault/fault.h"
+#include "comm/fault/look.h"
 #include "comm/fault/missed.h"
 #include "comm/fault/presence.h"
 
@@ -291,16 +294,6 @@ static void look_at(oar_group *g, oar_work *work)
         look_at_deadline(g, work);
 }
 
-oar_work *oari_drive_any(const oar_group *g)
-{
-    const oari_engine *e = &g->engine;
-
-    for (int i = 0; i < e->lanes; i++)
-        if (e->lane[i].work != NULL)
-            return e->lane[i].work;
-    return e->message;
-}
-
 /* A peer gave up waiting, perhaps for one that waits itself. If from here it
  * can be seen who is stopped, that is said instead, and counts everywhere. */
 static void hear(oar_group *g, const oari_fault *published)
@@ -330,7 +323,7 @@ void oari_drive_look(oar_group *g)
 
     oari_drive_hear(g);
     oari_dispute_look(g);
-    if (oari_disputing(e->dispute))
+    if (e->halted)
         return; /* it has a deadline of its own */
     oari_far_scopes_look(g);
     oari_foreign_look(g);
@@ -341,3 +334,12 @@ void oari_drive_look(oar_group *g)
         if (!oari_group_broken(g) && !w->transfer.done)
             look_at(g, w);
 }
+
+const oari_engine_events oari_fault_events = {
+    .broke = oari_group_break,
+    .look = oari_drive_look,
+    .hear = oari_drive_hear,
+    .mismatch = oari_dispute_open,
+    .engine_failed = oari_dispute_ask_all,
+    .inquire = oari_dispute_inquire,
+};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/engine/foreign.h: an engine with collectives of its own, beside our
+/* comm/exec/foreign.h: an engine with collectives of its own, beside our
  * links. */
-#ifndef OARI_COMM_ENGINE_FOREIGN_H
-#define OARI_COMM_ENGINE_FOREIGN_H
+#ifndef OARI_COMM_EXEC_FOREIGN_H
+#define OARI_COMM_EXEC_FOREIGN_H
 
 #include <pthread.h>
 #include <stdatomic.h>

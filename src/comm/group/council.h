@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/fault/council.h: how the ranks that are left of a group agree on who
+/* comm/group/council.h: how the ranks that are left of a group agree on who
  * they are, and form a new one (oar_group_shrink; decision 15).
  *
  * Every rank has a note that all others can see: on the board, or sent over the
@@ -13,10 +13,10 @@
  * No rank and no store has to be alive for this, only links between those that
  * are left.
  */
-#ifndef OARI_COMM_FAULT_COUNCIL_H
-#define OARI_COMM_FAULT_COUNCIL_H
+#ifndef OARI_COMM_GROUP_COUNCIL_H
+#define OARI_COMM_GROUP_COUNCIL_H
 
-#include "comm/group/group.h"
+#include "comm/comm.h"
 
 typedef struct oari_ranks {
     uint64_t bits[OARI_MAX_RANKS / 64];

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* probe: the public calls that look whether a message waits. */
+#include <oarsong/p2p.h>
+
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/thread.h"
+#include "comm/api/check.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/message.h"
+#include "comm/engine/work.h"
+#include "comm/fault/fault.h"
+#include "comm/fault/look.h"
+
+/* With the token. What a rank sent before it went is found by a second look,
+ * after it is known to be gone. */
+static int look_once(oar_group *g, oar_work *probe, oar_envelope *found)
+{
+    const oari_call *call = &probe->call;
+    uint64_t tag = oari_message_tag(call->tag);
+    uint64_t any = oari_message_any(g, call->tag);
+    int lost;
+
+    if (oari_engine_peek_held(g, call->root, tag, any, found))
+        return 1;
+    if (oari_group_broken(g))
+        return 0;
+    if (g->board != NULL)
+        g->board->ops->check(g->board->self);
+    lost = oari_drive_lost(g, probe);
+    if (lost < 0) {
+        oari_drive_stalled(g, probe);
+        return 0;
+    }
+    if (oari_engine_peek_held(g, call->root, tag, any, found))
+        return 1;
+    if (!oari_group_broken(g))
+        oari_peer_gone(g, probe, lost);
+    return 0;
+}
+
+/* Whether such a message waits. If it can only come from ranks that are gone,
+ * that ends the group; and that the probe stalls is said once. */
+static int look_for(oar_group *group, oar_work *probe, oar_envelope *found)
+{
+    int there;
+
+    oari_engine_take(group);
+    there = look_once(group, probe, found);
+    oari_engine_let_go(group);
+    return there;
+}
+
+/* The same for a probe that does not wait; it is recorded together with those
+ * like it that came just before. */
+static int poll_for(oar_group *group, oar_work *probe, oar_envelope *found)
+{
+    oari_engine *e = &group->engine;
+    const oari_call *call = &probe->call;
+    int there;
+
+    oari_engine_take(group);
+    if (e->polled.sequence == 0 ||
+        e->polled.sequence != atomic_load(&group->sequence) ||
+        e->polled.peer != call->root || e->polled.tag != call->tag) {
+        e->polled.sequence = oari_work_record(group, call, OARI_POSTED);
+        e->polled.peer = call->root;
+        e->polled.tag = call->tag;
+    }
+    probe->sequence = e->polled.sequence;
+    probe->warned = 1; /* it does not wait, so it does not stall */
+    there = look_once(group, probe, found);
+    oari_recorder_done(group->recorder, probe->sequence,
+                       oari_group_broken(group) ? OAR_RECORD_FAILED
+                                                : OAR_RECORD_DONE);
+    oari_engine_let_go(group);
+    return there;
+}
+
+static oar_status give_message(const oar_envelope *e, oar_message *message)
+{
+    oar_message found = { .size = sizeof found,
+                          .source = e->source,
+                          .tag = (int64_t)(e->tag & UINT32_MAX),
+                          .bytes = e->bytes };
+
+    if (message == NULL)
+        return OAR_OK;
+    return oari_struct_give(message, &found, sizeof found, "message");
+}
+
+static oar_status make_probe(oari_call *call, const char *file, int line,
+                             oar_group *group, int peer, int64_t tag)
+{
+    OARI_TRY(oari_call_begin(call, OAR_COLL_PROBE, file, line, group, NULL));
+    OARI_TRY(oari_group_check(group));
+    OARI_TRY(oari_check_source("probe", group, peer, tag));
+    OARI_TRY(oari_check_can(group, OAR_CAN_PROBE, "probe"));
+    call->root = peer;
+    call->tag = tag;
+    return OAR_OK;
+}
+
+oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
+                        int64_t tag, int *found, oar_message *message)
+{
+    oar_envelope e = { .size = sizeof e };
+    oari_call call;
+    oar_work work;
+    int there;
+
+    if (found == NULL)
+        return oari_fail(OAR_E_ARG, "probe without a place for the answer");
+    OARI_TRY(make_probe(&call, file, line, group, peer, tag));
+    oari_work_init(&work, group, &call);
+    there = poll_for(group, &work, &e);
+    OARI_TRY(oari_group_check(group));
+    if (there)
+        OARI_TRY(give_message(&e, message));
+    *found = there;
+    return OAR_OK;
+}
+
+/* Whether there is one; 0: not in time, or the group has ended. */
+static int await_message(oar_group *group, oar_work *work, int64_t limit_ms,
+                         oar_envelope *e)
+{
+    int64_t deadline = oari_deadline(limit_ms), idle = 0;
+
+    work->since_ns = oari_now_ns();
+    for (;;) {
+        if (look_for(group, work, e))
+            return 1;
+        if (oari_group_broken(group) || oari_now_ns() >= deadline)
+            return 0;
+        oari_rest(&idle);
+    }
+}
+
+oar_status oar_probe_wait_at(const char *file, int line, oar_group *group,
+                             int peer, int64_t tag, int64_t timeout_ms,
+                             oar_message *message)
+{
+    oar_envelope e = { .size = sizeof e };
+    int64_t limit = timeout_ms;
+    oari_call call;
+    oar_work work;
+    int there;
+
+    OARI_TRY(make_probe(&call, file, line, group, peer, tag));
+    oari_work_init(&work, group, &call);
+    if (limit == 0)
+        limit = group->timeout_ms;
+    work.sequence = oari_work_record(group, &work.call, OARI_AWAITED);
+    there = await_message(group, &work, limit, &e);
+    oari_recorder_done(group->recorder, work.sequence,
+                       there || !oari_group_broken(group) ? OAR_RECORD_DONE
+                                                          : OAR_RECORD_FAILED);
+    if (there)
+        return give_message(&e, message);
+    OARI_TRY(oari_group_check(group));
+    return oari_fail(OAR_E_TIMEOUT,
+                     "no message from rank %d with tag %" PRId64 " in %" PRId64
+                     " ms",
+                     peer, tag, limit);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work: the life of one operation's handle. */
+#include "comm/engine/work.h"
+
+#include "base/alloc.h"
+#include "comm/engine/gpu_events.h"
+
+/* A copy of the call with the counts and the label it points to behind the
+ * work. */
+oar_work *oari_work_make(oar_group *group, const oari_call *call)
+{
+    size_t n = (size_t)group->ranks, counts = 2 * n * sizeof(size_t);
+    size_t label = call->label != NULL ? strlen(call->label) + 1 : 0;
+    oar_work *work = oari_alloc(1, sizeof *work + counts + label);
+    size_t *room;
+
+    if (work == NULL)
+        return NULL;
+    room = (size_t *)(work + 1);
+    oari_work_init(work, group, call);
+    if (call->in_counts != NULL)
+        work->call.in_counts =
+            memcpy(room, call->in_counts, n * sizeof(size_t));
+    if (call->out_counts != NULL)
+        work->call.out_counts =
+            memcpy(room + n, call->out_counts, n * sizeof(size_t));
+    if (label != 0)
+        work->call.label = memcpy(room + 2 * n, call->label, label);
+    atomic_store(&work->holders, 1);
+    return work;
+}
+
+void oari_work_free(oar_work *work)
+{
+    if (work == NULL)
+        return;
+    oari_gpu_unmark(work);
+    oari_free(work);
+}
+
+void oari_work_let_go(oar_work *work)
+{
+    if (atomic_fetch_sub(&work->holders, 1) == 1)
+        oari_work_free(work);
+}
+
+uint64_t oari_work_record(oar_group *group, const oari_call *call,
+                          uint64_t state)
+{
+    uint64_t sequence =
+        atomic_fetch_add_explicit(&group->sequence, 1, memory_order_relaxed) +
+        1;
+
+    oari_recorder_post(group->recorder, sequence, call, state);
+    return sequence;
+}
+
+/* One that is done when its parts are. */
+oar_work *oari_work_make_whole(oar_group *group, int parts)
+{
+    oari_call none = { .kind = OAR_COLL_BARRIER, .root = -1 };
+    oar_work *whole = oari_work_make(group, &none);
+
+    if (whole == NULL)
+        return NULL;
+    atomic_store(&whole->parts, parts);
+    return whole;
+}
+
+/* A part has finished; the last one ends the whole. */
+static void finish_part(oar_work *whole, const oar_work *part,
+                        oar_status status)
+{
+    oari_engine *e = &whole->group->engine;
+
+    if (status != OAR_OK) {
+        pthread_mutex_lock(&e->lock);
+        if (whole->failed == OAR_OK) {
+            whole->failed = status;
+            whole->call = part->call;
+            whole->call.label = NULL; /* the part's own copy */
+            whole->transfer = part->transfer;
+            whole->inquired_ns = part->inquired_ns;
+            if (part->inquired_ns != 0)
+                memcpy(whole->sent, part->sent, sizeof whole->sent);
+        }
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (atomic_fetch_sub(&whole->parts, 1) == 1)
+        oari_work_finish(whole, whole->failed);
+}
+
+/* Stands for "over" where a function would be. */
+static void no_function(void *arg, oar_status status)
+{
+    (void)arg;
+    (void)status;
+}
+
+/* Runs its function, if it has one: before the work counts as done, so that who
+ * waits for it finds that it has run. None can be set from now on. */
+static void run_then(oar_work *work, oar_status status)
+{
+    oar_work_fn then = NULL;
+
+    if (!atomic_compare_exchange_strong(&work->then, &then, no_function))
+        then(work->then_arg, status);
+}
+
+/* A user that waits says so and then looks whether it is done (engine.c). */
+static void wake_waiters(oari_engine *e)
+{
+    if (atomic_load(&e->waiters) == 0)
+        return;
+    pthread_mutex_lock(&e->lock);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The engine's side is over. A work on the stack is gone as soon as `done` is
+ * seen, so nothing of it is touched after that. */
+void oari_work_finish(oar_work *work, oar_status status)
+{
+    oari_engine *e = &work->group->engine;
+    int on_stack = work->on_stack;
+    oar_work *whole = work->whole;
+
+    work->status = status;
+    if (work->mine) {
+        atomic_store_explicit(&work->done, 1, memory_order_relaxed);
+        return;
+    }
+    if (!on_stack)
+        run_then(work, status);
+    atomic_store(&work->done, 1);
+    wake_waiters(e);
+    if (on_stack)
+        return;
+    if (whole != NULL)
+        finish_part(whole, work, status);
+    oari_work_let_go(work);
+}
+
+int oari_work_set_function(oar_work *work, oar_work_fn fn, void *arg)
+{
+    oari_engine *e = &work->group->engine;
+    oar_work_fn before;
+
+    pthread_mutex_lock(&e->lock); /* one at a time sets one */
+    before = atomic_load(&work->then);
+    if (before == NULL) {
+        work->then_arg = arg;
+        atomic_compare_exchange_strong(&work->then, &before, fn);
+    }
+    if (before == no_function)
+        atomic_store(&work->then, fn);
+    pthread_mutex_unlock(&e->lock);
+    if (before == no_function)
+        fn(arg, work->status);
+    return before == NULL || before == no_function;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* open_engine: opens the engines of somebody else's that a group has beside its
+ * links, for host memory and for device memory. */
+#include <oarsong/device.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/engine/foreign_engine.h"
+#include "comm/fault/fault.h"
+#include "comm/fault/missed.h"
+#include "comm/fault/presence.h"
+#include "comm/group/group.h"
+
+extern const oar_backend_ops oari_backend_hosted;
+
+enum {
+    WHILE_US = 50 /* it is asked so long in one turn, if it only moves then */
+};
+
+/* Of those that have not come through: one that is gone, rather than one that
+ * is stopped, rather than the first. */
+static int most_likely(const oar_group *g)
+{
+    int first = -1, stopped = -1;
+
+    for (int r = g->ranks - 1; r >= 0; r--) {
+        if (!g->missing[r])
+            continue;
+        first = r;
+        if (oari_group_gone(g, r))
+            return r;
+        if (oari_presence_of(g, r) == OARI_PRESENCE_STOPPED)
+            stopped = r;
+    }
+    return stopped >= 0 ? stopped : first;
+}
+
+/* An engine knows at best that somebody has not come; here it is said who. */
+static oar_status blame(oar_group *g, oari_foreign *f,
+                        const oar_backend_env *env)
+{
+    oar_error why = *oar_last_error();
+    oar_status status;
+    char who[300];
+    int rank;
+
+    f->ill_ns = oari_now_ns(); /* who is gone now is why */
+    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
+        0)
+        return oari_fail_with(&why);
+    if (g->board != NULL)
+        g->board->ops->check(g->board->self);
+    rank = most_likely(g);
+    status = oari_group_gone(g, rank) ? OAR_E_PEER : OAR_E_TIMEOUT;
+    oari_presence_text(g, rank, who, sizeof who);
+    return oari_about(
+        rank, oari_fail(status,
+                        "%s did not come through the opening of %s in %" PRId64
+                        " ms (%.200s)",
+                        who, f->ops->name, env->timeout_ms, why.text));
+}
+
+oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
+                             const oar_backend_env *env)
+{
+    oar_status status;
+
+    f->self = oari_alloc(1, f->ops->self_size);
+    f->gone_ns = oari_alloc((size_t)group->ranks, sizeof *f->gone_ns);
+    if (f->self == NULL || f->gone_ns == NULL)
+        return OAR_E_NOMEM;
+    f->opened = 1;
+    f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
+    status = f->ops->open(f->self, env);
+    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
+        return status;
+    oari_missed_say_through(env->store, group->name, group->rank);
+    return status != OAR_OK ? blame(group, f, env) : OAR_OK;
+}
+
+static oar_status open_engine(oar_group *g, oari_foreign *f,
+                              const oari_choice *choice,
+                              const oar_group_opts *o, int64_t meet_ms)
+{
+    struct oari_open core = { .board = g->board,
+                              .group = g,
+                              .recorder = g->recorder,
+                              .meet_ms = meet_ms };
+    oar_backend_env env = { .size = sizeof env,
+                            .rank = g->rank,
+                            .ranks = g->ranks,
+                            .store = g->store,
+                            .name = g->name,
+                            .timeout_ms = meet_ms,
+                            .core = &core,
+                            .device = g->device,
+                            .stream = o->stream,
+                            .id = o->nccl_id };
+
+    if (choice->split != NULL) {
+        env.split = *choice->split;
+        *choice->split = NULL;
+    }
+    return oari_foreign_open(g, f, &env);
+}
+
+/* What "auto" has come to, in the group's name for its backend. */
+static oar_status name_pair(oar_group *g)
+{
+    char name[256], *kept;
+
+    snprintf(name, sizeof name, "cpu:%s,cuda:%s", oari_group_asked(g)->name,
+             g->gpu.ops->name);
+    if ((kept = oari_strdup(name)) == NULL)
+        return OAR_E_NOMEM;
+    oari_free(g->backend_name);
+    g->backend_name = kept;
+    return OAR_OK;
+}
+
+oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
+                         const oar_group_opts *o, int64_t meet_ms)
+{
+    oar_device device = o->device != NULL ? *o->device : oar_device_current();
+
+    g->device = device.index;
+    if (o->device != NULL && device.kind != OAR_CUDA)
+        return oari_fail(OAR_E_DEVICE, "a group with its engine on the %s",
+                         oar_device_text(device).text);
+    g->gpu.ops = choice->gpu;
+    if (choice->any_gpu) {
+        OARI_TRY(oari_hybrid_settle(g, meet_ms, &g->gpu.ops));
+        OARI_TRY(name_pair(g));
+    }
+    if (g->gpu.ops != NULL)
+        OARI_TRY(open_engine(g, &g->gpu, choice, o, meet_ms));
+    return OAR_OK;
+}
+
+int oari_group_goes_through_host(const oar_group *group)
+{
+    return group->rules.through_host && !group->bare;
+}
+
+oar_status oari_hosted_open(oar_group *g)
+{
+    static const oari_choice none;
+    oar_group_opts o = { .size = sizeof o };
+
+    if (!oari_group_goes_through_host(g))
+        return OAR_OK;
+    g->hosted.ops = &oari_backend_hosted;
+    return open_engine(g, &g->hosted, &none, &o, g->timeout_ms);
+}
