@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/vec.h: an array that grows, at least by doubling. A vector of zeros is
- * empty. Pointers into it hold until it grows. */
+/* base/vec.h: arrays that grow, at least by doubling. A vector of zeros is empty.
+ * Pointers into one hold until it grows. */
 #ifndef OARI_BASE_VEC_H
 #define OARI_BASE_VEC_H
 
@@ -47,14 +47,19 @@ static inline void *oari_vec_grow(void *data, int64_t count, int64_t more,
     return larger;
 }
 
-/* Each is an expression that gives a status, and reads its arguments more than
+/* These are expressions that give a status. They read their arguments more than
  * once. */
 
+/* Makes room for `more` elements behind the first `count` of an array, whose
+ * capacity is an int64_t. For arrays that have names of their own. */
+#define oari_array_reserve(array, count, capacity, more)                     \
+    ((array) = oari_vec_grow((array), (int64_t)(count), (more), &(capacity), \
+                             sizeof *(array)),                               \
+     (more) <= (capacity) - (int64_t)(count) ? OAR_OK : OAR_E_NOMEM)
+
 /* Makes room for that many more elements. */
-#define oari_vec_reserve(v, more)                                             \
-    ((v)->data = oari_vec_grow((v)->data, (v)->count, (more), &(v)->capacity, \
-                               sizeof *(v)->data),                            \
-     (more) <= (v)->capacity - (v)->count ? OAR_OK : OAR_E_NOMEM)
+#define oari_vec_reserve(v, more) \
+    oari_array_reserve((v)->data, (v)->count, (v)->capacity, more)
 
 /* Appends one element. */
 #define oari_vec_push(v, ...)                              \
