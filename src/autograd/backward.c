@@ -278,11 +278,11 @@ static oar_status walk(oar_tape *tape, pass which)
  * defer themselves is for the next pass. */
 static oar_status run_deferred(oar_tape *tape)
 {
-    int64_t count = tape->deferred_running = tape->deferreds;
+    int64_t count = tape->deferred_running = tape->deferred.count;
     oar_error first = { .status = OAR_OK };
 
     for (int64_t i = 0; i < count; i++) {
-        oari_deferred d = tape->deferred[i];
+        oari_deferred d = tape->deferred.data[i];
         oar_status status = d.fn(d.arg);
 
         if (status == OAR_OK || first.status != OAR_OK)
@@ -290,9 +290,9 @@ static oar_status run_deferred(oar_tape *tape)
         oari_hook_failed("deferred", status);
         first = *oar_last_error();
     }
-    for (int64_t i = count; i < tape->deferreds; i++)
-        tape->deferred[i - count] = tape->deferred[i];
-    tape->deferreds -= count;
+    for (int64_t i = count; i < tape->deferred.count; i++)
+        tape->deferred.data[i - count] = tape->deferred.data[i];
+    tape->deferred.count -= count;
     tape->deferred_running = 0;
     return first.status != OAR_OK ? oari_fail_with(&first) : OAR_OK;
 }

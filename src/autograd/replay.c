@@ -3,9 +3,6 @@
  * seeds of all its parts in one row, until it is reset. */
 #include "autograd/replay.h"
 
-#include <string.h>
-
-#include "base/alloc.h"
 #include "base/status.h"
 
 oar_tape *oari_replay_tape(oar_tape *tape)
@@ -24,33 +21,15 @@ int oari_replaying(const oar_tape *tape)
     return 0;
 }
 
-static oar_status note(oari_seeds *s, uint64_t seed)
-{
-    if (s->count == s->room) {
-        int64_t room = s->room > 0 ? 2 * s->room : 32;
-        uint64_t *more = oari_alloc((size_t)room, sizeof *more);
-
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        if (s->count > 0)
-            memcpy(more, s->seed, (size_t)s->count * sizeof *more);
-        oari_free(s->seed);
-        s->seed = more;
-        s->room = room;
-    }
-    s->seed[s->count++] = seed;
-    return OAR_OK;
-}
-
 oar_status oari_replay_seed(oar_tape *tape, uint64_t *seed)
 {
     if (tape == NULL || tape->outer == NULL)
         return OAR_OK;
     if (tape->replaying) {
         if (tape->seed_at < tape->seeds_end)
-            *seed = tape->outer->seeds.seed[tape->seed_at++];
+            *seed = tape->outer->seeds.data[tape->seed_at++];
         return OAR_OK;
     }
     OARI_TRY(oari_replay_seed(tape->outer, seed));
-    return note(&tape->outer->seeds, *seed);
+    return oari_vec_push(&tape->outer->seeds, *seed);
 }

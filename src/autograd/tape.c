@@ -58,7 +58,7 @@ void oar_tape_reset(oar_tape *tape)
         forget_node(tape->node[--tape->nodes]);
     oari_leaves_reset(&tape->leaves, &tape->pool);
     oari_pool_reset(&tape->pool);
-    tape->deferreds = 0;
+    tape->deferred.count = 0;
     tape->seeds.count = 0;
     tape->halved = 0;
 }
@@ -73,8 +73,8 @@ void oar_tape_destroy(oar_tape *tape)
     oari_free(tape->node);
     oari_leaves_close(&tape->leaves, &tape->pool);
     oari_pool_close(&tape->pool);
-    oari_free(tape->deferred);
-    oari_free(tape->seeds.seed);
+    oari_vec_free(&tape->deferred);
+    oari_vec_free(&tape->seeds);
     oar_tape_destroy(tape->inner);
     oari_free(tape);
 }
@@ -101,22 +101,6 @@ int oar_tape_rebuild(oar_tape *tape, int on)
     return before;
 }
 
-/* A larger copy of an array, whose old memory it frees; NULL if there is none,
- * and then the old one is as it was. */
-static void *enlarge(void *array, int64_t count, int64_t *room, size_t size)
-{
-    int64_t more = *room > 0 ? 2 * *room : 64;
-    void *copy = oari_alloc((size_t)more, size);
-
-    if (copy == NULL)
-        return NULL;
-    if (count > 0)
-        memcpy(copy, array, (size_t)count * size);
-    oari_free(array);
-    *room = more;
-    return copy;
-}
-
 oari_node *oari_tape_node(oar_tape *tape)
 {
     oari_node *node;
@@ -127,13 +111,9 @@ oari_node *oari_tape_node(oar_tape *tape)
         node->tape = tape;
         return node;
     }
-    if (tape->nodes_made == tape->nodes_room) {
-        oari_node **more = enlarge(tape->node, tape->nodes_made,
-                                   &tape->nodes_room, sizeof(oari_node *));
-        if (more == NULL)
-            return NULL;
-        tape->node = more;
-    }
+    if (oari_array_reserve(tape->node, tape->nodes_made, tape->nodes_room, 1) !=
+        OAR_OK)
+        return NULL;
     node = oari_alloc(1, sizeof *node);
     if (node == NULL)
         return NULL;
@@ -206,8 +186,9 @@ oar_tensor *oar_tape_input(oar_tape *tape, oar_tensor *value)
 /* For the next pass to end, not for the one that is ending now. */
 static int is_deferred(const oar_tape *tape, oar_defer_fn fn, const void *arg)
 {
-    for (int64_t i = tape->deferred_running; i < tape->deferreds; i++)
-        if (tape->deferred[i].fn == fn && tape->deferred[i].arg == arg)
+    for (int64_t i = tape->deferred_running; i < tape->deferred.count; i++)
+        if (tape->deferred.data[i].fn == fn &&
+            tape->deferred.data[i].arg == arg)
             return 1;
     return 0;
 }
@@ -218,14 +199,5 @@ oar_status oar_tape_defer(oar_tape *tape, oar_defer_fn fn, void *arg)
         return oari_fail(OAR_E_ARG, "tape_defer without a tape or a function");
     if (is_deferred(tape, fn, arg))
         return OAR_OK;
-    if (tape->deferreds == tape->deferred_room) {
-        oari_deferred *more =
-            enlarge(tape->deferred, tape->deferreds, &tape->deferred_room,
-                    sizeof(oari_deferred));
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        tape->deferred = more;
-    }
-    tape->deferred[tape->deferreds++] = (oari_deferred){ fn, arg };
-    return OAR_OK;
+    return oari_vec_push(&tape->deferred, (oari_deferred){ fn, arg });
 }

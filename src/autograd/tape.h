@@ -10,6 +10,7 @@
 
 #include <oarsong/tape.h>
 
+#include "base/vec.h"
 #include "tensor/pool.h"
 
 enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
@@ -182,12 +183,6 @@ typedef struct oari_deferred {
     void *arg;
 } oari_deferred;
 
-/* Seeds that recomputed parts drew, in order. */
-typedef struct oari_seeds {
-    uint64_t *seed;
-    int64_t count, room;
-} oari_seeds;
-
 struct oar_tape {
     oari_pool pool;
     int recording;
@@ -197,10 +192,9 @@ struct oar_tape {
     oari_node **node;
     int64_t nodes, nodes_made, nodes_room; /* made ones are kept for reuse */
     oari_leaves leaves;
-    oari_deferred *deferred;
-    int64_t deferreds, deferred_room;
+    OARI_VEC(oari_deferred) deferred;
     int64_t deferred_running; /* of them, that are being run now */
-    oari_seeds seeds;
+    OARI_VEC(uint64_t) seeds; /* that recomputed parts drew, in order */
     /* Recomputation (replay.c): the tape that parts of this one run on, and on
      * such a tape, whose part it runs. */
     oar_tape *inner, *outer;

@@ -106,9 +106,11 @@ typedef struct oari_wait {
 typedef struct oari_inquest {
     const oar_autopsy *autopsy;
     oari_case *item;
-    int items, room;
+    int items;
+    int64_t room;
     oari_wait *wait;
-    int waits, wait_room;
+    int waits;
+    int64_t wait_room;
     int *circle; /* ranks of the world that wait for each other, in order */
     int circles; /* how many; 0: none */
     int wrong;
@@ -165,7 +167,8 @@ oar_record oari_op_record(const oari_part *p, const oari_op *op);
 /* A text that grows. After a failure nothing more is added. */
 typedef struct oari_words {
     char *text; /* owned; ends in 0 */
-    size_t used, room;
+    size_t used;
+    int64_t room;
     int failed;
 } oari_words;
 void oari_say(oari_words *w, const char *format, ...) OAR_PRINTF(2, 3);

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 #include "autopsy/autopsy.h"
 #include "record/recorder.h"
 
@@ -173,18 +174,7 @@ static oar_status new_case(oari_inquest *q, const oari_ring *r, int witness,
 {
     oari_case *c;
 
-    if (q->items == q->room) {
-        int room = q->room * 2 + 8;
-        oari_case *more = oari_alloc((size_t)room, sizeof *more);
-
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        if (q->items > 0)
-            memcpy(more, q->item, (size_t)q->items * sizeof *more);
-        oari_free(q->item);
-        q->item = more;
-        q->room = room;
-    }
+    OARI_TRY(oari_array_reserve(q->item, q->items, q->room, 1));
     c = &q->item[q->items];
     *c = (oari_case){ .ring = r,
                       .witness = witness,

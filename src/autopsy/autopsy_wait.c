@@ -6,26 +6,14 @@
  * return before; of a rank that has such an operation only those count, since
  * what it posted besides does not hold it up. A circle is made of strict waits
  * of ranks that live. */
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 #include "autopsy/autopsy.h"
 
 static oar_status add_wait(oari_inquest *q, const oari_wait *w)
 {
-    if (q->waits == q->wait_room) {
-        int room = q->wait_room * 2 + 64;
-        oari_wait *more = oari_alloc((size_t)room, sizeof *more);
-
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        if (q->waits > 0)
-            memcpy(more, q->wait, (size_t)q->waits * sizeof *more);
-        oari_free(q->wait);
-        q->wait = more;
-        q->wait_room = room;
-    }
+    OARI_TRY(oari_array_reserve(q->wait, q->waits, q->wait_room, 1));
     q->wait[q->waits++] = *w;
     return OAR_OK;
 }

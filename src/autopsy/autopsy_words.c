@@ -5,26 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
+#include "base/vec.h"
 #include "autopsy/autopsy.h"
-
-static int make_room(oari_words *w, size_t bytes)
-{
-    size_t room = (w->used + bytes + 1) * 2;
-    char *more;
-
-    if (w->used + bytes < w->room)
-        return 1;
-    more = oari_alloc(room, 1);
-    if (more == NULL)
-        return 0;
-    if (w->text != NULL)
-        memcpy(more, w->text, w->used);
-    oari_free(w->text);
-    w->text = more;
-    w->room = room;
-    return 1;
-}
 
 void oari_say(oari_words *w, const char *format, ...)
 {
@@ -34,12 +16,13 @@ void oari_say(oari_words *w, const char *format, ...)
     va_start(args, format);
     bytes = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    if (w->failed || bytes < 0 || !make_room(w, (size_t)bytes)) {
+    if (w->failed || bytes < 0 ||
+        oari_array_reserve(w->text, w->used, w->room, bytes + 1) != OAR_OK) {
         w->failed = 1;
         return;
     }
     va_start(args, format);
-    vsnprintf(w->text + w->used, w->room - w->used, format, args);
+    vsnprintf(w->text + w->used, (size_t)bytes + 1, format, args);
     va_end(args);
     w->used += (size_t)bytes;
 }

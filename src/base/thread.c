@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread: the cores that are really ours. */
+/* thread: the cores that are really ours, and threads that leave signals alone.
+ */
 #include "base/thread.h"
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 /* The quota of cgroup v2 in whole cores, rounded up; 0: none. */
 static int quota_cpus(void)
@@ -48,6 +52,39 @@ void oari_cpu_bits(uint64_t *bits, int words)
     for (int cpu = 0; cpu < 64 * words && cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &mask))
             bits[cpu / 64] |= UINT64_C(1) << cpu % 64;
+}
+
+/* A stack is memory too: a test may make it fail. */
+static int start_quiet(pthread_t *thread, void *(*body)(void *), void *arg)
+{
+    static const int kept[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
+    sigset_t all, before;
+    int failed;
+
+    if (!oari_alloc_allowed(0))
+        return ENOMEM;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
+        sigdelset(&all, kept[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(thread, NULL, body, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+oar_status oari_thread_start(pthread_t *thread, const char *name,
+                             void *(*body)(void *arg), void *arg)
+{
+    char kept[16];
+    int failed = start_quiet(thread, body, arg);
+
+    if (failed != 0) {
+        errno = failed;
+        return oari_fail(OAR_E_SYSTEM, "start the thread %s", name);
+    }
+    snprintf(kept, sizeof kept, "%s", name);
+    pthread_setname_np(*thread, kept);
+    return OAR_OK;
 }
 
 void oari_cond_init(pthread_cond_t *cond)

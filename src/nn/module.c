@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 #include "tensor/tensor.h"
 
 /* ---- life ---------------------------------------------------------------- */
@@ -97,24 +98,6 @@ static oar_status check_name(const oar_module *module, const char *name)
     return OAR_OK;
 }
 
-static oar_status make_room(oar_module *module)
-{
-    int room = module->room > 0 ? 2 * module->room : 4;
-    oari_entry *more;
-
-    if (module->entries < module->room)
-        return OAR_OK;
-    more = oari_alloc((size_t)room, sizeof *more);
-    if (more == NULL)
-        return OAR_E_NOMEM;
-    if (module->entries > 0)
-        memcpy(more, module->entry, (size_t)module->entries * sizeof *more);
-    oari_free(module->entry);
-    module->entry = more;
-    module->room = room;
-    return OAR_OK;
-}
-
 /* Registers an entry without its name; what it holds is taken on success. */
 static oar_status append(oar_module *module, const char *name,
                          const oari_entry *entry)
@@ -122,7 +105,8 @@ static oar_status append(oar_module *module, const char *name,
     char *copy;
 
     OARI_TRY(check_name(module, name));
-    OARI_TRY(make_room(module));
+    OARI_TRY(
+        oari_array_reserve(module->entry, module->entries, module->room, 1));
     copy = oari_strdup(name);
     if (copy == NULL)
         return OAR_E_NOMEM;

@@ -32,7 +32,8 @@ struct oar_module {
     void *self;
     int training;
     oari_entry *entry;
-    int entries, room;
+    int entries;
+    int64_t room;
     oari_hooks hooks[OARI_MOMENTS];
 };
 

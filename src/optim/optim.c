@@ -4,11 +4,10 @@
  * before it moves the first: it happens whole or not at all. */
 #include "optim/optim.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/vec.h"
 #include "tensor/tensor.h"
 
 enum { BLOCK = 1024 }; /* elements of a half type that are widened at once */
@@ -73,25 +72,10 @@ static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
 /* Makes room for that many parameters and one group more. */
 static oar_status make_room(oar_optim *optim, int params)
 {
-    oari_optim_param *param;
-    oari_optim_group *group;
-
-    param = oari_alloc((size_t)optim->params + (size_t)params, sizeof *param);
-    group = oari_alloc((size_t)optim->groups + 1, sizeof *group);
-    if (param == NULL || group == NULL) {
-        oari_free(param);
-        oari_free(group);
-        return OAR_E_NOMEM;
-    }
-    if (optim->groups > 0) {
-        memcpy(param, optim->param, (size_t)optim->params * sizeof *param);
-        memcpy(group, optim->group, (size_t)optim->groups * sizeof *group);
-    }
-    oari_free(optim->param);
-    oari_free(optim->group);
-    optim->param = param;
-    optim->group = group;
-    return OAR_OK;
+    OARI_TRY(oari_array_reserve(optim->param, optim->params, optim->param_room,
+                                params));
+    return oari_array_reserve(optim->group, optim->groups, optim->group_room,
+                              1);
 }
 
 static oar_status add_group(oar_optim *optim, int count,

@@ -47,6 +47,7 @@ struct oar_optim {
     double lr, weight_decay;
     int64_t steps;
     int params, groups;
+    int64_t param_room, group_room;
     oari_optim_param *param;
     oari_optim_group *group;
     const oar_scaler *unscaled_by; /* since the last step; NULL: none */

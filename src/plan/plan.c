@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/status.h"
+#include "base/vec.h"
 
 enum {
     BLOCK = 64,            /* elements */
@@ -34,27 +34,14 @@ void oari_plan_clear(oari_plan *plan)
 
 /* ---- appending ----------------------------------------------------------- */
 
-static int grow(oari_plan *plan)
-{
-    int room = plan->room != 0 ? 2 * plan->room : 16;
-    oari_step *step = oari_alloc((size_t)room, sizeof *step);
-
-    if (step == NULL) {
-        plan->failed = 1;
-        return 0;
-    }
-    if (plan->steps != 0)
-        memcpy(step, plan->step, (size_t)plan->steps * sizeof *step);
-    oari_free(plan->step);
-    plan->step = step;
-    plan->room = room;
-    return 1;
-}
-
 void oari_plan_step(oari_plan *plan, oari_step step)
 {
-    if (plan->failed || (plan->steps == plan->room && !grow(plan)))
+    if (plan->failed)
         return;
+    if (oari_array_reserve(plan->step, plan->steps, plan->room, 1) != OAR_OK) {
+        plan->failed = 1;
+        return;
+    }
     plan->step[plan->steps++] = step;
 }
 

@@ -78,7 +78,8 @@ typedef struct oari_step {
 
 typedef struct oari_plan {
     const char *algorithm;
-    int steps, room;
+    int steps;
+    int64_t room;
     int failed; /* out of memory while it was made */
     int shows;  /* OARI_SHOWS_ bits: peers are told where these are */
     int slots;  /* ranks in a GATHER */

@@ -24,7 +24,8 @@ typedef struct oari_bytes {
 /* Keys that a list is made of: texts one behind the other. */
 typedef struct oari_names {
     char *text;
-    size_t bytes, room;
+    size_t bytes;
+    int64_t room;
     int count;
 } oari_names;
 

@@ -6,31 +6,14 @@
 #include "base/alloc.h"
 #include "store/store.h"
 #include "base/status.h"
-
-static oar_status grow(oari_names *names, size_t more)
-{
-    size_t room = names->room != 0 ? names->room : 256;
-    char *text;
-
-    while (room - names->bytes < more)
-        room *= 2;
-    if (room == names->room)
-        return OAR_OK;
-    if ((text = oari_alloc(room, 1)) == NULL)
-        return OAR_E_NOMEM;
-    if (names->bytes != 0)
-        memcpy(text, names->text, names->bytes);
-    oari_free(names->text);
-    names->text = text;
-    names->room = room;
-    return OAR_OK;
-}
+#include "base/vec.h"
 
 oar_status oari_names_add(oari_names *names, const char *key)
 {
     size_t bytes = strlen(key) + 1;
 
-    OARI_TRY(grow(names, bytes));
+    OARI_TRY(oari_array_reserve(names->text, names->bytes, names->room,
+                                (int64_t)bytes));
     memcpy(names->text + names->bytes, key, bytes);
     names->bytes += bytes;
     names->count++;

@@ -21,7 +21,8 @@ typedef struct native_peer {
     int pidfd;
     int64_t pid;     /* as this process sees it */
     mapped *segment; /* by number */
-    uint32_t segments, segment_room;
+    uint32_t segments;
+    int64_t segment_room;
 } native_peer;
 
 typedef struct native {

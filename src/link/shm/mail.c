@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 
 enum { PIECE = 1 << 20 /* copied at a time, before looking around again */ };
 
@@ -30,7 +31,8 @@ typedef struct outbox {
     oari_row queue;   /* what has to be written */
     oari_row offered; /* what waits for its receive */
     head *answer;     /* what has to be written before */
-    size_t answers, answer_room;
+    size_t answers;
+    int64_t answer_room;
     oari_mail_out ring;
     const _Atomic uint64_t *back; /* credit */
     uint64_t known;               /* of it */
@@ -143,17 +145,8 @@ void oari_mail_destroy(oari_mail *mail)
 
 static oar_status push_answer(outbox *out, const head *h)
 {
-    if (out->answers == out->answer_room) {
-        size_t room = out->answer_room != 0 ? 2 * out->answer_room : 8;
-        head *more = oari_alloc(room, sizeof *more);
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        if (out->answers != 0)
-            memcpy(more, out->answer, out->answers * sizeof *more);
-        oari_free(out->answer);
-        out->answer = more;
-        out->answer_room = room;
-    }
+    OARI_TRY(
+        oari_array_reserve(out->answer, out->answers, out->answer_room, 1));
     out->answer[out->answers++] = *h;
     return OAR_OK;
 }

@@ -7,15 +7,14 @@
  * on its socket, and never waits for it.
  */
 #include <poll.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "base/vec.h"
 #include "device/segment.h"
 #include "backends/native/native.h"
 
@@ -71,23 +70,6 @@ static oar_status detach(void *self, void *memory, size_t bytes)
 
 /* ---- theirs -------------------------------------------------------------- */
 
-static oar_status grow_segments(native_peer *p)
-{
-    uint32_t room = p->segment_room != 0 ? 2 * p->segment_room : 8;
-    mapped *more;
-
-    if (p->segments < p->segment_room)
-        return OAR_OK;
-    if ((more = oari_alloc(room, sizeof *more)) == NULL)
-        return OAR_E_NOMEM;
-    if (p->segments != 0)
-        memcpy(more, p->segment, p->segments * sizeof *more);
-    oari_free(p->segment);
-    p->segment = more;
-    p->segment_room = room;
-    return OAR_OK;
-}
-
 /* A peer that died with something unread breaks the socket once, before what it
  * had sent can be read. */
 static oar_status hear_segment(native_peer *p, segment_note *note, int *fd)
@@ -110,7 +92,7 @@ static oar_status take_segment(native_peer *p, int rank)
     oar_status status;
     int fd;
 
-    OARI_TRY(grow_segments(p));
+    OARI_TRY(oari_array_reserve(p->segment, p->segments, p->segment_room, 1));
     OARI_TRY(hear_segment(p, &note, &fd));
     status = note.number == p->segments && note.number < MAX_PEER_SEGMENTS
                  ? oari_segment_map(fd, note.bytes, 1, &base)

@@ -114,7 +114,8 @@ typedef struct tcp_peer {
     oari_row jobs;              /* messages whose data is being written */
     oari_row takes;             /* receives whose data is on its way */
     oari_frame *answer;         /* to be written before anything else */
-    size_t answers, answer_room;
+    size_t answers;
+    int64_t answer_room;
     uint64_t number; /* of the last message or take */
     uint64_t spent;  /* credit */
     uint32_t back;   /* credit, as it says */

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "base/alloc.h"
+#include "base/vec.h"
 #include "link/tcp/tcp.h"
 
 /* ---- one socket ---------------------------------------------------------- */
@@ -301,17 +301,7 @@ oar_status tcp_answer(tcp_mesh *m, int peer, const oari_frame *frame)
 {
     tcp_peer *p = &m->peer[peer];
 
-    if (p->answers == p->answer_room) {
-        size_t room = p->answer_room != 0 ? 2 * p->answer_room : 8;
-        oari_frame *more = oari_alloc(room, sizeof *more);
-        if (more == NULL)
-            return OAR_E_NOMEM;
-        if (p->answers != 0)
-            memcpy(more, p->answer, p->answers * sizeof *more);
-        oari_free(p->answer);
-        p->answer = more;
-        p->answer_room = room;
-    }
+    OARI_TRY(oari_array_reserve(p->answer, p->answers, p->answer_room, 1));
     p->answer[p->answers++] = *frame;
     tcp_pump(m, peer);
     return OAR_OK;

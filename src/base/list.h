@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/list.h: a doubly linked list whose links lie in the things it holds. A
+ * list of zeros is empty. It owns nothing, and nothing here can fail. */
+#ifndef OARI_BASE_LIST_H
+#define OARI_BASE_LIST_H
+
+#include <stddef.h>
+
+typedef struct oari_link {
+    struct oari_link *prev, *next;
+} oari_link;
+
+typedef struct oari_list {
+    oari_link *first, *last;
+} oari_list;
+
+/* The thing of this type that holds the link in this member; NULL for NULL. */
+#define OARI_HOLDER(link, type, member) \
+    ((type *)oari_list_holder((link), offsetof(type, member)))
+static inline void *oari_list_holder(oari_link *link, size_t offset)
+{
+    return link != NULL ? (char *)link - offset : NULL;
+}
+
+static inline void oari_list_append(oari_list *list, oari_link *link)
+{
+    link->prev = list->last;
+    link->next = NULL;
+    if (list->last != NULL)
+        list->last->next = link;
+    else
+        list->first = link;
+    list->last = link;
+}
+
+/* Takes out a link that is in the list. */
+static inline void oari_list_remove(oari_list *list, oari_link *link)
+{
+    if (link->prev != NULL)
+        link->prev->next = link->next;
+    else
+        list->first = link->next;
+    if (link->next != NULL)
+        link->next->prev = link->prev;
+    else
+        list->last = link->prev;
+    link->prev = link->next = NULL;
+}
+
+/* Takes out the first and returns it; NULL: the list is empty. */
+static inline oari_link *oari_list_take(oari_list *list)
+{
+    oari_link *first = list->first;
+
+    if (first != NULL)
+        oari_list_remove(list, first);
+    return first;
+}
+
+#endif
