@@ -26,13 +26,16 @@ static uint64_t begin(oar_group *g, const oari_call *base)
 {
     uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
     oari_call call = *base;
+    oari_operation op;
 
     call.kind = OAR_COLL_BARRIER;
     call.monitored = 1;
-    oari_recorder_post(g->recorder, sequence, &call, OARI_AWAITED);
+    op = oari_call_operation(&call);
+    oari_recorder_post(g->recorder, sequence, &op, OARI_AWAITED);
     oari_engine_hold(g);
     if (atomic_load(&g->engine.queued) == 0)
-        oari_history_watch(&g->engine.history, sequence, &call);
+        oari_history_watch(&g->engine.history, sequence, oari_call_form(&call),
+                           oari_call_fingerprint(&call));
     oari_engine_let_go(g);
     return sequence;
 }
@@ -53,6 +56,7 @@ static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
+        oari_operation op;
         oar_work *sent;
 
         if (r == g->rank)
@@ -87,6 +91,7 @@ static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
+        oari_operation op;
 
         if (r == g->rank || !here[r])
             continue;

@@ -9,7 +9,7 @@
 #include "comm/api/call.h"
 #include "plan/choose.h"
 #include "comm/engine/foreign.h"
-#include "comm/fault/history.h"
+#include "record/history.h"
 #include "plan/plan.h"
 
 enum { OARI_PLAN_CACHE = 16 };
