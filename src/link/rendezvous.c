@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "record/box_host.h"
-#include "comm/group/group.h"
+#include "link/link.h"
 #include "store/store.h"
 
 enum { SLICE_MS = 500, NAMED_MAX = 16 };
