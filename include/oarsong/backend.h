@@ -30,26 +30,6 @@ OAR_BEGIN_DECLS
  * struct that begins with its size does not count. */
 #define OAR_BACKEND_ABI 3
 
-/* name, value, text. Values are part of the ABI. */
-#define OAR_COLL_LIST(X)                            \
-    X(OAR_COLL_BARRIER, 0, "barrier")               \
-    X(OAR_COLL_BROADCAST, 1, "broadcast")           \
-    X(OAR_COLL_ALL_REDUCE, 2, "all_reduce")         \
-    X(OAR_COLL_REDUCE, 3, "reduce")                 \
-    X(OAR_COLL_GATHER, 4, "gather")                 \
-    X(OAR_COLL_SCATTER, 5, "scatter")               \
-    X(OAR_COLL_ALL_GATHER, 6, "all_gather")         \
-    X(OAR_COLL_REDUCE_SCATTER, 7, "reduce_scatter") \
-    X(OAR_COLL_ALL_TO_ALL, 8, "all_to_all")         \
-    X(OAR_COLL_SEND, 9, "send")                     \
-    X(OAR_COLL_RECV, 10, "recv")                    \
-    X(OAR_COLL_PROBE, 11, "probe") /* only in records: no backend is asked */
-
-typedef enum oar_coll { OAR_COLL_LIST(OAR_ENUM_ROW) OAR_COLL_COUNT } oar_coll;
-
-/* "all_reduce"; "?" for a kind that does not exist. Any thread. */
-OAR_API const char *oar_coll_name(oar_coll kind);
-
 /* What a backend can do here. */
 typedef struct oar_backend_caps {
     size_t size;

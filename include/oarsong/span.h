@@ -145,6 +145,26 @@ OAR_API const char *oar_op_name(oar_op_kind kind);
  * a sentence that says why. */
 OAR_API oar_status oar_op_check(oar_op op, oar_dtype dtype);
 
+/* What ranks do together: name, value, text. Values are part of the ABI. */
+#define OAR_COLL_LIST(X)                            \
+    X(OAR_COLL_BARRIER, 0, "barrier")               \
+    X(OAR_COLL_BROADCAST, 1, "broadcast")           \
+    X(OAR_COLL_ALL_REDUCE, 2, "all_reduce")         \
+    X(OAR_COLL_REDUCE, 3, "reduce")                 \
+    X(OAR_COLL_GATHER, 4, "gather")                 \
+    X(OAR_COLL_SCATTER, 5, "scatter")               \
+    X(OAR_COLL_ALL_GATHER, 6, "all_gather")         \
+    X(OAR_COLL_REDUCE_SCATTER, 7, "reduce_scatter") \
+    X(OAR_COLL_ALL_TO_ALL, 8, "all_to_all")         \
+    X(OAR_COLL_SEND, 9, "send")                     \
+    X(OAR_COLL_RECV, 10, "recv")                    \
+    X(OAR_COLL_PROBE, 11, "probe") /* only in records: no backend is asked */
+
+typedef enum oar_coll { OAR_COLL_LIST(OAR_ENUM_ROW) OAR_COLL_COUNT } oar_coll;
+
+/* "all_reduce"; "?" for a kind that does not exist. Any thread. */
+OAR_API const char *oar_coll_name(oar_coll kind);
+
 OAR_END_DECLS
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock: the rate of the raw counter, and deadlines. */
+/* clock: the rate of the raw counter, deadlines, and ages as text. */
 #include "base/clock.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 
 static pthread_once_t rate_once = PTHREAD_ONCE_INIT;
 static double rate;
@@ -47,4 +49,12 @@ int oari_deadline_left_ms(int64_t deadline_ns)
     if (left <= 0)
         return 0;
     return left > INT_MAX ? INT_MAX : (int)left;
+}
+
+void oari_seconds_text(int64_t ns, char *text, size_t bytes)
+{
+    if (ns < 10 * INT64_C(1000000000))
+        snprintf(text, bytes, "%.1f s", (double)ns / 1e9);
+    else
+        snprintf(text, bytes, "%" PRId64 " s", ns / 1000000000);
 }

@@ -4,6 +4,7 @@
 #ifndef OARI_BASE_CLOCK_H
 #define OARI_BASE_CLOCK_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -46,5 +47,8 @@ OARI_FOR_PLUGINS int64_t oari_deadline(int64_t timeout_ms);
 OARI_FOR_PLUGINS int oari_deadline_left_ms(int64_t deadline_ns);
 
 #define OARI_NEVER INT64_MAX
+
+/* Writes how long that is: "14 s" or "0.3 s". */
+void oari_seconds_text(int64_t ns, char *text, size_t bytes);
 
 #endif

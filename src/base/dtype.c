@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype: names and sizes of dtypes and operators, which operator suits which
- * dtype, and single half values. Bulk conversion is in convert.c. */
+/* dtype: names and sizes of dtypes, operators and collectives, which operator
+ * suits which dtype, and single half values. Bulk conversion is in convert.c. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -52,6 +52,17 @@ const char *oar_op_name(oar_op_kind kind)
     };
 
     return (unsigned)kind < OAR_OP_COUNT ? name_of[kind] : "?";
+}
+
+const char *oar_coll_name(oar_coll kind)
+{
+    static const char *const name_of[] = {
+#define X(name, value, text) [name] = text,
+        OAR_COLL_LIST(X)
+#undef X
+    };
+
+    return (unsigned)kind < OAR_COLL_COUNT ? name_of[kind] : "?";
 }
 
 static oar_status refuse(oar_op_kind kind, oar_dtype dtype, const char *why)

@@ -20,6 +20,12 @@
 #include "record/account.h"
 #include "record/recorder.h"
 
+enum {
+    OARI_DEFAULT_TIMEOUT_MS = 300000,
+    OARI_DEFAULT_STALL_MS = 30000,
+    OARI_DEFAULT_SPIN_NS = 50000 /* on a backend without a board */
+};
+
 /* One operation in flight. Two hold it: the caller's handle and the engine. */
 struct oar_work {
     oar_group *group;

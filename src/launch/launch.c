@@ -16,7 +16,7 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "link/shm/board.h"
+#include "link/link.h"
 #include "launch/hostfile.h"
 
 /* ---- options ------------------------------------------------------------- */

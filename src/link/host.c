@@ -15,8 +15,8 @@
 
 #include "base/env.h"
 #include "base/status.h"
-#include "comm/group/group.h"
 #include "link/host.h"
+#include "link/link.h"
 
 static oar_status read_boot_id(char *text, size_t bytes)
 {

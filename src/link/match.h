@@ -20,6 +20,9 @@
 
 #include <oarsong/backend.h>
 
+/* What messages through a match can do. */
+enum { OARI_MATCH_CAN = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS };
+
 typedef struct oari_match oari_match;
 typedef struct oari_message oari_message;
 

@@ -16,8 +16,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "record/box_host.h"
-#include "comm/group/group.h"
-#include "comm/fault/presence.h"
+#include "link/link.h"
 #include "store/store.h"
 
 enum { SLICE_MS = 500, NAMED_MAX = 16 };
@@ -71,7 +70,7 @@ static void say(oari_rendezvous *r, int peer, int64_t deadline_ns)
     char left[48] = "it does not give up";
 
     list_missing(r, peer, who, sizeof who);
-    oari_presence_age(oari_now_ns() - r->start_ns, age, sizeof age);
+    oari_seconds_text(oari_now_ns() - r->start_ns, age, sizeof age);
     if (deadline_ns != OARI_NEVER)
         snprintf(left, sizeof left, "it gives up in %" PRId64 " s",
                  (deadline_ns - oari_now_ns()) / 1000000000);

@@ -6,7 +6,7 @@
 #ifndef OARI_RECORD_ACCOUNT_H
 #define OARI_RECORD_ACCOUNT_H
 
-#include "comm/fault/history.h"
+#include "record/history.h"
 #include "record/recorder.h"
 
 enum { OARI_TOLD = 16, OARI_TOLD_PARTS = 64 };

@@ -29,7 +29,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "record/box_host.h"
-#include "comm/rendezvous/meeting.h"
 #include "record/watchman.h"
 
 const char oari_box_magic[8] = "oarsbox", oari_ring_magic[8] = "oarring";
@@ -201,28 +200,22 @@ oar_status oari_box_make(int rank, int *fd)
 
 /* ---- becoming its owner -------------------------------------------------- */
 
-/* The rank and size that the launcher says, if one says it. */
-static void ask_launcher(int *rank, int *world)
+/* The rank of this process in its job: as the launcher says, or as the first of
+ * its groups does. */
+static int rank_of(const oari_ring_owner *who)
 {
-    int r = -1, n = 0;
-
-    if (oari_launcher_rank(&r, &n) == OAR_OK && n > 1) {
-        *rank = r;
-        *world = n;
-    }
+    return who->job_ranks > 1 ? who->job_rank : who->threads ? 0 : who->rank;
 }
 
 static void sign_box(oari_box *box, const oari_ring_owner *who)
 {
-    int rank = who->threads ? 0 : who->rank, world = who->ranks;
     int64_t epoch = 0;
 
-    ask_launcher(&rank, &world);
     if (oari_env_int("OARSONG_EPOCH", 0, INT64_MAX, &epoch) != OAR_OK)
         epoch = 0;
     if (mine.source != INHERITED)
-        box->head.rank = rank;
-    box->head.world = world;
+        box->head.rank = rank_of(who);
+    box->head.world = who->job_ranks > 1 ? who->job_ranks : who->ranks;
     box->head.threads = who->threads;
     box->head.epoch = epoch;
     box->head.nonce = mine.nonce;
@@ -386,10 +379,9 @@ static void be_watched(const char *folder, int rank)
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
 {
-    int rank = who->threads ? 0 : who->rank, world;
+    int rank = rank_of(who);
     char path[PATH_MAX];
 
-    ask_launcher(&rank, &world);
     if (snprintf(path, sizeof path, "%s/rank-%d" OARI_BOX_SUFFIX, folder,
                  rank) >= (int)sizeof path)
         return oari_fail(OAR_E_ARG, "OARSONG_RECORDER_DIR is too long");

@@ -158,7 +158,9 @@ typedef struct oari_ring_owner {
     const char *group;
     const char *backend; /* may be NULL */
     int rank, ranks;
-    int threads; /* the ranks are threads */
+    int threads;             /* the ranks are threads */
+    int job_rank, job_ranks; /* of the process, as its launcher says; job_ranks
+                                below 2: it says nothing */
 } oari_ring_owner;
 
 /* Where a ring is: `at` bytes into the file. */

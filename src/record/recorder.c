@@ -70,7 +70,7 @@ oar_status oari_recorder_make(const oari_ring_owner *owner,
 oar_status oari_recorder_create(const char *group, int rank, int ranks,
                                 oari_recorder **recorder)
 {
-    oari_ring_owner owner = { group, NULL, rank, ranks, 0 };
+    oari_ring_owner owner = { .group = group, .rank = rank, .ranks = ranks };
 
     return oari_recorder_make(&owner, recorder);
 }
@@ -155,36 +155,36 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *error)
 
 /* ---- call sites ---------------------------------------------------------- */
 
-static int same_site(const site_key *key, const oari_call *call)
+static int same_site(const site_key *key, const oari_operation *op)
 {
-    if (key->line != call->line || key->file != call->file)
+    if (key->line != op->line || key->file != op->file)
         return 0;
-    if (call->label == NULL)
+    if (op->label == NULL)
         return key->label[0] == 0;
-    return strncmp(key->label, call->label, sizeof key->label - 1) == 0;
+    return strncmp(key->label, op->label, sizeof key->label - 1) == 0;
 }
 
-static unsigned site_hash(const oari_call *call)
+static unsigned site_hash(const oari_operation *op)
 {
-    uintptr_t word = (uintptr_t)call->file * 31 + (unsigned)call->line;
+    uintptr_t word = (uintptr_t)op->file * 31 + (unsigned)op->line;
 
-    for (size_t i = 0; call->label != NULL && call->label[i] != 0 &&
+    for (size_t i = 0; op->label != NULL && op->label[i] != 0 &&
                        i < sizeof((site_key *)0)->label - 1;
          i++)
-        word = word * 31 + (unsigned char)call->label[i];
+        word = word * 31 + (unsigned char)op->label[i];
     return (unsigned)(word * 0x9e37u >> 12) % OARI_SITES;
 }
 
 /* The key of a site, or NULL. *at is where it is, or belongs. */
-static site_key *find_site(oari_recorder *r, const oari_call *call,
+static site_key *find_site(oari_recorder *r, const oari_operation *op,
                            unsigned *at)
 {
-    unsigned i = site_hash(call);
+    unsigned i = site_hash(op);
 
     for (unsigned n = 0; n < OARI_SITES; n++, i = (i + 1) % OARI_SITES) {
         site_key *key = atomic_load_explicit(&r->key[i], memory_order_acquire);
         *at = i;
-        if (key == NULL || same_site(key, call))
+        if (key == NULL || same_site(key, op))
             return key;
     }
     return NULL;
@@ -192,23 +192,23 @@ static site_key *find_site(oari_recorder *r, const oari_call *call,
 
 /* Enters a new site; 0 when the table is full. */
 __attribute__((noinline, cold)) static uint32_t
-enter_site(oari_recorder *r, const oari_call *call)
+enter_site(oari_recorder *r, const oari_operation *op)
 {
     unsigned at = 0;
     site_key *key;
     uint32_t index = 0;
 
     pthread_mutex_lock(&r->lock);
-    key = find_site(r, call, &at);
+    key = find_site(r, op, &at);
     if (key != NULL)
         index = key->index;
     else if ((index = atomic_load(&r->place.ring->sites)) < OARI_SITES) {
         oari_site *s = &r->place.ring->site[index];
-        oari_site_text(call->file, call->line, s->text, sizeof s->text);
+        oari_site_text(op->file, op->line, s->text, sizeof s->text);
         snprintf(s->label, sizeof s->label, "%s",
-                 call->label != NULL ? call->label : "");
+                 op->label != NULL ? op->label : "");
         key = &r->keys[index];
-        *key = (site_key){ call->file, call->line, index, "" };
+        *key = (site_key){ op->file, op->line, index, "" };
         memcpy(key->label, s->label, sizeof key->label);
         atomic_store(&r->place.ring->sites, index + 1);
         atomic_store_explicit(&r->key[at], key, memory_order_release);
@@ -221,30 +221,29 @@ enter_site(oari_recorder *r, const oari_call *call)
 /* Labels that are made on the way ("step 1", "step 2", ...) may fill half of
  * the table: later ones go without, so that lines of the program have room. */
 __attribute__((noinline)) static uint32_t search_site(oari_recorder *r,
-                                                      const oari_call *call)
+                                                      const oari_operation *op)
 {
     unsigned at;
-    site_key *key = find_site(r, call, &at);
-    oari_call bare;
+    site_key *key = find_site(r, op, &at);
+    oari_operation bare;
 
     if (key != NULL)
         return key->index;
-    if (call->label == NULL ||
+    if (op->label == NULL ||
         atomic_load(&r->place.ring->sites) < OARI_SITES / 2)
-        return enter_site(r, call);
-    bare = *call;
+        return enter_site(r, op);
+    bare = *op;
     bare.label = NULL;
     return search_site(r, &bare);
 }
 
 /* Most are where they belong: those cost no call. */
-static inline uint32_t site_of(oari_recorder *r, const oari_call *call)
+static inline uint32_t site_of(oari_recorder *r, const oari_operation *op)
 {
     site_key *key =
-        atomic_load_explicit(&r->key[site_hash(call)], memory_order_acquire);
+        atomic_load_explicit(&r->key[site_hash(op)], memory_order_acquire);
 
-    return key != NULL && same_site(key, call) ? key->index
-                                               : search_site(r, call);
+    return key != NULL && same_site(key, op) ? key->index : search_site(r, op);
 }
 
 /* ---- writing ------------------------------------------------------------- */
@@ -272,38 +271,36 @@ static void order_stores(void)
 #endif
 }
 
-__attribute__((noinline)) static uint64_t count_message(oari_recorder *r,
-                                                        const oari_call *call)
+__attribute__((noinline)) static uint64_t
+count_message(oari_recorder *r, const oari_operation *op)
 {
     atomic_fetch_add_explicit(&r->messages, 1, memory_order_relaxed);
-    return call->wire_tag != 0 ? call->wire_tag : (uint64_t)call->tag;
+    return op->tag;
 }
 
 /* The tag of a message; or how many messages came before a collective, which
  * makes its number among collectives out of its sequence number. */
-static inline uint64_t extra_of(oari_recorder *r, const oari_call *call)
+static inline uint64_t extra_of(oari_recorder *r, const oari_operation *op)
 {
-    return call->kind < OAR_COLL_SEND ? take(&r->messages)
-                                      : count_message(r, call);
+    return op->kind < OAR_COLL_SEND ? take(&r->messages) : count_message(r, op);
 }
 
 /* `done` keeps what it was: nobody reads it before the state says so. */
 void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
-                        const oari_call *call, uint64_t state)
+                        const oari_operation *op, uint64_t state)
 {
     oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
 
     put(&s->sequence, 0);
     order_stores();
     put(&s->posted, oari_ticks());
-    put(&s->count, oari_call_count(call));
-    put(&s->what, (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
-                      (uint64_t)call->out.dtype << 16 |
-                      (uint64_t)call->ragged << 24 |
-                      (uint64_t)call->is_object << 25 |
-                      (uint64_t)(uint32_t)(call->root + 1) << 32);
-    put(&s->extra, extra_of(recorder, call));
-    put(&s->site, site_of(recorder, call));
+    put(&s->count, op->count);
+    put(&s->what, (uint64_t)op->kind | (uint64_t)op->op << 8 |
+                      (uint64_t)op->dtype << 16 | (uint64_t)op->ragged << 24 |
+                      (uint64_t)op->is_object << 25 |
+                      (uint64_t)(uint32_t)(op->root + 1) << 32);
+    put(&s->extra, extra_of(recorder, op));
+    put(&s->site, site_of(recorder, op));
     put(&s->state, state);
     atomic_store_explicit(&s->sequence, sequence, memory_order_release);
 }

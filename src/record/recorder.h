@@ -6,7 +6,7 @@
 #include <oarsong/recorder.h>
 
 #include "record/box.h"
-#include "comm/api/call.h"
+#include "record/operation.h"
 
 typedef struct oari_recorder oari_recorder;
 
@@ -34,7 +34,7 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *error);
  * OARI_POSTED, or OARI_AWAITED if the caller does not return before it is done.
  */
 void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
-                        const oari_call *call, uint64_t state);
+                        const oari_operation *op, uint64_t state);
 /* From now on somebody waits for it; or has given up waiting. */
 void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits);
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,

@@ -15,7 +15,9 @@ enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT };
  * state, and a fault. */
 static unsigned char *make_box(int ranks, uint64_t state)
 {
-    oari_call call = { .file = "somewhere.c", .line = 7, .label = "grads" };
+    oari_operation call = { .file = "somewhere.c",
+                            .line = 7,
+                            .label = "grads" };
     oar_error error = { .size = sizeof error, .status = OAR_E_PEER };
     unsigned char *copy = malloc(BYTES);
     oari_recorder *r[RINGS];

@@ -331,7 +331,9 @@ static void outlive_a_ring(void)
 {
     oari_recorder *r[OARI_BOX_RINGS];
     const void *view;
-    oari_call call = { .kind = OAR_COLL_BARRIER, .root = -1, .file = "x.c" };
+    oari_operation call = { .kind = OAR_COLL_BARRIER,
+                            .root = -1,
+                            .file = "x.c" };
     oar_record record;
 
     use_box(box);

@@ -593,20 +593,18 @@ typedef struct writer {
     uint64_t last;
 } writer;
 
-static oari_call call_of(uint64_t sequence)
+static oari_operation call_of(uint64_t sequence)
 {
     static const char *const label[] = { "even", "odd" };
 
-    return (oari_call){ .kind = (oar_coll)(sequence % 9),
-                        .op = { (oar_op_kind)(sequence % 7), 0 },
-                        .out = { NULL,
-                                 sequence * 3,
-                                 (oar_dtype)(sequence % 11),
-                                 { OAR_CPU, 0 } },
-                        .root = (int)(sequence % 1000),
-                        .label = label[sequence & 1],
-                        .file = "writer.c",
-                        .line = (int)(sequence % LINES) };
+    return (oari_operation){ .kind = (oar_coll)(sequence % 9),
+                             .op = (oar_op_kind)(sequence % 7),
+                             .dtype = (oar_dtype)(sequence % 11),
+                             .count = sequence * 3,
+                             .root = (int)(sequence % 1000),
+                             .label = label[sequence & 1],
+                             .file = "writer.c",
+                             .line = (int)(sequence % LINES) };
 }
 
 static void *write_records(void *arg)
@@ -614,7 +612,7 @@ static void *write_records(void *arg)
     writer *w = arg;
 
     do {
-        oari_call call = call_of(++w->last);
+        oari_operation call = call_of(++w->last);
         oari_recorder_post(w->recorder, w->last, &call, OARI_POSTED);
         if (w->last % 3 != 0)
             oari_recorder_done(w->recorder, w->last, OAR_RECORD_DONE);
@@ -627,12 +625,12 @@ static char site_of_line[LINES][24];
 /* Every field must be the one of that sequence number. */
 static int is_whole(const oar_record *r)
 {
-    oari_call call = call_of(r->sequence);
+    oari_operation call = call_of(r->sequence);
     int done = r->state == OAR_RECORD_DONE;
 
-    return r->count == oari_call_count(&call) && r->kind == call.kind &&
-           r->op == call.op.kind && r->dtype == call.out.dtype &&
-           r->root == call.root && strcmp(r->label, call.label) == 0 &&
+    return r->count == call.count && r->kind == call.kind && r->op == call.op &&
+           r->dtype == call.dtype && r->root == call.root &&
+           strcmp(r->label, call.label) == 0 &&
            strcmp(r->site, site_of_line[call.line]) == 0 && r->posted_ns != 0 &&
            (done || r->state == OAR_RECORD_POSTED) &&
            (done ? r->sequence % 3 != 0 && r->done_ns >= r->posted_ns
@@ -679,7 +677,7 @@ static void the_newest_is_the_one_with_the_highest_number(void **state)
 
     assert_int_equal(oari_recorder_create("order", 0, 1, &recorder), OAR_OK);
     for (int i = 0; i < 6; i++) {
-        oari_call call = call_of(order[i]);
+        oari_operation call = call_of(order[i]);
         oari_recorder_post(recorder, order[i], &call, OARI_POSTED);
     }
     for (int i = 0; i < 6; i++) {

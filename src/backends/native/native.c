@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* native: ranks as processes. Within a host they share memory: each rank's
- * control block is a memfd that the others map read-only, and its segments are
- * mapped as they come into use. Ranks on other hosts are reached by TCP; then
- * the board is that of this host, and a mesh leads to the others. All links
- * share one match, and one descriptor to sleep on. */
-#include "backends/native/native.h"
-
-#include <string.h>
+/* native: ranks as processes. Within a host they share memory (link/shm). Ranks
+ * on other hosts are reached by TCP (link/tcp); then the board is that of this
+ * host, and a mesh leads to the others. All links share one match, and one
+ * descriptor to sleep on. */
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fork.h"
 #include "base/status.h"
-#include "device/segment.h"
+#include "link/shm/shm.h"
+#include "link/tcp/tcp.h"
+
+typedef struct native {
+    shm_links shm;  /* first: the core's view */
+    tcp_mesh *mesh; /* to other hosts; NULL: there are none */
+} native;
 
 static oar_status native_probe(oar_backend_caps *caps)
 {
@@ -37,7 +37,7 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
 {
     char host[NATIVE_HOST];
     tcp_setup setup = {
-        .env = env, .prefix = prefix, .host = host, .match = n->base.match
+        .env = env, .prefix = prefix, .host = host, .match = n->shm.base.match
     };
     struct epoll_event event = { .events = EPOLLIN,
                                  .data.u32 = UINT32_MAX - 1 };
@@ -50,9 +50,10 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
     OARI_TRY(tcp_open(n->mesh, &setup));
     n->mesh->ahead_bytes = TCP_AHEAD * n->mesh->eager_bytes;
     for (int r = 0; r < env->ranks; r++)
-        if (n->host[r] == n->host[env->rank])
+        if (n->shm.host[r] == n->shm.host[env->rank])
             n->mesh->peer[r].address[0] = 0; /* not by TCP */
-    if (epoll_ctl(n->epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd, &event) != 0)
+    if (epoll_ctl(n->shm.epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd, &event) !=
+        0)
         return oari_fail(OAR_E_SYSTEM, "watch the mesh");
     return OAR_OK;
 }
@@ -60,18 +61,10 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
 static oar_status open_links(native *n, const oar_backend_env *env,
                              int one_host)
 {
-    oari_board *b = &n->base.board;
     char prefix[OAR_STORE_KEY_MAX];
 
-    n->control_fd = n->event_fd = n->epoll_fd = n->listener = -1;
-    b->wait_fd = -1;
-    b->ops = &native_board_ops;
-    b->self = n;
-    OARI_TRY(native_meet(n, env, one_host, prefix));
-    OARI_TRY(oari_board_ready(b, env->core->spin_us));
-    OARI_TRY(oari_boarded_open(&n->base, env->rank, env->ranks,
-                               env->core->eager_bytes));
-    return n->hosts > 1 ? open_mesh(n, env, prefix) : OAR_OK;
+    OARI_TRY(shm_links_open(&n->shm, env, one_host, prefix));
+    return n->shm.hosts > 1 ? open_mesh(n, env, prefix) : OAR_OK;
 }
 
 static oar_status native_open(void *self, const oar_backend_env *env)
@@ -90,7 +83,8 @@ static oar_status native_send(void *self, oar_transfer *t)
 {
     native *n = self;
 
-    if (n->mesh != NULL && n->host[t->peer] != n->host[n->base.rank])
+    if (n->mesh != NULL &&
+        n->shm.host[t->peer] != n->shm.host[n->shm.base.rank])
         return tcp_send(n->mesh, t);
     return oari_boarded_send(self, t);
 }
@@ -101,8 +95,9 @@ static oar_status native_recv(void *self, oar_transfer *t)
 
     OARI_TRY(oari_boarded_recv(self, t));
     if (n->mesh != NULL &&
-        (t->done ? n->host[t->source] != n->host[n->base.rank]
-                 : t->peer < 0 || n->host[t->peer] != n->host[n->base.rank]))
+        (t->done ? n->shm.host[t->source] != n->shm.host[n->shm.base.rank]
+                 : t->peer < 0 ||
+                       n->shm.host[t->peer] != n->shm.host[n->shm.base.rank]))
         tcp_expect(n->mesh, t);
     return OAR_OK;
 }
@@ -122,13 +117,13 @@ static const int *native_hosts(void *self)
 {
     native *n = self;
 
-    return n->hosts > 1 ? n->host : NULL;
+    return n->shm.hosts > 1 ? n->shm.host : NULL;
 }
 
 static int native_gone(void *self, int rank)
 {
     native *n = self;
-    const oari_board *b = &n->base.board;
+    const oari_board *b = &n->shm.base.board;
     int here = oari_board_rank(b, rank);
 
     if (here < 0)
@@ -142,12 +137,12 @@ static int native_gone(void *self, int rank)
 static const oari_fault *native_published(void *self)
 {
     native *n = self;
-    const oari_fault *here = oari_board_published(&n->base.board);
+    const oari_fault *here = oari_board_published(&n->shm.base.board);
     const oari_fault *there, *last;
 
     if (n->mesh == NULL)
         return here;
-    if ((last = oari_board_ended(&n->base.board)) != NULL)
+    if ((last = oari_board_ended(&n->shm.base.board)) != NULL)
         return last;
     there = tcp_published(n->mesh);
     if (here == NULL || there == NULL)
@@ -163,8 +158,8 @@ static void native_publish(void *self, const oari_fault *fault)
     native *n = self;
     const oari_fault *first;
 
-    oari_board_publish(&n->base.board, fault);
-    first = oari_board_published(&n->base.board);
+    oari_board_publish(&n->shm.base.board, fault);
+    first = oari_board_published(&n->shm.base.board);
     if (n->mesh != NULL)
         tcp_publish(n->mesh, first != NULL ? first : fault);
 }
@@ -182,7 +177,7 @@ static void native_abort(void *self, oar_status why)
  * have to. */
 static int all_here_have_one(native *n, const oari_fault *best)
 {
-    const oari_board *b = &n->base.board;
+    const oari_board *b = &n->shm.base.board;
 
     for (int r = 0; r < b->ranks; r++) {
         int rank = b->member != NULL ? b->member[r] : r;
@@ -203,7 +198,7 @@ static int native_agreed(void *self)
     const oari_fault *best = native_published(self);
 
     if (n->mesh == NULL || tcp_settled(n->mesh) ||
-        oari_board_ended(&n->base.board) != NULL)
+        oari_board_ended(&n->shm.base.board) != NULL)
         return 1;
     return best != NULL && atomic_load(&n->mesh->unanimous) &&
            all_here_have_one(n, best);
@@ -217,7 +212,7 @@ static const oari_fault *native_conclude(void *self)
 
     if (n->mesh == NULL)
         return last;
-    last = oari_board_end_with(&n->base.board, last);
+    last = oari_board_end_with(&n->shm.base.board, last);
     tcp_conclude(n->mesh, last);
     return last;
 }
@@ -226,7 +221,7 @@ static void native_tell(void *self, const void *note)
 {
     native *n = self;
 
-    oari_board_tell(&n->base.board, note);
+    oari_board_tell(&n->shm.base.board, note);
     if (n->mesh != NULL)
         tcp_note_say(n->mesh, note);
 }
@@ -234,9 +229,9 @@ static void native_tell(void *self, const void *note)
 static int native_told(void *self, int rank, void *note)
 {
     native *n = self;
-    int here = oari_board_rank(&n->base.board, rank);
+    int here = oari_board_rank(&n->shm.base.board, rank);
 
-    return here >= 0 ? oari_board_told(&n->base.board, here, note)
+    return here >= 0 ? oari_board_told(&n->shm.base.board, here, note)
                      : tcp_note_of(n->mesh, rank, note);
 }
 
@@ -247,64 +242,14 @@ static int64_t native_answered(void *self, int rank)
     return n->mesh != NULL ? tcp_answered(n->mesh, rank) : -1;
 }
 
-/* ---- leaving ------------------------------------------------------------- */
-
-static void say_goodbye(native *n)
-{
-    oari_board *b = &n->base.board;
-
-    if (b->control == NULL || b->control[b->rank] == NULL)
-        return;
-    atomic_store(&b->control[b->rank]->closed, 1);
-    for (int r = 0; r < b->ranks; r++)
-        if (r != b->rank && b->control[r] != NULL)
-            oari_board_notify(b, r);
-}
-
-static void drop_peer(native *n, int rank)
-{
-    oari_board *b = &n->base.board;
-    native_peer *p = &n->peer[rank];
-
-    oari_fork_close(p->socket);
-    oari_fork_close(p->pidfd);
-    if (p->calling >= 0)
-        close(p->calling);
-    for (uint32_t i = 0; i < p->segments; i++)
-        oari_segment_unmap(p->segment[i].base, p->segment[i].bytes);
-    oari_free(p->segment);
-    if (b->control != NULL)
-        oari_segment_unmap(b->control[rank], b->layout.bytes);
-    if (rank == b->rank)
-        return;
-    if (rank == 0)
-        oari_segment_unmap(b->first, b->layout.bytes - b->layout.ballot);
-    if (b->recorder != NULL)
-        oari_recorder_unmap(b->recorder[rank]);
-    if (b->event != NULL)
-        oari_fork_close(b->event[rank]);
-}
-
 static void native_close(void *self)
 {
     native *n = self;
-    oari_board *b = &n->base.board;
 
     if (n->mesh != NULL)
         tcp_close(n->mesh);
     oari_free(n->mesh);
-    oari_boarded_close(&n->base);
-    say_goodbye(n);
-    native_close_door(n);
-    for (int r = 0; n->peer != NULL && r < b->ranks; r++)
-        drop_peer(n, r);
-    oari_fork_close(n->control_fd);
-    oari_fork_close(n->event_fd);
-    oari_fork_close(n->epoll_fd);
-    oari_free(n->peer);
-    oari_free(n->host);
-    oari_free(n->member);
-    oari_board_clear(b);
+    shm_links_close(&n->shm);
 }
 
 /* The common part of both tables. */

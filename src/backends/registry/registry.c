@@ -25,18 +25,6 @@ static const oar_backend_ops *const built_in[] = {
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
-const char *oar_coll_name(oar_coll kind)
-{
-    switch (kind) {
-#define X(name, value, text) \
-    case name: return text;
-        OAR_COLL_LIST(X)
-#undef X
-    case OAR_COLL_COUNT: break;
-    }
-    return "?";
-}
-
 oar_status oar_backend_fail(oar_status status, const char *format, ...)
 {
     char text[400];

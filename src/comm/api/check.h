@@ -4,7 +4,7 @@
 #ifndef OARI_COMM_API_CHECK_H
 #define OARI_COMM_API_CHECK_H
 
-#include "comm/api/call.h"
+#include "comm/exec/call.h"
 #include "comm/comm.h"
 
 /* Begins a call: the site, and what its options say. */

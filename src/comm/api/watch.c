@@ -29,13 +29,16 @@ static uint64_t begin(oar_group *g, const oari_call *base)
 {
     uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
     oari_call call = *base;
+    oari_operation op;
 
     call.kind = OAR_COLL_BARRIER;
     call.monitored = 1;
-    oari_recorder_post(g->recorder, sequence, &call, OARI_AWAITED);
+    op = oari_call_operation(&call);
+    oari_recorder_post(g->recorder, sequence, &op, OARI_AWAITED);
     oari_engine_hold(g);
     if (atomic_load(&g->engine.queued) == 0)
-        oari_history_watch(&g->engine.history, sequence, &call);
+        oari_history_watch(&g->engine.history, sequence, oari_call_form(&call),
+                           oari_call_fingerprint(&call));
     oari_engine_let_go(g);
     return sequence;
 }

@@ -50,8 +50,9 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
     uint64_t sequence =
         atomic_fetch_add_explicit(&group->sequence, 1, memory_order_relaxed) +
         1;
+    oari_operation op = oari_call_operation(call);
 
-    oari_recorder_post(group->recorder, sequence, call, state);
+    oari_recorder_post(group->recorder, sequence, &op, state);
     return sequence;
 }
 

@@ -168,8 +168,8 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->number = number;
     exec->fingerprint = oari_call_fingerprint(call);
     exec->link = exec->history != NULL && number != 0
-                     ? oari_history_add(exec->history, number, sequence, call,
-                                        exec->fingerprint)
+                     ? oari_history_add(exec->history, number, sequence,
+                                        oari_call_form(call), exec->fingerprint)
                      : exec->fingerprint;
     exec->doubt.found = 0;
     exec->element = oar_dtype_size(call->out.dtype);

@@ -6,10 +6,10 @@
 #define OARI_COMM_EXEC_EXEC_H
 
 #include "link/shm/board.h"
-#include "comm/api/call.h"
+#include "comm/exec/call.h"
 #include "plan/choose.h"
 #include "comm/exec/foreign.h"
-#include "comm/fault/history.h"
+#include "record/history.h"
 #include "plan/plan.h"
 
 enum { OARI_PLAN_CACHE = 16 };

@@ -238,7 +238,7 @@ static void warn(const oar_group *g, oar_work *work)
     }
     work->warned = 1;
     oari_site_text(work->call.file, work->call.line, site, sizeof site);
-    oari_presence_age(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_seconds_text(oari_now_ns() - work->since_ns, age, sizeof age);
     oari_log(oari_env_text("OARSONG_RECORDER_FD") != NULL ? OAR_LOG_INFO
                                                           : OAR_LOG_WARN,
              "group \"%s\", rank %d: #%" PRIu64

@@ -108,14 +108,6 @@ int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
 
 /* ---- texts --------------------------------------------------------------- */
 
-void oari_presence_age(int64_t ns, char *text, size_t bytes)
-{
-    if (ns < 10 * INT64_C(1000000000))
-        snprintf(text, bytes, "%.1f s", (double)ns / 1e9);
-    else
-        snprintf(text, bytes, "%" PRId64 " s", ns / 1000000000);
-}
-
 /* Adds to a text as far as there is room. */
 static void add(char *text, size_t bytes, const char *more)
 {
@@ -147,7 +139,7 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
     add(text, bytes, "; its last operation was ");
     oari_record_text(&r, what, sizeof what);
     add(text, bytes, what);
-    oari_presence_age(oari_now_ns() -
+    oari_seconds_text(oari_now_ns() -
                           (r.done_ns != 0 ? r.done_ns : r.posted_ns),
                       age, sizeof age);
     add(text, bytes, r.done_ns != 0 ? ", done " : ", for ");
@@ -162,9 +154,9 @@ static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
 
     if (!oari_presence_scope(g, rank, &s))
         return;
-    oari_presence_age(oari_now_ns() - s.since_ns, age, sizeof age);
+    oari_seconds_text(oari_now_ns() - s.since_ns, age, sizeof age);
     if (s.until_ns != OARI_NEVER)
-        oari_presence_age(s.until_ns - s.since_ns, limit, sizeof limit);
+        oari_seconds_text(s.until_ns - s.since_ns, limit, sizeof limit);
     snprintf(line, sizeof line, "; in scope \"%s\" for %s (up to %s)", s.label,
              age, limit);
     add(text, bytes, line);
@@ -178,7 +170,7 @@ static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 
     if (ms < 0)
         return;
-    oari_presence_age(ms * 1000000, age, sizeof age);
+    oari_seconds_text(ms * 1000000, age, sizeof age);
     snprintf(line, sizeof line, ", whose system answered %s ago", age);
     add(text, bytes, line);
 }

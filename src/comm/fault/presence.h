@@ -59,7 +59,4 @@ void oari_far_scopes_changed(oar_group *group);
 void oari_far_scopes_look(oar_group *group);
 int oari_far_scope(const oar_group *group, int rank, oari_scope *scope);
 
-/* "14 s" or "0.3 s". */
-void oari_presence_age(int64_t ns, char *text, size_t bytes);
-
 #endif

@@ -13,6 +13,7 @@
 #include "comm/fault/kin.h"
 #include "comm/fault/missed.h"
 #include "comm/fault/presence.h"
+#include "comm/rendezvous/meeting.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
 #include "comm/api/post.h"
@@ -252,6 +253,19 @@ oar_status oari_group_check_world(int rank, int size)
     return OAR_OK;
 }
 
+static oar_status make_recorder(oar_group *g, int threads)
+{
+    oari_ring_owner owner = { .group = g->name,
+                              .backend = g->backend->name,
+                              .rank = g->rank,
+                              .ranks = g->ranks,
+                              .threads = threads };
+
+    if (oari_launcher_rank(&owner.job_rank, &owner.job_ranks) != OAR_OK)
+        owner.job_ranks = 0;
+    return oari_recorder_make(&owner, &g->recorder);
+}
+
 static oar_status build(oar_group *g, const oari_choice *choice,
                         const oar_backend_env *env, int64_t meet_ms,
                         struct oari_world *world)
@@ -264,12 +278,7 @@ static oar_status build(oar_group *g, const oari_choice *choice,
     if (g->name == NULL || g->missing == NULL)
         return OAR_E_NOMEM;
     OARI_TRY(oari_engine_init(&g->engine, &oari_fault_events));
-    OARI_TRY(oari_recorder_make(&(oari_ring_owner){ .group = g->name,
-                                                    .backend = g->backend->name,
-                                                    .rank = g->rank,
-                                                    .ranks = g->ranks,
-                                                    .threads = world != NULL },
-                                &g->recorder));
+    OARI_TRY(make_recorder(g, world != NULL));
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,

@@ -459,22 +459,6 @@ int oari_board_has_fault(const oari_board *board, int rank)
     return atomic_load(&board->control[rank]->fault) == OARI_FAULT_READY;
 }
 
-int oari_fault_sure(const oari_fault *fault)
-{
-    return fault->evidence != OARI_EVIDENCE_TIMEOUT;
-}
-
-int oari_fault_before(const oari_fault *a, const oari_fault *b)
-{
-    if (oari_fault_sure(a) != oari_fault_sure(b))
-        return oari_fault_sure(a);
-    if (a->error.sequence != b->error.sequence)
-        return a->error.sequence < b->error.sequence;
-    if (a->error.rank != b->error.rank)
-        return a->error.rank < b->error.rank;
-    return strcmp(a->error.text, b->error.text) < 0;
-}
-
 /* ---- councils ------------------------------------------------------------ */
 
 /* Words that their owner alone writes, between two steps of a stamp. */

@@ -19,6 +19,7 @@
 
 #include <oarsong/backend.h>
 
+#include "link/link.h"
 #include "link/shm/mail_ring.h"
 #include "record/recorder.h"
 #include "net/frame.h"
@@ -29,9 +30,7 @@ enum {
     OARI_MAIL_BYTES = 64 << 10, /* a ring */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
     OARI_MAIL_MOST = 256 << 10, /* ... this much */
-    OARI_MAX_RANKS = 1024,
-    OARI_NOTE_BYTES = 256, /* of council.h */
-    OARI_SCOPE_BYTES = 64  /* of presence.h */
+    OARI_SCOPE_BYTES = 64       /* of presence.h */
 };
 
 /* What a rank shows at a meeting. Payload, stamp and addresses share the first
@@ -52,14 +51,9 @@ static inline unsigned char *oari_line_data(oari_line *line)
     return (unsigned char *)&line->in;
 }
 
-/* How a rank is gone. */
-enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
-
 /* Collectives that ranks have given to a foreign engine, which compares
  * nothing: the newest few of each rank, by number. */
 enum { OARI_POSTS_KEPT = 16 };
-
-enum { OARI_FAULT_NONE = 0, OARI_FAULT_WRITING = 1, OARI_FAULT_READY = 2 };
 
 enum { OARI_CORE_WORDS = 16 };
 
@@ -249,11 +243,6 @@ const oari_fault *oari_board_end_with(oari_board *board,
 const oari_fault *oari_board_ended(const oari_board *board);
 /* Whether a rank on the board has a fault of its own, or has taken one over. */
 int oari_board_has_fault(const oari_board *board, int rank);
-
-/* Of two faults that nobody can tell which was first, the one that counts. */
-int oari_fault_before(const oari_fault *a, const oari_fault *b);
-/* Whether it names the cause, and not only somebody who was waited for. */
-int oari_fault_sure(const oari_fault *fault);
 
 /* What I say in a council (council.h), and what a rank says: 0 if it has not
  * said anything. */

@@ -31,9 +31,6 @@ oar_status oari_boarded_progress(void *self);
 void oari_boarded_abort(void *self, oar_status why);
 oari_board *oari_boarded_board(void *self);
 
-/* What messages through a match can do. */
-enum { OARI_MATCH_CAN = OAR_CAN_ANY | OAR_CAN_PROBE | OAR_CAN_SYNCHRONOUS };
-
 /* The common part of the table. */
 #define OARI_BOARDED_OPS                                            \
     .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,        \

@@ -33,7 +33,7 @@ typedef struct greeting {
 } greeting;
 
 /* The rank in the group of a rank on the board. */
-static int rank_of(const native_meeting *m, int r)
+static int rank_of(const shm_meeting *m, int r)
 {
     return m->n->member != NULL ? m->n->member[r] : r;
 }
@@ -42,8 +42,8 @@ static int rank_of(const native_meeting *m, int r)
 
 /* What a greeting proves: which way it goes, and that whoever sends it knows
  * the listener's token and the secret. */
-static oar_status prove(const native_meeting *m, const greeting *g, int peer,
-                        const native_local_note *listener,
+static oar_status prove(const shm_meeting *m, const greeting *g, int peer,
+                        const shm_note *listener,
                         unsigned char proof[OARI_PROOF_BYTES])
 {
     int answer = g->rank == listener->rank;
@@ -58,11 +58,11 @@ static oar_status prove(const native_meeting *m, const greeting *g, int peer,
     return oari_secret_prove(key, part, bytes, 2, proof);
 }
 
-static oar_status greet(native_meeting *m, int socket, int peer,
-                        const native_local_note *listener)
+static oar_status greet(shm_meeting *m, int socket, int peer,
+                        const shm_note *listener)
 {
-    native *n = m->n;
-    greeting g = { .magic = NATIVE_NOTE_MAGIC,
+    shm_links *n = m->n;
+    greeting g = { .magic = SHM_NOTE_MAGIC,
                    .rank = m->env->rank,
                    .control_bytes = n->base.board.layout.bytes,
                    .recorder_at = oari_recorder_at(m->env->core->recorder) };
@@ -73,7 +73,7 @@ static oar_status greet(native_meeting *m, int socket, int peer,
     return oari_local_send(socket, &g, sizeof g, pass, PASSED);
 }
 
-static oar_status map_peer(native *n, int rank, const greeting *g,
+static oar_status map_peer(shm_links *n, int rank, const greeting *g,
                            const int pass[PASSED])
 {
     oari_board *b = &n->base.board;
@@ -100,9 +100,9 @@ static oar_status map_peer(native *n, int rank, const greeting *g,
 /* Its death shows on the socket, or, if a child of its holds that, here. The
  * socket is looked at again after the pidfd is open: had it died before, the
  * pid might be another's. */
-static oar_status watch(native *n, int rank)
+static oar_status watch(shm_links *n, int rank)
 {
-    native_peer *p = &n->peer[rank];
+    shm_peer *p = &n->peer[rank];
     struct epoll_event event = { .events = EPOLLRDHUP,
                                  .data.u32 = (uint32_t)rank };
 
@@ -119,13 +119,13 @@ static oar_status watch(native *n, int rank)
 
 /* *good: whether it is a rank of this group that says so. A failure is this
  * rank's own. */
-static oar_status check_proof(const native_meeting *m, const greeting *g,
-                              const native_local_note *listener, int *good)
+static oar_status check_proof(const shm_meeting *m, const greeting *g,
+                              const shm_note *listener, int *good)
 {
     unsigned char proof[OARI_PROOF_BYTES];
 
     *good = 0;
-    if (g->magic != NATIVE_NOTE_MAGIC)
+    if (g->magic != SHM_NOTE_MAGIC)
         return OAR_OK;
     OARI_TRY(prove(m, g, m->env->rank, listener, proof));
     *good = oari_secret_same(proof, g->proof);
@@ -133,11 +133,10 @@ static oar_status check_proof(const native_meeting *m, const greeting *g,
 }
 
 /* Keeps the control block and event of a peer that greeted over this socket. */
-static oar_status accept_greeting(native_meeting *m, int rank,
-                                  const greeting *g, int pass[PASSED],
-                                  int socket)
+static oar_status accept_greeting(shm_meeting *m, int rank, const greeting *g,
+                                  int pass[PASSED], int socket)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     oar_status status = map_peer(n, rank, g, pass);
 
     close(pass[0]);
@@ -152,7 +151,7 @@ static oar_status accept_greeting(native_meeting *m, int rank,
 }
 
 /* Says whose fault it is that nothing goes over a socket. */
-static oar_status blame(const native_meeting *m, int peer, oar_status status)
+static oar_status blame(const shm_meeting *m, int peer, oar_status status)
 {
     int rank = rank_of(m, peer);
 
@@ -186,12 +185,12 @@ static int has_come(int socket)
 
 /* The time is up: whoever has not been met and is not at the door. One that has
  * answered is not to blame, whether its answer was read or not. */
-static oar_status mark_unmet(const native_meeting *m, oar_status status)
+static oar_status mark_unmet(const shm_meeting *m, oar_status status)
 {
     const oari_board *b = &m->n->base.board;
 
     for (int r = 0; status == OAR_E_TIMEOUT && r < b->ranks; r++) {
-        const native_peer *p = &m->n->peer[r];
+        const shm_peer *p = &m->n->peer[r];
 
         if (r != b->rank && p->socket < 0 &&
             (p->calling < 0 || !has_come(p->calling)))
@@ -202,9 +201,9 @@ static oar_status mark_unmet(const native_meeting *m, oar_status status)
 
 /* ---- lower ranks --------------------------------------------------------- */
 
-static oar_status call_on(native_meeting *m, int rank)
+static oar_status call_on(shm_meeting *m, int rank)
 {
-    const native_local_note *listener = &m->note[rank_of(m, rank)];
+    const shm_note *listener = &m->note[rank_of(m, rank)];
     int *socket = &m->n->peer[rank].calling;
     oar_status status = oari_local_connect(listener->socket, socket);
 
@@ -213,16 +212,16 @@ static oar_status call_on(native_meeting *m, int rank)
     return blame(m, rank, status);
 }
 
-static oar_status call_lower(native_meeting *m)
+static oar_status call_lower(shm_meeting *m)
 {
     for (int r = 0; r < m->n->base.board.rank; r++)
         OARI_TRY(call_on(m, r));
     return OAR_OK;
 }
 
-static oar_status hear_back(native_meeting *m, int rank)
+static oar_status hear_back(shm_meeting *m, int rank)
 {
-    native_peer *p = &m->n->peer[rank];
+    shm_peer *p = &m->n->peer[rank];
     greeting g;
     int pass[PASSED], socket = p->calling, good;
     oar_status status =
@@ -241,7 +240,7 @@ static oar_status hear_back(native_meeting *m, int rank)
     return accept_greeting(m, rank, &g, pass, socket);
 }
 
-static oar_status hear_lower(native_meeting *m)
+static oar_status hear_lower(shm_meeting *m)
 {
     for (int r = 0; r < m->n->base.board.rank; r++)
         OARI_TRY(hear_back(m, r));
@@ -251,7 +250,7 @@ static oar_status hear_lower(native_meeting *m)
 /* ---- higher ranks -------------------------------------------------------- */
 
 /* Its rank on the board; -1: it is none that may call. */
-static oar_status find_caller(const native_meeting *m, const greeting *g,
+static oar_status find_caller(const shm_meeting *m, const greeting *g,
                               int *rank)
 {
     int good;
@@ -269,7 +268,7 @@ static oar_status find_caller(const native_meeting *m, const greeting *g,
 
 /* A guest says who it is; strangers are turned away and do not count. What this
  * process lacks does: it cannot let anybody in. */
-static oar_status hear_guest(native_meeting *m, int socket, int *let_in)
+static oar_status hear_guest(shm_meeting *m, int socket, int *let_in)
 {
     greeting g;
     int pass[PASSED], rank;
@@ -292,21 +291,21 @@ static oar_status hear_guest(native_meeting *m, int socket, int *let_in)
 
 /* As many as may come, and some strangers; of more than that, the one that has
  * been there longest without a word goes. */
-static int most_guests(const native_meeting *m)
+static int most_guests(const shm_meeting *m)
 {
     return m->n->base.board.ranks + STRANGERS;
 }
 
-static void drop_guest(native *n, int at)
+static void drop_guest(shm_links *n, int at)
 {
     n->guests--;
     memmove(n->guest + at, n->guest + at + 1,
             (size_t)(n->guests - at) * sizeof *n->guest);
 }
 
-static oar_status open_door(native_meeting *m)
+static oar_status open_door(shm_meeting *m)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     int64_t pid;
     int socket;
     oar_status status =
@@ -325,9 +324,9 @@ static oar_status open_door(native_meeting *m)
 }
 
 /* Whoever there is something to hear of: the listener first, then guests. */
-static oar_status wait_at_door(native_meeting *m, struct pollfd *wait)
+static oar_status wait_at_door(shm_meeting *m, struct pollfd *wait)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     int ready;
 
     wait[0] = (struct pollfd){ n->listener, POLLIN, 0 };
@@ -343,10 +342,10 @@ static oar_status wait_at_door(native_meeting *m, struct pollfd *wait)
 }
 
 /* From the last: those behind one that is heard move up. */
-static oar_status hear_guests(native_meeting *m, const struct pollfd *wait,
+static oar_status hear_guests(shm_meeting *m, const struct pollfd *wait,
                               int *let_in)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
 
     for (int i = n->guests - 1; i >= 0; i--) {
         int socket = n->guest[i];
@@ -359,7 +358,7 @@ static oar_status hear_guests(native_meeting *m, const struct pollfd *wait,
     return OAR_OK;
 }
 
-static int first_missing(const native_meeting *m)
+static int first_missing(const shm_meeting *m)
 {
     const oari_board *b = &m->n->base.board;
     int rank = b->rank + 1;
@@ -369,7 +368,7 @@ static int first_missing(const native_meeting *m)
     return rank;
 }
 
-static oar_status hear_higher(native_meeting *m, struct pollfd *wait)
+static oar_status hear_higher(shm_meeting *m, struct pollfd *wait)
 {
     const oari_board *b = &m->n->base.board;
     int wanted = b->ranks - 1 - b->rank, let_in = 0;
@@ -387,7 +386,7 @@ static oar_status hear_higher(native_meeting *m, struct pollfd *wait)
     return OAR_OK;
 }
 
-static oar_status meet_higher(native_meeting *m)
+static oar_status meet_higher(shm_meeting *m)
 {
     struct pollfd *wait;
     oar_status status;
@@ -400,14 +399,14 @@ static oar_status meet_higher(native_meeting *m)
     return status;
 }
 
-oar_status native_greet_all(native_meeting *m)
+oar_status shm_greet_all(shm_meeting *m)
 {
     OARI_TRY(call_lower(m));
     OARI_TRY(meet_higher(m));
     return hear_lower(m);
 }
 
-void native_close_door(native *n)
+void shm_close_door(shm_links *n)
 {
     for (int i = 0; i < n->guests; i++)
         close(n->guest[i]);

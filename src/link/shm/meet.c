@@ -23,15 +23,15 @@
 
 static void key_of(const void *arg, int rank, char *key, size_t bytes)
 {
-    const native_meeting *m = arg;
+    const shm_meeting *m = arg;
 
     snprintf(key, bytes, "%s/%d", m->prefix, rank);
 }
 
-static oar_status fill_note(const native_meeting *m, native_local_note *mine)
+static oar_status fill_note(const shm_meeting *m, shm_note *mine)
 {
-    mine->magic = NATIVE_NOTE_MAGIC;
-    mine->protocol = NATIVE_PROTOCOL;
+    mine->magic = SHM_NOTE_MAGIC;
+    mine->protocol = SHM_PROTOCOL;
     mine->rank = m->env->rank;
     mine->ranks = m->env->ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -44,14 +44,12 @@ static oar_status fill_note(const native_meeting *m, native_local_note *mine)
     return OAR_OK;
 }
 
-static native_note as_note(const native_meeting *m, int rank,
-                           const native_local_note *n)
+static native_note as_note(const shm_meeting *m, int rank, const shm_note *n)
 {
-    return (native_note){ m->prefix, rank, n,
-                          offsetof(native_local_note, proof) };
+    return (native_note){ m->prefix, rank, n, offsetof(shm_note, proof) };
 }
 
-static oar_status publish(native_meeting *m)
+static oar_status publish(shm_meeting *m)
 {
     char key[OAR_STORE_KEY_MAX];
     native_note mine = as_note(m, m->env->rank, &m->mine);
@@ -63,20 +61,19 @@ static oar_status publish(native_meeting *m)
     return oar_store_set(m->env->store, key, &m->mine, sizeof m->mine);
 }
 
-static oar_status check_note(const native_meeting *m, int rank,
-                             const native_local_note *other)
+static oar_status check_note(const shm_meeting *m, int rank,
+                             const shm_note *other)
 {
     native_note about = as_note(m, rank, other);
     int here = strncmp(other->host, m->mine.host, NATIVE_HOST) == 0;
 
-    if (other->magic != NATIVE_NOTE_MAGIC ||
-        other->protocol != NATIVE_PROTOCOL ||
+    if (other->magic != SHM_NOTE_MAGIC || other->protocol != SHM_PROTOCOL ||
         (here && other->page != m->mine.page))
         return oari_fail(OAR_E_MISMATCH,
                          "rank %d speaks protocol %u (page size %llu), this "
                          "is protocol %d (page size %llu)",
                          rank, other->protocol, (unsigned long long)other->page,
-                         NATIVE_PROTOCOL, (unsigned long long)m->mine.page);
+                         SHM_PROTOCOL, (unsigned long long)m->mine.page);
     if (other->rank != rank || other->ranks != m->env->ranks)
         return oari_fail(OAR_E_MISMATCH,
                          "rank %d calls itself rank %d of %d, this is rank %d "
@@ -91,7 +88,7 @@ static oar_status check_note(const native_meeting *m, int rank,
     return native_believe(&m->secret, &about, other->proves != 0, other->proof);
 }
 
-static oar_status read_note(native_meeting *m, int rank)
+static oar_status read_note(shm_meeting *m, int rank)
 {
     char key[OAR_STORE_KEY_MAX];
     void *value;
@@ -100,8 +97,8 @@ static oar_status read_note(native_meeting *m, int rank)
     key_of(m, rank, key, sizeof key);
     OARI_TRY(oari_rendezvous_get(&m->rendezvous, key, rank, m->deadline_ns,
                                  &value, &bytes));
-    if (bytes == sizeof(native_local_note))
-        memcpy(&m->note[rank], value, sizeof(native_local_note));
+    if (bytes == sizeof(shm_note))
+        memcpy(&m->note[rank], value, sizeof(shm_note));
     oari_free(value);
     OARI_TRY(check_note(m, rank, &m->note[rank]));
     m->note[rank].socket[OARI_LOCAL_NAME - 1] = 0;
@@ -109,7 +106,7 @@ static oar_status read_note(native_meeting *m, int rank)
     return OAR_OK;
 }
 
-static oar_status read_notes(native_meeting *m)
+static oar_status read_notes(shm_meeting *m)
 {
     oar_status status = OAR_OK;
     int r;
@@ -124,14 +121,14 @@ static oar_status read_notes(native_meeting *m)
 
 /* ---- who is on the board ------------------------------------------------- */
 
-static int is_here(const native_meeting *m, int rank)
+static int is_here(const shm_meeting *m, int rank)
 {
     return m->n->host[rank] == m->n->host[m->env->rank];
 }
 
-static oar_status list_members(native_meeting *m)
+static oar_status list_members(shm_meeting *m)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     oari_board *b = &n->base.board;
     int at = 0;
 
@@ -148,7 +145,7 @@ static oar_status list_members(native_meeting *m)
     return OAR_OK;
 }
 
-static oar_status make_peers(native *n)
+static oar_status make_peers(shm_links *n)
 {
     int ranks = n->base.board.ranks;
 
@@ -160,16 +157,16 @@ static oar_status make_peers(native *n)
     return OAR_OK;
 }
 
-static oar_status find_hosts(native_meeting *m)
+static oar_status find_hosts(shm_meeting *m)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     oari_board *b = &n->base.board;
 
     n->host = oari_alloc((size_t)m->env->ranks, sizeof *n->host);
     if (n->host == NULL)
         return OAR_E_NOMEM;
-    native_number_hosts(m->env->ranks, m->note[0].host,
-                        sizeof(native_local_note), n->host);
+    native_number_hosts(m->env->ranks, m->note[0].host, sizeof(shm_note),
+                        n->host);
     b->rank = m->env->rank;
     for (int r = 0; r < m->env->ranks; r++) {
         b->ranks += is_here(m, r);
@@ -184,11 +181,11 @@ static oar_status find_hosts(native_meeting *m)
 
 /* ---- my side ------------------------------------------------------------- */
 
-static oar_status make_control(native_meeting *m)
+static oar_status make_control(shm_meeting *m)
 {
-    native *n = m->n;
+    shm_links *n = m->n;
     oari_board *b = &n->base.board;
-    const native_local_note *first = &m->note[0];
+    const shm_note *first = &m->note[0];
     void *base;
 
     b->layout =
@@ -205,7 +202,7 @@ static oar_status make_control(native_meeting *m)
     return OAR_OK;
 }
 
-static oar_status make_wait(native *n)
+static oar_status make_wait(shm_links *n)
 {
     oari_board *b = &n->base.board;
     struct epoll_event event = { .events = EPOLLIN, .data.u32 = UINT32_MAX };
@@ -220,7 +217,7 @@ static oar_status make_wait(native *n)
     return OAR_OK;
 }
 
-static oar_status meet_all(native_meeting *m)
+static oar_status meet_all(shm_meeting *m)
 {
     OARI_TRY(native_secret(&m->secret));
     OARI_TRY(fill_note(m, &m->mine));
@@ -231,17 +228,17 @@ static oar_status meet_all(native_meeting *m)
     OARI_TRY(find_hosts(m));
     OARI_TRY(make_control(m));
     OARI_TRY(make_wait(m->n));
-    return native_greet_all(m);
+    return shm_greet_all(m);
 }
 
-oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
-                       char prefix[OAR_STORE_KEY_MAX])
+oar_status shm_meet(shm_links *n, const oar_backend_env *env, int one_host,
+                    char prefix[OAR_STORE_KEY_MAX])
 {
-    native_meeting m = { .n = n,
-                         .env = env,
-                         .prefix = prefix,
-                         .one_host = one_host,
-                         .deadline_ns = oari_deadline(env->core->meet_ms) };
+    shm_meeting m = { .n = n,
+                      .env = env,
+                      .prefix = prefix,
+                      .one_host = one_host,
+                      .deadline_ns = oari_deadline(env->core->meet_ms) };
     oar_status status = OAR_OK;
 
     m.rendezvous = native_rendezvous(env, key_of, &m);
@@ -255,6 +252,6 @@ oar_status native_meet(native *n, const oar_backend_env *env, int one_host,
     oari_secret_forget(&m.secret);
     oari_free(m.note);
     if (status == OAR_OK)
-        native_close_door(n); /* else once word is left of why (missed.h) */
+        shm_close_door(n); /* else once word is left of why (missed.h) */
     return status;
 }

@@ -2,16 +2,16 @@
 /* link/shm/meet.h: what meet.c and greet.c have in common while a group is
  * made.
  */
-#ifndef OARI_NATIVE_MEET_H
-#define OARI_NATIVE_MEET_H
+#ifndef OARI_LINK_SHM_MEET_H
+#define OARI_LINK_SHM_MEET_H
 
 #include "net/secret.h"
-#include "backends/native/native.h"
+#include "link/shm/shm.h"
 
-enum { NATIVE_NOTE_MAGIC = 0x4f415231, NATIVE_PROTOCOL = 3 };
+enum { SHM_NOTE_MAGIC = 0x4f415231, SHM_PROTOCOL = 3 };
 
 /* What a rank publishes. Fixed size, checked field by field. */
-typedef struct native_local_note {
+typedef struct shm_note {
     uint32_t magic; /* also tells the byte order */
     uint32_t protocol;
     int32_t rank, ranks;
@@ -21,21 +21,21 @@ typedef struct native_local_note {
     unsigned char token[16];
     uint64_t proves;                       /* that it knows the job's secret */
     unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
-} native_local_note;
+} shm_note;
 
-typedef struct native_meeting {
-    native *n;
+typedef struct shm_meeting {
+    shm_links *n;
     const oar_backend_env *env;
     int64_t deadline_ns;
     const char *prefix; /* of the keys */
     int one_host;       /* and no other */
     oari_secret secret;
-    native_local_note mine;
-    native_local_note *note; /* by rank */
+    shm_note mine;
+    shm_note *note; /* by rank */
     oari_rendezvous rendezvous;
-} native_meeting;
+} shm_meeting;
 
 /* With all notes read and the board's arrays made: greets everybody on it. */
-oar_status native_greet_all(native_meeting *m);
+oar_status shm_greet_all(shm_meeting *m);
 
 #endif

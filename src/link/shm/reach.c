@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "base/vec.h"
 #include "device/segment.h"
-#include "backends/native/native.h"
+#include "link/shm/shm.h"
 
 enum { PLACE_SHIFT = 48, MAX_PEER_SEGMENTS = 1024 };
 
@@ -28,7 +28,7 @@ typedef struct segment_note {
 
 /* ---- mine ---------------------------------------------------------------- */
 
-static oar_status send_segment(native *n, uint32_t number)
+static oar_status send_segment(shm_links *n, uint32_t number)
 {
     segment_note note = { .number = number };
     oar_status status = OAR_OK;
@@ -50,7 +50,7 @@ static oar_status send_segment(native *n, uint32_t number)
 
 static uint64_t place(void *self, void *memory, size_t bytes)
 {
-    native *n = self;
+    shm_links *n = self;
     oari_place found;
 
     if (!oari_segment_find(memory, bytes, &found))
@@ -72,7 +72,7 @@ static oar_status detach(void *self, void *memory, size_t bytes)
 
 /* A peer that died with something unread breaks the socket once, before what it
  * had sent can be read. */
-static oar_status hear_segment(native_peer *p, segment_note *note, int *fd)
+static oar_status hear_segment(shm_peer *p, segment_note *note, int *fd)
 {
     oar_status status =
         oari_local_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
@@ -84,7 +84,7 @@ static oar_status hear_segment(native_peer *p, segment_note *note, int *fd)
 }
 
 /* Takes the next descriptor that the peer has sent. */
-static oar_status take_segment(native_peer *p, int rank)
+static oar_status take_segment(shm_peer *p, int rank)
 {
     segment_note note;
     mapped *m;
@@ -108,7 +108,7 @@ static oar_status take_segment(native_peer *p, int rank)
 }
 
 /* The base of one of my own segments is found through one of its bytes. */
-static void *resolve_mine(const native *n, uint64_t at)
+static void *resolve_mine(const shm_links *n, uint64_t at)
 {
     /* The caller has the pointer already; it only asks whether it counts. */
     return at != 0 ? n->base.board.control[n->base.board.rank] : NULL;
@@ -116,8 +116,8 @@ static void *resolve_mine(const native *n, uint64_t at)
 
 static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
 {
-    native *n = self;
-    native_peer *p = &n->peer[peer];
+    shm_links *n = self;
+    shm_peer *p = &n->peer[peer];
     uint64_t number = at >> PLACE_SHIFT;
     uint64_t offset = at & ((UINT64_C(1) << PLACE_SHIFT) - 1);
 
@@ -139,7 +139,7 @@ static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
 
 /* ---- private memory ------------------------------------------------------ */
 
-static int has_died(const native_peer *p)
+static int has_died(const shm_peer *p)
 {
     struct pollfd wait = { p->pidfd, POLLIN, 0 };
 
@@ -151,7 +151,7 @@ static int has_died(const native_peer *p)
 static oar_status fetch(void *self, int peer, uint64_t address, void *to,
                         size_t bytes)
 {
-    const native_peer *p = &((native *)self)->peer[peer];
+    const shm_peer *p = &((shm_links *)self)->peer[peer];
     struct iovec mine = { to, bytes };
     struct iovec theirs = { (void *)(uintptr_t)address, bytes };
     ssize_t got;
@@ -166,9 +166,9 @@ static oar_status fetch(void *self, int peer, uint64_t address, void *to,
 
 /* ---- life and death ------------------------------------------------------ */
 
-static void mark_gone(native *n, int rank)
+static void mark_gone(shm_links *n, int rank)
 {
-    native_peer *p = &n->peer[rank];
+    shm_peer *p = &n->peer[rank];
 
     n->base.board.gone[rank] = 1;
     epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->socket, NULL);
@@ -178,7 +178,7 @@ static void mark_gone(native *n, int rank)
 
 static void check(void *self)
 {
-    native *n = self;
+    shm_links *n = self;
     oari_board *b = &n->base.board;
     struct epoll_event event[16];
     int found = epoll_wait(n->epoll_fd, event, 16, 0);
@@ -191,7 +191,7 @@ static void check(void *self)
             mark_gone(n, r);
 }
 
-const oari_board_ops native_board_ops = {
+const oari_board_ops shm_board_ops = {
     .place = place,
     .resolve = resolve,
     .detach = detach,

@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-#include "link/shm/board.h"
+#include "link/link.h"
 #include "link/match.h"
 #include "net/frame.h"
 #include "net/seal.h"

@@ -19,7 +19,6 @@
 #include <sys/epoll.h>
 
 #include "base/clock.h"
-#include "link/shm/board.h"
 #include "link/tcp/tcp.h"
 
 enum { TELL_MS = 200 };

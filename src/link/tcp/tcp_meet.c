@@ -17,7 +17,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/group/group.h"
 #include "link/proof.h"
 #include "link/tcp/tcp.h"
 

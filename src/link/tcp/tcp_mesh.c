@@ -15,8 +15,6 @@
 #include "base/env.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "link/shm/board.h"
-#include "comm/group/group.h"
 #include "link/tcp/tcp.h"
 
 enum {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/api/call.h: one operation as the user asked for it, checked. Everything
+/* comm/exec/call.h: one operation as the user asked for it, checked. Everything
  * below the public calls is handed this. */
-#ifndef OARI_COMM_API_CALL_H
-#define OARI_COMM_API_CALL_H
+#ifndef OARI_COMM_EXEC_CALL_H
+#define OARI_COMM_EXEC_CALL_H
 
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
+
+#include "record/operation.h"
 
 /* Where a result goes whose size is known only on the way. */
 typedef struct oari_object {
@@ -45,24 +47,9 @@ typedef struct oari_call {
     oar_message *message;      /* of a receive; NULL: not wanted */
 } oari_call;
 
-/* How a call is made, beyond its kind. */
-enum {
-    OARI_FORM_PARTS = 1,     /* the form in _v */
-    OARI_FORM_OBJECT = 2,    /* the form in _bytes */
-    OARI_FORM_CANONICAL = 4, /* in the order of ranks */
-    OARI_FORM_DEVICE = 8,    /* on device memory */
-    OARI_FORM_MONITORED = 16 /* a monitored barrier */
-};
-
 static inline int oari_on_device(const oari_call *call)
 {
     return call->in.device.kind != OAR_CPU || call->out.device.kind != OAR_CPU;
-}
-
-static inline int oari_kind_reduces(oar_coll kind)
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
-           kind == OAR_COLL_REDUCE_SCATTER;
 }
 
 static inline uint32_t oari_call_form(const oari_call *call)
@@ -135,7 +122,22 @@ static inline size_t oari_call_bytes(const oari_call *call)
     return in > out ? in : out;
 }
 
-/* Writes "file:line" with the folders cut off. */
-void oari_site_text(const char *file, int line, char *text, size_t bytes);
+/* The call as it is recorded. */
+static inline oari_operation oari_call_operation(const oari_call *call)
+{
+    return (oari_operation){
+        .kind = call->kind,
+        .op = call->op.kind,
+        .dtype = call->out.dtype,
+        .root = call->root,
+        .count = oari_call_count(call),
+        .tag = call->wire_tag != 0 ? call->wire_tag : (uint64_t)call->tag,
+        .label = call->label,
+        .file = call->file,
+        .line = call->line,
+        .ragged = call->ragged,
+        .is_object = call->is_object,
+    };
+}
 
 #endif

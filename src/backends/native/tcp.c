@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp: the backend in which every pair is linked by TCP, on one host too. */
 #include "base/status.h"
-#include "link/shm/boarded.h"
-#include "comm/group/group.h"
+#include "link/match.h"
 #include "link/tcp/tcp.h"
 
 typedef struct tcp {

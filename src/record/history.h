@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/fault/history.h: which collectives this rank has begun on a group.
+/* record/history.h: which collectives this rank has begun on a group.
  *
  * Each has a link: a hash of its fingerprint and of the link before it. So two
  * ranks whose links agree have called the same collectives in the same order
@@ -9,10 +9,11 @@
  * A monitored barrier that waits stands where the next collective would be, as
  * long as none begins; it leaves nothing behind.
  */
-#ifndef OARI_COMM_FAULT_HISTORY_H
-#define OARI_COMM_FAULT_HISTORY_H
+#ifndef OARI_RECORD_HISTORY_H
+#define OARI_RECORD_HISTORY_H
 
-#include "comm/api/call.h"
+#include <stddef.h>
+#include <stdint.h>
 
 /* What a rank remembers. Over a board nobody can be ahead of the others. */
 enum { OARI_PAST_MET = 16, OARI_PAST_SENT = 512 };
@@ -40,11 +41,10 @@ static inline uint64_t oari_history_link(const oari_history *h,
     return link ^ link >> 32;
 }
 
-/* Enters a collective: its number, that of the operation on this rank, and its
- * fingerprint. Returns its link. */
+/* Enters a collective: its number, that of the operation on this rank, its form
+ * (OARI_FORM_ bits) and its fingerprint. Returns its link. */
 static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
-                                        uint64_t sequence,
-                                        const oari_call *call,
+                                        uint64_t sequence, uint32_t form,
                                         uint64_t fingerprint)
 {
     uint64_t link = oari_history_link(h, fingerprint);
@@ -53,18 +53,17 @@ static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
     h->link = link;
     if (h->room != 0)
         h->ring[number & (h->room - 1)] =
-            (oari_past){ link, sequence << 8 | oari_call_form(call) };
+            (oari_past){ link, sequence << 8 | form };
     return link;
 }
 
 /* A monitored barrier begins to wait. */
 static inline void oari_history_watch(oari_history *h, uint64_t sequence,
-                                      const oari_call *call)
+                                      uint32_t form, uint64_t fingerprint)
 {
     h->monitored_number = h->number + 1;
     h->monitored =
-        (oari_past){ oari_history_link(h, oari_call_fingerprint(call)),
-                     sequence << 8 | oari_call_form(call) };
+        (oari_past){ oari_history_link(h, fingerprint), sequence << 8 | form };
 }
 
 /* The number of the newest, or of a monitored barrier behind it; 0: none. */

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link/shm/shm.h: links between the ranks of a host, which are processes: what
+ * one of them holds of the others. */
+#ifndef OARI_LINK_SHM_SHM_H
+#define OARI_LINK_SHM_SHM_H
+
+#include "link/host.h"
+#include "link/shm/boarded.h"
+#include "net/local.h"
+
+/* A segment of a peer's, mapped here. */
+typedef struct mapped {
+    unsigned char *base;
+    size_t bytes;
+} mapped;
+
+typedef struct shm_peer {
+    int socket;  /* only that peer holds the other end */
+    int calling; /* the same before it has answered */
+    int pidfd;
+    int64_t pid;     /* as this process sees it */
+    mapped *segment; /* by number */
+    uint32_t segments;
+    int64_t segment_room;
+} shm_peer;
+
+typedef struct shm_links {
+    oari_boarded base; /* first: the core's view */
+    shm_peer *peer;    /* by rank on the board */
+    int control_fd, event_fd, epoll_fd;
+    uint32_t segments_sent; /* of mine, to all peers */
+    int *host;              /* by rank of the group, on whichever host */
+    int hosts;
+    int *member;  /* of the board; NULL: all on one host */
+    int listener; /* while the group is made */
+    int *guest;   /* then: sockets of those that have not said who they are */
+    int guests;
+} shm_links;
+
+/* Finds the ranks of the group through the store, makes a board of those on
+ * this host, and its mail. one_host: there must be no other. prefix gets the
+ * beginning of the group's keys. */
+oar_status shm_links_open(shm_links *links, const oar_backend_env *env,
+                          int one_host, char prefix[OAR_STORE_KEY_MAX]);
+
+/* Copes with links that are half made. */
+void shm_links_close(shm_links *links);
+
+/* ---- meet.c -------------------------------------------------------------- */
+
+/* Finds the peers and exchanges descriptors with those on this host. */
+oar_status shm_meet(shm_links *links, const oar_backend_env *env, int one_host,
+                    char prefix[OAR_STORE_KEY_MAX]);
+
+/* Closes what only served to meet. */
+void shm_close_door(shm_links *links);
+
+/* ---- reach.c ------------------------------------------------------------- */
+
+/* Segments of mine and theirs. */
+extern const oari_board_ops shm_board_ops;
+
+#endif
