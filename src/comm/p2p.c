@@ -171,6 +171,7 @@ int oari_message_settled(oar_work *work)
         g->engine.dispute == NULL || oari_group_recorder(g, t->source) != NULL)
         return 1;
     work->inquired_ns = oari_deadline(INQUIRE_MS);
+    work->sent[0] = 0;
     oari_dispute_inquire(g, t);
     return 0;
 }
@@ -202,7 +203,8 @@ oar_status oari_message_failed(const oar_work *work)
     const oar_transfer *t = &work->transfer;
     const void *recorder = oari_group_recorder(work->group, t->source);
     char site[96], recalled[256] = "";
-    const char *sent = recorder != NULL ? recalled : work->sent;
+    const char *sent =
+        recorder == NULL && work->inquired_ns != 0 ? work->sent : recalled;
     int told;
 
     oari_site_text(call->file, call->line, site, sizeof site);
@@ -252,13 +254,15 @@ static oar_status make_probe(oari_call *call, const char *file, int line,
 oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
                         int64_t tag, int *found, oar_message *message)
 {
-    oar_work work = { .group = group };
     oar_envelope e = { .size = sizeof e };
+    oari_call call;
+    oar_work work;
     int there;
 
     if (found == NULL)
         return oari_fail(OAR_E_ARG, "probe without a place for the answer");
-    OARI_TRY(make_probe(&work.call, file, line, group, peer, tag));
+    OARI_TRY(make_probe(&call, file, line, group, peer, tag));
+    oari_work_init(&work, group, &call);
     there = oari_engine_poll(group, &work, &e);
     OARI_TRY(oari_group_check(group));
     if (there)
@@ -287,12 +291,14 @@ oar_status oar_probe_wait_at(const char *file, int line, oar_group *group,
                              int peer, int64_t tag, int64_t timeout_ms,
                              oar_message *message)
 {
-    oar_work work = { .group = group };
     oar_envelope e = { .size = sizeof e };
     int64_t limit = timeout_ms;
+    oari_call call;
+    oar_work work;
     int there;
 
-    OARI_TRY(make_probe(&work.call, file, line, group, peer, tag));
+    OARI_TRY(make_probe(&call, file, line, group, peer, tag));
+    oari_work_init(&work, group, &call);
     if (limit == 0)
         limit = group->timeout_ms;
     work.sequence = oari_work_record(group, &work.call, OARI_AWAITED);

@@ -22,8 +22,7 @@ static oar_work *make_work(oar_group *group, const oari_call *call)
     if (work == NULL)
         return NULL;
     room = (size_t *)(work + 1);
-    work->group = group;
-    work->call = *call;
+    oari_work_init(work, group, call);
     if (call->in_counts != NULL)
         work->call.in_counts =
             memcpy(room, call->in_counts, n * sizeof(size_t));
@@ -87,20 +86,9 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
 __attribute__((always_inline)) static inline void
 make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
 {
-    work->group = group;
-    work->call = *call;
+    oari_work_init(work, group, call);
     work->sequence = oari_work_record(group, call, OARI_AWAITED);
-    work->deadline_ns = 0;
-    work->warned = work->slow = work->put_off = 0;
-    atomic_init(&work->then, NULL);
-    work->whole = NULL;
-    work->lane = NULL;
-    work->inquired_ns = 0;
-    work->sent[0] = 0;
     work->on_stack = 1;
-    work->mine = work->heavy = work->order_only = 0;
-    atomic_init(&work->ordered, 0);
-    atomic_init(&work->done, 0);
 }
 
 static oar_status run_now(oar_group *group, const oari_call *call)
@@ -132,7 +120,6 @@ static void prepare(oar_work *work, uint64_t state)
     work->deadline_ns = 0;
     work->warned = work->slow = work->put_off = 0;
     work->inquired_ns = 0;
-    work->sent[0] = 0;
     work->next = NULL;
 }
 
@@ -261,7 +248,9 @@ static void finish_part(oar_work *whole, const oar_work *part,
             whole->call = part->call;
             whole->call.label = NULL; /* the part's own copy */
             whole->transfer = part->transfer;
-            memcpy(whole->sent, part->sent, sizeof whole->sent);
+            whole->inquired_ns = part->inquired_ns;
+            if (part->inquired_ns != 0)
+                memcpy(whole->sent, part->sent, sizeof whole->sent);
         }
         pthread_mutex_unlock(&e->lock);
     }
