@@ -2,6 +2,8 @@
 /* work: the life of one operation's handle. */
 #include "comm/engine/work.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "comm/engine/gpu_events.h"
 
