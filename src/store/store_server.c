@@ -4,8 +4,6 @@
 #include "store/store_server.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -16,6 +14,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 const oari_store_limits oari_store_default_limits = {
     .handshake_ms = 10000,
@@ -216,25 +215,6 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static oar_status start_thread(oar_store_server *s)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed != 0) {
-        errno = failed;
-        return oari_fail(OAR_E_SYSTEM, "start the thread of the store at %s",
-                         s->address);
-    }
-    s->has_thread = 1;
-    return OAR_OK;
-}
-
 /* ---- its life ------------------------------------------------------------ */
 
 /* It was asked to be there, and is; but whoever it was for cannot come. */
@@ -260,7 +240,9 @@ static oar_status open_all(oar_store_server *s, const char *address)
         getrandom(&s->id, sizeof s->id, 0) != sizeof s->id)
         return oari_fail(OAR_E_SYSTEM, "serve a store at %s", s->address);
     warn_of_strangers(s);
-    return start_thread(s);
+    OARI_TRY(oari_thread_start(&s->thread, "oar-store", serve, s));
+    s->has_thread = 1;
+    return OAR_OK;
 }
 
 oar_status oari_store_serve(const char *address,

@@ -98,7 +98,8 @@ static oar_status make(hosted *h)
     pthread_cond_init(&s->changed, NULL);
     h->sum = s;
     if (h->sum_threads == 2) /* without it, one does it all */
-        s->has_thread = pthread_create(&s->thread, NULL, second, h) == 0;
+        s->has_thread =
+            oari_thread_start(&s->thread, "oar-sum", second, h) == OAR_OK;
     return OAR_OK;
 }
 
