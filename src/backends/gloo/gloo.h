@@ -118,14 +118,14 @@ struct gloo_hub {
     int spoiled;  /* they have ended */
     int closed;   /* the mesh is gone */
     gloo_lane lane[GLOO_LANES];
-    gloo_lane guest;    /* has no thread: a caller's works there */
-    gloo_job *offered;  /* to the next caller; NULL: nothing is */
-    gloo_watch **watch; /* by peer and kind; NULL: not needed yet */
+    gloo_lane guest;   /* has no thread: a caller's works there */
+    gloo_job *offered; /* to the next caller; NULL: nothing is */
     gloo_job *jobs_done, **jobs_end;
     gloo_note *notes_done, **notes_end;
     _Atomic int news;  /* something is in those lists */
     _Atomic int armed; /* the driver sleeps on the eventfd */
     int event_fd;
+    gloo_watch *watch[]; /* by peer and kind; NULL: not needed yet */
 };
 
 /* Takes the mesh, if it succeeds. */

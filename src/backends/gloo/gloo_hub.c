@@ -16,14 +16,11 @@ static const int64_t MS = 1000000; /* in ns */
 
 oar_status gloo_hub_create(gloo_mesh *mesh, int ranks, gloo_hub **hub)
 {
-    gloo_hub *h = calloc(1, sizeof *h);
+    size_t watches = (size_t)ranks * GLOO_WATCHES;
+    gloo_hub *h = calloc(1, sizeof *h + watches * sizeof *h->watch);
 
-    if (h != NULL)
-        h->watch = calloc((size_t)ranks * GLOO_WATCHES, sizeof *h->watch);
-    if (h == NULL || h->watch == NULL) {
-        free(h);
+    if (h == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
-    }
     atomic_init(&h->holders, 1);
     h->ranks = ranks;
     h->jobs_end = &h->jobs_done;
@@ -69,7 +66,6 @@ void gloo_hub_drop(gloo_hub *hub)
     free(hub->offered);
     for (int i = 0; i < hub->ranks * GLOO_WATCHES; i++)
         free(hub->watch[i]);
-    free(hub->watch);
     if (hub->event_fd >= 0)
         close(hub->event_fd);
     pthread_cond_destroy(&hub->changed);
