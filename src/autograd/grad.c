@@ -182,7 +182,7 @@ oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
 
 oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)
 {
-    const oar_hook *hook = leaf->slot.hooks.first;
+    const oar_hook *hook = oari_hook_at(leaf->slot.hooks.first);
     oar_status status;
 
     *next = leaf->count;

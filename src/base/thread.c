@@ -54,15 +54,12 @@ void oari_cpu_bits(uint64_t *bits, int words)
             bits[cpu / 64] |= UINT64_C(1) << cpu % 64;
 }
 
-/* A stack is memory too: a test may make it fail. */
 static int start_quiet(pthread_t *thread, void *(*body)(void *), void *arg)
 {
     static const int kept[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
     sigset_t all, before;
     int failed;
 
-    if (!oari_alloc_allowed(0))
-        return ENOMEM;
     sigfillset(&all);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         sigdelset(&all, kept[i]);
@@ -76,8 +73,11 @@ oar_status oari_thread_start(pthread_t *thread, const char *name,
                              void *(*body)(void *arg), void *arg)
 {
     char kept[16];
-    int failed = start_quiet(thread, body, arg);
+    int failed;
 
+    if (!oari_alloc_allowed(0)) /* for its stack */
+        return oari_fail(OAR_E_NOMEM, "out of memory: the thread %s", name);
+    failed = start_quiet(thread, body, arg);
     if (failed != 0) {
         errno = failed;
         return oari_fail(OAR_E_SYSTEM, "start the thread %s", name);

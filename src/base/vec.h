@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/vec.h: arrays that grow, at least by doubling. A vector of zeros is empty.
- * Pointers into one hold until it grows. */
+/* base/vec.h: arrays that grow, at least by doubling. A vector of zeros is
+ * empty. Pointers into one hold until it grows. */
 #ifndef OARI_BASE_VEC_H
 #define OARI_BASE_VEC_H
 

@@ -152,7 +152,7 @@ void oari_worker_destroy(oari_worker *worker, void (*drop)(void *arg))
 static oar_status await_room(oari_worker *w, int64_t deadline_ns)
 {
     int64_t most = w->opts.capacity;
-    int in_time = deadline_ns != 0;
+    int in_time = 1;
 
     w->posting++;
     while (most != 0 && w->waiting >= most && !w->stop && in_time)

@@ -5,17 +5,17 @@
  * are ready, `taken` those that were given out, of which the last is still the
  * caller's; the maker may fill a slot once its last batch was given back. The
  * lock guards these counts and the flags. The pool, the slots that are not
- * ready and the index belong to the maker: the thread, or, while it is held
+ * ready and the index belong to the maker: the worker, or, while it is held
  * still or when there is none, the caller. Slots are counted in tensors from
  * the pool, so once all have been filled nothing more is asked of the system.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fork.h"
+#include "base/clock.h"
 #include "base/status.h"
+#include "base/worker.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/pool.h"
@@ -36,16 +36,13 @@ struct oar_loader {
     slot *slot;
     int slots;
     oari_pool pool;
-    unsigned generation; /* of fork */
+    oari_worker *worker; /* NULL: none, each batch is made when asked for */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    pthread_t thread;
-    int has_lock, has_thread;
-    int started; /* an epoch */
-    int hold;    /* the thread is to keep still */
-    int busy;    /* it does not */
-    int quit;
+    int started;         /* an epoch */
+    int hold;            /* the worker is to keep still */
+    int busy;            /* it does not */
     int64_t made, taken; /* batches of this epoch */
     int held;            /* batch taken - 1 is the caller's */
     oar_error failure;   /* of batch `made`; OAR_OK: none */
@@ -100,18 +97,24 @@ static void make_next(oar_loader *l)
     pthread_cond_broadcast(&l->changed);
 }
 
-static void *run(void *arg)
+/* The worker's step: one batch at a time, while there is room. */
+static int64_t make_ahead(void *arg)
 {
     oar_loader *l = arg;
+    int makes;
 
     pthread_mutex_lock(&l->lock);
-    while (!l->quit)
-        if (!l->hold && has_room(l))
-            make_next(l);
-        else
-            pthread_cond_wait(&l->changed, &l->lock);
+    makes = !l->hold && has_room(l);
+    if (makes)
+        make_next(l);
     pthread_mutex_unlock(&l->lock);
-    return NULL;
+    return makes ? 0 : OARI_NEVER;
+}
+
+static void wake_worker(oar_loader *l)
+{
+    if (l->worker != NULL)
+        oari_worker_wake(l->worker);
 }
 
 /* ---- making the loader --------------------------------------------------- */
@@ -156,36 +159,13 @@ static oar_status make_arrays(oar_loader *l)
                : OAR_E_NOMEM;
 }
 
-/* Signals are for the program's own threads. */
-static int start_quiet_thread(oar_loader *l)
+static oar_status make_worker(oar_loader *l)
 {
-    sigset_t all, before;
-    int failed;
+    oari_worker_opts opts = { .name = "oar-loader",
+                              .step = make_ahead,
+                              .arg = l };
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
-static oar_status make_thread(oar_loader *l)
-{
-    int failed;
-
-    oari_fork_watch();
-    l->generation = oari_fork_generation();
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
-    l->has_lock = 1;
-    if (l->opts.ahead < 0)
-        return OAR_OK;
-    failed = start_quiet_thread(l);
-    if (failed != 0)
-        return oari_fail(OAR_E_SYSTEM, "start the loader's thread: %s",
-                         strerror(failed));
-    l->has_thread = 1;
-    return OAR_OK;
+    return l->opts.ahead < 0 ? OAR_OK : oari_worker_create(&opts, &l->worker);
 }
 
 oar_status oar_loader_create(const oar_dataset *dataset,
@@ -205,10 +185,12 @@ oar_status oar_loader_create(const oar_dataset *dataset,
         return OAR_E_NOMEM;
     made->dataset = dataset;
     made->opts = o;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->changed, NULL);
     count_batches(made);
     status = make_arrays(made);
     if (status == OAR_OK)
-        status = make_thread(made);
+        status = make_worker(made);
     if (status != OAR_OK) {
         oar_loader_destroy(made);
         return status;
@@ -221,28 +203,19 @@ oar_status oar_loader_create(const oar_dataset *dataset,
  * doing when fork came is half done. */
 static int is_foreign(const oar_loader *l)
 {
-    return l->has_thread && l->generation != oari_fork_generation();
-}
-
-static void end_thread(oar_loader *l)
-{
-    if (!l->has_lock)
-        return;
-    pthread_mutex_lock(&l->lock);
-    l->quit = 1;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    if (l->has_thread)
-        pthread_join(l->thread, NULL);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
+    return l->worker != NULL && !oari_worker_is_here(l->worker);
 }
 
 void oar_loader_destroy(oar_loader *loader)
 {
     if (loader == NULL || is_foreign(loader))
         return;
-    end_thread(loader);
+    pthread_mutex_lock(&loader->lock);
+    loader->started = 0; /* the worker makes no more */
+    pthread_mutex_unlock(&loader->lock);
+    oari_worker_destroy(loader->worker, NULL);
+    pthread_cond_destroy(&loader->changed);
+    pthread_mutex_destroy(&loader->lock);
     for (int i = 0; loader->slot != NULL && i < loader->slots; i++)
         drop_slot(loader, &loader->slot[i]);
     oari_pool_close(&loader->pool);
@@ -292,7 +265,7 @@ oar_status oar_loader_start(oar_loader *loader, uint64_t epoch, int64_t batch)
     loader->failure.status = OAR_OK;
     loader->started = 1;
     loader->hold = 0;
-    pthread_cond_broadcast(&loader->changed);
+    wake_worker(loader);
     pthread_mutex_unlock(&loader->lock);
     return OAR_OK;
 }
@@ -300,7 +273,7 @@ oar_status oar_loader_start(oar_loader *loader, uint64_t epoch, int64_t batch)
 /* Waits until batch `taken` is ready, or makes it. With the lock. */
 static void await(oar_loader *l)
 {
-    if (!l->has_thread)
+    if (l->worker == NULL)
         make_next(l);
     while (l->made == l->taken && l->failure.status == OAR_OK)
         pthread_cond_wait(&l->changed, &l->lock);
@@ -314,7 +287,7 @@ static oar_status take(oar_loader *l, oar_tensor **field)
     if (l->made == l->taken) {
         oari_fail_with(&l->failure);
         l->failure.status = OAR_OK; /* the next call tries again */
-        pthread_cond_broadcast(&l->changed);
+        wake_worker(l);
         return oar_last_error()->status;
     }
     memcpy(field, l->slot[l->taken % l->slots].field,
@@ -336,7 +309,7 @@ oar_status oar_loader_next(oar_loader *loader, oar_tensor **field, int *more)
         return oari_fail(OAR_E_STATE, "loader_next before loader_start");
     pthread_mutex_lock(&loader->lock);
     loader->held = 0; /* the batch before this goes back */
-    pthread_cond_broadcast(&loader->changed);
+    wake_worker(loader);
     any = loader->taken < loader->batches;
     if (any)
         status = take(loader, field);

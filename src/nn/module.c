@@ -25,18 +25,16 @@ oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
     if (known.name == NULL || known.forward == NULL)
         return oari_fail(OAR_E_ARG, "module_create of a class without a name "
                                     "or a forward");
-    made = oari_alloc(1, sizeof *made);
+    if (known.self_size > SIZE_MAX - sizeof *made)
+        return oari_fail(OAR_E_NOMEM, "out of memory: a module of %zu bytes",
+                         known.self_size);
+    made = oari_alloc(1, sizeof *made + known.self_size);
     if (made == NULL)
         return OAR_E_NOMEM;
     atomic_init(&made->refs, 1);
     made->kind = known;
     made->given = kind;
     made->training = 1;
-    made->self = oari_alloc(1, known.self_size);
-    if (made->self == NULL) {
-        oari_free(made);
-        return OAR_E_NOMEM;
-    }
     *module = made;
     return OAR_OK;
 }
@@ -63,7 +61,6 @@ void oar_module_release(oar_module *module)
     for (int i = 0; i < OARI_MOMENTS; i++)
         oari_hooks_clear(&module->hooks[i]);
     oari_free(module->entry);
-    oari_free(module->self);
     oari_free(module);
 }
 

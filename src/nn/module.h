@@ -4,6 +4,7 @@
 #define OARI_NN_MODULE_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 #include <oarsong/module.h>
 
@@ -29,12 +30,12 @@ struct oar_module {
     atomic_int refs;
     oar_module_class kind;         /* as much of it as the caller knows */
     const oar_module_class *given; /* where the caller keeps it */
-    void *self;
     int training;
     oari_entry *entry;
     int entries;
     int64_t room;
     oari_hooks hooks[OARI_MOMENTS];
+    _Alignas(max_align_t) unsigned char self[]; /* the class's */
 };
 
 #endif

@@ -55,10 +55,7 @@ oari_conn *oari_conn_create(oar_store_server *server, int fd)
     if (wire == OAR_E_AUTH)
         note_refusal(c);
     c->deadline_ns = OARI_NEVER;
-    c->next = server->first;
-    if (c->next != NULL)
-        c->next->prev = c;
-    server->first = c;
+    oari_list_append(&server->all, &c->all);
     server->connections++;
     return c;
 }
@@ -92,12 +89,7 @@ void oari_conn_destroy(oari_conn *conn)
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     oari_stream_close(&conn->stream);
     oari_fork_close(conn->fd);
-    if (conn->prev != NULL)
-        conn->prev->next = conn->next;
-    else
-        s->first = conn->next;
-    if (conn->next != NULL)
-        conn->next->prev = conn->prev;
+    oari_list_remove(&s->all, &conn->all);
     s->connections--;
     oari_free(conn);
 }

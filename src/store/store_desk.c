@@ -24,30 +24,19 @@ static void copy_key(oari_bytes key, char *text)
 
 /* ---- parking ------------------------------------------------------------- */
 
-static oari_conn **bucket_of(oar_store_server *s, const char *key)
+static oari_list *bucket_of(oar_store_server *s, const char *key)
 {
     return &s->waiting[oari_key_hash(key) % OARI_WAIT_BUCKETS];
 }
 
 static void enter(oari_conn *c)
 {
-    oari_conn **bucket = bucket_of(c->server, c->asked_key);
-
-    c->wait_prev = NULL;
-    c->wait_next = *bucket;
-    if (*bucket != NULL)
-        (*bucket)->wait_prev = c;
-    *bucket = c;
+    oari_list_append(bucket_of(c->server, c->asked_key), &c->waiting);
 }
 
 static void leave(oari_conn *c)
 {
-    if (c->wait_prev != NULL)
-        c->wait_prev->wait_next = c->wait_next;
-    else
-        *bucket_of(c->server, c->asked_key) = c->wait_next;
-    if (c->wait_next != NULL)
-        c->wait_next->wait_prev = c->wait_prev;
+    oari_list_remove(bucket_of(c->server, c->asked_key), &c->waiting);
 }
 
 /* Its request is over. It has left already. */
@@ -138,14 +127,14 @@ static void serve_waiting(oari_conn *c, const oari_wire_message *m)
 /* Whoever waits for this key looks again. */
 static void wake(oar_store_server *s, const char *key)
 {
-    oari_conn *c = *bucket_of(s, key), *next;
+    oari_list *bucket = bucket_of(s, key), all = *bucket;
+    oari_link *link;
 
-    for (; c != NULL; c = next) {
-        next = c->wait_next;
-        if (c->dead || strcmp(c->asked_key, key) != 0)
-            continue;
-        leave(c);
-        if (!satisfy(c))
+    *bucket = (oari_list){ NULL, NULL };
+    while ((link = oari_list_take(&all)) != NULL) {
+        oari_conn *c = OARI_HOLDER(link, oari_conn, waiting);
+
+        if (c->dead || strcmp(c->asked_key, key) != 0 || !satisfy(c))
             enter(c);
     }
 }

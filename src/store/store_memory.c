@@ -3,11 +3,11 @@
  * One lock guards the table; every change wakes all who wait. */
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "store/store_shelf.h"
 #include "store/store_table.h"
 
@@ -49,15 +49,11 @@ static oar_status update(void *self, const char *key, oari_change_fn change,
 static void pause_until_change(void *self, int tries, int64_t deadline_ns)
 {
     memory_store *s = self;
-    struct timespec until;
     int64_t wake = oari_now_ns() + 1000000;
 
-    if (wake > deadline_ns)
-        wake = deadline_ns;
-    until.tv_sec = wake / 1000000000;
-    until.tv_nsec = wake % 1000000000;
     pthread_mutex_lock(&s->lock);
-    pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    oari_cond_wait(&s->changed, &s->lock,
+                   wake < deadline_ns ? wake : deadline_ns);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -107,7 +103,6 @@ static const oari_shelf_ops memory_ops = {
 oar_status oar_store_create_memory(oar_store **store)
 {
     memory_store *s;
-    pthread_condattr_t attr;
 
     if (store == NULL)
         return oari_fail(OAR_E_ARG, "store_create_memory with nowhere to put "
@@ -116,9 +111,6 @@ oar_status oar_store_create_memory(oar_store **store)
         return OAR_E_NOMEM;
     s->shelf.ops = &memory_ops;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    oari_cond_init(&s->changed);
     return oari_store_wrap(&oari_shelf_store, s, store);
 }

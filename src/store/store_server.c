@@ -4,8 +4,6 @@
 #include "store/store_server.h"
 
 #include <errno.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -16,6 +14,7 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 const oari_store_limits oari_store_default_limits = {
     .handshake_ms = 10000,
@@ -59,7 +58,9 @@ static void expire(oar_store_server *s)
     if (now < s->next_deadline_ns)
         return;
     s->next_deadline_ns = OARI_NEVER;
-    for (oari_conn *c = s->first; c != NULL; c = c->next) {
+    for (oari_link *l = s->all.first; l != NULL; l = l->next) {
+        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+
         if (!c->dead && c->deadline_ns <= now)
             time_is_up(c);
         if (!c->dead)
@@ -69,13 +70,15 @@ static void expire(oar_store_server *s)
 
 static void bury(oar_store_server *s)
 {
-    oari_conn *next;
+    oari_link *next;
 
     if (!s->any_dead)
         return;
     s->any_dead = 0;
-    for (oari_conn *c = s->first; c != NULL; c = next) {
-        next = c->next;
+    for (oari_link *l = s->all.first; l != NULL; l = next) {
+        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+
+        next = l->next;
         if (c->dead)
             oari_conn_destroy(c);
     }
@@ -86,12 +89,7 @@ static void bury(oar_store_server *s)
 static void add_stranger(oar_store_server *s, oari_conn *c)
 {
     c->stranger = 1;
-    c->older = s->newest_stranger;
-    if (c->older != NULL)
-        c->older->newer = c;
-    else
-        s->oldest_stranger = c;
-    s->newest_stranger = c;
+    oari_list_append(&s->stranger, &c->strangers);
     s->strangers++;
 }
 
@@ -102,14 +100,7 @@ void oari_conn_is_known(oari_conn *conn)
     if (!conn->stranger)
         return;
     conn->stranger = 0;
-    if (conn->older != NULL)
-        conn->older->newer = conn->newer;
-    else
-        s->oldest_stranger = conn->newer;
-    if (conn->newer != NULL)
-        conn->newer->older = conn->older;
-    else
-        s->newest_stranger = conn->older;
+    oari_list_remove(&s->stranger, &conn->strangers);
     s->strangers--;
 }
 
@@ -121,8 +112,10 @@ static int make_room(oar_store_server *s)
     int64_t now = oari_now_ns();
     int gone = 0;
 
-    for (oari_conn *c = s->oldest_stranger; c != NULL && gone < ACCEPTS;
-         c = c->newer) {
+    for (oari_link *l = s->stranger.first; l != NULL && gone < ACCEPTS;
+         l = l->next) {
+        oari_conn *c = OARI_HOLDER(l, oari_conn, strangers);
+
         if (!c->dead && c->deadline_ns - left * 1000000 > now)
             break;
         oari_conn_kill(c);
@@ -216,25 +209,6 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
-static oar_status start_thread(oar_store_server *s)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed != 0) {
-        errno = failed;
-        return oari_fail(OAR_E_SYSTEM, "start the thread of the store at %s",
-                         s->address);
-    }
-    s->has_thread = 1;
-    return OAR_OK;
-}
-
 /* ---- its life ------------------------------------------------------------ */
 
 /* It was asked to be there, and is; but whoever it was for cannot come. */
@@ -260,7 +234,9 @@ static oar_status open_all(oar_store_server *s, const char *address)
         getrandom(&s->id, sizeof s->id, 0) != sizeof s->id)
         return oari_fail(OAR_E_SYSTEM, "serve a store at %s", s->address);
     warn_of_strangers(s);
-    return start_thread(s);
+    OARI_TRY(oari_thread_start(&s->thread, "oar-store", serve, s));
+    s->has_thread = 1;
+    return OAR_OK;
 }
 
 oar_status oari_store_serve(const char *address,
@@ -331,8 +307,8 @@ void oar_store_server_destroy(oar_store_server *server)
         return;
     if (server->has_thread)
         stop_thread(server);
-    while (server->first != NULL)
-        oari_conn_destroy(server->first);
+    while (server->all.first != NULL)
+        oari_conn_destroy(OARI_HOLDER(server->all.first, oari_conn, all));
     oari_session_drop_all(server);
     oari_table_drop(&server->table);
     oari_fork_close(server->listener);

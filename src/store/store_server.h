@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/list.h"
 #include "store/store_auth.h"
 #include "store/store_table.h"
 #include "store/store_wire.h"
@@ -31,8 +32,8 @@ typedef struct oari_store_limits {
 
 /* What a client asked for last, so that asking again does not do it again. */
 typedef struct oari_session {
-    struct oari_session *next;          /* in its bucket */
-    struct oari_session *newer, *older; /* among those without a connection */
+    struct oari_session *next; /* in its bucket */
+    oari_link lonely;          /* among those without a connection */
     uint64_t id;
     struct oari_conn *conn; /* NULL: none now */
     uint64_t number;        /* of the last change; 0: none */
@@ -53,8 +54,8 @@ typedef enum oari_conn_state {
 
 typedef struct oari_conn {
     struct oar_store_server *server;
-    struct oari_conn *prev, *next;   /* all there are */
-    struct oari_conn *older, *newer; /* among strangers */
+    oari_link all;       /* there are */
+    oari_link strangers; /* if it is one */
     int stranger;
     int fd;
     oari_stream stream;
@@ -82,7 +83,7 @@ typedef struct oari_conn {
     size_t asked_at;         /* behind the key it waits for */
     uint32_t asked_index;    /* the number of that key */
     char asked_key[OAR_STORE_KEY_MAX + 1];
-    struct oari_conn *wait_prev, *wait_next; /* those whose keys hash alike */
+    oari_link waiting; /* those whose keys hash alike */
 } oari_conn;
 
 enum { OARI_WAIT_BUCKETS = 1024, OARI_SESSION_BUCKETS = 1024 };
@@ -101,17 +102,17 @@ struct oar_store_server {
     _Atomic int stop;
     uint64_t id;
     int64_t next_deadline_ns; /* nobody's time is up before that */
+    oari_list all;            /* connections */
     int connections;
-    oari_conn *first;
-    oari_conn *oldest_stranger, *newest_stranger;
+    oari_list stranger; /* of them, the oldest first */
     int strangers;
     int any_dead;
     oari_table table;
-    size_t moving; /* bytes of requests and replies */
-    oari_conn *waiting[OARI_WAIT_BUCKETS];
+    size_t moving;                        /* bytes of requests and replies */
+    oari_list waiting[OARI_WAIT_BUCKETS]; /* connections, by key */
     oari_session *session[OARI_SESSION_BUCKETS];
-    oari_session *newest, *oldest; /* without a connection */
-    int lonely;                    /* how many */
+    oari_list lonely; /* sessions without a connection, the oldest first */
+    int lonelies;
 };
 
 /* As oar_store_serve, with limits and a secret of one's own: it may be unknown,

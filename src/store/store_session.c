@@ -13,33 +13,6 @@ static oari_session **find(oar_store_server *s, uint64_t id)
     return at;
 }
 
-/* ---- the lonely, from newest to oldest ----------------------------------- */
-
-static void enlist(oar_store_server *s, oari_session *it)
-{
-    it->newer = NULL;
-    it->older = s->newest;
-    if (s->newest != NULL)
-        s->newest->newer = it;
-    else
-        s->oldest = it;
-    s->newest = it;
-    s->lonely++;
-}
-
-static void strike(oar_store_server *s, oari_session *it)
-{
-    if (it->newer != NULL)
-        it->newer->older = it->older;
-    else
-        s->newest = it->older;
-    if (it->older != NULL)
-        it->older->newer = it->newer;
-    else
-        s->oldest = it->newer;
-    s->lonely--;
-}
-
 static void forget(oar_store_server *s, oari_session *it)
 {
     oari_session **at = find(s, it->id);
@@ -57,7 +30,8 @@ static void welcome_back(oar_store_server *s, oari_session *it)
     oari_conn *old = it->conn;
 
     if (old == NULL) {
-        strike(s, it);
+        oari_list_remove(&s->lonely, &it->lonely);
+        s->lonelies--;
         return;
     }
     old->session = NULL;
@@ -95,12 +69,12 @@ void oari_session_leave(oari_conn *conn)
         forget(s, it);
         return;
     }
-    enlist(s, it);
-    if (s->lonely > s->limits.sessions) {
-        oari_session *oldest = s->oldest;
-        strike(s, oldest);
-        forget(s, oldest);
-    }
+    oari_list_append(&s->lonely, &it->lonely);
+    if (s->lonelies < s->limits.sessions)
+        s->lonelies++;
+    else
+        forget(s,
+               OARI_HOLDER(oari_list_take(&s->lonely), oari_session, lonely));
 }
 
 void oari_session_drop_all(oar_store_server *server)

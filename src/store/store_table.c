@@ -11,8 +11,8 @@
 typedef struct oari_table_entry {
     struct oari_table_entry *next;
     uint64_t hash;
-    char *key;
     oari_value value;
+    char key[];
 } entry;
 
 enum { FIRST_BUCKETS = 64 };
@@ -86,7 +86,6 @@ static void remove_entry(oari_table *t, entry **at)
     *at = e->next;
     t->count--;
     oari_free(e->value.data);
-    oari_free(e->key);
     oari_free(e);
 }
 
@@ -94,13 +93,13 @@ static void remove_entry(oari_table *t, entry **at)
 static oar_status add_entry(oari_table *t, entry **at, const char *key,
                             uint64_t hash)
 {
-    entry *e = oari_alloc(1, sizeof *e);
+    size_t bytes = strlen(key) + 1;
+    entry *e = oari_alloc(1, sizeof *e + bytes);
 
-    if (e == NULL || (e->key = oari_strdup(key)) == NULL) {
-        oari_free(e);
+    if (e == NULL)
         return OAR_E_NOMEM;
-    }
     e->hash = hash;
+    memcpy(e->key, key, bytes);
     *at = e;
     t->count++;
     return OAR_OK;

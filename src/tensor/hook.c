@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hook: a doubly linked list per moment; the handle is the list's element. */
+/* hook: a list for each moment; the handle is the list's element. */
 #include "tensor/hook.h"
 
 #include "base/alloc.h"
@@ -16,14 +16,9 @@ oar_status oari_hook_add(oari_hooks *list, oari_hook_fn fn, void *arg,
     if (made == NULL)
         return OAR_E_NOMEM;
     made->list = list;
-    made->previous = list->last;
     made->fn = fn;
     made->arg = arg;
-    if (list->last != NULL)
-        list->last->next = made;
-    else
-        list->first = made;
-    list->last = made;
+    oari_list_append(list, &made->link);
     if (hook != NULL)
         *hook = made;
     return OAR_OK;
@@ -33,21 +28,14 @@ void oar_hook_remove(oar_hook *hook)
 {
     if (hook == NULL)
         return;
-    if (hook->previous != NULL)
-        hook->previous->next = hook->next;
-    else
-        hook->list->first = hook->next;
-    if (hook->next != NULL)
-        hook->next->previous = hook->previous;
-    else
-        hook->list->last = hook->previous;
+    oari_list_remove(hook->list, &hook->link);
     oari_free(hook);
 }
 
 void oari_hooks_clear(oari_hooks *list)
 {
     while (list->first != NULL)
-        oar_hook_remove(list->first);
+        oar_hook_remove(oari_hook_at(list->first));
 }
 
 oar_status oari_hook_failed(const char *what, oar_status status)

@@ -6,15 +6,15 @@
 
 #include <oarsong/tensor.h>
 
+#include "base/list.h"
+
 typedef void (*oari_hook_fn)(void); /* cast back before it is called */
 
-typedef struct oari_hooks {
-    oar_hook *first, *last;
-} oari_hooks;
+typedef oari_list oari_hooks;
 
 struct oar_hook {
+    oari_link link;
     oari_hooks *list;
-    oar_hook *previous, *next;
     oari_hook_fn fn;
     oari_hook_fn part; /* of gradients: or NULL */
     void *arg;
@@ -31,11 +31,20 @@ void oari_hooks_clear(oari_hooks *list);
  * why gets a sentence. */
 oar_status oari_hook_failed(const char *what, oar_status status);
 
+static inline oar_hook *oari_hook_at(oari_link *link)
+{
+    return OARI_HOLDER(link, oar_hook, link);
+}
+
+static inline oar_hook *oari_hook_after(const oar_hook *hook)
+{
+    return hook != NULL ? oari_hook_at(hook->link.next) : NULL;
+}
+
 /* A hook may remove itself while the list is run: take next before the call. */
-#define OARI_EACH_HOOK(hook, following, list)                    \
-    for (oar_hook *hook = (list)->first,                         \
-                  *following = hook != NULL ? hook->next : NULL; \
-         hook != NULL;                                           \
-         hook = following, following = hook != NULL ? hook->next : NULL)
+#define OARI_EACH_HOOK(hook, following, list)          \
+    for (oar_hook *hook = oari_hook_at((list)->first), \
+                  *following = oari_hook_after(hook);  \
+         hook != NULL; hook = following, following = oari_hook_after(hook))
 
 #endif

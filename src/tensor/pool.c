@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 
 enum {
     SMALLEST = 64, /* bytes */
@@ -176,24 +177,9 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
     *list = storage;
 }
 
-static oar_status grow(oari_pool *pool)
-{
-    int64_t room = pool->room > 0 ? 2 * pool->room : 64;
-    oar_tensor **more = oari_alloc((size_t)room, sizeof *more);
-
-    if (more == NULL)
-        return OAR_E_NOMEM;
-    if (pool->count > 0)
-        memcpy(more, pool->owned, (size_t)pool->count * sizeof *more);
-    oari_free(pool->owned);
-    pool->owned = more;
-    pool->room = room;
-    return OAR_OK;
-}
-
 oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
 {
-    if (pool->count == pool->room && grow(pool) != OAR_OK) {
+    if (oari_array_reserve(pool->owned, pool->count, pool->room, 1) != OAR_OK) {
         oari_tensor_drop(pool, tensor);
         return OAR_E_NOMEM;
     }

@@ -346,7 +346,7 @@ static void a_worker_is_made_whole_or_not_at_all(void **state)
     oar_memory_fail_after(2); /* the first thread */
     assert_says(
         oari_worker_create(&(oari_worker_opts){ .name = "none" }, &none),
-        OAR_E_NOMEM, "start the thread none");
+        OAR_E_NOMEM, "the thread none");
     oar_memory_fail_after(0);
     assert_null(none);
     oari_worker_destroy(none, NULL);

@@ -18,6 +18,7 @@
 
 #include "backends/gloo/gloo_shim.h"
 #include "base/reduce/reduce.h"
+#include "base/worker.h"
 #include "link/relay.h"
 
 enum {
@@ -51,14 +52,13 @@ oar_status gloo_meet(const oar_backend_env *env, const char *prefix,
 void gloo_signal_block(sigset_t *before);
 void gloo_signal_restore(const sigset_t *before);
 
-/* Starts a thread of ours; not 0: it could not. */
-int gloo_thread(pthread_t *thread, void *(*body)(void *), void *arg);
-
 /* ---- what is under way --------------------------------------------------- */
 
 /* A collective. */
 typedef struct gloo_job {
-    struct gloo_job *next;
+    oari_job job; /* the lane's worker's, until it is begun */
+    struct gloo_lane *lane;
+    struct gloo_job *next;  /* among those that are done */
     struct gloo_job *other; /* the driver's: the next that is not done */
     oar_transfer *done;     /* the driver's */
     gloo_task task;
@@ -92,10 +92,7 @@ typedef struct gloo_hub gloo_hub;
 
 typedef struct gloo_lane {
     gloo_hub *hub;
-    pthread_t thread;
-    int started;
-    pthread_cond_t more;
-    gloo_job *first, *last;
+    oari_worker *worker; /* NULL: not needed yet */
     void *scratch;
     size_t scratch_bytes;
 } gloo_lane;
@@ -121,14 +118,14 @@ struct gloo_hub {
     int spoiled;  /* they have ended */
     int closed;   /* the mesh is gone */
     gloo_lane lane[GLOO_LANES];
-    gloo_lane guest;    /* has no thread: a caller's works there */
-    gloo_job *offered;  /* to the next caller; NULL: nothing is */
-    gloo_watch **watch; /* by peer and kind; NULL: not needed yet */
+    gloo_lane guest;   /* has no thread: a caller's works there */
+    gloo_job *offered; /* to the next caller; NULL: nothing is */
     gloo_job *jobs_done, **jobs_end;
     gloo_note *notes_done, **notes_end;
     _Atomic int news;  /* something is in those lists */
     _Atomic int armed; /* the driver sleeps on the eventfd */
     int event_fd;
+    gloo_watch *watch[]; /* by peer and kind; NULL: not needed yet */
 };
 
 /* Takes the mesh, if it succeeds. */
@@ -154,11 +151,9 @@ void gloo_lane_run(gloo_lane *lane, gloo_job *job);
  */
 void gloo_lane_offer(gloo_hub *hub, gloo_job *job);
 void gloo_lane_lend(gloo_hub *hub);
-void *gloo_lane_main(void *lane);
 
 /* Gives the note to the watch of that kind, which takes it. */
 oar_status gloo_watch_give(gloo_hub *hub, int peer, int kind, gloo_note *note);
-void *gloo_watch_main(void *watch);
 
 /* Under the lock: into the lists, and wakes the driver. */
 void gloo_hub_job_done(gloo_hub *hub, gloo_job *job);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gloo_hub: the threads that are in Gloo for the driver: how they begin, tell
  * what they have done, and end. */
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,41 +8,27 @@
 #include "backends/gloo/gloo.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 static const int64_t MS = 1000000; /* in ns */
 
 /* ---- making -------------------------------------------------------------- */
 
-static void init_lock(gloo_hub *hub)
-{
-    pthread_condattr_t monotonic;
-
-    pthread_mutex_init(&hub->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&hub->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-}
-
 oar_status gloo_hub_create(gloo_mesh *mesh, int ranks, gloo_hub **hub)
 {
-    gloo_hub *h = calloc(1, sizeof *h);
+    size_t watches = (size_t)ranks * GLOO_WATCHES;
+    gloo_hub *h = calloc(1, sizeof *h + watches * sizeof *h->watch);
 
-    if (h != NULL)
-        h->watch = calloc((size_t)ranks * GLOO_WATCHES, sizeof *h->watch);
-    if (h == NULL || h->watch == NULL) {
-        free(h);
+    if (h == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
-    }
     atomic_init(&h->holders, 1);
     h->ranks = ranks;
     h->jobs_end = &h->jobs_done;
     h->notes_end = &h->notes_done;
-    init_lock(h);
-    for (int i = 0; i < GLOO_LANES; i++) {
+    pthread_mutex_init(&h->lock, NULL);
+    oari_cond_init(&h->changed);
+    for (int i = 0; i < GLOO_LANES; i++)
         h->lane[i].hub = h;
-        pthread_cond_init(&h->lane[i].more, NULL);
-    }
     h->guest.hub = h;
     h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (h->event_fd < 0) {
@@ -75,15 +60,12 @@ void gloo_hub_drop(gloo_hub *hub)
     if (hub == NULL || atomic_fetch_sub(&hub->holders, 1) != 1)
         return;
     free_lists(hub);
-    for (int i = 0; i < GLOO_LANES; i++) {
-        pthread_cond_destroy(&hub->lane[i].more);
+    for (int i = 0; i < GLOO_LANES; i++)
         free(hub->lane[i].scratch);
-    }
     free(hub->guest.scratch);
     free(hub->offered);
     for (int i = 0; i < hub->ranks * GLOO_WATCHES; i++)
         free(hub->watch[i]);
-    free(hub->watch);
     if (hub->event_fd >= 0)
         close(hub->event_fd);
     pthread_cond_destroy(&hub->changed);
@@ -126,16 +108,6 @@ void gloo_hub_note_done(gloo_hub *hub, gloo_note *note)
 
 /* ---- ending -------------------------------------------------------------- */
 
-/* Under the lock. Returns 0 when the deadline has passed. */
-static int await_change(gloo_hub *hub, int64_t deadline_ns)
-{
-    struct timespec until = { .tv_sec = deadline_ns / 1000000000,
-                              .tv_nsec = deadline_ns % 1000000000 };
-
-    return pthread_cond_timedwait(&hub->changed, &hub->lock, &until) !=
-           ETIMEDOUT;
-}
-
 static void *spoil_main(void *arg)
 {
     gloo_hub *hub = arg;
@@ -163,7 +135,7 @@ void gloo_hub_spoil(gloo_hub *hub)
     if (!begins)
         return;
     atomic_fetch_add(&hub->holders, 1);
-    if (gloo_thread(&thread, spoil_main, hub) == 0)
+    if (oari_thread_start(&thread, "oar-gloo-end", spoil_main, hub) == OAR_OK)
         pthread_detach(thread);
     else
         spoil_main(hub);
@@ -174,7 +146,8 @@ void gloo_hub_quiet(gloo_hub *hub)
     int64_t deadline = oari_now_ns() + GLOO_QUIET_MS * MS;
 
     pthread_mutex_lock(&hub->lock);
-    while ((hub->spoiling || hub->inside != 0) && await_change(hub, deadline))
+    while ((hub->spoiling || hub->inside != 0) &&
+           oari_cond_wait(&hub->changed, &hub->lock, deadline))
         ;
     pthread_mutex_unlock(&hub->lock);
 }
@@ -184,8 +157,6 @@ static void stop_threads(gloo_hub *hub)
 {
     pthread_mutex_lock(&hub->lock);
     hub->stop = 1;
-    for (int i = 0; i < GLOO_LANES; i++)
-        pthread_cond_broadcast(&hub->lane[i].more);
     for (int i = 0; i < hub->ranks * GLOO_WATCHES; i++) {
         gloo_watch *w = hub->watch[i];
         if (w == NULL)
@@ -214,8 +185,7 @@ static void drive_out(gloo_hub *hub)
 static void join_threads(gloo_hub *hub)
 {
     for (int i = 0; i < GLOO_LANES; i++)
-        if (hub->lane[i].started)
-            pthread_join(hub->lane[i].thread, NULL);
+        oari_worker_destroy(hub->lane[i].worker, NULL);
     for (int i = 0; i < hub->ranks * GLOO_WATCHES; i++)
         if (hub->watch[i] != NULL) {
             pthread_join(hub->watch[i]->thread, NULL);
@@ -244,7 +214,7 @@ static int is_closed_in_time(gloo_hub *hub)
     int closed;
 
     pthread_mutex_lock(&hub->lock);
-    while (!hub->closed && await_change(hub, deadline))
+    while (!hub->closed && oari_cond_wait(&hub->changed, &hub->lock, deadline))
         ;
     closed = hub->closed;
     pthread_mutex_unlock(&hub->lock);
@@ -257,7 +227,7 @@ void gloo_hub_close(gloo_hub *hub)
 
     stop_threads(hub);
     atomic_fetch_add(&hub->holders, 1);
-    if (gloo_thread(&thread, close_main, hub) != 0)
+    if (oari_thread_start(&thread, "oar-gloo-end", close_main, hub) != OAR_OK)
         close_main(hub);
     else if (is_closed_in_time(hub))
         pthread_join(thread, NULL);

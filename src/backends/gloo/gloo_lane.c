@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_lane: a thread that does collectives, one after the other. All ranks
+/* gloo_lane: a worker that does collectives, one after the other. All ranks
  * give a lane the same ones in the same order, so no two wait for each other.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "backends/gloo/gloo.h"
+#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
 
@@ -99,20 +100,7 @@ void gloo_lane_run(gloo_lane *lane, gloo_job *job)
     narrow(job);
 }
 
-/* ---- the thread ---------------------------------------------------------- */
-
-/* Under the lock. NULL: it is over. */
-static gloo_job *next_job(gloo_lane *lane)
-{
-    gloo_job *job;
-
-    while (lane->first == NULL && !lane->hub->stop)
-        pthread_cond_wait(&lane->more, &lane->hub->lock);
-    job = lane->first;
-    if (job != NULL && (lane->first = job->next) == NULL)
-        lane->last = NULL;
-    return job;
-}
+/* ---- the worker ---------------------------------------------------------- */
 
 /* Under the lock, which it lets go meanwhile. */
 static void do_job(gloo_lane *lane, gloo_job *job)
@@ -132,46 +120,28 @@ static void do_job(gloo_lane *lane, gloo_job *job)
         pthread_cond_broadcast(&hub->changed);
 }
 
-void *gloo_lane_main(void *arg)
+static void run_job(void *arg)
 {
-    gloo_lane *lane = arg;
-    gloo_hub *hub = lane->hub;
-    gloo_job *job;
+    gloo_job *job = arg;
+    gloo_hub *hub = job->lane->hub;
 
     pthread_mutex_lock(&hub->lock);
-    while ((job = next_job(lane)) != NULL) {
-        do_job(lane, job);
-        gloo_hub_job_done(hub, job);
-    }
+    do_job(job->lane, job);
+    gloo_hub_job_done(hub, job);
     pthread_mutex_unlock(&hub->lock);
-    return NULL;
 }
 
-/* Only the driver starts threads, and only it looks whether one is. */
-static oar_status start(gloo_lane *lane)
-{
-    if (lane->started)
-        return OAR_OK;
-    if (gloo_thread(&lane->thread, gloo_lane_main, lane) != 0)
-        return oar_backend_fail(OAR_E_SYSTEM, "gloo: start a thread");
-    lane->started = 1;
-    return OAR_OK;
-}
-
+/* Only the driver makes workers, and only it looks whether there is one. */
 oar_status gloo_lane_give(gloo_hub *hub, int number, gloo_job *job)
 {
     gloo_lane *lane = &hub->lane[number];
 
-    OARI_TRY(start(lane));
-    pthread_mutex_lock(&hub->lock);
-    if (lane->first == NULL)
-        lane->first = job;
-    else
-        lane->last->next = job;
-    lane->last = job;
-    pthread_cond_signal(&lane->more);
-    pthread_mutex_unlock(&hub->lock);
-    return OAR_OK;
+    if (lane->worker == NULL)
+        OARI_TRY(oari_worker_create(&(oari_worker_opts){ .name = "oar-gloo" },
+                                    &lane->worker));
+    job->lane = lane;
+    job->job = (oari_job){ .run = run_job, .arg = job };
+    return oari_worker_post(lane->worker, &job->job, OARI_NEVER);
 }
 
 /* ---- callers ------------------------------------------------------------- */

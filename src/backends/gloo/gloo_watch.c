@@ -9,6 +9,7 @@
 
 #include "backends/gloo/gloo.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 /* Under the lock. NULL: it is over. */
 static gloo_note *next_note(gloo_watch *w)
@@ -35,7 +36,7 @@ static void await(gloo_watch *w, gloo_note *note)
     pthread_mutex_lock(&w->hub->lock);
 }
 
-void *gloo_watch_main(void *arg)
+static void *watch_main(void *arg)
 {
     gloo_watch *w = arg;
     gloo_hub *hub = w->hub;
@@ -54,15 +55,17 @@ void *gloo_watch_main(void *arg)
 static oar_status start(gloo_hub *hub, gloo_watch **at)
 {
     gloo_watch *w = calloc(1, sizeof *w);
+    oar_status status;
 
     if (w == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
     w->hub = hub;
     pthread_cond_init(&w->more, NULL);
-    if (gloo_thread(&w->thread, gloo_watch_main, w) != 0) {
+    status = oari_thread_start(&w->thread, "oar-gloo-wait", watch_main, w);
+    if (status != OAR_OK) {
         pthread_cond_destroy(&w->more);
         free(w);
-        return oar_backend_fail(OAR_E_SYSTEM, "gloo: start a thread");
+        return status;
     }
     pthread_mutex_lock(&hub->lock);
     *at = w;

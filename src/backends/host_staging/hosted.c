@@ -3,7 +3,7 @@
  * engine for GPUs, or whose engine cannot do a call; only where
  * OARSONG_ENABLE_GPU_FALLBACK allows it.
  *
- * The ranks make a second group among themselves, for host memory. A thread
+ * The ranks make a second group among themselves, for host memory. A worker
  * takes the calls in the order in which they are posted, so in the same order
  * on all ranks, and does them on that group.
  */
@@ -24,27 +24,7 @@ enum {
     SLOT_BYTES_OF_TWO = 8 << 20 /* at two ranks */
 };
 
-/* ---- jobs ---------------------------------------------------------------- */
-
-static hosted_job *new_job(const hosted *h, const oar_collective *call,
-                           oar_transfer *done)
-{
-    size_t n = (size_t)h->ranks;
-    hosted_job *job = oari_alloc(1, sizeof *job + 2 * n * sizeof(size_t));
-    size_t *room;
-
-    if (job == NULL)
-        return NULL;
-    room = (size_t *)(job + 1);
-    job->call = *call;
-    job->done = done;
-    if (call->in_counts != NULL)
-        job->call.in_counts = memcpy(room, call->in_counts, n * sizeof *room);
-    if (call->out_counts != NULL)
-        job->call.out_counts =
-            memcpy(room + n, call->out_counts, n * sizeof *room);
-    return job;
-}
+/* ---- the worker ---------------------------------------------------------- */
 
 static void put_over(hosted *h, hosted_job *job, oar_status status)
 {
@@ -52,12 +32,9 @@ static void put_over(hosted *h, hosted_job *job, oar_status status)
     if (status != OAR_OK)
         job->why = *oar_last_error();
     pthread_mutex_lock(&h->lock);
-    job->next = h->over;
-    h->over = job;
+    oari_list_append(&h->over, &job->link);
     pthread_mutex_unlock(&h->lock);
 }
-
-/* ---- the thread ---------------------------------------------------------- */
 
 /* After one that failed here, the others may be at another collective than this
  * rank. */
@@ -73,8 +50,10 @@ static oar_status do_collective(hosted *h, const oar_collective *call)
     return status;
 }
 
-static void begin(hosted *h, hosted_job *job)
+static void begin_job(void *arg)
 {
+    hosted_job *job = arg;
+    hosted *h = job->h;
     oar_status status = hosted_goes_on(h);
 
     if (job->call.kind < OAR_COLL_SEND) {
@@ -87,93 +66,71 @@ static void begin(hosted *h, hosted_job *job)
         status = hosted_stage_open(h, job->call.out.device.index);
     if (status == OAR_OK)
         status = hosted_letter_begin(h, job);
-    if (status != OAR_OK) {
+    if (status == OAR_OK)
+        oari_list_append(&h->letters, &job->link);
+    else
         put_over(h, job, status);
-        return;
-    }
-    job->next = h->letters;
-    h->letters = job;
 }
 
-static void look_at_letters(hosted *h)
-{
-    hosted_job **at = &h->letters, *job;
-
-    while ((job = *at) != NULL) {
-        oar_status status;
-
-        if (!hosted_letter_done(h, job, &status)) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
-        put_over(h, job, status);
-    }
-}
-
-/* The next one; while messages are under way, only a moment is waited. */
-static hosted_job *take(hosted *h)
-{
-    hosted_job *job;
-
-    pthread_mutex_lock(&h->lock);
-    while (h->first == NULL && !h->stop && h->letters == NULL)
-        pthread_cond_wait(&h->changed, &h->lock);
-    if (h->first == NULL && !h->stop)
-        oari_cond_wait(&h->changed, &h->lock, oari_now_ns() + NAP_NS);
-    job = h->first;
-    if (job != NULL && (h->first = job->next) == NULL)
-        h->last = NULL;
-    pthread_mutex_unlock(&h->lock);
-    return job;
-}
-
-static int is_over(hosted *h)
-{
-    int stop;
-
-    pthread_mutex_lock(&h->lock);
-    stop = h->stop && h->first == NULL;
-    pthread_mutex_unlock(&h->lock);
-    return stop && h->letters == NULL;
-}
-
-static void *work(void *arg)
+/* The worker's step. While messages are under way it comes again soon. */
+static int64_t look_at_letters(void *arg)
 {
     hosted *h = arg;
+    oari_link *link = h->letters.first, *next;
 
-    while (!is_over(h)) {
-        hosted_job *job = take(h);
+    for (; link != NULL; link = next) {
+        hosted_job *job = OARI_HOLDER(link, hosted_job, link);
+        oar_status status;
 
-        if (job != NULL)
-            begin(h, job);
-        look_at_letters(h);
+        next = link->next;
+        if (!hosted_letter_done(h, job, &status))
+            continue;
+        oari_list_remove(&h->letters, link);
+        put_over(h, job, status);
     }
-    hosted_sum_close(h);
-    hosted_stage_close(h);
-    return NULL;
+    return h->letters.first != NULL ? oari_now_ns() + NAP_NS : OARI_NEVER;
 }
 
 /* ---- the backend's calls ------------------------------------------------- */
+
+static hosted_job *new_job(hosted *h, const oar_collective *call,
+                           oar_transfer *done)
+{
+    size_t n = (size_t)h->ranks;
+    hosted_job *job = oari_alloc(1, sizeof *job + 2 * n * sizeof(size_t));
+    size_t *room;
+
+    if (job == NULL)
+        return NULL;
+    room = (size_t *)(job + 1);
+    job->job = (oari_job){ .run = begin_job, .arg = job };
+    job->h = h;
+    job->call = *call;
+    job->done = done;
+    if (call->in_counts != NULL)
+        job->call.in_counts = memcpy(room, call->in_counts, n * sizeof *room);
+    if (call->out_counts != NULL)
+        job->call.out_counts =
+            memcpy(room + n, call->out_counts, n * sizeof *room);
+    return job;
+}
 
 static oar_status post(void *self, const oar_collective *call,
                        oar_transfer *done)
 {
     hosted *h = self;
     hosted_job *job = new_job(h, call, done);
+    oar_status status;
 
     if (job == NULL)
         return OAR_E_NOMEM;
     atomic_fetch_add(&h->pending, 1);
-    pthread_mutex_lock(&h->lock);
-    if (h->last != NULL)
-        h->last->next = job;
-    else
-        h->first = job;
-    h->last = job;
-    pthread_cond_broadcast(&h->changed);
-    pthread_mutex_unlock(&h->lock);
-    return OAR_OK;
+    status = oari_worker_post(h->worker, &job->job, OARI_NEVER);
+    if (status != OAR_OK) {
+        atomic_fetch_sub(&h->pending, 1);
+        oari_free(job);
+    }
+    return status;
 }
 
 static void finish(hosted *h, hosted_job *job)
@@ -195,18 +152,15 @@ static void finish(hosted *h, hosted_job *job)
 static oar_status progress(void *self)
 {
     hosted *h = self;
-    hosted_job *over;
+    oari_list over;
+    oari_link *link;
 
     pthread_mutex_lock(&h->lock);
     over = h->over;
-    h->over = NULL;
+    h->over = (oari_list){ NULL, NULL };
     pthread_mutex_unlock(&h->lock);
-    while (over != NULL) {
-        hosted_job *next = over->next;
-
-        finish(h, over);
-        over = next;
-    }
+    while ((link = oari_list_take(&over)) != NULL)
+        finish(h, OARI_HOLDER(link, hosted_job, link));
     return OAR_OK;
 }
 
@@ -281,13 +235,14 @@ static oar_status agree_on_slots(hosted *h)
 static oar_status open_engine(void *self, const oar_backend_env *env)
 {
     hosted *h = self;
-    int failed;
+    oari_worker_opts opts = { .name = "oar-staging",
+                              .step = look_at_letters,
+                              .arg = h };
 
     h->rank = env->rank;
     h->ranks = env->ranks;
     h->device = -1;
     pthread_mutex_init(&h->lock, NULL);
-    oari_cond_init(&h->changed);
     OARI_TRY(read_settings(h));
     h->count = oari_alloc((size_t)h->ranks, sizeof *h->count);
     h->other = oari_alloc((size_t)h->ranks, sizeof *h->other);
@@ -298,33 +253,24 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
         return OAR_E_NOMEM;
     OARI_TRY(make_inner(h, env->core->group));
     OARI_TRY(agree_on_slots(h));
-    failed = pthread_create(&h->thread, NULL, work, h);
-    h->has_thread = !failed;
-    if (failed)
-        return oari_fail(OAR_E_SYSTEM, "start a thread: %s", strerror(failed));
-    return OAR_OK;
+    return oari_worker_create(&opts, &h->worker);
 }
 
 static void close_engine(void *self)
 {
     hosted *h = self;
 
-    pthread_mutex_lock(&h->lock);
-    h->stop = 1;
-    pthread_cond_broadcast(&h->changed);
-    pthread_mutex_unlock(&h->lock);
-    if (h->has_thread) {
-        if (atomic_load(&h->pending) != 0)
-            abort_engine(h, OAR_E_ABORTED);
-        pthread_join(h->thread, NULL);
-    }
+    if (atomic_load(&h->pending) != 0)
+        abort_engine(h, OAR_E_ABORTED);
+    oari_worker_destroy(h->worker, NULL);
+    hosted_sum_close(h);
+    hosted_stage_close(h);
     progress(h);
     oar_group_destroy(h->inner);
     oari_free(h->count);
     oari_free(h->other);
     oari_free(h->near);
     oari_free(h->pinned);
-    pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
 }
 

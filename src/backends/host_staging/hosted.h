@@ -14,6 +14,7 @@
 #include <oarsong/collective.h>
 #include <oarsong/p2p.h>
 
+#include "base/worker.h"
 #include "comm/group/group.h"
 #include "device/cuda/cuda.h"
 
@@ -28,7 +29,9 @@ enum {
 
 /* One call, from post to done. */
 typedef struct hosted_job {
-    struct hosted_job *next;
+    oari_job job;   /* the worker's, until it is begun */
+    oari_link link; /* then: among the letters, or those that are over */
+    struct hosted *h;
     oar_collective call; /* its own counts */
     oar_transfer *done;  /* the driver's */
     oar_status status;   /* once it is in the list of those that are over */
@@ -74,15 +77,12 @@ typedef struct hosted {
     hosted_sum *sum;       /* made when it is first used */
     int sum_threads;       /* 1 or 2 */
 
+    oari_worker *worker; /* does the jobs */
+    oari_list letters;   /* its: messages under way */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
-    hosted_job *first, *last; /* to do; under lock */
-    hosted_job *over;         /* done, for progress; under lock */
-    hosted_job *letters;      /* the thread's: messages under way */
-    pthread_t thread;
-    int has_thread, stop; /* under lock */
-    _Atomic int pending;  /* posted, and not finished */
-    _Atomic int why;      /* oar_status: aborted */
+    oari_list over;      /* jobs that are done, for progress; under lock */
+    _Atomic int pending; /* posted, and not finished */
+    _Atomic int why;     /* oar_status: aborted */
 } hosted;
 
 /* For calls on the inner group: the outer one watches. */

@@ -14,7 +14,6 @@ enum { FEW = 4 << 10 /* bytes of a share that one thread does */ };
 
 struct hosted_sum {
     oari_reduction how; /* without buffers */
-    double *factor;     /* by rank */
     /* what the second thread is to combine; written before `asked` */
     int owner;
     size_t at, count;
@@ -25,6 +24,7 @@ struct hosted_sum {
     int stop; /* under lock */
     pthread_t thread;
     int has_thread;
+    double factor[]; /* by rank */
 };
 
 static void combine(hosted *h, int owner, size_t at, size_t count)
@@ -85,20 +85,17 @@ static void set(hosted_sum *s, int awake, int stop)
 
 static oar_status make(hosted *h)
 {
-    hosted_sum *s = oari_alloc(1, sizeof *s);
+    size_t factors = (size_t)h->ranks * sizeof(double);
+    hosted_sum *s = oari_alloc(1, sizeof *s + factors);
 
     if (s == NULL)
         return OAR_E_NOMEM;
-    s->factor = oari_alloc((size_t)h->ranks, sizeof *s->factor);
-    if (s->factor == NULL) {
-        oari_free(s);
-        return OAR_E_NOMEM;
-    }
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     h->sum = s;
     if (h->sum_threads == 2) /* without it, one does it all */
-        s->has_thread = pthread_create(&s->thread, NULL, second, h) == 0;
+        s->has_thread =
+            oari_thread_start(&s->thread, "oar-sum", second, h) == OAR_OK;
     return OAR_OK;
 }
 
@@ -114,7 +111,6 @@ void hosted_sum_close(hosted *h)
     }
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
-    oari_free(s->factor);
     oari_free(s);
     h->sum = NULL;
 }

@@ -190,17 +190,10 @@ static oar_status probe(oar_backend_caps *caps)
     return oar_device_available(OAR_CUDA);
 }
 
-static oar_status make_arrays(ipc *self)
+static oar_status make_peers(ipc *self)
 {
-    size_t n = (size_t)self->ranks;
-
-    self->page = oari_alloc(n, sizeof *self->page);
-    self->reach = oari_alloc(n, sizeof *self->reach);
-    self->registered = oari_alloc(n, 1);
-    self->mapped = oari_alloc(n, sizeof *self->mapped);
-    self->peer = oari_alloc(n, sizeof *self->peer);
-    if (self->page == NULL || self->reach == NULL || self->registered == NULL ||
-        self->mapped == NULL || self->peer == NULL)
+    self->peer = oari_alloc((size_t)self->ranks, sizeof *self->peer);
+    if (self->peer == NULL)
         return OAR_E_NOMEM;
     for (int r = 0; r < self->ranks; r++) {
         self->peer[r].outbox.end = &self->peer[r].outbox.first;
@@ -235,7 +228,7 @@ static oar_status ask_device(ipc *self)
 
 static oar_status open_inside(ipc *self, const oar_backend_env *env)
 {
-    OARI_TRY(make_arrays(self));
+    OARI_TRY(make_peers(self));
     OARI_TRY(ask_device(self));
     OARI_TRY(make_stream(self, env->stream));
     return oari_ipc_meet(self, env);
@@ -323,8 +316,8 @@ static void end_streams(ipc *self)
 static void leave_pages(ipc *self)
 {
     for (int r = 0; r < self->ranks; r++)
-        if (self->registered[r])
-            self->cu->MemHostUnregister(self->page[r]);
+        if (self->peer[r].registered)
+            self->cu->MemHostUnregister(self->peer[r].page);
     oari_ipc_page_leave(self);
 }
 
@@ -337,10 +330,6 @@ static void free_arrays(ipc *self)
         self->spare = work->next;
         oari_free(work);
     }
-    oari_free(self->page);
-    oari_free(self->reach);
-    oari_free(self->registered);
-    oari_free(self->mapped);
     oari_free(self->peer);
     oari_free(self->kernel);
 }

@@ -142,8 +142,12 @@ typedef struct ipc_arrival {
     ipc_letter letter;
 } ipc_arrival;
 
-/* Messages with one peer. */
+/* What is shared with one peer, and messages with it. */
 typedef struct ipc_peer {
+    unsigned char *page;
+    int registered;        /* the page is, for streams */
+    oari_cu_memory reach;  /* and there */
+    ipc_mapped *mapped;    /* its memory */
     oari_cu_stream stream; /* messages only; NULL: none yet */
     uint32_t sent, seen;
     ipc_queue outbox;     /* sends that wait for a place */
@@ -163,16 +167,12 @@ typedef struct ipc {
     size_t eager_bytes;
 
     ipc_layout layout;
-    unsigned char **page;  /* by rank */
-    oari_cu_memory *reach; /* by rank: the page for streams */
-    unsigned char *registered;
 
     _Atomic uint32_t number; /* of the collective begun last */
     uint64_t begun;          /* how many that were */
     ipc_queue queue;         /* collectives, in order */
     ipc_work *spare;
     ipc_shown *shown;
-    ipc_mapped **mapped; /* by rank */
     ipc_stage in_stage, out_stage;
 
     ipc_peer *peer; /* by rank */
@@ -185,7 +185,7 @@ typedef struct ipc {
 ipc_layout oari_ipc_layout(int ranks);
 static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 {
-    return (ipc_page *)self->page[rank];
+    return (ipc_page *)self->peer[rank].page;
 }
 ipc_entry *oari_ipc_entry(const ipc *self, int rank, uint32_t number);
 ipc_box *oari_ipc_box(const ipc *self, int from, int to);

@@ -119,8 +119,8 @@ static oar_status show_page(meeting *m, card *mine)
     ipc *self = m->self;
 
     OARI_TRY(oari_ipc_page_make(self));
-    mine->place = m->board->ops->place(m->board->self, self->page[self->rank],
-                                       self->layout.bytes);
+    mine->place = m->board->ops->place(
+        m->board->self, self->peer[self->rank].page, self->layout.bytes);
     if (mine->place == 0)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "ipc: peers cannot reach memory of rank %d",
@@ -205,14 +205,15 @@ static oar_status register_page(ipc *self, int rank)
 {
     const oari_cuda *cu = self->cu;
 
-    OARI_TRY(oari_cuda_check(cu->MemHostRegister(self->page[rank],
+    OARI_TRY(oari_cuda_check(cu->MemHostRegister(self->peer[rank].page,
                                                  self->layout.bytes,
                                                  DEVICE_MAP | PORTABLE),
                              "register a page of shared memory"));
-    self->registered[rank] = 1;
-    return oari_cuda_check(
-        cu->MemHostGetDevicePointer(&self->reach[rank], self->page[rank], 0),
-        "find a page of shared memory on the device");
+    self->peer[rank].registered = 1;
+    return oari_cuda_check(cu->MemHostGetDevicePointer(&self->peer[rank].reach,
+                                                       self->peer[rank].page,
+                                                       0),
+                           "find a page of shared memory on the device");
 }
 
 static oar_status reach_rank(meeting *m, int rank)
@@ -223,9 +224,9 @@ static oar_status reach_rank(meeting *m, int rank)
     if (rank != self->rank) {
         OARI_TRY(check_process(m, rank));
         OARI_TRY(check_access(m, rank));
-        self->page[rank] = m->board->ops->resolve(
+        self->peer[rank].page = m->board->ops->resolve(
             m->board->self, there, m->card[rank].place, self->layout.bytes);
-        if (self->page[rank] == NULL)
+        if (self->peer[rank].page == NULL)
             return oar_last_error()->status;
     }
     return register_page(self, rank);

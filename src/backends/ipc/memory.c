@@ -59,7 +59,7 @@ oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory)
 
 static ipc_mapped *find_mapped(const ipc *self, int rank, uint64_t id)
 {
-    for (ipc_mapped *m = self->mapped[rank]; m != NULL; m = m->next)
+    for (ipc_mapped *m = self->peer[rank].mapped; m != NULL; m = m->next)
         if (m->id == id)
             return m;
     return NULL;
@@ -68,7 +68,7 @@ static ipc_mapped *find_mapped(const ipc *self, int rank, uint64_t id)
 /* What is mapped of a range that is now another allocation's. */
 static void close_overlapping(ipc *self, int rank, const ipc_memory *memory)
 {
-    ipc_mapped **at = &self->mapped[rank];
+    ipc_mapped **at = &self->peer[rank].mapped;
 
     while (*at != NULL) {
         ipc_mapped *m = *at;
@@ -101,8 +101,8 @@ static oar_status open_mapped(ipc *self, int rank, const ipc_memory *memory,
         oari_free(m);
         return status;
     }
-    m->next = self->mapped[rank];
-    *mapped = self->mapped[rank] = m;
+    m->next = self->peer[rank].mapped;
+    *mapped = self->peer[rank].mapped = m;
     return OAR_OK;
 }
 
@@ -161,10 +161,10 @@ void oari_ipc_forget_shown(ipc_shown *shown)
 
 static void forget_mapped(ipc *self, int rank)
 {
-    while (self->mapped[rank] != NULL) {
-        ipc_mapped *m = self->mapped[rank];
+    while (self->peer[rank].mapped != NULL) {
+        ipc_mapped *m = self->peer[rank].mapped;
 
-        self->mapped[rank] = m->next;
+        self->peer[rank].mapped = m->next;
         oari_ipc_mapping_close(self, m->mapping);
         oari_free(m);
     }
@@ -179,10 +179,10 @@ static void free_messages(ipc *self, ipc_peer *peer)
 
 void oari_ipc_forget_mapped(ipc *self)
 {
-    for (int r = 0; self->mapped != NULL && r < self->ranks; r++)
+    for (int r = 0; self->peer != NULL && r < self->ranks; r++) {
         forget_mapped(self, r);
-    for (int r = 0; self->peer != NULL && r < self->ranks; r++)
         free_messages(self, &self->peer[r]);
+    }
     oar_device_free(device_of(self), self->in_stage.memory, self->stream);
     oar_device_free(device_of(self), self->out_stage.memory, self->stream);
 }

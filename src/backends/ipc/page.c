@@ -39,26 +39,27 @@ ipc_entry *oari_ipc_entry(const ipc *self, int rank, uint32_t number)
 {
     size_t at = number % IPC_DEPTH * self->layout.entry_bytes;
 
-    return (ipc_entry *)(self->page[rank] + self->layout.entry + at);
+    return (ipc_entry *)(self->peer[rank].page + self->layout.entry + at);
 }
 
 ipc_box *oari_ipc_box(const ipc *self, int from, int to)
 {
     size_t at = (size_t)to * aligned(sizeof(ipc_box));
 
-    return (ipc_box *)(self->page[from] + self->layout.box + at);
+    return (ipc_box *)(self->peer[from].page + self->layout.box + at);
 }
 
 ipc_desk *oari_ipc_desk(const ipc *self, int from, int to)
 {
     size_t at = (size_t)from * aligned(sizeof(ipc_desk));
 
-    return (ipc_desk *)(self->page[to] + self->layout.desk + at);
+    return (ipc_desk *)(self->peer[to].page + self->layout.desk + at);
 }
 
 oari_cu_memory oari_ipc_reach(const ipc *self, int rank, const ipc_word *word)
 {
-    return self->reach[rank] + ((uintptr_t)word - (uintptr_t)self->page[rank]);
+    return self->peer[rank].reach +
+           ((uintptr_t)word - (uintptr_t)self->peer[rank].page);
 }
 
 oari_cu_memory oari_ipc_stop(const ipc *self)
@@ -93,12 +94,12 @@ void oari_ipc_release(ipc *self)
 {
     uint32_t number = atomic_load(&self->number) + AHEAD;
 
-    if (self->page == NULL || self->page[0] == NULL)
+    if (self->peer == NULL || self->peer[0].page == NULL)
         return;
     atomic_store(&oari_ipc_page(self, 0)->stopper, (uint32_t)self->rank + 1);
     atomic_store(&oari_ipc_page(self, 0)->stop, 1);
     for (int r = 0; r < self->ranks; r++) {
-        if (self->page[r] == NULL)
+        if (self->peer[r].page == NULL)
             continue;
         let_go(oari_ipc_page(self, r)->ready, IPC_DEPTH, number);
         let_go(oari_ipc_page(self, r)->done, IPC_DEPTH, number);
@@ -156,7 +157,7 @@ oar_status oari_ipc_page_make(ipc *self)
     OARI_TRY(oari_segment_alloc(self->layout.bytes, &made));
     memset(made, 0, self->layout.bytes);
     ((ipc_page *)made)->version = VERSION;
-    self->page[self->rank] = made;
+    self->peer[self->rank].page = made;
     return OAR_OK;
 }
 
@@ -182,7 +183,7 @@ void oari_ipc_page_leave(ipc *self)
     ipc_page *mine = oari_ipc_page(self, self->rank);
 
     for (int r = 0; r < self->ranks; r++)
-        if (self->page[r] != NULL)
+        if (self->peer[r].page != NULL)
             atomic_fetch_add(&oari_ipc_page(self, r)->left, 1);
     if (mine != NULL)
         put_aside(mine, self->shown, self->ranks);

@@ -6,8 +6,6 @@
  * waits for what runs on the GPU, and sometimes for ever: so it is a thread's,
  * and nobody has to wait for that thread.
  */
-#include <signal.h>
-
 #include <oarsong/device.h>
 
 #include "backends/nccl/engine.h"
@@ -140,20 +138,14 @@ static void *finish_it(void *arg)
     return NULL;
 }
 
-/* It takes no signals that are meant for the program. */
 static int send_thread(void *(*what)(void *arg), void *arg)
 {
-    sigset_t all, before;
     pthread_t thread;
-    int error;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread, NULL, what, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0)
-        pthread_detach(thread);
-    return error == 0;
+    if (oari_thread_start(&thread, "oar-nccl-end", what, arg) != OAR_OK)
+        return 0;
+    pthread_detach(thread);
+    return 1;
 }
 
 static void end(oari_nccl_comm *comm, void *(*how)(void *arg))

@@ -21,8 +21,6 @@
  * be cancelled (pthread_cancel) until it is through: what it holds would never
  * be given back.
  */
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -406,20 +404,18 @@ static void *engine_thread(void *arg)
 oar_status oari_engine_start(oar_group *group)
 {
     oari_engine *e = &group->engine;
-    int failed = 0;
+    oar_status status = OAR_OK;
 
     if (atomic_load_explicit(&e->has_thread, memory_order_acquire))
         return OAR_OK;
     pthread_mutex_lock(&e->lock);
     if (!atomic_load(&e->has_thread)) {
-        failed = pthread_create(&e->thread, NULL, engine_thread, group);
-        atomic_store(&e->has_thread, !failed);
+        status =
+            oari_thread_start(&e->thread, "oar-engine", engine_thread, group);
+        atomic_store(&e->has_thread, status == OAR_OK);
     }
     pthread_mutex_unlock(&e->lock);
-    if (failed)
-        return oari_fail(OAR_E_SYSTEM, "start the engine's thread: %s",
-                         strerror(failed));
-    return OAR_OK;
+    return status;
 }
 
 /* Whether the caller may as well begin them itself. */

@@ -10,8 +10,6 @@
  * saved: it looks by itself as long as there are calls now and then, and only
  * when there were none for a while it sleeps until it is told.
  */
-#include <signal.h>
-
 #include "base/clock.h"
 #include "base/thread.h"
 #include "comm/engine/drive.h"
@@ -77,19 +75,14 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Signals are for the user's threads. */
 static int start_watch(oar_group *g)
 {
     oari_watch *w = &g->foreign.watch;
-    sigset_t all, before;
     int failed;
 
     pthread_mutex_init(&w->lock, NULL);
     oari_cond_init(&w->changed);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&w->thread, NULL, watch, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    failed = oari_thread_start(&w->thread, "oar-watch", watch, g) != OAR_OK;
     w->state = failed ? OARI_WATCH_NONE : OARI_WATCHES;
     if (failed) {
         pthread_cond_destroy(&w->changed);
