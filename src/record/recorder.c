@@ -70,7 +70,7 @@ oar_status oari_recorder_make(const oari_ring_owner *owner,
 oar_status oari_recorder_create(const char *group, int rank, int ranks,
                                 oari_recorder **recorder)
 {
-    oari_ring_owner owner = { group, NULL, rank, ranks, 0 };
+    oari_ring_owner owner = { .group = group, .rank = rank, .ranks = ranks };
 
     return oari_recorder_make(&owner, recorder);
 }

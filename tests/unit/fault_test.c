@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/board.h"
+#include "link/shm/board.h"
 
 enum { RANKS = 3 };
 

@@ -56,7 +56,6 @@ static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
-        oari_operation op;
         oar_work *sent;
 
         if (r == g->rank)
@@ -91,7 +90,6 @@ static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
-        oari_operation op;
 
         if (r == g->rank || !here[r])
             continue;

@@ -57,8 +57,7 @@ static int most_likely(const oar_group *g)
 }
 
 /* An engine knows at best that somebody has not come; here it is said who. */
-static oar_status blame(oar_group *g, oari_foreign *f,
-                        const oar_backend_env *env)
+static oar_status blame(oar_group *g, oari_foreign *f, const oari_open *with)
 {
     oar_error why = *oar_last_error();
     oar_status status;
@@ -66,8 +65,8 @@ static oar_status blame(oar_group *g, oari_foreign *f,
     int rank;
 
     f->ill_ns = oari_now_ns(); /* who is gone now is why */
-    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
-        0)
+    if (oari_missed_find(with->env.store, g->name, g->rank, g->ranks,
+                         g->missing) == 0)
         return oari_fail_with(&why);
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
@@ -78,11 +77,11 @@ static oar_status blame(oar_group *g, oari_foreign *f,
         rank, oari_fail(status,
                         "%s did not come through the opening of %s in %" PRId64
                         " ms (%.200s)",
-                        who, f->ops->name, env->timeout_ms, why.text));
+                        who, f->ops->name, with->env.timeout_ms, why.text));
 }
 
 oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oar_backend_env *env)
+                             const oari_open *with)
 {
     oar_status status;
 
@@ -92,11 +91,11 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
         return OAR_E_NOMEM;
     f->opened = 1;
     f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
-    status = f->ops->open(f->self, env);
-    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
+    status = oari_backend_open(f->ops, f->self, with);
+    if (with->env.store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
-    oari_missed_say_through(env->store, group->name, group->rank);
-    return status != OAR_OK ? blame(group, f, env) : OAR_OK;
+    oari_missed_say_through(with->env.store, group->name, group->rank);
+    return status != OAR_OK ? blame(group, f, with) : OAR_OK;
 }
 
 void oari_foreign_close(oari_foreign *f)

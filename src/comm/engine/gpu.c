@@ -16,8 +16,6 @@
 #include "comm/engine/drive.h"
 #include "device/cuda/cuda.h"
 
-extern const oar_backend_ops oari_backend_hosted;
-
 void *oari_group_gpu(const oar_group *group, const oar_backend_ops *ops)
 {
     return group != NULL && group->gpu.opened && group->gpu.ops == ops
@@ -223,26 +221,26 @@ static oar_status open_engine(oar_group *g, oari_foreign *f,
                               const oari_choice *choice,
                               const oar_group_opts *o, int64_t meet_ms)
 {
-    struct oari_open core = { .board = g->board,
-                              .group = g,
-                              .recorder = g->recorder,
-                              .meet_ms = meet_ms };
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = g->rank,
-                            .ranks = g->ranks,
-                            .store = g->store,
-                            .name = g->name,
-                            .timeout_ms = meet_ms,
-                            .core = &core,
-                            .device = g->device,
-                            .stream = o->stream,
-                            .id = o->nccl_id };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = g->rank,
+                                .ranks = g->ranks,
+                                .store = g->store,
+                                .store_address = g->store_address,
+                                .name = g->name,
+                                .timeout_ms = meet_ms,
+                                .device = g->device,
+                                .stream = o->stream,
+                                .id = o->nccl_id },
+                       .board = g->board,
+                       .group = g,
+                       .recorder = g->recorder,
+                       .meet_ms = meet_ms };
 
     if (choice->split != NULL) {
-        env.split = *choice->split;
+        with.env.split = *choice->split;
         *choice->split = NULL;
     }
-    return oari_foreign_open(g, f, &env);
+    return oari_foreign_open(g, f, &with);
 }
 
 /* What "auto" has come to, in the group's name for its backend. */
@@ -287,10 +285,12 @@ oar_status oari_hosted_open(oar_group *g)
 {
     static const oari_choice none;
     oar_group_opts o = { .size = sizeof o };
+    const oari_backend *staging = NULL;
 
     if (!oari_group_goes_through_host(g))
         return OAR_OK;
-    g->hosted.ops = &oari_backend_hosted;
+    OARI_TRY(oari_backend_in_role(OARI_ROLE_STAGING, &staging));
+    g->hosted.ops = &staging->ops;
     return open_engine(g, &g->hosted, &none, &o, g->timeout_ms);
 }
 

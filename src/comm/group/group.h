@@ -146,6 +146,8 @@ struct oar_group {
     char *name;
     int64_t timeout_ms;
     const oar_backend_ops *backend; /* its links */
+    const oari_backend *in_tree;    /* the same, if it is of this tree; never
+                                       NULL once it is opened */
     void *self;
     int opened;
     oari_foreign foreign;
@@ -167,10 +169,11 @@ struct oar_group {
     oari_batch batch;
 
     /* for groups made of this one */
-    oar_store *store;        /* a reference; NULL: none */
-    oar_group_opts settings; /* every default filled in, rank 0's where it
+    oar_store *store;          /* a reference; NULL: none */
+    const char *store_address; /* its server's; NULL: none */
+    oar_group_opts settings;   /* every default filled in, rank 0's where it
                                 counts; without name and backend */
-    char *algorithm;         /* what settings point to; NULL: not ours */
+    char *algorithm;           /* what settings point to; NULL: not ours */
     uint64_t splits;
     oari_subset *subsets;
     int *in_world; /* by rank: the rank in the first group; NULL: this is
@@ -323,7 +326,7 @@ int oari_group_gone(const oar_group *group, int rank);
 /* ---- foreign.c ----------------------------------------------------------- */
 
 oar_status oari_foreign_open(oar_group *group, oari_foreign *foreign,
-                             const oar_backend_env *env);
+                             const oari_open *with);
 void oari_foreign_close(oari_foreign *foreign);
 
 /* Whether it carries messages; and who does. */
