@@ -7,6 +7,7 @@
  * stay: the first contribution stores, the others add. A whole pass and the two
  * halves make the same contributions in the same order to the same memory, so
  * they leave the same bits. */
+#include "autograd/fused_backward.h"
 #include "autograd/saved.h"
 #include "base/call_site.h"
 #include "base/status.h"
@@ -63,20 +64,6 @@ static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
     }
 }
 
-/* A module's marks are reached if the count of reached nodes grew between its
- * end and its begin. */
-static void reach_mark(oar_tape *tape, oari_node *node, int64_t reached)
-{
-    oari_node *end;
-
-    if (node->mark.is_end) {
-        node->mark.above = reached;
-    } else if (node->mark.end != 0) {
-        end = tape->node[node->mark.end];
-        node->reached = end->reached = reached > end->mark.above;
-    }
-}
-
 /* Follows the edges down from the roots, which are marked already. */
 static oar_status reach(oar_tape *tape, pass which)
 {
@@ -85,8 +72,15 @@ static oar_status reach(oar_tape *tape, pass which)
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
 
-        if (node->op == NULL)
-            reach_mark(tape, node, reached);
+        /* A module's marks are reached if the count of reached nodes grew
+         * between its end and its begin. */
+        if (node->op == NULL && node->mark.is_end) {
+            node->mark.above = reached;
+        } else if (node->op == NULL && node->mark.end != 0) {
+            oari_node *end = tape->node[node->mark.end];
+
+            node->reached = end->reached = reached > end->mark.above;
+        }
         if (node->op == NULL || !node->reached)
             continue;
         if (node->state != OARI_RECORDED)
@@ -115,24 +109,14 @@ static int can_take_over(const oari_node *node, int i, pass which)
     if (which == INPUTS && wants_any(WEIGHTS, node))
         return 0;
     for (int k = i + 1; k < node->inputs; k++)
-        if (wants(which, &node->input[k]) && !node->op->stashes)
+        if (wants(which, &node->input[k]) && node->op->fused_backward == NULL)
             return 0;
     return 1;
 }
 
-/* Whether the gradient of input i is that of the result, to be shared until
- * one of the two is written to. */
-static int can_share(const oari_node *node, int i)
-{
-    const oari_node *from = node->input[i].node;
-
-    return node->op->passes && from->grad == NULL &&
-           from->out->dtype == node->grad->dtype &&
-           oari_shape_equal(from->out->at.shape, node->grad->at.shape);
-}
-
-/* Before a contribution is added: memory of its own for a shared gradient. */
-static oar_status part(oari_node *node)
+/* Gives the node's gradient memory of its own if it shares that of another
+ * node, before a contribution is added to it. */
+static oar_status unshare_grad(oari_node *node)
 {
     oari_pool *pool = &node->tape->pool;
     oar_tensor *own;
@@ -151,43 +135,42 @@ static oar_status part(oari_node *node)
     return OAR_OK;
 }
 
-static oar_status share(oari_node *node, oari_node *from)
+static oar_status backward_input(oari_node *node, int i, const oari_array *to,
+                                 int add)
 {
-    from->grad = oari_tensor_over(&node->tape->pool, node->grad->storage,
-                                  node->grad->dtype, &node->grad->at);
-    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
+    if (node->op->fused_backward != NULL)
+        return oari_fused_backward(node, i, to, add);
+    return node->op->backward(node, i, to, add);
 }
 
-/* Makes the gradient of the node that input i comes from. */
-static oar_status open_node(oari_node *node, int i, pass which)
+/* Adds the gradient of input i to that of the node which the input comes from.
+ * The first contribution makes the gradient; where it is the result's own, both
+ * nodes share it until one of them is written to. */
+static oar_status give_to_node(oari_node *node, int i, pass which)
 {
     oari_node *from = node->input[i].node;
     oari_pool *pool = &node->tape->pool;
     oari_layout at = oari_layout_rows(from->out->at.shape);
-
-    if (from->grad != NULL)
-        return OAR_OK;
-    if (can_take_over(node, i, which))
-        from->grad =
-            oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
-    else
-        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
-    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
-}
-
-static oar_status give_to_node(oari_node *node, int i, pass which)
-{
-    oari_node *from = node->input[i].node;
     int add = from->grad != NULL;
     oari_array to;
 
-    if (can_share(node, i))
-        return share(node, from);
-    if (add)
-        OARI_TRY(part(from));
-    OARI_TRY(open_node(node, i, which));
+    if (add) {
+        OARI_TRY(unshare_grad(from));
+    } else if (node->op->passes && from->out->dtype == node->grad->dtype &&
+               oari_shape_equal(from->out->at.shape, node->grad->at.shape)) {
+        from->grad = oari_tensor_over(pool, node->grad->storage,
+                                      node->grad->dtype, &node->grad->at);
+        return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
+    } else if (can_take_over(node, i, which)) {
+        from->grad =
+            oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
+    } else {
+        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
+    }
+    if (from->grad == NULL)
+        return OAR_E_NOMEM;
     to = oari_array_of(from->grad);
-    return node->op->backward(node, i, &to, add);
+    return backward_input(node, i, &to, add);
 }
 
 static oar_status give_to_leaf(oari_node *node, int i)
@@ -197,7 +180,7 @@ static oar_status give_to_leaf(oari_node *node, int i)
 
     OARI_TRY(oari_slot_open(&node->tape->pool, tensor));
     to = oari_array_of(tensor->slot.home);
-    OARI_TRY(node->op->backward(node, i, &to, tensor->slot.written));
+    OARI_TRY(backward_input(node, i, &to, tensor->slot.written));
     tensor->slot.written = 1;
     return OAR_OK;
 }

@@ -185,24 +185,6 @@ static int is_version(oari_dl_version version)
     return version.major >= 1 && version.major <= MOST && version.minor <= MOST;
 }
 
-static oar_status check_tensor(const oari_dl_tensor *dl)
-{
-    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
-        dl->device.type != OARI_DL_CUDA_HOST)
-        return oari_fail(OAR_E_DEVICE,
-                         "dlpack_import from device %d:%d: only from the cpu "
-                         "and from CUDA",
-                         dl->device.type, dl->device.id);
-    if (dl->device.type == OARI_DL_CUDA && dl->device.id < 0)
-        return oari_fail(OAR_E_DEVICE, "dlpack_import from cuda:%d",
-                         dl->device.id);
-    if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
-        (dl->ndim > 0 && dl->shape == NULL))
-        return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
-                         (int)dl->ndim, (int)OAR_MAX_DIMS);
-    return OAR_OK;
-}
-
 /* Makes the layout from the first element that is reached on, and counts the
  * elements up to the last. */
 static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
@@ -272,7 +254,19 @@ static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
     int64_t elements = 0;
     void *data = NULL;
 
-    OARI_TRY(check_tensor(dl));
+    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
+        dl->device.type != OARI_DL_CUDA_HOST)
+        return oari_fail(OAR_E_DEVICE,
+                         "dlpack_import from device %d:%d: only from the cpu "
+                         "and from CUDA",
+                         dl->device.type, dl->device.id);
+    if (dl->device.type == OARI_DL_CUDA && dl->device.id < 0)
+        return oari_fail(OAR_E_DEVICE, "dlpack_import from cuda:%d",
+                         dl->device.id);
+    if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
+        (dl->ndim > 0 && dl->shape == NULL))
+        return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
+                         (int)dl->ndim, (int)OAR_MAX_DIMS);
     OARI_TRY(find_dtype(dl->dtype, dtype));
     OARI_TRY(find_layout(dl, *dtype, at, &elements));
     OARI_TRY(find_data(dl, *dtype, at, elements, &data));

@@ -6,33 +6,29 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-static oar_status check_input(const char *name, oar_tape *tape,
-                              const oar_tensor *a)
-{
-    if (!oari_tensor_attached(a))
-        return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
-                         oari_shape_text(a->at.shape).text, oari_absence(a));
-    if (a->storage->device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE,
-                         "%s of a tensor %s that is not on the cpu", name,
-                         oari_shape_text(a->at.shape).text);
-    if (tape != NULL && tape->recording && a->node != NULL &&
-        a->node->tape != tape)
-        return oari_fail(OAR_E_STATE,
-                         "%s of a tensor %s that was computed on another tape: "
-                         "bring it over with oar_tape_input",
-                         name, oari_shape_text(a->at.shape).text);
-    return OAR_OK;
-}
-
 oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                              oar_tensor *const *input)
 {
     for (int i = 0; i < inputs; i++)
         if (input[i] == NULL)
             return oari_null(name);
-    for (int i = 0; i < inputs; i++)
-        OARI_TRY(check_input(name, tape, input[i]));
+    for (int i = 0; i < inputs; i++) {
+        if (!oari_tensor_attached(input[i]))
+            return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
+                             oari_shape_text(input[i]->at.shape).text,
+                             oari_absence(input[i]));
+        if (input[i]->storage->device.kind != OAR_CPU)
+            return oari_fail(OAR_E_DEVICE,
+                             "%s of a tensor %s that is not on the cpu", name,
+                             oari_shape_text(input[i]->at.shape).text);
+        if (tape != NULL && tape->recording && input[i]->node != NULL &&
+            input[i]->node->tape != tape)
+            return oari_fail(
+                OAR_E_STATE,
+                "%s of a tensor %s that was computed on another tape: "
+                "bring it over with oar_tape_input",
+                name, oari_shape_text(input[i]->at.shape).text);
+    }
     return OAR_OK;
 }
 

@@ -24,12 +24,14 @@ typedef struct oari_op {
      * `to` has the input's shape and is row-major. */
     oar_status (*backward)(oari_node *node, int i, const oari_array *to,
                            int add);
+    /* Computes the gradients of all inputs at once, in place of `backward`: see
+     * fused_backward.h. Only the first input asked for reads node->grad. */
+    oar_status (*fused_backward)(oari_node *node, const oari_array *to,
+                                 int add);
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
     /* The gradient of an input with the result's shape is node->grad itself. */
     int passes;
-    /* Only the first input asked for reads node->grad: see stash.h. */
-    int stashes;
     /* (optional) Counts what backward will give to leaves that are no inputs.*/
     void (*reach)(oari_node *node);
     void (*drop)(oari_node *node); /* (optional) gives up what extra owns */
@@ -154,9 +156,9 @@ struct oari_node {
     oari_edge input[OARI_MAX_INPUTS];
     oar_tensor *saved[OARI_MAX_SAVED]; /* references: see saved.h */
     unsigned version[OARI_MAX_SAVED];  /* of their storages at that time */
-    /* Gradients of inputs that were made along with that of another, until
-     * they are asked for; references. */
-    oar_tensor *stash[OARI_MAX_INPUTS];
+    /* Gradients of inputs that were computed along with that of another, until
+     * backward asks for them; references. */
+    oar_tensor *fused_grad[OARI_MAX_INPUTS];
     oari_extra extra;
     oari_mark mark;
     oari_node_state state;

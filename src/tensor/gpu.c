@@ -95,18 +95,6 @@ static oar_status move(const oar_tensor *to, const oar_tensor *from)
                            oar_stream_current(gpu));
 }
 
-/* A plain copy of `from` where it is. */
-static oar_tensor *make_plain(const oar_tensor *from, oar_dtype dtype)
-{
-    oar_tensor *made = oari_tensor_on(device_of(from), dtype, from->at.shape);
-
-    if (made != NULL && assign_here(made, from) != OAR_OK) {
-        oar_tensor_release(made);
-        return NULL;
-    }
-    return made;
-}
-
 /* `from` is plain. */
 static oar_status move_in(const oar_tensor *to, const oar_tensor *from)
 {
@@ -125,27 +113,24 @@ static oar_status move_in(const oar_tensor *to, const oar_tensor *from)
     return status;
 }
 
-static int is_same_place(const oar_tensor *a, const oar_tensor *b)
-{
-    return device_of(a).kind == device_of(b).kind &&
-           device_of(a).index == device_of(b).index;
-}
-
 oar_status oari_gpu_assign(const oar_tensor *to, const oar_tensor *from)
 {
     oar_tensor *plain;
     oar_status status;
 
-    if (is_same_place(to, from))
+    if (device_of(to).kind == device_of(from).kind &&
+        device_of(to).index == device_of(from).index)
         return assign_here(to, from);
     if (to->count == 0)
         return OAR_OK;
     if (is_plain(from, to->dtype))
         return move_in(to, from);
-    plain = make_plain(from, to->dtype);
+    plain = oari_tensor_on(device_of(from), to->dtype, from->at.shape);
     if (plain == NULL)
         return oar_last_error()->status;
-    status = move_in(to, plain);
+    status = assign_here(plain, from);
+    if (status == OAR_OK)
+        status = move_in(to, plain);
     oar_tensor_release(plain);
     return status;
 }

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
+#include "base/vec.h"
 
 enum {
     SMALLEST = 64, /* bytes */
@@ -32,12 +33,20 @@ static void list_push(oari_pool_list *list, oar_tensor *t)
         list->last = t;
 }
 
-/* A tensor, and those that stand in for it while it rests. */
-static oar_tensor *make_tensors(oari_pool *pool)
+oar_tensor *oari_pool_take_tensor(oari_pool *pool)
 {
-    oar_tensor *t = oari_alloc(1, sizeof *t);
+    oar_tensor *t = pool != NULL ? pool->free_tensors : NULL;
 
-    for (int i = 0; t != NULL && i < OARI_POOL_RESTS; i++) {
+    if (t != NULL) {
+        pool->free_tensors = t->next;
+        memset(t, 0, sizeof *t);
+        return t;
+    }
+    t = oari_alloc(1, sizeof *t);
+    if (t == NULL || pool == NULL)
+        return t;
+    /* The others stand in for the first one while it rests. */
+    for (int i = 0; i < OARI_POOL_RESTS; i++) {
         oar_tensor *other = oari_alloc(1, sizeof *other);
 
         if (other == NULL) {
@@ -49,34 +58,9 @@ static oar_tensor *make_tensors(oari_pool *pool)
     return t;
 }
 
-oar_tensor *oari_pool_take_tensor(oari_pool *pool)
-{
-    oar_tensor *t;
-
-    if (pool == NULL)
-        return oari_alloc(1, sizeof *t);
-    t = pool->free_tensors;
-    if (t == NULL)
-        return make_tensors(pool);
-    pool->free_tensors = t->next;
-    memset(t, 0, sizeof *t);
-    return t;
-}
-
-/* The list of a class that has a free storage, or of a larger one that lends;
- * NULL: there is none. */
-static oar_storage **find_free(oari_pool *pool, int class)
-{
-    int last = pool->lends ? class + LARGER : class;
-
-    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++)
-        if (pool->free_storages[i] != NULL)
-            return &pool->free_storages[i];
-    return NULL;
-}
-
-/* Whether an offer still stands, and is of this class. */
-static int stands(const oar_tensor *t, int class)
+/* Returns whether the pool may still take the storage of a tensor that was
+ * offered to it, and that storage is of this class. */
+static int offer_stands(const oar_tensor *t, int class)
 {
     size_t capacity;
 
@@ -93,7 +77,7 @@ static void accept_offer(oari_pool *pool, int class)
     oar_tensor *before = NULL;
 
     for (oar_tensor *t = pool->offer; t != NULL; before = t, t = t->next) {
-        if (!stands(t, class))
+        if (!offer_stands(t, class))
             continue;
         *(before != NULL ? &before->next : &pool->offer) = t->next;
         if (pool->last_offer == t)
@@ -114,23 +98,26 @@ oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
                                   oar_storage **storage)
 {
     size_t capacity = bytes;
-    oar_storage **list;
-    int class;
+    int class, last;
 
     if (pool == NULL)
         return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
     class = size_class(&capacity);
     if (pool->free_storages[class] == NULL && !pool->lends)
         accept_offer(pool, class);
-    list = find_free(pool, class);
-    if (list == NULL) {
-        OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
-        (*storage)->recyclable = 1;
+    last = pool->lends ? class + LARGER : class;
+    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
+        oar_storage *s = pool->free_storages[i];
+
+        if (s == NULL)
+            continue;
+        pool->free_storages[i] = s->next;
+        s->bytes = bytes;
+        *storage = s;
         return OAR_OK;
     }
-    *storage = *list;
-    *list = (*list)->next;
-    (*storage)->bytes = bytes;
+    OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
+    (*storage)->recyclable = 1;
     return OAR_OK;
 }
 
@@ -143,18 +130,6 @@ void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
 void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor)
 {
     list_push(&pool->resting[pool->resets % OARI_POOL_RESTS], tensor);
-}
-
-/* Frees for use what has rested longest. */
-static void wake_tensors(oari_pool *pool)
-{
-    oari_pool_list *list = &pool->resting[pool->resets % OARI_POOL_RESTS];
-
-    if (list->first == NULL)
-        return;
-    list->last->next = pool->free_tensors;
-    pool->free_tensors = list->first;
-    *list = (oari_pool_list){ NULL, NULL };
 }
 
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
@@ -176,24 +151,9 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
     *list = storage;
 }
 
-static oar_status grow(oari_pool *pool)
-{
-    int64_t room = pool->room > 0 ? 2 * pool->room : 64;
-    oar_tensor **more = oari_alloc((size_t)room, sizeof *more);
-
-    if (more == NULL)
-        return OAR_E_NOMEM;
-    if (pool->count > 0)
-        memcpy(more, pool->owned, (size_t)pool->count * sizeof *more);
-    oari_free(pool->owned);
-    pool->owned = more;
-    pool->room = room;
-    return OAR_OK;
-}
-
 oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
 {
-    if (pool->count == pool->room && grow(pool) != OAR_OK) {
+    if (oari_array_reserve(pool->owned, pool->count, pool->room, 1) != OAR_OK) {
         oari_tensor_drop(pool, tensor);
         return OAR_E_NOMEM;
     }
@@ -220,12 +180,17 @@ static void trim(oar_storage **list, uint64_t since)
 
 void oari_pool_reset(oari_pool *pool)
 {
-    wake_tensors(pool);
+    oari_pool_list *rested = &pool->resting[pool->resets % OARI_POOL_RESTS];
+
+    if (rested->first != NULL) {
+        rested->last->next = pool->free_tensors;
+        pool->free_tensors = rested->first;
+        *rested = (oari_pool_list){ NULL, NULL };
+    }
     while (pool->count > 0) {
         oar_tensor *t = pool->owned[--pool->count];
 
-        t->node =
-            NULL; /* if it is retained, it is a plain tensor from now on */
+        t->node = NULL; /* a retained one is a plain tensor from now on */
         t->owner = NULL;
         oari_tensor_retire(pool, t);
     }

@@ -81,20 +81,6 @@ static void measure(page *p, int dim, int64_t offset)
         measure(p, dim + 1, offset + i * at->stride[dim]);
 }
 
-/* What stands between two neighbours along dim: rows go to lines of their own,
- * as deep as the brackets that are open. */
-static void put_gap(page *p, int dim, int skipped)
-{
-    int last = dim + 1 == p->tensor->at.shape.ndim;
-
-    if (last)
-        put(p, skipped ? ", ..., " : ", ");
-    else if (skipped)
-        put(p, ",\n%*s...,\n%*s", dim + 1, "", dim + 1, "");
-    else
-        put(p, ",\n%*s", dim + 1, "");
-}
-
 static void put_dim(page *p, int dim, int64_t offset)
 {
     const oari_layout *at = &p->tensor->at;
@@ -111,8 +97,19 @@ static void put_dim(page *p, int dim, int64_t offset)
     for (int64_t i = 0; i < size; i = next) {
         next = place_after(p, i, size);
         put_dim(p, dim + 1, offset + i * at->stride[dim]);
-        if (next < size)
-            put_gap(p, dim, next != i + 1);
+        if (next < size) {
+            int skipped = next != i + 1;
+            int last = dim + 1 == p->tensor->at.shape.ndim;
+
+            /* What stands between two neighbours along dim: rows go to lines
+             * of their own, as deep as the brackets that are open. */
+            if (last)
+                put(p, skipped ? ", ..., " : ", ");
+            else if (skipped)
+                put(p, ",\n%*s...,\n%*s", dim + 1, "", dim + 1, "");
+            else
+                put(p, ",\n%*s", dim + 1, "");
+        }
     }
     put(p, "]");
 }

@@ -60,26 +60,16 @@ static oar_status check(oar_tape *tape, const oari_op *op, oar_tensor *x,
     return OAR_OK;
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oar_tensor *x)
-{
-    oari_window w = window_of(x->at.shape, out->at.shape);
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    if (desk.status == OAR_OK)
-        oari_adaptive_avg_pool(y, a, &w);
-    return oari_desk_clear(&desk);
-}
-
 static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op *op,
                                      oar_tensor *x, int dims, const int *size)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
     oar_shape shape;
+    oari_window w;
+    oari_array to;
+    oari_desk desk = { .pool = pool };
+    const oari_array *a, *y;
 
     if (check(tape, op, x, dims, size) != OAR_OK)
         return NULL;
@@ -87,7 +77,15 @@ static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op *op,
     for (int i = 0; i < dims; i++)
         shape.dim[2 + i] = size[i];
     out = oari_tensor_make(pool, x->dtype, shape);
-    if (out != NULL && compute(pool, out, x) != OAR_OK) {
+    if (out == NULL)
+        return NULL;
+    w = window_of(x->at.shape, out->at.shape);
+    to = oari_array_of(out);
+    a = oari_desk_tensor(&desk, x);
+    y = oari_desk_out(&desk, &to, 0);
+    if (desk.status == OAR_OK)
+        oari_adaptive_avg_pool(y, a, &w);
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

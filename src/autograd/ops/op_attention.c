@@ -9,7 +9,7 @@
 #include "autograd/ops/packed.h"
 #include "autograd/record.h"
 #include "autograd/replay.h"
-#include "autograd/stash.h"
+#include "autograd/fused_backward.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/attention.h"
 #include "tensor/desk.h"
@@ -155,9 +155,10 @@ static oar_status attend_back(oari_pool *pool, const parts *p,
 
 /* ---- three tensors ------------------------------------------------------- */
 
-/* All gradients at once: that of q to dq, or nowhere; the others to the stash.
- */
-static oar_status all_back(oari_node *node, const oari_array *dq, int add)
+/* Computes all gradients at once: that of q goes to dq, which may be NULL, the
+ * others to node->fused_grad. */
+static oar_status attention_back_all(oari_node *node, const oari_array *dq,
+                                     int add)
 {
     oar_tensor *k = node->saved[K], *v = node->saved[V];
     oar_tensor *mask = node->saved[MASK];
@@ -171,28 +172,22 @@ static oar_status all_back(oari_node *node, const oari_array *dq, int add)
                 .dq = dq,
                 .add_q = add };
 
-    OARI_TRY(oari_stash_open(node, K, k->dtype, k->at.shape, &dk));
-    OARI_TRY(oari_stash_open(node, V, v->dtype, v->at.shape, &dv));
+    OARI_TRY(oari_fused_grad_open(node, K, k->dtype, k->at.shape, &dk));
+    OARI_TRY(oari_fused_grad_open(node, V, v->dtype, v->at.shape, &dv));
     if (mask != NULL)
-        OARI_TRY(
-            oari_stash_open(node, MASK, mask->dtype, mask->at.shape, &dmask));
-    p.dk = node->stash[K] != NULL ? &dk : NULL;
-    p.dv = node->stash[V] != NULL ? &dv : NULL;
-    if (node->stash[MASK] != NULL) {
+        OARI_TRY(oari_fused_grad_open(node, MASK, mask->dtype, mask->at.shape,
+                                      &dmask));
+    p.dk = node->fused_grad[K] != NULL ? &dk : NULL;
+    p.dv = node->fused_grad[V] != NULL ? &dv : NULL;
+    if (node->fused_grad[MASK] != NULL) {
         oari_fill(&dmask, 0);
         p.dmask = &dmask;
     }
     return attend_back(&node->tape->pool, &p, &node->extra);
 }
 
-static oar_status attention_back(oari_node *node, int i, const oari_array *to,
-                                 int add)
-{
-    return oari_stash_backward(node, i, to, add, all_back);
-}
-
 static const oari_op attention_op = { .name = "attention",
-                                      .backward = attention_back };
+                                      .fused_backward = attention_back_all };
 
 static oar_status mismatch(const oar_tensor *q, const oar_tensor *k,
                            const oar_tensor *v, const char *why)
@@ -201,30 +196,6 @@ static oar_status mismatch(const oar_tensor *q, const oar_tensor *k,
                      oari_shape_text(q->at.shape).text,
                      oari_shape_text(k->at.shape).text,
                      oari_shape_text(v->at.shape).text, why);
-}
-
-static oar_status check_shapes(const oar_tensor *q, const oar_tensor *k,
-                               const oar_tensor *v)
-{
-    const oar_shape *a = &q->at.shape, *b = &k->at.shape, *c = &v->at.shape;
-    int n = a->ndim;
-
-    if (n < 2 || b->ndim != n || c->ndim != n)
-        return mismatch(q, k, v, "they have the same dims, at least two");
-    for (int i = 0; i < n - 2; i++)
-        if (b->dim[i] != c->dim[i] || (a->dim[i] != b->dim[i] && i < n - 3))
-            return mismatch(q, k, v, "the leading dims differ");
-    if (n > 2 && a->dim[n - 3] != b->dim[n - 3] &&
-        (b->dim[n - 3] == 0 || a->dim[n - 3] % b->dim[n - 3] != 0))
-        return mismatch(q, k, v, "the heads of k and v do not divide q's");
-    if (a->dim[n - 1] != b->dim[n - 1])
-        return mismatch(q, k, v, "q and k differ in the last dim");
-    if (b->dim[n - 2] != c->dim[n - 2])
-        return mismatch(q, k, v, "k and v differ in the dim before the last");
-    for (int i = n - 2; i < n; i++)
-        if (a->dim[i] > INT_MAX || c->dim[i] > INT_MAX)
-            return mismatch(q, k, v, "CBLAS counts in 32 bits");
-    return OAR_OK;
 }
 
 static oar_status check_mask(oar_tape *tape, const oar_tensor *q,
@@ -257,12 +228,33 @@ static oar_status check_mask(oar_tape *tape, const oar_tensor *q,
 static oar_status check(oar_tape *tape, oar_tensor *q, oar_tensor *k,
                         oar_tensor *v, const oar_attention_opts *o)
 {
+    const oar_shape *a, *b, *c;
+    int n;
+
     OARI_TRY(
         oari_check_inputs("attention", tape, 3, (oar_tensor *[]){ q, k, v }));
     OARI_TRY(oari_check_same_dtype("attention", q, k));
     OARI_TRY(oari_check_same_dtype("attention", q, v));
     OARI_TRY(oari_check_float("attention", q));
-    OARI_TRY(check_shapes(q, k, v));
+    a = &q->at.shape;
+    b = &k->at.shape;
+    c = &v->at.shape;
+    n = a->ndim;
+    if (n < 2 || b->ndim != n || c->ndim != n)
+        return mismatch(q, k, v, "they have the same dims, at least two");
+    for (int i = 0; i < n - 2; i++)
+        if (b->dim[i] != c->dim[i] || (a->dim[i] != b->dim[i] && i < n - 3))
+            return mismatch(q, k, v, "the leading dims differ");
+    if (n > 2 && a->dim[n - 3] != b->dim[n - 3] &&
+        (b->dim[n - 3] == 0 || a->dim[n - 3] % b->dim[n - 3] != 0))
+        return mismatch(q, k, v, "the heads of k and v do not divide q's");
+    if (a->dim[n - 1] != b->dim[n - 1])
+        return mismatch(q, k, v, "q and k differ in the last dim");
+    if (b->dim[n - 2] != c->dim[n - 2])
+        return mismatch(q, k, v, "k and v differ in the dim before the last");
+    for (int i = n - 2; i < n; i++)
+        if (a->dim[i] > INT_MAX || c->dim[i] > INT_MAX)
+            return mismatch(q, k, v, "CBLAS counts in 32 bits");
     if (!(o->dropout >= 0 && o->dropout <= 1))
         return oari_fail(OAR_E_ARG,
                          "attention of q %s with dropout %g: from 0 to 1",

@@ -41,41 +41,34 @@ static const int needs[OARI_BINARY_COUNT][2] = {
     [OARI_MAXIMUM] = { BOTH, BOTH },
 };
 
-/* The gradient in the shape of the result first, then summed over what was
- * broadcast; halves meanwhile in f32. */
-static oar_status broadcast_back(oari_pool *pool, oari_binary_kind kind, int i,
-                                 const oari_array *to, int add,
-                                 const oari_array *const *from)
-{
-    oar_tensor *scratch =
-        oari_tensor_make(pool, oari_row_dtype(to->dtype), from[0]->at.shape);
-    oari_array all;
-    oar_status status;
-
-    if (scratch == NULL)
-        return OAR_E_NOMEM;
-    all = oari_array_of(scratch);
-    oari_binary_back(kind, i, &all, 0, from[0], from[1], from[2]);
-    status = oari_sum_to(pool, to, add, &all);
-    oari_tensor_drop(pool, scratch);
-    return status;
-}
-
 static oar_status binary_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
     oari_binary_kind kind = (oari_binary_kind)(node->op - binary_ops);
-    oari_array grad = oari_array_of(node->grad), a = grad, b = grad;
+    oari_array grad = oari_array_of(node->grad), a = grad, b = grad, all;
+    oari_pool *pool = &node->tape->pool;
+    oar_tensor *scratch;
+    oar_status status;
 
     if (kind == OARI_ADD || (kind == OARI_SUB && i == 0))
-        return oari_sum_to(&node->tape->pool, to, add, &grad);
+        return oari_sum_to(pool, to, add, &grad);
     if (node->saved[0] != NULL)
         a = oari_array_of(node->saved[0]);
     if (node->saved[1] != NULL)
         b = oari_array_of(node->saved[1]);
-    if (!oari_shape_equal(to->at.shape, grad.at.shape))
-        return broadcast_back(&node->tape->pool, kind, i, to, add,
-                              (const oari_array *[]){ &grad, &a, &b });
+    if (!oari_shape_equal(to->at.shape, grad.at.shape)) {
+        /* First in the shape of the result, halves as f32; then summed over
+         * the dims that were broadcast. */
+        scratch =
+            oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
+        if (scratch == NULL)
+            return OAR_E_NOMEM;
+        all = oari_array_of(scratch);
+        oari_binary_back(kind, i, &all, 0, &grad, &a, &b);
+        status = oari_sum_to(pool, to, add, &all);
+        oari_tensor_drop(pool, scratch);
+        return status;
+    }
     oari_binary_back(kind, i, to, add, &grad, &a, &b);
     return OAR_OK;
 }
@@ -90,26 +83,11 @@ static oar_status pair_fails(oar_status status, const char *name,
         oari_shape_text(b->at.shape).text, why);
 }
 
-/* What floats answer with infinity or NaN. */
-static oar_status check_integers(oari_binary_kind kind, const oar_tensor *a,
-                                 const oar_tensor *b)
-{
-    oari_array second = oari_array_of(b);
-
-    if (oari_dtype_is_float(b->dtype))
-        return OAR_OK;
-    if (kind == OARI_DIV && oari_has_zero(&second))
-        return pair_fails(OAR_E_ARG, "div", a, b, "a division by zero");
-    if (kind == OARI_POW && oari_has_negative(&second))
-        return pair_fails(OAR_E_ARG, "pow", a, b,
-                          "an integer to a negative power");
-    return OAR_OK;
-}
-
 static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                                oari_binary_kind kind, oar_shape *shape)
 {
     const char *name = binary_ops[kind].name;
+    oari_array second;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ a, b }));
     OARI_TRY(oari_check_same_dtype(name, a, b));
@@ -119,7 +97,15 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          "%s of %s and %s: the shapes do not broadcast", name,
                          oari_shape_text(a->at.shape).text,
                          oari_shape_text(b->at.shape).text);
-    return check_integers(kind, a, b);
+    if (oari_dtype_is_float(b->dtype))
+        return OAR_OK;
+    second = oari_array_of(b); /* floats answer with infinity or NaN */
+    if (kind == OARI_DIV && oari_has_zero(&second))
+        return pair_fails(OAR_E_ARG, "div", a, b, "a division by zero");
+    if (kind == OARI_POW && oari_has_negative(&second))
+        return pair_fails(OAR_E_ARG, "pow", a, b,
+                          "an integer to a negative power");
+    return OAR_OK;
 }
 
 /* The result goes to the memory of over, a or b, if that is not NULL. */
@@ -159,25 +145,19 @@ static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
     return binary_over(tape, a, b, kind, NULL);
 }
 
-/* Whether both together have the shape of a. */
-static int covers(const oar_tensor *a, const oar_tensor *b)
-{
-    oar_shape shape;
-
-    return oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
-           oari_shape_equal(a->at.shape, shape);
-}
-
 oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
     oar_tensor *out;
+    oar_shape shape;
     int fits;
 
     if (a == NULL || b == NULL) {
         oari_null("add");
         return NULL;
     }
-    fits = a != b && oari_unshared(tape, b) && covers(b, a);
+    fits = a != b && oari_unshared(tape, b) &&
+           oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
+           oari_shape_equal(b->at.shape, shape);
     out = binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
     oari_tape_drop(tape, b);
     return out;

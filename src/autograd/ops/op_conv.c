@@ -36,30 +36,25 @@ static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
     return e;
 }
 
-static oari_window window_of(const oari_extra *e, oar_shape x)
-{
-    oari_window w = { 0 };
-
-    for (int i = 0; i < 2; i++) {
-        w.kernel[i] = e->window.kernel[i];
-        w.stride[i] = e->window.stride[i];
-        w.padding[i] = e->window.padding[i];
-        w.dilation[i] = e->window.dilation[i];
-    }
-    oari_window_fit(&w, x.dim[2], x.dim[3]);
-    return w;
-}
-
+/* The convolution that goes from planes of shape x to `out` channels. */
 static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
                          int64_t out)
 {
+    oari_conv c = { .images = x.dim[0],
+                    .in = x.dim[1],
+                    .out = out,
+                    .groups = e->window.groups,
+                    .dtype = oari_work_dtype(dtype) };
+
     x = oari_planes_shape(x);
-    return (oari_conv){ .window = window_of(e, x),
-                        .images = x.dim[0],
-                        .in = x.dim[1],
-                        .out = out,
-                        .groups = e->window.groups,
-                        .dtype = oari_work_dtype(dtype) };
+    for (int i = 0; i < 2; i++) {
+        c.window.kernel[i] = e->window.kernel[i];
+        c.window.stride[i] = e->window.stride[i];
+        c.window.padding[i] = e->window.padding[i];
+        c.window.dilation[i] = e->window.dilation[i];
+    }
+    oari_window_fit(&c.window, x.dim[2], x.dim[3]);
+    return c;
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -172,26 +167,6 @@ static oar_status check_shapes(const oari_conv_operands *in, int groups)
 
 /* ---- forward ------------------------------------------------------------- */
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
-                          const oari_conv_operands *in)
-{
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, in->x);
-    const oari_array *w = oari_desk_tensor(&desk, in->weight);
-    const oari_array *b = oari_desk_tensor(&desk, in->bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    c->scratch = oari_desk_scratch(&desk, c->dtype, oari_conv_scratch(c));
-    if (desk.status == OAR_OK) {
-        c->x = oari_array_data(a);
-        c->weight = oari_array_data(w);
-        c->y = oari_array_data(y);
-        oari_conv_forward(c, 0, b != NULL ? oari_array_data(b) : NULL);
-    }
-    return oari_desk_clear(&desk);
-}
-
 static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
                         const oar_conv2d_opts *o)
 {
@@ -200,6 +175,9 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
     oar_shape shape;
     oari_extra extra;
     oari_conv c;
+    oari_array to;
+    oari_desk desk = { .pool = pool };
+    const oari_array *a, *w, *b, *y;
 
     if (oari_conv_check(tape, in) != OAR_OK ||
         oari_check_conv_opts(in->op->name, o) != OAR_OK ||
@@ -220,7 +198,19 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
     out = oari_tensor_make(pool, x->dtype, shape);
     if (out == NULL)
         return NULL;
-    if (compute(pool, out, &c, in) != OAR_OK) {
+    to = oari_array_of(out);
+    a = oari_desk_tensor(&desk, in->x);
+    w = oari_desk_tensor(&desk, in->weight);
+    b = oari_desk_tensor(&desk, in->bias);
+    y = oari_desk_out(&desk, &to, 0);
+    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
+    if (desk.status == OAR_OK) {
+        c.x = oari_array_data(a);
+        c.weight = oari_array_data(w);
+        c.y = oari_array_data(y);
+        oari_conv_forward(&c, 0, b != NULL ? oari_array_data(b) : NULL);
+    }
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -167,27 +167,6 @@ static oari_extra extra_of(const oar_conv_transpose2d_opts *o,
     return e;
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oari_conv_operands *in, const oari_extra *extra)
-{
-    oari_conv c = conv_of(extra, in->x->dtype, out->at.shape, in->x->at.shape);
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, in->x);
-    const oari_array *w = oari_desk_tensor(&desk, in->weight);
-    const oari_array *b = oari_desk_tensor(&desk, in->bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
-    if (desk.status == OAR_OK) {
-        c.x = oari_array_data(y);
-        c.weight = oari_array_data(w);
-        c.y = oari_array_data(a);
-        oari_conv_transpose(&c, b != NULL ? oari_array_data(b) : NULL);
-    }
-    return oari_desk_clear(&desk);
-}
-
 static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
                                   oar_conv_transpose2d_opts *o)
 {
@@ -195,6 +174,10 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
     oar_tensor *out;
     oari_extra extra;
     oar_shape shape;
+    oari_conv c;
+    oari_array to;
+    oari_desk desk = { .pool = pool };
+    const oari_array *a, *w, *b, *y;
 
     for (int i = 0; i < 2; i++) {
         o->stride[i] = o->stride[i] != 0 ? o->stride[i] : 1;
@@ -208,7 +191,22 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
         return NULL;
     extra = extra_of(o, in->weight);
     out = oari_tensor_make(pool, in->x->dtype, shape);
-    if (out != NULL && compute(pool, out, in, &extra) != OAR_OK) {
+    if (out == NULL)
+        return NULL;
+    c = conv_of(&extra, in->x->dtype, out->at.shape, in->x->at.shape);
+    to = oari_array_of(out);
+    a = oari_desk_tensor(&desk, in->x);
+    w = oari_desk_tensor(&desk, in->weight);
+    b = oari_desk_tensor(&desk, in->bias);
+    y = oari_desk_out(&desk, &to, 0);
+    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
+    if (desk.status == OAR_OK) {
+        c.x = oari_array_data(y);
+        c.weight = oari_array_data(w);
+        c.y = oari_array_data(a);
+        oari_conv_transpose(&c, b != NULL ? oari_array_data(b) : NULL);
+    }
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

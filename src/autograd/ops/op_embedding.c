@@ -90,8 +90,9 @@ static oar_tensor *row_major(oari_pool *pool, oar_tensor *a)
     return copy;
 }
 
-static oar_tensor *compute(oari_pool *pool, oar_tensor *table,
-                           const oar_tensor *index)
+/* Returns the rows of table at index, not yet recorded. */
+static oar_tensor *pick_rows(oari_pool *pool, oar_tensor *table,
+                             const oar_tensor *index)
 {
     oar_shape shape = index->at.shape;
     oar_tensor *rows = row_major(pool, table), *out = NULL;
@@ -126,7 +127,7 @@ oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
     if (rows == NULL)
         return NULL;
     if (check_range(table, rows) == OAR_OK)
-        out = compute(pool, table, rows);
+        out = pick_rows(pool, table, rows);
     out = oari_emit(tape, out,
                     &(oari_recipe){ .op = &embedding_op,
                                     .inputs = 1,

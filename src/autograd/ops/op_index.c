@@ -68,8 +68,17 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
 
 /* ---- index_select -------------------------------------------------------- */
 
-static oar_status index_select_back(oari_node *node, int i,
-                                    const oari_array *to, int add)
+static oar_status pick_back(oari_node *node, int i, const oari_array *to,
+                            int add);
+
+static const oari_op index_select_op = { .name = "index_select",
+                                         .backward = pick_back };
+static const oari_op take_along_op = { .name = "take_along",
+                                       .backward = pick_back };
+
+/* Adds each gradient to the place that its element was picked from. */
+static oar_status pick_back(oari_node *node, int i, const oari_array *to,
+                            int add)
 {
     oari_desk desk = { .pool = &node->tape->pool };
     oari_array index = oari_array_of(node->saved[INDEX]);
@@ -79,13 +88,13 @@ static oar_status index_select_back(oari_node *node, int i,
     if (desk.status == OAR_OK) {
         if (!add)
             oari_fill(y, 0);
-        oari_index_add(y, node->extra.dims.d0, &index, grad);
+        if (node->op == &index_select_op)
+            oari_index_add(y, node->extra.dims.d0, &index, grad);
+        else
+            oari_scatter_add(y, node->extra.dims.d0, &index, grad);
     }
     return oari_desk_clear(&desk);
 }
-
-static const oari_op index_select_op = { .name = "index_select",
-                                         .backward = index_select_back };
 
 static oar_status check_index_select(oar_tape *tape, oar_tensor *a, int *dim,
                                      oar_tensor *index)
@@ -130,25 +139,6 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
 }
 
 /* ---- take_along ---------------------------------------------------------- */
-
-static oar_status take_along_back(oari_node *node, int i, const oari_array *to,
-                                  int add)
-{
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_array index = oari_array_of(node->saved[INDEX]);
-    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-
-    if (desk.status == OAR_OK) {
-        if (!add)
-            oari_fill(y, 0);
-        oari_scatter_add(y, node->extra.dims.d0, &index, grad);
-    }
-    return oari_desk_clear(&desk);
-}
-
-static const oari_op take_along_op = { .name = "take_along",
-                                       .backward = take_along_back };
 
 /* Whether index lies within a, but for dim, where its numbers count. */
 static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
@@ -246,17 +236,26 @@ static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
     return check_within(name, a, dim, index);
 }
 
-/* out = a, with source added. Halves are added in f32 and rounded once. */
-static oar_status compute_scatter_add(oari_pool *pool, const oar_tensor *out,
-                                      const oar_tensor *a, int dim,
-                                      const oar_tensor *index,
-                                      const oar_tensor *source)
+oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
+                            oar_tensor *index, oar_tensor *source)
 {
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
     oari_desk desk = { .pool = pool };
-    oari_array to = oari_array_of(out), from = oari_array_of(a);
-    oari_array numbers = oari_array_of(index), more = oari_array_of(source);
-    const oari_array *y = &to, *s = &more;
+    oari_array to, from, numbers, more;
+    const oari_array *y = &to;
+    const oari_array *s = &more;
 
+    if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(pool, a->dtype, a->at.shape);
+    if (out == NULL)
+        return NULL;
+    /* out = a, with source added. Halves are added in f32 and rounded once. */
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    numbers = oari_array_of(index);
+    more = oari_array_of(source);
     oari_copy(&to, &from);
     if (oari_dtype_is_half(a->dtype)) {
         s = oari_desk_in(&desk, &more);
@@ -264,21 +263,7 @@ static oar_status compute_scatter_add(oari_pool *pool, const oar_tensor *out,
     }
     if (desk.status == OAR_OK)
         oari_scatter_add(y, dim, &numbers, s);
-    return oari_desk_clear(&desk);
-}
-
-oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
-                            oar_tensor *index, oar_tensor *source)
-{
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
-
-    if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
-        return NULL;
-    out = oari_tensor_make(pool, a->dtype, a->at.shape);
-    if (out == NULL)
-        return NULL;
-    if (compute_scatter_add(pool, out, a, dim, index, source) != OAR_OK) {
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -73,23 +73,6 @@ static int64_t length_of(const oari_op *op, const oar_tensor *a, int dim)
     return op == &stack_op ? 1 : a->at.shape.dim[dim];
 }
 
-static void copy_parts(const oari_op *op, const oar_tensor *out, int count,
-                       oar_tensor *const *a, int dim)
-{
-    int64_t start = 0;
-
-    for (int i = 0; i < count; i++) {
-        int64_t length = length_of(op, a[i], dim);
-        oari_array to = oari_array_of(out), from = oari_array_of(a[i]);
-
-        to.at = oari_layout_narrow(to.at, dim, start, length);
-        if (op == &stack_op)
-            to.at = oari_layout_drop(to.at, dim);
-        oari_copy(&to, &from);
-        start += length;
-    }
-}
-
 /* Records out, whose reference this takes, as the end of a chain. */
 static oar_tensor *emit_chain(oar_tape *tape, oar_tensor *out,
                               const oari_op *op, int count,
@@ -128,10 +111,20 @@ static oar_tensor *join(oar_tape *tape, const oari_op *op, int count,
     oar_tensor *out =
         oari_tensor_make(oari_tape_pool(tape), a[0]->dtype, shape);
     int wanted = 0;
+    int64_t start = 0;
 
     if (out == NULL)
         return NULL;
-    copy_parts(op, out, count, a, dim);
+    for (int i = 0; i < count; i++) {
+        int64_t length = length_of(op, a[i], dim);
+        oari_array to = oari_array_of(out), from = oari_array_of(a[i]);
+
+        to.at = oari_layout_narrow(to.at, dim, start, length);
+        if (op == &stack_op)
+            to.at = oari_layout_drop(to.at, dim);
+        oari_copy(&to, &from);
+        start += length;
+    }
     for (int i = 0; i < count; i++)
         wanted |= oari_wanted(tape, a[i]);
     if (!wanted)

@@ -63,18 +63,6 @@ static oar_status product(oari_pool *pool, const oari_array *to, int add,
     return oari_desk_clear(&desk);
 }
 
-static oar_status bias_back(oari_pool *pool, const oari_array *to, int add,
-                            const oari_array *grad)
-{
-    oari_desk desk = { .pool = pool };
-    const oari_array *g = oari_desk_in(&desk, grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-
-    if (desk.status == OAR_OK)
-        oari_sum_columns(y, add, g);
-    return oari_desk_clear(&desk);
-}
-
 /* to = the bias in every row, plus the product. */
 static oar_status multiply(oari_pool *pool, const oari_array *to,
                            const oar_tensor *rows, const oar_tensor *weight,
@@ -104,19 +92,8 @@ static oari_array row_range(oari_array a, int64_t first, int64_t end)
     return a;
 }
 
-/* The row by which `elements` are there; the last one if they are already. */
-static int64_t row_after(int64_t elements, const oari_array *to, int64_t first)
-{
-    int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1], row;
-
-    if (elements <= first * width)
-        return rows;
-    row = (elements + width - 1) / width;
-    row = (row + ROWS - 1) / ROWS * ROWS;
-    return row < rows ? row : rows;
-}
-
-/* Row by row as far as somebody wants to hear of it, before the rest. */
+/* Computes the weight's gradient, some rows first if a hook wants to hear of
+ * them before the rest. */
 static oar_status weight_back(oari_node *node, const oari_array *to, int add)
 {
     int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1];
@@ -126,7 +103,10 @@ static oar_status weight_back(oari_node *node, const oari_array *to, int add)
 
     OARI_TRY(oari_part_done(node, WEIGHT, 0, rows * width, &next));
     while (first < rows) {
-        end = row_after(next, to, first);
+        end = rows;
+        if (next > first * width) /* the row by which `next` elements exist */
+            end = ((next + width - 1) / width + ROWS - 1) / ROWS * ROWS;
+        end = end < rows ? end : rows;
         into = row_range(*to, first, end);
         part = row_range(grad, first, end);
         OARI_TRY(product(&node->tape->pool, &into, add, &part, &x));
@@ -144,8 +124,15 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     oari_pool *pool = &node->tape->pool;
     oari_array grad = as_matrix(oari_array_of(node->grad)), other, into;
 
-    if (i == BIAS)
-        return bias_back(pool, to, add, &grad);
+    if (i == BIAS) {
+        oari_desk desk = { .pool = pool };
+        const oari_array *g = oari_desk_in(&desk, &grad);
+        const oari_array *y = oari_desk_out(&desk, to, add);
+
+        if (desk.status == OAR_OK)
+            oari_sum_columns(y, add, g);
+        return oari_desk_clear(&desk);
+    }
     if (i == WEIGHT) {
         OARI_TRY(weight_back(node, to, add));
         oari_unsave(node, X);

@@ -74,28 +74,6 @@ static oar_status cross_entropy_back(oari_node *node, int i,
 static const oari_op cross_entropy_op = { .name = "cross_entropy",
                                           .backward = cross_entropy_back };
 
-static oar_status check_classes(const oar_tensor *logits,
-                                const oar_tensor *target,
-                                const oar_cross_entropy_opts *o)
-{
-    const int64_t *t = oar_tensor_const_data(target);
-    int64_t classes = logits->at.shape.dim[1];
-
-    for (int64_t i = 0; i < target->count; i++) {
-        int64_t chosen = t[i * target->at.stride[0]];
-
-        if (o->has_ignore && chosen == o->ignore)
-            continue;
-        if (chosen < 0 || chosen >= classes)
-            return oari_fail(OAR_E_ARG,
-                             "cross_entropy of logits %s: target %lld of row "
-                             "%lld is no class",
-                             oari_shape_text(logits->at.shape).text,
-                             (long long)chosen, (long long)i);
-    }
-    return OAR_OK;
-}
-
 static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
                                       oar_tensor *target,
                                       const oar_cross_entropy_opts *o)
@@ -103,6 +81,8 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     const char *name = "cross_entropy";
     oar_tensor *in[] = { logits, target };
     oar_shape ls = oar_tensor_shape(logits), ts = oar_tensor_shape(target);
+    const int64_t *t;
+    int64_t classes;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
     OARI_TRY(oari_check_float(name, logits));
@@ -130,7 +110,21 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
         !oari_shape_equal(o->weight->at.shape, OAR_SHAPE(ls.dim[1])))
         return oari_weight_misfit(name, logits, o->weight,
                                   "one for each class");
-    return check_classes(logits, target, o);
+    t = oar_tensor_const_data(target);
+    classes = logits->at.shape.dim[1];
+    for (int64_t i = 0; i < target->count; i++) {
+        int64_t chosen = t[i * target->at.stride[0]];
+
+        if (o->has_ignore && chosen == o->ignore)
+            continue;
+        if (chosen < 0 || chosen >= classes)
+            return oari_fail(OAR_E_ARG,
+                             "cross_entropy of logits %s: target %lld of row "
+                             "%lld is no class",
+                             oari_shape_text(logits->at.shape).text,
+                             (long long)chosen, (long long)i);
+    }
+    return OAR_OK;
 }
 
 /* The loss, not yet recorded; what backward needs goes to lse and extra. */

@@ -29,12 +29,18 @@ static oar_status mismatch(oar_shape a, oar_shape b, const char *why)
                      oari_shape_text(a).text, oari_shape_text(b).text, why);
 }
 
-/* The shape of the product of [.., m, k] and [.., k, n]. */
-static oar_status product_shape(oar_shape a, oar_shape b, oar_shape *shape)
+/* Checks the inputs [.., m, k] and [.., k, n] and gives the product's shape. */
+static oar_status check_matmul(oar_tape *tape, oar_tensor *left,
+                               oar_tensor *right, oar_shape *shape)
 {
+    oar_shape a = oar_tensor_shape(left), b = oar_tensor_shape(right);
     oar_shape leads[2] = { a, b };
     int64_t m, k, inner, n;
 
+    OARI_TRY(
+        oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ left, right }));
+    OARI_TRY(oari_check_same_dtype("matmul", left, right));
+    OARI_TRY(oari_check_float("matmul", left));
     if (a.ndim < 2 || b.ndim < 2)
         return mismatch(a, b, "both need two dims");
     m = a.dim[a.ndim - 2], k = a.dim[a.ndim - 1];
@@ -52,15 +58,6 @@ static oar_status product_shape(oar_shape a, oar_shape b, oar_shape *shape)
     shape->dim[shape->ndim++] = m;
     shape->dim[shape->ndim++] = n;
     return OAR_OK;
-}
-
-static oar_status check_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                               oar_shape *shape)
-{
-    OARI_TRY(oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ a, b }));
-    OARI_TRY(oari_check_same_dtype("matmul", a, b));
-    OARI_TRY(oari_check_float("matmul", a));
-    return product_shape(a->at.shape, b->at.shape, shape);
 }
 
 oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)

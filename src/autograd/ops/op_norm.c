@@ -3,7 +3,7 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
-#include "autograd/stash.h"
+#include "autograd/fused_backward.h"
 #include "base/status.h"
 #include "tensor/desk.h"
 #include "tensor/cpu/nn/nn_kernels.h"
@@ -19,9 +19,9 @@ static const oari_array *tensor_or_null(const oar_tensor *t, oari_array *a)
     return a;
 }
 
-/* All gradients at once: that of x to dx, or nowhere; the others to the stash.
- */
-static oar_status all_back(oari_node *node, const oari_array *dx, int add)
+/* Computes all gradients at once: that of x goes to dx, which may be NULL, the
+ * others to node->fused_grad. */
+static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
 {
     int64_t width = oari_rows_of(node->saved[X]->at.shape).width;
     oar_dtype dtype = node->saved[X]->dtype, work = oari_work_dtype(dtype);
@@ -29,10 +29,11 @@ static oar_status all_back(oari_node *node, const oari_array *dx, int add)
     oari_array mean, rstd, dweight, dbias;
     oari_norm_back n = { .add = add };
 
-    OARI_TRY(oari_stash_open(node, WEIGHT, dtype, OAR_SHAPE(width), &dweight));
-    OARI_TRY(oari_stash_open(node, BIAS, dtype, OAR_SHAPE(width), &dbias));
-    n.dweight = node->stash[WEIGHT] != NULL ? &dweight : NULL;
-    n.dbias = node->stash[BIAS] != NULL ? &dbias : NULL;
+    OARI_TRY(
+        oari_fused_grad_open(node, WEIGHT, dtype, OAR_SHAPE(width), &dweight));
+    OARI_TRY(oari_fused_grad_open(node, BIAS, dtype, OAR_SHAPE(width), &dbias));
+    n.dweight = node->fused_grad[WEIGHT] != NULL ? &dweight : NULL;
+    n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
     n.mean = tensor_or_null(node->saved[MEAN], &mean);
     n.rstd = tensor_or_null(node->saved[RSTD], &rstd);
     n.grad = oari_desk_tensor(&desk, node->grad);
@@ -44,12 +45,6 @@ static oar_status all_back(oari_node *node, const oari_array *dx, int add)
     if (desk.status == OAR_OK)
         oari_layer_norm_back(&n);
     return oari_desk_clear(&desk);
-}
-
-static oar_status norm_back(oari_node *node, int i, const oari_array *to,
-                            int add)
-{
-    return oari_stash_backward(node, i, to, add, all_back);
 }
 
 static oar_status norm_rebuild(oari_node *node, const oari_array *to)
@@ -67,10 +62,10 @@ static oar_status norm_rebuild(oari_node *node, const oari_array *to)
     return oari_desk_clear(&desk);
 }
 
-#define OP(text)                                                            \
-    {                                                                       \
-        .name = (text), .backward = norm_back, .in_place = 1, .stashes = 1, \
-        .rebuild = norm_rebuild, .rebuild_from = 1u << X                    \
+#define OP(text)                                                        \
+    {                                                                   \
+        .name = (text), .fused_backward = norm_back_all, .in_place = 1, \
+        .rebuild = norm_rebuild, .rebuild_from = 1u << X                \
     }
 static const oari_op layer_norm_op = OP("layer_norm");
 static const oari_op rms_norm_op = OP("rms_norm");

@@ -35,24 +35,6 @@ static oari_pairs pairs_of(oari_desk *desk, oar_tensor *const *in,
                          .positive = spread(desk, in[POSITIVE], shape) };
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          oar_tensor *const *in, const oari_extra *extra)
-{
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    oari_pairs p = pairs_of(&desk, in, extra);
-    const oari_array *each =
-        extra->pairs.each ? oari_desk_out(&desk, &to, 0) : NULL;
-    double sum;
-
-    if (desk.status == OAR_OK) {
-        sum = oari_pair_loss(&p, each);
-        if (each == NULL)
-            oari_fill(&to, sum / extra->pairs.divisor);
-    }
-    return oari_desk_clear(&desk);
-}
-
 static oar_status pair_loss_back(oari_node *node, int i, const oari_array *to,
                                  int add)
 {
@@ -123,6 +105,11 @@ static oar_tensor *pair_loss(oar_tape *tape, const oari_op *op,
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
+    oari_array to;
+    oari_desk desk = { .pool = pool };
+    oari_pairs p;
+    const oari_array *each;
+    double sum;
 
     if (check(op->name, tape, in) != OAR_OK ||
         reduce(op->name, reduction, in[A], &extra) != OAR_OK)
@@ -131,7 +118,15 @@ static oar_tensor *pair_loss(oar_tape *tape, const oari_op *op,
                            extra.pairs.each ? in[A]->at.shape : OAR_SCALAR);
     if (out == NULL)
         return NULL;
-    if (compute(pool, out, in, &extra) != OAR_OK) {
+    to = oari_array_of(out);
+    p = pairs_of(&desk, in, &extra);
+    each = extra.pairs.each ? oari_desk_out(&desk, &to, 0) : NULL;
+    if (desk.status == OAR_OK) {
+        sum = oari_pair_loss(&p, each);
+        if (each == NULL)
+            oari_fill(&to, sum / extra.pairs.divisor);
+    }
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -22,32 +22,30 @@ static oari_array with_heads(oari_array a, int64_t heads)
     return a;
 }
 
-static void turn(const oari_array *to, int add, const oari_array *from,
-                 const oari_extra *extra, int back, void *scratch)
-{
-    int64_t heads = extra->rotary.heads;
-    oari_array x = with_heads(*from, heads), y = with_heads(*to, heads);
-    oari_array angle = { scratch, x.dtype,
-                         oari_layout_rows(
-                             OAR_SHAPE(x.at.shape.dim[1], x.at.shape.dim[3])) };
-
-    oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
-    oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
-}
-
-static oar_status run(oari_pool *pool, const oari_array *to, int add,
-                      const oari_array *from, const oari_extra *extra, int back)
+/* to (+)= from, turned by the angles of its positions, or back. */
+static oar_status turn(oari_pool *pool, const oari_array *to, int add,
+                       const oari_array *from, const oari_extra *extra,
+                       int back)
 {
     const oar_shape *s = &from->at.shape;
+    int64_t heads = extra->rotary.heads;
     oari_desk desk = { .pool = pool };
-    const oari_array *x = oari_desk_in(&desk, from);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    const oari_array *in = oari_desk_in(&desk, from);
+    const oari_array *out = oari_desk_out(&desk, to, add);
     void *scratch =
         oari_desk_scratch(&desk, oari_work_dtype(from->dtype),
                           s->dim[s->ndim - 2] * s->dim[s->ndim - 1]);
+    oari_array x, y, angle;
 
-    if (desk.status == OAR_OK)
-        turn(y, add, x, extra, back, scratch);
+    if (desk.status == OAR_OK) {
+        x = with_heads(*in, heads);
+        y = with_heads(*out, heads);
+        angle = (oari_array){ scratch, x.dtype,
+                              oari_layout_rows(OAR_SHAPE(x.at.shape.dim[1],
+                                                         x.at.shape.dim[3])) };
+        oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
+        oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
+    }
     return oari_desk_clear(&desk);
 }
 
@@ -56,7 +54,7 @@ static oar_status rotary_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    return run(&node->tape->pool, to, add, &grad, &node->extra, 1);
+    return turn(&node->tape->pool, to, add, &grad, &node->extra, 1);
 }
 
 static const oari_op rotary_op = { .name = "rotary",
@@ -72,7 +70,7 @@ static oar_tensor *rotate(oar_tape *tape, oar_tensor *x, oari_extra extra)
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    if (run(pool, &to, 0, &from, &extra, 0) != OAR_OK) {
+    if (turn(pool, &to, 0, &from, &extra, 0) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -25,14 +25,24 @@ static oar_status cumsum_back(oari_node *node, int i, const oari_array *to,
 
 static const oari_op cumsum_op = { .name = "cumsum", .backward = cumsum_back };
 
-/* Integers are added up where the result will be; bools are i64 there. */
-static oar_status compute_cumsum(oari_pool *pool, const oar_tensor *out,
-                                 const oar_tensor *a, int dim)
+oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim)
 {
-    oari_array to = oari_array_of(out), from = oari_array_of(a);
+    oari_pool *pool = oari_tape_pool(tape);
+    oar_tensor *out;
+    oari_array to, from;
     oari_desk desk = { .pool = pool };
-    const oari_array *x = &to, *y = &to;
+    const oari_array *x = &to;
+    const oari_array *y = &to;
 
+    if (oari_check_along("cumsum", tape, a, &dim) != OAR_OK)
+        return NULL;
+    out = oari_tensor_make(pool, a->dtype == OAR_BOOL ? OAR_I64 : a->dtype,
+                           a->at.shape);
+    if (out == NULL)
+        return NULL;
+    /* Integers are added up where the result will be; bools are i64 there. */
+    to = oari_array_of(out);
+    from = oari_array_of(a);
     if (oari_dtype_is_float(a->dtype)) {
         x = oari_desk_in(&desk, &from);
         y = oari_desk_out(&desk, &to, 0);
@@ -41,19 +51,7 @@ static oar_status compute_cumsum(oari_pool *pool, const oar_tensor *out,
     }
     if (desk.status == OAR_OK)
         oari_cumsum(y, 0, x, dim, 0);
-    return oari_desk_clear(&desk);
-}
-
-oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim)
-{
-    oari_pool *pool = oari_tape_pool(tape);
-    oar_tensor *out;
-
-    if (oari_check_along("cumsum", tape, a, &dim) != OAR_OK)
-        return NULL;
-    out = oari_tensor_make(pool, a->dtype == OAR_BOOL ? OAR_I64 : a->dtype,
-                           a->at.shape);
-    if (out != NULL && compute_cumsum(pool, out, a, dim) != OAR_OK) {
+    if (oari_desk_clear(&desk) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }

@@ -3,7 +3,7 @@
  * whole there, and zero elsewhere. */
 #include <oarsong/ops.h>
 
-#include "autograd/record.h"
+#include "autograd/ops/along.h"
 #include "base/status.h"
 #include "tensor/cpu/kernels.h"
 
@@ -46,22 +46,10 @@ static oar_tensor *part_of(oar_tape *tape, oar_tensor *a, const oari_op *op,
                         .extra = { .slice = { dim, start, length, step } } });
 }
 
-static oar_status check_dim(const char *name, oar_tape *tape, oar_tensor *a,
-                            int *dim)
-{
-    int asked = *dim;
-
-    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
-    if (oari_shape_dim(a->at.shape, dim))
-        return OAR_OK;
-    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: no such dim", name,
-                     asked, oari_shape_text(a->at.shape).text);
-}
-
 oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
                        int64_t length)
 {
-    if (check_dim("narrow", tape, a, &dim) != OAR_OK)
+    if (oari_check_along("narrow", tape, a, &dim) != OAR_OK)
         return NULL;
     if (start < 0 || length < 0 || start > a->at.shape.dim[dim] ||
         length > a->at.shape.dim[dim] - start) {
@@ -75,8 +63,9 @@ oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
     return part_of(tape, a, &narrow_op, dim, start, length, 1);
 }
 
-/* Counts from the end if it is negative, and is cut to the size. */
-static int64_t cut(int64_t place, int64_t size)
+/* Returns a place that counts from the end if it is negative, cut to the size.
+ */
+static int64_t clamp_place(int64_t place, int64_t size)
 {
     if (place < 0)
         place = place < -size ? 0 : place + size;
@@ -88,15 +77,15 @@ oar_tensor *oar_slice(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
 {
     int64_t length;
 
-    if (check_dim("slice", tape, a, &dim) != OAR_OK)
+    if (oari_check_along("slice", tape, a, &dim) != OAR_OK)
         return NULL;
     if (step < 1) {
         oari_fail(OAR_E_ARG, "slice of dim %d of %s in steps of %lld", dim,
                   oari_shape_text(a->at.shape).text, (long long)step);
         return NULL;
     }
-    start = cut(start, a->at.shape.dim[dim]);
-    stop = cut(stop, a->at.shape.dim[dim]);
+    start = clamp_place(start, a->at.shape.dim[dim]);
+    stop = clamp_place(stop, a->at.shape.dim[dim]);
     length = stop > start ? (stop - start - 1) / step + 1 : 0;
     if (length <= 1) /* a step that is never taken must not overflow */
         step = 1;
@@ -107,7 +96,7 @@ oar_tensor *oar_select(oar_tape *tape, oar_tensor *a, int dim, int64_t index)
 {
     int64_t size, at;
 
-    if (check_dim("select", tape, a, &dim) != OAR_OK)
+    if (oari_check_along("select", tape, a, &dim) != OAR_OK)
         return NULL;
     size = a->at.shape.dim[dim];
     at = index < 0 && index >= -size ? index + size : index;
@@ -121,35 +110,22 @@ oar_tensor *oar_select(oar_tape *tape, oar_tensor *a, int dim, int64_t index)
 
 /* ---- several parts ------------------------------------------------------- */
 
-/* The size of piece i of `pieces` nearly equal ones. */
-static int64_t equal_size(int64_t size, int pieces, int i)
+/* Gives views of `pieces` parts of dim, whose sizes are `size`; NULL: nearly
+ * equal ones. */
+static oar_status split_dim(oar_tape *tape, oar_tensor *a, int dim, int pieces,
+                            const int64_t *size, oar_tensor **piece)
 {
-    return size / pieces + (i < size % pieces);
-}
-
-static void forget(oar_tape *tape, int pieces, oar_tensor **piece)
-{
-    for (int i = 0; i < pieces; i++) {
-        if (tape == NULL)
-            oar_tensor_release(piece[i]);
-        piece[i] = NULL;
-    }
-}
-
-/* size NULL: nearly equal ones. */
-static oar_status split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
-                        const int64_t *size, oar_tensor **piece)
-{
-    int64_t start = 0;
+    int64_t whole = a->at.shape.dim[dim], start = 0;
 
     for (int i = 0; i < pieces; i++) {
-        int64_t length = size != NULL
-                             ? size[i]
-                             : equal_size(a->at.shape.dim[dim], pieces, i);
+        int64_t length =
+            size != NULL ? size[i] : whole / pieces + (i < whole % pieces);
 
         piece[i] = part_of(tape, a, &narrow_op, dim, start, length, 1);
         if (piece[i] == NULL) {
-            forget(tape, i, piece);
+            for (; i > 0; piece[--i] = NULL)
+                if (tape == NULL)
+                    oar_tensor_release(piece[i - 1]);
             return OAR_E_NOMEM;
         }
         start += length;
@@ -184,7 +160,7 @@ static oar_status check_sizes(const oar_tensor *a, int dim, int pieces,
 oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                      const int64_t *size, oar_tensor **piece)
 {
-    OARI_TRY(check_dim("split", tape, a, &dim));
+    OARI_TRY(oari_check_along("split", tape, a, &dim));
     if (pieces < 1 || size == NULL || piece == NULL)
         return oari_fail(OAR_E_ARG, "split of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,
@@ -192,16 +168,16 @@ oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                          : size == NULL ? "no sizes"
                                         : "nowhere to give them");
     OARI_TRY(check_sizes(a, dim, pieces, size));
-    return split(tape, a, dim, pieces, size, piece);
+    return split_dim(tape, a, dim, pieces, size, piece);
 }
 
 oar_status oar_chunk(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                      oar_tensor **piece)
 {
-    OARI_TRY(check_dim("chunk", tape, a, &dim));
+    OARI_TRY(oari_check_along("chunk", tape, a, &dim));
     if (pieces < 1 || piece == NULL)
         return oari_fail(OAR_E_ARG, "chunk of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,
                          pieces < 1 ? "at least one" : "nowhere to give them");
-    return split(tape, a, dim, pieces, NULL, piece);
+    return split_dim(tape, a, dim, pieces, NULL, piece);
 }

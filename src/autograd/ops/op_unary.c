@@ -55,23 +55,16 @@ static oar_status unary_rebuild(oari_node *node, const oari_array *to)
     return OAR_OK;
 }
 
-static oar_status check_unary(oar_tape *tape, oar_tensor *a,
-                              oari_unary_kind kind)
-{
-    const char *name = unary_ops[kind].name;
-
-    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
-    return oari_unary_on_integers(kind) ? oari_check_number(name, a)
-                                        : oari_check_float(name, a);
-}
-
 static oar_tensor *unary(oar_tape *tape, oar_tensor *a, oari_unary_kind kind)
 {
+    const char *name = unary_ops[kind].name;
     oari_unary_saves saves = oari_unary_saved(kind);
     oar_tensor *out;
     oari_array to, from;
 
-    if (check_unary(tape, a, kind) != OAR_OK)
+    if (oari_check_inputs(name, tape, 1, &a) != OAR_OK ||
+        (oari_unary_on_integers(kind) ? oari_check_number(name, a)
+                                      : oari_check_float(name, a)) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
     if (out == NULL)
