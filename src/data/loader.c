@@ -10,12 +10,12 @@
  * the pool, so once all have been filled nothing more is asked of the system.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/fork.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/pool.h"
@@ -43,8 +43,8 @@ struct oar_loader {
     pthread_t thread;
     int has_lock, has_thread;
     int started; /* an epoch */
-    int hold;    /* the thread is to keep still */
-    int busy;    /* it does not */
+    int hold;    /* the thread must not make batches */
+    int busy;    /* the thread is making a batch */
     int quit;
     int64_t made, taken; /* batches of this epoch */
     int held;            /* batch taken - 1 is the caller's */
@@ -61,36 +61,25 @@ static void drop_slot(oar_loader *l, slot *s)
     }
 }
 
-static oar_status make_batch(oar_loader *l, int64_t batch)
+/* Makes batch `made`. The caller holds the lock, which this gives up while it
+ * reads. */
+static void make_next(oar_loader *l)
 {
     const oar_loader_opts *o = &l->opts;
-    slot *s = &l->slot[batch % l->slots];
-    int64_t first = batch * o->batch, count = l->samples - first;
+    slot *s = &l->slot[l->made % l->slots];
+    int64_t first = l->made * o->batch, count = l->samples - first;
+    oar_status status;
 
+    l->busy = 1;
+    pthread_mutex_unlock(&l->lock);
     drop_slot(l, s);
     if (count > o->batch)
         count = o->batch;
     for (int64_t i = 0; i < count; i++)
         l->index[i] = l->order[oari_sampler_place(l->dataset->count, o->rank,
                                                   o->ranks, first + i)];
-    return oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field);
-}
-
-/* Whether batch `made` can be made now. */
-static int has_room(const oar_loader *l)
-{
-    return l->started && l->failure.status == OAR_OK && l->made < l->batches &&
-           l->made - l->taken + l->held < l->slots;
-}
-
-/* Makes batch `made`. With the lock, which it gives up meanwhile. */
-static void make_next(oar_loader *l)
-{
-    oar_status status;
-
-    l->busy = 1;
-    pthread_mutex_unlock(&l->lock);
-    status = make_batch(l, l->made);
+    status =
+        oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field);
     pthread_mutex_lock(&l->lock);
     l->busy = 0;
     if (status == OAR_OK)
@@ -100,13 +89,14 @@ static void make_next(oar_loader *l)
     pthread_cond_broadcast(&l->changed);
 }
 
-static void *run(void *arg)
+static void *run_loader(void *arg)
 {
     oar_loader *l = arg;
 
     pthread_mutex_lock(&l->lock);
     while (!l->quit)
-        if (!l->hold && has_room(l))
+        if (!l->hold && l->started && l->failure.status == OAR_OK &&
+            l->made < l->batches && l->made - l->taken + l->held < l->slots)
             make_next(l);
         else
             pthread_cond_wait(&l->changed, &l->lock);
@@ -116,63 +106,8 @@ static void *run(void *arg)
 
 /* ---- making the loader --------------------------------------------------- */
 
-static oar_status read_opts(const oar_loader_opts *opts, oar_loader_opts *o)
-{
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    if (o->ranks == 0)
-        o->ranks = 1;
-    if (o->batch == 0)
-        o->batch = 1;
-    if (o->ahead == 0)
-        o->ahead = AHEAD;
-    if (o->batch < 0 || o->ahead > AHEAD_MOST)
-        return oari_fail(OAR_E_ARG,
-                         "a loader of batches of %lld, %d ahead: at least 1, "
-                         "at most %d",
-                         (long long)o->batch, o->ahead, AHEAD_MOST);
-    return OAR_OK;
-}
-
-static void count_batches(oar_loader *l)
-{
-    int64_t each = l->opts.batch;
-
-    l->samples = oari_sampler_count(l->dataset->count, l->opts.ranks);
-    l->batches = l->samples / each;
-    if (l->samples % each != 0 && !l->opts.drop_last)
-        l->batches++;
-}
-
-static oar_status make_arrays(oar_loader *l)
-{
-    int64_t longest = l->opts.batch < l->samples ? l->opts.batch : l->samples;
-
-    l->slots = l->opts.ahead > 0 ? l->opts.ahead + 1 : 1;
-    l->order = oari_alloc((size_t)l->dataset->count, sizeof *l->order);
-    l->index = oari_alloc((size_t)longest, sizeof *l->index);
-    l->slot = oari_alloc((size_t)l->slots, sizeof *l->slot);
-    return l->order != NULL && l->index != NULL && l->slot != NULL
-               ? OAR_OK
-               : OAR_E_NOMEM;
-}
-
-/* Signals are for the program's own threads. */
-static int start_quiet_thread(oar_loader *l)
-{
-    sigset_t all, before;
-    int failed;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    failed = pthread_create(&l->thread, NULL, run, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static oar_status make_thread(oar_loader *l)
 {
-    int failed;
-
     oari_fork_watch();
     l->generation = oari_fork_generation();
     pthread_mutex_init(&l->lock, NULL);
@@ -180,10 +115,7 @@ static oar_status make_thread(oar_loader *l)
     l->has_lock = 1;
     if (l->opts.ahead < 0)
         return OAR_OK;
-    failed = start_quiet_thread(l);
-    if (failed != 0)
-        return oari_fail(OAR_E_SYSTEM, "start the loader's thread: %s",
-                         strerror(failed));
+    OARI_TRY(oari_thread_start(&l->thread, "oar-loader", run_loader, l));
     l->has_thread = 1;
     return OAR_OK;
 }
@@ -194,19 +126,41 @@ oar_status oar_loader_create(const oar_dataset *dataset,
     oar_loader_opts o;
     oar_loader *made;
     oar_status status;
+    int64_t longest;
 
     if (dataset == NULL || loader == NULL)
         return oari_fail(OAR_E_ARG, "loader_create: no data set or nowhere to "
                                     "give it");
-    OARI_TRY(read_opts(opts, &o));
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (o.ranks == 0)
+        o.ranks = 1;
+    if (o.batch == 0)
+        o.batch = 1;
+    if (o.ahead == 0)
+        o.ahead = AHEAD;
+    if (o.batch < 0 || o.ahead > AHEAD_MOST)
+        return oari_fail(OAR_E_ARG,
+                         "a loader of batches of %lld, %d ahead: at least 1, "
+                         "at most %d",
+                         (long long)o.batch, o.ahead, AHEAD_MOST);
     OARI_TRY(oari_sampler_check(dataset->count, o.rank, o.ranks));
     made = oari_alloc(1, sizeof *made);
     if (made == NULL)
         return OAR_E_NOMEM;
     made->dataset = dataset;
     made->opts = o;
-    count_batches(made);
-    status = make_arrays(made);
+    made->samples = oari_sampler_count(dataset->count, o.ranks);
+    made->batches = made->samples / o.batch;
+    if (made->samples % o.batch != 0 && !o.drop_last)
+        made->batches++;
+    longest = o.batch < made->samples ? o.batch : made->samples;
+    made->slots = o.ahead > 0 ? o.ahead + 1 : 1;
+    made->order = oari_alloc((size_t)dataset->count, sizeof *made->order);
+    made->index = oari_alloc((size_t)longest, sizeof *made->index);
+    made->slot = oari_alloc((size_t)made->slots, sizeof *made->slot);
+    status = made->order != NULL && made->index != NULL && made->slot != NULL
+                 ? OAR_OK
+                 : OAR_E_NOMEM;
     if (status == OAR_OK)
         status = make_thread(made);
     if (status != OAR_OK) {
@@ -217,32 +171,27 @@ oar_status oar_loader_create(const oar_dataset *dataset,
     return OAR_OK;
 }
 
-/* Made by the parent of this process: its thread is not here, and what it was
- * doing when fork came is half done. */
-static int is_foreign(const oar_loader *l)
+/* Returns whether the parent of this process made the loader: then its thread
+ * is not here, and what it was doing at the time of the fork is half done. */
+static int is_parents(const oar_loader *l)
 {
     return l->has_thread && l->generation != oari_fork_generation();
 }
 
-static void end_thread(oar_loader *l)
-{
-    if (!l->has_lock)
-        return;
-    pthread_mutex_lock(&l->lock);
-    l->quit = 1;
-    pthread_cond_broadcast(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    if (l->has_thread)
-        pthread_join(l->thread, NULL);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
-}
-
 void oar_loader_destroy(oar_loader *loader)
 {
-    if (loader == NULL || is_foreign(loader))
+    if (loader == NULL || is_parents(loader))
         return;
-    end_thread(loader);
+    if (loader->has_lock) {
+        pthread_mutex_lock(&loader->lock);
+        loader->quit = 1;
+        pthread_cond_broadcast(&loader->changed);
+        pthread_mutex_unlock(&loader->lock);
+        if (loader->has_thread)
+            pthread_join(loader->thread, NULL);
+        pthread_cond_destroy(&loader->changed);
+        pthread_mutex_destroy(&loader->lock);
+    }
     for (int i = 0; loader->slot != NULL && i < loader->slots; i++)
         drop_slot(loader, &loader->slot[i]);
     oari_pool_close(&loader->pool);
@@ -263,7 +212,7 @@ static oar_status check_here(const oar_loader *l, const char *what)
 {
     if (l == NULL)
         return oari_fail(OAR_E_ARG, "%s of NULL", what);
-    if (is_foreign(l))
+    if (is_parents(l))
         return oari_fail(OAR_E_STATE,
                          "%s: the loader was made before fork, by the parent",
                          what);
@@ -297,20 +246,14 @@ oar_status oar_loader_start(oar_loader *loader, uint64_t epoch, int64_t batch)
     return OAR_OK;
 }
 
-/* Waits until batch `taken` is ready, or makes it. With the lock. */
-static void await(oar_loader *l)
+/* Gives batch `taken`, which exists in this epoch, once it is ready. The caller
+ * holds the lock. */
+static oar_status take_batch(oar_loader *l, oar_tensor **field)
 {
-    if (!l->has_thread)
+    if (l->made == l->taken && !l->has_thread)
         make_next(l);
     while (l->made == l->taken && l->failure.status == OAR_OK)
         pthread_cond_wait(&l->changed, &l->lock);
-}
-
-/* Gives batch `taken`, of which there is one. With the lock. */
-static oar_status take(oar_loader *l, oar_tensor **field)
-{
-    if (l->made == l->taken)
-        await(l);
     if (l->made == l->taken) {
         oari_fail_with(&l->failure);
         l->failure.status = OAR_OK; /* the next call tries again */
@@ -339,7 +282,7 @@ oar_status oar_loader_next(oar_loader *loader, oar_tensor **field, int *more)
     pthread_cond_broadcast(&loader->changed);
     any = loader->taken < loader->batches;
     if (any)
-        status = take(loader, field);
+        status = take_batch(loader, field);
     pthread_mutex_unlock(&loader->lock);
     if (status == OAR_OK)
         *more = any;

@@ -42,20 +42,8 @@ static void push_stage(stack *s, int64_t in, int64_t out, uint64_t seed,
         push(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
 }
 
-static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
-                     oar_dtype dtype)
-{
-    oar_linear_opts linear = { .size = sizeof linear, .dtype = dtype };
-    oar_module *made = NULL;
-
-    if (s->status == OAR_OK)
-        push(s, oar_flatten_create(1, &made), &made);
-    if (s->status == OAR_OK)
-        push(s, oar_linear_create(in, out, seed, &linear, &made), &made);
-}
-
-/* What both stages leave of an image, for the linear layer. Returns 1 if that
- * cannot be counted. */
+/* Counts the numbers that both stages leave of an image, the inputs of the
+ * linear layer. Returns 1 if the count does not fit. */
 static int count_features(int64_t image, int64_t width, int64_t *features)
 {
     int64_t side = image / 2 / 2;
@@ -70,6 +58,8 @@ oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
     oar_cnn_opts o;
     stack s = { .status = OAR_OK };
     int64_t channels, image, width, classes, features;
+    oar_linear_opts linear;
+    oar_module *made = NULL;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     channels = o.channels != 0 ? o.channels : 1;
@@ -89,7 +79,13 @@ oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
                          (long long)image, (long long)width);
     push_stage(&s, channels, width, o.seed, o.dtype);
     push_stage(&s, width, 2 * width, o.seed + 2, o.dtype);
-    push_end(&s, features, classes, o.seed + 4, o.dtype);
+    linear = (oar_linear_opts){ .size = sizeof linear, .dtype = o.dtype };
+    if (s.status == OAR_OK)
+        push(&s, oar_flatten_create(1, &made), &made);
+    if (s.status == OAR_OK)
+        push(&s,
+             oar_linear_create(features, classes, o.seed + 4, &linear, &made),
+             &made);
     if (s.status == OAR_OK)
         return oar_sequential_create(s.count, s.layer, module);
     for (int i = 0; i < s.count; i++)

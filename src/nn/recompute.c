@@ -74,16 +74,8 @@ static void recompute_reach(oari_node *node)
 
 /* ---- the second time ----------------------------------------------------- */
 
-/* What to give module the second time: x as a leaf, if it needs a gradient. */
-static oar_tensor *second_input(oari_node *node, oar_tape *inner)
-{
-    oar_tensor *x = node->saved[0];
-
-    if (node->input[X].kind == OARI_EDGE_NONE)
-        return x;
-    return oar_tape_input(inner, x);
-}
-
+/* Runs the module once more, recorded, and backward through it. Gives the input
+ * of that run: x as a leaf, if it needs a gradient. */
 static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
 {
     const oari_extra *extra = &node->extra;
@@ -93,29 +85,13 @@ static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
     inner->seed_at = extra->recompute.first;
     inner->seeds_end = extra->recompute.first + extra->recompute.count;
     oar_tape_record(inner, 1);
-    *x = second_input(node, inner);
+    *x = node->saved[0];
+    if (node->input[X].kind != OARI_EDGE_NONE)
+        *x = oar_tape_input(inner, *x);
     y = oar_forward(inner, extra->recompute.module, *x);
     if (y == NULL)
         return oar_last_error()->status;
     return oar_backward_from(inner, 1, &y, &node->grad);
-}
-
-/* to (+)= the gradient of x, if backward has come to it. */
-static oar_status give(const oar_tensor *x, const oari_array *to, int add)
-{
-    oari_array from;
-
-    if (oar_tensor_grad(x) == NULL) {
-        if (!add)
-            oari_fill(to, 0);
-        return OAR_OK;
-    }
-    from = oari_array_of(oar_tensor_grad(x));
-    if (add)
-        oari_scale(to, 1, &from, 1);
-    else
-        oari_copy(to, &from);
-    return OAR_OK;
 }
 
 static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
@@ -123,6 +99,7 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
 {
     oar_tape *inner;
     oar_tensor *x;
+    oari_array from;
     oar_status status;
 
     if (i == TICKET && node->input[X].kind != OARI_EDGE_NONE)
@@ -131,8 +108,15 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
     if (inner == NULL)
         return OAR_E_NOMEM;
     status = replay(node, inner, &x);
-    if (status == OAR_OK && i == X)
-        status = give(x, to, add);
+    if (status == OAR_OK && i == X && oar_tensor_grad(x) != NULL) {
+        from = oari_array_of(oar_tensor_grad(x));
+        if (add)
+            oari_scale(to, 1, &from, 1);
+        else
+            oari_copy(to, &from);
+    } else if (status == OAR_OK && i == X && !add) {
+        oari_fill(to, 0); /* backward has not reached x */
+    }
     inner->replaying = 0;
     oar_tape_reset(inner);
     OARI_TRY(status);
@@ -185,13 +169,6 @@ static int wants_any(const oar_tape *tape, const oar_module *module,
     return 0;
 }
 
-static oar_tensor *make_ticket(oar_tape *tape)
-{
-    oar_tensor *one = oar_full(tape, OAR_F32, OAR_SCALAR, 0);
-
-    return one != NULL ? oar_tape_input(tape, one) : NULL;
-}
-
 oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
                              oar_module *module, oar_tensor *x)
 {
@@ -205,7 +182,9 @@ oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
     }
     if (tape == NULL || !tape->recording || !wants_any(tape, module, x))
         return oar_forward(tape, module, x);
-    ticket = make_ticket(tape);
+    ticket = oar_full(tape, OAR_F32, OAR_SCALAR, 0);
+    if (ticket != NULL)
+        ticket = oar_tape_input(tape, ticket);
     if (ticket == NULL)
         return NULL;
     extra.recompute.first = tape->seeds.count;

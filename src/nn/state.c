@@ -84,7 +84,8 @@ static oar_status check_pair(const char *name, const oar_tensor *into,
     return OAR_OK;
 }
 
-/* Whether everything in `from` fits into what `into` has of the same name. */
+/* Checks that everything in `from` fits into what `into` has of the same name,
+ * and, if strict, that both have the same names. */
 static oar_status check_all(const oar_module *into, const oar_module *from,
                             int strict)
 {
@@ -102,19 +103,12 @@ static oar_status check_all(const oar_module *into, const oar_module *from,
                              "\"%s\"",
                              oar_module_name(into), name);
     }
-    return OAR_OK;
-}
-
-static oar_status check_missing(const oar_module *into, const oar_module *from)
-{
-    char name[NAME_BYTES];
-
-    for (int i = 0; i < states(into); i++) {
+    for (int i = 0; strict && i < states(into); i++) {
         state_at(into, i, name);
         if (oar_module_find(from, name) == NULL)
             return oari_fail(OAR_E_ARG,
-                             "load into module %s: \"%s\" is not "
-                             "in what is loaded",
+                             "load into module %s: \"%s\" is not in what is "
+                             "loaded",
                              oar_module_name(into), name);
     }
     return OAR_OK;
@@ -127,8 +121,6 @@ oar_status oar_module_load(oar_module *into, const oar_module *from, int strict)
     if (into == NULL || from == NULL)
         return oari_null("load");
     OARI_TRY(check_all(into, from, strict));
-    if (strict)
-        OARI_TRY(check_missing(into, from));
     for (int i = 0; i < states(from); i++) {
         const oar_tensor *source = state_at(from, i, name);
         oar_tensor *home = oar_module_find(into, name);

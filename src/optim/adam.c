@@ -127,38 +127,31 @@ static oar_status settle(const char *kind, const char *name, int is_zero,
     return OAR_OK;
 }
 
-/* Fills in the defaults. */
-static oar_status read_opts(const oar_adam_opts *opts, int decoupled,
-                            oar_adam_opts *o)
-{
-    const char *kind = classes[decoupled][0].name;
-
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
-        return oari_fail(OAR_E_ARG,
-                         "%s with lr %g, eps %g, weight decay %g: none may be "
-                         "negative",
-                         kind, o->lr, o->eps, o->weight_decay);
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
-        return oari_fail(OAR_E_ARG,
-                         "%s with betas %g and %g: they must be at least 0 and "
-                         "below 1",
-                         kind, o->beta1, o->beta2);
-    OARI_TRY(settle(kind, "lr", 0, 1e-3, &o->lr));
-    OARI_TRY(settle(kind, "beta1", o->no_beta1, 0.9, &o->beta1));
-    OARI_TRY(settle(kind, "beta2", o->no_beta2, 0.999, &o->beta2));
-    OARI_TRY(settle(kind, "eps", o->no_eps, 1e-8, &o->eps));
-    return settle(kind, "decay", o->no_decay, decoupled ? 0.01 : 0,
-                  &o->weight_decay);
-}
-
 static oar_status create_over(int decoupled, int count,
                               oar_tensor *const *param,
                               const oar_adam_opts *opts, oar_optim **optim)
 {
     oar_adam_opts o;
+    const char *kind = classes[decoupled][0].name;
 
-    OARI_TRY(read_opts(opts, decoupled, &o));
+    /* Fills in the defaults. */
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (!(o.lr >= 0) || !(o.eps >= 0) || !(o.weight_decay >= 0))
+        return oari_fail(OAR_E_ARG,
+                         "%s with lr %g, eps %g, weight decay %g: none may be "
+                         "negative",
+                         kind, o.lr, o.eps, o.weight_decay);
+    if (!(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1))
+        return oari_fail(OAR_E_ARG,
+                         "%s with betas %g and %g: they must be at least 0 and "
+                         "below 1",
+                         kind, o.beta1, o.beta2);
+    OARI_TRY(settle(kind, "lr", 0, 1e-3, &o.lr));
+    OARI_TRY(settle(kind, "beta1", o.no_beta1, 0.9, &o.beta1));
+    OARI_TRY(settle(kind, "beta2", o.no_beta2, 0.999, &o.beta2));
+    OARI_TRY(settle(kind, "eps", o.no_eps, 1e-8, &o.eps));
+    OARI_TRY(settle(kind, "decay", o.no_decay, decoupled ? 0.01 : 0,
+                    &o.weight_decay));
     OARI_TRY(oari_optim_make(&classes[decoupled][o.amsgrad != 0], o.lr,
                              o.weight_decay, count, param, optim));
     (*optim)->of.adam = o;

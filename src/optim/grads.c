@@ -69,7 +69,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static double find(const finder *f, const oar_tensor *grad)
+static double find_in_grad(const finder *f, const oar_tensor *grad)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
     const uint16_t *half = oar_tensor_const_data(grad);
@@ -90,13 +90,19 @@ static double find(const finder *f, const oar_tensor *grad)
     return found;
 }
 
-static void change_half(const changer *c, oar_tensor *grad, double by)
+static void change_grad(const changer *c, oar_tensor *grad, double by)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
     uint16_t *half = oar_tensor_data(grad);
     int64_t n = oar_tensor_count(grad);
     float wide[BLOCK];
 
+    if (dtype == OAR_F32)
+        c->f32(oar_tensor_data(grad), n, by);
+    else if (dtype == OAR_F64)
+        c->f64(oar_tensor_data(grad), n, by);
+    if (dtype == OAR_F32 || dtype == OAR_F64)
+        return;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t count = least(n - i, BLOCK);
 
@@ -106,34 +112,22 @@ static void change_half(const changer *c, oar_tensor *grad, double by)
     }
 }
 
-static void change(const changer *c, oar_tensor *grad, double by)
-{
-    int64_t n = oar_tensor_count(grad);
-
-    if (oar_tensor_dtype(grad) == OAR_F32)
-        c->f32(oar_tensor_data(grad), n, by);
-    else if (oar_tensor_dtype(grad) == OAR_F64)
-        c->f64(oar_tensor_data(grad), n, by);
-    else
-        change_half(c, grad, by);
-}
-
 double oari_grad_squares(const oar_tensor *grad)
 {
-    return find(&squares, grad);
+    return find_in_grad(&squares, grad);
 }
 
 int oari_grad_finite(const oar_tensor *grad)
 {
-    return find(&odd, grad) == 0;
+    return find_in_grad(&odd, grad) == 0;
 }
 
 void oari_grad_scale(oar_tensor *grad, double factor)
 {
-    change(&scale, grad, factor);
+    change_grad(&scale, grad, factor);
 }
 
 void oari_grad_clamp(oar_tensor *grad, double limit)
 {
-    change(&clamp, grad, limit);
+    change_grad(&clamp, grad, limit);
 }
