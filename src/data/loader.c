@@ -10,12 +10,12 @@
  * the pool, so once all have been filled nothing more is asked of the system.
  */
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/fork.h"
 #include "base/status.h"
-#include "base/thread.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 #include "tensor/pool.h"
@@ -108,6 +108,9 @@ static void *run_loader(void *arg)
 
 static oar_status make_thread(oar_loader *l)
 {
+    sigset_t all, before;
+    int failed;
+
     oari_fork_watch();
     l->generation = oari_fork_generation();
     pthread_mutex_init(&l->lock, NULL);
@@ -115,7 +118,13 @@ static oar_status make_thread(oar_loader *l)
     l->has_lock = 1;
     if (l->opts.ahead < 0)
         return OAR_OK;
-    OARI_TRY(oari_thread_start(&l->thread, "oar-loader", run_loader, l));
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    failed = pthread_create(&l->thread, NULL, run_loader, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed != 0)
+        return oari_fail(OAR_E_SYSTEM, "start the loader's thread: %s",
+                         strerror(failed));
     l->has_thread = 1;
     return OAR_OK;
 }
