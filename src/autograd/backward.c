@@ -65,7 +65,7 @@ static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
 }
 
 /* Follows the edges down from the roots, which are marked already. */
-static oar_status reach(oar_tape *tape, pass which)
+static oar_status reach_nodes(oar_tape *tape, pass which)
 {
     int64_t reached = 0;
 
@@ -178,7 +178,7 @@ static oar_status give_to_leaf(oari_node *node, int i)
     oar_tensor *tensor = node->tape->leaves.leaf[node->input[i].leaf].tensor;
     oari_array to;
 
-    OARI_TRY(oari_slot_open(&node->tape->pool, tensor));
+    OARI_TRY(oari_grad_slot_open(&node->tape->pool, tensor));
     to = oari_array_of(tensor->slot.home);
     OARI_TRY(backward_input(node, i, &to, tensor->slot.written));
     tensor->slot.written = 1;
@@ -195,13 +195,13 @@ oar_status oari_part_done(const oari_node *node, int i, int64_t done,
     if (edge->kind == OARI_EDGE_NODE || node->tape->replaying)
         return OAR_OK;
     leaf = &node->tape->leaves.leaf[edge->leaf];
-    return leaf->pending == 1 ? oari_slot_part(leaf->tensor, done, next)
+    return leaf->pending == 1 ? oari_grad_slot_part(leaf->tensor, done, next)
                               : OAR_OK;
 }
 
 /* Tells the leaves that got their last contribution. After the whole node, so
  * that a hook may change a weight that its backward has just read. */
-static oar_status tell_leaves(oari_node *node, pass which)
+static oar_status notify_leaves(oari_node *node, pass which)
 {
     if (node->tape->replaying) /* the outer tape knows what is still to come */
         return OAR_OK;
@@ -213,7 +213,7 @@ static oar_status tell_leaves(oari_node *node, pass which)
             continue;
         leaf = &node->tape->leaves.leaf[edge->leaf];
         if (--leaf->pending == 0)
-            OARI_TRY(oari_slot_ready(leaf->tensor));
+            OARI_TRY(oari_grad_slot_ready(leaf->tensor));
     }
     return OAR_OK;
 }
@@ -237,10 +237,10 @@ static oar_status run_node(oari_node *node, pass which)
         oari_node_spend(node);
         oari_settle(node->out);
     }
-    return tell_leaves(node, which);
+    return notify_leaves(node, which);
 }
 
-static oar_status walk(oar_tape *tape, pass which)
+static oar_status walk_nodes(oar_tape *tape, pass which)
 {
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
@@ -281,21 +281,21 @@ static oar_status run_deferred(oar_tape *tape)
 }
 
 /* After a failure in the middle nothing of this pass can be run again. */
-static void give_up(oar_tape *tape)
+static void spend_reached(oar_tape *tape)
 {
     for (int64_t i = 0; i < tape->nodes; i++)
         if (tape->node[i]->reached)
             oari_node_spend(tape->node[i]);
 }
 
-static oar_status finish(oar_tape *tape, pass which)
+static oar_status finish_pass(oar_tape *tape, pass which)
 {
     oar_status status;
 
     tape->running = tape->pool.lends = 1;
-    status = walk(tape, which);
+    status = walk_nodes(tape, which);
     if (status != OAR_OK)
-        give_up(tape);
+        spend_reached(tape);
     else if (which == INPUTS)
         tape->halved = 1;
     else
@@ -345,7 +345,7 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
 
 /* Starts the gradient of a root, or adds to it: a root may be given twice. The
  * copy is the walk's own, to be overwritten. */
-static oar_status plant(oar_tensor *root, const oar_tensor *seed)
+static oar_status seed_root(oar_tensor *root, const oar_tensor *seed)
 {
     oari_pool *pool = &root->node->tape->pool;
     oar_tensor *grad = oari_tensor_make(pool, root->dtype, root->at.shape);
@@ -369,8 +369,8 @@ static oar_status plant(oar_tensor *root, const oar_tensor *seed)
     return OAR_OK;
 }
 
-static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
-                        oar_tensor *const *seed, pass which)
+static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
+                             oar_tensor *const *seed, pass which)
 {
     if (tape == NULL || roots < 1 || root == NULL)
         return oari_fail(OAR_E_ARG, "backward without a tape or a root");
@@ -382,13 +382,13 @@ static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
     forget_reached(tape);
     for (int i = 0; i < roots; i++)
         root[i]->node->reached = root[i]->node->root = 1;
-    OARI_TRY(reach(tape, which));
+    OARI_TRY(reach_nodes(tape, which));
     for (int i = 0; i < roots; i++)
-        if (plant(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
-            give_up(tape);
+        if (seed_root(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
+            spend_reached(tape);
             return OAR_E_NOMEM;
         }
-    return finish(tape, which);
+    return finish_pass(tape, which);
 }
 
 oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
@@ -399,7 +399,7 @@ oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
         return oari_fail(OAR_E_SHAPE,
                          "backward from a tensor %s: a loss is one number",
                          oari_shape_text(loss->at.shape).text);
-    return start(tape, 1, &loss, NULL, WHOLE);
+    return start_pass(tape, 1, &loss, NULL, WHOLE);
 }
 
 oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
@@ -407,7 +407,7 @@ oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
                                 oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start(tape, roots, root, seed, WHOLE);
+    return start_pass(tape, roots, root, seed, WHOLE);
 }
 
 oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
@@ -415,7 +415,7 @@ oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
                                   oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start(tape, roots, root, seed, INPUTS);
+    return start_pass(tape, roots, root, seed, INPUTS);
 }
 
 oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
@@ -439,5 +439,5 @@ oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
         if (node->reached)
             reach_inputs(tape, node, WEIGHTS);
     }
-    return finish(tape, WEIGHTS);
+    return finish_pass(tape, WEIGHTS);
 }

@@ -247,8 +247,8 @@ static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
 }
 
 /* A storage over the memory, which takes it only if all goes well. */
-static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
-                       oar_storage **storage)
+static oar_status wrap_memory(const arrival *in, oar_dtype *dtype,
+                              oari_layout *at, oar_storage **storage)
 {
     const oari_dl_tensor *dl = in->tensor;
     int64_t elements = 0;
@@ -278,14 +278,14 @@ static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
     return OAR_OK;
 }
 
-static oar_tensor *take(oar_tape *tape, const arrival *in)
+static oar_tensor *take_tensor(oar_tape *tape, const arrival *in)
 {
     oar_storage *storage;
     oar_tensor *made;
     oari_layout at;
     oar_dtype dtype = OAR_F32;
 
-    if (wrap(in, &dtype, &at, &storage) != OAR_OK) {
+    if (wrap_memory(in, &dtype, &at, &storage) != OAR_OK) {
         in->drop(in->arg);
         return NULL;
     }
@@ -319,7 +319,7 @@ oar_tensor *oar_dlpack_import(oar_tape *tape,
     }
     taken = (arrival){ &in->tensor, (in->flags & OARI_DL_READ_ONLY) != 0,
                        drop_versioned, in };
-    return take(tape, &taken);
+    return take_tensor(tape, &taken);
 }
 
 oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
@@ -341,5 +341,5 @@ oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
         return NULL;
     }
     taken = (arrival){ &in->tensor, 0, drop_unversioned, in };
-    return take(tape, &taken);
+    return take_tensor(tape, &taken);
 }

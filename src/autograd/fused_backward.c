@@ -3,7 +3,7 @@
 #include "autograd/fused_backward.h"
 
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 oar_status oari_fused_grad_open(oari_node *node, int i, oar_dtype dtype,
                                 oar_shape shape, oari_array *to)
@@ -22,17 +22,17 @@ oar_status oari_fused_grad_open(oari_node *node, int i, oar_dtype dtype,
 static oar_status give_fused_grad(oari_node *node, int i, const oari_array *to,
                                   int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_array from = oari_array_of(node->fused_grad[i]);
     const oari_array *y;
 
     if (!add) {
         oari_copy(to, &from);
     } else {
-        y = oari_desk_out(&desk, to, 1);
-        if (desk.status == OAR_OK)
+        y = oari_operands_out(&operands, to, 1);
+        if (operands.status == OAR_OK)
             oari_scale(y, 1, &from, 1);
-        OARI_TRY(oari_desk_clear(&desk));
+        OARI_TRY(oari_operands_finish(&operands));
     }
     oari_tensor_drop(&node->tape->pool, node->fused_grad[i]);
     node->fused_grad[i] = NULL;

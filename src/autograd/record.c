@@ -60,7 +60,7 @@ oar_status oari_check_same_dtype(const char *name, const oar_tensor *a,
         oar_dtype_name(b->dtype), oari_shape_text(b->at.shape).text);
 }
 
-int oari_wanted(const oar_tape *tape, const oar_tensor *a)
+int oari_grad_wanted(const oar_tape *tape, const oar_tensor *a)
 {
     return tape != NULL && tape->recording && a != NULL &&
            (a->node != NULL || a->slot.required);
@@ -68,7 +68,7 @@ int oari_wanted(const oar_tape *tape, const oar_tensor *a)
 
 static oar_status make_edge(oar_tape *tape, oar_tensor *a, oari_edge *edge)
 {
-    if (!oari_wanted(tape, a))
+    if (!oari_grad_wanted(tape, a))
         return OAR_OK;
     if (a->node != NULL) {
         edge->kind = OARI_EDGE_NODE;
@@ -80,8 +80,8 @@ static oar_status make_edge(oar_tape *tape, oar_tensor *a, oari_edge *edge)
     return edge->leaf < 0 ? OAR_E_NOMEM : OAR_OK;
 }
 
-static oar_status record(oar_tape *tape, oar_tensor *out,
-                         const oari_recipe *recipe)
+static oar_status record_node(oar_tape *tape, oar_tensor *out,
+                              const oari_node_record *recipe)
 {
     oari_node *node = oari_tape_node(tape);
 
@@ -108,15 +108,15 @@ oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out)
 }
 
 oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
-                      const oari_recipe *recipe)
+                      const oari_node_record *recipe)
 {
     int wanted = 0;
 
     if (oari_keep(tape, out) == NULL)
         return NULL;
     for (int i = 0; i < recipe->inputs; i++)
-        wanted |= oari_wanted(tape, recipe->input[i]);
-    if (wanted && record(tape, out, recipe) != OAR_OK)
+        wanted |= oari_grad_wanted(tape, recipe->input[i]);
+    if (wanted && record_node(tape, out, recipe) != OAR_OK)
         return NULL; /* out stays the tape's until reset */
     return out;
 }

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-static int counts(const oari_node *node, const oar_tensor *t)
+static int is_counted(const oari_node *node, const oar_tensor *t)
 {
     return t->owner == &node->tape->pool;
 }
@@ -18,7 +18,7 @@ void oari_save(oari_node *node, int k, oar_tensor *tensor)
     node->saved[k] = oar_tensor_retain(tensor);
     if (tensor->storage != NULL)
         node->version[k] = tensor->storage->version;
-    tensor->saves += counts(node, tensor);
+    tensor->saves += is_counted(node, tensor);
 }
 
 void oari_unsave(oari_node *node, int k)
@@ -29,7 +29,7 @@ void oari_unsave(oari_node *node, int k)
     if (t == NULL)
         return;
     node->saved[k] = NULL;
-    if (!counts(node, t)) {
+    if (!is_counted(node, t)) {
         oari_tensor_drop(pool, t);
         return;
     }

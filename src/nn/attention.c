@@ -55,7 +55,7 @@ static const oar_module_class attention_class = {
     .forward = attention_forward,
 };
 
-void oari_attention_frugal(oar_module *module)
+void oari_attention_rebuild_qkv(oar_module *module)
 {
     ((attention *)oar_module_self(module))->frugal = 1;
 }

@@ -7,6 +7,6 @@
 
 /* From now on backward may compute q, k and v once more instead of keeping
  * them. Where positions are turned into angles that changes nothing. */
-void oari_attention_frugal(oar_module *module);
+void oari_attention_rebuild_qkv(oar_module *module);
 
 #endif

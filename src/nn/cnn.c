@@ -14,7 +14,7 @@ typedef struct stack {
 } stack;
 
 /* made is read after the call that made it has returned status. */
-static void push(stack *s, oar_status status, oar_module *const *made)
+static void push_layer(stack *s, oar_status status, oar_module *const *made)
 {
     if (status == OAR_OK)
         s->layer[s->count++] = *made;
@@ -33,13 +33,14 @@ static void push_stage(stack *s, int64_t in, int64_t out, uint64_t seed,
     oar_module *made = NULL;
 
     if (s->status == OAR_OK)
-        push(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made), &made);
+        push_layer(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made),
+                   &made);
     if (s->status == OAR_OK)
-        push(s, oar_batch_norm_create(2, out, &norm, &made), &made);
+        push_layer(s, oar_batch_norm_create(2, out, &norm, &made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_relu_create(&made), &made);
+        push_layer(s, oar_relu_create(&made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
+        push_layer(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
 }
 
 /* Counts the numbers that both stages leave of an image, the inputs of the
@@ -81,11 +82,12 @@ oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
     push_stage(&s, width, 2 * width, o.seed + 2, o.dtype);
     linear = (oar_linear_opts){ .size = sizeof linear, .dtype = o.dtype };
     if (s.status == OAR_OK)
-        push(&s, oar_flatten_create(1, &made), &made);
+        push_layer(&s, oar_flatten_create(1, &made), &made);
     if (s.status == OAR_OK)
-        push(&s,
-             oar_linear_create(features, classes, o.seed + 4, &linear, &made),
-             &made);
+        push_layer(
+            &s,
+            oar_linear_create(features, classes, o.seed + 4, &linear, &made),
+            &made);
     if (s.status == OAR_OK)
         return oar_sequential_create(s.count, s.layer, module);
     for (int i = 0; i < s.count; i++)

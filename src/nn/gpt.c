@@ -124,7 +124,7 @@ static oar_status fill_block(oar_module *block, int frugal, seeds *s,
     OARI_TRY(add_norm(block, "norm1", o));
     OARI_TRY(add_attention(block, s, o));
     if (frugal)
-        oari_attention_frugal(oar_module_child(block, ATTENTION));
+        oari_attention_rebuild_qkv(oar_module_child(block, ATTENTION));
     OARI_TRY(add_dropout(block, "drop1", s, o));
     OARI_TRY(add_norm(block, "norm2", o));
     OARI_TRY(add_linear(block, "up", o->width, o->hidden, 0, s, o));

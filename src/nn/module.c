@@ -141,13 +141,13 @@ oar_status oar_module_add_buffer(oar_module *module, const char *name,
 }
 
 /* Whether module is `wanted` or holds it at any depth. */
-static int holds(const oar_module *module, const oar_module *wanted)
+static int holds_module(const oar_module *module, const oar_module *wanted)
 {
     if (module == wanted)
         return 1;
     for (int i = 0; i < module->entries; i++)
         if (module->entry[i].child != NULL &&
-            holds(module->entry[i].child, wanted))
+            holds_module(module->entry[i].child, wanted))
             return 1;
     return 0;
 }
@@ -159,7 +159,7 @@ oar_status oar_module_add_child(oar_module *module, const char *name,
 
     if (module == NULL || child == NULL)
         status = oari_null("registration");
-    else if (holds(child, module))
+    else if (holds_module(child, module))
         status = oari_fail(OAR_E_ARG, "module %s would be inside itself",
                            module->kind.name);
     else

@@ -41,26 +41,26 @@ static oar_status each_param(oari_node *node, oar_status (*fn)(oari_leaf *leaf))
     return OAR_OK;
 }
 
-static oar_status know(oari_leaf *leaf)
+static oar_status remember_leaf(oari_leaf *leaf)
 {
     return OAR_OK;
 }
 
-static oar_status expect(oari_leaf *leaf)
+static oar_status expect_grad(oari_leaf *leaf)
 {
     leaf->pending++;
     return OAR_OK;
 }
 
 /* Hooks run here; not while this tape is inside another, which does it. */
-static oar_status settle(oari_leaf *leaf)
+static oar_status settle_leaf(oari_leaf *leaf)
 {
     if (--leaf->pending > 0 || !leaf->tensor->slot.written)
         return OAR_OK;
-    return oari_slot_ready(leaf->tensor);
+    return oari_grad_slot_ready(leaf->tensor);
 }
 
-static oar_status expect_only(oari_leaf *leaf)
+static oar_status count_grad(oari_leaf *leaf)
 {
     --leaf->pending;
     return OAR_OK;
@@ -69,14 +69,15 @@ static oar_status expect_only(oari_leaf *leaf)
 /* They are known since the operation was recorded: no memory is needed. */
 static void recompute_reach(oari_node *node)
 {
-    each_param(node, expect);
+    each_param(node, expect_grad);
 }
 
 /* ---- the second time ----------------------------------------------------- */
 
 /* Runs the module once more, recorded, and backward through it. Gives the input
  * of that run: x as a leaf, if it needs a gradient. */
-static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
+static oar_status replay_module(oari_node *node, oar_tape *inner,
+                                oar_tensor **x)
 {
     const oari_extra *extra = &node->extra;
     oar_tensor *y;
@@ -107,7 +108,7 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
     inner = oari_replay_tape(node->tape);
     if (inner == NULL)
         return OAR_E_NOMEM;
-    status = replay(node, inner, &x);
+    status = replay_module(node, inner, &x);
     if (status == OAR_OK && i == X && oar_tensor_grad(x) != NULL) {
         from = oari_array_of(oar_tensor_grad(x));
         if (add)
@@ -120,7 +121,7 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
     inner->replaying = 0;
     oar_tape_reset(inner);
     OARI_TRY(status);
-    return each_param(node, node->tape->replaying ? expect_only : settle);
+    return each_param(node, node->tape->replaying ? count_grad : settle_leaf);
 }
 
 static void recompute_drop(oari_node *node)
@@ -128,16 +129,17 @@ static void recompute_drop(oari_node *node)
     oar_module_release(node->extra.recompute.module);
 }
 
-static const oari_op recompute_op = { .name = "recompute",
-                                      .backward = recompute_back,
-                                      .reach = recompute_reach,
-                                      .drop = recompute_drop };
+static const oari_op_class recompute_op = { .name = "recompute",
+                                            .backward = recompute_back,
+                                            .reach = recompute_reach,
+                                            .drop = recompute_drop };
 
 /* ---- the first time ------------------------------------------------------ */
 
 /* A copy of the result on the outer tape, so that the inner one keeps its
  * memory for the next part. Not owned by the tape yet. */
-static oar_tensor *first_run(oar_tape *tape, oar_module *module, oar_tensor *x)
+static oar_tensor *run_first_time(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
 {
     oar_tape *inner = oari_replay_tape(tape);
     oar_tensor *y, *out = NULL;
@@ -161,10 +163,10 @@ static oar_tensor *first_run(oar_tape *tape, oar_module *module, oar_tensor *x)
 static int wants_any(const oar_tape *tape, const oar_module *module,
                      const oar_tensor *x)
 {
-    if (oari_wanted(tape, x))
+    if (oari_grad_wanted(tape, x))
         return 1;
     for (int i = 0; i < oar_module_params(module); i++)
-        if (oari_wanted(tape, oar_module_param(module, i)))
+        if (oari_grad_wanted(tape, oar_module_param(module, i)))
             return 1;
     return 0;
 }
@@ -188,16 +190,16 @@ oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
     if (ticket == NULL)
         return NULL;
     extra.recompute.first = tape->seeds.count;
-    out = first_run(tape, module, x);
+    out = run_first_time(tape, module, x);
     extra.recompute.count = tape->seeds.count - extra.recompute.first;
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &recompute_op,
-                                    .inputs = 2,
-                                    .input = { x, ticket },
-                                    .saved = { x },
-                                    .extra = extra });
+                    &(oari_node_record){ .op = &recompute_op,
+                                         .inputs = 2,
+                                         .input = { x, ticket },
+                                         .saved = { x },
+                                         .extra = extra });
     if (out == NULL)
         return NULL;
     oar_module_retain(module); /* the node has it from here on */
-    return each_param(out->node, know) == OAR_OK ? out : NULL;
+    return each_param(out->node, remember_leaf) == OAR_OK ? out : NULL;
 }

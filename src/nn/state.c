@@ -50,7 +50,7 @@ oar_status oar_module_freeze(oar_module *module, int on)
 enum { NAME_BYTES = 512 };
 
 /* Parameters first, then buffers. */
-static int states(const oar_module *module)
+static int state_count(const oar_module *module)
 {
     return oar_module_params(module) + oar_module_buffers(module);
 }
@@ -91,7 +91,7 @@ static oar_status check_all(const oar_module *into, const oar_module *from,
 {
     char name[NAME_BYTES];
 
-    for (int i = 0; i < states(from); i++) {
+    for (int i = 0; i < state_count(from); i++) {
         const oar_tensor *source = state_at(from, i, name);
         const oar_tensor *home = oar_module_find(into, name);
 
@@ -103,7 +103,7 @@ static oar_status check_all(const oar_module *into, const oar_module *from,
                              "\"%s\"",
                              oar_module_name(into), name);
     }
-    for (int i = 0; strict && i < states(into); i++) {
+    for (int i = 0; strict && i < state_count(into); i++) {
         state_at(into, i, name);
         if (oar_module_find(from, name) == NULL)
             return oari_fail(OAR_E_ARG,
@@ -121,7 +121,7 @@ oar_status oar_module_load(oar_module *into, const oar_module *from, int strict)
     if (into == NULL || from == NULL)
         return oari_null("load");
     OARI_TRY(check_all(into, from, strict));
-    for (int i = 0; i < states(from); i++) {
+    for (int i = 0; i < state_count(from); i++) {
         const oar_tensor *source = state_at(from, i, name);
         oar_tensor *home = oar_module_find(into, name);
 

@@ -64,7 +64,7 @@ static const finder odd = { odd_f32, odd_f64 };
 static const changer scale = { scale_f32, scale_f64 };
 static const changer clamp = { clamp_f32, clamp_f64 };
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -82,7 +82,7 @@ static double find_in_grad(const finder *f, const oar_tensor *grad)
     if (dtype == OAR_F64)
         return f->f64(oar_tensor_const_data(grad), n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = least(n - i, BLOCK);
+        int64_t count = smaller(n - i, BLOCK);
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         found = f->f32(wide, count, found);
@@ -104,7 +104,7 @@ static void change_grad(const changer *c, oar_tensor *grad, double by)
     if (dtype == OAR_F32 || dtype == OAR_F64)
         return;
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = least(n - i, BLOCK);
+        int64_t count = smaller(n - i, BLOCK);
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         c->f32(wide, count, by);

@@ -204,13 +204,13 @@ oar_status oari_optim_ready(const oar_optim *optim)
 
 /* Moves numbers first .. first+count-1 of a half parameter: computes in f32 and
  * rounds once. */
-static void move_half(const oar_optim *optim, const oari_pace *pace,
-                      const oari_stretch *all, int64_t first, int64_t count)
+static void move_half(const oar_optim *optim, const oari_step_rates *pace,
+                      const oari_param_chunk *all, int64_t first, int64_t count)
 {
     float param[BLOCK], grad[BLOCK];
     uint16_t *p = (uint16_t *)all->param + first;
     const uint16_t *g = (const uint16_t *)all->grad + first;
-    oari_stretch part = {
+    oari_param_chunk part = {
         .dtype = OAR_F32, .count = count, .param = param, .grad = grad
     };
 
@@ -223,8 +223,8 @@ static void move_half(const oar_optim *optim, const oari_pace *pace,
     oari_convert(p, all->dtype, param, OAR_F32, (size_t)count);
 }
 
-static void move_stretch(const oar_optim *optim, const oari_pace *pace,
-                         const oari_stretch *s)
+static void move_stretch(const oar_optim *optim, const oari_step_rates *pace,
+                         const oari_param_chunk *s)
 {
     if (!oari_dtype_is_half(s->dtype)) {
         optim->kind->move(optim, pace, s);
@@ -244,11 +244,12 @@ oar_status oar_optim_step(oar_optim *optim)
         oari_optim_param *p = &optim->param[i];
         const oari_optim_group *group = &optim->group[p->group];
         const oar_tensor *grad = oar_tensor_grad(p->tensor);
-        oari_pace pace = { .lr = optim->lr * group->lr_scale,
-                           .decay = optim->weight_decay * group->decay_scale,
-                           .step = p->steps + 1 };
-        oari_stretch s = { .dtype = oar_tensor_dtype(p->tensor),
-                           .count = oar_tensor_count(p->tensor) };
+        oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
+                                 .decay =
+                                     optim->weight_decay * group->decay_scale,
+                                 .step = p->steps + 1 };
+        oari_param_chunk s = { .dtype = oar_tensor_dtype(p->tensor),
+                               .count = oar_tensor_count(p->tensor) };
 
         if (grad == NULL)
             continue;

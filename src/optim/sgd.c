@@ -34,8 +34,9 @@
             p[i] -= lr * (d + momentum * v[i]);                               \
         }                                                                     \
     }                                                                         \
-    static void move_##name(const oar_sgd_opts *o, const oari_pace *pace,     \
-                            const oari_stretch *s)                            \
+    static void move_##name(const oar_sgd_opts *o,                            \
+                            const oari_step_rates *pace,                      \
+                            const oari_param_chunk *s)                        \
     {                                                                         \
         T lr = (T)pace->lr, decay = (T)pace->decay, m = (T)o->momentum;       \
         if (o->momentum == 0)                                                 \
@@ -51,8 +52,8 @@
 RULES(f32, float)
 RULES(f64, double)
 
-static void sgd_move(const oar_optim *optim, const oari_pace *pace,
-                     const oari_stretch *s)
+static void sgd_move(const oar_optim *optim, const oari_step_rates *pace,
+                     const oari_param_chunk *s)
 {
     if (s->dtype == OAR_F64)
         move_f64(&optim->of.sgd, pace, s);

@@ -83,7 +83,7 @@ static int is_plain(const oar_tensor *t, oar_dtype dtype)
 
 /* The bytes, row by row, all of one dtype. The stream is that of the GPU; of
  * two, `to` waits for what the other has done. */
-static oar_status move(const oar_tensor *to, const oar_tensor *from)
+static oar_status move_bytes(const oar_tensor *to, const oar_tensor *from)
 {
     oar_device there = device_of(to), here = device_of(from);
     oar_device gpu = there.kind == OAR_CUDA ? there : here;
@@ -96,17 +96,17 @@ static oar_status move(const oar_tensor *to, const oar_tensor *from)
 }
 
 /* `from` is plain. */
-static oar_status move_in(const oar_tensor *to, const oar_tensor *from)
+static oar_status move_plain(const oar_tensor *to, const oar_tensor *from)
 {
     oar_tensor *landing;
     oar_status status;
 
     if (is_plain(to, from->dtype))
-        return move(to, from);
+        return move_bytes(to, from);
     landing = oari_tensor_on(device_of(to), from->dtype, to->at.shape);
     if (landing == NULL)
         return oar_last_error()->status;
-    status = move(landing, from);
+    status = move_bytes(landing, from);
     if (status == OAR_OK)
         status = assign_here(to, landing);
     oar_tensor_release(landing);
@@ -124,13 +124,13 @@ oar_status oari_gpu_assign(const oar_tensor *to, const oar_tensor *from)
     if (to->count == 0)
         return OAR_OK;
     if (is_plain(from, to->dtype))
-        return move_in(to, from);
+        return move_plain(to, from);
     plain = oari_tensor_on(device_of(from), to->dtype, from->at.shape);
     if (plain == NULL)
         return oar_last_error()->status;
     status = assign_here(plain, from);
     if (status == OAR_OK)
-        status = move_in(to, plain);
+        status = move_plain(to, plain);
     oar_tensor_release(plain);
     return status;
 }
@@ -193,7 +193,8 @@ oar_status oari_gpu_fill(const oar_tensor *to, double value)
 /* ---- arithmetic ---------------------------------------------------------- */
 
 /* Strides of a as it is broadcast to a shape. */
-static void stretch(const oar_tensor *a, oar_shape shape, int64_t *stride)
+static void broadcast_strides(const oar_tensor *a, oar_shape shape,
+                              int64_t *stride)
 {
     int more = shape.ndim - a->at.shape.ndim;
 
@@ -212,8 +213,8 @@ oar_status oari_gpu_add(const oar_tensor *to, const oar_tensor *a,
 
     if (to->count == 0)
         return OAR_OK;
-    stretch(a, to->at.shape, left);
-    stretch(b, to->at.shape, right);
+    broadcast_strides(a, to->at.shape, left);
+    broadcast_strides(b, to->at.shape, right);
     return oari_cuda_add(at.index, shape_of(to), array_of(to), 0,
                          (oari_cuda_array){ data_of(a), a->dtype, left },
                          (oari_cuda_array){ data_of(b), b->dtype, right },

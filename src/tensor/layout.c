@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 
-oari_text oari_shape_text(oar_shape shape)
+oari_shape_string oari_shape_text(oar_shape shape)
 {
-    oari_text out;
+    oari_shape_string out;
     int used = snprintf(out.text, sizeof out.text, "[");
 
     for (int i = 0; i < shape.ndim && i < OAR_MAX_DIMS; i++)

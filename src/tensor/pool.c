@@ -164,7 +164,7 @@ oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
 
 /* Gives the storages of a list that have not been in use since the reset
  * numbered `since` back to the system. */
-static void trim(oar_storage **list, uint64_t since)
+static void trim_list(oar_storage **list, uint64_t since)
 {
     while (*list != NULL) {
         oar_storage *s = *list;
@@ -198,7 +198,8 @@ void oari_pool_reset(oari_pool *pool)
     pool->resets++;
     if (pool->resets % OARI_POOL_PATIENCE == 0)
         for (int i = 0; i < OARI_POOL_CLASSES; i++)
-            trim(&pool->free_storages[i], pool->resets - OARI_POOL_PATIENCE);
+            trim_list(&pool->free_storages[i],
+                      pool->resets - OARI_POOL_PATIENCE);
 }
 
 void oari_pool_close(oari_pool *pool)
@@ -212,7 +213,7 @@ void oari_pool_close(oari_pool *pool)
         oari_free(t);
     }
     for (int i = 0; i < OARI_POOL_CLASSES; i++)
-        trim(&pool->free_storages[i], UINT64_MAX);
+        trim_list(&pool->free_storages[i], UINT64_MAX);
     oari_free(pool->owned);
     memset(pool, 0, sizeof *pool);
 }

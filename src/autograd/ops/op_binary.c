@@ -22,7 +22,7 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
         .name = (text), .backward = binary_back, .in_place = 1 \
     }
 
-static const oari_op binary_ops[OARI_BINARY_COUNT] = {
+static const oari_op_class binary_ops[OARI_BINARY_COUNT] = {
     [OARI_ADD] = { .name = "add",
                    .backward = binary_back,
                    .in_place = 1,
@@ -73,9 +73,9 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static oar_status pair_fails(oar_status status, const char *name,
-                             const oar_tensor *a, const oar_tensor *b,
-                             const char *why)
+static oar_status pair_mismatch(oar_status status, const char *name,
+                                const oar_tensor *a, const oar_tensor *b,
+                                const char *why)
 {
     return oari_fail(
         status, "%s of %s %s and %s %s: %s", name, oar_dtype_name(a->dtype),
@@ -101,16 +101,17 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         return OAR_OK;
     second = oari_array_of(b); /* floats answer with infinity or NaN */
     if (kind == OARI_DIV && oari_has_zero(&second))
-        return pair_fails(OAR_E_ARG, "div", a, b, "a division by zero");
+        return pair_mismatch(OAR_E_ARG, "div", a, b, "a division by zero");
     if (kind == OARI_POW && oari_has_negative(&second))
-        return pair_fails(OAR_E_ARG, "pow", a, b,
-                          "an integer to a negative power");
+        return pair_mismatch(OAR_E_ARG, "pow", a, b,
+                             "an integer to a negative power");
     return OAR_OK;
 }
 
 /* The result goes to the memory of over, a or b, if that is not NULL. */
-static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                               oari_binary_kind kind, const oar_tensor *over)
+static oar_tensor *apply_binary_over(oar_tape *tape, oar_tensor *a,
+                                     oar_tensor *b, oari_binary_kind kind,
+                                     const oar_tensor *over)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
@@ -129,20 +130,21 @@ static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         return NULL;
     to = oari_array_of(out);
     oari_binary(kind, &to, &x, &y);
-    need = (oari_wanted(tape, a) ? needs[kind][0] : NEITHER) |
-           (oari_wanted(tape, b) ? needs[kind][1] : NEITHER);
-    return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &binary_ops[kind],
-                                     .inputs = 2,
-                                     .input = { a, b },
-                                     .saved = { need & LEFT ? a : NULL,
-                                                need & RIGHT ? b : NULL } });
+    need = (oari_grad_wanted(tape, a) ? needs[kind][0] : NEITHER) |
+           (oari_grad_wanted(tape, b) ? needs[kind][1] : NEITHER);
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){
+            .op = &binary_ops[kind],
+            .inputs = 2,
+            .input = { a, b },
+            .saved = { need & LEFT ? a : NULL, need & RIGHT ? b : NULL } });
 }
 
-static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                          oari_binary_kind kind)
+static oar_tensor *apply_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                oari_binary_kind kind)
 {
-    return binary_over(tape, a, b, kind, NULL);
+    return apply_binary_over(tape, a, b, kind, NULL);
 }
 
 oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
@@ -158,7 +160,7 @@ oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
     fits = a != b && oari_unshared(tape, b) &&
            oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
            oari_shape_equal(b->at.shape, shape);
-    out = binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
+    out = apply_binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
     oari_tape_drop(tape, b);
     return out;
 }
@@ -167,35 +169,35 @@ oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
     if (oari_on_gpu(a) && b != NULL)
         return oari_add_on_gpu(tape, a, b);
-    return binary(tape, a, b, OARI_ADD);
+    return apply_binary(tape, a, b, OARI_ADD);
 }
 
 oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_SUB);
+    return apply_binary(tape, a, b, OARI_SUB);
 }
 
 oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MUL);
+    return apply_binary(tape, a, b, OARI_MUL);
 }
 
 oar_tensor *oar_div(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_DIV);
+    return apply_binary(tape, a, b, OARI_DIV);
 }
 
 oar_tensor *oar_pow(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_POW);
+    return apply_binary(tape, a, b, OARI_POW);
 }
 
 oar_tensor *oar_minimum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MINIMUM);
+    return apply_binary(tape, a, b, OARI_MINIMUM);
 }
 
 oar_tensor *oar_maximum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MAXIMUM);
+    return apply_binary(tape, a, b, OARI_MAXIMUM);
 }

@@ -39,8 +39,8 @@ static oar_status check_compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         oari_shape_text(a->at.shape).text, oari_shape_text(b->at.shape).text);
 }
 
-static oar_tensor *compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                           oari_compare_kind kind)
+static oar_tensor *compare_tensors(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                   oari_compare_kind kind)
 {
     oar_tensor *out;
     oari_array to, x, y;
@@ -61,24 +61,24 @@ static oar_tensor *compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 #define X(name)                                                          \
     oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a, oar_tensor *b) \
     {                                                                    \
-        return compare(tape, a, b, OARI_COMPARE_##name);                 \
+        return compare_tensors(tape, a, b, OARI_COMPARE_##name);         \
     }
 OAR_COMPARE_LIST(X)
 #undef X
 
 oar_tensor *oar_logical_and(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_and);
+    return compare_tensors(tape, a, b, OARI_COMPARE_and);
 }
 
 oar_tensor *oar_logical_or(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_or);
+    return compare_tensors(tape, a, b, OARI_COMPARE_or);
 }
 
 oar_tensor *oar_logical_xor(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_xor);
+    return compare_tensors(tape, a, b, OARI_COMPARE_xor);
 }
 
 /* Either that or true, but not both. */

@@ -5,7 +5,7 @@
 #include "autograd/record.h"
 #include "autograd/fused_backward.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };    /* inputs */
@@ -20,7 +20,7 @@ static oar_status group_norm_back_all(oari_node *node, const oari_array *dx,
     oar_dtype dtype = node->saved[X]->dtype;
     oari_array mean = oari_array_of(node->saved[MEAN]);
     oari_array rstd = oari_array_of(node->saved[RSTD]), dweight, dbias;
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_norm_back n = { .mean = &mean, .rstd = &rstd, .add = add };
 
     OARI_TRY(oari_fused_grad_open(node, WEIGHT, dtype, OAR_SHAPE(channels),
@@ -29,17 +29,17 @@ static oar_status group_norm_back_all(oari_node *node, const oari_array *dx,
         oari_fused_grad_open(node, BIAS, dtype, OAR_SHAPE(channels), &dbias));
     n.dweight = node->fused_grad[WEIGHT] != NULL ? &dweight : NULL;
     n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
-    n.grad = oari_desk_tensor(&desk, node->grad);
-    n.x = oari_desk_tensor(&desk, node->saved[X]);
-    n.weight = oari_desk_tensor(&desk, node->saved[WEIGHT]);
-    n.dx = oari_desk_out(&desk, dx, add);
-    n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * channels);
-    if (desk.status == OAR_OK)
+    n.grad = oari_operands_tensor(&operands, node->grad);
+    n.x = oari_operands_tensor(&operands, node->saved[X]);
+    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    n.dx = oari_operands_out(&operands, dx, add);
+    n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * channels);
+    if (operands.status == OAR_OK)
         oari_group_norm_back(&n, node->extra.groups);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op group_norm_op = {
+static const oari_op_class group_norm_op = {
     .name = "group_norm",
     .fused_backward = group_norm_back_all,
     .in_place = 1,
@@ -95,16 +95,16 @@ static oar_status normalise(oari_pool *pool, const oari_array *to,
                             const oar_tensor *weight, const oar_tensor *bias,
                             double eps)
 {
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *w = oari_desk_tensor(&desk, weight);
-    const oari_array *b = oari_desk_tensor(&desk, bias);
-    const oari_array *y = oari_desk_out(&desk, to, 0);
+    oari_operands operands = { .pool = pool };
+    const oari_array *a = oari_operands_tensor(&operands, x);
+    const oari_array *w = oari_operands_tensor(&operands, weight);
+    const oari_array *b = oari_operands_tensor(&operands, bias);
+    const oari_array *y = oari_operands_out(&operands, to, 0);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_group_norm(y, oar_tensor_data(mean), oar_tensor_data(rstd), a,
                         groups, w, b, eps);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 oar_tensor *oar_group_norm(oar_tape *tape, oar_tensor *x, int64_t groups,
@@ -132,11 +132,11 @@ oar_tensor *oar_group_norm(oar_tape *tape, oar_tensor *x, int64_t groups,
         }
     }
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &group_norm_op,
-                                    .inputs = 3,
-                                    .input = { x, weight, bias },
-                                    .saved = { x, weight, mean, rstd },
-                                    .extra = { .groups = groups } });
+                    &(oari_node_record){ .op = &group_norm_op,
+                                         .inputs = 3,
+                                         .input = { x, weight, bias },
+                                         .saved = { x, weight, mean, rstd },
+                                         .extra = { .groups = groups } });
     oari_tensor_drop(pool, mean);
     oari_tensor_drop(pool, rstd);
     return out;

@@ -6,7 +6,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/walk.h"
 
 enum { INDEX }; /* what is saved */
@@ -17,7 +17,7 @@ typedef struct range {
     int64_t least, most;
 } range;
 
-static void range_row(const oari_row *row, void *arg)
+static void range_row(const oari_walk_row *row, void *arg)
 {
     range *r = arg;
     const int64_t *number = row->data[0];
@@ -71,21 +71,21 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
 static oar_status pick_back(oari_node *node, int i, const oari_array *to,
                             int add);
 
-static const oari_op index_select_op = { .name = "index_select",
-                                         .backward = pick_back };
-static const oari_op take_along_op = { .name = "take_along",
-                                       .backward = pick_back };
+static const oari_op_class index_select_op = { .name = "index_select",
+                                               .backward = pick_back };
+static const oari_op_class take_along_op = { .name = "take_along",
+                                             .backward = pick_back };
 
 /* Adds each gradient to the place that its element was picked from. */
 static oar_status pick_back(oari_node *node, int i, const oari_array *to,
                             int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_array index = oari_array_of(node->saved[INDEX]);
-    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    const oari_array *grad = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK) {
+    if (operands.status == OAR_OK) {
         if (!add)
             oari_fill(y, 0);
         if (node->op == &index_select_op)
@@ -93,7 +93,7 @@ static oar_status pick_back(oari_node *node, int i, const oari_array *to,
         else
             oari_scatter_add(y, node->extra.dims.d0, &index, grad);
     }
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 static oar_status check_index_select(oar_tape *tape, oar_tensor *a, int *dim,
@@ -131,11 +131,11 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
     numbers = oari_array_of(index);
     oari_index_select(&to, &from, dim, &numbers);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &index_select_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = &index_select_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { [INDEX] = index },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 /* ---- take_along ---------------------------------------------------------- */
@@ -176,11 +176,11 @@ oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
     numbers = oari_array_of(index);
     oari_gather(&to, &from, dim, &numbers);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &take_along_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = &take_along_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { [INDEX] = index },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 /* ---- scatter_add --------------------------------------------------------- */
@@ -214,8 +214,8 @@ static oar_status scatter_add_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op scatter_add_op = { .name = "scatter_add",
-                                        .backward = scatter_add_back };
+static const oari_op_class scatter_add_op = { .name = "scatter_add",
+                                              .backward = scatter_add_back };
 
 static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
                                     oar_tensor *index, oar_tensor *source)
@@ -241,7 +241,7 @@ oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
-    oari_desk desk = { .pool = pool };
+    oari_operands operands = { .pool = pool };
     oari_array to, from, numbers, more;
     const oari_array *y = &to;
     const oari_array *s = &more;
@@ -258,19 +258,20 @@ oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
     more = oari_array_of(source);
     oari_copy(&to, &from);
     if (oari_dtype_is_half(a->dtype)) {
-        s = oari_desk_in(&desk, &more);
-        y = oari_desk_out(&desk, &to, 1);
+        s = oari_operands_in(&operands, &more);
+        y = oari_operands_out(&operands, &to, 1);
     }
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_scatter_add(y, dim, &numbers, s);
-    if (oari_desk_clear(&desk) != OAR_OK) {
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &scatter_add_op,
-                                     .inputs = 2,
-                                     .input = { [BASE] = a, [SOURCE] = source },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){ .op = &scatter_add_op,
+                             .inputs = 2,
+                             .input = { [BASE] = a, [SOURCE] = source },
+                             .saved = { [INDEX] = index },
+                             .extra = { .dims = { dim, 0 } } });
 }

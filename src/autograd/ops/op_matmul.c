@@ -21,7 +21,8 @@ static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
     return oari_matmul(pool, to, add, &other, &grad);
 }
 
-static const oari_op matmul_op = { .name = "matmul", .backward = matmul_back };
+static const oari_op_class matmul_op = { .name = "matmul",
+                                         .backward = matmul_back };
 
 static oar_status mismatch(oar_shape a, oar_shape b, const char *why)
 {
@@ -79,11 +80,11 @@ oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = &matmul_op,
-                        .inputs = 2,
-                        .input = { a, b },
-                        .saved = { oari_wanted(tape, b) ? a : NULL,
-                                   oari_wanted(tape, a) ? b : NULL } });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = &matmul_op,
+                         .inputs = 2,
+                         .input = { a, b },
+                         .saved = { oari_grad_wanted(tape, b) ? a : NULL,
+                                    oari_grad_wanted(tape, a) ? b : NULL } });
 }

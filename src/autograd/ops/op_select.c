@@ -19,11 +19,11 @@ static oar_status masked_back(oari_node *node, int i, const oari_array *to,
     {                                                          \
         .name = (text), .backward = masked_back, .in_place = 1 \
     }
-static const oari_op where_op = OP("where");
-static const oari_op where_scalar_op = OP("where_scalar");
-static const oari_op masked_fill_op = OP("masked_fill");
-static const oari_op tril_op = OP("tril");
-static const oari_op triu_op = OP("triu");
+static const oari_op_class where_op = OP("where");
+static const oari_op_class where_scalar_op = OP("where_scalar");
+static const oari_op_class masked_fill_op = OP("masked_fill");
+static const oari_op_class tril_op = OP("tril");
+static const oari_op_class triu_op = OP("triu");
 
 /* to (+)= the gradient where the mask chose input i, summed over the dims that
  * were broadcast. */
@@ -38,14 +38,14 @@ static oar_status masked_back(oari_node *node, int i, const oari_array *to,
     oar_status status;
 
     if (oari_shape_equal(to->at.shape, grad.at.shape)) {
-        oari_where_back(to, add, &mask, side, &grad);
+        oari_mask_select_back(to, add, &mask, side, &grad);
         return OAR_OK;
     }
     scratch = oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
     if (scratch == NULL)
         return OAR_E_NOMEM;
     all = oari_array_of(scratch);
-    oari_where_back(&all, 0, &mask, side, &grad);
+    oari_mask_select_back(&all, 0, &mask, side, &grad);
     status = oari_sum_to(pool, to, add, &all);
     oari_tensor_drop(pool, scratch);
     return status;
@@ -99,12 +99,12 @@ oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
     m = oari_array_of(mask);
     x = oari_array_of(a);
     y = oari_array_of(b);
-    oari_where(&to, &m, &x, &y);
+    oari_mask_select(&to, &m, &x, &y);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &where_op,
-                                     .inputs = 2,
-                                     .input = { a, b },
-                                     .saved = { mask } });
+                     &(oari_node_record){ .op = &where_op,
+                                          .inputs = 2,
+                                          .input = { a, b },
+                                          .saved = { mask } });
 }
 
 static oar_status check_where_scalar(oar_tape *tape, oar_tensor *mask,
@@ -147,19 +147,19 @@ oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
     x = oari_array_of(a);
     y = (oari_array){ &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
     oari_fill(&y, number);
-    oari_where(&to, &m, &x, &y);
+    oari_mask_select(&to, &m, &x, &y);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &where_scalar_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { mask } });
+                     &(oari_node_record){ .op = &where_scalar_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { mask } });
 }
 
 /* ---- masked_fill --------------------------------------------------------- */
 
 /* a with `value` in place of the elements where mask is set, recorded as op. */
 static oar_tensor *fill_masked(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
-                               double value, const oari_op *op)
+                               double value, const oari_op_class *op)
 {
     uint64_t element;
     oari_array number = { &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
@@ -173,10 +173,10 @@ static oar_tensor *fill_masked(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
     m = oari_array_of(mask);
     from = oari_array_of(a);
     oari_fill(&number, value);
-    oari_where(&to, &m, &number, &from);
+    oari_mask_select(&to, &m, &number, &from);
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = op, .inputs = 1, .input = { a }, .saved = { mask } });
 }
 
@@ -203,8 +203,8 @@ oar_tensor *oar_masked_fill(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
 
 /* ---- tril and triu ------------------------------------------------------- */
 
-static oar_tensor *triangle(oar_tape *tape, oar_tensor *a, int64_t diagonal,
-                            const oari_op *op)
+static oar_tensor *keep_triangle(oar_tape *tape, oar_tensor *a,
+                                 int64_t diagonal, const oari_op_class *op)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *mask, *out;
@@ -233,10 +233,10 @@ static oar_tensor *triangle(oar_tape *tape, oar_tensor *a, int64_t diagonal,
 
 oar_tensor *oar_tril(oar_tape *tape, oar_tensor *a, int64_t diagonal)
 {
-    return triangle(tape, a, diagonal, &tril_op);
+    return keep_triangle(tape, a, diagonal, &tril_op);
 }
 
 oar_tensor *oar_triu(oar_tape *tape, oar_tensor *a, int64_t diagonal)
 {
-    return triangle(tape, a, diagonal, &triu_op);
+    return keep_triangle(tape, a, diagonal, &triu_op);
 }

@@ -3,7 +3,7 @@
  * whole there, and zero elsewhere. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/along.h"
+#include "autograd/ops/picked.h"
 #include "base/status.h"
 #include "tensor/cpu/kernels.h"
 
@@ -24,13 +24,17 @@ static oar_status slice_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op narrow_op = { .name = "narrow", .backward = slice_back };
-static const oari_op slice_op = { .name = "slice", .backward = slice_back };
-static const oari_op select_op = { .name = "select", .backward = slice_back };
+static const oari_op_class narrow_op = { .name = "narrow",
+                                         .backward = slice_back };
+static const oari_op_class slice_op = { .name = "slice",
+                                        .backward = slice_back };
+static const oari_op_class select_op = { .name = "select",
+                                         .backward = slice_back };
 
 /* The part, recorded; select drops the dim. */
-static oar_tensor *part_of(oar_tape *tape, oar_tensor *a, const oari_op *op,
-                           int dim, int64_t start, int64_t length, int64_t step)
+static oar_tensor *part_of(oar_tape *tape, oar_tensor *a,
+                           const oari_op_class *op, int dim, int64_t start,
+                           int64_t length, int64_t step)
 {
     oari_layout at = oari_layout_slice(a->at, dim, start, length, step);
     oar_tensor *out;
@@ -38,18 +42,18 @@ static oar_tensor *part_of(oar_tape *tape, oar_tensor *a, const oari_op *op,
     if (op == &select_op)
         at = oari_layout_drop(at, dim);
     out = oari_tensor_over(oari_tape_pool(tape), a->storage, a->dtype, &at);
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = op,
-                        .inputs = 1,
-                        .input = { a },
-                        .extra = { .slice = { dim, start, length, step } } });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = op,
+                         .inputs = 1,
+                         .input = { a },
+                         .extra = { .slice = { dim, start, length, step } } });
 }
 
 oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
                        int64_t length)
 {
-    if (oari_check_along("narrow", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("narrow", tape, a, &dim) != OAR_OK)
         return NULL;
     if (start < 0 || length < 0 || start > a->at.shape.dim[dim] ||
         length > a->at.shape.dim[dim] - start) {
@@ -77,7 +81,7 @@ oar_tensor *oar_slice(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
 {
     int64_t length;
 
-    if (oari_check_along("slice", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("slice", tape, a, &dim) != OAR_OK)
         return NULL;
     if (step < 1) {
         oari_fail(OAR_E_ARG, "slice of dim %d of %s in steps of %lld", dim,
@@ -96,7 +100,7 @@ oar_tensor *oar_select(oar_tape *tape, oar_tensor *a, int dim, int64_t index)
 {
     int64_t size, at;
 
-    if (oari_check_along("select", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("select", tape, a, &dim) != OAR_OK)
         return NULL;
     size = a->at.shape.dim[dim];
     at = index < 0 && index >= -size ? index + size : index;
@@ -160,7 +164,7 @@ static oar_status check_sizes(const oar_tensor *a, int dim, int pieces,
 oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                      const int64_t *size, oar_tensor **piece)
 {
-    OARI_TRY(oari_check_along("split", tape, a, &dim));
+    OARI_TRY(oari_check_dim("split", tape, a, &dim));
     if (pieces < 1 || size == NULL || piece == NULL)
         return oari_fail(OAR_E_ARG, "split of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,
@@ -174,7 +178,7 @@ oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
 oar_status oar_chunk(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                      oar_tensor **piece)
 {
-    OARI_TRY(oari_check_along("chunk", tape, a, &dim));
+    OARI_TRY(oari_check_dim("chunk", tape, a, &dim));
     if (pieces < 1 || piece == NULL)
         return oari_fail(OAR_E_ARG, "chunk of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,

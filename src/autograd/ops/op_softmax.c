@@ -5,7 +5,7 @@
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 /* An array with `dim` and its last dim exchanged. */
@@ -19,12 +19,12 @@ static oari_array dim_last(oari_array a, int dim)
 static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
                                int add);
 
-static const oari_op softmax_op = { .name = "softmax",
-                                    .backward = softmax_back,
-                                    .in_place = 1 };
-static const oari_op log_softmax_op = { .name = "log_softmax",
-                                        .backward = softmax_back,
-                                        .in_place = 1 };
+static const oari_op_class softmax_op = { .name = "softmax",
+                                          .backward = softmax_back,
+                                          .in_place = 1 };
+static const oari_op_class log_softmax_op = { .name = "log_softmax",
+                                              .backward = softmax_back,
+                                              .in_place = 1 };
 
 static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
                                int add)
@@ -33,16 +33,16 @@ static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
     oari_array grad = dim_last(oari_array_of(node->grad), dim);
     oari_array result = dim_last(oari_array_of(node->saved[0]), dim);
     oari_array into = dim_last(*to, dim);
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_in(&desk, &grad);
-    const oari_array *r = oari_desk_in(&desk, &result);
-    const oari_array *y = oari_desk_out(&desk, &into, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_in(&operands, &grad);
+    const oari_array *r = oari_operands_in(&operands, &result);
+    const oari_array *y = oari_operands_out(&operands, &into, add);
 
-    if (desk.status == OAR_OK && node->op == &softmax_op)
+    if (operands.status == OAR_OK && node->op == &softmax_op)
         oari_softmax_back(y, add, g, r);
-    else if (desk.status == OAR_OK)
+    else if (operands.status == OAR_OK)
         oari_log_softmax_back(y, add, g, r);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* Makes dim count from the start. A single number has one dim here, its last.
@@ -63,12 +63,12 @@ static oar_status check_softmax(const char *name, oar_tape *tape, oar_tensor *a,
 }
 
 static oar_tensor *softmax_over(oar_tape *tape, oar_tensor *a, int dim,
-                                const oari_op *op)
+                                const oari_op_class *op)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
     oari_array to, from;
-    oari_desk desk = { .pool = pool };
+    oari_operands operands = { .pool = pool };
     const oari_array *x, *y;
 
     if (check_softmax(op->name, tape, a, &dim) != OAR_OK)
@@ -78,22 +78,22 @@ static oar_tensor *softmax_over(oar_tape *tape, oar_tensor *a, int dim,
         return NULL;
     to = dim_last(oari_array_of(out), dim);
     from = dim_last(oari_array_of(a), dim);
-    x = oari_desk_in(&desk, &from);
-    y = oari_desk_out(&desk, &to, 0);
-    if (desk.status == OAR_OK && op == &softmax_op)
+    x = oari_operands_in(&operands, &from);
+    y = oari_operands_out(&operands, &to, 0);
+    if (operands.status == OAR_OK && op == &softmax_op)
         oari_softmax(y, x);
-    else if (desk.status == OAR_OK)
+    else if (operands.status == OAR_OK)
         oari_log_softmax(y, x);
-    if (oari_desk_clear(&desk) != OAR_OK) {
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { out },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { out },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 oar_tensor *oar_softmax(oar_tape *tape, oar_tensor *a)
