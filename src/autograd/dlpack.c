@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "autograd/record.h"
 #include "tensor/dlpack_abi.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 static const oari_dl_dtype dtypes[OAR_DTYPE_COUNT] = {
     [OAR_F32] = { OARI_DL_FLOAT, 32, 1 },

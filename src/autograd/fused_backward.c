@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fused_backward: see fused_backward.h. The memory comes from the tape's pool. */
+/* fused_backward: see fused_backward.h. Memory comes from the tape's pool. */
 #include "autograd/fused_backward.h"
 
 #include "base/status.h"

@@ -11,7 +11,7 @@
 #include <oarsong/tape.h>
 
 #include "base/vec.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
 

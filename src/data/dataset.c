@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 oar_status oari_dataset_make(const oari_dataset_class *kind,
                              oar_dataset **dataset)

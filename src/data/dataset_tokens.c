@@ -145,7 +145,7 @@ static oar_status map_samples(oar_dataset *d, int64_t tokens)
         return oari_fail(OAR_E_SYSTEM, "map %s, %zu bytes", d->file.path,
                          d->file.bytes);
     d->file.map = map;
-    /* Samples come in any order: the pages around them are not worth reading. */
+    /* Samples come in any order: pages around them are not worth reading. */
     (void)madvise(map, d->file.bytes, MADV_RANDOM);
     return OAR_OK;
 }

@@ -41,7 +41,8 @@ static void drop_module(void *arg)
     oar_module_release(arg);
 }
 
-/* Marks the place of the module on a tape that records. *mark: -1 on another. */
+/* Marks the place of the module on a tape that records; else sets *mark to -1.
+ */
 static oar_status mark_module(oar_tape *tape, oar_module *module, int64_t *mark)
 {
     oar_status status;

@@ -7,7 +7,7 @@
 
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "nn/attention.h"
+#include "nn/attention_layer.h"
 #include "nn/build.h"
 
 static const double rotary_base = 10000, deviation = 0.02;

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 oar_status oari_null(const char *what)
 {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 /* Of more elements than MANY only EDGE at either end of each dim are shown. */
 enum { MANY = 1000, EDGE = 3, DIGITS = 6, WIDEST = 32 };

@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 static oar_status check_no_grad(const char *name, oar_tape *tape,
                                 const oar_tensor *a)

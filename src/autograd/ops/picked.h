@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/ops/picked.h: operations that pick elements along one dim of a tensor
- * and tell where they were. */
+/* autograd/ops/picked.h: operations that pick elements along one dim of a
+ * tensor and give the places where the elements were. */
 #ifndef OARI_AUTOGRAD_OPS_PICKED_H
 #define OARI_AUTOGRAD_OPS_PICKED_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* elementwise: what gradients are made of: sums, products and multiples, stored
+/* accumulate: what gradients are made of: sums, products and multiples, stored
  * or added to what is there. */
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/kernels.h"

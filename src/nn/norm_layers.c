@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: layer norm and RMS norm over the last dim. */
+/* norm_layers: layer norm and RMS norm over the last dim. */
 #include <oarsong/layers.h>
 
 #include "base/status.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention: self-attention. One linear layer makes q, k and v of all heads
+/* attention_layer: self-attention. One linear layer makes q, k and v of all heads
  * side by side, and they stay there. */
 #include <oarsong/layers.h>
 
@@ -7,7 +7,7 @@
 #include "autograd/replay.h"
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "nn/attention.h"
+#include "nn/attention_layer.h"
 #include "nn/build.h"
 
 typedef struct attention {

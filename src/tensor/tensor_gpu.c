@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu: tensors on a GPU.
+/* tensor_gpu: tensors on a GPU.
  *
  * Between devices bytes are copied row by row without gaps, in one dtype; what
  * is neither goes through a copy that is, on the side where it is: so the bytes
  * that travel are those of the tensor, and conversion happens where `from` is a
  * GPU's on the GPU. */
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 #include <oarsong/device.h>
 

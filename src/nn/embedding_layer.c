@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding: a table whose rows stand for indices. */
+/* embedding_layer: a table whose rows stand for indices. */
 #include <oarsong/layers.h>
 
 #include "base/status.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool: what is free is linked through `next`; what is owned is in an array.
- * A pool belongs to one tape, and so to one thread at a time. */
-#include "tensor/pool.h"
+/* tensor_pool: free tensors and storages are linked through `next`; owned
+ * tensors are in an array. A pool belongs to one tape, and so to one thread at
+ * a time. */
+#include "tensor/tensor_pool.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/attention.h: what models ask of an attention layer besides its options. */
-#ifndef OARI_NN_ATTENTION_H
-#define OARI_NN_ATTENTION_H
+/* nn/attention_layer.h: what models ask of an attention layer besides its options. */
+#ifndef OARI_NN_ATTENTION_LAYER_H
+#define OARI_NN_ATTENTION_LAYER_H
 
 #include <oarsong/module.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv: convolution and pooling layers. */
+/* conv2d_layers: convolution and pooling layers. */
 #include <math.h>
 
 #include <oarsong/layers.h>

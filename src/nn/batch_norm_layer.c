@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch_norm: normalisation by channel, with running statistics. */
+/* batch_norm_layer: normalisation by channel, with running statistics. */
 #include <oarsong/layers.h>
 
 #include <string.h>

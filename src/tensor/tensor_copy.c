@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copy: numbers from one place to another, whatever the dtypes and strides.
+/* tensor_copy: numbers from one place to another, whatever the dtypes and strides.
  * Conversion goes through blocks of a fixed size on the stack. */
 #include <string.h>
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state: the parameters and buffers of a module by name. */
+/* module_state: the parameters and buffers of a module by name. */
 #include <string.h>
 
 #include "base/status.h"
