@@ -58,19 +58,29 @@ int oari_autopsy_culprit(const oar_autopsy *autopsy)
     return culprit;
 }
 
-static oar_stall describe_stall(const oari_analysis *a, const oari_wait *w)
+int oar_autopsy_stall(const oar_autopsy *autopsy, int64_t older_than_ms,
+                      oar_stall *stall)
 {
-    oar_stall s = { .size = sizeof s };
+    oar_stall s = { .size = sizeof s, .kind = OAR_COLL_COUNT, .missing = -1 };
     oari_text_line text = { s.text, sizeof s.text, 0 };
-    const oari_member *target = oari_wait_target(w);
-    const oari_wait *cause = oari_wait_follow(a, w);
+    oari_analysis a = { 0 };
+    const oari_wait *w, *cause;
+    const oari_member *target;
+    int there;
 
+    if (autopsy == NULL || oari_analysis_make(autopsy, &a) != OAR_OK)
+        return 0;
+    w = oari_waits_longest(&a, older_than_ms * 1000000, 1);
+    if (w == NULL || stall == NULL) {
+        oari_analysis_clear(&a);
+        return w != NULL;
+    }
     oari_box_text(s.group, sizeof s.group, w->in->ring->group,
                   sizeof w->in->ring->group);
-    s.kind = OAR_COLL_COUNT;
     s.waiting_ms = w->age_ns / 1000000;
     s.rank = w->member->world;
-    s.missing = target != NULL ? target->world : -1;
+    if ((target = oari_wait_target(w)) != NULL)
+        s.missing = target->world;
     for (int i = 0; i < w->in->ranks; i++)
         s.missing_count += oari_waits_for(w, &w->in->member[i]);
     if (w->op != NULL) {
@@ -81,27 +91,9 @@ static oar_stall describe_stall(const oari_analysis *a, const oari_wait *w)
         oari_box_text(s.site, sizeof s.site, r.site, sizeof r.site);
         oari_box_text(s.label, sizeof s.label, r.label, sizeof r.label);
     }
-    oari_say_wait(&text, a, cause, oari_wait_target(cause), 0);
-    return s;
-}
-
-int oar_autopsy_stall(const oar_autopsy *autopsy, int64_t older_than_ms,
-                      oar_stall *stall)
-{
-    oari_analysis a = { 0 };
-    const oari_wait *w;
-    int there;
-
-    if (autopsy == NULL || oari_analysis_make(autopsy, &a) != OAR_OK)
-        return 0;
-    w = oari_waits_longest(&a, older_than_ms * 1000000, 1);
-    there = w != NULL;
-    if (there && stall != NULL) {
-        oar_stall found = describe_stall(&a, w);
-
-        there =
-            oari_struct_give(stall, &found, sizeof found, "stall") == OAR_OK;
-    }
+    cause = oari_wait_follow(&a, w);
+    oari_say_wait(&text, &a, cause, oari_wait_target(cause), 0);
+    there = oari_struct_give(stall, &s, sizeof s, "stall") == OAR_OK;
     oari_analysis_clear(&a);
     return there;
 }

@@ -36,7 +36,7 @@ struct oar_autopsy {
 
 /* Returns the dump of a rank of the world, or NULL. */
 const oari_dump *oari_dump_of_rank(const oar_autopsy *a, int rank);
-/* Returns whether the process is gone. */
+/* Returns whether the process is gone. Of NULL, which may live, 0. */
 int oari_dump_gone(const oari_dump *d);
 /* Returns whether the process is gone and did not exit in order. */
 int oari_dump_died(const oari_dump *d);
@@ -98,14 +98,12 @@ typedef struct oari_group_view {
     uint64_t number;     /* of the collective the group is at; 0: none */
     int teller;  /* a member whose call most others agree with; -1: none */
     int differs; /* a member that calls something else there; -1: none */
-    int broken;  /* a member with the fault; -1: none */
+    const oari_box_fault *fault; /* that broke the group; NULL: none */
     int joining, idle;
     int waiting, missing; /* how many members */
     int64_t since_ns;     /* how long the longest of those that wait does */
 } oari_group_view;
 
-/* Returns whether the member's process is gone. */
-int oari_member_gone(const oari_member *m);
 /* Returns the member's record of a collective, or NULL. */
 const oari_op_view *oari_member_number(const oari_member *m, uint64_t number);
 /* Returns the member's newest operation, or NULL. */

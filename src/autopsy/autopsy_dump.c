@@ -38,8 +38,8 @@ const oari_dump *oari_dump_of_rank(const oar_autopsy *a, int rank)
 
 int oari_dump_gone(const oari_dump *d)
 {
-    return d->note[0] != 0 || d->life == OARI_LIFE_DEAD ||
-           d->life == OARI_LIFE_EXITED;
+    return d != NULL && (d->note[0] != 0 || d->life == OARI_LIFE_DEAD ||
+                         d->life == OARI_LIFE_EXITED);
 }
 
 int oari_dump_died(const oari_dump *d)
@@ -264,21 +264,6 @@ oar_status oar_autopsy_from_fds(const int *fds, int count,
 
 /* ---- a folder ------------------------------------------------------------ */
 
-/* Returns the rank in a file's name, for a file that cannot be read; or -1. */
-static int rank_in_name(const char *name)
-{
-    char *tail;
-    long rank;
-
-    if (strncmp(name, "rank-", 5) != 0)
-        return -1;
-    rank = strtol(name + 5, &tail, 10);
-    return rank >= 0 && rank < OARI_MEMBERS &&
-                   strcmp(tail, OARI_BOX_SUFFIX) == 0
-               ? (int)rank
-               : -1;
-}
-
 static oar_status load_folder(oar_autopsy *a, const char *folder, DIR *dir)
 {
     const size_t suffix = strlen(OARI_BOX_SUFFIX);
@@ -296,7 +281,8 @@ static oar_status load_folder(oar_autopsy *a, const char *folder, DIR *dir)
             strcmp(name + strlen(name) - suffix, OARI_BOX_SUFFIX) != 0)
             continue;
         fd = openat(dirfd(dir), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        status = load_dump(fd, &here, rank_in_name(name), d);
+        status =
+            load_dump(fd, &here, oari_rank_in_name(name, OARI_BOX_SUFFIX), d);
         if (fd >= 0)
             close(fd);
         else
@@ -373,38 +359,33 @@ void oari_autopsy_note_first(oar_autopsy *a, int rank)
             atomic_store(&a->dump[i].image.box->head.fell, 1);
 }
 
-/* Writes into the head of a copy what was seen of the process. */
-static void mark_seen(oari_head *head, const oari_dump *d)
-{
-    struct timespec wall;
-
-    if (head->seen_ns == 0) {
-        clock_gettime(CLOCK_REALTIME, &wall);
-        head->seen_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
-        head->seen_ns = d->now_ns > 0 ? d->now_ns : 1;
-        head->look_ns = d->look_ns;
-        head->look_ticks = d->look_ticks;
-    }
-    head->seen_state = (char)d->life;
-    memcpy(head->note, d->note, sizeof head->note);
-}
-
+/* Saves a copy of a recorder file, and in its head what was seen of the
+ * process. */
 static oar_status save_dump(const oari_dump *d, const char *folder)
 {
     size_t bytes = (size_t)(1 + d->image.rings) * OARI_BOX_UNIT, put = 0;
     char path[PATH_MAX], aside[PATH_MAX + 32];
     oari_head head = d->image.box->head;
     oar_status status = OAR_OK;
+    struct timespec wall;
     ssize_t n = 1;
     int fd;
 
+    if (head.seen_ns == 0) {
+        clock_gettime(CLOCK_REALTIME, &wall);
+        head.seen_wall_ns = (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
+        head.seen_ns = d->now_ns > 0 ? d->now_ns : 1;
+        head.look_ns = d->look_ns;
+        head.look_ticks = d->look_ticks;
+    }
+    head.seen_state = (char)d->life;
+    memcpy(head.note, d->note, sizeof head.note);
     snprintf(path, sizeof path, "%s/rank-%d" OARI_BOX_SUFFIX, folder, d->rank);
     snprintf(aside, sizeof aside, "%s.%lld", path, (long long)getpid());
     fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
               0600);
     if (fd < 0)
         return oari_fail(OAR_E_SYSTEM, "make %s", path);
-    mark_seen(&head, d);
     for (; put < bytes && n > 0; put += n > 0 ? (size_t)n : 0)
         n = write(fd, (const char *)d->image.box + put, bytes - put);
     if (put < bytes ||

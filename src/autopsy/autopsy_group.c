@@ -15,11 +15,6 @@
 
 /* ---- facts about a member ------------------------------------------------ */
 
-int oari_member_gone(const oari_member *m)
-{
-    return m->dump != NULL && oari_dump_gone(m->dump);
-}
-
 int oari_op_open(const oari_op_view *op)
 {
     return op->state != OAR_RECORD_DONE;
@@ -174,25 +169,20 @@ static oar_status read_ops(oari_member *m)
 
 /* ---- joining ------------------------------------------------------------- */
 
-static oari_group_view *find_group(const oari_analysis *a, const oari_ring *r,
-                                   int dump)
-{
-    for (int i = 0; i < a->groups; i++) {
-        oari_group_view *g = &a->group[i];
-
-        if (g->ranks == r->ranks && g->ring->instance == r->instance &&
-            g->ring->epoch == r->epoch && (r->ranks > 1 || g->dump == dump) &&
-            strcmp(g->ring->group, r->group) == 0)
-            return g;
-    }
-    return NULL;
-}
-
+/* Adds a ring to its group, which is made if it is the first. */
 static oar_status add_ring(oari_analysis *a, int dump, const oari_ring *r)
 {
-    oari_group_view *g = find_group(a, r, dump);
+    oari_group_view *g = NULL;
     oari_member *m;
 
+    for (int i = 0; i < a->groups && g == NULL; i++) {
+        oari_group_view *at = &a->group[i];
+
+        if (at->ranks == r->ranks && at->ring->instance == r->instance &&
+            at->ring->epoch == r->epoch && (r->ranks > 1 || at->dump == dump) &&
+            strcmp(at->ring->group, r->group) == 0)
+            g = at;
+    }
     if (g == NULL) {
         OARI_TRY(oari_array_reserve(a->group, a->groups, a->group_room, 1));
         g = &a->group[a->groups];
@@ -200,8 +190,7 @@ static oar_status add_ring(oari_analysis *a, int dump, const oari_ring *r)
                                 .dump = dump,
                                 .ranks = r->ranks,
                                 .teller = -1,
-                                .differs = -1,
-                                .broken = -1 };
+                                .differs = -1 };
         g->member = oari_alloc((size_t)r->ranks, sizeof *g->member);
         if (g->member == NULL)
             return OAR_E_NOMEM;
@@ -283,29 +272,6 @@ static oari_arrival find_arrival(const oari_group_view *g, const oari_member *m)
     return m->at->state == OAR_RECORD_FAILED ? OARI_FAILED_IN : OARI_WAITS;
 }
 
-static void place_members(oari_group_view *g)
-{
-    for (int i = 0; i < g->ranks; i++) {
-        oari_member *m = &g->member[i];
-
-        m->at = oari_member_number(m, g->number);
-        m->arrival = find_arrival(g, m);
-        g->joining |= m->arrival == OARI_JOINING;
-        if (m->arrival == OARI_WAITS || m->arrival == OARI_FAILED_IN) {
-            int64_t waited = oari_op_waited(m, m->at);
-
-            g->waiting++;
-            if (waited > g->since_ns)
-                g->since_ns = waited;
-        }
-        g->missing += m->arrival == OARI_MISSING || m->arrival == OARI_LEFT ||
-                      m->arrival == OARI_ABSENT || m->arrival == OARI_UNKNOWN;
-        if (g->broken < 0 && m->ring != NULL &&
-            atomic_load(&m->ring->fault.ready))
-            g->broken = i;
-    }
-}
-
 /* Returns whether two ranks mean the same collective. Counts are compared for
  * the kinds in which every rank has all of the data. */
 static int same_call(const oari_op_view *a, const oari_op_view *b)
@@ -356,6 +322,7 @@ static int is_unsettled(const oari_member *m)
     return 0;
 }
 
+/* Finds the operation that a group is at, and where its members are. */
 static void find_place(oari_group_view *g)
 {
     uint64_t first = next_open(g, 0), at = first;
@@ -363,10 +330,28 @@ static void find_place(oari_group_view *g)
     while (at != 0 && oari_group_lacks(g, at) == 0)
         at = next_open(g, at);
     g->number = at != 0 ? at : first;
-    place_members(g);
+    for (int i = 0; i < g->ranks; i++) {
+        oari_member *m = &g->member[i];
+
+        m->at = oari_member_number(m, g->number);
+        m->arrival = find_arrival(g, m);
+        g->joining |= m->arrival == OARI_JOINING;
+        if (m->arrival == OARI_WAITS || m->arrival == OARI_FAILED_IN) {
+            int64_t waited = oari_op_waited(m, m->at);
+
+            g->waiting++;
+            if (waited > g->since_ns)
+                g->since_ns = waited;
+        }
+        g->missing += m->arrival == OARI_MISSING || m->arrival == OARI_LEFT ||
+                      m->arrival == OARI_ABSENT || m->arrival == OARI_UNKNOWN;
+        if (g->fault == NULL && m->ring != NULL &&
+            atomic_load(&m->ring->fault.ready))
+            g->fault = &m->ring->fault;
+    }
     if (g->number != 0)
         compare_calls(g);
-    g->idle = g->number == 0 && !g->joining && g->broken < 0;
+    g->idle = g->number == 0 && !g->joining && g->fault == NULL;
     for (int i = 0; i < g->ranks && g->idle; i++)
         g->idle = !is_unsettled(&g->member[i]);
 }

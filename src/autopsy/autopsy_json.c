@@ -10,11 +10,6 @@
 
 enum { VERSION = 1, DEFAULT_LAST = 16 };
 
-static json_t *number(int64_t value)
-{
-    return json_integer((json_int_t)value);
-}
-
 static json_t *ms(int64_t ns)
 {
     return json_real((double)ns / 1e6);
@@ -46,9 +41,9 @@ static json_t *pack_op(const oari_member *m, const oari_op_view *op)
     if (op->kind >= OAR_COLL_SEND) {
         json_object_set_new(o, "peer", rank_or_null(op->root));
         json_object_set_new(o, "tag",
-                            op->tag >= 0 ? number(op->tag) : json_null());
+                            op->tag >= 0 ? json_integer(op->tag) : json_null());
     } else {
-        json_object_set_new(o, "number", number((int64_t)op->number));
+        json_object_set_new(o, "number", json_integer((int64_t)op->number));
         json_object_set_new(o, "root", rank_or_null(op->root));
     }
     if (oari_kind_reduces(op->kind))
@@ -74,24 +69,24 @@ static json_t *pack_member(const oari_member *m, int last)
     for (int i = last >= 0 && m->ops > last ? m->ops - last : 0; i < m->ops;
          i++)
         json_array_append_new(records, pack_op(m, &m->op[i]));
-    json_object_set_new(o, "rank", number(m->rank));
+    json_object_set_new(o, "rank", json_integer(m->rank));
     json_object_set_new(o, "world_rank", rank_or_null(m->world));
     json_object_set_new(o, "here", json_string(oari_arrival_name(m->arrival)));
     json_object_set_new(o, "last",
                         newest != NULL && m->ring != NULL ? pack_op(m, newest)
                                                           : json_null());
-    json_object_set_new(o, "last_dropped_sequence", number((int64_t)dropped));
+    json_object_set_new(o, "last_dropped_sequence",
+                        json_integer((int64_t)dropped));
     json_object_set_new(o, "records", records);
     return o;
 }
 
 static json_t *pack_fault(const oari_group_view *g)
 {
-    const oari_box_fault *f;
+    const oari_box_fault *f = g->fault;
 
-    if (g->broken < 0)
+    if (f == NULL)
         return json_null();
-    f = &g->member[g->broken].ring->fault;
     return json_pack("{s:s, s:o, s:o, s:i, s:I, s:s, s:s, s:s, s:s, s:I, s:s}",
                      "status", oar_status_name((oar_status)f->status), "rank",
                      rank_or_null(f->rank), "peer", rank_or_null(f->peer),
@@ -116,9 +111,10 @@ static json_t *pack_group(const oari_group_view *g, int last)
         g->number != 0 && g->teller >= 0
             ? pack_op(&g->member[g->teller], g->member[g->teller].at)
             : json_null());
-    json_object_set_new(o, "waiting", number(g->waiting));
-    json_object_set_new(o, "missing",
-                        number(g->number != 0 || g->joining ? g->missing : 0));
+    json_object_set_new(o, "waiting", json_integer(g->waiting));
+    json_object_set_new(
+        o, "missing",
+        json_integer(g->number != 0 || g->joining ? g->missing : 0));
     json_object_set_new(o, "waiting_ms", ms(g->since_ns));
     for (int i = 0; i < g->ranks; i++)
         json_array_append_new(members, pack_member(&g->member[i], last));
@@ -134,7 +130,7 @@ static json_t *pack_rank(const oar_autopsy *a, int rank)
     json_t *o = json_object();
     const oari_head *head;
 
-    json_object_set_new(o, "rank", number(rank));
+    json_object_set_new(o, "rank", json_integer(rank));
     json_object_set_new(o, "known",
                         json_boolean(d != NULL && d->image.box != NULL));
     if (d == NULL || d->image.box == NULL) {
@@ -146,8 +142,8 @@ static json_t *pack_rank(const oar_autopsy *a, int rank)
     }
     head = &d->image.box->head;
     json_object_set_new(o, "host", json_string(head->host));
-    json_object_set_new(o, "pid", number(atomic_load(&head->owner)));
-    json_object_set_new(o, "epoch", number(head->epoch));
+    json_object_set_new(o, "pid", json_integer(atomic_load(&head->owner)));
+    json_object_set_new(o, "epoch", json_integer(head->epoch));
     json_object_set_new(o, "state", json_string(oari_life_name(d->life)));
     json_object_set_new(o, "note", json_string(d->note));
     json_object_set_new(o, "now_ms", ms(d->now_ns));
@@ -156,30 +152,12 @@ static json_t *pack_rank(const oar_autopsy *a, int rank)
                                    (double)head->base_ns + (double)d->now_ns) /
                                   1e6));
     json_object_set_new(o, "groups_not_recorded",
-                        number(atomic_load(&head->crowded)));
-    json_object_set_new(o, "groups_damaged", number(d->image.damaged));
+                        json_integer(atomic_load(&head->crowded)));
+    json_object_set_new(o, "groups_damaged", json_integer(d->image.damaged));
     return o;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
-
-static json_t *pack_wait(const oari_wait *w)
-{
-    json_t *o = json_object(), *targets = json_array();
-
-    for (int i = 0; i < w->in->ranks; i++)
-        if (oari_waits_for(w, &w->in->member[i]))
-            json_array_append_new(targets,
-                                  rank_or_null(w->in->member[i].world));
-    json_object_set_new(o, "rank", rank_or_null(w->member->world));
-    json_object_set_new(o, "group", json_string(w->in->ring->group));
-    json_object_set_new(o, "operation",
-                        w->op != NULL ? pack_op(w->member, w->op)
-                                      : json_null());
-    json_object_set_new(o, "for", targets);
-    json_object_set_new(o, "since_ms", ms(w->age_ns));
-    return o;
-}
 
 static json_t *pack_analysis(const oari_analysis *a, int last)
 {
@@ -190,10 +168,25 @@ static json_t *pack_analysis(const oari_analysis *a, int last)
         json_array_append_new(ranks, pack_rank(a->autopsy, r));
     for (int i = 0; i < a->groups; i++)
         json_array_append_new(groups, pack_group(&a->group[i], last));
-    for (int i = 0; i < a->waits; i++)
-        json_array_append_new(waits, pack_wait(&a->wait[i]));
+    for (int i = 0; i < a->waits; i++) {
+        const oari_wait *w = &a->wait[i];
+        json_t *o = json_object(), *targets = json_array();
+
+        for (int r = 0; r < w->in->ranks; r++)
+            if (oari_waits_for(w, &w->in->member[r]))
+                json_array_append_new(targets,
+                                      rank_or_null(w->in->member[r].world));
+        json_object_set_new(o, "rank", rank_or_null(w->member->world));
+        json_object_set_new(o, "group", json_string(w->in->ring->group));
+        json_object_set_new(o, "operation",
+                            w->op != NULL ? pack_op(w->member, w->op)
+                                          : json_null());
+        json_object_set_new(o, "for", targets);
+        json_object_set_new(o, "since_ms", ms(w->age_ns));
+        json_array_append_new(waits, o);
+    }
     for (int i = 0; i < a->cycles; i++)
-        json_array_append_new(cycle, number(a->cycle[i]));
+        json_array_append_new(cycle, json_integer(a->cycle[i]));
     return json_pack("{s:s, s:i, s:s, s:b, s:o, s:i, s:o, s:o, s:o, s:o}",
                      "schema", "oarsong-autopsy", "version", VERSION, "verdict",
                      a->verdict, "wrong", a->wrong, "culprit",

@@ -167,7 +167,7 @@ static void say_waiters(oari_text_line *to, const oari_wait *w,
     count = say_ranks(to, w->in, waits_too, w);
     if (over)
         oari_text_add(to, " waited %s for %s", age, whom);
-    else if (oari_member_gone(w->member))
+    else if (oari_dump_gone(w->member->dump))
         oari_text_add(to, " waited for %s until the end", whom);
     else
         oari_text_add(to, " %s waited %s for %s", count == 1 ? "has" : "have",
@@ -232,7 +232,7 @@ void oari_say_wait(oari_text_line *to, const oari_analysis *a,
         say_undone(to, w);
     } else {
         say_rank(to, m->dump, m->world);
-        if (!oari_member_gone(m))
+        if (!oari_dump_gone(m->dump))
             say_absence(to, w, m);
         else if (seen || !oari_all_died(a->autopsy)) {
             oari_text_add(to, " ");
@@ -299,8 +299,7 @@ void oari_say_abort(oari_text_line *to, const oari_analysis *a,
 
 void oari_say_fault(oari_text_line *to, const oari_group_view *g)
 {
-    oari_text_add(to, "group \"%s\" broke: %s", g->ring->group,
-                  g->member[g->broken].ring->fault.text);
+    oari_text_add(to, "group \"%s\" broke: %s", g->ring->group, g->fault->text);
 }
 
 /* ---- groups -------------------------------------------------------------- */

@@ -160,7 +160,7 @@ static void say_operation(oari_words *w, const oari_group_view *g)
 
 static void say_fault(oari_words *w, const oari_group_view *g)
 {
-    const oari_box_fault *f = &g->member[g->broken].ring->fault;
+    const oari_box_fault *f = g->fault;
 
     oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
     if (f->rank >= 0 && f->rank < g->ranks)
@@ -219,7 +219,7 @@ static void say_group(oari_words *w, const oari_analysis *a,
     oari_say(w, "host:pid\n");
     say_rows(w, g);
     say_messages(w, a, g);
-    if (g->broken >= 0)
+    if (g->fault != NULL)
         say_fault(w, g);
 }
 

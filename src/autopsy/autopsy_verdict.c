@@ -49,7 +49,7 @@ static const oari_head *find_fallen(const oari_analysis *a, int rank)
                 continue;
             if (atomic_load(&m->ring->fault.ready))
                 return NULL;
-            if (oari_member_gone(m) &&
+            if (oari_dump_gone(m->dump) &&
                 atomic_load(&m->ring->state) != OARI_RING_ENDED)
                 in_a_group = 1;
         }
@@ -129,25 +129,13 @@ static int find_first_death(oari_analysis *a, oari_text_line *to)
     return blame_end_of(a, rank, to);
 }
 
-static int find_cycle(const oari_analysis *a, oari_text_line *to)
-{
-    if (a->cycles > 0)
-        oari_say_cycle(to, a);
-    return a->cycles > 0;
-}
-
 /* ---- faults -------------------------------------------------------------- */
-
-static const oari_box_fault *fault_of(const oari_group_view *g)
-{
-    return &g->member[g->broken].ring->fault;
-}
 
 /* Returns the rank of the world that the fault of a group is about; -1: none,
  * or not known. */
 static int fault_culprit(const oari_group_view *g)
 {
-    const oari_box_fault *f = fault_of(g);
+    const oari_box_fault *f = g->fault;
     int rank = f->status == OAR_E_ABORTED                              ? f->rank
                : f->status == OAR_E_PEER || f->status == OAR_E_TIMEOUT ? f->peer
                                                                        : -1;
@@ -159,7 +147,7 @@ static int fault_culprit(const oari_group_view *g)
  * another group since; -1: no rank was. */
 static int64_t fault_age(const oari_analysis *a, const oari_group_view *g)
 {
-    for (int r = 0; g->broken >= 0 && r < g->ranks; r++) {
+    for (int r = 0; g->fault != NULL && r < g->ranks; r++) {
         const oari_member *m = &g->member[r];
         const oari_group_view *last = NULL;
 
@@ -229,7 +217,7 @@ static void blame_late(oari_analysis *a, const oari_group_view *g,
         oari_say_fault(to, g);
         return;
     }
-    if (own != NULL && !oari_member_gone(m) &&
+    if (own != NULL && !oari_dump_gone(m->dump) &&
         m->dump->life != OARI_LIFE_STOPPED) {
         w = oari_wait_follow(a, own);
         m = oari_wait_target(w);
@@ -267,7 +255,7 @@ static int find_fault(oari_analysis *a, oari_text_line *to)
 
     if (g == NULL)
         return 0;
-    f = fault_of(g);
+    f = g->fault;
     a->culprit = fault_culprit(g);
     if (f->status == OAR_E_ABORTED) {
         char start[32];
@@ -300,13 +288,13 @@ static int find_wait(oari_analysis *a, oari_text_line *to)
     const oari_member *target;
 
     for (int i = 0; w == NULL && i < a->waits; i++)
-        if (oari_member_gone(a->wait[i].member) &&
+        if (oari_dump_gone(a->wait[i].member->dump) &&
             oari_wait_counts(&a->wait[i]))
             w = &a->wait[i];
     for (int i = 0; w == NULL && i < a->waits; i++) {
         target = oari_wait_target(&a->wait[i]);
         if (oari_wait_counts(&a->wait[i]) && target != NULL &&
-            oari_member_gone(target))
+            oari_dump_gone(target->dump))
             w = &a->wait[i];
     }
     if (w == NULL)
@@ -336,10 +324,14 @@ void oari_verdict_find(oari_analysis *a)
     oari_text_line to = { a->verdict, sizeof a->verdict, 0 };
 
     a->culprit = -1;
-    a->wrong = find_mismatch(a, &to) || find_fault(a, &to) ||
-               find_first_death(a, &to) || find_cycle(a, &to) ||
-               find_wait(a, &to) || blame_end_of(a, find_dead(a), &to) ||
-               find_long(a, &to);
-    if (!a->wrong)
+    a->wrong = 1;
+    if (find_mismatch(a, &to) || find_fault(a, &to) || find_first_death(a, &to))
+        return;
+    if (a->cycles > 0)
+        oari_say_cycle(&to, a);
+    else if (!find_wait(a, &to) && !blame_end_of(a, find_dead(a), &to) &&
+             !find_long(a, &to)) {
+        a->wrong = 0;
         oari_say_well(&to, a);
+    }
 }

@@ -34,22 +34,7 @@ static int has_match(const oari_member *peer, const oari_op_view *op, int rank)
     return 0;
 }
 
-static oar_status add_message(oari_analysis *a, oari_wait *w)
-{
-    const oari_group_view *g = w->in;
-    int peer = w->op->root, rank = w->member->rank;
-
-    if (peer >= 0 && peer < g->ranks) {
-        w->peer = &g->member[peer];
-        if (has_match(w->peer, w->op, rank) && !oari_member_gone(w->peer))
-            return OAR_OK;
-    } else
-        for (int i = 0; i < g->ranks; i++)
-            if (has_match(&g->member[i], w->op, rank))
-                return OAR_OK;
-    return add_wait(a, w);
-}
-
+/* Adds the wait in an operation, unless all that it needs is there. */
 static oar_status add_op(oari_analysis *a, const oari_group_view *g,
                          const oari_member *m, const oari_op_view *op)
 {
@@ -59,25 +44,19 @@ static oar_status add_op(oari_analysis *a, const oari_group_view *g,
                     .age_ns = oari_op_waited(m, op),
                     .strict = op->waited || op->state == OAR_RECORD_FAILED };
 
-    if (op->kind >= OAR_COLL_SEND)
-        return op->state == OAR_RECORD_FAILED && g->broken < 0
-                   ? OAR_OK /* its size was wrong; nothing waits */
-                   : add_message(a, &w);
-    return oari_group_lacks(g, op->number) > 0 ? add_wait(a, &w) : OAR_OK;
-}
-
-static oar_status add_join(oari_analysis *a, const oari_group_view *g,
-                           const oari_member *m)
-{
-    oari_wait w = { .in = g, .member = m, .strict = 1 };
-
-    w.age_ns = m->dump->now_ns - m->ring->base_ns;
-    if (w.age_ns < 0)
-        w.age_ns = 0;
-    for (int i = 0; i < g->ranks; i++)
-        if (g->member[i].ring == NULL)
-            return add_wait(a, &w);
-    return OAR_OK;
+    if (op->kind < OAR_COLL_SEND)
+        return oari_group_lacks(g, op->number) > 0 ? add_wait(a, &w) : OAR_OK;
+    if (op->state == OAR_RECORD_FAILED && g->fault == NULL)
+        return OAR_OK; /* its size was wrong; nothing waits */
+    if (op->root >= 0 && op->root < g->ranks) {
+        w.peer = &g->member[op->root];
+        if (has_match(w.peer, op, m->rank) && !oari_dump_gone(w.peer->dump))
+            return OAR_OK;
+    } else
+        for (int i = 0; i < g->ranks; i++)
+            if (has_match(&g->member[i], op, m->rank))
+                return OAR_OK;
+    return add_wait(a, &w);
 }
 
 /* Finds the waits of one member. A member that waits for a message is in that,
@@ -85,8 +64,18 @@ static oar_status add_join(oari_analysis *a, const oari_group_view *g,
 static oar_status add_member(oari_analysis *a, const oari_group_view *g,
                              oari_member *m)
 {
-    if (m->arrival == OARI_JOINING)
-        return add_join(a, g, m);
+    int all_joined = 1;
+
+    if (m->arrival == OARI_JOINING) {
+        oari_wait w = { .in = g, .member = m, .strict = 1 };
+
+        w.age_ns = m->dump->now_ns - m->ring->base_ns;
+        if (w.age_ns < 0)
+            w.age_ns = 0;
+        for (int i = 0; i < g->ranks; i++)
+            all_joined &= g->member[i].ring != NULL;
+        return all_joined ? OAR_OK : add_wait(a, &w);
+    }
     for (int i = 0; i < m->ops; i++) {
         const oari_op_view *op = &m->op[i];
 
@@ -97,24 +86,6 @@ static oar_status add_member(oari_analysis *a, const oari_group_view *g,
             m->arrival = OARI_WAITS;
     }
     return OAR_OK;
-}
-
-/* Drops the other waits of ranks that have strict ones. */
-static void drop_loose_waits(oari_analysis *a)
-{
-    unsigned char held[OARI_MEMBERS] = { 0 };
-    int kept = 0;
-
-    for (int i = 0; i < a->waits; i++)
-        if (a->wait[i].strict && a->wait[i].member->world >= 0)
-            held[a->wait[i].member->world] = 1;
-    for (int i = 0; i < a->waits; i++) {
-        const oari_wait *w = &a->wait[i];
-
-        if (w->strict || w->member->world < 0 || !held[w->member->world])
-            a->wait[kept++] = *w;
-    }
-    a->waits = kept;
 }
 
 /* ---- questions ----------------------------------------------------------- */
@@ -152,7 +123,7 @@ const oari_wait *oari_waits_longest(const oari_analysis *a, int64_t older_ns,
         const oari_wait *w = &a->wait[i];
 
         if (w->age_ns < older_ns || !oari_wait_counts(w) ||
-            (alive && (oari_member_gone(w->member) ||
+            (alive && (oari_dump_gone(w->member->dump) ||
                        (w->op != NULL && w->op->state != OAR_RECORD_POSTED))))
             continue;
         if (longest == NULL || w->age_ns > longest->age_ns)
@@ -200,7 +171,7 @@ const oari_wait *oari_wait_follow(const oari_analysis *a, const oari_wait *w)
         const oari_member *target = oari_wait_target(w);
         const oari_wait *next;
 
-        if (target == NULL || oari_member_gone(target) ||
+        if (target == NULL || oari_dump_gone(target->dump) ||
             (target->dump != NULL && target->dump->life == OARI_LIFE_STOPPED) ||
             (next = oari_wait_of_rank(a, target->world)) == NULL)
             break;
@@ -223,7 +194,7 @@ typedef struct search {
 /* Returns whether a member can neither go on nor be the cause by itself. */
 static int may_be_in_cycle(const oari_member *m)
 {
-    return m->dump != NULL && m->world >= 0 && !oari_member_gone(m) &&
+    return m->dump != NULL && m->world >= 0 && !oari_dump_gone(m->dump) &&
            m->dump->life != OARI_LIFE_STOPPED;
 }
 
@@ -234,7 +205,7 @@ static void draw_links(search *s)
     int all_gone = 1;
 
     for (int i = 0; i < s->a->waits; i++)
-        all_gone &= oari_member_gone(s->a->wait[i].member);
+        all_gone &= oari_dump_gone(s->a->wait[i].member->dump);
     for (int i = 0; i < s->a->waits; i++) {
         const oari_wait *w = &s->a->wait[i];
         int rank = w->member->world;
@@ -302,10 +273,22 @@ static oar_status find_cycle(oari_analysis *a)
 
 oar_status oari_waits_find(oari_analysis *a)
 {
+    unsigned char held[OARI_MEMBERS] = { 0 };
+    int kept = 0;
+
     for (int i = 0; i < a->groups; i++)
         for (int r = 0; r < a->group[i].ranks; r++)
             if (a->group[i].member[r].ring != NULL)
                 OARI_TRY(add_member(a, &a->group[i], &a->group[i].member[r]));
-    drop_loose_waits(a);
+    for (int i = 0; i < a->waits; i++)
+        if (a->wait[i].strict && a->wait[i].member->world >= 0)
+            held[a->wait[i].member->world] = 1;
+    for (int i = 0; i < a->waits; i++) {
+        const oari_wait *w = &a->wait[i];
+
+        if (w->strict || w->member->world < 0 || !held[w->member->world])
+            a->wait[kept++] = *w;
+    }
+    a->waits = kept;
     return a->autopsy->ranks > 0 ? find_cycle(a) : OAR_OK;
 }

@@ -56,8 +56,9 @@ static void add_site(oari_text_line *to, const oari_told *t)
         oari_text_add(to, " (\"%s\")", t->label);
 }
 
-/* Adds "from 0" or "to 0", as the data goes. */
-static void add_root(oari_text_line *to, const oari_told *t)
+/* Adds a call: `reduce of 5 f32 sum to 0 at a.c:31 ("loss")`. A root is "from"
+ * or "to", as the data goes. */
+static void add_call(oari_text_line *to, const oari_told *t)
 {
     static const char *const way[OAR_COLL_COUNT] = {
         [OAR_COLL_BROADCAST] = "from", [OAR_COLL_SCATTER] = "from",
@@ -67,14 +68,6 @@ static void add_root(oari_text_line *to, const oari_told *t)
     };
     const char *word = way[t->kind];
 
-    if (word != NULL && t->root >= 0)
-        oari_text_add(to, " %s %d", word, t->root);
-    else if (word != NULL)
-        oari_text_add(to, " %s any", word);
-}
-
-static void add_call(oari_text_line *to, const oari_told *t)
-{
     add_name(to, t);
     if (t->kind != OAR_COLL_BARRIER && (t->form & OARI_FORM_OBJECT) == 0)
         oari_text_add(to, " of %llu %s", (unsigned long long)t->count,
@@ -84,7 +77,10 @@ static void add_call(oari_text_line *to, const oari_told *t)
                       t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
     if (t->form & OARI_FORM_DEVICE)
         oari_text_add(to, " on a GPU");
-    add_root(to, t);
+    if (word != NULL && t->root >= 0)
+        oari_text_add(to, " %s %d", word, t->root);
+    else if (word != NULL)
+        oari_text_add(to, " %s any", word);
     add_site(to, t);
 }
 

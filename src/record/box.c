@@ -231,23 +231,25 @@ static int claim_box(oari_box *box)
                                           (int64_t)getpid());
 }
 
-static int is_box(const oari_box *box)
+/* Maps a recorder file that is there already; NULL: it is not one of this
+ * version. */
+static oari_box *map_existing(int fd)
 {
-    return memcmp(box->head.magic, oari_box_magic, sizeof box->head.magic) ==
-               0 &&
-           box->head.version == OARI_BOX_VERSION &&
-           box->head.rings == OARI_BOX_RINGS;
+    oari_box *box = NULL;
+    struct stat info;
+
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) ||
+        info.st_size != (off_t)OARI_BOX_BYTES || map_box(fd, &box) != OAR_OK)
+        return NULL;
+    if (memcmp(box->head.magic, oari_box_magic, sizeof box->head.magic) == 0 &&
+        box->head.version == OARI_BOX_VERSION &&
+        box->head.rings == OARI_BOX_RINGS)
+        return box;
+    munmap(box, OARI_BOX_BYTES);
+    return NULL;
 }
 
 /* ---- from the launcher --------------------------------------------------- */
-
-static int has_right_size(int fd)
-{
-    struct stat info;
-
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size == (off_t)OARI_BOX_BYTES;
-}
 
 /* Takes the file that the launcher made; returns whether that worked. If not,
  * says why, and the caller uses another file. */
@@ -261,16 +263,15 @@ static int take_inherited(void)
         return 0;
     if (oari_env_int("OARSONG_RECORDER_FD", 0, INT_MAX, &fd) != OAR_OK)
         why = "it is not a number";
-    else if (has_right_size((int)fd) && map_box((int)fd, &box) == OAR_OK) {
-        if (is_box(box) && claim_box(box)) {
+    else if ((box = map_existing((int)fd)) != NULL) {
+        if (claim_box(box)) {
             mine.fd = (int)fd;
             mine.map = box;
             mine.source = INHERITED;
             fcntl(mine.fd, F_SETFD, FD_CLOEXEC);
             return 1;
         }
-        if (is_box(box))
-            why = "another process records in it";
+        why = "another process records in it";
         munmap(box, OARI_BOX_BYTES);
     }
     oari_log(OAR_LOG_WARN, "OARSONG_RECORDER_FD=%s is not used: %s",
@@ -288,14 +289,14 @@ static int take_own_file(const char *path)
 
     if (fd < 0)
         return 0;
-    if (has_right_size(fd) && map_box(fd, &box) == OAR_OK) {
-        if (is_box(box) && box->head.nonce == mine.nonce) {
-            mine.fd = fd;
-            mine.map = box;
-            return 1;
-        }
-        munmap(box, OARI_BOX_BYTES);
+    box = map_existing(fd);
+    if (box != NULL && box->head.nonce == mine.nonce) {
+        mine.fd = fd;
+        mine.map = box;
+        return 1;
     }
+    if (box != NULL)
+        munmap(box, OARI_BOX_BYTES);
     close(fd);
     return 0;
 }
@@ -335,14 +336,16 @@ static oar_status make_file(const char *path, int rank)
     return OAR_OK;
 }
 
-/* Opens the token of this process, so that the watchdog process sees it end. A
- * launcher may hear of the end by a connection that is closed with all the
- * rest, and must not be faster. Mappings go first; of descriptors, some kernels
- * close the highest first. So there is one of each, of a file that no other
- * process opens. */
-static void open_token(const char *folder, int rank)
+/* Opens the token of this process, so that the watchdog process sees it end, and
+ * sets the handler of SIGABRT, unless the user has set one. A launcher may hear
+ * of the end by a connection that is closed with all the rest, and must not be
+ * faster. Mappings go first; of descriptors, some kernels close the highest
+ * first. So there is one of each, of a file that no other process opens. */
+static void announce_end(const char *folder, int rank)
 {
     const int how = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
+    struct sigaction old;
     char path[PATH_MAX];
     void *at = MAP_FAILED;
     int low, again; /* the watchdog process is told when each is closed */
@@ -366,19 +369,11 @@ static void open_token(const char *folder, int rank)
         close(low);
     if (again >= 0)
         close(again);
-}
-
-/* Sets the handler of SIGABRT, unless the user has set one. */
-static void handle_abort(const char *folder)
-{
-    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
-    struct sigaction old;
-
-    if (sigaction(SIGABRT, NULL, &old) != 0 || (old.sa_flags & SA_SIGINFO) ||
-        old.sa_handler != SIG_DFL)
-        return;
-    snprintf(mine.folder, sizeof mine.folder, "%s", folder);
-    sigaction(SIGABRT, &now, NULL);
+    if (sigaction(SIGABRT, NULL, &old) == 0 && !(old.sa_flags & SA_SIGINFO) &&
+        old.sa_handler == SIG_DFL) {
+        snprintf(mine.folder, sizeof mine.folder, "%s", folder);
+        sigaction(SIGABRT, &now, NULL);
+    }
 }
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
@@ -428,10 +423,8 @@ static oar_status open_box(const oari_ring_owner *who)
     oari_fork_guard(mine.fd);
     if (mine.map->head.nonce != mine.nonce)
         sign_box(mine.map, who);
-    if (mine.source == FOLDER && !who->threads) {
-        open_token(folder, mine.map->head.rank);
-        handle_abort(folder);
-    }
+    if (mine.source == FOLDER && !who->threads)
+        announce_end(folder, mine.map->head.rank);
     return OAR_OK;
 }
 

@@ -33,7 +33,7 @@ typedef struct oari_site {
 } oari_site;
 
 /* A record: eight words, written and read as relaxed atomics. */
-typedef struct oari_slot {
+typedef struct oari_record_slot {
     _Alignas(64) _Atomic uint64_t sequence; /* 0 while it is being written */
     _Atomic uint64_t posted;                /* ticks */
     _Atomic uint64_t done;                  /* ticks, once it is done */
@@ -43,7 +43,7 @@ typedef struct oari_slot {
                                many messages were posted before it */
     _Atomic uint64_t site;
     _Atomic uint64_t state; /* oar_record_state, and OARI_WAITED */
-} oari_slot;
+} oari_record_slot;
 
 enum {
     OARI_WAITED = 256,
@@ -92,7 +92,7 @@ typedef struct oari_ring {
     uint16_t member[OARI_MEMBERS]; /* ranks in the world */
     oari_box_fault fault;
     _Alignas(4096) oari_site site[OARI_SITES];
-    oari_slot slot[OAR_RECORDS];
+    oari_record_slot slot[OAR_RECORDS];
 } oari_ring;
 
 _Static_assert(sizeof(oari_ring) == OARI_BOX_UNIT, "a ring is one unit");

@@ -96,3 +96,18 @@ oari_life oari_host_life(const oari_head *head, const oari_head *here)
     }
     return OARI_LIFE_SLEEPS;
 }
+
+int oari_rank_in_name(const char *name, const char *suffix)
+{
+    int rank = 0, digits = 0;
+
+    if (strncmp(name, "rank-", 5) != 0)
+        return -1;
+    for (name += 5; *name >= '0' && *name <= '9'; name++)
+        if (++digits < 5)
+            rank = 10 * rank + *name - '0';
+    return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
+                   strcmp(name, suffix) == 0
+               ? rank
+               : -1;
+}

@@ -28,4 +28,8 @@ int oari_host_same(const oari_head *a, const oari_head *b);
  * state then. here: a head signed by this process. */
 oari_life oari_host_life(const oari_head *head, const oari_head *here);
 
+/* Returns the rank in a name of the form rank-N and suffix, or -1. Handlers of
+ * signals may call it. */
+int oari_rank_in_name(const char *name, const char *suffix);
+
 #endif

@@ -108,7 +108,7 @@ static void mend_ring(oari_ring *r)
         MEND(r->site[i].label);
     }
     for (uint64_t i = 0; i < OAR_RECORDS; i++) {
-        oari_slot *s = &r->slot[i];
+        oari_record_slot *s = &r->slot[i];
         uint64_t sequence = atomic_load(&s->sequence);
         uint64_t state = atomic_load(&s->state) & 0xff;
         uint64_t kind = atomic_load(&s->what) & 0xff;
@@ -169,24 +169,22 @@ static oar_status check_head(const oari_head *head)
     return OAR_OK;
 }
 
-/* Returns how many rings of a file of that size are in use. */
-static int count_rings(const oari_head *head, size_t bytes)
+/* Makes a copy for the rings that are in use in a file of that size. */
+static oar_status make_image(const oari_head *head, size_t file_bytes,
+                             oari_image *image)
 {
-    size_t there = bytes / OARI_BOX_UNIT - 1, used = atomic_load(&head->used);
+    size_t there = file_bytes / OARI_BOX_UNIT - 1;
+    size_t rings = atomic_load(&head->used);
 
-    if (used > OARI_BOX_RINGS)
-        used = OARI_BOX_RINGS;
-    return (int)(used < there ? used : there);
-}
-
-static oar_status make_image(int rings, oari_image *image)
-{
-    size_t bytes = (size_t)(1 + rings) * OARI_BOX_UNIT;
-
-    image->box = oari_alloc_aligned(_Alignof(oari_box), bytes);
+    if (rings > OARI_BOX_RINGS)
+        rings = OARI_BOX_RINGS;
+    if (rings > there)
+        rings = there;
+    image->box =
+        oari_alloc_aligned(_Alignof(oari_box), (1 + rings) * OARI_BOX_UNIT);
     if (image->box == NULL)
         return OAR_E_NOMEM;
-    image->rings = rings;
+    image->rings = (int)rings;
     image->damaged = 0;
     return OAR_OK;
 }
@@ -200,7 +198,7 @@ oar_status oari_box_read(const void *data, size_t bytes, oari_image *image)
         return oari_fail(OAR_E_DATA, "not a recorder file: %zu bytes", bytes);
     memcpy(&head, data, sizeof head);
     OARI_TRY(check_head(&head));
-    OARI_TRY(make_image(count_rings(&head, bytes), &made));
+    OARI_TRY(make_image(&head, bytes, &made));
     memcpy(made.box, data, (size_t)(1 + made.rings) * OARI_BOX_UNIT);
     mend_box(&made);
     *image = made;
@@ -244,7 +242,7 @@ static oar_status read_at(int fd, void *into, size_t bytes, uint64_t at)
  * has changed: they may be half of one record and half of the next. */
 static oar_status read_again(int fd, oari_ring *ring, uint64_t at)
 {
-    oari_slot again[OAR_RECORDS];
+    oari_record_slot again[OAR_RECORDS];
 
     OARI_TRY(read_at(fd, ring->site, sizeof ring->site,
                      at + offsetof(oari_ring, site)));
@@ -268,7 +266,7 @@ oar_status oari_box_load(int fd, oari_image *image)
         return oari_fail(OAR_E_DATA, "not a recorder file");
     OARI_TRY(read_at(fd, &head, sizeof head, 0));
     OARI_TRY(check_head(&head));
-    OARI_TRY(make_image(count_rings(&head, (size_t)info.st_size), &made));
+    OARI_TRY(make_image(&head, (size_t)info.st_size, &made));
     status = read_at(fd, made.box, (size_t)(1 + made.rings) * OARI_BOX_UNIT, 0);
     for (int i = 0; i < made.rings && status == OAR_OK; i++)
         status = read_again(fd, &made.box->ring[i],

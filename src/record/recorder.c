@@ -25,7 +25,7 @@ typedef struct site_key {
 } site_key;
 
 struct oari_recorder {
-    oari_slot *slot;           /* of the ring */
+    oari_record_slot *slot;    /* of the ring */
     _Atomic uint64_t messages; /* posted so far */
     oari_ring_place place;
     oari_view view;
@@ -275,19 +275,13 @@ count_message(oari_recorder *r, const oari_operation *op)
     return op->tag;
 }
 
-/* Returns the tag of a message; or how many messages came before a collective,
- * from which a reader computes its number among the collectives. */
-static inline uint64_t extra_word(oari_recorder *r, const oari_operation *op)
-{
-    return op->kind < OAR_COLL_SEND ? load_word(&r->messages)
-                                    : count_message(r, op);
-}
-
-/* Leaves `done` as it was: no reader looks at it before the state says so. */
+/* Leaves `done` as it was: no reader looks at it before the state says so. The
+ * extra word is the tag of a message; of a collective, how many messages came
+ * before it, from which a reader computes its number among the collectives. */
 void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                         const oari_operation *op, uint64_t state)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
 
     store_word(&s->sequence, 0);
     order_stores();
@@ -298,7 +292,9 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                              (uint64_t)op->ragged << 24 |
                              (uint64_t)op->is_object << 25 |
                              (uint64_t)(uint32_t)(op->root + 1) << 32);
-    store_word(&s->extra, extra_word(recorder, op));
+    store_word(&s->extra, op->kind < OAR_COLL_SEND
+                              ? load_word(&recorder->messages)
+                              : count_message(recorder, op));
     store_word(&s->site, site_index(recorder, op));
     store_word(&s->state, state);
     atomic_store_explicit(&s->sequence, sequence, memory_order_release);
@@ -306,7 +302,7 @@ void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
 
 void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
     uint64_t before = waits ? OARI_POSTED : OARI_AWAITED;
 
     if (sequence != 0 && load_word(&s->sequence) == sequence)
@@ -318,7 +314,7 @@ void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
                         oar_record_state state)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
 
     if (load_word(&s->sequence) != sequence)
         return; /* a later operation has taken its slot */

@@ -42,44 +42,42 @@ static int64_t ticks_to_ns(const oari_ring *r, double rate, uint64_t ticks)
     return sum;
 }
 
-/* Reads the state before the time of the end, which was written before it. */
-static void decode_slot(const oari_ring *r, double rate, const oari_slot *s,
-                        oar_record *out)
-{
-    uint64_t index = load_word(&s->site), state = load_word(&s->state);
-    uint64_t what = load_word(&s->what), extra = load_word(&s->extra);
-    const oari_site *where = &r->site[index < OARI_SITES ? index : 0];
-
-    out->state = (oar_record_state)(state & 0xff);
-    out->waited = (state & OARI_WAITED) != 0;
-    out->posted_ns = ticks_to_ns(r, rate, load_word(&s->posted));
-    if (out->state != OAR_RECORD_POSTED)
-        out->done_ns = ticks_to_ns(r, rate, load_word(&s->done));
-    out->count = load_word(&s->count);
-    out->kind = (oar_coll)(what & 0xff);
-    out->op = (oar_op_kind)(what >> 8 & 0xff);
-    out->dtype = (oar_dtype)(what >> 16 & 0xff);
-    out->root = (int)((uint32_t)(what >> 32) - 1);
-    out->ragged = (int)(what >> 24 & 3);
-    out->tag = out->kind >= OAR_COLL_SEND ? (int64_t)extra : -1;
-    out->number = out->kind < OAR_COLL_SEND ? out->sequence - extra : 0;
-    oari_box_text(out->site, sizeof out->site, where->text, sizeof where->text);
-    oari_box_text(out->label, sizeof out->label, where->label,
-                  sizeof where->label);
-}
-
+/* Reads the state before the time of the end, which was written before it; and
+ * the sequence number first and last, so that the record is of one operation. */
 int oari_ring_find(const oari_ring *ring, double rate, uint64_t sequence,
                    oar_record *record)
 {
-    const oari_slot *s = &ring->slot[sequence % OAR_RECORDS];
-    oar_record found = { .size = sizeof found, .sequence = sequence };
+    const oari_record_slot *s = &ring->slot[sequence % OAR_RECORDS];
+    oar_record out = { .size = sizeof out, .sequence = sequence };
+    uint64_t index, state, what, extra;
+    const oari_site *where;
 
     if (sequence == 0 || load_word(&s->sequence) != sequence)
         return 0;
-    decode_slot(ring, rate, s, &found);
+    index = load_word(&s->site);
+    state = load_word(&s->state);
+    what = load_word(&s->what);
+    extra = load_word(&s->extra);
+    where = &ring->site[index < OARI_SITES ? index : 0];
+    out.state = (oar_record_state)(state & 0xff);
+    out.waited = (state & OARI_WAITED) != 0;
+    out.posted_ns = ticks_to_ns(ring, rate, load_word(&s->posted));
+    if (out.state != OAR_RECORD_POSTED)
+        out.done_ns = ticks_to_ns(ring, rate, load_word(&s->done));
+    out.count = load_word(&s->count);
+    out.kind = (oar_coll)(what & 0xff);
+    out.op = (oar_op_kind)(what >> 8 & 0xff);
+    out.dtype = (oar_dtype)(what >> 16 & 0xff);
+    out.root = (int)((uint32_t)(what >> 32) - 1);
+    out.ragged = (int)(what >> 24 & 3);
+    out.tag = out.kind >= OAR_COLL_SEND ? (int64_t)extra : -1;
+    out.number = out.kind < OAR_COLL_SEND ? sequence - extra : 0;
+    oari_box_text(out.site, sizeof out.site, where->text, sizeof where->text);
+    oari_box_text(out.label, sizeof out.label, where->label,
+                  sizeof where->label);
     if (load_word(&s->sequence) != sequence)
         return 0;
-    *record = found;
+    *record = out;
     return 1;
 }
 

@@ -71,22 +71,6 @@ static char *put_number(char *at, uint64_t number)
     return at;
 }
 
-/* Returns the rank in the name of a recorder file or a token, or -1. */
-static int rank_in_name(const char *name, const char *suffix)
-{
-    int rank = 0, digits = 0;
-
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
-        return -1;
-    for (name += sizeof prefix - 1; *name >= '0' && *name <= '9'; name++)
-        if (++digits < 5)
-            rank = 10 * rank + *name - '0';
-    return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
-                   strcmp(name, suffix) == 0
-               ? rank
-               : -1;
-}
-
 /* ---- the address ----------------------------------------------------------
  *
  * The watchdog process answers on an abstract Unix socket, whose name belongs
@@ -311,37 +295,30 @@ static int some_rank_lives(void)
 
 /* ---- watching ------------------------------------------------------------ */
 
-/* Takes an event of the folder; returns 0 if the folder is gone. */
-static int take_event(int folder, const struct inotify_event *event)
-{
-    int moved = (event->mask & IN_MOVED_TO) != 0;
-    int rank = event->len == 0
-                   ? -1
-                   : rank_in_name(event->name,
-                                  moved ? OARI_BOX_SUFFIX : OARI_TOKEN_SUFFIX);
-
-    if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
-        return 0;
-    if (rank >= 0 && moved)
-        keep_box(folder, rank);
-    else if (rank >= 0 && boxes[rank] != 0)
-        note_close(boxes[rank]);
-    return 1;
-}
-
+/* Takes the events of the folder; returns 0 if the folder is gone. */
 static int take_events(int folder, int fd)
 {
     static _Alignas(struct inotify_event) char room[EVENTS];
+    const struct inotify_event *event;
     struct stat info;
     ssize_t got;
 
     while ((got = read(fd, room, sizeof room)) > 0)
-        for (ssize_t at = 0; at < got;) {
-            const struct inotify_event *event = (const void *)(room + at);
+        for (ssize_t at = 0; at < got;
+             at += (ssize_t)(sizeof *event + event->len)) {
+            int rank = -1, moved;
 
-            if (!take_event(folder, event))
+            event = (const void *)(room + at);
+            moved = (event->mask & IN_MOVED_TO) != 0;
+            if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
                 return 0;
-            at += (ssize_t)(sizeof *event + event->len);
+            if (event->len != 0)
+                rank = oari_rank_in_name(
+                    event->name, moved ? OARI_BOX_SUFFIX : OARI_TOKEN_SUFFIX);
+            if (rank >= 0 && moved)
+                keep_box(folder, rank);
+            else if (rank >= 0 && boxes[rank] != 0)
+                note_close(boxes[rank]);
         }
     return fstat(folder, &info) == 0 && info.st_nlink != 0;
 }
@@ -435,27 +412,22 @@ void oari_watchman_ask(int folder)
 
 /* ---- peers of a process that aborts -------------------------------------- */
 
-static int is_peer_gone(int folder, int rank, const oari_head *mine)
-{
-    oari_head head;
-    int fd = open_box(folder, rank), gone;
-
-    if (fd < 0)
-        return 0;
-    gone = read_head(fd, &head) && oari_host_same(&head, mine) &&
-           atomic_load(&head.owner) > 0 && !atomic_load(&head.follows) &&
-           has_ended(&head);
-    close(fd);
-    return gone;
-}
-
 int oari_watchman_gone(const char *path, const oari_head *mine)
 {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), found = -1;
 
-    for (int r = 0; folder >= 0 && r < mine->world && found < 0; r++)
-        if (r != mine->rank && is_peer_gone(folder, r, mine))
+    for (int r = 0; folder >= 0 && r < mine->world && found < 0; r++) {
+        int fd = r != mine->rank ? open_box(folder, r) : -1;
+        oari_head head;
+
+        if (fd < 0)
+            continue;
+        if (read_head(fd, &head) && oari_host_same(&head, mine) &&
+            atomic_load(&head.owner) > 0 && !atomic_load(&head.follows) &&
+            has_ended(&head))
             found = r;
+        close(fd);
+    }
     if (folder >= 0)
         close(folder);
     return found;

@@ -68,7 +68,7 @@ static void make_ring(int rank, int ranks)
 static void add_op(uint64_t sequence, oar_coll kind, int root, int second,
                    oar_record_state state)
 {
-    oari_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
 
     atomic_store(&s->sequence, sequence);
     atomic_store(&s->posted, (uint64_t)second * SECOND);
@@ -633,8 +633,9 @@ static void no_bit_of_a_head_brings_it_down(void **state)
     flip_bits(fd, 0, sizeof(oari_head));
     flip_bits(fd, ring, offsetof(oari_ring, member) + 8);
     flip_bits(fd, ring + offsetof(oari_ring, fault), 48);
-    flip_bits(fd, ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_slot),
-              sizeof(oari_slot));
+    flip_bits(fd,
+              ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_record_slot),
+              sizeof(oari_record_slot));
     close(fd);
 }
 
