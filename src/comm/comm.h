@@ -160,6 +160,8 @@ struct oar_group {
     char *name;
     int64_t timeout_ms;
     const oar_backend_ops *backend; /* its links */
+    const oari_backend *in_tree;    /* the same, if it is of this tree; never
+                                       NULL once it is opened */
     void *self;
     int opened;
     oari_foreign foreign;
@@ -181,10 +183,11 @@ struct oar_group {
     oari_batch batch;
 
     /* for groups made of this one */
-    oar_store *store;        /* a reference; NULL: none */
-    oar_group_opts settings; /* every default filled in, rank 0's where it
+    oar_store *store;          /* a reference; NULL: none */
+    const char *store_address; /* its server's; NULL: none */
+    oar_group_opts settings;   /* every default filled in, rank 0's where it
                                 counts; without name and backend */
-    char *algorithm;         /* what settings point to; NULL: not ours */
+    char *algorithm;           /* what settings point to; NULL: not ours */
     uint64_t splits;
     oari_subset *subsets;
     int *in_world; /* by rank: the rank in the first group; NULL: this is

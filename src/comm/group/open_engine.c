@@ -15,8 +15,6 @@
 #include "comm/fault/presence.h"
 #include "comm/group/group.h"
 
-extern const oar_backend_ops oari_backend_hosted;
-
 enum {
     WHILE_US = 50 /* it is asked so long in one turn, if it only moves then */
 };
@@ -40,8 +38,7 @@ static int most_likely(const oar_group *g)
 }
 
 /* An engine knows at best that somebody has not come; here it is said who. */
-static oar_status blame(oar_group *g, oari_foreign *f,
-                        const oar_backend_env *env)
+static oar_status blame(oar_group *g, oari_foreign *f, const oari_open *with)
 {
     oar_error why = *oar_last_error();
     oar_status status;
@@ -49,8 +46,8 @@ static oar_status blame(oar_group *g, oari_foreign *f,
     int rank;
 
     f->ill_ns = oari_now_ns(); /* who is gone now is why */
-    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
-        0)
+    if (oari_missed_find(with->env.store, g->name, g->rank, g->ranks,
+                         g->missing) == 0)
         return oari_fail_with(&why);
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
@@ -61,11 +58,11 @@ static oar_status blame(oar_group *g, oari_foreign *f,
         rank, oari_fail(status,
                         "%s did not come through the opening of %s in %" PRId64
                         " ms (%.200s)",
-                        who, f->ops->name, env->timeout_ms, why.text));
+                        who, f->ops->name, with->env.timeout_ms, why.text));
 }
 
 oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oar_backend_env *env)
+                             const oari_open *with)
 {
     oar_status status;
 
@@ -75,37 +72,37 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
         return OAR_E_NOMEM;
     f->opened = 1;
     f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
-    status = f->ops->open(f->self, env);
-    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
+    status = oari_backend_open(f->ops, f->self, with);
+    if (with->env.store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
-    oari_missed_say_through(env->store, group->name, group->rank);
-    return status != OAR_OK ? blame(group, f, env) : OAR_OK;
+    oari_missed_say_through(with->env.store, group->name, group->rank);
+    return status != OAR_OK ? blame(group, f, with) : OAR_OK;
 }
 
 static oar_status open_engine(oar_group *g, oari_foreign *f,
                               const oari_choice *choice,
                               const oar_group_opts *o, int64_t meet_ms)
 {
-    struct oari_open core = { .board = g->board,
-                              .group = g,
-                              .recorder = g->recorder,
-                              .meet_ms = meet_ms };
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = g->rank,
-                            .ranks = g->ranks,
-                            .store = g->store,
-                            .name = g->name,
-                            .timeout_ms = meet_ms,
-                            .core = &core,
-                            .device = g->device,
-                            .stream = o->stream,
-                            .id = o->nccl_id };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = g->rank,
+                                .ranks = g->ranks,
+                                .store = g->store,
+                                .store_address = g->store_address,
+                                .name = g->name,
+                                .timeout_ms = meet_ms,
+                                .device = g->device,
+                                .stream = o->stream,
+                                .id = o->nccl_id },
+                       .board = g->board,
+                       .group = g,
+                       .recorder = g->recorder,
+                       .meet_ms = meet_ms };
 
     if (choice->split != NULL) {
-        env.split = *choice->split;
+        with.env.split = *choice->split;
         *choice->split = NULL;
     }
-    return oari_foreign_open(g, f, &env);
+    return oari_foreign_open(g, f, &with);
 }
 
 /* What "auto" has come to, in the group's name for its backend. */
@@ -150,9 +147,11 @@ oar_status oari_hosted_open(oar_group *g)
 {
     static const oari_choice none;
     oar_group_opts o = { .size = sizeof o };
+    const oari_backend *staging = NULL;
 
     if (!oari_group_goes_through_host(g))
         return OAR_OK;
-    g->hosted.ops = &oari_backend_hosted;
+    OARI_TRY(oari_backend_in_role(OARI_ROLE_STAGING, &staging));
+    g->hosted.ops = &staging->ops;
     return open_engine(g, &g->hosted, &none, &o, g->timeout_ms);
 }
