@@ -2,7 +2,8 @@
 /* grad: the one gradient slot of a leaf.
  *
  * The slot's home is either memory of its own, kept from step to step, or a
- * view somebody bound (of a bucket, say). Clearing only marks it unwritten. */
+ * view that was bound to it (of a bucket, say). Clearing only marks it
+ * unwritten. */
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/status.h"

@@ -209,15 +209,16 @@ static inline oari_pool *oari_tape_pool(oar_tape *tape)
     return tape != NULL ? &tape->pool : NULL;
 }
 
-/* The next node, blank; NULL with the last error set. It is not on the tape
- * before oari_tape_push. */
+/* Returns the next node, blank; NULL with the last error set. The node is not
+ * on the tape before oari_tape_push. */
 oari_node *oari_tape_node(oar_tape *tape);
 void oari_tape_push(oar_tape *tape);
 
 /* Gives back what a node saved for backward. */
 void oari_node_spend(oari_node *node);
 
-/* The place of a leaf among the tape's, made if it is new; -1 on failure. */
+/* Returns the place of a leaf among the tape's, which it makes for a new one;
+ * -1 on failure. */
 int64_t oari_leaves_find(oari_leaves *leaves, oar_tensor *leaf);
 void oari_leaves_reset(oari_leaves *leaves, oari_pool *pool);
 void oari_leaves_close(oari_leaves *leaves, oari_pool *pool);
@@ -229,16 +230,17 @@ oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
                            void (*drop)(void *arg), void *arg, int64_t *index);
 oar_status oari_mark_end(oar_tape *tape, int64_t begin);
 
-/* The gradient slot, for backward. Makes the home if there is none, from pool
- * for leaves that belong to the tape. */
+/* Makes the memory of a leaf's gradient if there is none, from pool for leaves
+ * that belong to the tape. */
 oar_status oari_grad_slot_open(oari_pool *pool, oar_tensor *leaf);
-oar_status oari_grad_slot_ready(oar_tensor *leaf); /* runs the hooks */
-/* Tells the first hook of a part. *next: when it is to be told again. */
+oar_status oari_grad_slot_ready(oar_tensor *leaf); /* runs hooks */
+/* Calls the first hook for a part of the gradient, of which `done` elements are
+ * ready. *next: how many must be ready for the next call. */
 oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
 
-/* The same for an operation that computes the gradient of its input i in parts,
- * of `count` elements in all. Nobody is told unless it is a leaf's last
- * contribution in this pass; then *next is `count`. */
+/* Calls oari_grad_slot_part for an operation that computes the gradient of its
+ * input i, `count` elements, in parts. Calls no hook, and sets *next to
+ * `count`, unless this is the leaf's last contribution in this pass. */
 oar_status oari_part_done(const oari_node *node, int i, int64_t done,
                           int64_t count, int64_t *next);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention_layer: self-attention. One linear layer makes q, k and v of all heads
- * side by side, and they stay there. */
+/* attention_layer: self-attention. One linear layer makes q, k and v of all
+ * heads side by side, and they stay there. */
 #include <oarsong/layers.h>
 
 #include "autograd/ops/packed.h"
@@ -13,8 +13,8 @@
 typedef struct attention {
     int heads, kv_heads, causal;
     double rotary_base, dropout;
-    uint64_t next; /* seed of a dropout */
-    int frugal;
+    uint64_t next;   /* seed of a dropout */
+    int rebuild_qkv; /* backward may compute them once more */
 } attention;
 
 enum { QKV, OUT };
@@ -41,7 +41,7 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
         a->next += !oari_replaying(tape); /* else it was written down */
     }
     y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
-    if (a->frugal || !tape->recording)
+    if (a->rebuild_qkv || !tape->recording)
         oari_layer_drop(tape, child, qkv);
     out = oar_forward(tape, oar_module_child(module, OUT), y);
     oari_tape_drop(tape, y);
@@ -57,7 +57,7 @@ static const oar_module_class attention_class = {
 
 void oari_attention_rebuild_qkv(oar_module *module)
 {
-    ((attention *)oar_module_self(module))->frugal = 1;
+    ((attention *)oar_module_self(module))->rebuild_qkv = 1;
 }
 
 static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,

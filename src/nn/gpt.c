@@ -115,7 +115,7 @@ static oar_status add_attention(oar_module *module, seeds *s,
     return oari_layer_child(module, "attention", status, made);
 }
 
-static oar_status fill_block(oar_module *block, int frugal, seeds *s,
+static oar_status fill_block(oar_module *block, int rebuild_qkv, seeds *s,
                              const oar_gpt_opts *o)
 {
     oar_module *made = NULL;
@@ -123,7 +123,7 @@ static oar_status fill_block(oar_module *block, int frugal, seeds *s,
 
     OARI_TRY(add_norm(block, "norm1", o));
     OARI_TRY(add_attention(block, s, o));
-    if (frugal)
+    if (rebuild_qkv)
         oari_attention_rebuild_qkv(oar_module_child(block, ATTENTION));
     OARI_TRY(add_dropout(block, "drop1", s, o));
     OARI_TRY(add_norm(block, "norm2", o));
@@ -164,10 +164,10 @@ static const oar_module_class blocks_class = { .size = sizeof blocks_class,
                                                .self_size = sizeof(blocks),
                                                .forward = blocks_forward };
 
-/* One block in so many is frugal with its q, k and v: the first ones, to which
- * backward comes last, when most memory is free again. In the bench's model
- * that is a twentieth of the memory for a seventieth of the time. */
-enum { FRUGAL = 4 };
+/* One block in so many rebuilds its q, k and v in backward: the first blocks,
+ * which backward reaches last, when most memory is free again. In the bench's
+ * model that is a twentieth of the memory for a seventieth of the time. */
+enum { REBUILD_QKV = 4 };
 
 static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
 {
@@ -179,7 +179,7 @@ static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
         snprintf(name, sizeof name, "%d", i);
         OARI_TRY(oar_module_create(&block_class, &block));
         OARI_TRY(oar_module_add_child(row, name, block));
-        OARI_TRY(fill_block(block, i < o->layers / FRUGAL, s, o));
+        OARI_TRY(fill_block(block, i < o->layers / REBUILD_QKV, s, o));
     }
     return OAR_OK;
 }

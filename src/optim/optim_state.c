@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim_state: reads and sets an optimizer's learning rate, and all that another
- * optimizer needs to go on where this one stopped. */
+/* optim_state: reads and sets an optimizer's learning rate, and all that
+ * another optimizer needs to go on where this one stopped. */
 #include "base/status.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"

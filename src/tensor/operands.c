@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* operands: scratch copies around a kernel, from a pool. */
+/* operands: scratch copies around a kernel, in memory of a pool. */
 #include "tensor/operands.h"
 
 static int is_plain(const oari_array *a)
@@ -7,12 +7,12 @@ static int is_plain(const oari_array *a)
     return a->dtype == oari_work_dtype(a->dtype) && oari_layout_is_rows(&a->at);
 }
 
-/* A sheet with scratch of this dtype and shape. On failure the operands says so and
- * the sheet has no data. */
-static oari_operand *new_sheet(oari_operands *operands, oar_dtype dtype,
-                               oar_shape shape)
+/* Adds an operand with scratch memory of this dtype and shape. On failure it
+ * has no data, and the status of the operands is set. */
+static oari_operand *new_operand(oari_operands *operands, oar_dtype dtype,
+                                 oar_shape shape)
 {
-    oari_operand *s = &operands->sheet[operands->count++];
+    oari_operand *s = &operands->operand[operands->count++];
 
     *s = (oari_operand){ .plain = { NULL, dtype, oari_layout_rows(shape) } };
     if (operands->status != OAR_OK)
@@ -25,9 +25,9 @@ static oari_operand *new_sheet(oari_operands *operands, oar_dtype dtype,
     return s;
 }
 
-static oari_operand *same_sheet(oari_operands *operands, const oari_array *a)
+static oari_operand *plain_operand(oari_operands *operands, const oari_array *a)
 {
-    oari_operand *s = &operands->sheet[operands->count++];
+    oari_operand *s = &operands->operand[operands->count++];
 
     *s = (oari_operand){ .plain = *a };
     return s;
@@ -40,8 +40,8 @@ const oari_array *oari_operands_in(oari_operands *operands, const oari_array *a)
     if (a == NULL)
         return NULL;
     if (is_plain(a))
-        return &same_sheet(operands, a)->plain;
-    s = new_sheet(operands, oari_work_dtype(a->dtype), a->at.shape);
+        return &plain_operand(operands, a)->plain;
+    s = new_operand(operands, oari_work_dtype(a->dtype), a->at.shape);
     if (s->scratch != NULL)
         oari_copy(&s->plain, a);
     return &s->plain;
@@ -66,8 +66,8 @@ const oari_array *oari_operands_out(oari_operands *operands,
     if (to == NULL)
         return NULL;
     if (is_plain(to))
-        return &same_sheet(operands, to)->plain;
-    s = new_sheet(operands, oari_work_dtype(to->dtype), to->at.shape);
+        return &plain_operand(operands, to)->plain;
+    s = new_operand(operands, oari_work_dtype(to->dtype), to->at.shape);
     s->to = to;
     if (s->scratch != NULL && add)
         oari_copy(&s->plain, to);
@@ -77,7 +77,7 @@ const oari_array *oari_operands_out(oari_operands *operands,
 void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
                             int64_t count)
 {
-    oari_operand *s = new_sheet(operands, dtype, OAR_SHAPE(count));
+    oari_operand *s = new_operand(operands, dtype, OAR_SHAPE(count));
 
     return s->plain.data;
 }
@@ -85,7 +85,7 @@ void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
 oar_status oari_operands_finish(oari_operands *operands)
 {
     for (int i = 0; i < operands->count; i++) {
-        oari_operand *s = &operands->sheet[i];
+        oari_operand *s = &operands->operand[i];
 
         if (s->to != NULL && operands->status == OAR_OK)
             oari_copy(s->to, &s->plain);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor_copy: numbers from one place to another, whatever the dtypes and strides.
- * Conversion goes through blocks of a fixed size on the stack. */
+/* tensor_copy: numbers from one place to another, whatever the dtypes and
+ * strides. Conversion goes through blocks of a fixed size on the stack. */
 #include <string.h>
 
 #include "base/dtype.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/tensor_pool.h: tensors and storage kept for reuse, so that a training step
- * asks nothing of the system once the first has run.
+/* tensor/tensor_pool.h: tensors and storage kept for reuse, so that a training
+ * step asks nothing of the system once the first has run.
  *
  * Free storages wait in one list per class of size, four classes per power of
  * two. While a pool lends, an empty list is helped out by the next sizes: good
@@ -40,22 +40,23 @@ struct oari_pool {
     oar_tensor *offer, *last_offer; /* oldest first */
 };
 
-/* Takes the caller's reference: the tensor lives until the next reset. On
- * failure the reference is dropped. */
+/* Takes the caller's reference: the tensor lives until the next reset. Drops
+ * the reference on failure. */
 oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor);
 
 /* Offers the storage of a tensor that the pool owns: while the pool does not
  * lend, it may empty the tensor before it asks the system for memory. */
 void oari_pool_offer(oari_pool *pool, oar_tensor *tensor);
 
-/* Gives up everything owned. */
+/* Gives up all tensors that the pool owns. */
 void oari_pool_reset(oari_pool *pool);
 
-/* Gives up everything owned and frees everything free; a zeroed pool is empty.
- */
+/* Gives up all tensors that the pool owns and frees all memory that it keeps. A
+ * zeroed pool is empty. */
 void oari_pool_close(oari_pool *pool);
 
-/* The parts that oari_tensor_make and oari_tensor_over are made of. */
+/* Take tensors and storages out of the pool (NULL: from the system) and put
+ * them back. oari_tensor_make and oari_tensor_over are made of these. */
 oar_tensor *oari_pool_take_tensor(oari_pool *pool);
 oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
                                   oar_storage **storage);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/ops/op_gpu.h: what operations do whose input is on a GPU. */
+/* autograd/ops/op_gpu.h: the operations that can have inputs on a GPU. */
 #ifndef OARI_AUTOGRAD_OPS_OP_GPU_H
 #define OARI_AUTOGRAD_OPS_OP_GPU_H
 

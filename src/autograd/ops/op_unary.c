@@ -38,7 +38,7 @@ static oar_status unary_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-/* The result from the input that was saved. Where nobody else needs that, the
+/* Computes the result from the saved input. Where nothing else needs that, the
  * slope takes its place: made in the same pass it costs little, and backward,
  * which comes next, has less to do. */
 static oar_status unary_rebuild(oari_node *node, const oari_array *to)

@@ -6,19 +6,20 @@
 
 #include "autograd/record.h"
 
-/* Whether a has this dim, which then counts from the start. */
+/* Checks that a has this dim, and makes *dim count from the start. */
 oar_status oari_check_dim(const char *name, oar_tape *tape, oar_tensor *a,
                           int *dim);
 
-/* a with `dim` last, row by row, no half and no bool: itself if it is so, or a
- * copy. Gives a reference. */
+/* Returns a with `dim` last, row by row, no half and no bool: a itself if it is
+ * so, or a copy. Gives a reference. */
 oar_tensor *oari_rows_of_dim(oari_pool *pool, oar_tensor *a, int dim);
 
-/* The backward of them all: the gradient goes to where each element was. */
+/* The backward of these operations: adds each gradient to the place where its
+ * element was. */
 oar_status oari_picked_back(oari_node *node, int i, const oari_array *to,
                             int add);
 
-/* What one of them has computed. */
+/* What such an operation has computed. */
 typedef struct oari_picked {
     const oari_op_class *op;
     oar_tensor *a;
@@ -27,8 +28,8 @@ typedef struct oari_picked {
     oar_tensor *picked, *place; /* references: NULL if memory was short */
 } oari_picked;
 
-/* Takes both references and hands them to the tape or the caller; index may be
- * NULL. */
+/* Takes both references and gives the tensors to the tape or the caller; index
+ * may be NULL. */
 oar_status oari_emit_picked(oar_tape *tape, const oari_picked *made,
                             oar_tensor **value, oar_tensor **index);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/cpu/normal.h: the bell curve and the share of it below a number, for
+/* tensor/cpu/normal.h: density and distribution of the normal distribution, for
  * gelu and its slope, from one exponential. f64 takes libm. For f32, measured
- * over numbers up to 20 in size, fused and not: the share is within 3.1e-7 of
+ * over numbers up to 20 in size, fused and not: the cdf is within 3.1e-7 of
  * the true value, and below zero, of its own size, within 6.6e-7 down to -3 and
  * 4.2e-6 down to -13, where the square in the exponent is rounded; gelu is
  * within 1e-7 (1 + its size), its slope within 3.2e-7. Written so that steps do
@@ -13,7 +13,7 @@
 
 #include "tensor/cpu/math.h"
 
-/* e^-(x^2/2), without the small numbers below e^-87. */
+/* The density times sqrt(2 pi): e^-(x^2/2), without numbers below e^-87. */
 static inline float oari_normal_pdff(float x)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to a whole number */
@@ -32,9 +32,9 @@ static inline float oari_normal_pdff(float x)
            oari_bits_to_f32((oari_bits_from_f32(t) << 23) + 0x3f800000u);
 }
 
-/* The share below -|x|, given bell(x): bell times a polynomial in
+/* The cdf at -|x|, given pdf(x): that times a polynomial in
  * t = 1 / (1 + 0.42 |x| / sqrt 2), fitted for the relative error. */
-static inline float oari_normal_tailf(float x, float bell)
+static inline float oari_normal_tailf(float x, float pdf)
 {
     float t = 1.0f / OARI_MULADD(oari_absf(x), 0.29698485f, 1.0f);
     float t2 = t * t, t4 = t2 * t2;
@@ -45,10 +45,9 @@ static inline float oari_normal_tailf(float x, float bell)
 
     a = OARI_MULADD(t2, b, a);
     c = OARI_MULADD(t2, d, c);
-    return OARI_MULADD(t4, c, a) * t * bell;
+    return OARI_MULADD(t4, c, a) * t * pdf;
 }
 
-/* The share below x. */
 static inline float oari_normal_cdff(float x)
 {
     float tail = oari_normal_tailf(x, oari_normal_pdff(x));
@@ -56,20 +55,20 @@ static inline float oari_normal_cdff(float x)
     return oari_selectf(x < 0, tail, 1.0f - tail);
 }
 
-/* The slope of x below(x), given both. Far out x must not make something of a
- * bell that is nothing but its floor. */
-static inline float oari_gelu_slope_of(float x, float bell, float below)
+/* The slope of x cdf(x), given pdf(x) and cdf(x). A large x must not multiply a
+ * pdf that stands at its floor. */
+static inline float oari_gelu_slope_of(float x, float pdf, float cdf)
 {
     float near = oari_selectf(oari_absf(x) > 20.0f, 0.0f, x);
 
-    return OARI_MULADD(near * 0.398942280f, bell, below);
+    return OARI_MULADD(near * 0.398942280f, pdf, cdf);
 }
 
 static inline float oari_gelu_slopef(float x)
 {
-    float bell = oari_normal_pdff(x), tail = oari_normal_tailf(x, bell);
+    float pdf = oari_normal_pdff(x), tail = oari_normal_tailf(x, pdf);
 
-    return oari_gelu_slope_of(x, bell, oari_selectf(x < 0, tail, 1.0f - tail));
+    return oari_gelu_slope_of(x, pdf, oari_selectf(x < 0, tail, 1.0f - tail));
 }
 
 static inline double oari_normal_cdf(double x)
@@ -79,10 +78,10 @@ static inline double oari_normal_cdf(double x)
 
 static inline double oari_gelu_slope(double x)
 {
-    double bell = exp(-0.5 * x * x);
+    double pdf = exp(-0.5 * x * x);
 
     return oari_normal_cdf(x) +
-           (bell == 0 ? 0 : x * 0.39894228040143267794 * bell);
+           (pdf == 0 ? 0 : x * 0.39894228040143267794 * pdf);
 }
 
 #endif

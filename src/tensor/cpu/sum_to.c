@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sum_to: the reductions that gradients are made of. Floats are summed in f64 and
- * rounded once, in an order that depends only on shape and strides. */
+/* sum_to: the reductions that gradients are made of. Floats are summed in f64
+ * and rounded once, in an order that depends only on shape and strides. */
 #include "base/dtype.h"
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/dispatch.h"

@@ -23,19 +23,19 @@ typedef void (*oari_walk_fn)(const oari_walk_row *row, void *arg);
 void oari_walk(oar_shape shape, int arrays, const oari_array *const *array,
                oari_walk_fn fn, void *arg);
 
-/* The same, but every row arrives with strides of 1 and halves arrive as f32,
- * where need be by way of blocks on the stack: one plain loop per function and
- * dtype serves every layout. Array 0 is the one that is written, and halves are
- * rounded once, after fn. It is read before only if `reads`. */
+/* Calls fn as oari_walk does, but every row has strides of 1 and halves are
+ * f32, where need be by way of blocks on the stack: one plain loop per function
+ * and dtype serves every layout. fn writes array 0; halves are rounded once,
+ * after fn. Array 0 is read before only if `reads`. */
 void oari_walk_flat(oar_shape shape, int arrays, const oari_array *const *array,
                     int reads, oari_walk_fn fn, void *arg);
 
-/* The same, but array 0 arrives as it lies, with its own stride, and is no
- * half: what is summed into. */
+/* Calls fn as oari_walk_flat does, but array 0, which is summed into, keeps its
+ * own stride and is no half. */
 void oari_walk_into(oar_shape shape, int arrays, const oari_array *const *array,
                     oari_walk_fn fn, void *arg);
 
-/* The dtype that flat rows of this dtype arrive in. */
+/* Returns the dtype that flat rows of this dtype have. */
 static inline oar_dtype oari_row_dtype(oar_dtype dtype)
 {
     return dtype == OAR_F16 || dtype == OAR_BF16 ? OAR_F32 : dtype;

@@ -95,7 +95,7 @@ void oari_layer_norm(const oari_array *to, const oari_array *mean,
                      const oari_array *weight, const oari_array *bias,
                      double eps);
 
-/* The same bits again, from the mean and rstd that it gave. */
+/* Gives the bits of oari_layer_norm again, from the mean and rstd it gave. */
 void oari_layer_norm_again(const oari_array *to, const oari_array *mean,
                            const oari_array *rstd, const oari_array *x,
                            const oari_array *weight, const oari_array *bias);
@@ -121,11 +121,12 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
                      const double *mean, const double *rstd,
                      const oari_array *weight, const oari_array *bias);
 
-/* The same struct as above; mean and rstd are f64 here, scratch is unused and
- * sums has room for two numbers per channel: over all images the gradient times
- * x normalised, and the gradient. The first fills them in, and dweight and
- * dbias; the second takes sums over `count` numbers of a channel, from there or
- * from elsewhere, too, to dx. fixed: mean and rstd do not depend on x. */
+/* Compute gradients as oari_layer_norm_back does, with the struct above; here
+ * mean and rstd are f64, scratch is unused and sums has room for two numbers
+ * per channel: over all images the gradient times x normalised, and the
+ * gradient. The first fills them in, and dweight and dbias; the second takes
+ * sums over `count` numbers of a channel, from there or from elsewhere, too, to
+ * dx. fixed: mean and rstd do not depend on x. */
 void oari_batch_norm_sums(const oari_norm_back *n);
 void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed);
 
@@ -136,8 +137,8 @@ void oari_group_norm(const oari_array *to, double *mean, double *rstd,
                      const oari_array *x, int64_t groups,
                      const oari_array *weight, const oari_array *bias,
                      double eps);
-/* The same struct as above; mean and rstd are f64, scratch is unused and sums
- * has room for two numbers per channel. */
+/* Computes the gradients, with the struct above; here mean and rstd are f64,
+ * scratch is unused and sums has room for two numbers per channel. */
 void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
 
 /* ---- columns.c ----------------------------------------------------------- */

@@ -38,11 +38,11 @@ static TARGET void gelu_back(float *y, int add, const float *grad,
 static TARGET void gelu_split(float *restrict y, float *restrict a, int64_t n)
 {
     EACH_ELEMENT(i, n) {
-        const float x = a[i], bell = oari_normal_pdff(x);
-        const float tail = oari_normal_tailf(x, bell);
-        const float below = oari_selectf(x < 0, tail, 1.0f - tail);
+        const float x = a[i], pdf = oari_normal_pdff(x);
+        const float tail = oari_normal_tailf(x, pdf);
+        const float cdf = oari_selectf(x < 0, tail, 1.0f - tail);
 
-        y[i] = x * below;
-        a[i] = oari_gelu_slope_of(x, bell, below);
+        y[i] = x * cdf;
+        a[i] = oari_gelu_slope_of(x, pdf, cdf);
     }
 }
