@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bind: cores for ranks. Neighbouring ranks are neighbours in the machine: of the
- * cores this process may use, rank i of n gets the part at i * parts / n. */
+/* bind: cores for ranks. Neighbouring ranks are neighbours in the machine: of
+ * the cores this process may use, rank i of n gets the part at i * parts / n.
+ */
 #include <string.h>
 
 #include "base/alloc.h"

@@ -63,7 +63,8 @@ static int begins_with(word w, const char *text)
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* Reads "name" or "name:4"; the colons of an IPv6 address are part of a name. */
+/* Reads "name" or "name:4"; the colons of an IPv6 address are part of a name.
+ */
 static int read_name(word w, launch_host *host)
 {
     const char *colon = memchr(w.at, ':', w.bytes);

@@ -18,9 +18,9 @@ typedef struct launch_host {
 } launch_host;
 
 /* Reads "host", "host slots=4" (Open MPI) and "host:4" (MPICH), one on a line,
- * with comments behind '#'. A host that is named again has the sum of its slots.
- * Gives an array (oari_free it). OAR_E_DATA names the line. Only reads `bytes`
- * bytes, and at most LAUNCH_HOSTFILE_MAX. */
+ * with comments behind '#'. A host that is named again has the sum of its
+ * slots. Gives an array (oari_free it). OAR_E_DATA names the line. Only reads
+ * `bytes` bytes, and at most LAUNCH_HOSTFILE_MAX. */
 oar_status launch_hostfile_read(const char *text, size_t bytes,
                                 launch_host **hosts, int *count);
 

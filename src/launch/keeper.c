@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* keeper: the store process reads commands of the launcher until its socket
- * closes. COMMAND_LEAVE says that it must leave the process groups alone; without
- * it the launcher has been killed. */
+/* store_process: it reads commands of the launcher until its socket closes.
+ * COMMAND_LEAVE says that it must leave the process groups alone; without it
+ * the launcher has been killed. */
 #include "launch/keeper.h"
 
 #include <errno.h>

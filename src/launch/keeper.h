@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* launch/keeper.h: the store process: a helper process of the launcher that
- * serves the store of the ranks (on nodes other than the first it only writes to
- * that store), and that ends the ranks' processes if the launcher is killed. */
+ * serves the store of the ranks (on nodes other than the first it only writes
+ * to that store), and that ends the ranks' processes if the launcher is killed.
+ */
 #ifndef OARI_LAUNCH_KEEPER_H
 #define OARI_LAUNCH_KEEPER_H
 
@@ -40,7 +41,8 @@ void launch_keeper_forget(const launch_keeper *keeper, pid_t group);
  */
 void launch_keeper_tell_end(const launch_keeper *keeper, int rank, int code);
 
-/* Ends the process, and leaves the groups alone: the launcher has ended them. */
+/* Ends the process, and leaves the groups alone: the launcher has ended them.
+ */
 void launch_keeper_stop(launch_keeper *keeper);
 
 /* ---- helper processes ---------------------------------------------------- */
@@ -51,8 +53,8 @@ typedef struct launch_answer {
     char text[OARI_SOCK_TEXT];
 } launch_answer;
 
-/* Forks a helper process, which runs body(arg, fd) with its end of a socket pair
- * in a process group of its own, and waits for its answer. */
+/* Forks a helper process, which runs body(arg, fd) with its end of a socket
+ * pair in a process group of its own, and waits for its answer. */
 oar_status launch_helper_start(int (*body)(void *arg, int fd), void *arg,
                                pid_t *pid, int *fd, launch_answer *answer);
 /* Sends the answer. Called in the helper process. */

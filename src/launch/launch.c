@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch: the public calls. They read the options, prepare what lasts for all
- * epochs, run these, and leave this process as it was. */
+/* launch_job: the public calls. They read the options, prepare what lasts for
+ * all epochs, run these, and leave this process as it was. */
 #include "launch/launch.h"
 
 #include <ctype.h>

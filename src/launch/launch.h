@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/launch.h: one call of oar_launch, in parts: its options, the epoch it is
- * in, its ranks, their output, the helper processes.
+/* launch/launch.h: one call of oar_launch, in parts: its options, the epoch it
+ * is in, its ranks, their output, the helper processes.
  *
  * The launcher never has threads, so it may fork at any time; what needs a
  * thread (serving a store) is a process of its own. All waiting is one poll. */
@@ -91,8 +91,8 @@ typedef struct launch_end_text {
     char text[48];
 } launch_end_text;
 
-/* Returns "ended with code 7", or "was killed by SIGSEGV (code 139)" for 128 and
- * a signal, which is what shells make of that too. */
+/* Returns "ended with code 7", or "was killed by SIGSEGV (code 139)" for 128
+ * and a signal, which is what shells make of that too. */
 launch_end_text launch_how_ended(int code);
 
 oar_status launch_ranks_start(launch *l);
@@ -128,15 +128,16 @@ oar_status launch_output_open(launch *l);
 void launch_output_close(launch *l);
 /* Opens the streams of a rank, before its fork. */
 oar_status launch_output_rank(launch *l, int local);
-/* Makes the streams the rank's standard output and error. Called in the rank. */
+/* Makes the streams the rank's standard output and error. Called in the rank.
+ */
 void launch_output_in_rank(const launch *l, int local);
 /* Closes the rank's ends of its streams here, after its fork. */
 void launch_output_started(launch *l, int local);
 /* Adds descriptors to l->poll, of which count are used; returns the new count.
  */
 int launch_output_poll(launch *l, int count);
-/* Reads and writes what the poll has found ready. Returns whether no more output
- * can come, some may come, or some does. */
+/* Reads and writes what the poll has found ready. Returns whether no more
+ * output can come, some may come, or some does. */
 enum { LAUNCH_OUTPUT_DONE, LAUNCH_OUTPUT_SILENT, LAUNCH_OUTPUT_BUSY };
 int launch_output_move(launch *l);
 /* Stops reading from the ranks, and writes what was read. */
@@ -150,7 +151,8 @@ void launch_say_text(launch *l, const char *text);
 
 /* Finds out whether there is a terminal to lend to the rank. */
 void launch_terminal_find(launch *l);
-/* Takes the terminal for the rank, which leads its group. Called in the rank. */
+/* Takes the terminal for the rank, which leads its group. Called in the rank.
+ */
 void launch_terminal_in_rank(const launch *l, pid_t launcher);
 /* Lends the terminal to the rank, if this process has it. */
 void launch_terminal_lend(launch *l);
@@ -172,7 +174,8 @@ void launch_signals_wait(launch *l, int64_t ms);
 
 /* ---- watch.c ------------------------------------------------------------- */
 
-/* Runs the event loop until every rank has ended and all output is passed on. */
+/* Runs the event loop until every rank has ended and all output is passed on.
+ */
 void launch_watch(launch *l);
 
 /* ---- restart.c ----------------------------------------------------------- */
@@ -203,8 +206,8 @@ oar_status launch_nodes_open(launch *l);
 /* Waits for a round that this node is in. *more 0: the job has ended, and the
  * result says how. */
 oar_status launch_nodes_join(launch *l, int *more);
-/* Renews this node's lease and reads whether the round is over. Called from time
- * to time while ranks run. */
+/* Renews this node's lease and reads whether the round is over. Called from
+ * time to time while ranks run. */
 void launch_nodes_check(launch *l);
 /* Tells the other nodes that the ranks of this node have ended. */
 void launch_nodes_ended(launch *l, oar_status status);

@@ -141,8 +141,8 @@ static oar_status make_folders(const char *path)
     return OAR_OK;
 }
 
-/* Other nodes may share the folder, so only this rank's part of it shows whether
- * an earlier run has used it. */
+/* Other nodes may share the folder, so only this rank's part of it shows
+ * whether an earlier run has used it. */
 static oar_status choose_folder(launch_logs *logs, int attempt, int rank)
 {
     size_t bytes = strlen(logs->folder);

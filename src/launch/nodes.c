@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nodes: the agent of this node, one of several. It writes its state to the node
- * server's store, reads what the node server decides (registrar.h), and does
- * that. */
+/* node_agent: the agent of this node, one of several. It writes its state to
+ * the node server's store, reads what the node server decides (registrar.h),
+ * and does that. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -268,8 +268,8 @@ static oar_status read_round(launch *l, int *in)
     return OAR_OK;
 }
 
-/* Waits until the first node has written where the store of the ranks is. *over:
- * the round ended before it began. */
+/* Waits until the first node has written where the store of the ranks is.
+ * *over: the round ended before it began. */
 static oar_status wait_for_store(launch *l, const char *key, int *over)
 {
     launch_epoch *e = &l->epoch;

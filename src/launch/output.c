@@ -85,8 +85,8 @@ static void make_tag(const launch *l, int local, launch_stream *s)
         snprintf(s->tag, sizeof s->tag, "[%d] ", rank);
 }
 
-/* Opens one of a rank's outputs: a file alone, which the rank then writes itself;
- * nothing; or a stream to the launcher. */
+/* Opens one of a rank's outputs: a file alone, which the rank then writes
+ * itself; nothing; or a stream to the launcher. */
 static oar_status open_stream(launch *l, int local, int which)
 {
     launch_stream *s = &l->rank[local].stream[which];

@@ -217,8 +217,8 @@ void launch_ranks_reap(launch *l)
     l->first_failed = failed;
 }
 
-/* The other ranks get a moment to notice and to record it: which ranks only left,
- * and which waited for which, is clearer then. */
+/* The other ranks get a moment to notice and to record it: which ranks only
+ * left, and which waited for which, is clearer then. */
 void launch_ranks_settle(launch *l)
 {
     if (l->settle_ns == OARI_NEVER || l->kill_ns != OARI_NEVER ||

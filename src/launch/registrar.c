@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registrar: the node server: rounds of agents. A round runs until one of its
- * agents fails or is gone, or a new agent waits and there is room; then all
- * stop, and when the remaining agents wait again, the next round is formed. A
- * failure counts against max_restarts, unless it came with the loss of a node of
- * an elastic job. With keep_going none of these ends a round. */
+/* node_server: rounds of agents. A round runs until one of its agents fails or
+ * is gone, or a new agent waits and there is room; then all stop, and when the
+ * remaining agents wait again, the next round is formed. A failure counts
+ * against max_restarts, unless it came with the loss of a node of an elastic
+ * job. With keep_going none of these ends a round. */
 #include "launch/registrar.h"
 
 #include <errno.h>
@@ -36,7 +36,7 @@ typedef struct agent {
     int seen;   /* its record was read this time */
 } agent;
 
-typedef struct registrar {
+typedef struct node_server {
     const oar_launch_opts *opts;
     const char *run_id;
     int64_t join_ms, last_call_ms, lease_ms;
@@ -51,7 +51,7 @@ typedef struct registrar {
     int64_t enough_ns; /* since when there are enough nodes; 0: there are not */
     int64_t waiting_ns; /* since when a round is being formed */
     int ended;
-} registrar;
+} node_server;
 
 /* ---- records ------------------------------------------------------------- */
 
@@ -86,7 +86,7 @@ oar_status registrar_store(const char *address, int64_t timeout_ms,
 
 /* ---- what agents write --------------------------------------------------- */
 
-static agent *find_agent(registrar *r, const char *id)
+static agent *find_agent(node_server *r, const char *id)
 {
     for (int i = 0; i < r->count; i++)
         if (strcmp(r->agents[i].id, id) == 0)
@@ -100,7 +100,7 @@ static agent *find_agent(registrar *r, const char *id)
     return &r->agents[r->count++];
 }
 
-static void read_agent(registrar *r, const char *key)
+static void read_agent(node_server *r, const char *key)
 {
     agent *a = find_agent(r, key + strlen("agent/"));
     agent_note note;
@@ -118,7 +118,7 @@ static void read_agent(registrar *r, const char *key)
     oari_free(text);
 }
 
-static void forget_agent(registrar *r, int i)
+static void forget_agent(node_server *r, int i)
 {
     char key[64];
     agent *a = &r->agents[i];
@@ -134,7 +134,7 @@ static void forget_agent(registrar *r, int i)
     *a = r->agents[--r->count];
 }
 
-static oar_status read_agents(registrar *r)
+static oar_status read_agents(node_server *r)
 {
     int64_t oldest = oari_now_ns() - r->lease_ms * 1000000;
     char **keys = NULL;
@@ -154,9 +154,9 @@ static oar_status read_agents(registrar *r)
 
 /* ---- decisions ----------------------------------------------------------- */
 
-static oar_status set_word(registrar *r, const char *format, ...)
+static oar_status set_word(node_server *r, const char *format, ...)
     OAR_PRINTF(2, 3);
-static oar_status set_word(registrar *r, const char *format, ...)
+static oar_status set_word(node_server *r, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -167,14 +167,14 @@ static oar_status set_word(registrar *r, const char *format, ...)
     return oar_store_set(r->store, "word", text, strlen(text));
 }
 
-static oar_status end_job(registrar *r, int code, int rank, const char *why)
+static oar_status end_job(node_server *r, int code, int rank, const char *why)
 {
     r->ended = 1;
     return set_word(r, "end %d %d %s", code, rank, why);
 }
 
 /* Ends the job as the first failure says, or the loss of a node. */
-static oar_status fail_job(registrar *r)
+static oar_status fail_job(node_server *r)
 {
     return end_job(r, r->failed ? r->fail_code : 1,
                    r->failed ? r->fail_rank : -1, r->why);
@@ -182,7 +182,7 @@ static oar_status fail_job(registrar *r)
 
 /* ---- a round that runs --------------------------------------------------- */
 
-static oar_status end_round(registrar *r)
+static oar_status end_round(node_server *r)
 {
     r->running = 0;
     r->enough_ns = 0;
@@ -190,7 +190,7 @@ static oar_status end_round(registrar *r)
     return set_word(r, "over %d %s", r->round, r->why);
 }
 
-static oar_status check_round(registrar *r)
+static oar_status check_round(node_server *r)
 {
     const agent *waits = NULL;
     int members = 0, done = 0, failed = 0;
@@ -243,7 +243,7 @@ static int is_waiting(const agent *a)
 }
 
 /* Begins a round of the agents that wait, in order, as many as there may be. */
-static oar_status begin_round(registrar *r)
+static oar_status begin_round(node_server *r)
 {
     enum { ROOM = 64 + AGENTS_MAX * 24 };
     char *text = oari_alloc(ROOM, 1);
@@ -276,7 +276,7 @@ static oar_status begin_round(registrar *r)
 
 /* Ends the job, or counts a restart, if the end of the last round was a failure
  * of the job. All its agents have stopped, or are gone. */
-static oar_status count_failure(registrar *r)
+static oar_status count_failure(node_server *r)
 {
     int elastic = r->opts->min_nodes < r->opts->max_nodes;
 
@@ -289,7 +289,7 @@ static oar_status count_failure(registrar *r)
     return OAR_OK;
 }
 
-static oar_status form_round(registrar *r)
+static oar_status form_round(node_server *r)
 {
     int64_t now = oari_now_ns();
     int ready = 0, enough;
@@ -322,7 +322,7 @@ static oar_status form_round(registrar *r)
 
 /* Reads what the agent that started this process says: nothing, that the job
  * must end, or that it is gone (0). */
-static int read_parent(registrar *r, int fd)
+static int read_parent(node_server *r, int fd)
 {
     struct pollfd wait = { fd, POLLIN, 0 };
     unsigned char sig;
@@ -339,7 +339,7 @@ static int read_parent(registrar *r, int fd)
 
 /* Forms rounds until the job has ended and every agent has read that and left.
  */
-static void run_rounds(registrar *r, int fd)
+static void run_rounds(node_server *r, int fd)
 {
     int64_t leave_ns = OARI_NEVER;
     oar_status status = OAR_OK;
@@ -362,7 +362,7 @@ static int64_t or_default(int64_t ms, int64_t otherwise)
     return ms > 0 ? ms : otherwise;
 }
 
-static oar_status open_store(registrar *r, oar_store_server **server)
+static oar_status open_store(node_server *r, oar_store_server **server)
 {
     const oar_launch_opts *o = r->opts;
 
@@ -382,7 +382,7 @@ static oar_status open_store(registrar *r, oar_store_server **server)
 
 static int run_node_server(void *arg, int fd)
 {
-    registrar *r = arg;
+    node_server *r = arg;
     oar_store_server *server = NULL;
     oar_status status = open_store(r, &server);
 
@@ -398,7 +398,7 @@ static int run_node_server(void *arg, int fd)
 oar_status registrar_start(const oar_launch_opts *opts, const char *run_id,
                            pid_t *pid, int *fd)
 {
-    registrar r = { .opts = opts, .run_id = run_id };
+    node_server r = { .opts = opts, .run_id = run_id };
     launch_answer answer;
 
     return launch_helper_start(run_node_server, &r, pid, fd, &answer);

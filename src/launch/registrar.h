@@ -3,9 +3,9 @@
  * nodes: agents, each a process of `oarsong run`.
  *
  * The node server is a helper process of the agent that could listen at the
- * endpoint. It serves a store there, and it alone decides. Each agent writes its
- * state under a key of its own, again and again (that is its lease), and reads
- * two keys of the node server.
+ * endpoint. It serves a store there, and it alone decides. Each agent writes
+ * its state under a key of its own, again and again (that is its lease), and
+ * reads two keys of the node server.
  *
  *   agent/ID   "BEAT STATE ROUND RANKS ORDER CODE RANK HOST"
  *   round      "NUMBER RESTARTS NODES ID:RANKS ID:RANKS ...", by node

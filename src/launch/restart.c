@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* restart: epochs. In each of them all ranks are started, with a store and a
+/* epochs: in each of them all ranks are started, with a store and a
  * secret of its own, so that nothing of one epoch reaches into the next. */
 #include <stdio.h>
 

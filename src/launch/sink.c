@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sink: other processes share the launcher's standard output, so it must not be
- * made non-blocking: a pipe or a terminal is opened a second time instead. A
- * socket is sent to without blocking. Anything else is written in pieces, after
- * a poll. */
+/* output_writer: other processes share the launcher's standard output, so it
+ * must not be made non-blocking: a pipe or a terminal is opened a second time
+ * instead. A socket is sent to without blocking. Anything else is written in
+ * pieces, after a poll. */
 #include "launch/sink.h"
 
 #include <errno.h>

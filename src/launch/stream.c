@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream: makes lines of bytes.
+/* output_stream: makes lines of bytes.
  *
  * On a terminal an unfinished line is shown as it grows, and is taken back when
  * another stream has a line, so that progress lines (with "\r") and prompts

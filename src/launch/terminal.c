@@ -62,8 +62,8 @@ static void stop_own_group(void)
     sigprocmask(SIG_BLOCK, &stop, NULL);
 }
 
-/* In the background the rank stays stopped until the user's shell sends SIGCONT,
- * which the launcher passes on. */
+/* In the background the rank stays stopped until the user's shell sends
+ * SIGCONT, which the launcher passes on. */
 void launch_terminal_check(launch *l)
 {
     siginfo_t info = { .si_pid = 0 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch: the event loop: one poll for signals, for what ranks write, and for
+/* event_loop: one poll for signals, for what ranks write, and for
  * time that passes. */
 #include "base/clock.h"
 #include "launch/launch.h"

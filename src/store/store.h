@@ -101,9 +101,10 @@ oar_status oari_store_glance(oar_store *store, const char *key,
 typedef oar_status (*oari_look_fn)(void *arg);
 void oari_store_watch(oari_look_fn look, void *arg);
 
-/* Sets how long changes by this thread may wait for the lock of a store: until a
- * time of oari_now_ns, or, with 0, as long as the kind of store allows. Returns
- * the deadline that was set before, so that the caller can restore it. */
+/* Sets how long changes by this thread may wait for the lock of a store: until
+ * a time of oari_now_ns, or, with 0, as long as the kind of store allows.
+ * Returns the deadline that was set before, so that the caller can restore it.
+ */
 int64_t oari_store_until(int64_t deadline_ns);
 
 /* ---- store_value.c: lists of keys ---------------------------------------- */

@@ -3,10 +3,10 @@
  * they belong to one job.
  *
  * Where a job has a secret, both ends show that they know it before they send
- * anything else: each answers a fresh random challenge of the other with an HMAC
- * under a key of its role. A recording of that is worth nothing later, nor is a
- * proof that is sent back to its author. Between hosts TLS lies below that.
- * docs/security.md has the bytes. */
+ * anything else: each answers a fresh random challenge of the other with an
+ * HMAC under a key of its role. A recording of that is worth nothing later, nor
+ * is a proof that is sent back to its author. Between hosts TLS lies below
+ * that. docs/security.md has the bytes. */
 #ifndef OARI_STORE_STORE_AUTH_H
 #define OARI_STORE_STORE_AUTH_H
 
@@ -32,8 +32,8 @@ typedef struct oari_trust {
 oar_status oari_trust_make(const oari_secret *secret, oari_trust *trust);
 void oari_trust_forget(oari_trust *trust);
 
-/* Gives what a connection has to be. OAR_E_AUTH: it is not allowed, and the text
- * says why. OAR_E_CLOSED: it is gone. */
+/* Gives what a connection has to be. OAR_E_AUTH: it is not allowed, and the
+ * text says why. OAR_E_CLOSED: it is gone. */
 oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire);
 
 /* Begins TLS on a connection: the first as client, the second as server. */

@@ -2,11 +2,10 @@
 /* store_file: a folder with one file per key, for ranks that share a disk.
  *
  * A value is written aside and renamed into place, so a reader sees the old one
- * or the new, never half of one. Changes that depend on the old value hold a lock on
- * the file ".lock" of the folder. A key's file is named by its bytes, with all
- * but letters, digits, '-' and '_' as %XX. Waiting looks again at growing
- * intervals, which works on network disks too.
- */
+ * or the new, never half of one. Changes that depend on the old value hold a
+ * lock on the file ".lock" of the folder. A key's file is named by its bytes,
+ * with all but letters, digits, '-' and '_' as %XX. Waiting looks again at
+ * growing intervals, which works on network disks too. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -25,7 +24,7 @@
 #include "store/store_shelf.h"
 
 typedef struct file_store {
-    oari_shelf shelf;
+    oari_shelf local;
     int folder; /* descriptor */
     char *path;
 } file_store;
@@ -333,7 +332,7 @@ oar_status oar_store_create_file(const char *folder, oar_store **store)
                          folder == NULL ? "a folder" : "a place for the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->shelf.ops = &file_shelf_ops;
+    s->local.ops = &file_shelf_ops;
     s->folder = -1;
     if ((s->path = oari_strdup(folder)) == NULL)
         status = OAR_E_NOMEM;

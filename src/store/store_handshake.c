@@ -61,8 +61,8 @@ static void refuse_tls(oari_conn *c)
     oari_conn_kill(c);
 }
 
-/* The first byte tells TLS from a HELLO. TLS is accepted wherever there is a key
- * for it, also where the connection may do without. */
+/* The first byte tells TLS from a HELLO. TLS is accepted wherever there is a
+ * key for it, also where the connection may do without. */
 static void check_first_byte(oari_conn *c)
 {
     enum { TLS_HANDSHAKE = 22 };

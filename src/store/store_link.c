@@ -273,8 +273,8 @@ static int is_worth_retrying(const oari_store_link *l, oar_status status)
            status == OAR_E_TIMEOUT || (status == OAR_E_NOT_FOUND && l->reached);
 }
 
-/* Sleeps before the next attempt: 10 ms at first, doubling to 1 s, less a random
- * part of up to a half, so that many clients do not come all at once. */
+/* Sleeps before the next attempt: 10 ms at first, doubling to 1 s, less a
+ * random part of up to a half, so that many clients do not come all at once. */
 static void back_off(oari_store_link *l, unsigned times, int64_t deadline_ns)
 {
     int64_t nap = 10000000LL << (times < 7 ? times : 7);

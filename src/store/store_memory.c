@@ -12,7 +12,7 @@
 #include "store/store_table.h"
 
 typedef struct memory_store {
-    oari_shelf shelf;
+    oari_shelf local;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     oari_table table;
@@ -115,7 +115,7 @@ oar_status oar_store_create_memory(oar_store **store)
                                     "the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->shelf.ops = &memory_shelf_ops;
+    s->local.ops = &memory_shelf_ops;
     pthread_mutex_init(&s->lock, NULL);
     oari_cond_init(&s->changed);
     return oari_store_wrap(&memory_ops, s, store);

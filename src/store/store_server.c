@@ -124,8 +124,8 @@ void oari_conn_event(oari_conn *conn, uint32_t events)
         oari_conn_watch_next(conn);
 }
 
-/* Ends what has passed its deadline, and destroys the connections that are dead.
- */
+/* Ends what has passed its deadline, and destroys the connections that are
+ * dead. */
 static void end_connections(oar_store_server *s)
 {
     int64_t now = oari_now_ns();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_session: clients by their ids. Those without a connection are kept until
- * they come back; when there are too many, the one that is gone for longest is
- * forgotten. */
+/* store_session: clients by their ids. Those without a connection are kept
+ * until they come back; when there are too many, the one that is gone for
+ * longest is forgotten. */
 #include "base/alloc.h"
 #include "store/store_server.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/store_shelf.h: kinds of store whose values this process can reach
- * itself: in its memory, or in a folder. Such a kind looks up and replaces whole
- * values and can wait a moment for a change; operations are made of that. */
+ * itself: in its memory, or in a folder. Such a kind looks up and replaces
+ * whole values and can wait a moment for a change; operations are made of that.
+ */
 #ifndef OARI_STORE_STORE_SHELF_H
 #define OARI_STORE_STORE_SHELF_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_tcp: a store behind a server. Calls of several threads at once each take
- * a link of their own; free links are kept. The lock guards the list of free
- * links and nothing else. */
+/* store_tcp: a store behind a server. Calls of several threads at once each
+ * take a link of their own; free links are kept. The lock guards the list of
+ * free links and nothing else. */
 #include <pthread.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_value: what the calls do to one value, wherever it is kept, and lists of
- * keys. The caller sees to it that no other thread or process touches the
+/* store_value: what the calls do to one value, wherever it is kept, and lists
+ * of keys. The caller sees to it that no other thread or process touches the
  * value. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store_wire.h: the TCP store's protocol, which docs/formats.md describes:
- * frames to messages and back. Nothing here allocates what a peer announces, or
- * reads past the bytes it was given. */
+/* store/store_wire.h: the TCP store's protocol, which docs/formats.md
+ * describes: frames to messages and back. Nothing here allocates what a peer
+ * announces, or reads past the bytes it was given. */
 #ifndef OARI_STORE_STORE_WIRE_H
 #define OARI_STORE_STORE_WIRE_H
 
@@ -63,7 +63,8 @@ typedef struct oari_wire_message {
     oari_bytes keys;     /* n: as they lie in the frame */
 } oari_wire_message;
 
-/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEAD. */
+/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEAD.
+ */
 int oari_wire_plausible(const unsigned char *bytes, size_t count);
 
 /* Reads a header. OAR_E_DATA: this is not a frame of this protocol.
