@@ -225,7 +225,7 @@ oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes)
          set_option(fd, SOL_SOCKET, SO_SNDBUF, send_bytes) != 0) ||
         (receive_bytes > 0 &&
          set_option(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes) != 0))
-        return oari_fail(OAR_E_SYSTEM, "set_option buffers of %d and %d bytes",
+        return oari_fail(OAR_E_SYSTEM, "set buffers of %d and %d bytes",
                          send_bytes, receive_bytes);
     return OAR_OK;
 }
