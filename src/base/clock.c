@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock: the rate of the raw counter, deadlines, and ages as text. */
+/* clock: the rate of the raw counter, deadlines, and durations as text. */
 #include "base/clock.h"
 
 #include <inttypes.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert: elements of any dtype to any other.
+/* convert: converts elements of any dtype to any other.
  *
  * The pairs that training uses (halves and f64 to and from f32) have loops of
- * their own. All others go block by block through a wide form that holds every
- * value exactly: f64 for floats, i64 or u64 for integers. Narrowing to a half
- * rounds once: the step to f32 in between rounds to odd, which keeps what the
- * last rounding needs to know. Buffers need no alignment. */
+ * their own. All others are converted block by block by way of a wide form that
+ * holds every value exactly: f64 for floats, i64 or u64 for integers. Narrowing
+ * to a half rounds once: the step to f32 in between rounds to odd, which keeps
+ * the bits that decide the last rounding. Buffers need no alignment. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ typedef void loop_fn(void *to, const void *from, size_t count);
 typedef void read_fn(wide *to, const unsigned char *from, size_t count);
 typedef void write_fn(unsigned char *to, const wide *from, size_t count);
 
-/* Which member of the wide form a dtype is read into. */
+/* The member of the wide form into which a dtype is read. */
 typedef enum form { F64, I64, U64, FORMS } form;
 
 /* name, C type, form, least, greatest, first value that is too great */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype: names and sizes of dtypes, operators and collectives, which operator
- * suits which dtype, and single half values. Bulk conversion is in convert.c. */
+/* dtype: names and sizes of dtypes, operators and collectives, the operators
+ * that each dtype allows, and conversion of single half values. Bulk conversion
+ * is in convert.c. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -65,7 +66,8 @@ const char *oar_coll_name(oar_coll kind)
     return (unsigned)kind < OAR_COLL_COUNT ? name_of[kind] : "?";
 }
 
-static oar_status refuse(oar_op_kind kind, oar_dtype dtype, const char *why)
+static oar_status fail_unsupported(oar_op_kind kind, oar_dtype dtype,
+                                   const char *why)
 {
     return oari_fail(OAR_E_UNSUPPORTED, "%s on %s: %s", oar_op_name(kind),
                      oar_dtype_name(dtype), why);
@@ -76,8 +78,8 @@ oar_status oar_op_check(oar_op op, oar_dtype dtype)
     if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL)
         return oari_fail(OAR_E_ARG, "there is no dtype %d", (int)dtype);
     if ((unsigned)dtype >= OAR_DTYPE_COUNT)
-        return refuse(op.kind, dtype,
-                      "floats of 8 bits are only moved, except by NCCL");
+        return fail_unsupported(op.kind, dtype,
+                                "only NCCL computes with floats of 8 bits");
     switch (op.kind) {
     case OAR_OP_SUM:
     case OAR_OP_PROD:
@@ -87,13 +89,15 @@ oar_status oar_op_check(oar_op op, oar_dtype dtype)
     case OAR_OP_PREMUL_SUM:
     case OAR_OP_WEIGHTED_MEAN:
         if (dtype == OAR_BOOL)
-            return refuse(op.kind, dtype, "truth values have no multiples");
+            return fail_unsupported(op.kind, dtype,
+                                    "truth values have no multiples");
         return OAR_OK;
     case OAR_OP_BAND:
     case OAR_OP_BOR:
     case OAR_OP_BXOR:
         if (oari_dtype_is_float(dtype))
-            return refuse(op.kind, dtype, "only integers and bool have bits");
+            return fail_unsupported(op.kind, dtype,
+                                    "only integers and bool have bits");
         return OAR_OK;
     case OAR_OP_COUNT: break;
     }

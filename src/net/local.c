@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* local: unix sockets with descriptors. */
+/* unix_socket: unix sockets that pass descriptors. */
 #include "net/local.h"
 
 #include <errno.h>
@@ -25,19 +25,6 @@ static socklen_t make_address(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
 
-static oar_status make_name(char name[OARI_LOCAL_NAME])
-{
-    unsigned char random[12];
-    int used = snprintf(name, OARI_LOCAL_NAME, "oarsong-");
-
-    if (getrandom(random, sizeof random, 0) != sizeof random)
-        return oari_fail(OAR_E_SYSTEM, "getrandom");
-    for (size_t i = 0; i < sizeof random; i++)
-        used += snprintf(name + used, OARI_LOCAL_NAME - (size_t)used, "%02x",
-                         random[i]);
-    return OAR_OK;
-}
-
 static oar_status make_socket(int *fd)
 {
     *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -48,11 +35,17 @@ static oar_status make_socket(int *fd)
 
 oar_status oari_local_listen(char name[OARI_LOCAL_NAME], int *fd)
 {
+    unsigned char random[12];
+    int used = snprintf(name, OARI_LOCAL_NAME, "oarsong-");
     struct sockaddr_un address;
     socklen_t length;
     int made;
 
-    OARI_TRY(make_name(name));
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return oari_fail(OAR_E_SYSTEM, "getrandom");
+    for (size_t i = 0; i < sizeof random; i++)
+        used += snprintf(name + used, OARI_LOCAL_NAME - (size_t)used, "%02x",
+                         random[i]);
     OARI_TRY(make_socket(&made));
     length = make_address(name, &address);
     if (bind(made, (struct sockaddr *)&address, length) != 0 ||
@@ -82,21 +75,21 @@ oar_status oari_local_connect(const char *name, int *fd)
     return OAR_OK;
 }
 
-static oar_status credentials(int fd, struct ucred *who)
+static oar_status read_credentials(int fd, struct ucred *peer)
 {
-    socklen_t length = sizeof *who;
+    socklen_t length = sizeof *peer;
 
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, who, &length) != 0)
-        return oari_fail(OAR_E_SYSTEM, "ask who connected");
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, peer, &length) != 0)
+        return oari_fail(OAR_E_SYSTEM, "ask which process connected");
     return OAR_OK;
 }
 
 oar_status oari_local_pid(int fd, int64_t *pid)
 {
-    struct ucred who;
+    struct ucred peer;
 
-    OARI_TRY(credentials(fd, &who));
-    *pid = who.pid;
+    OARI_TRY(read_credentials(fd, &peer));
+    *pid = peer.pid;
     return OAR_OK;
 }
 
@@ -118,7 +111,7 @@ static oar_status wait_readable(int fd, int64_t deadline_ns)
 oar_status oari_local_accept(int listener, int64_t deadline_ns, int *fd,
                              int64_t *pid)
 {
-    struct ucred who;
+    struct ucred peer;
     int made;
 
     for (;;) {
@@ -128,12 +121,12 @@ oar_status oari_local_accept(int listener, int64_t deadline_ns, int *fd,
             continue;
         if (made < 0)
             return oari_fail(OAR_E_SYSTEM, "accept");
-        if (credentials(made, &who) == OAR_OK && who.uid == geteuid())
+        if (read_credentials(made, &peer) == OAR_OK && peer.uid == geteuid())
             break;
         close(made);
     }
     *fd = made;
-    *pid = who.pid;
+    *pid = peer.pid;
     return OAR_OK;
 }
 
@@ -171,8 +164,8 @@ oar_status oari_local_send(int fd, const void *data, size_t bytes,
     return OAR_OK;
 }
 
-/* Takes the descriptors out of a message; closes them all if they are not as
- * many as expected. */
+/* Takes the descriptors out of a message. Returns 0 and closes them all if
+ * there are not as many as expected. */
 static int take_fds(struct msghdr *message, int *pass, int passes)
 {
     int got[OARI_LOCAL_FDS], found = 0;
@@ -193,8 +186,8 @@ static int take_fds(struct msghdr *message, int *pass, int passes)
     return 0;
 }
 
-/* The system leaves out what this process has no descriptors for, and does not
- * say that this is why: but another one cannot be had either. */
+/* Returns whether a message lost its descriptors because this process may have
+ * no more. The system does not say so; but it then refuses another one too. */
 static int lacks_descriptors(int fd, const struct msghdr *message)
 {
     int another;
@@ -236,7 +229,7 @@ oar_status oari_local_recv(int fd, void *data, size_t bytes, int *pass,
         for (int i = 0; whole && i < passes; i++)
             close(pass[i]);
         return lacks_descriptors(fd, &message)
-                   ? oari_fail(OAR_E_SYSTEM, "take what a peer hands over")
+                   ? oari_fail(OAR_E_SYSTEM, "receive a descriptor from a peer")
                    : oari_fail(OAR_E_DATA, "an unexpected message of %zd bytes",
                                got);
     }

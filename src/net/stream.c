@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream: a socket with or without TLS.
+/* socket_stream: reads and writes a socket with or without TLS.
  *
- * Under TLS a record that the socket had no room for is kept (stream_tls.c).
- * The caller is told that it is written but for its last byte (owed), which it
- * will offer again when there is room: that is how it learns that something is
- * still to be written. */
+ * Under TLS a record for which the socket had no room is kept (stream_tls.c).
+ * The caller is told that all of it but its last byte is written (owed). It
+ * offers that byte again when there is room, and so the rest is sent. */
 #include "net/stream.h"
 
 #include <errno.h>
@@ -19,22 +18,22 @@
 #include "net/stream_tls.h"
 
 enum {
-    RECORD = 16384,      /* bytes that TLS puts under one checksum */
-    RECORDS_A_CALL = 64, /* before others have their turn */
-    STRANGER = 8192,     /* bytes before the other end is known */
+    RECORD = 16384,       /* bytes that TLS puts under one checksum */
+    RECORDS_A_CALL = 64,  /* so that other connections have their turn */
+    HANDSHAKE_MAX = 8192, /* bytes before the other end is authenticated */
     READ_BUFFER = 65536
 };
 
 uint64_t oari_stream_rekey_records = UINT64_C(1) << 23;
 
-/* ---- its life ------------------------------------------------------------ */
+/* ---- opening and closing ------------------------------------------------- */
 
 void oari_stream_plain(oari_stream *stream, int fd)
 {
     *stream = (oari_stream){ .fd = fd };
 }
 
-static void drop(oari_stream_tls *t)
+static void free_tls(oari_stream_tls *t)
 {
     if (t == NULL)
         return;
@@ -44,16 +43,16 @@ static void drop(oari_stream_tls *t)
 }
 
 /* Takes t. */
-static oar_status begin(oari_stream *stream, int fd, oari_stream_tls *t)
+static oar_status start_tls(oari_stream *stream, int fd, oari_stream_tls *t)
 {
     SSL *tls;
     oar_status status;
 
     t->fd = fd;
-    t->allowed = STRANGER;
+    t->allowed = HANDSHAKE_MAX;
     status = oari_tls_make(t, &tls);
     if (status != OAR_OK) {
-        drop(t);
+        free_tls(t);
         return status;
     }
     *stream = (oari_stream){ fd, tls, t };
@@ -66,13 +65,13 @@ oar_status oari_stream_call(oari_stream *stream, int fd, const char *identity,
     oari_stream_tls *t;
 
     if (identity[0] == 0 || strlen(identity) >= sizeof t->identity)
-        return oari_fail(OAR_E_INTERNAL, "no identity for TLS: \"%s\"",
+        return oari_fail(OAR_E_INTERNAL, "\"%s\" cannot be an identity for TLS",
                          identity);
     if ((t = oari_alloc(1, sizeof *t)) == NULL)
         return OAR_E_NOMEM;
     memcpy(t->identity, identity, strlen(identity) + 1);
     memcpy(t->key, key, sizeof t->key);
-    return begin(stream, fd, t);
+    return start_tls(stream, fd, t);
 }
 
 oar_status oari_stream_answer(oari_stream *stream, int fd,
@@ -84,7 +83,7 @@ oar_status oari_stream_answer(oari_stream *stream, int fd,
         return OAR_E_NOMEM;
     t->find = find;
     t->arg = arg;
-    return begin(stream, fd, t);
+    return start_tls(stream, fd, t);
 }
 
 const char *oari_stream_identity(const oari_stream *stream)
@@ -102,51 +101,36 @@ void oari_stream_close(oari_stream *stream)
         SSL_shutdown(stream->tls);
     SSL_free(stream->tls);
     ERR_clear_error();
-    drop(t);
+    free_tls(t);
     stream->tls = NULL;
     stream->secure = NULL;
 }
 
 /* ---- the handshake ------------------------------------------------------- */
 
-static oar_status hung_up(const oari_stream_tls *t)
+static oar_status fail_closed(const oari_stream_tls *t)
 {
     return oari_fail(OAR_E_CLOSED, "the connection ended in its handshake: %s",
                      t->ended ? "the other end closed it" : strerror(t->error));
 }
 
-/* Why OpenSSL does not go on. */
-static oar_status refused(oari_stream_tls *t)
+/* Says why OpenSSL does not continue the handshake. */
+static oar_status fail_handshake(oari_stream_tls *t)
 {
     const char *reason = ERR_reason_error_string(ERR_peek_error());
 
     if (t->ended || (t->error != 0 && t->error != EPROTO))
-        return hung_up(t);
+        return fail_closed(t);
     t->error = EPROTO;
     if (oari_openssl_starved())
         return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory for TLS");
     return oari_fail(OAR_E_AUTH,
                      "the other end does not know this job's key, or does not "
-                     "speak TLS as we do (%s)",
-                     reason != NULL ? reason : "it says too much");
+                     "speak this kind of TLS (%s)",
+                     reason != NULL ? reason : "it sent too many bytes");
 }
 
-/* Whoever has a certificate instead of the key is no peer of ours. */
-static oar_status finish(oari_stream *stream)
-{
-    oari_stream_tls *t = stream->secure;
-
-    if (SSL_session_reused(stream->tls) != 1 ||
-        SSL_version(stream->tls) != TLS1_3_VERSION)
-        return refused(t);
-    t->shaken = 1;
-    t->allowed = SIZE_MAX;
-    OPENSSL_cleanse(t->key, sizeof t->key);
-    SSL_set_default_read_buffer_len(stream->tls, READ_BUFFER);
-    return OAR_OK;
-}
-
-static oar_status advance(oari_stream *stream)
+static oar_status advance_handshake(oari_stream *stream)
 {
     oari_stream_tls *t = stream->secure;
     int result;
@@ -155,11 +139,19 @@ static oar_status advance(oari_stream *stream)
         return OAR_OK;
     ERR_clear_error();
     result = SSL_do_handshake(stream->tls);
-    if (result == 1)
-        return finish(stream);
-    if (SSL_get_error(stream->tls, result) == SSL_ERROR_WANT_READ)
-        return OAR_OK;
-    return refused(t);
+    if (result != 1)
+        return SSL_get_error(stream->tls, result) == SSL_ERROR_WANT_READ
+                   ? OAR_OK
+                   : fail_handshake(t);
+    /* A peer must have the key: a certificate does not do. */
+    if (SSL_session_reused(stream->tls) != 1 ||
+        SSL_version(stream->tls) != TLS1_3_VERSION)
+        return fail_handshake(t);
+    t->shaken = 1;
+    t->allowed = SIZE_MAX;
+    OPENSSL_cleanse(t->key, sizeof t->key);
+    SSL_set_default_read_buffer_len(stream->tls, READ_BUFFER);
+    return OAR_OK;
 }
 
 oar_status oari_stream_shake(oari_stream *stream, int *done, short *want)
@@ -171,12 +163,12 @@ oar_status oari_stream_shake(oari_stream *stream, int *done, short *want)
     *done = stream->tls == NULL;
     if (*done)
         return OAR_OK;
-    status = advance(stream);
+    status = advance_handshake(stream);
     ERR_clear_error();
     OARI_TRY(status);
     *done = oari_tls_flush(t) && t->shaken;
     if (t->error != 0)
-        return hung_up(t);
+        return fail_closed(t);
     if (!*done)
         *want = (short)((t->shaken ? 0 : POLLIN) |
                         (t->unsent != NULL ? POLLOUT : 0));
@@ -185,30 +177,16 @@ oar_status oari_stream_shake(oari_stream *stream, int *done, short *want)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static ssize_t fail_with(int error)
+static ssize_t fail_errno(int error)
 {
     errno = error;
     return -1;
 }
 
-/* What a read of nothing means. */
-static ssize_t read_nothing(oari_stream *stream)
-{
-    oari_stream_tls *t = stream->secure;
-
-    switch (SSL_get_error(stream->tls, 0)) {
-    case SSL_ERROR_WANT_READ: t->drained = 1; return fail_with(EAGAIN);
-    case SSL_ERROR_ZERO_RETURN: return 0;
-    default:
-        if (t->error == 0)
-            t->error = t->ended ? ECONNRESET : EBADMSG;
-        return fail_with(t->error);
-    }
-}
-
-/* Into one buffer: as many bytes as are there. */
+/* Reads as many bytes into one buffer as there are. */
 static ssize_t read_one(oari_stream *stream, const struct iovec *part)
 {
+    oari_stream_tls *t = stream->secure;
     size_t have = 0, got;
 
     ERR_clear_error();
@@ -218,7 +196,14 @@ static ssize_t read_one(oari_stream *stream, const struct iovec *part)
         have += got;
     if (have > 0 || part->iov_len == 0)
         return (ssize_t)have;
-    return read_nothing(stream);
+    switch (SSL_get_error(stream->tls, 0)) {
+    case SSL_ERROR_WANT_READ: t->drained = 1; return fail_errno(EAGAIN);
+    case SSL_ERROR_ZERO_RETURN: return 0;
+    default:
+        if (t->error == 0)
+            t->error = t->ended ? ECONNRESET : EBADMSG;
+        return fail_errno(t->error);
+    }
 }
 
 static ssize_t read_secure(oari_stream *stream, const struct iovec *part,
@@ -228,7 +213,7 @@ static ssize_t read_secure(oari_stream *stream, const struct iovec *part,
     ssize_t total = 0;
 
     if (!t->shaken || t->error != 0)
-        return fail_with(t->error != 0 ? t->error : ENOTCONN);
+        return fail_errno(t->error != 0 ? t->error : ENOTCONN);
     t->drained = 0;
     for (int i = 0; i < parts; i++) {
         ssize_t got = read_one(stream, &part[i]);
@@ -265,14 +250,14 @@ int oari_stream_pending(const oari_stream *stream)
 
 /* ---- writing ------------------------------------------------------------- */
 
-/* Where in the parts of a write it is. */
+/* A position in the parts of a write. */
 typedef struct cursor {
     const struct iovec *part;
     int parts;
     size_t done; /* of the first part */
 } cursor;
 
-static void skip(cursor *c, size_t bytes)
+static void skip_bytes(cursor *c, size_t bytes)
 {
     c->done += bytes;
     while (c->parts > 0 && c->done >= c->part->iov_len) {
@@ -282,8 +267,8 @@ static void skip(cursor *c, size_t bytes)
     }
 }
 
-/* The bytes of the next record: where they are if they lie together, else
- * copied. */
+/* Returns the bytes of the next record: in place if they are contiguous, else
+ * copied into scratch. */
 static const void *next_record(cursor c, unsigned char *scratch, size_t *bytes)
 {
     size_t left = c.part->iov_len - c.done;
@@ -300,30 +285,13 @@ static const void *next_record(cursor c, unsigned char *scratch, size_t *bytes)
             memcpy(scratch + *bytes, (const char *)c.part->iov_base + c.done,
                    some);
         *bytes += some;
-        skip(&c, some);
+        skip_bytes(&c, some);
     }
     return scratch;
 }
 
-static int write_record(oari_stream *stream, const void *data, size_t bytes)
-{
-    oari_stream_tls *t = stream->secure;
-    size_t put = 0;
-
-    ERR_clear_error();
-    if (t->records++ >= oari_stream_rekey_records) {
-        t->records = 0;
-        SSL_key_update(stream->tls, SSL_KEY_UPDATE_NOT_REQUESTED);
-    }
-    if (SSL_write_ex(stream->tls, data, bytes, &put) == 1 && put == bytes)
-        return 1;
-    ERR_clear_error();
-    if (t->error == 0)
-        t->error = EBADMSG;
-    return 0;
-}
-
-/* Bytes the caller may count as written; sets owed if it is to come again. */
+/* Returns how many bytes the caller may count as written; sets owed if the
+ * caller has to write again. */
 static size_t write_some(oari_stream *stream, cursor *c)
 {
     oari_stream_tls *t = stream->secure;
@@ -332,9 +300,20 @@ static size_t write_some(oari_stream *stream, cursor *c)
 
     for (int i = 0; i < RECORDS_A_CALL && c->parts > 0; i++) {
         const void *data = next_record(*c, scratch, &bytes);
-        if (!write_record(stream, data, bytes))
+        size_t put = 0;
+
+        ERR_clear_error();
+        if (t->records++ >= oari_stream_rekey_records) {
+            t->records = 0;
+            SSL_key_update(stream->tls, SSL_KEY_UPDATE_NOT_REQUESTED);
+        }
+        if (SSL_write_ex(stream->tls, data, bytes, &put) != 1 || put != bytes) {
+            ERR_clear_error();
+            if (t->error == 0)
+                t->error = EBADMSG;
             break;
-        skip(c, bytes);
+        }
+        skip_bytes(c, bytes);
         total += bytes;
         if (t->unsent != NULL) {
             t->owed = 1;
@@ -352,19 +331,19 @@ static ssize_t write_secure(oari_stream *stream, const struct iovec *part,
     size_t total;
 
     if (!t->shaken)
-        return fail_with(ENOTCONN);
+        return fail_errno(ENOTCONN);
     if (!oari_tls_flush(t))
-        return fail_with(t->error != 0 ? t->error : EAGAIN);
-    skip(&c, 0);
+        return fail_errno(t->error != 0 ? t->error : EAGAIN);
+    skip_bytes(&c, 0);
     if (c.parts == 0)
         return 0;
     total = (size_t)t->owed;
-    skip(&c, total);
+    skip_bytes(&c, total);
     t->owed = 0;
     total += write_some(stream, &c);
     if (total > 0)
         return (ssize_t)total;
-    return fail_with(t->error != 0 ? t->error : EAGAIN);
+    return fail_errno(t->error != 0 ? t->error : EAGAIN);
 }
 
 ssize_t oari_stream_write(oari_stream *stream, const struct iovec *part,

@@ -300,9 +300,9 @@ static void a_segment_that_lies_about_its_size_is_refused(void **state)
     void *base = &fd;
 
     assert_says(oari_segment_map(fd, 5 * page, 1, &base), OAR_E_DATA,
-                "was said to have");
+                "but should have");
     assert_says(oari_segment_map(fd, 3 * page, 1, &base), OAR_E_DATA,
-                "was said to have");
+                "but should have");
     assert_int_equal(oari_segment_map(fd, 0, 1, &base), OAR_E_DATA);
     assert_int_equal(oari_segment_map(fd, SIZE_MAX, 1, &base), OAR_E_DATA);
     assert_ptr_equal(base, &fd);

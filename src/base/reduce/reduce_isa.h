@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/reduce/reduce_isa.h: what an instruction set brings to reduce.c: a table
- * of kernels. A place left NULL is taken from the instruction set before it in
- * the list of reduce.c; "scalar", the first, leaves none.
+/* base/reduce/reduce_isa.h: the table of kernels of an instruction set for
+ * reduce.c. An entry that is NULL is taken from the instruction set before it
+ * in the list of reduce.c; "scalar", the first, has them all.
  *
- * The rest of this header stamps kernels out of the loops of reduce_loops.h. */
+ * The macros of this header make kernels of the loops of reduce_loops.h. */
 #ifndef OARI_BASE_REDUCE_REDUCE_ISA_H
 #define OARI_BASE_REDUCE_REDUCE_ISA_H
 
@@ -15,7 +15,7 @@ typedef void oari_reduce_fn(const oari_reduction *r, size_t bytes);
 typedef enum oari_reduce_shape {
     OARI_ANY_SHAPE,  /* any number of sources and destinations, no scaling */
     OARI_TWO_TO_ONE, /* (optional) two sources, one destination, no scaling */
-    OARI_TWO_TO_TWO, /* (optional) the same with two destinations */
+    OARI_TWO_TO_TWO, /* (optional) two sources and destinations, no scaling */
     OARI_SCALED,     /* sums of floats, any number, factor or divisor */
     OARI_SHAPES
 } oari_reduce_shape;
@@ -26,7 +26,7 @@ typedef struct oari_reduce_table {
 
 typedef enum oari_reduce_fit {
     OARI_ISA_ABSENT,
-    OARI_ISA_USABLE, /* works, but the one before it is as fast or faster */
+    OARI_ISA_USABLE, /* works, but the set before it is as fast or faster */
     OARI_ISA_WANTED
 } oari_reduce_fit;
 
@@ -49,10 +49,10 @@ extern const oari_reduce_set oari_reduce_sve;
 #endif
 #endif
 
-/* Sums of integers with factor or divisor: one for all instruction sets. */
+/* Adds integers with a factor or divisor, on every instruction set. */
 oari_reduce_fn oari_reduce_scaled_integers;
 
-/* 1 / divisor where multiplying by that gives bit for bit what dividing gives,
+/* Returns 1 / divisor if multiplying by it gives the same bits as dividing,
  * that is for powers of two; else 0. */
 double oari_reduce_exact_inverse(double divisor);
 

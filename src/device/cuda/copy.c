@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copy: bytes between host and GPUs, in the order of a stream.
+/* cuda_copy: copies bytes between host and GPUs, in the order of a stream.
  *
- * What the driver does with host memory that is not pinned depends on driver
- * and machine (it may stage it, or let the GPU read it later). Here such a copy
- * is over when the call returns. It has no state. */
+ * How the driver treats host memory that is not pinned depends on driver and
+ * machine (it may stage it, or let the GPU read it later). Here such a copy is
+ * complete when the call returns. This file has no state. */
 #include <string.h>
 
 #include "base/status.h"
@@ -17,57 +17,42 @@ typedef struct job {
     oari_cu_stream stream;
 } job;
 
-static oari_cu_memory at(const void *memory)
+static oari_cu_memory address_of(const void *memory)
 {
     return (oari_cu_memory)(uintptr_t)memory;
 }
 
-/* ---- starting one -------------------------------------------------------- */
-
-static int across(const oari_cuda *cu, const job *j, oari_cu_context to,
-                  oari_cu_context from)
-{
-    if (j->to_gpu == j->from_gpu)
-        return cu->MemcpyDtoDAsync(at(j->to), at(j->from), j->bytes, j->stream);
-    return cu->MemcpyPeerAsync(at(j->to), to, at(j->from), from, j->bytes,
-                               j->stream);
-}
-
-static int host_side(const oari_cuda *cu, const job *j)
-{
-    const void *host = j->to_gpu < 0 ? j->to : j->from;
-    int pinned = oari_cuda_is_pinned(cu, host, j->bytes), result;
-
-    if (j->to_gpu < 0)
-        result = cu->MemcpyDtoHAsync(j->to, at(j->from), j->bytes, j->stream);
-    else
-        result = cu->MemcpyHtoDAsync(at(j->to), j->from, j->bytes, j->stream);
-    if (result == OARI_CU_SUCCESS && !pinned)
-        result = cu->StreamSynchronize(j->stream);
-    return result;
-}
-
 static oar_status copy_gpu(const job *j)
 {
+    const void *host = j->to_gpu < 0 ? j->to : j->from;
+    oari_cu_memory to_at = address_of(j->to), from_at = address_of(j->from);
     oari_cu_context to = NULL, from = NULL;
     const oari_cuda *cu;
-    int result;
+    int result, pinned = 1;
 
     if (j->to_gpu >= 0)
         OARI_TRY(oari_cuda_context(j->to_gpu, &to));
     if (j->from_gpu >= 0)
         OARI_TRY(oari_cuda_context(j->from_gpu, &from));
     OARI_TRY(oari_cuda_enter(j->to_gpu >= 0 ? j->to_gpu : j->from_gpu, &cu));
+    if (j->bytes > 0 && (j->to_gpu < 0 || j->from_gpu < 0))
+        pinned = oari_cuda_is_pinned(cu, host, j->bytes);
     if (j->bytes == 0)
         result = OARI_CU_SUCCESS;
+    else if (j->to_gpu < 0)
+        result = cu->MemcpyDtoHAsync(j->to, from_at, j->bytes, j->stream);
+    else if (j->from_gpu < 0)
+        result = cu->MemcpyHtoDAsync(to_at, j->from, j->bytes, j->stream);
+    else if (j->to_gpu == j->from_gpu)
+        result = cu->MemcpyDtoDAsync(to_at, from_at, j->bytes, j->stream);
     else
-        result = to != NULL && from != NULL ? across(cu, j, to, from)
-                                            : host_side(cu, j);
+        result =
+            cu->MemcpyPeerAsync(to_at, to, from_at, from, j->bytes, j->stream);
+    if (result == OARI_CU_SUCCESS && !pinned)
+        result = cu->StreamSynchronize(j->stream);
     oari_cuda_leave();
     return oari_cuda_check(result, "copy");
 }
-
-/* ---- the public name ----------------------------------------------------- */
 
 static oar_status check_device(oar_device device)
 {

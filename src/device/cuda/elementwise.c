@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* elementwise: starts the kernels of elementwise.cu. Dims that can be counted
- * as one are joined first, so that most jobs are flat. It has no state. */
+/* cuda_elementwise: starts the kernels of elementwise.cu. Adjacent dims that
+ * can be counted as one are joined first, so that most jobs are flat. This file
+ * has no state. */
 #include "device/cuda/elementwise.h"
 
+#include "base/dtype.h"
 #include "base/status.h"
 #include "device/cuda/driver.h"
 
@@ -10,25 +12,16 @@ enum { THREADS = 256, MOST_BLOCKS = 8192 };
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-/* Whether dim d of the job continues where its last dim ends, in all arrays:
- * then one dim does for both. */
-static int continues(const oari_cuda_job *job, const oari_cuda_array *const *a,
-                     int arrays, int d, int64_t length)
-{
-    int last = job->ndim - 1;
-
-    for (int k = 0; k < arrays; k++)
-        if (job->stride[k][last] != a[k]->stride[d] * length)
-            return 0;
-    return 1;
-}
-
+/* Adds dim d to a job. If it continues where the last dim ends, in all arrays,
+ * that dim is lengthened instead. */
 static void add_dim(oari_cuda_job *job, const oari_cuda_array *const *a,
                     int arrays, int d, int64_t length)
 {
-    int joined = job->ndim > 0 && continues(job, a, arrays, d, length);
-    int at = joined ? job->ndim - 1 : job->ndim++;
+    int joined = job->ndim > 0, at;
 
+    for (int k = 0; k < arrays && joined; k++)
+        joined = job->stride[k][job->ndim - 1] == a[k]->stride[d] * length;
+    at = joined ? job->ndim - 1 : job->ndim++;
     job->dim[at] = joined ? job->dim[at] * length : length;
     for (int k = 0; k < arrays; k++)
         job->stride[k][at] = a[k]->stride[d];
@@ -53,15 +46,15 @@ static oari_cuda_job make_job(oari_cuda_shape shape,
     return job;
 }
 
-/* Both without gaps. */
+/* Returns whether both arrays of a job are without gaps. */
 static int is_flat(const oari_cuda_job *job)
 {
     return job->count == 1 ||
            (job->ndim == 1 && job->stride[0][0] == 1 && job->stride[1][0] == 1);
 }
 
-static oar_status start(int device, const char *name, oari_cuda_job *job,
-                        oari_cu_stream stream)
+static oar_status start_kernel(int device, const char *name, oari_cuda_job *job,
+                               oari_cu_stream stream)
 {
     int64_t blocks = (job->count + THREADS - 1) / THREADS;
     void *parameter[] = { job };
@@ -83,45 +76,32 @@ static oar_status check_dtypes(const char *what, oar_dtype to, oar_dtype from)
 
 /* ---- copies -------------------------------------------------------------- */
 
-static oar_status move(int device, oari_cuda_job *job, size_t bytes,
-                       oari_cu_stream stream)
-{
-    oar_device gpu = oar_device_of(OAR_CUDA, device);
-
-    if (is_flat(job))
-        return oar_device_copy(job->data[0], gpu, job->data[1], gpu,
-                               (size_t)job->count * bytes, stream);
-    job->to = job->from = (int)bytes;
-    return start(device, "oari_move", job, stream);
-}
-
-static int is_half(int dtype)
-{
-    return dtype == OAR_F16 || dtype == OAR_BF16;
-}
-
-/* Pairs of f32 and a half have a loop of their own. */
-static const char *convert_kernel(const oari_cuda_job *job)
-{
-    int quick = (job->from == OAR_F32 && is_half(job->to)) ||
-                (is_half(job->from) && job->to == OAR_F32);
-
-    return quick && is_flat(job) ? "oari_convert_half" : "oari_convert_any";
-}
-
 oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
                             oari_cuda_array to, oari_cuda_array from,
                             oari_cu_stream stream)
 {
     const oari_cuda_array *arrays[] = { &to, &from };
     oari_cuda_job job = make_job(shape, arrays, 2);
+    oar_device gpu = oar_device_of(OAR_CUDA, device);
+    size_t bytes = oar_dtype_size(to.dtype);
+    int half; /* between f32 and a half type: has a loop of its own */
 
     if (job.count == 0)
         return OAR_OK;
-    if (to.dtype == from.dtype && to.dtype != OAR_BOOL)
-        return move(device, &job, oar_dtype_size(to.dtype), stream);
+    if (to.dtype == from.dtype && to.dtype != OAR_BOOL) {
+        if (is_flat(&job))
+            return oar_device_copy(to.data, gpu, from.data, gpu,
+                                   (size_t)job.count * bytes, stream);
+        job.to = job.from = (int)bytes;
+        return start_kernel(device, "oari_move", &job, stream);
+    }
     OARI_TRY(check_dtypes("convert", to.dtype, from.dtype));
-    return start(device, convert_kernel(&job), &job, stream);
+    half = (from.dtype == OAR_F32 && oari_dtype_is_half(to.dtype)) ||
+           (oari_dtype_is_half(from.dtype) && to.dtype == OAR_F32);
+    return start_kernel(device,
+                        half && is_flat(&job) ? "oari_convert_half"
+                                              : "oari_convert_any",
+                        &job, stream);
 }
 
 /* ---- sums and multiples -------------------------------------------------- */
@@ -137,10 +117,10 @@ oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
         return OAR_OK;
     OARI_TRY(check_dtypes("add", to.dtype, a.dtype));
     job.add = add;
-    return start(device, "oari_add_arrays", &job, stream);
+    return start_kernel(device, "oari_add_arrays", &job, stream);
 }
 
-static int64_t whole(double factor)
+static int64_t whole_number(double factor)
 {
     return factor != factor    ? 0
            : factor >= 0x1p63  ? INT64_MAX
@@ -164,6 +144,6 @@ oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
     OARI_TRY(check_dtypes("scale", to.dtype, a.dtype));
     job.add = add;
     job.factor = factor;
-    job.whole = to.dtype == OAR_BOOL ? factor != 0 : whole(factor);
-    return start(device, "oari_scale_array", &job, stream);
+    job.whole = to.dtype == OAR_BOOL ? factor != 0 : whole_number(factor);
+    return start_kernel(device, "oari_scale_array", &job, stream);
 }

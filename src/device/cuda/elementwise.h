@@ -2,11 +2,11 @@
 /* device/cuda/elementwise.h: copies, conversions, sums and multiples of arrays
  * on a GPU, in the order of a stream, with the same bits as on the host.
  *
- * Shapes and memory are checked by the caller; strides are in elements and may
- * be 0 (broadcast), except that no two elements of what is written are at the
- * same place. `to` may be exactly an input of the same layout. Booleans: a sum
- * is "or", a multiple "unless the factor is 0". Where the kernels are missing,
- * all but copies without gaps are OAR_E_UNAVAILABLE.
+ * The caller checks shapes and memory. Strides are in elements and may be 0
+ * (broadcast), but no two elements of `to` may share an address. `to` may be
+ * exactly an input of the same layout. Booleans: a sum is "or", a multiple is
+ * false if the factor is 0. If the kernels are missing, all functions but
+ * copies without gaps fail with OAR_E_UNAVAILABLE.
  */
 #ifndef OARI_DEVICE_CUDA_ELEMENTWISE_H
 #define OARI_DEVICE_CUDA_ELEMENTWISE_H
@@ -25,18 +25,18 @@ typedef struct oari_cuda_array {
     const int64_t *stride; /* one for each dim of the shape */
 } oari_cuda_array;
 
-/* to = from, converted as base/convert.c does where the dtypes differ. */
+/* Sets to = from, converted as base/convert.c does if the dtypes differ. */
 oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
                             oari_cuda_array to, oari_cuda_array from,
                             oari_cu_stream stream);
 
-/* to = a + b, or with add to += a + b; all of one dtype. */
+/* Sets to = a + b or, with add, to += a + b; all have one dtype. */
 oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
                          int add, oari_cuda_array a, oari_cuda_array b,
                          oari_cu_stream stream);
 
-/* to = factor * a, or with add to += factor * a; one dtype. For integers the
- * factor is cut to a whole number. */
+/* Sets to = factor * a or, with add, to += factor * a; both have one dtype. For
+ * integers the factor is truncated. */
 oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
                            oari_cuda_array to, int add, oari_cuda_array a,
                            double factor, oari_cu_stream stream);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/elementwise_job.h: what the kernels of elementwise.cu are given,
- * read by C and by C++. */
+/* device/cuda/elementwise_job.h: the argument of the kernels of elementwise.cu,
+ * for C and C++. */
 #ifndef OARI_DEVICE_CUDA_ELEMENTWISE_JOB_H
 #define OARI_DEVICE_CUDA_ELEMENTWISE_JOB_H
 
@@ -18,7 +18,7 @@ typedef struct oari_cuda_job {
     int64_t whole; /* factor for integers */
     int ndim;      /* 1: flat */
     int to, from;  /* oar_dtype; moves: bytes of an element in both */
-    int add;       /* to what data[0] holds */
+    int add;       /* to the content of data[0] */
 } oari_cuda_job;
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory: what pointers point to, and host memory that GPUs reach. It has no
- * state. */
+/* cuda_memory: finds the allocation of a pointer, and allocates host memory
+ * that GPUs can reach. This file has no state. */
 #include "device/cuda/driver.h"
 
 #include "base/alloc.h"
@@ -9,10 +9,10 @@
 /* CUpointer_attribute, CU_MEMHOSTALLOC_PORTABLE */
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7, ORDINAL = 9, PORTABLE = 1 };
 
-/* ---- what a pointer is --------------------------------------------------- */
+/* ---- pointers ------------------------------------------------------------ */
 
-/* A device whose context can be entered without making one that nobody needs:
- * attributes of pointers can be asked in any. */
+/* Returns a device that has a context already, if there is one: attributes of
+ * pointers can be read in any context. */
 static int device_to_ask(void)
 {
     for (int i = 0; i < OARI_CUDA_DEVICES; i++)
@@ -30,9 +30,9 @@ static int type_of(const oari_cuda *cu, oari_cu_memory at)
     return (int)type;
 }
 
-/* All but the id. */
-static oar_status look(const oari_cuda *cu, oari_cu_memory at,
-                       oari_cuda_block *block)
+/* Reads all of a block but its id. */
+static oar_status read_block(const oari_cuda *cu, oari_cu_memory at,
+                             oari_cuda_block *block)
 {
     int type = type_of(cu, at), ordinal = 0, result;
 
@@ -44,7 +44,7 @@ static oar_status look(const oari_cuda *cu, oari_cu_memory at,
     if (result == OARI_CU_SUCCESS)
         result = cu->MemGetAddressRange(&block->base, &block->bytes, at);
     block->device = ordinal;
-    return oari_cuda_check(result, "look at a pointer");
+    return oari_cuda_check(result, "examine a pointer");
 }
 
 oar_status oari_cuda_find(const void *memory, oari_cuda_block *block)
@@ -55,7 +55,7 @@ oar_status oari_cuda_find(const void *memory, oari_cuda_block *block)
     oar_status status;
 
     OARI_TRY(oari_cuda_enter(device_to_ask(), &cu));
-    status = look(cu, at, &found);
+    status = read_block(cu, at, &found);
     if (status == OAR_OK)
         status =
             oari_cuda_check(cu->PointerGetAttribute(&found.id, BUFFER_ID, at),
@@ -66,27 +66,9 @@ oar_status oari_cuda_find(const void *memory, oari_cuda_block *block)
     return status;
 }
 
-static oar_status check_place(const char *what, const oar_span *span,
-                              size_t bytes, const oari_cuda_block *found)
-{
-    size_t offset = (size_t)((uintptr_t)span->data - found->base);
-
-    if (found->device != span->device.index)
-        return oari_fail(
-            OAR_E_DEVICE,
-            "%s: the memory lies on cuda:%d, its span says cuda:%d", what,
-            found->device, span->device.index);
-    if (offset > found->bytes || bytes > found->bytes - offset)
-        return oari_fail(OAR_E_ARG,
-                         "%s: %zu bytes, of which %zu are beyond the end of "
-                         "their allocation",
-                         what, bytes, bytes - (found->bytes - offset));
-    return OAR_OK;
-}
-
 oar_status oari_cuda_check_span(const char *what, const oar_span *span)
 {
-    size_t bytes, size = oar_dtype_size(span->dtype);
+    size_t bytes, offset, size = oar_dtype_size(span->dtype);
     oari_cuda_block found = { 0 };
     const oari_cuda *cu;
     oar_status status;
@@ -99,12 +81,24 @@ oar_status oari_cuda_check_span(const char *what, const oar_span *span)
     if (bytes == 0)
         return OAR_OK;
     OARI_TRY(oari_cuda_enter(span->device.index, &cu));
-    status = look(cu, (uintptr_t)span->data, &found);
+    status = read_block(cu, (uintptr_t)span->data, &found);
     oari_cuda_leave();
     if (status == OAR_E_ARG)
         return oari_fail(OAR_E_ARG, "%s: %p is host memory, its span says %s",
                          what, span->data, oar_device_text(span->device).text);
-    return status != OAR_OK ? status : check_place(what, span, bytes, &found);
+    OARI_TRY(status);
+    if (found.device != span->device.index)
+        return oari_fail(
+            OAR_E_DEVICE,
+            "%s: the memory lies on cuda:%d, its span says cuda:%d", what,
+            found.device, span->device.index);
+    offset = (size_t)((uintptr_t)span->data - found.base);
+    if (offset > found.bytes || bytes > found.bytes - offset)
+        return oari_fail(OAR_E_ARG,
+                         "%s: %zu bytes, of which %zu are beyond the end of "
+                         "their allocation",
+                         what, bytes, bytes - (found.bytes - offset));
+    return OAR_OK;
 }
 
 int oari_cuda_is_pinned(const oari_cuda *cu, const void *memory, size_t bytes)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool: device memory that is kept.
+/* cuda_pool: caches device memory.
  *
- * The driver gives chunks, by plain allocations, so that they can be exported
- * to other processes. A chunk is a row of blocks without gaps; free neighbours
+ * The driver gives chunks by plain allocations, so that they can be exported to
+ * other processes. A chunk is divided into blocks without gaps; free neighbours
  * are one block. Small blocks and large ones never share a chunk. A block that
- * is given back waits behind an event until the stream that used it has got
- * that far: only then is it free.
+ * is given back is free only when the stream that used it has reached an event.
  *
- * A lock for each device guards all of its pool. It is never held while the
- * driver may wait for the GPU: what is on a stream may wait for another thread
+ * Each device has a lock that guards its pool. It is never held while the
+ * driver may wait for the GPU: work on a stream may wait for another thread
  * that needs the pool.
  */
 #include "device/cuda/pool.h"
@@ -91,12 +90,6 @@ static int bin_of(size_t bytes)
     return 63 - __builtin_clzll(bytes);
 }
 
-/* By the chunk, not the block: a large chunk has small ends. */
-static block **bin_for(pool *p, const block *b)
-{
-    return &p->bins[b->home->bytes > SMALL_CHUNK][bin_of(b->bytes)];
-}
-
 static block **bucket_of(pool *p, oari_cu_memory at)
 {
     return &p->used[at / UNIT * 2654435761u % BUCKETS];
@@ -116,7 +109,7 @@ static void absorb_right(block *b)
     oari_free(gone);
 }
 
-/* Makes b free, one with its free neighbours. */
+/* Makes b free and joins it with its free neighbours. */
 static void set_free(pool *p, block *b)
 {
     if (b->right != NULL && b->right->state == FREE) {
@@ -129,12 +122,13 @@ static void set_free(pool *p, block *b)
         absorb_right(b);
     }
     b->state = FREE;
-    link_at(bin_for(p, b), b);
+    /* By the size of the chunk: a large chunk has small blocks at its end. */
+    link_at(&p->bins[b->home->bytes > SMALL_CHUNK][bin_of(b->bytes)], b);
 }
 
-/* Cuts what is beyond bytes off b, as a free block. Without memory for that b
- * stays whole, which only wastes some. */
-static void cut(pool *p, block *b, size_t bytes)
+/* Splits b after `bytes` and frees the rest. Without memory for that b stays
+ * whole, which only wastes some. */
+static void split_block(pool *p, block *b, size_t bytes)
 {
     block *rest = oari_alloc(1, sizeof *rest);
 
@@ -152,30 +146,12 @@ static void cut(pool *p, block *b, size_t bytes)
     set_free(p, rest);
 }
 
-/* ---- what waits ---------------------------------------------------------- */
+/* ---- waiting blocks ------------------------------------------------------ */
 
-static void append_waiting(pool *p, block *b)
-{
-    if (p->waiting == NULL)
-        p->last = &p->waiting;
-    link_at(p->last, b);
-    p->last = &b->next;
-}
-
-/* The block's event is of no more use. */
-static void stop_waiting(pool *p, int device, block *b)
-{
-    if (p->last == &b->next)
-        p->last = b->link;
-    unlink_block(b);
-    oari_cuda_event_give(device, b->event);
-    b->event = NULL;
-}
-
-/* Frees the waiting blocks whose event has come, in the order they were given
- * back, until `limit` are found that have to wait on. An event that cannot be
- * asked keeps its block for good: nobody knows who still writes to it. */
-static void reap(pool *p, int device, const oari_cuda *cu, int limit)
+/* Frees the waiting blocks whose event has happened, in the order in which they
+ * were given back, until `limit` are found whose event has not. A block whose
+ * event cannot be queried is never freed: a kernel may still write to it. */
+static void free_finished(pool *p, int device, const oari_cuda *cu, int limit)
 {
     block *b = p->waiting, *next;
 
@@ -187,7 +163,11 @@ static void reap(pool *p, int device, const oari_cuda *cu, int limit)
             limit--;
             continue;
         }
-        stop_waiting(p, device, b);
+        if (p->last == &b->next)
+            p->last = b->link;
+        unlink_block(b);
+        oari_cuda_event_give(device, b->event);
+        b->event = NULL;
         if (result == OARI_CU_SUCCESS)
             set_free(p, b);
     }
@@ -200,29 +180,22 @@ static size_t round_up(size_t bytes, size_t unit)
     return bytes == 0 ? unit : (bytes + unit - 1) / unit * unit;
 }
 
-static block *smallest_in(block *b, size_t bytes)
-{
-    block *best = NULL;
-
-    for (; b != NULL; b = b->next)
-        if (b->bytes >= bytes && (best == NULL || b->bytes < best->bytes))
-            best = b;
-    return best;
-}
-
-/* A free block of at least as many bytes, out of its bin, or NULL. */
+/* Takes the smallest free block of at least as many bytes out of its bin;
+ * returns NULL if there is none. */
 static block *take_fit(pool *p, size_t bytes)
 {
     block *found = NULL;
 
     for (int bin = bin_of(bytes); bin < BINS && found == NULL; bin++)
-        found = smallest_in(p->bins[is_large(bytes)][bin], bytes);
+        for (block *b = p->bins[is_large(bytes)][bin]; b != NULL; b = b->next)
+            if (b->bytes >= bytes && (found == NULL || b->bytes < found->bytes))
+                found = b;
     if (found == NULL)
         return NULL;
     unlink_block(found);
-    found->state = USED; /* or what is cut off would join it again */
+    found->state = USED; /* or the rest of the split would join it again */
     if (found->bytes - bytes >= (is_large(bytes) ? SMALL : UNIT))
-        cut(p, found, bytes);
+        split_block(p, found, bytes);
     return found;
 }
 
@@ -235,7 +208,7 @@ static size_t chunk_bytes(size_t bytes)
 }
 
 /* Asks the driver for a chunk, as one free block. */
-static oar_status grow(pool *p, const oari_cuda *cu, size_t bytes)
+static oar_status add_chunk(pool *p, const oari_cuda *cu, size_t bytes)
 {
     chunk *c = oari_alloc(1, sizeof *c);
     block *b = oari_alloc(1, sizeof *b);
@@ -262,31 +235,26 @@ fail:
     return status;
 }
 
-static void mark_used(pool *p, block *b)
-{
-    link_at(bucket_of(p, b->at), b);
-    p->usage.used_bytes += b->bytes;
-    if (p->usage.used_bytes > p->usage.most_bytes)
-        p->usage.most_bytes = p->usage.used_bytes;
-}
-
-/* One attempt: what is free, and what the driver has if may_grow. */
-static oar_status attempt(int device, const oari_cuda *cu, size_t bytes,
-                          int may_grow, void **memory)
+/* Takes a free block; if there is none and may_grow, one of a new chunk. */
+static oar_status try_alloc(int device, const oari_cuda *cu, size_t bytes,
+                            int may_grow, void **memory)
 {
     pool *p = &pools[device];
     oar_status status = OAR_OK;
     block *b;
 
     pthread_mutex_lock(&p->lock);
-    reap(p, device, cu, may_grow ? A_FEW : INT_MAX);
+    free_finished(p, device, cu, may_grow ? A_FEW : INT_MAX);
     b = take_fit(p, bytes);
     if (b == NULL && may_grow)
-        status = grow(p, cu, chunk_bytes(bytes));
+        status = add_chunk(p, cu, chunk_bytes(bytes));
     if (b == NULL && status == OAR_OK)
         b = take_fit(p, bytes);
     if (b != NULL) {
-        mark_used(p, b);
+        link_at(bucket_of(p, b->at), b);
+        p->usage.used_bytes += b->bytes;
+        if (p->usage.used_bytes > p->usage.most_bytes)
+            p->usage.most_bytes = p->usage.used_bytes;
         *memory = (void *)(uintptr_t)b->at;
     }
     pthread_mutex_unlock(&p->lock);
@@ -303,33 +271,23 @@ static int has_waiting(pool *p)
     return has;
 }
 
-/* The driver has no more: what streams still use may do, when they are done;
- * and what is free, but in pieces that do not fit, makes room for new ones. */
-static oar_status insist(int device, const oari_cuda *cu, size_t bytes,
-                         void **memory)
+/* The driver has no more memory: waits for blocks that streams still use, then
+ * returns unused chunks to the driver, to make room for a larger one. */
+static oar_status wait_for_memory(int device, const oari_cuda *cu, size_t bytes,
+                                  void **memory)
 {
     int64_t deadline = oari_deadline(PATIENCE_MS), since = 0;
 
     while (has_waiting(&pools[device]) && oari_now_ns() < deadline) {
-        if (attempt(device, cu, bytes, 0, memory) == OAR_OK)
+        if (try_alloc(device, cu, bytes, 0, memory) == OAR_OK)
             return OAR_OK;
         oari_rest(&since);
     }
     OARI_TRY(oari_cuda_pool_trim(device));
-    return attempt(device, cu, bytes, 1, memory);
+    return try_alloc(device, cu, bytes, 1, memory);
 }
 
-static oar_status obtain(int device, const oari_cuda *cu, size_t bytes,
-                         void **memory)
-{
-    oar_status status;
-
-    bytes = round_up(bytes, UNIT);
-    status = attempt(device, cu, bytes, 1, memory);
-    return status == OAR_E_NOMEM ? insist(device, cu, bytes, memory) : status;
-}
-
-static oar_status too_much(int device, size_t bytes)
+static oar_status fail_no_memory(int device, size_t bytes)
 {
     oar_device_usage usage = oar_device_usage_init();
     size_t left = 0, total = 0;
@@ -349,13 +307,17 @@ static oar_status too_much(int device, size_t bytes)
 oar_status oari_cuda_pool_alloc(int device, size_t bytes, void **memory)
 {
     const oari_cuda *cu;
+    size_t rounded;
     oar_status status;
 
     OARI_TRY(oari_cuda_enter(device, &cu));
+    rounded = bytes > SIZE_MAX / 4 ? 0 : round_up(bytes, UNIT);
     status =
-        bytes > SIZE_MAX / 4 ? OAR_E_NOMEM : obtain(device, cu, bytes, memory);
+        rounded == 0 ? OAR_E_NOMEM : try_alloc(device, cu, rounded, 1, memory);
+    if (status == OAR_E_NOMEM && rounded != 0)
+        status = wait_for_memory(device, cu, rounded, memory);
     oari_cuda_leave();
-    return status == OAR_E_NOMEM ? too_much(device, bytes) : status;
+    return status == OAR_E_NOMEM ? fail_no_memory(device, bytes) : status;
 }
 
 /* ---- giving back --------------------------------------------------------- */
@@ -373,10 +335,11 @@ static block *take_used(pool *p, oari_cu_memory at)
     return b;
 }
 
-/* An event behind everything on the stream. Without one: waits for the whole
- * GPU. Where not even that works the event is NULL and the status says so. */
-static oar_status mark_end(int device, const oari_cuda *cu,
-                           oari_cu_stream stream, oari_cu_event *event)
+/* Records an event after all work of the stream. Without an event it waits for
+ * the whole GPU; the event is NULL then, and the status says whether that
+ * worked. */
+static oar_status record_end(int device, const oari_cuda *cu,
+                             oari_cu_stream stream, oari_cu_event *event)
 {
     *event = NULL;
     if (oari_cuda_event_take(device, event) == OAR_OK &&
@@ -397,7 +360,7 @@ oar_status oari_cuda_pool_free(int device, void *memory, oari_cu_stream stream)
 
     OARI_TRY(oari_cuda_enter(device, &cu));
     p = &pools[device];
-    status = mark_end(device, cu, stream, &event);
+    status = record_end(device, cu, stream, &event);
     pthread_mutex_lock(&p->lock);
     b = take_used(p, (uintptr_t)memory);
     if (b == NULL) {
@@ -408,8 +371,12 @@ oar_status oari_cuda_pool_free(int device, void *memory, oari_cu_stream stream)
     } else {
         b->state = WAITING; /* for good if there is no event */
         b->event = event;
-        if (event != NULL)
-            append_waiting(p, b);
+        if (p->waiting == NULL)
+            p->last = &p->waiting;
+        if (event != NULL) {
+            link_at(p->last, b);
+            p->last = &b->next;
+        }
     }
     pthread_mutex_unlock(&p->lock);
     if (b == NULL)
@@ -420,18 +387,14 @@ oar_status oari_cuda_pool_free(int device, void *memory, oari_cu_stream stream)
 
 /* ---- back to the driver -------------------------------------------------- */
 
-static int is_idle(const chunk *c)
-{
-    return c->holds == 0 && c->first->state == FREE && c->first->right == NULL;
-}
-
-/* Takes the chunks that nobody uses out of the pool. */
+/* Takes the unused chunks out of the pool. */
 static chunk *take_idle(pool *p)
 {
     chunk **link = &p->chunks, *idle = NULL, *c;
 
     while ((c = *link) != NULL) {
-        if (!is_idle(c)) {
+        if (c->holds > 0 || c->first->state != FREE ||
+            c->first->right != NULL) {
             link = &c->next;
             continue;
         }
@@ -454,7 +417,7 @@ oar_status oari_cuda_pool_trim(int device)
     OARI_TRY(oari_cuda_enter(device, &cu));
     p = &pools[device];
     pthread_mutex_lock(&p->lock);
-    reap(p, device, cu, INT_MAX);
+    free_finished(p, device, cu, INT_MAX);
     idle = take_idle(p);
     pthread_mutex_unlock(&p->lock);
     for (; idle != NULL; idle = next) {
@@ -482,36 +445,29 @@ oar_status oari_cuda_pool_usage(int device, oar_device_usage *usage)
     return OAR_OK;
 }
 
-/* ---- what peers have mapped ---------------------------------------------- */
+/* ---- chunks that peers have mapped --------------------------------------- */
 
-static int change_holds(pool *p, oari_cu_memory base, int by)
-{
-    chunk *c;
-
-    pthread_mutex_lock(&p->lock);
-    for (c = p->chunks; c != NULL && c->base != base;)
-        c = c->next;
-    if (c != NULL && c->holds + by >= 0)
-        c->holds += by;
-    pthread_mutex_unlock(&p->lock);
-    return c != NULL;
-}
-
-static void change_any(oari_cu_memory base, int by)
+static void change_holds(oari_cu_memory base, int by)
 {
     int count = oar_device_count(OAR_CUDA); /* none in a child by fork */
+    chunk *c = NULL;
 
-    for (int i = 0; i < count; i++)
-        if (change_holds(&pools[i], base, by))
-            return;
+    for (int i = 0; i < count && c == NULL; i++) {
+        pthread_mutex_lock(&pools[i].lock);
+        for (c = pools[i].chunks; c != NULL && c->base != base;)
+            c = c->next;
+        if (c != NULL && c->holds + by >= 0)
+            c->holds += by;
+        pthread_mutex_unlock(&pools[i].lock);
+    }
 }
 
 void oari_cuda_hold(oari_cu_memory base)
 {
-    change_any(base, 1);
+    change_holds(base, 1);
 }
 
 void oari_cuda_unhold(oari_cu_memory base)
 {
-    change_any(base, -1);
+    change_holds(base, -1);
 }

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/pool.h: device memory that is kept for the next one who asks. */
+/* device/cuda/cuda_pool.h: a cache of device memory. */
 #ifndef OARI_DEVICE_CUDA_POOL_H
 #define OARI_DEVICE_CUDA_POOL_H
 
 #include "device/cuda/cuda.h"
 
-/* Memory of a GPU, aligned to 512 bytes. Any thread. */
+/* Allocates memory of a GPU, aligned to 512 bytes. Any thread may call this. */
 oar_status oari_cuda_pool_alloc(int device, size_t bytes, void **memory);
 
-/* Takes it back; it is handed out again when what is on the stream has run.
- * OAR_E_ARG if it is not the pool's. */
+/* Frees memory; it is given out again when the stream has run all that is on it
+ * now. OAR_E_ARG if it is not the pool's. */
 oar_status oari_cuda_pool_free(int device, void *memory, oari_cu_stream stream);
 
-/* Waits until the GPU has run everything and gives the driver back what nobody
- * uses or holds. */
+/* Returns the chunks to the driver that are neither used nor held. */
 oar_status oari_cuda_pool_trim(int device);
 
+/* Gives the pool's counters. */
 oar_status oari_cuda_pool_usage(int device, oar_device_usage *usage);
 
 #endif

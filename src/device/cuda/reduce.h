@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/reduce.h: what the kernels of reduce.cu are given: one struct by
- * value. Read by C and by nvcc.
+/* device/cuda/cuda_reduce.h: the arguments of the kernels of reduce.cu, one
+ * struct by value. For C and nvcc.
  *
  * oari_reduce_DTYPE (f32, bf16, ...) combines n sources element by element, in
  * their order, and stores the result into m destinations, bit for bit as
  * base/reduce/reduce.h does (a NaN that arithmetic makes may have other bits).
- * oari_sum_DTYPE_N does the same for sums of N sources without factors.
- * oari_copy stores pieces of memory into any number of places each. */
+ * oari_sum_DTYPE_N adds N sources without factors. oari_copy copies each of
+ * several pieces of memory to any number of targets. */
 #ifndef OARI_DEVICE_CUDA_REDUCE_H
 #define OARI_DEVICE_CUDA_REDUCE_H
 
@@ -33,11 +33,11 @@ typedef struct oari_cuda_range {
 } oari_cuda_range;
 
 typedef struct oari_cuda_reduction {
-    uint64_t stop; /* address of a u32: not 0: do nothing; 0: no such */
+    uint64_t stop; /* address of a u32: if it is not 0, do nothing; 0: none */
     oari_cuda_range range;
     double divisor; /* 0: none */
     double inverse; /* of the divisor, if that is exact; else 0 */
-    int32_t op;     /* oar_op_kind; sum for those that are a sum in the end */
+    int32_t op;     /* oar_op_kind; a sum for means and weighted sums */
     int32_t sources, destinations;
     int32_t factors; /* there are some */
     uint64_t source[OARI_CUDA_SOURCES];
@@ -54,8 +54,8 @@ typedef struct oari_cuda_sum {
     uint64_t destination[OARI_CUDA_FEW];
 } oari_cuda_sum;
 
-/* From one place to several. Chunks begin on addresses that are multiples of
- * 16 KiB from `from - skew`. */
+/* A copy from one address to several. Chunks begin at multiples of 16 KiB from
+ * `from - skew`. */
 typedef struct oari_cuda_piece {
     uint64_t from, bytes;
     uint64_t chunk;   /* the first, of all chunks of all pieces */

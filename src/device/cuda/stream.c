@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream: streams and events of GPUs, and those that only order, which are
- * kept. A lock guards what is kept; a thread's current streams are its own. */
+/* cuda_stream: streams and events of GPUs, and a cache of events without
+ * timing. A lock guards the cache; each thread has its own current streams. */
 #include <pthread.h>
 
 #include "base/alloc.h"
@@ -9,32 +9,32 @@
 
 enum { NON_BLOCKING = 1, TIMED = 0, UNTIMED = 2 }; /* CUstream, CUevent flags */
 
-enum { KEPT_EVENTS = 512 }; /* a device; more are given back */
+enum { KEPT_EVENTS = 512 }; /* a device; more are destroyed */
 
-typedef struct shelf {
+typedef struct event_cache {
     oari_cu_event event[KEPT_EVENTS];
     int count;
-} shelf;
+} event_cache;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static shelf shelves[OARI_CUDA_DEVICES];
+static event_cache caches[OARI_CUDA_DEVICES];
 static _Thread_local oari_cu_stream streams[OARI_CUDA_DEVICES];
 
-static oar_status enter(oar_device device, const char *what,
-                        const oari_cuda **cu)
+static oar_status enter_device(oar_device device, const char *what,
+                               const oari_cuda **cu)
 {
     OARI_TRY(oari_cuda_only(device, what));
     return oari_cuda_enter(device.index, cu);
 }
 
-static oar_status leave(int result, const char *what)
+static oar_status leave_device(int result, const char *what)
 {
     oari_cuda_leave();
     return oari_cuda_check(result, what);
 }
 
-/* Leaves after a query: not ready is an answer. */
-static oar_status answer(int result, const char *what, int *done)
+/* Leaves the device after a query, for which "not ready" is no failure. */
+static oar_status leave_query(int result, const char *what, int *done)
 {
     oari_cuda_leave();
     if (result != OARI_CU_NOT_READY)
@@ -43,7 +43,7 @@ static oar_status answer(int result, const char *what, int *done)
     return OAR_OK;
 }
 
-static oar_status nowhere(const char *what)
+static oar_status fail_no_result(const char *what)
 {
     return oari_fail(OAR_E_ARG, "%s: nowhere to put the result", what);
 }
@@ -57,18 +57,18 @@ oar_status oar_stream_create(oar_device device, int flags, void **stream)
     int least = 0, greatest = 0, result;
 
     if (stream == NULL)
-        return nowhere("make a stream");
+        return fail_no_result("make a stream");
     if ((flags & ~OAR_STREAM_URGENT) != 0)
         return oari_fail(OAR_E_ARG, "make a stream: unknown flags %#x", flags);
     if (!oari_alloc_allowed(sizeof *stream))
         return OAR_E_NOMEM;
-    OARI_TRY(enter(device, "make a stream", &cu));
+    OARI_TRY(enter_device(device, "make a stream", &cu));
     result = cu->CtxGetStreamPriorityRange(&least, &greatest);
     if (result == OARI_CU_SUCCESS)
         result = cu->StreamCreateWithPriority(
             &made, NON_BLOCKING,
             (flags & OAR_STREAM_URGENT) != 0 ? greatest : least);
-    OARI_TRY(leave(result, "make a stream"));
+    OARI_TRY(leave_device(result, "make a stream"));
     *stream = made;
     return OAR_OK;
 }
@@ -77,17 +77,17 @@ void oar_stream_destroy(oar_device device, void *stream)
 {
     const oari_cuda *cu;
 
-    if (stream == NULL || enter(device, "end a stream", &cu) != OAR_OK)
+    if (stream == NULL || enter_device(device, "end a stream", &cu) != OAR_OK)
         return;
-    leave(cu->StreamDestroy(stream), "end a stream");
+    leave_device(cu->StreamDestroy(stream), "end a stream");
 }
 
 oar_status oar_stream_synchronize(oar_device device, void *stream)
 {
     const oari_cuda *cu;
 
-    OARI_TRY(enter(device, "wait for a stream", &cu));
-    return leave(cu->StreamSynchronize(stream), "wait for a stream");
+    OARI_TRY(enter_device(device, "wait for a stream", &cu));
+    return leave_device(cu->StreamSynchronize(stream), "wait for a stream");
 }
 
 oar_status oar_stream_query(oar_device device, void *stream, int *done)
@@ -95,9 +95,9 @@ oar_status oar_stream_query(oar_device device, void *stream, int *done)
     const oari_cuda *cu;
 
     if (done == NULL)
-        return nowhere("ask a stream");
-    OARI_TRY(enter(device, "ask a stream", &cu));
-    return answer(cu->StreamQuery(stream), "ask a stream", done);
+        return fail_no_result("ask a stream");
+    OARI_TRY(enter_device(device, "ask a stream", &cu));
+    return leave_query(cu->StreamQuery(stream), "ask a stream", done);
 }
 
 oar_status oar_stream_wait(oar_device device, void *stream, void *event)
@@ -105,9 +105,10 @@ oar_status oar_stream_wait(oar_device device, void *stream, void *event)
     const oari_cuda *cu;
 
     if (event == NULL)
-        return oari_fail(OAR_E_ARG, "make a stream wait: for which event?");
-    OARI_TRY(enter(device, "make a stream wait", &cu));
-    return leave(cu->StreamWaitEvent(stream, event, 0), "make a stream wait");
+        return oari_fail(OAR_E_ARG, "make a stream wait: the event is NULL");
+    OARI_TRY(enter_device(device, "make a stream wait", &cu));
+    return leave_device(cu->StreamWaitEvent(stream, event, 0),
+                        "make a stream wait");
 }
 
 oar_status oar_stream_set_current(oar_device device, void *stream)
@@ -138,7 +139,7 @@ static oar_status make_event(int device, unsigned flags, oari_cu_event *event)
     if (!oari_alloc_allowed(sizeof *event))
         return OAR_E_NOMEM;
     OARI_TRY(oari_cuda_enter(device, &cu));
-    OARI_TRY(leave(cu->EventCreate(&made, flags), "make an event"));
+    OARI_TRY(leave_device(cu->EventCreate(&made, flags), "make an event"));
     *event = made;
     return OAR_OK;
 }
@@ -146,7 +147,7 @@ static oar_status make_event(int device, unsigned flags, oari_cu_event *event)
 oar_status oar_event_create(oar_device device, int timed, void **event)
 {
     if (event == NULL)
-        return nowhere("make an event");
+        return fail_no_result("make an event");
     OARI_TRY(oari_cuda_only(device, "make an event"));
     return make_event(device.index, timed ? TIMED : UNTIMED, event);
 }
@@ -155,9 +156,9 @@ void oar_event_destroy(oar_device device, void *event)
 {
     const oari_cuda *cu;
 
-    if (event == NULL || enter(device, "end an event", &cu) != OAR_OK)
+    if (event == NULL || enter_device(device, "end an event", &cu) != OAR_OK)
         return;
-    leave(cu->EventDestroy(event), "end an event");
+    leave_device(cu->EventDestroy(event), "end an event");
 }
 
 oar_status oar_event_record(oar_device device, void *event, void *stream)
@@ -165,9 +166,9 @@ oar_status oar_event_record(oar_device device, void *event, void *stream)
     const oari_cuda *cu;
 
     if (event == NULL)
-        return oari_fail(OAR_E_ARG, "record an event: which?");
-    OARI_TRY(enter(device, "record an event", &cu));
-    return leave(cu->EventRecord(event, stream), "record an event");
+        return oari_fail(OAR_E_ARG, "record an event: it is NULL");
+    OARI_TRY(enter_device(device, "record an event", &cu));
+    return leave_device(cu->EventRecord(event, stream), "record an event");
 }
 
 oar_status oar_event_query(oar_device device, void *event, int *done)
@@ -175,9 +176,9 @@ oar_status oar_event_query(oar_device device, void *event, int *done)
     const oari_cuda *cu;
 
     if (event == NULL || done == NULL)
-        return nowhere("ask an event");
-    OARI_TRY(enter(device, "ask an event", &cu));
-    return answer(cu->EventQuery(event), "ask an event", done);
+        return fail_no_result("ask an event");
+    OARI_TRY(enter_device(device, "ask an event", &cu));
+    return leave_query(cu->EventQuery(event), "ask an event", done);
 }
 
 oar_status oar_event_synchronize(oar_device device, void *event)
@@ -185,9 +186,9 @@ oar_status oar_event_synchronize(oar_device device, void *event)
     const oari_cuda *cu;
 
     if (event == NULL)
-        return oari_fail(OAR_E_ARG, "wait for an event: which?");
-    OARI_TRY(enter(device, "wait for an event", &cu));
-    return leave(cu->EventSynchronize(event), "wait for an event");
+        return oari_fail(OAR_E_ARG, "wait for an event: it is NULL");
+    OARI_TRY(enter_device(device, "wait for an event", &cu));
+    return leave_device(cu->EventSynchronize(event), "wait for an event");
 }
 
 oar_status oar_event_elapsed(oar_device device, void *from, void *to,
@@ -197,57 +198,44 @@ oar_status oar_event_elapsed(oar_device device, void *from, void *to,
     float taken = 0;
 
     if (from == NULL || to == NULL || ms == NULL)
-        return nowhere("time between events");
-    OARI_TRY(enter(device, "time between events", &cu));
-    OARI_TRY(
-        leave(cu->EventElapsedTime(&taken, from, to), "time between events"));
+        return fail_no_result("time between events");
+    OARI_TRY(enter_device(device, "time between events", &cu));
+    OARI_TRY(leave_device(cu->EventElapsedTime(&taken, from, to),
+                          "time between events"));
     *ms = (double)taken;
     return OAR_OK;
 }
 
-/* ---- events that are kept ------------------------------------------------ */
-
-static oari_cu_event take_kept(int device)
-{
-    oari_cu_event event = NULL;
-    shelf *s = &shelves[device];
-
-    pthread_mutex_lock(&lock);
-    if (s->count > 0)
-        event = s->event[--s->count];
-    pthread_mutex_unlock(&lock);
-    return event;
-}
+/* ---- the cache of events ------------------------------------------------- */
 
 oar_status oari_cuda_event_take(int device, oari_cu_event *event)
 {
+    oari_cu_event kept = NULL;
     const oari_cuda *cu;
-    oari_cu_event kept;
 
     OARI_TRY(oari_cuda_known(device, &cu));
-    if ((kept = take_kept(device)) == NULL)
+    pthread_mutex_lock(&lock);
+    if (caches[device].count > 0)
+        kept = caches[device].event[--caches[device].count];
+    pthread_mutex_unlock(&lock);
+    if (kept == NULL)
         return make_event(device, UNTIMED, event);
     *event = kept;
     return OAR_OK;
 }
 
-static int keep(int device, oari_cu_event event)
-{
-    shelf *s = &shelves[device];
-    int kept;
-
-    pthread_mutex_lock(&lock);
-    if ((kept = s->count < KEPT_EVENTS))
-        s->event[s->count++] = event;
-    pthread_mutex_unlock(&lock);
-    return kept;
-}
-
 void oari_cuda_event_give(int device, oari_cu_event event)
 {
     const oari_cuda *cu;
+    int kept;
 
-    if (event != NULL && oari_cuda_known(device, &cu) == OAR_OK &&
-        !keep(device, event))
+    if (event == NULL || oari_cuda_known(device, &cu) != OAR_OK)
+        return;
+    pthread_mutex_lock(&lock);
+    kept = caches[device].count < KEPT_EVENTS;
+    if (kept)
+        caches[device].event[caches[device].count++] = event;
+    pthread_mutex_unlock(&lock);
+    if (!kept)
         oar_event_destroy(oar_device_of(OAR_CUDA, device), event);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/symbols.h: every function of the CUDA driver that this library
- * calls, once: by its versioned name, found at run time. X(field, symbol,
- * parameters); oari_cuda has a pointer for each. All return a CUresult. */
+/* device/cuda/cuda_symbols.h: lists every function of the CUDA driver that this
+ * library calls, by its versioned name; they are found at run time. X(field,
+ * symbol, parameters); oari_cuda has a pointer for each. All return a CUresult.
+ */
 #ifndef OARI_DEVICE_CUDA_SYMBOLS_H
 #define OARI_DEVICE_CUDA_SYMBOLS_H
 
@@ -41,9 +42,9 @@ typedef struct oari_cu_copy2d {
 
 enum { OARI_CU_HOST = 1, OARI_CU_DEVICE = 2 }; /* CUmemorytype */
 
-enum { OARI_CU_STREAM_LEGACY = 1 }; /* a CUstream that is none; as NULL is */
+enum { OARI_CU_STREAM_LEGACY = 1 }; /* names the default stream, as NULL does */
 
-/* CUresult, those that are told apart. */
+/* The values of CUresult that this library distinguishes. */
 enum {
     OARI_CU_SUCCESS = 0,
     OARI_CU_INVALID_VALUE = 1,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agree: every rank describes its options and what it has, such as parameters
- * and buffers, one line each, and compares with rank 0's; the lowest line that
- * differs anywhere, on the lowest rank where it does, is everybody's answer. */
+/* agreement: every rank describes its options and its items, such as parameters
+ * and buffers, in a line each and compares the lines with rank 0's. All ranks
+ * report the lowest line that differs on any rank, and the lowest such rank. */
 #include "parallel/reducer/agree.h"
 
 #include <stdio.h>
@@ -28,17 +28,6 @@ static oar_tensor *tensor_of(const oar_module *module, int index)
 
 /* ---- lines --------------------------------------------------------------- */
 
-static void name_tensor(const oar_module *module, int index, char name[NAME])
-{
-    int params = oar_module_params(module);
-
-    snprintf(name, NAME, "?");
-    if (index < params)
-        oar_module_param_name(module, index, name, NAME);
-    else
-        oar_module_buffer_name(module, index - params, name, NAME);
-}
-
 static void describe_tensor(const void *of, int64_t number, char *line,
                             size_t bytes)
 {
@@ -46,9 +35,13 @@ static void describe_tensor(const void *of, int64_t number, char *line,
     int index = (int)number, is_param = index < oar_module_params(module), n;
     oar_tensor *t = tensor_of(module, index);
     oar_shape shape = oar_tensor_shape(t);
-    char name[NAME];
+    char name[NAME] = "?";
 
-    name_tensor(module, index, name);
+    if (is_param)
+        oar_module_param_name(module, index, name, NAME);
+    else
+        oar_module_buffer_name(module, index - oar_module_params(module), name,
+                               NAME);
     n = snprintf(line, bytes, "%s %s %s [", is_param ? "parameter" : "buffer",
                  name, oar_dtype_name(oar_tensor_dtype(t)));
     for (int d = 0; d < shape.ndim; d++)
@@ -59,7 +52,8 @@ static void describe_tensor(const void *of, int64_t number, char *line,
 }
 
 /* Line 0 is the options, the others the items. */
-static void describe(const oari_manifest *a, int64_t index, char line[LINE])
+static void describe_line(const oari_manifest *a, int64_t index,
+                          char line[LINE])
 {
     memset(line, 0, LINE);
     if (index > a->items)
@@ -72,46 +66,46 @@ static void describe(const oari_manifest *a, int64_t index, char line[LINE])
 
 /* ---- comparing ----------------------------------------------------------- */
 
-static oar_status take_from(oar_group *group, int rank, void *data,
-                            size_t bytes)
+static oar_status broadcast_bytes(oar_group *group, int rank, void *data,
+                                  size_t bytes)
 {
     return oar_broadcast(group, oar_span_of(data, bytes, OAR_U8), rank, NULL,
                          NULL);
 }
 
-static oar_status least(oar_group *group, int64_t *number)
+static oar_status all_reduce_min(oar_group *group, int64_t *number)
 {
     return oar_all_reduce(group, oar_span_of(number, 1, OAR_I64), OAR_MIN, NULL,
                           NULL);
 }
 
-/* The first line that differs from rank 0's; INT64_MAX if none. */
+/* Returns the first line that differs from rank 0's; INT64_MAX if none. */
 static int64_t first_difference(const oari_manifest *a, int64_t lines,
                                 const char *theirs)
 {
     char mine[LINE];
 
     for (int64_t i = 0; i < lines; i++) {
-        describe(a, i, mine);
+        describe_line(a, i, mine);
         if (memcmp(mine, theirs + i * LINE, LINE) != 0)
             return i;
     }
     return 1 + a->items == lines ? INT64_MAX : lines;
 }
 
-/* Every rank says the same: what rank 0 has there, and what the first that has
- * something else. */
-static oar_status report(const oari_manifest *a, oar_group *group,
-                         int64_t index, int mine_differs)
+/* Fails on every rank with the same text: rank 0's line, and that of the first
+ * rank that has another. */
+static oar_status report_difference(const oari_manifest *a, oar_group *group,
+                                    int64_t index, int mine_differs)
 {
     int64_t rank = mine_differs ? oar_group_rank(group) : INT64_MAX;
     char first[LINE], other[LINE];
 
-    OARI_TRY(least(group, &rank));
-    describe(a, index, first);
-    describe(a, index, other);
-    OARI_TRY(take_from(group, 0, first, LINE));
-    OARI_TRY(take_from(group, (int)rank, other, LINE));
+    OARI_TRY(all_reduce_min(group, &rank));
+    describe_line(a, index, first);
+    describe_line(a, index, other);
+    OARI_TRY(broadcast_bytes(group, 0, first, LINE));
+    OARI_TRY(broadcast_bytes(group, (int)rank, other, LINE));
     first[LINE - 1] = other[LINE - 1] = 0;
     if (index == 0)
         return oari_fail(OAR_E_MISMATCH,
@@ -125,20 +119,20 @@ static oar_status report(const oari_manifest *a, oar_group *group,
                      (long long)rank);
 }
 
-static oar_status compare(const oari_manifest *a, oar_group *group,
-                          int64_t lines, char *theirs)
+static oar_status compare_lines(const oari_manifest *a, oar_group *group,
+                                int64_t lines, char *theirs)
 {
     int64_t mine, lowest;
 
     if (oar_group_rank(group) == 0)
         for (int64_t i = 0; i < lines; i++)
-            describe(a, i, theirs + i * LINE);
-    OARI_TRY(take_from(group, 0, theirs, (size_t)lines * LINE));
+            describe_line(a, i, theirs + i * LINE);
+    OARI_TRY(broadcast_bytes(group, 0, theirs, (size_t)lines * LINE));
     lowest = mine = first_difference(a, lines, theirs);
-    OARI_TRY(least(group, &lowest));
+    OARI_TRY(all_reduce_min(group, &lowest));
     if (lowest == INT64_MAX)
         return OAR_OK;
-    return report(a, group, lowest, mine == lowest);
+    return report_difference(a, group, lowest, mine == lowest);
 }
 
 oar_status oari_agree(const oari_manifest *manifest, oar_group *group)
@@ -147,11 +141,11 @@ oar_status oari_agree(const oari_manifest *manifest, oar_group *group)
     char *theirs;
     oar_status status;
 
-    OARI_TRY(take_from(group, 0, &lines, sizeof lines));
+    OARI_TRY(broadcast_bytes(group, 0, &lines, sizeof lines));
     theirs = oari_alloc((size_t)lines + 1, LINE);
     if (theirs == NULL)
         return OAR_E_NOMEM;
-    status = compare(manifest, group, lines, theirs);
+    status = compare_lines(manifest, group, lines, theirs);
     oari_free(theirs);
     return status;
 }
@@ -171,33 +165,25 @@ oar_status oari_agree_on_model(const oar_module *module, const char *options,
 
 /* ---- copying ------------------------------------------------------------- */
 
-/* Whether every rank can take rank 0's numbers, in all of its tensors: a rank
- * that found out in the middle would leave the others waiting. */
-static oar_status check_spans(const oar_module *module, oar_group *group)
+oar_status oari_broadcast_state(const oar_module *module, oar_group *group)
 {
     oar_status status = OAR_OK;
-    oar_span span;
     int64_t refused;
+    oar_span span;
 
+    /* A rank that failed in the middle would leave the others waiting. */
     for (int i = 0; i < tensors_of(module) && status == OAR_OK; i++)
         status = oar_tensor_span(tensor_of(module, i), &span);
     refused = status != OAR_OK ? oar_group_rank(group) : -1;
     OARI_TRY(oar_all_reduce(group, oar_span_of(&refused, 1, OAR_I64), OAR_MAX,
                             NULL, NULL));
-    if (refused < 0 || status != OAR_OK)
-        return status;
-    return oari_fail(OAR_E_STATE,
-                     "rank %lld has a parameter or buffer that cannot take "
-                     "rank 0's numbers",
-                     (long long)refused);
-}
-
-oar_status oari_broadcast_state(const oar_module *module, oar_group *group)
-{
-    OARI_TRY(check_spans(module, group));
+    OARI_TRY(status);
+    if (refused >= 0)
+        return oari_fail(OAR_E_STATE,
+                         "rank %lld has a parameter or buffer that cannot take "
+                         "rank 0's numbers",
+                         (long long)refused);
     for (int i = 0; i < tensors_of(module); i++) {
-        oar_span span;
-
         OARI_TRY(oar_tensor_span(tensor_of(module, i), &span));
         OARI_TRY(oar_broadcast(group, span, 0, NULL, NULL));
     }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/reducer/agree.h: do all ranks have the same model, or the same
- * arrays? */
+/* parallel/reducer/agreement.h: checks that all ranks have the same model or
+ * the same arrays. */
 #ifndef OARI_PARALLEL_REDUCER_AGREE_H
 #define OARI_PARALLEL_REDUCER_AGREE_H
 
 #include <oarsong/collective.h>
 #include <oarsong/module.h>
 
-/* What a rank has: its options, and items that it can describe in a line. */
+/* A rank's options, and its items, each of which it can describe in a line. */
 typedef struct oari_manifest {
     const char *options;
     const char *does, *has; /* for messages: "wrap", "models" */
@@ -16,8 +16,8 @@ typedef struct oari_manifest {
     void (*describe)(const void *of, int64_t index, char *line, size_t bytes);
 } oari_manifest;
 
-/* Compares them with rank 0's. If any rank differs, all return OAR_E_MISMATCH
- * and name the first difference and the first rank that has it. */
+/* Compares a manifest with rank 0's. If any rank differs, all ranks return
+ * OAR_E_MISMATCH with the first difference and the first rank that has it. */
 oar_status oari_agree(const oari_manifest *manifest, oar_group *group);
 
 /* Compares the options, and the names, shapes and dtypes of parameters and
@@ -25,7 +25,7 @@ oar_status oari_agree(const oari_manifest *manifest, oar_group *group);
 oar_status oari_agree_on_model(const oar_module *module, const char *options,
                                oar_group *group);
 
-/* Copies rank 0's parameters and buffers to all. */
+/* Copies rank 0's parameters and buffers to all ranks. */
 oar_status oari_broadcast_state(const oar_module *module, oar_group *group);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu: collectives of tensors on a GPU that leave their input alone: a copy on
- * the stream, and the collective on the copy behind it. */
+/* gpu_collective: collectives of tensors on a GPU that do not change their
+ * input: a copy on the stream, then the collective on the copy. */
 #include <oarsong/gpu.h>
 
 #include "base/call_site.h"
 #include "base/status.h"
 
-/* A copy to work on, and its span. */
-static oar_status begin(const char *what, oar_group *group,
-                        const oar_tensor *tensor, const oar_call_opts *opts,
-                        oar_tensor **out, oar_tensor **copy, oar_span *span)
+/* Copies the input and gives the copy's span. */
+static oar_status copy_input(const char *what, oar_group *group,
+                             const oar_tensor *tensor,
+                             const oar_call_opts *opts, oar_tensor **out,
+                             oar_tensor **copy, oar_span *span)
 {
     oar_device device = oar_tensor_device(tensor);
     oar_status status;
@@ -38,7 +39,8 @@ static oar_status begin(const char *what, oar_group *group,
     return status;
 }
 
-static oar_status finish(oar_status status, oar_tensor *copy, oar_tensor **out)
+static oar_status give_copy(oar_status status, oar_tensor *copy,
+                            oar_tensor **out)
 {
     if (status == OAR_OK)
         *out = copy;
@@ -55,8 +57,9 @@ oar_status oar_gpu_all_reduce_at(const char *file, int line, oar_group *group,
     oar_tensor *copy;
     oar_span span;
 
-    OARI_TRY(begin("gpu_all_reduce", group, tensor, opts, out, &copy, &span));
-    return finish(oar_all_reduce(group, span, op, opts, NULL), copy, out);
+    OARI_TRY(
+        copy_input("gpu_all_reduce", group, tensor, opts, out, &copy, &span));
+    return give_copy(oar_all_reduce(group, span, op, opts, NULL), copy, out);
 }
 
 oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
@@ -67,6 +70,7 @@ oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
     oar_tensor *copy;
     oar_span span;
 
-    OARI_TRY(begin("gpu_broadcast", group, tensor, opts, out, &copy, &span));
-    return finish(oar_broadcast(group, span, root, opts, NULL), copy, out);
+    OARI_TRY(
+        copy_input("gpu_broadcast", group, tensor, opts, out, &copy, &span));
+    return give_copy(oar_broadcast(group, span, root, opts, NULL), copy, out);
 }
