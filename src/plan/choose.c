@@ -16,43 +16,43 @@
 /* ---- what can be done by whom -------------------------------------------- */
 
 /* Whether ranks must first tell each other sizes to go by memory. */
-static int open_sizes(const oari_ask *ask)
+static int open_sizes(const oari_plan_request *req)
 {
-    return ask->object || (ask->ragged && (ask->kind == OAR_COLL_GATHER ||
-                                           ask->kind == OAR_COLL_SCATTER ||
-                                           ask->kind == OAR_COLL_ALL_TO_ALL));
+    return req->object || (req->ragged && (req->kind == OAR_COLL_GATHER ||
+                                           req->kind == OAR_COLL_SCATTER ||
+                                           req->kind == OAR_COLL_ALL_TO_ALL));
 }
 
-static int unsettled(const oari_ask *ask)
+static int unsettled(const oari_plan_request *req)
 {
-    return open_sizes(ask) && !ask->settled;
+    return open_sizes(req) && !req->sizes_known;
 }
 
 /* A line has room only for so much; nothing may force more into it. */
-static int fits_line(const oari_ask *ask)
+static int fits_line(const oari_plan_request *req)
 {
-    return !open_sizes(ask) &&
-           oari_line_count(ask) <= ask->small_bytes / ask->element;
+    return !open_sizes(req) &&
+           oari_slot_count(req) <= req->small_bytes / req->element;
 }
 
-static int is_object(const oari_ask *ask)
+static int is_object(const oari_plan_request *req)
 {
-    return ask->object && !ask->settled;
+    return req->object && !req->sizes_known;
 }
 
-static int known(const oari_ask *ask)
+static int known(const oari_plan_request *req)
 {
-    return !open_sizes(ask);
+    return !open_sizes(req);
 }
 
-static int open_object(const oari_ask *ask)
+static int open_object(const oari_plan_request *req)
 {
-    return !ask->object || ask->settled;
+    return !req->object || req->sizes_known;
 }
 
-static int equal_parts(const oari_ask *ask)
+static int equal_parts(const oari_plan_request *req)
 {
-    return !ask->ragged && !ask->object;
+    return !req->ragged && !req->object;
 }
 
 #define ROW(name, kind, over, canonical, fits, plan)       \
@@ -128,25 +128,25 @@ const oari_algorithm oari_algorithms[] = {
 
 /* ---- which of those that fit is best ------------------------------------- */
 
-size_t oari_ask_bytes(const oari_ask *ask)
+size_t oari_request_bytes(const oari_plan_request *req)
 {
-    if (unsettled(ask) || (ask->ragged && ask->at == NULL))
+    if (unsettled(req) || (req->ragged && req->at == NULL))
         return SIZE_MAX;
-    switch (ask->kind) {
+    switch (req->kind) {
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
     case OAR_COLL_ALL_GATHER:
     case OAR_COLL_REDUCE_SCATTER:
     case OAR_COLL_ALL_TO_ALL: {
-        oari_cut row = oari_cut_parts(ask);
-        return oari_cut_first(&row, ask->ranks) * ask->element;
+        oari_partition row = oari_partition_parts(req);
+        return oari_partition_first(&row, req->ranks) * req->element;
     }
-    default: return ask->count * ask->element;
+    default: return req->count * req->element;
     }
 }
 
-static const char *best_all_reduce(const oari_ask *a, const oari_rules *r,
-                                   size_t bytes)
+static const char *best_all_reduce(const oari_plan_request *a,
+                                   const oari_rules *r, size_t bytes)
 {
     int64_t size = (int64_t)bytes;
     int doubles = a->wide != a->element; /* what a sum travels as */
@@ -161,9 +161,9 @@ static const char *best_all_reduce(const oari_ask *a, const oari_rules *r,
 }
 
 /* The name that the rules want for an operation over messages. */
-static const char *best_message(const oari_ask *a, const oari_rules *r)
+static const char *best_message(const oari_plan_request *a, const oari_rules *r)
 {
-    size_t bytes = oari_ask_bytes(a);
+    size_t bytes = oari_request_bytes(a);
     int large = (int64_t)bytes >= r->chain_bytes;
     int small = bytes <= (size_t)r->latency_bytes;
     int few = a->ranks <= r->exchange_ranks;
@@ -190,38 +190,39 @@ static const char *best_message(const oari_ask *a, const oari_rules *r)
     }
 }
 
-static int over_of(const oari_ask *ask)
+static int over_of(const oari_plan_request *req)
 {
-    return (ask->board_ranks == ask->ranks ? OARI_MEMORY : 0) |
-           (ask->sends || ask->ranks == 1 ? OARI_MESSAGES : 0);
+    return (req->shm_ranks == req->ranks ? OARI_MEMORY : 0) |
+           (req->sends || req->ranks == 1 ? OARI_MESSAGES : 0);
 }
 
-static const char *best(const oari_ask *ask, const oari_rules *rules)
+static const char *best(const oari_plan_request *req, const oari_rules *rules)
 {
-    if (over_of(ask) & OARI_MEMORY)
-        return unsettled(ask) ? "sizes" : fits_line(ask) ? "line" : "direct";
-    if (is_object(ask))
+    if (over_of(req) & OARI_MEMORY)
+        return unsettled(req) ? "sizes" : fits_line(req) ? "line" : "direct";
+    if (is_object(req))
         return "sizes";
-    if (rules->two_level && oari_has_levels(ask))
+    if (rules->two_level && oari_has_levels(req))
         return "two_level";
-    return best_message(ask, rules);
+    return best_message(req, rules);
 }
 
-static int may(const oari_algorithm *a, const oari_ask *ask)
+static int may(const oari_algorithm *a, const oari_plan_request *req)
 {
-    return a->kind == ask->kind && (a->over & ~over_of(ask)) == 0 &&
-           (a->canonical || !ask->canonical) &&
-           (a->fits == NULL || a->fits(ask));
+    return a->kind == req->kind && (a->over & ~over_of(req)) == 0 &&
+           (a->canonical || !req->canonical) &&
+           (a->fits == NULL || a->fits(req));
 }
 
-const oari_algorithm *oari_choose(const oari_ask *ask, const oari_rules *rules)
+const oari_algorithm *oari_choose(const oari_plan_request *req,
+                                  const oari_rules *rules)
 {
-    const char *forced = rules->forced[ask->kind];
-    const char *wanted = best(ask, rules);
+    const char *forced = rules->forced[req->kind];
+    const char *wanted = best(req, rules);
     const oari_algorithm *found = NULL;
 
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
-        if (!may(a, ask))
+        if (!may(a, req))
             continue;
         if (strcmp(a->name, forced) == 0)
             return a;
@@ -231,7 +232,7 @@ const oari_algorithm *oari_choose(const oari_ask *ask, const oari_rules *rules)
     }
     if (found == NULL)
         oari_fail(OAR_E_UNSUPPORTED, "%s of %zu elements has no algorithm",
-                  oar_coll_name(ask->kind), ask->count);
+                  oar_coll_name(req->kind), req->count);
     return found;
 }
 

@@ -20,7 +20,8 @@ typedef struct oari_algorithm {
     oar_coll kind;
     int over;
     int canonical; /* combines in the order of ranks, or does not combine */
-    int (*fits)(const oari_ask *ask); /* NULL: everything of its kind */
+    int (*fits)(
+        const oari_plan_request *req); /* NULL: everything of its kind */
     oari_planner plan;
 } oari_algorithm;
 extern const oari_algorithm oari_algorithms[];
@@ -71,9 +72,10 @@ oar_status oari_rules_check(const oari_rules *rules, int over);
 
 /* Picks the row for an operation. NULL with the last error set if there is
  * none. */
-const oari_algorithm *oari_choose(const oari_ask *ask, const oari_rules *rules);
+const oari_algorithm *oari_choose(const oari_plan_request *req,
+                                  const oari_rules *rules);
 
 /* Bytes of the operation as all ranks know them; SIZE_MAX: they do not. */
-size_t oari_ask_bytes(const oari_ask *ask);
+size_t oari_request_bytes(const oari_plan_request *req);
 
 #endif

@@ -11,7 +11,7 @@ enum { BLOCK = 64 };
 
 static size_t stage_room(const oari_levels *l)
 {
-    size_t room = l->ask->stage_bytes / l->ask->element / BLOCK * BLOCK;
+    size_t room = l->req->stage_bytes / l->req->element / BLOCK * BLOCK;
 
     return room != 0 ? room : BLOCK;
 }
@@ -51,20 +51,20 @@ static size_t longest_share(const oari_levels *l)
     size_t most = 0;
 
     for (int i = 0; i < l->lanes; i++)
-        if (oari_lane_share(l, i) > most)
-            most = oari_lane_share(l, i);
+        if (oari_rail_share(l, i) > most)
+            most = oari_rail_share(l, i);
     return most;
 }
 
 static void stage_inputs(const oari_levels *l, int lane, size_t index)
 {
-    oari_walk w = oari_lane_begin();
+    oari_rail_walk w = oari_rail_begin();
 
-    while (oari_lane_next(l, lane, &w)) {
+    while (oari_rail_next(l, lane, &w)) {
         size_t skip, count = overlap(l, w.now.at, w.now.count, index, &skip);
         size_t in = w.now.at + skip - index * lane_room(l);
         if (count != 0)
-            oari_plan_copy(l->plan, OARI_STAGE, lane_stage(l, lane) + in,
+            oari_plan_copy(l->plan, OARI_BOUNCE, lane_stage(l, lane) + in,
                            OARI_IN, -1, w.now.first + skip, count);
     }
 }
@@ -76,33 +76,35 @@ static void collect_staged(oari_levels *l)
     for (size_t i = 0; i < total; i++, l->chunks++) {
         for (int lane = 0; lane < l->lanes; lane++)
             stage_inputs(l, lane, i);
-        oari_plan_meet(l->plan, 0, 0);
-        if (!oari_is_lane(l))
+        oari_plan_sync(l->plan, 0, 0);
+        if (!oari_is_on_rail(l))
             continue;
-        oari_piece(oari_lane_share(l, l->local), lane_room(l), i, &count);
-        oari_plan_reduce(l->plan, OARI_WORK, i * lane_room(l), OARI_STAGE,
+        oari_chunk_first(oari_rail_share(l, l->local), lane_room(l), i, &count);
+        oari_plan_reduce(l->plan, OARI_WORK, i * lane_room(l), OARI_BOUNCE,
                          lane_stage(l, l->local), count);
     }
 }
 
 static void collect_direct(const oari_levels *l)
 {
-    oari_walk w = oari_lane_begin();
+    oari_rail_walk w = oari_rail_begin();
 
-    while (oari_is_lane(l) && oari_lane_next(l, l->local, &w))
+    while (oari_is_on_rail(l) && oari_rail_next(l, l->local, &w))
         if (l->locals > 1)
             oari_plan_reduce(l->plan, OARI_WORK, w.now.at, OARI_IN, w.now.first,
                              w.now.count);
         else
-            oari_plan_combine(l->plan, (oari_spot){ OARI_WORK, w.now.at },
-                              (oari_spot){ OARI_IN, w.now.first },
-                              (oari_spot){ OARI_NOWHERE, 0 }, 0, w.now.count);
+            oari_plan_combine(l->plan, (oari_location){ OARI_WORK, w.now.at },
+                              (oari_location){ OARI_IN, w.now.first },
+                              (oari_location){ OARI_NOWHERE, 0 }, 0,
+                              w.now.count);
 }
 
 void oari_host_collect(oari_levels *l)
 {
-    if (oari_is_lane(l) && l->plan->work_count < oari_lane_share(l, l->local))
-        l->plan->work_count = oari_lane_share(l, l->local);
+    if (oari_is_on_rail(l) &&
+        l->plan->work_count < oari_rail_share(l, l->local))
+        l->plan->work_count = oari_rail_share(l, l->local);
     if (l->staged)
         collect_staged(l);
     else
@@ -113,27 +115,27 @@ void oari_host_collect(oari_levels *l)
 
 /* The runs a lane has to hand out: from where, to where in whose output. */
 typedef struct gift {
-    oari_spot from;
+    oari_location from;
     size_t at, to_at, count; /* at: among the gifts of the lane */
     int to;                  /* a rank of the board; -1: all */
 } gift;
 
 /* Whether a run of a walk is one; *at is where the next one begins. */
-static int is_gift(const oari_levels *l, const oari_walk *w, size_t *at,
+static int is_gift(const oari_levels *l, const oari_rail_walk *w, size_t *at,
                    gift *g)
 {
-    const oari_ask *a = l->ask;
+    const oari_plan_request *a = l->req;
     int here = w->host == l->host;
 
     *g = (gift){
         { OARI_OUT, w->now.first }, *at, w->now.first, w->now.count, -1
     };
     if (a->kind == OAR_COLL_REDUCE) {
-        g->from = (oari_spot){ OARI_GATHER, 0 };
+        g->from = (oari_location){ OARI_GATHER, 0 };
         g->to = oari_local_of(a, a->root);
     }
     if (a->kind == OAR_COLL_REDUCE_SCATTER) {
-        g->from = (oari_spot){ OARI_GATHER, *at };
+        g->from = (oari_location){ OARI_GATHER, *at };
         g->to_at = 0;
         g->to = w->local;
     }
@@ -146,43 +148,43 @@ static int is_gift(const oari_levels *l, const oari_walk *w, size_t *at,
 
 static void keep_mine(const oari_levels *l)
 {
-    oari_walk w = oari_lane_begin();
+    oari_rail_walk w = oari_rail_begin();
     size_t at = 0;
     gift g;
 
-    while (oari_is_lane(l) && oari_lane_next(l, l->local, &w))
-        if (is_gift(l, &w, &at, &g) && g.from.where != OARI_OUT &&
+    while (oari_is_on_rail(l) && oari_rail_next(l, l->local, &w))
+        if (is_gift(l, &w, &at, &g) && g.from.buffer != OARI_OUT &&
             g.to == l->local)
-            oari_plan_copy(l->plan, OARI_OUT, g.to_at, g.from.where, -1,
+            oari_plan_copy(l->plan, OARI_OUT, g.to_at, g.from.buffer, -1,
                            g.from.at, g.count);
 }
 
 static void share_direct(const oari_levels *l)
 {
-    oari_walk w = oari_lane_begin();
+    oari_rail_walk w = oari_rail_begin();
     size_t at = 0;
     gift g;
 
-    while (oari_is_lane(l) && oari_lane_next(l, l->local, &w))
+    while (oari_is_on_rail(l) && oari_rail_next(l, l->local, &w))
         if (is_gift(l, &w, &at, &g))
             for (int i = 1; i < l->locals; i++) {
                 int to = (l->local + i) % l->locals;
                 if (g.to < 0 || g.to == to)
-                    oari_plan_copy_out(l->plan, to, g.to_at, g.from.where,
+                    oari_plan_copy_out(l->plan, to, g.to_at, g.from.buffer,
                                        g.from.at, g.count);
             }
     if (l->locals > 1)
-        oari_plan_meet(l->plan, 0, 0);
+        oari_plan_sync(l->plan, 0, 0);
 }
 
 /* One lane's gifts in a piece: into its stage, or out of it. */
 static void share_piece(const oari_levels *l, int lane, size_t index)
 {
-    oari_walk w = oari_lane_begin();
+    oari_rail_walk w = oari_rail_begin();
     size_t at = 0;
     gift g;
 
-    while (oari_lane_next(l, lane, &w))
+    while (oari_rail_next(l, lane, &w))
         if (is_gift(l, &w, &at, &g)) {
             size_t skip, count = overlap(l, g.at, g.count, index, &skip);
             size_t stage =
@@ -190,10 +192,10 @@ static void share_piece(const oari_levels *l, int lane, size_t index)
             if (count == 0)
                 continue;
             if (lane == l->local)
-                oari_plan_copy(l->plan, OARI_STAGE, stage, g.from.where, -1,
+                oari_plan_copy(l->plan, OARI_BOUNCE, stage, g.from.buffer, -1,
                                g.from.at + skip, count);
             else if (g.to < 0 || g.to == l->local)
-                oari_plan_copy(l->plan, OARI_OUT, g.to_at + skip, OARI_STAGE,
+                oari_plan_copy(l->plan, OARI_OUT, g.to_at + skip, OARI_BOUNCE,
                                lane, stage, count);
         }
 }
@@ -203,10 +205,10 @@ static size_t most_gifts(const oari_levels *l)
     size_t most = 0;
 
     for (int lane = 0; lane < l->lanes; lane++) {
-        oari_walk w = oari_lane_begin();
+        oari_rail_walk w = oari_rail_begin();
         size_t at = 0;
         gift g;
-        while (oari_lane_next(l, lane, &w))
+        while (oari_rail_next(l, lane, &w))
             is_gift(l, &w, &at, &g);
         most = at > most ? at : most;
     }
@@ -218,16 +220,16 @@ static void share_staged(oari_levels *l)
     size_t total = pieces(l, most_gifts(l));
 
     for (size_t i = 0; i < total; i++, l->chunks++) {
-        if (oari_is_lane(l))
+        if (oari_is_on_rail(l))
             share_piece(l, l->local, i);
-        oari_plan_meet(l->plan, 0, 0);
+        oari_plan_sync(l->plan, 0, 0);
         for (int lane = 0; lane < l->lanes; lane++)
             if (lane != l->local)
                 share_piece(l, lane, i);
     }
 }
 
-void oari_host_share(oari_levels *l)
+void oari_host_deliver(oari_levels *l)
 {
     keep_mine(l);
     if (l->staged)
@@ -239,49 +241,52 @@ void oari_host_share(oari_levels *l)
 /* ---- inside a host, before anything crosses ------------------------------ */
 
 /* An ask of this host alone, for what plan_direct and plan_staged do there. */
-static oari_ask ask_here(const oari_levels *l, size_t *at)
+static oari_plan_request ask_here(const oari_levels *l, size_t *at)
 {
-    oari_ask here = *l->ask;
-    oari_cut row = oari_cut_parts(l->ask);
+    oari_plan_request here = *l->req;
+    oari_partition row = oari_partition_parts(l->req);
 
     here.rank = l->local;
     here.ranks = l->locals;
-    here.root = l->ask->root >= 0 ? oari_local_of(l->ask, l->ask->root) : -1;
+    here.root = l->req->root >= 0 ? oari_local_of(l->req, l->req->root) : -1;
     at[0] = 0;
-    for (int i = 0; i < l->locals && oari_lane_has_parts(l->ask); i++)
-        at[i + 1] =
-            at[i] + oari_cut_count(&row, oari_rank_at(l->ask, l->host, i));
-    here.at = oari_lane_has_parts(l->ask) ? at : NULL;
+    for (int i = 0; i < l->locals && oari_rail_has_parts(l->req); i++)
+        at[i + 1] = at[i] + oari_partition_count(
+                                &row, oari_rank_at(l->req, l->host, i));
+    here.at = oari_rail_has_parts(l->req) ? at : NULL;
     return here;
 }
 
 /* Everyone's part to everyone here. */
 void oari_host_gather(oari_levels *l)
 {
-    const oari_ask *a = l->ask;
-    oari_cut row = oari_cut_parts(a);
+    const oari_plan_request *a = l->req;
+    oari_partition row = oari_partition_parts(a);
     size_t total = 0, room = stage_room(l);
 
     for (int i = 0; i < l->locals; i++) {
         int r = oari_rank_at(a, l->host, i);
-        size_t count = oari_cut_count(&row, r);
+        size_t count = oari_partition_count(&row, r);
         total = count > total ? count : total;
         if (i == l->local || !l->staged)
-            oari_plan_copy(l->plan, OARI_OUT, oari_cut_first(&row, r), OARI_IN,
-                           i == l->local ? -1 : i, 0, count);
+            oari_plan_copy(l->plan, OARI_OUT, oari_partition_first(&row, r),
+                           OARI_IN, i == l->local ? -1 : i, 0, count);
     }
     total = l->staged ? (total + room - 1) / room : 0;
     for (size_t c = 0; c < total; c++, l->chunks++) {
         size_t stage = l->chunks % 3 * room, count, at;
-        at = oari_piece(oari_cut_count(&row, a->rank), room, c, &count);
-        oari_plan_copy(l->plan, OARI_STAGE, stage, OARI_IN, -1, at, count);
-        oari_plan_meet(l->plan, 0, 0);
+        at = oari_chunk_first(oari_partition_count(&row, a->rank), room, c,
+                              &count);
+        oari_plan_copy(l->plan, OARI_BOUNCE, stage, OARI_IN, -1, at, count);
+        oari_plan_sync(l->plan, 0, 0);
         for (int i = 0; i < l->locals; i++) {
             int r = oari_rank_at(a, l->host, i);
-            at = oari_piece(oari_cut_count(&row, r), room, c, &count);
+            at = oari_chunk_first(oari_partition_count(&row, r), room, c,
+                                  &count);
             if (i != l->local)
-                oari_plan_copy(l->plan, OARI_OUT, oari_cut_first(&row, r) + at,
-                               OARI_STAGE, i, stage, count);
+                oari_plan_copy(l->plan, OARI_OUT,
+                               oari_partition_first(&row, r) + at, OARI_BOUNCE,
+                               i, stage, count);
         }
     }
 }
@@ -290,14 +295,14 @@ void oari_host_gather(oari_levels *l)
 void oari_host_broadcast(oari_levels *l)
 {
     size_t at[2];
-    oari_ask here = ask_here(l, at);
+    oari_plan_request here = ask_here(l, at);
 
     if (l->staged)
-        oari_plan_staged_rest(&here, l->plan);
+        oari_plan_staged_after_sync(&here, l->plan);
     else if (l->locals > 1) {
         if (l->local != here.root)
             oari_plan_copy(l->plan, OARI_OUT, 0, OARI_IN, here.root, 0,
                            here.count);
-        oari_plan_meet(l->plan, 0, 0);
+        oari_plan_sync(l->plan, 0, 0);
     }
 }

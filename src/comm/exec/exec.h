@@ -58,13 +58,13 @@ typedef struct oari_exec {
         number; /* of the collective on this group: the same on all ranks */
     oari_doubt doubt; /* why it failed, if others have to be asked */
     const oari_plan *plan;
-    oari_ask ask; /* of a plan that is not kept, for settling */
-    int hasty;    /* its caller does not wait: meetings are only begun */
-    int at;       /* step */
-    int begun;    /* of the step: its meeting has begun */
-    int met;      /* meetings so far */
-    int shows;    /* OARI_SHOWS_ bits */
-    int exposed;  /* of these: peers know where they are and may use them */
+    oari_plan_request request; /* of a plan that is not kept, for settling */
+    int hasty;   /* its caller does not wait: meetings are only begun */
+    int at;      /* step */
+    int begun;   /* of the step: its meeting has begun */
+    int met;     /* meetings so far */
+    int shows;   /* OARI_SHOWS_ bits */
+    int exposed; /* of these: peers know where they are and may use them */
     size_t element;
     unsigned char *in_data, *out_data; /* mine */
     void *block; /* made for the result of an object; the call's when done */
@@ -120,7 +120,7 @@ oar_status oari_exec_withdraw(oari_exec *exec);
 /* Whether it waits for a message of this rank, or for its line (a rank on the
  * board). */
 int oari_exec_owes_message(const oari_exec *exec, int rank);
-int oari_exec_owes_line(const oari_exec *exec, int board_rank);
+int oari_exec_owes_line(const oari_exec *exec, int shm_rank);
 
 /* Whether a rank has given the engine something else: then that is in doubt. */
 int oari_exec_is_doubtful(oari_exec *exec);

@@ -60,8 +60,8 @@ static void reduce(const form *f, int sources, const void *const *source,
 }
 
 /* A contribution as a partial result: where it is, or in `room`. */
-static const void *lift(const form *f, const void *from, const double *factor,
-                        block *room, size_t count)
+static const void *promote(const form *f, const void *from,
+                           const double *factor, block *room, size_t count)
 {
     if (f->dtype != f->wide) {
         oari_convert(room, f->wide, from, f->dtype, count);
@@ -75,16 +75,17 @@ static const void *lift(const form *f, const void *from, const double *factor,
 
 /* ---- two of them --------------------------------------------------------- */
 
-static const void *partial_of(oari_exec *exec, const form *f, oari_where where,
-                              size_t at, block *room, size_t count)
+static const void *partial_of(oari_exec *exec, const form *f,
+                              oari_buffer buffer, size_t at, block *room,
+                              size_t count)
 {
-    const void *from = oari_exec_locate(exec, where, -1, at);
+    const void *from = oari_exec_locate(exec, buffer, -1, at);
     int factors = oari_needs_factors(exec->call->op.kind);
 
-    if (where != OARI_IN)
+    if (buffer != OARI_IN)
         return from;
-    return lift(f, from, factors ? &exec->factor[exec->rank] : NULL, room,
-                count);
+    return promote(f, from, factors ? &exec->factor[exec->rank] : NULL, room,
+                   count);
 }
 
 static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
@@ -132,15 +133,15 @@ static void gather_block(oari_exec *exec, const form *f, int sources, void *to,
         const unsigned char *from =
             (const unsigned char *)exec->source[s] + byte;
         const void *pair[2] = { to, NULL };
-        const void *part = lift(f, from, factors ? &exec->scale[s] : NULL,
-                                s == 0 ? &first : &next, count);
+        const void *part = promote(f, from, factors ? &exec->scale[s] : NULL,
+                                   s == 0 ? &first : &next, count);
         pair[s != 0] = part;
         reduce(f, s == 0 ? 1 : 2, pair, NULL, 0, to, count);
     }
 }
 
-void oari_exec_reduce_partly(oari_exec *exec, int sources, void *to,
-                             size_t count)
+void oari_exec_reduce_partial(oari_exec *exec, int sources, void *to,
+                              size_t count)
 {
     form f = form_of(exec, 0);
     int factors = oari_needs_factors(exec->call->op.kind);

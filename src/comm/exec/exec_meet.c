@@ -68,7 +68,7 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
         show_buffers(exec, line);
     if (step->from == OARI_TABLE)
         memcpy(table_of(exec, exec->board->rank, line), exec->table,
-               oari_table_words(&exec->ask) * sizeof *exec->table);
+               oari_table_words(&exec->request) * sizeof *exec->table);
     if (step->count != 0)
         memcpy(oari_line_data(line),
                exec->in_data + step->from_at * exec->element,
@@ -86,7 +86,8 @@ static int member_of(const oari_board *b, int rank)
 }
 
 /* The text is for backends over which the other cannot be asked. */
-oar_status oari_exec_doubt(oari_exec *exec, int peer, const char *format, ...)
+oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
+                                     const char *format, ...)
 {
     const oari_call *call = exec->call;
     oari_doubt *doubt = &exec->doubt;
@@ -176,8 +177,8 @@ static void read_table(oari_exec *exec, int rank)
     }
     exec->their_at[rank] = theirs[me];
     exec->table[rank] = theirs[me + 1] - theirs[me]; /* mine has been shown */
-    if (theirs[n + 1] > exec->ask.most)
-        exec->ask.most = theirs[n + 1];
+    if (theirs[n + 1] > exec->request.longest_part)
+        exec->request.longest_part = theirs[n + 1];
 }
 
 /* Everyone's line is there: do they agree, and where are their buffers? */
@@ -190,7 +191,7 @@ static oari_progress read_lines(oari_exec *exec, const oari_step *step)
     for (int r = 0; r < b->ranks; r++) {
         const oari_line *line = oari_meet_line(b, r);
         if (line->fingerprint != exec->link) {
-            oari_exec_doubt(exec, member_of(b, r), "%s", "");
+            oari_exec_report_mismatch(exec, member_of(b, r), "%s", "");
             return OARI_FAILED;
         }
         if (factors)
@@ -208,7 +209,7 @@ static oari_progress read_lines(oari_exec *exec, const oari_step *step)
     return OARI_DONE;
 }
 
-oari_progress oari_run_meet(oari_exec *exec, const oari_step *step)
+oari_progress oari_run_sync(oari_exec *exec, const oari_step *step)
 {
     int polls = exec->board->spin_ns != 0 ? POLLS_IN_A_ROW : 1;
 

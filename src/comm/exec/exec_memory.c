@@ -14,32 +14,32 @@ static int self_of(const oari_exec *exec)
     return exec->board != NULL ? exec->board->rank : exec->rank;
 }
 
-unsigned char *oari_exec_locate(oari_exec *exec, oari_where where, int peer,
+unsigned char *oari_exec_locate(oari_exec *exec, oari_buffer buffer, int peer,
                                 size_t at)
 {
     int self = self_of(exec), rank = peer < 0 ? self : peer;
     unsigned char *base = NULL;
 
-    switch (where) {
+    switch (buffer) {
     case OARI_IN: base = rank == self ? exec->in_data : exec->in[rank]; break;
     case OARI_OUT:
     case OARI_ALL_OUT:
         base = rank == self ? exec->out_data : exec->out[rank];
         break;
-    case OARI_LINE:
+    case OARI_SLOT:
         base =
             oari_line_data(exec->board->line[rank][exec->board->meeting & 1]);
         break;
-    case OARI_STAGE:
-    case OARI_OTHER_STAGES:
-    case OARI_STAGE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
+    case OARI_BOUNCE:
+    case OARI_OTHER_BOUNCES:
+    case OARI_BOUNCE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
     case OARI_GATHER: base = exec->gather; break;
     case OARI_WORK: base = exec->work; break;
     case OARI_FACTOR: base = (unsigned char *)exec->factor; break;
     case OARI_TABLE: base = (unsigned char *)exec->table; break;
     case OARI_NOWHERE: return NULL;
     }
-    return base + at * oari_exec_element(exec, where);
+    return base + at * oari_exec_element(exec, buffer);
 }
 
 /* ---- around work on buffers of other ranks ------------------------------- */
@@ -71,24 +71,25 @@ static void leave_peers(const oari_exec *exec)
 }
 
 /* Nobody goes beyond what a rank has shown, whatever sizes it was promised. */
-static int is_inside(oari_exec *exec, oari_where where, int peer, size_t at,
+static int is_inside(oari_exec *exec, oari_buffer buffer, int peer, size_t at,
                      size_t count)
 {
     const oari_board *b = exec->board;
     size_t has;
 
     if (peer < 0 || peer == self_of(exec) ||
-        (where != OARI_IN && where != OARI_OUT))
+        (buffer != OARI_IN && buffer != OARI_OUT))
         return 1;
-    has = where == OARI_IN ? exec->in_count[peer] : exec->out_count[peer];
+    has = buffer == OARI_IN ? exec->in_count[peer] : exec->out_count[peer];
     if (at <= has && count <= has - at)
         return 1;
     peer = b->member != NULL ? b->member[peer] : peer;
-    oari_exec_doubt(exec, peer,
-                    "rank %d needs elements %zu to %zu of rank %d's %s, which "
-                    "has %zu",
-                    exec->rank, at, at + count, peer,
-                    where == OARI_IN ? "input" : "output", has);
+    oari_exec_report_mismatch(
+        exec, peer,
+        "rank %d needs elements %zu to %zu of rank %d's %s, which "
+        "has %zu",
+        exec->rank, at, at + count, peer,
+        buffer == OARI_IN ? "input" : "output", has);
     return 0;
 }
 
@@ -126,7 +127,7 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
         return exec->board->ranks;
     }
     to[0] = oari_exec_locate(exec, step->to, step->to_peer, step->to_at);
-    if (step->to != OARI_STAGE_AND_OUT)
+    if (step->to != OARI_BOUNCE_AND_OUT)
         return 1;
     to[1] = oari_exec_locate(exec, OARI_OUT, -1, step->with_at);
     return 2;
@@ -135,10 +136,10 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
 /* Slots of GATHER begin with those of rank `peer`; mine is the input. */
 static int find_slots(oari_exec *exec, const oari_step *step)
 {
-    int n = exec->plan->slots, first = step->peer;
+    int n = exec->plan->gather_ranks, first = step->peer;
 
     for (int r = 0; r < n; r++) {
-        size_t slot = (size_t)((r - first + n) % n) * exec->plan->slot_count;
+        size_t slot = (size_t)((r - first + n) % n) * exec->plan->gather_stride;
         exec->source[r] =
             r == exec->rank
                 ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
@@ -175,18 +176,19 @@ static int find_stages(oari_exec *exec, const oari_step *step)
 
     for (int r = 0; r < b->ranks; r++)
         exec->source[r] =
-            r == b->rank ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                         : oari_exec_locate(exec, OARI_STAGE, r, step->from_at);
+            r == b->rank
+                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
+                : oari_exec_locate(exec, OARI_BOUNCE, r, step->from_at);
     return b->ranks;
 }
 
 static int find_sources(oari_exec *exec, const oari_step *step)
 {
-    if (step->from == OARI_LINE)
+    if (step->from == OARI_SLOT)
         return find_lines(exec, step);
     if (step->from == OARI_GATHER)
         return find_slots(exec, step);
-    if (step->from == OARI_OTHER_STAGES)
+    if (step->from == OARI_OTHER_BOUNCES)
         return find_stages(exec, step);
     for (int r = 0; r < exec->board->ranks; r++)
         exec->source[r] = oari_exec_locate(exec, step->from, r, step->from_at);
@@ -223,7 +225,8 @@ static void reduce(oari_exec *exec, const oari_step *step)
     if (factors)
         find_scales(exec, step, r.sources);
     if (step->to == OARI_WORK) {
-        oari_exec_reduce_partly(exec, r.sources, r.destination[0], step->count);
+        oari_exec_reduce_partial(exec, r.sources, r.destination[0],
+                                 step->count);
         return;
     }
     if (kind != OAR_OP_SUM)

@@ -13,9 +13,9 @@ enum { CHECK_BITS = 30 };
 
 static const uint64_t check_mask = (UINT64_C(1) << CHECK_BITS) - 1;
 
-size_t oari_exec_element(const oari_exec *exec, oari_where where)
+size_t oari_exec_element(const oari_exec *exec, oari_buffer buffer)
 {
-    switch (where) {
+    switch (buffer) {
     case OARI_FACTOR:
     case OARI_TABLE: return sizeof(uint64_t);
     case OARI_WORK:
@@ -35,7 +35,7 @@ static uint64_t tag_of(const oari_exec *exec)
 oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
 {
     int sending = step->kind == OARI_SEND;
-    oari_where where = sending ? step->from : step->to;
+    oari_buffer buffer = sending ? step->from : step->to;
     size_t at = sending ? step->from_at : step->to_at;
     int slot = (exec->oldest + exec->transfers) % exec->transfer_room;
     oar_transfer *t = &exec->transfer[slot];
@@ -45,8 +45,8 @@ oari_progress oari_run_message(oari_exec *exec, const oari_step *step)
                          .peer = step->peer,
                          .tag = tag_of(exec),
                          .any = exec->checks_tags && !sending ? check_mask : 0,
-                         .data = oari_exec_locate(exec, where, -1, at),
-                         .bytes = step->count * oari_exec_element(exec, where),
+                         .data = oari_exec_locate(exec, buffer, -1, at),
+                         .bytes = step->count * oari_exec_element(exec, buffer),
                          .source = -1 };
     exec->transfers++;
     status = sending ? exec->backend->send(exec->self, t)
@@ -67,11 +67,11 @@ static oari_progress wrong_size(oari_exec *exec, const oar_transfer *t)
             ? exec->element
             : 1;
 
-    oari_exec_doubt(exec, t->peer,
-                    "rank %d expects %zu %s of rank %d, which sends %zu",
-                    exec->rank, t->bytes / unit,
-                    unit == 1 && exec->element != 1 ? "bytes" : "elements",
-                    t->peer, t->got_bytes / unit);
+    oari_exec_report_mismatch(
+        exec, t->peer, "rank %d expects %zu %s of rank %d, which sends %zu",
+        exec->rank, t->bytes / unit,
+        unit == 1 && exec->element != 1 ? "bytes" : "elements", t->peer,
+        t->got_bytes / unit);
     return OARI_FAILED;
 }
 
@@ -81,10 +81,11 @@ static oari_progress refused(oari_exec *exec, const oar_transfer *t)
 {
     if (exec->checks_tags)
         return OARI_PENDING;
-    oari_exec_doubt(exec, t->peer,
-                    "rank %d sends %zu bytes to rank %d, which expects another "
-                    "number",
-                    exec->rank, t->bytes, t->peer);
+    oari_exec_report_mismatch(
+        exec, t->peer,
+        "rank %d sends %zu bytes to rank %d, which expects another "
+        "number",
+        exec->rank, t->bytes, t->peer);
     return OARI_FAILED;
 }
 
@@ -93,7 +94,7 @@ static int belongs(oari_exec *exec, const oar_transfer *t)
 {
     if (t->any == 0 || t->got_tag == t->tag)
         return 1;
-    oari_exec_doubt(exec, t->peer, "%s", "");
+    oari_exec_report_mismatch(exec, t->peer, "%s", "");
     return 0;
 }
 

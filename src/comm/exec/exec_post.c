@@ -38,8 +38,8 @@ int oari_exec_is_doubtful(oari_exec *exec)
 
         agreed &= theirs == OARI_POST_SAME;
         if (theirs == OARI_POST_OTHER) {
-            oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
-                            "");
+            oari_exec_report_mismatch(
+                exec, b->member != NULL ? b->member[r] : r, "%s", "");
             return 1;
         }
     }

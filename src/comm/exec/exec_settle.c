@@ -38,62 +38,62 @@ static size_t *begin_parts(const oari_exec *exec, size_t *at,
     return at;
 }
 
-static void ask_parts(oari_exec *exec, oari_ask *ask)
+static void ask_parts(oari_exec *exec, oari_plan_request *req)
 {
     const oari_call *call = exec->call;
     int in = call->kind == OAR_COLL_SCATTER ||
              call->kind == OAR_COLL_REDUCE_SCATTER ||
              call->kind == OAR_COLL_ALL_TO_ALL;
 
-    ask->ragged = 1;
-    ask->at = begin_parts(exec, exec->part_at,
+    req->ragged = 1;
+    req->at = begin_parts(exec, exec->part_at,
                           in ? call->in_counts : call->out_counts);
     if (call->kind == OAR_COLL_ALL_TO_ALL)
-        ask->out_at = begin_parts(exec, exec->out_at, call->out_counts);
+        req->out_at = begin_parts(exec, exec->out_at, call->out_counts);
 }
 
-static void ask_operator(const oari_exec *exec, oari_ask *ask)
+static void ask_operator(const oari_exec *exec, oari_plan_request *req)
 {
     oar_op_kind op = exec->call->op.kind;
 
-    ask->element = exec->element;
-    ask->wide = oari_exec_element(exec, OARI_WORK);
-    ask->weighted = oari_needs_factors(op);
-    ask->mean = op == OAR_OP_WEIGHTED_MEAN;
-    ask->lift = ask->weighted || ask->wide != ask->element;
-    ask->canonical = exec->call->canonical;
+    req->element = exec->element;
+    req->wide = oari_exec_element(exec, OARI_WORK);
+    req->weighted = oari_needs_factors(op);
+    req->mean = op == OAR_OP_WEIGHTED_MEAN;
+    req->promote = req->weighted || req->wide != req->element;
+    req->canonical = exec->call->canonical;
 }
 
-static void ask_where(const oari_exec *exec, oari_ask *ask)
+static void ask_where(const oari_exec *exec, oari_plan_request *req)
 {
     const oari_board *b = exec->board;
 
-    ask->small_bytes = exec->small_bytes;
-    ask->line_bytes = oari_line_bytes(exec->small_bytes);
-    ask->stage_bytes = exec->stage_bytes;
-    ask->chunk_bytes = exec->chunk_bytes;
-    ask->hosts = exec->hosts;
-    ask->sends = exec->backend != NULL && exec->backend->send != NULL;
+    req->small_bytes = exec->small_bytes;
+    req->slot_bytes = oari_line_bytes(exec->small_bytes);
+    req->stage_bytes = exec->stage_bytes;
+    req->chunk_bytes = exec->chunk_bytes;
+    req->hosts = exec->hosts;
+    req->sends = exec->backend != NULL && exec->backend->send != NULL;
     if (b != NULL) {
-        ask->board_rank = b->rank;
-        ask->board_ranks = b->ranks;
-        ask->member = b->member;
+        req->shm_rank = b->rank;
+        req->shm_ranks = b->ranks;
+        req->shm_member = b->member;
     }
 }
 
 static void fill_table(oari_exec *exec)
 {
-    const oari_ask *ask = &exec->ask;
+    const oari_plan_request *req = &exec->request;
     size_t n = (size_t)exec->ranks;
 
     memset(exec->table, 0, (n + 2) * sizeof *exec->table);
-    if (oari_table_words(ask) == 0 || ask->at == NULL)
+    if (oari_table_words(req) == 0 || req->at == NULL)
         return;
     for (size_t i = 0; i <= n; i++)
-        exec->table[i] = ask->at[i];
+        exec->table[i] = req->at[i];
     for (size_t i = 0; i < n; i++)
-        if (ask->at[i + 1] - ask->at[i] > exec->table[n + 1])
-            exec->table[n + 1] = ask->at[i + 1] - ask->at[i];
+        if (req->at[i + 1] - req->at[i] > exec->table[n + 1])
+            exec->table[n + 1] = req->at[i + 1] - req->at[i];
 }
 
 /* Objects over messages: what this rank says of sizes. */
@@ -106,22 +106,22 @@ static void fill_sizes(oari_exec *exec)
         exec->table[r] = call->in_counts[r];
 }
 
-oar_status oari_exec_ask(oari_exec *exec, oari_ask *ask)
+oar_status oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
 {
-    *ask = (oari_ask){ .kind = exec->call->kind,
-                       .rank = exec->rank,
-                       .ranks = exec->ranks,
-                       .root = exec->call->root,
-                       .object = exec->call->is_object,
-                       .count = count_of(exec) };
-    ask_operator(exec, ask);
-    ask_where(exec, ask);
+    *req = (oari_plan_request){ .kind = exec->call->kind,
+                                .rank = exec->rank,
+                                .ranks = exec->ranks,
+                                .root = exec->call->root,
+                                .object = exec->call->is_object,
+                                .count = count_of(exec) };
+    ask_operator(exec, req);
+    ask_where(exec, req);
     if (!exec->call->ragged)
         return OAR_OK;
-    ask_parts(exec, ask);
-    if (ask->board_ranks == ask->ranks)
+    ask_parts(exec, req);
+    if (req->shm_ranks == req->ranks)
         fill_table(exec);
-    else if (ask->object)
+    else if (req->object)
         fill_sizes(exec);
     return OAR_OK;
 }
@@ -131,7 +131,7 @@ oar_status oari_exec_ask(oari_exec *exec, oari_ask *ask)
 static oar_status differ(oari_exec *exec, int rank, size_t mine, size_t theirs,
                          const char *text)
 {
-    return oari_exec_doubt(
+    return oari_exec_report_mismatch(
         exec, rank, "rank %d %s %zu elements %s rank %d, which %s %zu",
         exec->rank, text, mine, text[0] == 'e' ? "of" : "for", rank,
         text[0] == 'e' ? "has" : "expects", theirs);
@@ -154,7 +154,7 @@ static oar_status take_parts(oari_exec *exec, const size_t *told)
             return oari_fail(OAR_E_MISMATCH, "the parts of all ranks have more "
                                              "elements than can be counted");
     }
-    exec->ask.at = at;
+    exec->request.at = at;
     return OAR_OK;
 }
 
@@ -164,7 +164,7 @@ static oar_status compare_rows(oari_exec *exec)
         if (exec->table[r] != exec->call->out_counts[r])
             return differ(exec, r, exec->call->out_counts[r], exec->table[r],
                           "expects");
-    exec->ask.their_at = exec->their_at;
+    exec->request.their_at = exec->their_at;
     return OAR_OK;
 }
 
@@ -175,10 +175,10 @@ static oar_status settle_by_memory(oari_exec *exec)
     switch (call->kind) {
     case OAR_COLL_ALL_TO_ALL: return compare_rows(exec);
     case OAR_COLL_BROADCAST:
-        exec->ask.count = exec->in_count[call->root];
+        exec->request.count = exec->in_count[call->root];
         return OAR_OK;
     case OAR_COLL_SCATTER:
-        exec->ask.at = exec->part_at;
+        exec->request.at = exec->part_at;
         return call->is_object ? OAR_OK : take_parts(exec, exec->out_count);
     default: return take_parts(exec, exec->in_count);
     }
@@ -191,10 +191,10 @@ static oar_status settle_by_messages(oari_exec *exec)
 
     switch (call->kind) {
     case OAR_COLL_BROADCAST:
-        exec->ask.count = exec->table[call->root];
+        exec->request.count = exec->table[call->root];
         return OAR_OK;
     case OAR_COLL_SCATTER:
-        exec->ask.count = exec->table[exec->rank];
+        exec->request.count = exec->table[exec->rank];
         return OAR_OK;
     case OAR_COLL_GATHER:
         if (!root)
@@ -209,14 +209,14 @@ static oar_status settle_by_messages(oari_exec *exec)
 
 static size_t object_bytes(const oari_exec *exec)
 {
-    const oari_ask *ask = &exec->ask;
+    const oari_plan_request *req = &exec->request;
 
-    switch (ask->kind) {
-    case OAR_COLL_BROADCAST: return ask->count;
+    switch (req->kind) {
+    case OAR_COLL_BROADCAST: return req->count;
     case OAR_COLL_SCATTER:
-        return ask->at != NULL ? ask->at[ask->rank + 1] - ask->at[ask->rank]
-                               : ask->count;
-    default: return ask->at[ask->ranks];
+        return req->at != NULL ? req->at[req->rank + 1] - req->at[req->rank]
+                               : req->count;
+    default: return req->at[req->ranks];
     }
 }
 
@@ -239,8 +239,8 @@ static oar_status make_block(oari_exec *exec)
 void oari_exec_give_object(oari_exec *exec)
 {
     const oari_object *object = &exec->call->object;
-    const oari_ask *ask = &exec->ask;
-    int many = ask->kind == OAR_COLL_GATHER || ask->kind == OAR_COLL_ALL_GATHER;
+    const oari_plan_request *req = &exec->request;
+    int many = req->kind == OAR_COLL_GATHER || req->kind == OAR_COLL_ALL_GATHER;
 
     if (object->data == NULL)
         return;
@@ -249,7 +249,7 @@ void oari_exec_give_object(oari_exec *exec)
     if (!many)
         object->sizes[0] = object_bytes(exec);
     for (int r = 0; many && r < exec->ranks; r++)
-        object->sizes[r] = ask->at[r + 1] - ask->at[r];
+        object->sizes[r] = req->at[r + 1] - req->at[r];
 }
 
 /* ---- the second plan ----------------------------------------------------- */
@@ -258,19 +258,19 @@ void oari_exec_give_object(oari_exec *exec)
  * is wrong, and will say so. The others only wait for that. */
 static int root_disagrees(const oari_exec *exec)
 {
-    const oari_ask *ask = &exec->ask;
+    const oari_plan_request *req = &exec->request;
 
-    if (exec->met == 0 || ask->object || ask->rank == ask->root)
+    if (exec->met == 0 || req->object || req->rank == req->root)
         return 0;
-    if (ask->kind == OAR_COLL_GATHER)
-        return ask->at[ask->ranks] != exec->out_count[ask->root];
-    return ask->kind == OAR_COLL_SCATTER &&
-           ask->at[ask->ranks] != exec->in_count[ask->root];
+    if (req->kind == OAR_COLL_GATHER)
+        return req->at[req->ranks] != exec->out_count[req->root];
+    return req->kind == OAR_COLL_SCATTER &&
+           req->at[req->ranks] != exec->in_count[req->root];
 }
 
-static void wait_for_root(const oari_ask *ask, oari_plan *plan)
+static void wait_for_root(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_plan_meet(plan, 0, 0);
+    oari_plan_sync(plan, 0, 0);
 }
 
 static oar_status make_second(oari_exec *exec)
@@ -279,29 +279,30 @@ static oar_status make_second(oari_exec *exec)
 
     oari_plan_clear(&exec->second);
     if (root_disagrees(exec))
-        return oari_plan_make("wait", wait_for_root, &exec->ask, &exec->second);
-    if (exec->met != 0)
-        return oari_plan_make("direct", oari_plan_direct_rest, &exec->ask,
+        return oari_plan_make("wait", wait_for_root, &exec->request,
                               &exec->second);
-    algorithm = oari_choose(&exec->ask, exec->rules);
+    if (exec->met != 0)
+        return oari_plan_make("direct", oari_plan_direct_after_sync,
+                              &exec->request, &exec->second);
+    algorithm = oari_choose(&exec->request, exec->rules);
     if (algorithm == NULL)
         return OAR_E_UNSUPPORTED;
-    return oari_plan_make(algorithm->name, algorithm->plan, &exec->ask,
+    return oari_plan_make(algorithm->name, algorithm->plan, &exec->request,
                           &exec->second);
 }
 
-oari_progress oari_run_settle(oari_exec *exec)
+oari_progress oari_run_replan(oari_exec *exec)
 {
     oar_status status =
         exec->met != 0 ? settle_by_memory(exec) : settle_by_messages(exec);
 
-    exec->ask.settled = 1;
+    exec->request.sizes_known = 1;
     if (status == OAR_OK)
         status = make_block(exec);
     if (status == OAR_OK)
         status = make_second(exec);
     if (status == OAR_OK)
-        status = oari_exec_scratch(exec, &exec->second);
+        status = oari_exec_reserve_scratch(exec, &exec->second);
     if (status != OAR_OK)
         return OARI_FAILED;
     exec->plan = &exec->second;
