@@ -3,13 +3,13 @@
  * messages. What crosses the network is sent once for each host, not once for
  * each rank.
  *
- * The work is cut over `lanes`, as many as the host with the fewest ranks has.
+ * The work is cut over `rails`, as many as the host with the fewest ranks has.
  * Lane i is rank i of every host, and they talk only to each other, so all
- * lanes send at the same time. An operation has up to three parts:
+ * rails send at the same time. An operation has up to three parts:
  *
- *   collect  the lanes of a host combine their shares of its ranks' inputs,
+ *   collect  the rails of a host combine their shares of its ranks' inputs,
  *   across   each lane does its share with its like on the other hosts,
- *   share    the lanes of a host hand the results to its ranks.
+ *   share    the rails of a host hand the results to its ranks.
  *
  * Inside a host buffers are used in place where all can be reached, else what
  * is needed goes through the stages; hosts may differ in that, because the
@@ -83,20 +83,20 @@ static oari_levels make_levels(const oari_plan_request *req, oari_plan *plan)
     oari_levels l = { .req = req,
                       .plan = plan,
                       .hosts = hosts_of(req),
-                      .lanes = MAX_LANES,
+                      .rails = MAX_LANES,
                       .host = host_of(req, req->rank),
                       .local = oari_local_of(req, req->rank) };
 
     for (int h = 0; h < l.hosts; h++)
-        if (ranks_on(req, h) < l.lanes)
-            l.lanes = ranks_on(req, h);
+        if (ranks_on(req, h) < l.rails)
+            l.rails = ranks_on(req, h);
     l.locals = ranks_on(req, l.host);
     return l;
 }
 
 int oari_is_on_rail(const oari_levels *l)
 {
-    return l->local < l->lanes;
+    return l->local < l->rails;
 }
 
 static int root_host(const oari_levels *l)
@@ -134,11 +134,11 @@ int oari_rail_next(const oari_levels *l, int lane, oari_rail_walk *w)
 
     w->now.at += w->now.count;
     if (!oari_rail_has_parts(a)) {
-        w->now.first = oari_slice_first(a->count, l->lanes, lane);
-        w->now.count = oari_slice_count(a->count, l->lanes, lane);
+        w->now.first = oari_slice_first(a->count, l->rails, lane);
+        w->now.count = oari_slice_count(a->count, l->rails, lane);
         return ++w->host == 0;
     }
-    w->local += l->lanes;
+    w->local += l->rails;
     while (w->host < 0 || w->local >= ranks_on(a, w->host)) {
         if (++w->host == l->hosts)
             return 0;
@@ -180,7 +180,7 @@ static void across_all_reduce(const oari_levels *l)
         .partition = oari_partition_slices(count, l->hosts),
         .in = { OARI_WORK, 0 },
         .out = { OARI_OUT,
-                 oari_slice_first(l->req->count, l->lanes, l->local) },
+                 oari_slice_first(l->req->count, l->rails, l->local) },
         .work = count
     };
 
@@ -264,7 +264,7 @@ static void across_broadcast(const oari_levels *l)
 {
     int rank[MAX_HOSTS];
     oari_rank_ring c = lane_circle(l, root_host(l), rank);
-    oari_location slice = { OARI_OUT, oari_slice_first(l->req->count, l->lanes,
+    oari_location slice = { OARI_OUT, oari_slice_first(l->req->count, l->rails,
                                                        l->local) };
 
     oari_tree_broadcast(&c, l->plan, slice, oari_rail_share(l, l->local));
