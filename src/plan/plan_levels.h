@@ -10,6 +10,7 @@ typedef struct oari_levels {
     const oari_plan_request *req;
     oari_plan *plan;
     int hosts, rails;
+    int root_host;           /* -1: there is no root */
     int host, local, locals; /* my host, my shm rank there, its ranks */
     int staged;              /* buffers of my host cannot be reached */
     size_t chunks;           /* of the bounce buffer used so far */
@@ -35,8 +36,6 @@ int oari_rail_next(const oari_levels *l, int rail, oari_rail_walk *w);
 /* Returns the elements in a rail's share. */
 size_t oari_rail_share(const oari_levels *l, int rail);
 
-/* Whether rails carry parts, not slices of a vector. */
-int oari_rail_has_parts(const oari_plan_request *req);
 /* Whether I am on a rail. */
 int oari_is_on_rail(const oari_levels *l);
 
