@@ -78,7 +78,7 @@ static oar_status make_plan(oari_exec *exec, oari_plan *plan)
     const oari_algorithm *algorithm;
 
     oari_plan_clear(plan);
-    OARI_TRY(oari_exec_make_request(exec, &exec->request));
+    oari_exec_make_request(exec, &exec->request);
     algorithm = oari_choose(&exec->request, exec->rules);
     if (algorithm == NULL)
         return OAR_E_UNSUPPORTED;
@@ -86,48 +86,38 @@ static oar_status make_plan(oari_exec *exec, oari_plan *plan)
                           plan);
 }
 
-static int is_for(const oari_cached_plan *c, const oari_exec *exec)
-{
-    const oari_call *call = exec->call;
-
-    return c->fingerprint == exec->fingerprint && c->agreed == call->agreed &&
-           c->kind == call->kind && c->dtype == call->out.dtype &&
-           c->op == call->op.kind && c->root == call->root &&
-           c->canonical == call->canonical && c->plan.steps != 0;
-}
-
-static oar_status fill(oari_exec *exec, oari_cached_plan *c)
-{
-    const oari_call *call = exec->call;
-
-    OARI_TRY(make_plan(exec, &c->plan));
-    c->fingerprint = exec->fingerprint;
-    c->agreed = call->agreed;
-    c->kind = call->kind;
-    c->dtype = call->out.dtype;
-    c->op = call->op.kind;
-    c->root = call->root;
-    c->canonical = call->canonical;
-    return OAR_OK;
-}
-
-/* Plans with parts of their own are made anew each time. */
+/* Plans with parts of their own are made for each call. */
 static oar_status find_plan(oari_exec *exec)
 {
+    const oari_call *call = exec->call;
     oari_cached_plan *c = &exec->cache[exec->fingerprint % OARI_PLAN_CACHE];
+    int cached = c->fingerprint == exec->fingerprint &&
+                 c->agreed == call->agreed && c->kind == call->kind &&
+                 c->dtype == call->out.dtype && c->op == call->op.kind &&
+                 c->root == call->root && c->canonical == call->canonical &&
+                 c->plan.steps != 0;
 
-    if (exec->call->ragged || exec->call->is_object) {
+    if (call->ragged || call->is_object) {
         OARI_TRY(make_plan(exec, &exec->once));
         exec->plan = &exec->once;
         return OAR_OK;
     }
-    if (!is_for(c, exec))
-        OARI_TRY(fill(exec, c));
+    if (!cached) {
+        OARI_TRY(make_plan(exec, &c->plan));
+        c->fingerprint = exec->fingerprint;
+        c->agreed = call->agreed;
+        c->kind = call->kind;
+        c->dtype = call->out.dtype;
+        c->op = call->op.kind;
+        c->root = call->root;
+        c->canonical = call->canonical;
+    }
     exec->plan = &c->plan;
     return OAR_OK;
 }
 
-static oar_status grow(unsigned char **memory, size_t *bytes, size_t wanted)
+static oar_status grow_scratch(unsigned char **memory, size_t *bytes,
+                               size_t wanted)
 {
     if (wanted <= *bytes)
         return OAR_OK;
@@ -142,10 +132,11 @@ static oar_status grow(unsigned char **memory, size_t *bytes, size_t wanted)
 
 oar_status oari_exec_reserve_scratch(oari_exec *exec, const oari_plan *plan)
 {
-    OARI_TRY(grow(&exec->gather, &exec->gather_bytes,
-                  plan->gather_count * exec->element));
-    OARI_TRY(grow(&exec->work, &exec->work_bytes,
-                  plan->work_count * oari_exec_element(exec, OARI_WORK)));
+    OARI_TRY(grow_scratch(&exec->gather, &exec->gather_bytes,
+                          plan->gather_count * exec->element));
+    OARI_TRY(
+        grow_scratch(&exec->work, &exec->work_bytes,
+                     plan->work_count * oari_exec_element(exec, OARI_WORK)));
     if (plan->max_in_flight <= exec->transfer_room)
         return OAR_OK;
     oari_free(exec->transfer);
@@ -158,7 +149,7 @@ oar_status oari_exec_reserve_scratch(oari_exec *exec, const oari_plan *plan)
     return OAR_OK;
 }
 
-/* What is run while there is no plan. */
+/* The plan that is run while there is none. */
 static oari_step no_steps = { .kind = OARI_END };
 static const oari_plan no_plan = { .step = &no_steps };
 
@@ -175,7 +166,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                      : exec->fingerprint;
     exec->doubt.found = 0;
     exec->element = oar_dtype_size(call->out.dtype);
-    exec->at = exec->begun = exec->met = exec->exposed = 0;
+    exec->at = exec->begun = exec->syncs = exec->exposed = 0;
     exec->transfers = exec->oldest = exec->waiting = 0;
     exec->in_data = call->in.data;
     exec->out_data = call->out.data;

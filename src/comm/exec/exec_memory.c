@@ -6,9 +6,9 @@
 #include "base/status.h"
 #include "comm/exec/exec_run.h"
 
-/* ---- places -------------------------------------------------------------- */
+/* ---- buffers -------------------------------------------------------------- */
 
-/* My rank among those whose memory is named. */
+/* Returns my rank among those whose memory a step names. */
 static int self_of(const oari_exec *exec)
 {
     return exec->board != NULL ? exec->board->rank : exec->rank;
@@ -70,7 +70,8 @@ static void leave_peers(const oari_exec *exec)
         b->ops->leave(b->self);
 }
 
-/* Nobody goes beyond what a rank has shown, whatever sizes it was promised. */
+/* Whether elements lie inside a peer's buffer. No rank goes beyond what a peer
+ * has published, whatever sizes the peer has promised. */
 static int is_inside(oari_exec *exec, oari_buffer buffer, int peer, size_t at,
                      size_t count)
 {
@@ -116,7 +117,7 @@ oari_progress oari_run_copy(oari_exec *exec, const oari_step *step)
 
 /* ---- reducing ------------------------------------------------------------ */
 
-/* Where the result goes; how many places. */
+/* Fills in where the result goes. Returns the number of destinations. */
 static int find_destinations(oari_exec *exec, const oari_step *step)
 {
     void **to = exec->destination;
@@ -133,66 +134,31 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
     return 2;
 }
 
-/* Slots of GATHER begin with those of rank `peer`; mine is the input. */
-static int find_slots(oari_exec *exec, const oari_step *step)
-{
-    int n = exec->plan->gather_ranks, first = step->peer;
-
-    for (int r = 0; r < n; r++) {
-        size_t slot = (size_t)((r - first + n) % n) * exec->plan->gather_stride;
-        exec->source[r] =
-            r == exec->rank
-                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                : oari_exec_locate(exec, OARI_GATHER, -1, step->from_at + slot);
-    }
-    return n;
-}
-
-/* The shortest way, for the smallest operations. */
-static int find_lines(oari_exec *exec, const oari_step *step)
-{
-    const oari_board *b = exec->board;
-    size_t at = step->from_at * exec->element;
-
-    for (int r = 0; r < b->ranks; r++)
-        exec->source[r] = oari_line_data(b->line[r][b->meeting & 1]) + at;
-    return b->ranks;
-}
-
-/* Slots are those of the group's ranks, all else of the board's. */
-static void find_scales(oari_exec *exec, const oari_step *step, int sources)
-{
-    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
-    const int *member = b != NULL ? b->member : NULL;
-
-    for (int r = 0; r < sources; r++)
-        exec->scale[r] = exec->factor[member != NULL ? member[r] : r];
-}
-
-/* What only I read need not be in my stage. */
-static int find_stages(oari_exec *exec, const oari_step *step)
-{
-    const oari_board *b = exec->board;
-
-    for (int r = 0; r < b->ranks; r++)
-        exec->source[r] =
-            r == b->rank
-                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                : oari_exec_locate(exec, OARI_BOUNCE, r, step->from_at);
-    return b->ranks;
-}
-
+/* Fills in the sources of a reduction. Returns their number. What only I read
+ * is in my input: GATHER and the bounce buffers need not hold it. */
 static int find_sources(oari_exec *exec, const oari_step *step)
 {
-    if (step->from == OARI_SLOT)
-        return find_lines(exec, step);
-    if (step->from == OARI_GATHER)
-        return find_slots(exec, step);
-    if (step->from == OARI_OTHER_BOUNCES)
-        return find_stages(exec, step);
-    for (int r = 0; r < exec->board->ranks; r++)
-        exec->source[r] = oari_exec_locate(exec, step->from, r, step->from_at);
-    return exec->board->ranks;
+    const oari_board *b = exec->board;
+    int gather = step->from == OARI_GATHER;
+    int others = step->from == OARI_OTHER_BOUNCES;
+    int n = gather ? exec->plan->gather_ranks : b->ranks;
+
+    if (step->from == OARI_SLOT) { /* a shortcut for the smallest operations */
+        size_t at = step->from_at * exec->element;
+        for (int r = 0; r < n; r++)
+            exec->source[r] = oari_line_data(b->line[r][b->meeting & 1]) + at;
+        return n;
+    }
+    for (int r = 0; r < n; r++) {
+        size_t place = gather ? (size_t)((r - step->peer + n) % n) : 0;
+        int mine = (gather && r == exec->rank) || (others && r == b->rank);
+        exec->source[r] =
+            mine ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
+                 : oari_exec_locate(exec, step->from, gather ? -1 : r,
+                                    step->from_at +
+                                        place * exec->plan->gather_stride);
+    }
+    return n;
 }
 
 static int all_inside(oari_exec *exec, const oari_step *step)
@@ -208,8 +174,12 @@ static int all_inside(oari_exec *exec, const oari_step *step)
     return inside;
 }
 
-static void reduce(oari_exec *exec, const oari_step *step)
+/* Factors are by rank of the group; the sources of GATHER too, all others are
+ * by shm rank. */
+static void reduce_sources(oari_exec *exec, const oari_step *step)
 {
+    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
+    const int *member = b != NULL ? b->member : NULL;
     oar_op_kind kind = exec->call->op.kind;
     int factors = oari_needs_factors(kind);
     oari_reduction r = {
@@ -222,8 +192,8 @@ static void reduce(oari_exec *exec, const oari_step *step)
         .destination = exec->destination,
     };
 
-    if (factors)
-        find_scales(exec, step, r.sources);
+    for (int i = 0; factors && i < r.sources; i++)
+        exec->scale[i] = exec->factor[member != NULL ? member[i] : i];
     if (step->to == OARI_WORK) {
         oari_exec_reduce_partial(exec, r.sources, r.destination[0],
                                  step->count);
@@ -240,7 +210,7 @@ oari_progress oari_run_reduce(oari_exec *exec, const oari_step *step)
 
     if (!all_inside(exec, step) || (peers && !enter_peers(exec)))
         return OARI_FAILED;
-    reduce(exec, step);
+    reduce_sources(exec, step);
     if (peers)
         leave_peers(exec);
     exec->at++;

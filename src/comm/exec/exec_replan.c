@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec_settle: what the planners are asked, and how an operation goes on once
- * all sizes are known: by then every rank has the counts of the others, from
- * their lines or from messages. They are compared with what was promised, room
- * is made for the result of an object, and the second plan is made. */
+/* exec_replan: the plan request, and how an operation goes on once all sizes
+ * are known: by then every rank has the counts of the others, from their slots
+ * or from messages. They are compared with what was promised, room is made for
+ * the result of an object, and the second plan is made. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,7 +11,7 @@
 #include "comm/exec/exec_run.h"
 #include "plan/planners.h"
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- the plan request ---------------------------------------------------- */
 
 static size_t count_of(const oari_exec *exec)
 {
@@ -27,8 +27,8 @@ static size_t count_of(const oari_exec *exec)
     }
 }
 
-static size_t *begin_parts(const oari_exec *exec, size_t *at,
-                           const size_t *counts)
+static size_t *find_parts(const oari_exec *exec, size_t *at,
+                          const size_t *counts)
 {
     if (counts == NULL)
         return NULL;
@@ -36,49 +36,6 @@ static size_t *begin_parts(const oari_exec *exec, size_t *at,
     for (int r = 0; r < exec->ranks; r++)
         at[r + 1] = at[r] + counts[r];
     return at;
-}
-
-static void ask_parts(oari_exec *exec, oari_plan_request *req)
-{
-    const oari_call *call = exec->call;
-    int in = call->kind == OAR_COLL_SCATTER ||
-             call->kind == OAR_COLL_REDUCE_SCATTER ||
-             call->kind == OAR_COLL_ALL_TO_ALL;
-
-    req->ragged = 1;
-    req->at = begin_parts(exec, exec->part_at,
-                          in ? call->in_counts : call->out_counts);
-    if (call->kind == OAR_COLL_ALL_TO_ALL)
-        req->out_at = begin_parts(exec, exec->out_at, call->out_counts);
-}
-
-static void ask_operator(const oari_exec *exec, oari_plan_request *req)
-{
-    oar_op_kind op = exec->call->op.kind;
-
-    req->element = exec->element;
-    req->wide = oari_exec_element(exec, OARI_WORK);
-    req->weighted = oari_needs_factors(op);
-    req->mean = op == OAR_OP_WEIGHTED_MEAN;
-    req->promote = req->weighted || req->wide != req->element;
-    req->canonical = exec->call->canonical;
-}
-
-static void ask_where(const oari_exec *exec, oari_plan_request *req)
-{
-    const oari_board *b = exec->board;
-
-    req->small_bytes = exec->small_bytes;
-    req->slot_bytes = oari_line_bytes(exec->small_bytes);
-    req->stage_bytes = exec->stage_bytes;
-    req->chunk_bytes = exec->chunk_bytes;
-    req->hosts = exec->hosts;
-    req->sends = exec->backend != NULL && exec->backend->send != NULL;
-    if (b != NULL) {
-        req->shm_rank = b->rank;
-        req->shm_ranks = b->ranks;
-        req->shm_member = b->member;
-    }
 }
 
 static void fill_table(oari_exec *exec)
@@ -96,7 +53,7 @@ static void fill_table(oari_exec *exec)
             exec->table[n + 1] = req->at[i + 1] - req->at[i];
 }
 
-/* Objects over messages: what this rank says of sizes. */
+/* Objects over messages: fills in the sizes that this rank sends. */
 static void fill_sizes(oari_exec *exec)
 {
     const oari_call *call = exec->call;
@@ -106,30 +63,55 @@ static void fill_sizes(oari_exec *exec)
         exec->table[r] = call->in_counts[r];
 }
 
-oar_status oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
+void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
 {
-    *req = (oari_plan_request){ .kind = exec->call->kind,
-                                .rank = exec->rank,
-                                .ranks = exec->ranks,
-                                .root = exec->call->root,
-                                .object = exec->call->is_object,
-                                .count = count_of(exec) };
-    ask_operator(exec, req);
-    ask_where(exec, req);
-    if (!exec->call->ragged)
-        return OAR_OK;
-    ask_parts(exec, req);
+    const oari_call *call = exec->call;
+    const oari_board *b = exec->board;
+    oar_op_kind op = call->op.kind;
+    int of_input = call->kind == OAR_COLL_SCATTER ||
+                   call->kind == OAR_COLL_REDUCE_SCATTER ||
+                   call->kind == OAR_COLL_ALL_TO_ALL;
+
+    *req = (oari_plan_request){
+        .kind = call->kind,
+        .rank = exec->rank,
+        .ranks = exec->ranks,
+        .root = call->root,
+        .ragged = call->ragged != 0,
+        .object = call->is_object,
+        .weighted = oari_needs_factors(op),
+        .mean = op == OAR_OP_WEIGHTED_MEAN,
+        .canonical = call->canonical,
+        .count = count_of(exec),
+        .element = exec->element,
+        .wide = oari_exec_element(exec, OARI_WORK),
+        .small_bytes = exec->small_bytes,
+        .slot_bytes = oari_line_bytes(exec->small_bytes),
+        .stage_bytes = exec->stage_bytes,
+        .chunk_bytes = exec->chunk_bytes,
+        .hosts = exec->hosts,
+        .shm_rank = b != NULL ? b->rank : 0,
+        .shm_ranks = b != NULL ? b->ranks : 0,
+        .shm_member = b != NULL ? b->member : NULL,
+        .sends = exec->backend != NULL && exec->backend->send != NULL,
+    };
+    req->promote = req->weighted || req->wide != req->element;
+    if (!call->ragged)
+        return;
+    req->at = find_parts(exec, exec->part_at,
+                         of_input ? call->in_counts : call->out_counts);
+    if (call->kind == OAR_COLL_ALL_TO_ALL)
+        req->out_at = find_parts(exec, exec->out_at, call->out_counts);
     if (req->shm_ranks == req->ranks)
         fill_table(exec);
     else if (req->object)
         fill_sizes(exec);
-    return OAR_OK;
 }
 
-/* ---- settling: the sizes ------------------------------------------------- */
+/* ---- the sizes ----------------------------------------------------------- */
 
-static oar_status differ(oari_exec *exec, int rank, size_t mine, size_t theirs,
-                         const char *text)
+static oar_status sizes_differ(oari_exec *exec, int rank, size_t mine,
+                               size_t theirs, const char *text)
 {
     return oari_exec_report_mismatch(
         exec, rank, "rank %d %s %zu elements %s rank %d, which %s %zu",
@@ -137,7 +119,8 @@ static oar_status differ(oari_exec *exec, int rank, size_t mine, size_t theirs,
         text[0] == 'e' ? "has" : "expects", theirs);
 }
 
-/* Parts that each rank has told in its line. Root has promised counts too. */
+/* Takes the parts that the ranks have told, and compares them with the counts
+ * that this rank's call promised, if it did. */
 static oar_status take_parts(oari_exec *exec, const size_t *told)
 {
     const oari_call *call = exec->call;
@@ -148,8 +131,8 @@ static oar_status take_parts(oari_exec *exec, const size_t *told)
     at[0] = 0;
     for (int r = 0; r < exec->ranks; r++) {
         if (mine != NULL && mine[r] != told[r])
-            return differ(exec, r, mine[r], told[r],
-                          gather ? "expects" : "has");
+            return sizes_differ(exec, r, mine[r], told[r],
+                                gather ? "expects" : "has");
         if (__builtin_add_overflow(at[r], told[r], &at[r + 1]))
             return oari_fail(OAR_E_MISMATCH, "the parts of all ranks have more "
                                              "elements than can be counted");
@@ -162,13 +145,13 @@ static oar_status compare_rows(oari_exec *exec)
 {
     for (int r = 0; r < exec->ranks; r++)
         if (exec->table[r] != exec->call->out_counts[r])
-            return differ(exec, r, exec->call->out_counts[r], exec->table[r],
-                          "expects");
+            return sizes_differ(exec, r, exec->call->out_counts[r],
+                                exec->table[r], "expects");
     exec->request.their_at = exec->their_at;
     return OAR_OK;
 }
 
-static oar_status settle_by_memory(oari_exec *exec)
+static oar_status take_sizes_from_slots(oari_exec *exec)
 {
     const oari_call *call = exec->call;
 
@@ -184,7 +167,7 @@ static oar_status settle_by_memory(oari_exec *exec)
     }
 }
 
-static oar_status settle_by_messages(oari_exec *exec)
+static oar_status take_sizes_from_messages(oari_exec *exec)
 {
     const oari_call *call = exec->call;
     int root = exec->rank == call->root;
@@ -205,7 +188,7 @@ static oar_status settle_by_messages(oari_exec *exec)
     return take_parts(exec, exec->table);
 }
 
-/* ---- settling: the result of an object ----------------------------------- */
+/* ---- the result of an object --------------------------------------------- */
 
 static size_t object_bytes(const oari_exec *exec)
 {
@@ -254,13 +237,13 @@ void oari_exec_give_object(oari_exec *exec)
 
 /* ---- the second plan ----------------------------------------------------- */
 
-/* Root has a row of another length than all parts together: it knows which part
- * is wrong, and will say so. The others only wait for that. */
+/* Whether root has a row of another length than all parts together. Root knows
+ * which part is wrong and reports it; the others only wait for that. */
 static int root_disagrees(const oari_exec *exec)
 {
     const oari_plan_request *req = &exec->request;
 
-    if (exec->met == 0 || req->object || req->rank == req->root)
+    if (exec->syncs == 0 || req->object || req->rank == req->root)
         return 0;
     if (req->kind == OAR_COLL_GATHER)
         return req->at[req->ranks] != exec->out_count[req->root];
@@ -273,34 +256,33 @@ static void wait_for_root(const oari_plan_request *req, oari_plan *plan)
     oari_plan_sync(plan, 0, 0);
 }
 
-static oar_status make_second(oari_exec *exec)
+static oar_status make_second_plan(oari_exec *exec)
 {
+    const oari_plan_request *req = &exec->request;
     const oari_algorithm *algorithm;
 
     oari_plan_clear(&exec->second);
     if (root_disagrees(exec))
-        return oari_plan_make("wait", wait_for_root, &exec->request,
+        return oari_plan_make("wait", wait_for_root, req, &exec->second);
+    if (exec->syncs != 0)
+        return oari_plan_make("direct", oari_plan_direct_after_sync, req,
                               &exec->second);
-    if (exec->met != 0)
-        return oari_plan_make("direct", oari_plan_direct_after_sync,
-                              &exec->request, &exec->second);
-    algorithm = oari_choose(&exec->request, exec->rules);
+    algorithm = oari_choose(req, exec->rules);
     if (algorithm == NULL)
         return OAR_E_UNSUPPORTED;
-    return oari_plan_make(algorithm->name, algorithm->plan, &exec->request,
-                          &exec->second);
+    return oari_plan_make(algorithm->name, algorithm->plan, req, &exec->second);
 }
 
 oari_progress oari_run_replan(oari_exec *exec)
 {
-    oar_status status =
-        exec->met != 0 ? settle_by_memory(exec) : settle_by_messages(exec);
+    oar_status status = exec->syncs != 0 ? take_sizes_from_slots(exec)
+                                         : take_sizes_from_messages(exec);
 
     exec->request.sizes_known = 1;
     if (status == OAR_OK)
         status = make_block(exec);
     if (status == OAR_OK)
-        status = make_second(exec);
+        status = make_second_plan(exec);
     if (status == OAR_OK)
         status = oari_exec_reserve_scratch(exec, &exec->second);
     if (status != OAR_OK)
