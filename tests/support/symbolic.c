@@ -80,7 +80,7 @@ static uint32_t run_number;
 
 typedef struct transfer {
     int sending, peer, done;
-    oari_where where;
+    oari_buffer buffer;
     size_t at, count;
     uint32_t clock[SYMBOLIC_RANKS]; /* the sender's, when it began */
 } transfer;
@@ -286,18 +286,18 @@ static spot in_scratch(int me, symbol *s, size_t room, size_t at, size_t count)
     return (spot){ -1, at, s };
 }
 
-static spot find(int me, int owner, oari_where where, size_t at, size_t count)
+static spot find(int me, int owner, oari_buffer buffer, size_t at, size_t count)
 {
     one_rank *r = &w.rank[me];
 
-    switch (where) {
+    switch (buffer) {
     case OARI_IN: return in_buffer(me, owner, 1, at, count);
     case OARI_OUT:
     case OARI_ALL_OUT: return in_buffer(me, owner, 0, at, count);
-    case OARI_LINE: return (spot){ r->meeting & 1 ? LINE_1 : LINE_0, at, NULL };
-    case OARI_STAGE:
-    case OARI_OTHER_STAGES:
-    case OARI_STAGE_AND_OUT: return (spot){ STAGE, at, NULL };
+    case OARI_SLOT: return (spot){ r->meeting & 1 ? LINE_1 : LINE_0, at, NULL };
+    case OARI_BOUNCE:
+    case OARI_OTHER_BOUNCES:
+    case OARI_BOUNCE_AND_OUT: return (spot){ STAGE, at, NULL };
     case OARI_GATHER:
         return in_scratch(me, r->gather, r->plan.gather_count, at, count);
     case OARI_WORK:
@@ -339,7 +339,7 @@ static void check_free(int me, const spot *s, size_t count, int writing)
 
     for (int i = 0; i < r->transfers && !w.broken; i++) {
         const transfer *t = &r->transfer[i];
-        spot other_spot = find(me, me, t->where, t->at, t->count);
+        spot other_spot = find(me, me, t->buffer, t->at, t->count);
         int same = s->what >= 0 ? s->what == other_spot.what
                                 : other_spot.what < 0 &&
                                       s->scratch == other_spot.scratch;
@@ -350,10 +350,10 @@ static void check_free(int me, const spot *s, size_t count, int writing)
     }
 }
 
-static spot use(int me, int owner, oari_where where, size_t at, size_t count,
+static spot use(int me, int owner, oari_buffer buffer, size_t at, size_t count,
                 int writing)
 {
-    spot s = find(me, owner, where, at, count);
+    spot s = find(me, owner, buffer, at, count);
 
     if (owner == me && !w.broken)
         check_free(me, &s, count, writing);
@@ -468,14 +468,14 @@ static int run_copy(int me, const oari_step *s)
 }
 
 /* A rank's contribution, widened and weighted. */
-static symbol lift(int me, int rank, symbol s)
+static symbol promote(int me, int rank, symbol s)
 {
     const symbolic_op *o = op_of(me);
 
     if (s.state != INPUT)
         broke("rank %d takes something else for a contribution", me);
     s.state = PARTIAL;
-    if (o->ask.weighted) {
+    if (o->req.weighted) {
         symbol f = w.rank[me].factor[rank];
         if (f.state == UNWRITTEN)
             broke("rank %d does not know the factor of rank %d", me, rank);
@@ -497,7 +497,7 @@ static symbol finish(int me, symbol s)
 {
     const symbolic_op *o = op_of(me);
 
-    for (int p = 0; p < w.c->ranks && o->ask.mean; p++)
+    for (int p = 0; p < w.c->ranks && o->req.mean; p++)
         if (w.rank[me].factor[p].state == UNWRITTEN)
             broke("rank %d divides without the factor of rank %d", me, p);
     return (symbol){ FINISHED, mix(s.text, FINISH), s.id, s.from };
@@ -514,11 +514,11 @@ static void find_sources(int me, const oari_step *s, sources *from)
 {
     const one_rank *r = &w.rank[me];
 
-    from->n = s->from == OARI_GATHER ? r->plan.slots : r->members;
+    from->n = s->from == OARI_GATHER ? r->plan.gather_ranks : r->members;
     for (int i = 0; i < from->n; i++) {
         size_t slot = (size_t)((i - s->peer + from->n) % from->n);
         if (s->from != OARI_GATHER) {
-            int own = s->from == OARI_OTHER_STAGES && r->member[i] == me;
+            int own = s->from == OARI_OTHER_BOUNCES && r->member[i] == me;
             from->rank[i] = from->owner[i] = r->member[i];
             from->at[i] = use(me, r->member[i], own ? OARI_IN : s->from,
                               own ? s->with_at : s->from_at, s->count, 0);
@@ -526,10 +526,10 @@ static void find_sources(int me, const oari_step *s, sources *from)
         }
         from->rank[i] = i;
         from->owner[i] = me;
-        from->at[i] =
-            i == me ? use(me, me, OARI_IN, s->with_at, s->count, 0)
-                    : use(me, me, OARI_GATHER,
-                          s->from_at + slot * r->plan.slot_count, s->count, 0);
+        from->at[i] = i == me ? use(me, me, OARI_IN, s->with_at, s->count, 0)
+                              : use(me, me, OARI_GATHER,
+                                    s->from_at + slot * r->plan.gather_stride,
+                                    s->count, 0);
     }
 }
 
@@ -537,19 +537,19 @@ static symbol reduce_one(int me, const oari_step *s, const sources *from,
                          size_t i)
 {
     symbol sum =
-        lift(me, from->rank[0], load(me, from->owner[0], &from->at[0], i));
+        promote(me, from->rank[0], load(me, from->owner[0], &from->at[0], i));
 
     for (int p = 1; p < from->n; p++)
-        sum = join_parts(
-            me, sum,
-            lift(me, from->rank[p], load(me, from->owner[p], &from->at[p], i)));
+        sum = join_parts(me, sum,
+                         promote(me, from->rank[p],
+                                 load(me, from->owner[p], &from->at[p], i)));
     return s->to == OARI_WORK ? sum : finish(me, sum);
 }
 
 static int run_reduce(int me, const oari_step *s)
 {
     const one_rank *r = &w.rank[me];
-    int all = s->to == OARI_ALL_OUT, both = s->to == OARI_STAGE_AND_OUT;
+    int all = s->to == OARI_ALL_OUT, both = s->to == OARI_BOUNCE_AND_OUT;
     int target = member(me, s->to_peer);
     sources from;
     spot to[SYMBOLIC_RANKS], out = { -1, 0, NULL };
@@ -571,11 +571,11 @@ static int run_reduce(int me, const oari_step *s)
     return 1;
 }
 
-static symbol partial(int me, oari_where where, symbol s)
+static symbol partial(int me, oari_buffer buffer, symbol s)
 {
-    if (where == OARI_IN)
-        return lift(me, me, s);
-    if (s.state == INPUT && !op_of(me)->ask.lift)
+    if (buffer == OARI_IN)
+        return promote(me, me, s);
+    if (s.state == INPUT && !op_of(me)->req.promote)
         s.state = PARTIAL;
     if (s.state != PARTIAL)
         broke("rank %d combines what is no partial result", me);
@@ -604,23 +604,23 @@ static int run_combine(int me, const oari_step *s)
 
 /* ---- messages ------------------------------------------------------------ */
 
-static size_t element_of(int me, oari_where where)
+static size_t element_of(int me, oari_buffer buffer)
 {
-    switch (where) {
+    switch (buffer) {
     case OARI_FACTOR:
     case OARI_TABLE: return 8;
-    case OARI_WORK: return op_of(me)->ask.wide;
-    default: return op_of(me)->ask.element;
+    case OARI_WORK: return op_of(me)->req.wide;
+    default: return op_of(me)->req.element;
     }
 }
 
 static void count_message(int me, const transfer *t)
 {
-    if (t->where == OARI_FACTOR || t->where == OARI_TABLE)
+    if (t->buffer == OARI_FACTOR || t->buffer == OARI_TABLE)
         w.counts.words[me] += t->count;
     else {
         w.counts.messages[me]++;
-        w.counts.sent[me] += t->count * element_of(me, t->where);
+        w.counts.sent[me] += t->count * element_of(me, t->buffer);
     }
 }
 
@@ -630,18 +630,18 @@ static int run_message(int me, const oari_step *s)
     int sending = s->kind == OARI_SEND;
     transfer t = { .sending = sending,
                    .peer = s->peer,
-                   .where = sending ? s->from : s->to,
+                   .buffer = sending ? s->from : s->to,
                    .at = sending ? s->from_at : s->to_at,
                    .count = s->count };
 
     if (s->peer < 0 || s->peer >= w.c->ranks || s->peer == me)
         broke("rank %d has a message with rank %d", me, s->peer);
-    if (r->transfers == r->plan.most)
+    if (r->transfers == r->plan.max_in_flight)
         broke("rank %d starts more than %d messages", me, r->transfers);
     if (w.broken)
         return 1;
     if (t.count != 0)
-        use(me, me, t.where, t.at, t.count, !sending);
+        use(me, me, t.buffer, t.at, t.count, !sending);
     memcpy(t.clock, r->clock, sizeof t.clock);
     r->clock[me]++;
     r->transfer[r->transfers++] = t;
@@ -670,10 +670,10 @@ static transfer *other_end(int me, const transfer *mine)
 
 static void deliver(int from, transfer *send, int to, transfer *receive)
 {
-    size_t sent = send->count * element_of(from, send->where);
-    size_t wanted = receive->count * element_of(to, receive->where);
-    spot a = find(from, from, send->where, send->at, send->count);
-    spot b = find(to, to, receive->where, receive->at, receive->count);
+    size_t sent = send->count * element_of(from, send->buffer);
+    size_t wanted = receive->count * element_of(to, receive->buffer);
+    spot a = find(from, from, send->buffer, send->at, send->count);
+    spot b = find(to, to, receive->buffer, receive->at, receive->count);
 
     if (sent != wanted)
         broke("rank %d sends %zu bytes to rank %d, which expects %zu", from,
@@ -735,28 +735,29 @@ static void take_plan(int me)
     free(r->transfer);
     r->gather = calloc(r->plan.gather_count + 1, sizeof *r->gather);
     r->work = calloc(r->plan.work_count + 1, sizeof *r->work);
-    r->transfer = calloc((size_t)r->plan.most + 1, sizeof *r->transfer);
+    r->transfer =
+        calloc((size_t)r->plan.max_in_flight + 1, sizeof *r->transfer);
     r->at = r->transfers = 0;
 }
 
-static void make_plan(int me, int settled)
+static void make_plan(int me, int sizes_known)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
     const oari_algorithm *a = o->algorithm;
-    oari_ask ask = symbolic_ask(o, me, settled);
+    oari_plan_request req = symbolic_request(o, me, sizes_known);
     oari_rules rules = { .bruck_ranks = 4, .chain_bytes = 400 };
     oari_planner planner = a->plan;
 
-    ask.board_rank = r->self;
-    ask.member = w.c->hosts > 1 ? r->member : NULL;
-    ask.hosts = w.c->hosts > 1 ? w.c->host : NULL;
-    if (settled && r->met != 0)
-        planner = oari_plan_direct_rest;
-    else if (settled && (a = oari_choose(&ask, &rules)) != NULL)
+    req.shm_rank = r->self;
+    req.shm_member = w.c->hosts > 1 ? r->member : NULL;
+    req.hosts = w.c->hosts > 1 ? w.c->host : NULL;
+    if (sizes_known && r->met != 0)
+        planner = oari_plan_direct_after_sync;
+    else if (sizes_known && (a = oari_choose(&req, &rules)) != NULL)
         planner = a->plan;
     oari_plan_clear(&r->plan);
-    if (a == NULL || oari_plan_make(a->name, planner, &ask, &r->plan) != OAR_OK)
+    if (a == NULL || oari_plan_make(a->name, planner, &req, &r->plan) != OAR_OK)
         broke("rank %d: no plan: %s", me, oar_last_error_text());
     take_plan(me);
 }
@@ -777,7 +778,7 @@ static void start_op(int me)
     memset(r->table, 0, sizeof r->table);
     r->factor[me] = other(FACTOR, r->op, me, 0);
     r->table[me] = other(SIZE, r->op, me, 0);
-    for (int p = 0; p < w.c->ranks && me == o->ask.root; p++)
+    for (int p = 0; p < w.c->ranks && me == o->req.root; p++)
         r->table[p] = other(SIZE, r->op, p, 0);
     r->begun = r->met = 0;
     make_plan(me, 0);
@@ -790,11 +791,11 @@ static int run_settle(int me)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
-    int all = o->ask.kind == OAR_COLL_ALL_GATHER;
+    int all = o->req.kind == OAR_COLL_ALL_GATHER;
 
     for (int p = 0; p < w.c->ranks && r->met == 0; p++)
         if ((all || p == me) && r->table[p].state == UNWRITTEN &&
-            o->ask.kind != OAR_COLL_BROADCAST)
+            o->req.kind != OAR_COLL_BROADCAST)
             broke("rank %d settles without the size of rank %d", me, p);
     if (r->transfers != 0)
         broke("rank %d settles with messages under way", me);
@@ -810,7 +811,7 @@ static uint64_t canonical_text(const symbolic_op *o, int op, size_t at)
 
     for (int p = 0; p < w.c->ranks; p++) {
         uint64_t part = name(ELEMENT, op, p, at);
-        if (o->ask.weighted)
+        if (o->req.weighted)
             part = mix(part, other(FACTOR, op, p, 0).text);
         sum = p == 0 ? part : mix(sum, part);
     }
@@ -839,7 +840,7 @@ static int is_right(int me, size_t i)
     symbol got = get(me, me, (int)r->out.memory, r->out.base + i);
     symbolic_origin from = symbolic_origin_of(op_of(me), me, i);
 
-    if (symbolic_reduces(op_of(me)->ask.kind))
+    if (symbolic_reduces(op_of(me)->req.kind))
         return is_reduced(me, got, from.at);
     return got.text == input(r->op, from.rank, from.at).text;
 }
@@ -860,7 +861,7 @@ static void check_result(int me)
     for (size_t i = 0; i < r->out.count && !w.broken; i++)
         if (!is_right(me, i))
             broke("%s %s of %zu: rank %d ends with the wrong out[%zu]",
-                  o->algorithm->name, oar_coll_name(o->ask.kind), o->ask.count,
+                  o->algorithm->name, oar_coll_name(o->req.kind), o->req.count,
                   me, i);
     for (size_t i = 0; i < r->in.count && !w.broken; i++)
         if (!is_output(r, i) &&
@@ -868,7 +869,7 @@ static void check_result(int me)
                 input(r->op, me, i).text)
             broke("%s: the input of rank %d was changed at %zu",
                   o->algorithm->name, me, i);
-    for (int p = 0; p < w.c->ranks && o->ask.kind == OAR_COLL_BARRIER; p++)
+    for (int p = 0; p < w.c->ranks && o->req.kind == OAR_COLL_BARRIER; p++)
         if (w.rank[p].op < r->op ||
             (w.rank[p].op == r->op && !w.rank[p].started))
             broke("rank %d passes a barrier that rank %d has not reached", me,
@@ -907,7 +908,7 @@ static int run_step(int me)
     }
     s = &r->plan.step[r->at];
     switch (s->kind) {
-    case OARI_MEET: return run_meet(me, s);
+    case OARI_SYNC: return run_meet(me, s);
     case OARI_UNLESS_REACHABLE: return run_unless_reachable(me, s);
     case OARI_COPY: return run_copy(me, s);
     case OARI_REDUCE: return run_reduce(me, s);
@@ -915,7 +916,7 @@ static int run_step(int me)
     case OARI_SEND:
     case OARI_RECV: return run_message(me, s);
     case OARI_WAIT: return run_wait(me, s);
-    case OARI_SETTLE: return run_settle(me);
+    case OARI_REPLAN: return run_settle(me);
     case OARI_POST: break;
     case OARI_END: end_op(me); return 1;
     }
@@ -984,13 +985,13 @@ static void make_rank(int rank)
     size_t room[MEMORIES] = { 0 };
 
     for (int i = 0; i < w.c->ops; i++) {
-        const oari_ask *a = &w.c->op[i].ask;
+        const oari_plan_request *a = &w.c->op[i].req;
         oari_layout l =
             oari_board_layout(a->ranks, a->small_bytes, a->stage_bytes);
         widen(room, symbolic_input(&w.c->op[i], rank));
         widen(room, symbolic_output(&w.c->op[i], rank));
         room[STAGE] = l.stage_room / a->element;
-        room[LINE_0] = room[LINE_1] = a->line_bytes / a->element + 1;
+        room[LINE_0] = room[LINE_1] = a->slot_bytes / a->element + 1;
     }
     for (int m = 0; m < MEMORIES; m++)
         make_memory(&r->memory[m], &arena[rank][m], room[m] + 1);

@@ -26,7 +26,8 @@ enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4 };
 
 typedef struct symbolic_op {
     const oari_algorithm *algorithm;
-    oari_ask ask;   /* what all ranks have alike; count: of an equal part */
+    oari_plan_request
+        req;        /* what all ranks have alike; count: of an equal part */
     uint64_t parts; /* ragged: the seed of their sizes, up to 2 count */
     uint64_t in_reach, out_reach; /* bit r: rank r's buffer can be reached */
     uint64_t in_place;            /* bit r: rank r's smaller buffer is its
@@ -92,6 +93,7 @@ symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i);
 
 /* What a rank is asked, before and after sizes are settled. Valid until the
  * next call. */
-oari_ask symbolic_ask(const symbolic_op *o, int rank, int settled);
+oari_plan_request symbolic_request(const symbolic_op *o, int rank,
+                                   int sizes_known);
 
 #endif

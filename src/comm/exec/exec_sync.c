@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec_meet: meetings on the board: what this rank shows, whether all agree,
- * where everyone's buffers are, and who is missing. */
+/* exec_sync: sync points over shared memory: what this rank publishes, whether
+ * all ranks agree, where every rank's buffers are, and which rank is missing.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@ enum { POLLS_IN_A_ROW = 256 };
 /* A buffer of no elements: nothing to reach. */
 static const uint64_t no_place = UINT64_MAX;
 
-/* ---- coming -------------------------------------------------------------- */
+/* ---- publishing my slot -------------------------------------------------- */
 
 static uint64_t place_of(oari_board *b, const oar_span *span)
 {
@@ -48,15 +49,16 @@ static void show_buffers(oari_exec *exec, oari_line *line)
                     (is_exposed(line->out) ? OARI_SHOWS_OUT : 0);
 }
 
-/* Behind the places of the first meeting; else there is room in the stage. */
+/* Returns where a rank's table of sizes is: behind the addresses in its slot at
+ * the first sync point, else in its bounce buffer. */
 static uint64_t *table_of(oari_exec *exec, int rank, oari_line *line)
 {
-    if (exec->met == 0)
+    if (exec->syncs == 0)
         return (uint64_t *)(line + 1);
     return (uint64_t *)oari_board_stage(exec->board, rank);
 }
 
-static void begin_meeting(oari_exec *exec, const oari_step *step)
+static void begin_sync(oari_exec *exec, const oari_step *step)
 {
     oari_line *line = oari_board_line(exec->board);
 
@@ -64,11 +66,11 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
     line->sequence = exec->sequence;
     line->factor = exec->call->weight;
     line->in = line->out = 0;
-    if (exec->met == 0 && exec->shows != 0)
+    if (exec->syncs == 0 && exec->shows != 0)
         show_buffers(exec, line);
     if (step->from == OARI_TABLE)
         memcpy(table_of(exec, exec->board->rank, line), exec->table,
-               oari_table_words(&exec->ask) * sizeof *exec->table);
+               oari_table_words(&exec->request) * sizeof *exec->table);
     if (step->count != 0)
         memcpy(oari_line_data(line),
                exec->in_data + step->from_at * exec->element,
@@ -77,16 +79,17 @@ static void begin_meeting(oari_exec *exec, const oari_step *step)
     exec->begun = 1;
 }
 
-/* ---- telling what others did --------------------------------------------- */
+/* ---- what other ranks did ------------------------------------------------ */
 
-/* The rank in the group of a rank on the board. */
+/* Returns the rank in the group of a shm rank. */
 static int member_of(const oari_board *b, int rank)
 {
     return b->member != NULL ? b->member[rank] : rank;
 }
 
-/* The text is for backends over which the other cannot be asked. */
-oar_status oari_exec_doubt(oari_exec *exec, int peer, const char *format, ...)
+/* The text is for backends over which the other rank cannot be asked. */
+oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
+                                     const char *format, ...)
 {
     const oari_call *call = exec->call;
     oari_doubt *doubt = &exec->doubt;
@@ -117,11 +120,11 @@ int oari_exec_owes_line(const oari_exec *exec, int rank)
            atomic_load(&b->line[here][b->meeting & 1]->stamp) != b->meeting;
 }
 
-/* ---- everyone has come --------------------------------------------------- */
+/* ---- every rank has published its slot ----------------------------------- */
 
-/* What was read from peers' buffers counts only if they were all still in the
- * operation afterwards: one that had given up, though its line is there, may
- * have used its memory for something else. */
+/* What was read from peers' buffers is valid only if all peers were still in
+ * the operation afterwards: a rank that had given up, though its slot is there,
+ * may have used its memory for something else. */
 static int all_stayed(const oari_exec *exec)
 {
     const oari_fault *published;
@@ -133,15 +136,15 @@ static int all_stayed(const oari_exec *exec)
     return published == NULL;
 }
 
-/* What a place of a rank's is here. 0: it cannot be resolved, though others
- * could, and we would go separate ways. */
+/* Resolves a place that a rank has published. Returns 0 if this rank cannot
+ * resolve it, though others may: the ranks would take different steps. */
 static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
                        void **found)
 {
     oari_board *b = exec->board;
 
     if (place == no_place) {
-        *found = exec; /* nobody reads or writes nothing */
+        *found = exec; /* it is empty: never read or written */
         return 1;
     }
     if (count > SIZE_MAX / 2 / exec->element)
@@ -150,17 +153,8 @@ static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
     return place == 0 || *found != NULL;
 }
 
-static int find_buffers(oari_exec *exec, int rank, const oari_line *line)
-{
-    exec->in_count[rank] = line->in_count;
-    exec->out_count[rank] = line->out_count;
-    return find_buffer(exec, rank, line->in, line->in_count, &exec->in[rank]) &&
-           find_buffer(exec, rank, line->out, line->out_count,
-                       &exec->out[rank]);
-}
-
-/* Rank r's table tells where its part for me begins, how long that is and how
- * long its longest is. Of a scatter only root's counts, and all of it. */
+/* A rank's table says where its part for me begins, how long that is and how
+ * long its longest part is. In a scatter only root's table counts, all of it. */
 static void read_table(oari_exec *exec, int rank)
 {
     const oari_board *b = exec->board;
@@ -176,44 +170,50 @@ static void read_table(oari_exec *exec, int rank)
     }
     exec->their_at[rank] = theirs[me];
     exec->table[rank] = theirs[me + 1] - theirs[me]; /* mine has been shown */
-    if (theirs[n + 1] > exec->ask.most)
-        exec->ask.most = theirs[n + 1];
+    if (theirs[n + 1] > exec->request.longest_part)
+        exec->request.longest_part = theirs[n + 1];
 }
 
-/* Everyone's line is there: do they agree, and where are their buffers? */
-static oari_progress read_lines(oari_exec *exec, const oari_step *step)
+/* Reads every rank's slot: whether all agree, and where their buffers are. */
+static oari_progress read_slots(oari_exec *exec, const oari_step *step)
 {
     oari_board *b = exec->board;
-    int first = exec->met == 0;
+    int first = exec->syncs == 0, shown = first && exec->shows != 0;
     int factors = first && oari_needs_factors(exec->call->op.kind);
 
     for (int r = 0; r < b->ranks; r++) {
         const oari_line *line = oari_meet_line(b, r);
         if (line->fingerprint != exec->link) {
-            oari_exec_doubt(exec, member_of(b, r), "%s", "");
+            oari_exec_report_mismatch(exec, member_of(b, r), "%s", "");
             return OARI_FAILED;
         }
         if (factors)
             exec->factor[member_of(b, r)] = line->factor;
-        if (first && exec->shows != 0 && !find_buffers(exec, r, line))
+        if (shown) {
+            exec->in_count[r] = line->in_count;
+            exec->out_count[r] = line->out_count;
+        }
+        if (shown &&
+            (!find_buffer(exec, r, line->in, line->in_count, &exec->in[r]) ||
+             !find_buffer(exec, r, line->out, line->out_count, &exec->out[r])))
             return OARI_FAILED;
         if (step->from == OARI_TABLE)
             read_table(exec, r);
     }
     if (!first && exec->shows != 0 && !all_stayed(exec))
         return OARI_FAILED;
-    exec->met++;
+    exec->syncs++;
     exec->begun = 0;
     exec->at++;
     return OARI_DONE;
 }
 
-oari_progress oari_run_meet(oari_exec *exec, const oari_step *step)
+oari_progress oari_run_sync(oari_exec *exec, const oari_step *step)
 {
     int polls = exec->board->spin_ns != 0 ? POLLS_IN_A_ROW : 1;
 
     if (!exec->begun)
-        begin_meeting(exec, step);
+        begin_sync(exec, step);
     if (exec->hasty) {
         oari_meet_wake(exec->board);
         return OARI_PENDING;
@@ -223,7 +223,7 @@ oari_progress oari_run_meet(oari_exec *exec, const oari_step *step)
             return OARI_PENDING;
         oari_relax();
     }
-    return read_lines(exec, step);
+    return read_slots(exec, step);
 }
 
 void oari_run_unless_reachable(oari_exec *exec, const oari_step *step)
