@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kin: see kin.h. One list for the process, under one lock, which is held while
- * others are driven: they are only driven where nobody else does, and nobody
- * who drives waits for this lock. */
+/* kin: see kin.h. The process has one list under one lock, which is held while
+ * siblings are driven. That cannot deadlock: a group is only driven where no
+ * other thread drives it, and a thread that drives never waits for this lock. */
 #include "comm/fault/kin.h"
 
 #include <stdio.h>
@@ -16,8 +16,8 @@ static oar_group *first;
 static unsigned generation;
 static _Thread_local int looking; /* this thread holds the lock */
 
-/* A child has none of its parent's groups, and the lock may have been held by
- * a thread it does not have. */
+/* A child process has none of its parent's groups, and a thread that does not
+ * exist in the child may have held the lock. */
 static void take_lock(void)
 {
     if (generation != oari_fork_generation()) {
@@ -77,35 +77,25 @@ int oari_kin_look(const oar_group *group)
     return others;
 }
 
-/* The newest record of all; in which group it is. */
-static const oar_group *find_last(const oar_group *group, oar_record *newest)
-{
-    const oar_group *where = NULL;
-    oar_record r;
-
-    for (const oar_group *g = first; g != NULL; g = g->kin)
-        if (g->world_key == group->world_key &&
-            oari_recorder_newest(oari_recorder_base(g->recorder), 0, &r) ==
-                OAR_OK &&
-            (where == NULL || r.posted_ns > newest->posted_ns)) {
-            *newest = r;
-            where = g;
-        }
-    return where;
-}
-
 int oari_kin_last(const oar_group *group, char *text, size_t bytes)
 {
-    const oar_group *where;
-    oar_record r;
+    const oar_group *where = NULL;
+    oar_record r, newest;
     size_t used;
 
     if (!looking)
         take_lock();
+    for (const oar_group *g = first; g != NULL; g = g->kin)
+        if (g->world_key == group->world_key &&
+            oari_recorder_newest(oari_recorder_base(g->recorder), 0, &r) ==
+                OAR_OK &&
+            (where == NULL || r.posted_ns > newest.posted_ns)) {
+            newest = r;
+            where = g;
+        }
     text[0] = 0;
-    where = find_last(group, &r);
     if (where != NULL)
-        oari_record_text(&r, text, bytes);
+        oari_record_text(&newest, text, bytes);
     used = strlen(text);
     if (where != NULL && where != group)
         snprintf(text + used, bytes - used, " on group \"%s\"", where->name);
