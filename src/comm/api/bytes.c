@@ -22,8 +22,8 @@ static oar_status fail_without_result(const char *what)
     return oari_fail(OAR_E_ARG, "%s with nowhere to put the result", what);
 }
 
-/* Posts a collective of byte objects. in: this rank's own; gives: this rank gets
- * a result. */
+/* Posts a collective of byte objects. in: this rank's own; gives: this rank
+ * gets a result. */
 static oar_status post_object(oari_call *call, oar_group *group, oar_span in,
                               int gives, void **data, size_t *sizes,
                               oar_work **work)

@@ -97,8 +97,8 @@ oar_status oar_reduce_at(const char *file, int line, oar_group *group,
 
 /* ---- rows of parts ------------------------------------------------------- */
 
-/* Checks a row against the part of it that this rank has in a buffer of its own.
- * counts == NULL: every part is as long as that one. */
+/* Checks a row against the part of it that this rank has in a buffer of its
+ * own. counts == NULL: every part is as long as that one. */
 static oar_status check_parts(const char *what, const oar_group *g,
                               const oar_span *row, const size_t *counts,
                               const oar_span *part)

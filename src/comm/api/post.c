@@ -167,8 +167,9 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
 
 /* ---- several as one ------------------------------------------------------ */
 
-/* Operations on device memory that follow each other are begun together, as many
- * as there are lanes: each keeps its lane until all of them have been begun. */
+/* Operations on device memory that follow each other are begun together, as
+ * many as there are lanes: each keeps its lane until all of them have been
+ * begun. */
 static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
 {
     int together = 0;
@@ -197,8 +198,8 @@ void oari_drop_parts(oar_work *part)
     }
 }
 
-/* Posts them without a handle. Waits until those on device memory are ordered on
- * their streams and the others are done. Returns the first failure. */
+/* Posts them without a handle. Waits until those on device memory are ordered
+ * on their streams and the others are done. Returns the first failure. */
 static oar_status order_parts(oar_group *group, int count, oar_work *first)
 {
     oar_work **part = oari_alloc((size_t)count, sizeof(oar_work *));

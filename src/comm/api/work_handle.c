@@ -126,7 +126,8 @@ oar_status oar_work_wait_all(int count, oar_work *const *work)
     return first != OAR_OK ? oari_fail_with(&record) : OAR_OK;
 }
 
-/* Returns the first that is done, or -1 with the number of those to wait for. */
+/* Returns the first that is done, or -1 with the number of those to wait for.
+ */
 static int find_done(int count, oar_work *const *work, int *left)
 {
     *left = 0;

@@ -134,7 +134,8 @@ static oar_work *take_collective(oari_engine *e, oari_lane **lane)
     return work;
 }
 
-/* Ends the group if the plan cannot be made: its rank would fall out of step. */
+/* Ends the group if the plan cannot be made: its rank would fall out of step.
+ */
 static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
 {
     oari_engine *e = &g->engine;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive_gpu: operations on device memory. The caller holds the token (engine.c).
+/* drive_gpu: operations on device memory. The caller holds the token
+ * (engine.c).
  *
  * An operation begins when it is given to its engine, is ordered when the
  * engine has put all of it on a stream, and is done when its last event has

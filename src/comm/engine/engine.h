@@ -13,7 +13,8 @@ typedef struct oari_engine_events {
     void (*broke)(oar_group *group, const oar_work *work, int peer);
     /* Looks, off the fast path, whether anything has gone wrong. */
     void (*look)(oar_group *group);
-    /* Returns whether a peer has published a fault; then the group has ended. */
+    /* Returns whether a peer has published a fault; then the group has ended.
+     */
     int (*hear)(oar_group *group);
     /* Finds out what another rank does that an operation suspects of a mismatch
      * (exec->doubt). Returns 0 if that cannot be found out; the last error says
@@ -49,7 +50,8 @@ void oari_engine_run(oar_group *group, int count, oar_work *work);
 /* Starts the engine's thread if need be, so that what is queued goes on without
  * a caller. */
 oar_status oari_engine_start(oar_group *group);
-/* Queues works that are linked by next, for a caller that drives them itself. */
+/* Queues works that are linked by next, for a caller that drives them itself.
+ */
 void oari_engine_queue(oar_group *group, oar_work *work);
 /* Posts works that are linked by next, all at once, and begins the light ones.
  */

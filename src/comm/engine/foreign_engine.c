@@ -48,8 +48,8 @@ void oari_foreign_fail(oar_group *group, oari_foreign *f)
     group->engine.events->engine_failed(group);
 }
 
-/* Returns whether nothing is under way but one collective of the engine's, which
- * is not over: then no other thread has anything to do. */
+/* Returns whether nothing is under way but one collective of the engine's,
+ * which is not over: then no other thread has anything to do. */
 static int waits_for_engine_only(const oar_group *g)
 {
     const oari_engine *e = &g->engine;
@@ -62,7 +62,8 @@ static int waits_for_engine_only(const oar_group *g)
 /* An engine that moves only when it is polled, piece by piece, is polled for a
  * while, at most POLLS times, if no other thread needs the core: otherwise each
  * of its pieces would wait for what we do in between. A poll may take long,
- * because some engines yield the core in it; then the links have waited, too. */
+ * because some engines yield the core in it; then the links have waited, too.
+ */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;

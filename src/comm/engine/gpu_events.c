@@ -88,8 +88,8 @@ int oari_gpu_finished(const oar_work *work)
     return result != OARI_CU_NOT_READY;
 }
 
-/* A call that has returned, because all of it is on a stream, counts as done: it
- * is not aborted. One that cannot end runs into its deadline. */
+/* A call that has returned, because all of it is on a stream, counts as done:
+ * it is not aborted. One that cannot end runs into its deadline. */
 void oari_gpu_await(oar_group *g)
 {
     oari_engine *e = &g->engine;

@@ -6,11 +6,11 @@
 
 #include "comm/comm.h"
 
-/* A tag on the wire is a collective's number; or the user's tag with bit 63 set;
- * or one of the library's own with bit 62 set. Where the backend can receive
- * with some bits of the tag left open, a message of the user's also says its
- * dtype (8 bits from bit 32: the dtype plus one) and the low 21 bits of its
- * operation's number (from bit 40). */
+/* A tag on the wire is a collective's number; or the user's tag with bit 63
+ * set; or one of the library's own with bit 62 set. Where the backend can
+ * receive with some bits of the tag left open, a message of the user's also
+ * says its dtype (8 bits from bit 32: the dtype plus one) and the low 21 bits
+ * of its operation's number (from bit 40). */
 enum { OARI_TAG_DTYPE = 32, OARI_TAG_SEQUENCE = 40 };
 static const uint64_t oari_tag_says =
     ((UINT64_C(1) << 61) - 1) & ~(uint64_t)UINT32_MAX;
@@ -30,7 +30,8 @@ void oari_message_came(const oar_work *work);
 
 /* Returns the bits that a send adds to its tag. */
 uint64_t oari_message_says(const oar_work *work);
-/* Returns the dtype of a message that has come, plus one; 0: it does not say. */
+/* Returns the dtype of a message that has come, plus one; 0: it does not say.
+ */
 int oari_message_dtype(const oar_transfer *transfer);
 /* Returns the status of a message that is done: OAR_E_DTYPE if both sides said
  * their dtypes and these differ. */

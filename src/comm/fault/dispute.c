@@ -398,8 +398,8 @@ void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit)
     send_report(group, misfit->source, &a);
 }
 
-/* Asks once what the others do, if the oldest operation under way has waited for
- * long, and drives this rank's other groups meanwhile. */
+/* Asks once what the others do, if the oldest operation under way has waited
+ * for long, and drives this rank's other groups meanwhile. */
 static void look_at_stall(oar_group *g)
 {
     oari_engine *e = &g->engine;

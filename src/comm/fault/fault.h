@@ -21,12 +21,13 @@ void oari_group_break(oar_group *group, const oar_work *work, int peer);
 void oari_group_adopt(oar_group *group, const oari_fault *fault);
 
 /* Adds to the text of a fault which group it is about, and which ranks the rank
- * and the peer (below 0: none) are in the first group. Adds nothing in the first
- * group. */
+ * and the peer (below 0: none) are in the first group. Adds nothing in the
+ * first group. */
 void oari_fault_place(const oar_group *group, int rank, int peer,
                       oar_error *fault);
 
-/* Returns a fault that a peer has published, or NULL. Any thread may call it. */
+/* Returns a fault that a peer has published, or NULL. Any thread may call it.
+ */
 const oari_fault *oari_group_published(const oar_group *group);
 /* Returns 0, or how a rank is gone (board.h). The caller holds the token. */
 int oari_group_gone(const oar_group *group, int rank);
@@ -39,8 +40,8 @@ extern const oari_engine_events oari_fault_events;
 /* Returns what oari_group_gone does beside an external engine; gone: what the
  * links say. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone);
-/* Ends the group if an external engine has failed: with the cause that the links
- * find, or after a while with the engine's own error. */
+/* Ends the group if an external engine has failed: with the cause that the
+ * links find, or after a while with the engine's own error. */
 void oari_foreign_look(oar_group *group);
 
 /* ---- timeout scopes (scope.c) -------------------------------------------- */

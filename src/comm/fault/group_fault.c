@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* group_fault: how a group breaks. The first fault wins: `broken` goes once from
- * none to writing to ready, and the record never changes after that. */
+/* group_fault: how a group breaks. The first fault wins: `broken` goes once
+ * from none to writing to ready, and the record never changes after that. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>

@@ -15,12 +15,12 @@ void oari_kin_move(oar_group *group, const oar_group *parent);
 /* Takes a group off the list. Fine if it never joined. */
 void oari_kin_leave(oar_group *group);
 
-/* Drives the siblings for a moment, where no other thread does. Returns how many
- * there are. */
+/* Drives the siblings for a moment, where no other thread does. Returns how
+ * many there are. */
 int oari_kin_look(const oar_group *group);
 
-/* Writes the last operation of this rank in any of the groups. Returns whether it
- * was in a sibling. */
+/* Writes the last operation of this rank in any of the groups. Returns whether
+ * it was in a sibling. */
 int oari_kin_last(const oar_group *group, char *text, size_t bytes);
 
 #endif

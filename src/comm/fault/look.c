@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* look: finds out whether anything has gone wrong with the operations under way:
- * a rank is gone that still owes something, a peer has published a fault, or the
- * time is up. Before that, it logs once which ranks are waited for. */
+/* look: finds out whether anything has gone wrong with the operations under
+ * way: a rank is gone that still owes something, a peer has published a fault,
+ * or the time is up. Before that, it logs once which ranks are waited for. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -104,8 +104,8 @@ static int is_notice(const oar_work *work)
     return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
 }
 
-/* An external engine may need every rank to the end of a collective; but not one
- * that has left in good order, after the collective was over for it. */
+/* An external engine may need every rank to the end of a collective; but not
+ * one that has left in good order, after the collective was over for it. */
 int oari_drive_lost(const oar_group *g, const oar_work *work)
 {
     const oari_exec *x;
@@ -135,7 +135,8 @@ static int is_missing(const oar_group *g, const oar_work *work, int rank)
 }
 
 /* Returns a rank that is stopped, or -1. A rank may wait for one that itself
- * waits for another; in the end all of them wait for the one that is stopped. */
+ * waits for another; in the end all of them wait for the one that is stopped.
+ */
 static int find_stopped(const oar_group *g)
 {
     for (int r = 0; r < g->ranks; r++)

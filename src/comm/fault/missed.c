@@ -41,8 +41,8 @@ typedef struct report {
     int others, other[OTHERS]; /* other ranks that it missed */
 } report;
 
-/* A report is numbers (the rank missed, status, how many others, those), then the
- * text. One more key names the last rank that gave up. */
+/* A report is numbers (the rank missed, status, how many others, those), then
+ * the text. One more key names the last rank that gave up. */
 static oar_status write_report(oar_store *store, const char *prefix, int rank,
                                const report *mine)
 {

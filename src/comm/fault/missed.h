@@ -13,23 +13,23 @@
 
 #include <oarsong/store.h>
 
-/* Replaces the last error, which says why this rank gives up on the group, if it
- * is about a peer: by what was reported about the rank that is really missing.
- * missing: by rank, whether it had not been met when the time was up; or NULL.
- * Takes at most half a second where the store answers. */
+/* Replaces the last error, which says why this rank gives up on the group, if
+ * it is about a peer: by what was reported about the rank that is really
+ * missing. missing: by rank, whether it had not been met when the time was up;
+ * or NULL. Takes at most half a second where the store answers. */
 void oari_missed(oar_store *store, const char *name, int rank, int ranks,
                  const unsigned char *missing);
 
-/* Gives what was reported about the rank that is really missing, for a rank that
- * has opened the group, or still does, and sees rank `of` leave (below 0: any
- * rank that gave up). Returns 0 if there is no report. */
+/* Gives what was reported about the rank that is really missing, for a rank
+ * that has opened the group, or still does, and sees rank `of` leave (below 0:
+ * any rank that gave up). Returns 0 if there is no report. */
 int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said);
 
 /* Reports that this rank has returned from opening an engine, well or not. */
 void oari_missed_say_through(oar_store *store, const char *name, int rank);
-/* Marks in `missing` the ranks that have not returned from opening an engine, for
- * a rank that failed to. Returns how many. Takes at most half a second. */
+/* Marks in `missing` the ranks that have not returned from opening an engine,
+ * for a rank that failed to. Returns how many. Takes at most half a second. */
 int oari_missed_find(oar_store *store, const char *name, int rank, int ranks,
                      unsigned char *missing);
 

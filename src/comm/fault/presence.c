@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* presence: the state of another rank. The links know whether it is gone. On this
- * host /proc says whether its process is stopped; of another host it is known
- * only when its system last answered. */
+/* presence: the state of another rank. The links know whether it is gone. On
+ * this host /proc says whether its process is stopped; of another host it is
+ * known only when its system last answered. */
 #include "comm/fault/presence.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* comm/fault/presence.h: the state of another rank, as far as can be seen from
- * here: dead, stopped, or busy; what it did last, and whether it is in a timeout
- * scope. Error texts name it, and deadlines depend on it. */
+ * here: dead, stopped, or busy; what it did last, and whether it is in a
+ * timeout scope. Error texts name it, and deadlines depend on it. */
 #ifndef OARI_COMM_FAULT_PRESENCE_H
 #define OARI_COMM_FAULT_PRESENCE_H
 
@@ -31,8 +31,8 @@ const char *oari_presence_word(oari_presence presence);
 /* Returns the predicate for a rank that is gone (OARI_PEER_*): "has died". */
 const char *oari_presence_end(int gone);
 
-/* Writes "rank 2 (pid 77, stopped; its last operation was #3 barrier() at a.c:5,
- * 14 s ago)". */
+/* Writes "rank 2 (pid 77, stopped; its last operation was #3 barrier() at
+ * a.c:5, 14 s ago)". */
 void oari_presence_text(const oar_group *group, int rank, char *text,
                         size_t bytes);
 
@@ -56,7 +56,8 @@ oar_status oari_far_scopes_create(oar_group *group);
 void oari_far_scopes_destroy(oari_far_scopes *scopes); /* NULL is fine */
 /* Notes that a scope of this rank has begun or ended. */
 void oari_far_scopes_changed(oar_group *group);
-/* Sends this rank's scope if it has changed, and reads what others have sent. */
+/* Sends this rank's scope if it has changed, and reads what others have sent.
+ */
 void oari_far_scopes_look(oar_group *group);
 /* Gives the scope that a far rank is in; 0: none. */
 int oari_far_scope(const oar_group *group, int rank, oari_scope *scope);

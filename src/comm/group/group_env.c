@@ -5,14 +5,8 @@
 #include "comm/rendezvous/meeting.h"
 #include "store/store_link.h"
 
-/* Nobody to meet. */
-static oar_status be_alone(const oar_group_opts *opts, oar_group **group)
-{
-    return oar_group_create(NULL, 0, 1, opts, group);
-}
-
-/* A meeting that could not be held: what there is of it goes. */
-static oar_status call_off(oari_meeting *meeting, oar_status status)
+/* Destroys what there is of a meeting that could not be held. */
+static oar_status fail_meeting(oari_meeting *meeting, oar_status status)
 {
     oar_error why = *oar_last_error();
 
@@ -24,10 +18,10 @@ static oar_status call_off(oari_meeting *meeting, oar_status status)
     return status == why.status ? oari_fail_with(&why) : status;
 }
 
-/* Makes the group and ends the meeting, in either case. The server lives as
- * long as anybody holds its store: this group, or one made of it. */
-static oar_status hold_meeting(oari_meeting *meeting, int rank, int size,
-                               const oar_group_opts *opts, oar_group **group)
+/* Makes the group, and ends the meeting in either case. The server lives as
+ * long as a group holds its store: this one, or one made of it. */
+static oar_status make_at_meeting(oari_meeting *meeting, int rank, int size,
+                                  const oar_group_opts *opts, oar_group **group)
 {
     oar_group *made = NULL;
     oari_party party;
@@ -59,13 +53,13 @@ oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
         return oari_fail(OAR_E_ARG, "group_from_env with nowhere to put it");
     OARI_TRY(oari_launcher_rank(&rank, &size));
     if (size == 1)
-        return be_alone(opts, group);
+        return oar_group_create(NULL, 0, 1, opts, group);
     OARI_TRY(oari_group_settings(opts, &full));
     status =
         oari_launcher_meeting(rank, size, full.name, full.timeout_ms, &meeting);
     if (status != OAR_OK)
-        return call_off(&meeting, status);
-    return hold_meeting(&meeting, rank, size, opts, group);
+        return fail_meeting(&meeting, status);
+    return make_at_meeting(&meeting, rank, size, opts, group);
 }
 
 oar_status oar_group_create_tcp(const char *address, int rank, int size,
@@ -80,11 +74,11 @@ oar_status oar_group_create_tcp(const char *address, int rank, int size,
                          address == NULL ? "an address" : "a place for it");
     OARI_TRY(oari_group_check_world(rank, size));
     if (size == 1)
-        return be_alone(opts, group);
+        return oar_group_create(NULL, 0, 1, opts, group);
     OARI_TRY(oari_group_settings(opts, &full));
     status =
         oari_meeting_tcp(address, rank, full.name, full.timeout_ms, &meeting);
     if (status != OAR_OK)
-        return call_off(&meeting, status);
-    return hold_meeting(&meeting, rank, size, opts, group);
+        return fail_meeting(&meeting, status);
+    return make_at_meeting(&meeting, rank, size, opts, group);
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* meeting: a store for as long as the ranks need it.
  *
- * Rank 0's server goes with its groups, and the next group may meet at the same
+ * Rank 0's server ends with its groups, and the next group may meet at the same
  * address: a rank that is early must not take the old server for the new one.
  * So rank 0 opens each meeting, by a key that the others wait for, and closes
- * it before anybody leaves; and it is the last to leave. */
+ * it before any rank leaves; and it is the last to leave. */
 #include "comm/rendezvous/meeting.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,18 +18,21 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/rendezvous/pmix.h"
 #include "link/link.h"
 #include "link/rendezvous.h"
+#include "net/secret.h"
+#include "net/sock.h"
 #include "store/store.h"
 #include "store/store_link.h"
 #include "store/store_server.h"
 
 enum {
-    PROBE_MS = 10000, /* for a server at an address that is taken */
-    LEAVE_MS = 5000   /* for all to have met, and for all to have left */
+    PROBE_MS = 10000, /* within which a server at a used address must answer */
+    LEAVE_MS = 5000   /* within which all must meet, and then leave */
 };
 
-static int64_t at_most(int64_t timeout_ms, int64_t limit_ms)
+static int64_t limit_timeout(int64_t timeout_ms, int64_t limit_ms)
 {
     return timeout_ms < 0 || timeout_ms > limit_ms ? limit_ms : timeout_ms;
 }
@@ -37,7 +41,7 @@ typedef struct meeting_key {
     char text[OARI_NAME_MAX + 32];
 } meeting_key;
 
-static meeting_key key_of(const char *what, int64_t turn, const char *name)
+static meeting_key make_key(const char *what, int64_t turn, const char *name)
 {
     meeting_key key;
 
@@ -46,23 +50,16 @@ static meeting_key key_of(const char *what, int64_t turn, const char *name)
     return key;
 }
 
-/* ---- places -------------------------------------------------------------- */
+/* ---- at a TCP address ---------------------------------------------------- */
 
-static int ends_in_port_0(const char *address)
-{
-    const char *colon = strrchr(address, ':');
-
-    return colon != NULL && strspn(colon + 1, "0") == strlen(colon + 1);
-}
-
-/* Somebody has the address already: a launcher that serves the store, or an
- * earlier group of this process. */
+/* Connects to a store that is already served at the address: by a launcher, or
+ * by an earlier group of this process. */
 static oar_status join_other(const char *address, int64_t timeout_ms,
                              oari_meeting *meeting)
 {
     oar_error why;
 
-    if (oar_store_create_tcp(address, at_most(timeout_ms, PROBE_MS),
+    if (oar_store_create_tcp(address, limit_timeout(timeout_ms, PROBE_MS),
                              &meeting->store) == OAR_OK)
         return OAR_OK;
     why = *oar_last_error();
@@ -90,7 +87,7 @@ static oar_status connect_to(const char *address, int rank, int64_t timeout_ms,
     return join_other(address, timeout_ms, meeting);
 }
 
-/* Waits until rank 0 has put the key there. */
+/* Waits until rank 0 has set the key, and gives its value. */
 static oar_status get_from_first(oar_store *store, const char *key,
                                  const char *name, int rank,
                                  int64_t deadline_ns, void **value)
@@ -105,11 +102,12 @@ oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
                             int64_t timeout_ms, oari_meeting *meeting)
 {
     int64_t deadline_ns = oari_deadline(timeout_ms);
-    meeting_key open = key_of("open", 0, name);
+    meeting_key open = make_key("open", 0, name);
+    const char *colon = strrchr(address, ':');
     void *nothing = NULL;
     oar_status status;
 
-    if (ends_in_port_0(address))
+    if (colon != NULL && strspn(colon + 1, "0") == strlen(colon + 1))
         return oari_fail(OAR_E_ARG, "ranks cannot meet at %s: give a port",
                          address);
     meeting->counted = 1;
@@ -127,8 +125,10 @@ oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
     return status;
 }
 
-/* Nobody else may have put the folder there. */
-static oar_status make_own(const char *folder)
+/* ---- in a folder --------------------------------------------------------- */
+
+/* Makes the folder. Fails if another user may have put it there. */
+static oar_status make_own_folder(const char *folder)
 {
     struct stat info;
 
@@ -145,9 +145,9 @@ static oar_status make_own(const char *folder)
     return OAR_OK;
 }
 
-/* The folder only says where rank 0 serves, and by which secret: it goes after
- * the meeting, but the group needs a store as long as groups may be made of it.
- */
+/* The folder only says where rank 0 serves, and with which secret: it is
+ * removed after the meeting, but the group needs a store as long as groups may
+ * be made of it. */
 static const char address_key[] = "address", secret_key[] = "secret";
 
 static oar_status open_server(int64_t timeout_ms, const oari_secret *secret,
@@ -166,97 +166,143 @@ static oar_status open_server(int64_t timeout_ms, const oari_secret *secret,
     return oari_store_join(address, timeout_ms, secret, &meeting->store);
 }
 
-static oar_status read_secret(oar_store *door, int64_t timeout_ms,
-                              oari_secret *secret)
-{
-    oar_status status;
-    void *text;
-    size_t bytes;
-
-    OARI_TRY(oar_store_get(door, secret_key, timeout_ms, &text, &bytes));
-    status = oari_secret_parse("the secret of this meeting", text, secret);
-    oar_free(text);
-    return status;
-}
-
 static oar_status find_server(int rank, int64_t timeout_ms, oari_secret *secret,
                               oari_meeting *meeting)
 {
     oar_status status;
-    void *text;
+    void *address, *text;
+    size_t bytes;
 
     OARI_TRY(get_from_first(meeting->door, address_key, NULL, rank,
-                            oari_deadline(timeout_ms), &text));
-    status = read_secret(meeting->door, timeout_ms, secret);
+                            oari_deadline(timeout_ms), &address));
+    status =
+        oar_store_get(meeting->door, secret_key, timeout_ms, &text, &bytes);
+    if (status == OAR_OK) {
+        status = oari_secret_parse("the secret of this meeting", text, secret);
+        oar_free(text);
+    }
     if (status == OAR_OK)
-        status = oari_store_join(text, timeout_ms, secret, &meeting->store);
-    oar_free(text);
-    return status;
-}
-
-static oar_status meet_behind(int rank, int64_t timeout_ms,
-                              oari_meeting *meeting)
-{
-    oari_secret secret = { .known = 0 };
-    oar_status status = rank == 0 ? oari_secret_make(&secret) : OAR_OK;
-
-    if (status == OAR_OK)
-        status = rank == 0 ? open_server(timeout_ms, &secret, meeting)
-                           : find_server(rank, timeout_ms, &secret, meeting);
-    oari_secret_forget(&secret);
+        status = oari_store_join(address, timeout_ms, secret, &meeting->store);
+    oar_free(address);
     return status;
 }
 
 oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
                                oari_meeting *meeting)
 {
-    OARI_TRY(make_own(folder));
+    oari_secret secret = { .known = 0 };
+    oar_status status;
+
+    OARI_TRY(make_own_folder(folder));
     OARI_TRY(oar_store_create_file(folder, &meeting->door));
     meeting->counted = 1;
-    return meet_behind(rank, timeout_ms, meeting);
+    if (rank != 0)
+        status = find_server(rank, timeout_ms, &secret, meeting);
+    else {
+        status = oari_secret_make(&secret);
+        if (status == OAR_OK)
+            status = open_server(timeout_ms, &secret, meeting);
+    }
+    oari_secret_forget(&secret);
+    return status;
 }
 
-/* ---- coming and going ---------------------------------------------------- */
+/* ---- by PMIx -------------------------------------------------------------
+ * Ranks on several hosts that have no address or secret, but whose launcher
+ * speaks PMIx, get both from rank 0. A process that can read what PMIx carries
+ * can join the job. */
 
-/* Every rank counts itself; the last of `size` says that all have come, for
- * which some wait. A number that grows over many groups of one name says which
- * of them that was. */
-static oar_status pass(oar_store *store, const oari_party *g, const char *what,
-                       int wait)
+oar_status oari_meeting_secret(int rank, int64_t timeout_ms)
 {
-    meeting_key count = key_of(what, 0, g->name), all;
+    char word[OARI_SECRET_HEX] = "";
+    oari_secret secret;
+    oar_status status = OAR_OK;
+
+    OARI_TRY(oari_secret_find(&secret));
+    if (secret.known)
+        return oari_secret_forget(&secret), OAR_OK;
+    if (rank == 0) {
+        status = oari_secret_make(&secret);
+        if (status == OAR_OK)
+            oari_secret_text(&secret, word);
+    }
+    if (status == OAR_OK)
+        status = oari_pmix_share(rank, "oarsong.secret", timeout_ms, word,
+                                 sizeof word);
+    if (status == OAR_OK)
+        status = oari_secret_parse("the secret by PMIx", word, &secret);
+    explicit_bzero(word, sizeof word);
+    if (status == OAR_OK)
+        oari_secret_adopt(&secret);
+    oari_secret_forget(&secret);
+    return status;
+}
+
+/* Rank 0 serves at a port of the system's choice. */
+oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
+                             oari_meeting *meeting)
+{
+    static _Atomic int times; /* all ranks come here equally often */
+    char key[48], address[OARI_SOCK_TEXT] = "";
+
+    if (!oari_pmix_here(rank))
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "rank %d cannot meet the others by PMIx: the launcher "
+                         "does not speak it (Open MPI's mpirun and srun "
+                         "--mpi=pmix do)",
+                         rank);
+    OARI_TRY(oari_meeting_secret(rank, timeout_ms));
+    if (rank == 0) {
+        OARI_TRY(oari_sock_local(toward, address));
+        OARI_TRY(oar_store_serve(address, &meeting->server));
+        snprintf(address, sizeof address, "%s",
+                 oar_store_server_address(meeting->server));
+    }
+    snprintf(key, sizeof key, "oarsong.store.%d", atomic_fetch_add(&times, 1));
+    OARI_TRY(oari_pmix_share(rank, key, timeout_ms, address, sizeof address));
+    meeting->counted = 1;
+    return oar_store_create_tcp(address, timeout_ms, &meeting->store);
+}
+
+/* ---- the end of a meeting ------------------------------------------------ */
+
+/* Counts this rank in. The last rank sets a key that says that all have come,
+ * for which ranks with `wait` wait. The count grows over all groups of one name
+ * and so says which of them this is. */
+static oar_status count_in(oar_store *store, const oari_party *g,
+                           const char *what, int wait)
+{
+    meeting_key count = make_key(what, 0, g->name), all;
     const char *key;
     int64_t sum = 0, turn;
 
     OARI_TRY(oar_store_add(store, count.text, 1, &sum));
     turn = (sum + g->ranks - 1) / g->ranks;
-    all = key_of(what, turn, g->name);
+    all = make_key(what, turn, g->name);
     key = all.text;
     if (sum == turn * g->ranks)
         OARI_TRY(oar_store_set(store, key, "", 0));
     if (!wait)
         return OAR_OK;
-    return oar_store_wait(store, 1, &key, at_most(g->timeout_ms, LEAVE_MS));
+    return oar_store_wait(store, 1, &key,
+                          limit_timeout(g->timeout_ms, LEAVE_MS));
 }
 
-/* Whether everybody has met, and, for rank 0, left. */
-static int see_all_off(oar_store *store, const oari_party *g)
-{
-    if (g->rank == 0)
-        oar_store_delete(store, key_of("open", 0, g->name).text);
-    return pass(store, g, "met", 1) == OAR_OK &&
-           pass(store, g, "left", g->rank == 0) == OAR_OK;
-}
-
+/* Rank 0 waits until all ranks have met and left, the others until all have
+ * met. */
 void oari_meeting_leave(oari_meeting *meeting, const oari_party *g)
 {
-    int all_left =
-        meeting->counted && g != NULL && see_all_off(meeting->store, g);
+    oar_store *store = meeting->store;
+    int all_left = meeting->counted && g != NULL;
 
+    if (all_left && g->rank == 0)
+        oar_store_delete(store, make_key("open", 0, g->name).text);
+    all_left = all_left && count_in(store, g, "met", 1) == OAR_OK &&
+               count_in(store, g, "left", g->rank == 0) == OAR_OK;
     if (meeting->door != NULL && (g == NULL || (g->rank == 0 && all_left)))
         oar_store_clear(meeting->door);
     oar_store_destroy(meeting->door);
-    oar_store_destroy(meeting->store);
+    oar_store_destroy(store);
 }
 
 oar_status oari_meeting_explain(const oari_meeting *meeting)
