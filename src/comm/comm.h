@@ -215,8 +215,9 @@ struct oar_group {
                       first */
     unsigned char *missing; /* while it is made: as in oari_open */
     uint64_t world_key;     /* the same in all groups of one world, in here */
-    struct oar_group *kin;  /* the next in the list of siblings (kin.h) */
-    int has_kin;            /* it is in that list */
+    struct oar_group
+        *next_sibling; /* the next in the list of siblings (kin.h) */
+    int has_siblings;  /* it is in that list */
 
     uint64_t watched;                   /* monitored barriers so far */
     oar_timeout_scope *scopes;          /* this rank's; under engine.lock */

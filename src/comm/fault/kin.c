@@ -32,8 +32,8 @@ static void take_lock(void)
 void oari_kin_join(oar_group *group)
 {
     take_lock();
-    group->kin = first;
-    group->has_kin = 1;
+    group->next_sibling = first;
+    group->has_siblings = 1;
     first = group;
     pthread_mutex_unlock(&lock);
 }
@@ -49,14 +49,14 @@ void oari_kin_leave(oar_group *group)
 {
     oar_group **at = &first;
 
-    if (!group->has_kin)
+    if (!group->has_siblings)
         return;
     take_lock();
     while (*at != NULL && *at != group)
-        at = &(*at)->kin;
+        at = &(*at)->next_sibling;
     if (*at != NULL)
-        *at = group->kin;
-    group->has_kin = 0;
+        *at = group->next_sibling;
+    group->has_siblings = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -68,7 +68,7 @@ int oari_kin_look(const oar_group *group)
         pthread_mutex_trylock(&lock) != 0)
         return 0;
     looking = 1;
-    for (oar_group *g = first; g != NULL; g = g->kin)
+    for (oar_group *g = first; g != NULL; g = g->next_sibling)
         if (g != group && g->world_key == group->world_key) {
             oari_engine_nudge(g);
             others++;
@@ -86,7 +86,7 @@ int oari_kin_last(const oar_group *group, char *text, size_t bytes)
 
     if (!looking)
         take_lock();
-    for (const oar_group *g = first; g != NULL; g = g->kin)
+    for (const oar_group *g = first; g != NULL; g = g->next_sibling)
         if (g->world_key == group->world_key &&
             oari_recorder_newest(oari_recorder_base(g->recorder), 0, &r) ==
                 OAR_OK &&

@@ -46,7 +46,7 @@ typedef struct oari_kin {
     int bare;         /* without a way for device memory */
 } oari_kin;
 /* Makes such a group. All its members call it with the same arguments. */
-oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+oar_status oari_group_child(oar_group *parent, const oari_kin *spec,
                             oar_group **group);
 
 /* Sets which ranks of the parent the group's are: member, by rank. */

@@ -5,37 +5,37 @@
 #include "comm/rendezvous/meeting.h"
 #include "store/store_link.h"
 
-/* Destroys what there is of a meeting that could not be held. */
-static oar_status fail_meeting(oari_meeting *meeting, oar_status status)
+/* Destroys what there is of a rendezvous that could not be held. */
+static oar_status fail_bootstrap(oari_meeting *bootstrap, oar_status status)
 {
     oar_error why = *oar_last_error();
 
-    if (meeting->door != NULL)
-        oar_store_clear(meeting->door);
-    oar_store_destroy(meeting->door);
-    oar_store_destroy(meeting->store);
-    oar_store_server_destroy(meeting->server);
+    if (bootstrap->door != NULL)
+        oar_store_clear(bootstrap->door);
+    oar_store_destroy(bootstrap->door);
+    oar_store_destroy(bootstrap->store);
+    oar_store_server_destroy(bootstrap->server);
     return status == why.status ? oari_fail_with(&why) : status;
 }
 
-/* Makes the group, and ends the meeting in either case. The server lives as
+/* Makes the group, and ends the rendezvous in either case. The server lives as
  * long as a group holds its store: this one, or one made of it. */
-static oar_status make_at_meeting(oari_meeting *meeting, int rank, int size,
-                                  const oar_group_opts *opts, oar_group **group)
+static oar_status make_group_at(oari_meeting *bootstrap, int rank, int size,
+                                const oar_group_opts *opts, oar_group **group)
 {
     oar_group *made = NULL;
     oari_party party;
     oar_status status;
     oar_error why;
 
-    oari_store_take_server(meeting->store, meeting->server);
-    status = oar_group_create(meeting->store, rank, size, opts, &made);
+    oari_store_take_server(bootstrap->store, bootstrap->server);
+    status = oar_group_create(bootstrap->store, rank, size, opts, &made);
     if (status == OAR_E_TIMEOUT)
-        status = oari_meeting_explain(meeting);
+        status = oari_meeting_explain(bootstrap);
     why = *oar_last_error();
     if (made != NULL)
         party = (oari_party){ made->name, rank, size, made->timeout_ms };
-    oari_meeting_leave(meeting, made != NULL ? &party : NULL);
+    oari_meeting_leave(bootstrap, made != NULL ? &party : NULL);
     if (status != OAR_OK)
         return oari_fail_with(&why);
     *group = made;
@@ -44,7 +44,7 @@ static oar_status make_at_meeting(oari_meeting *meeting, int rank, int size,
 
 oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
 {
-    oari_meeting meeting = { 0 };
+    oari_meeting bootstrap = { 0 };
     oar_group_opts full;
     oar_status status;
     int rank = 0, size = 1;
@@ -55,17 +55,17 @@ oar_status oar_group_from_env(const oar_group_opts *opts, oar_group **group)
     if (size == 1)
         return oar_group_create(NULL, 0, 1, opts, group);
     OARI_TRY(oari_group_settings(opts, &full));
-    status =
-        oari_launcher_meeting(rank, size, full.name, full.timeout_ms, &meeting);
+    status = oari_launcher_meeting(rank, size, full.name, full.timeout_ms,
+                                   &bootstrap);
     if (status != OAR_OK)
-        return fail_meeting(&meeting, status);
-    return make_at_meeting(&meeting, rank, size, opts, group);
+        return fail_bootstrap(&bootstrap, status);
+    return make_group_at(&bootstrap, rank, size, opts, group);
 }
 
 oar_status oar_group_create_tcp(const char *address, int rank, int size,
                                 const oar_group_opts *opts, oar_group **group)
 {
-    oari_meeting meeting = { 0 };
+    oari_meeting bootstrap = { 0 };
     oar_group_opts full;
     oar_status status;
 
@@ -77,8 +77,8 @@ oar_status oar_group_create_tcp(const char *address, int rank, int size,
         return oar_group_create(NULL, 0, 1, opts, group);
     OARI_TRY(oari_group_settings(opts, &full));
     status =
-        oari_meeting_tcp(address, rank, full.name, full.timeout_ms, &meeting);
+        oari_meeting_tcp(address, rank, full.name, full.timeout_ms, &bootstrap);
     if (status != OAR_OK)
-        return fail_meeting(&meeting, status);
-    return make_at_meeting(&meeting, rank, size, opts, group);
+        return fail_bootstrap(&bootstrap, status);
+    return make_group_at(&bootstrap, rank, size, opts, group);
 }

@@ -153,7 +153,7 @@ enum { HOLD_MS = 20 }; /* to wait for the parent's token, at each look */
 /* What a rank checks while the members of a child meet. */
 typedef struct gathering {
     oar_group *parent;
-    const oari_kin *kin;
+    const oari_kin *spec;
     const char *name;
     const oar_backend_env *env;
 } gathering;
@@ -172,10 +172,10 @@ static oar_status check_members(void *arg)
     if (oari_group_broken(parent))
         return OAR_OK;
     if (oari_engine_hold_by(parent, oari_deadline(HOLD_MS))) {
-        for (int i = 0; i < m->kin->count && !gone; i++)
-            gone = oari_group_gone(parent, m->kin->member[lost = i]);
+        for (int i = 0; i < m->spec->count && !gone; i++)
+            gone = oari_group_gone(parent, m->spec->member[lost = i]);
         if (gone)
-            oari_presence_text(parent, m->kin->member[lost], who, sizeof who);
+            oari_presence_text(parent, m->spec->member[lost], who, sizeof who);
         oari_engine_let_go(parent);
     }
     if (gone)
@@ -188,47 +188,47 @@ static oar_status check_members(void *arg)
     return OAR_OK;
 }
 
-static oar_status open_child(oar_group *parent, const oari_kin *kin,
+static oar_status open_child(oar_group *parent, const oari_kin *spec,
                              const char *name, oar_group **child)
 {
     oar_backend_env env = { .size = sizeof env,
-                            .rank = find_rank(kin->member, kin->count,
+                            .rank = find_rank(spec->member, spec->count,
                                               parent->rank),
-                            .ranks = kin->count };
+                            .ranks = spec->count };
     oar_group_opts o = parent->settings;
     oar_device device = { OAR_CUDA, parent->device };
     oari_choice choice = { .name = parent->backend_name,
                            .host = oari_group_asked(parent),
-                           .gpu = kin->bare ? NULL : parent->gpu.ops,
-                           .bare = kin->bare,
-                           .split = kin->split };
+                           .gpu = spec->bare ? NULL : parent->gpu.ops,
+                           .bare = spec->bare,
+                           .split = spec->split };
     oar_status status;
 
     o.name = name;
     if (choice.gpu != NULL)
         o.device = &device;
-    if (kin->count == 1)
+    if (spec->count == 1)
         OARI_TRY(oari_backend_find("self", 1, &choice.host));
     else if (parent->board != NULL && parent->board->world != NULL)
-        return open_sim(parent, &env, &o, kin->meet_ms, kin->bare, child);
-    env.store = kin->store != NULL ? kin->store : parent->store;
-    oari_store_watch(check_members, &(gathering){ parent, kin, name, &env });
-    status = oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
+        return open_sim(parent, &env, &o, spec->meet_ms, spec->bare, child);
+    env.store = spec->store != NULL ? spec->store : parent->store;
+    oari_store_watch(check_members, &(gathering){ parent, spec, name, &env });
+    status = oari_group_open(&choice, &env, &o, spec->meet_ms, NULL, child);
     oari_store_watch(NULL, NULL);
     return status;
 }
 
-oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+oar_status oari_group_child(oar_group *parent, const oari_kin *spec,
                             oar_group **group)
 {
     oar_group *child = NULL;
     char name[256];
     oar_status status;
 
-    name_child(parent, kin->own, name, sizeof name);
-    status = open_child(parent, kin, name, &child);
+    name_child(parent, spec->own, name, sizeof name);
+    status = open_child(parent, spec, name, &child);
     if (status == OAR_OK)
-        status = oari_group_place(child, parent, kin->member);
+        status = oari_group_place(child, parent, spec->member);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
 
@@ -242,13 +242,13 @@ static oar_status make_child(oar_group *parent, const char *own,
                              const int *member, int count, void **split,
                              oar_group **group)
 {
-    oari_kin kin = { .own = own,
-                     .member = member,
-                     .count = count,
-                     .split = split,
-                     .meet_ms = parent->timeout_ms };
+    oari_kin spec = { .own = own,
+                      .member = member,
+                      .count = count,
+                      .split = split,
+                      .meet_ms = parent->timeout_ms };
 
-    return oari_group_child(parent, &kin, group);
+    return oari_group_child(parent, &spec, group);
 }
 
 /* Makes the group of the claims of one colour. An engine for GPUs has a split

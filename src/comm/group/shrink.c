@@ -82,7 +82,7 @@ oar_status oari_council_form(oari_council *c)
     oar_group *g = c->group;
     int threads = g->board != NULL && g->board->world != NULL;
     int *member = oari_alloc((size_t)g->ranks, sizeof *member);
-    oari_kin kin = { .member = member };
+    oari_kin spec = { .member = member };
     oar_status status = OAR_OK;
     char own[40];
 
@@ -90,18 +90,18 @@ oar_status oari_council_form(oari_council *c)
         return OAR_E_NOMEM;
     for (int r = 0; r < g->ranks; r++)
         if (!oari_ranks_has(&c->mine.out, r))
-            member[kin.count++] = r;
+            member[spec.count++] = r;
     snprintf(own, sizeof own, "x%" PRIu32 "r%" PRIu32, c->mine.call,
              c->mine.round);
-    kin.own = own;
-    kin.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
-    if (kin.count > 1 && !threads)
-        status = open_store(c, kin.meet_ms, &kin.store);
+    spec.own = own;
+    spec.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
+    if (spec.count > 1 && !threads)
+        status = open_store(c, spec.meet_ms, &spec.store);
     if (status == OAR_OK && member[0] == g->rank)
         oari_council_say(c, OARI_PHASE_FORM);
     if (status == OAR_OK)
-        status = oari_group_child(g, &kin, &c->child);
-    oar_store_destroy(kin.store);
+        status = oari_group_child(g, &spec, &c->child);
+    oar_store_destroy(spec.store);
     oari_free(member);
     return status;
 }

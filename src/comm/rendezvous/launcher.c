@@ -138,16 +138,16 @@ static const char *after_scheme(const char *text, const char *scheme)
 }
 
 static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
-                             oari_meeting *meeting)
+                             oari_meeting *bootstrap)
 {
     const char *where;
 
     if ((where = after_scheme(text, "file:")) != NULL)
-        return oar_store_create_file(where, &meeting->store);
+        return oar_store_create_file(where, &bootstrap->store);
     if ((where = after_scheme(text, "tcp:")) != NULL)
-        return oar_store_create_tcp(where, timeout_ms, &meeting->store);
+        return oar_store_create_tcp(where, timeout_ms, &bootstrap->store);
     if (strcmp(text, "pmix") == 0)
-        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
+        return oari_meeting_pmix(NULL, rank, timeout_ms, bootstrap);
     return oari_fail(OAR_E_UNAVAILABLE,
                      "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
                      "tcp:HOST:PORT or pmix",
@@ -204,7 +204,7 @@ static int spans_hosts(const launcher *l, int size)
  * ranks so, ours is at the port above (or, at the top, below). */
 static oar_status meet_at_master(const char *host, int rank, int apart,
                                  const char *name, int64_t timeout_ms,
-                                 oari_meeting *meeting)
+                                 oari_meeting *bootstrap)
 {
     const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
     char address[OARI_SOCK_TEXT];
@@ -225,7 +225,7 @@ static oar_status meet_at_master(const char *host, int rank, int apart,
                  "rank 0 serves the store at %s, a loopback address here: "
                  "ranks on other hosts cannot reach it",
                  address);
-    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+    return oari_meeting_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
 /* ---- without an address -------------------------------------------------- */
@@ -254,7 +254,7 @@ static oar_status on_one_host(const launcher *l, int size, int *one)
 /* Uses another folder each time: all ranks come here equally often, and one
  * that is early must not find the folder that is about to be removed. */
 static oar_status meet_in_folder(const launcher *l, int rank,
-                                 int64_t timeout_ms, oari_meeting *meeting)
+                                 int64_t timeout_ms, oari_meeting *bootstrap)
 {
     static _Atomic int times;
     char folder[OARI_JOB_FOLDER];
@@ -263,12 +263,12 @@ static oar_status meet_in_folder(const launcher *l, int rank,
         oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
     if (rank == 0)
         oari_job_sweep(folder);
-    return oari_meeting_folder(folder, rank, timeout_ms, meeting);
+    return oari_meeting_folder(folder, rank, timeout_ms, bootstrap);
 }
 
 /* The port is outside the range from which systems give any port. */
 static oar_status meet_by_slurm(const char *host, int rank, const char *name,
-                                int64_t timeout_ms, oari_meeting *meeting)
+                                int64_t timeout_ms, oari_meeting *bootstrap)
 {
     char address[OARI_SOCK_TEXT];
     int64_t job = 0, step = 0;
@@ -279,7 +279,7 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
              strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)(12288 + (job * 31 + step) % 16384));
     OARI_TRY(check_secret(address, rank, timeout_ms));
-    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+    return oari_meeting_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
 /* Gives the first host of the step, or else the one that srun runs on; "" where
@@ -316,7 +316,7 @@ static oar_status fail_without_place(const launcher *l, int size)
 }
 
 oar_status oari_launcher_meeting(int rank, int size, const char *name,
-                                 int64_t timeout_ms, oari_meeting *meeting)
+                                 int64_t timeout_ms, oari_meeting *bootstrap)
 {
     const char *store = oari_env_text("OARSONG_STORE");
     const char *master = oari_env_text("MASTER_ADDR");
@@ -325,18 +325,18 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
     int one = 0;
 
     if (store != NULL)
-        return open_store(store, rank, timeout_ms, meeting);
+        return open_store(store, rank, timeout_ms, bootstrap);
     if (master != NULL)
         return meet_at_master(master, rank, spans_hosts(l, size), name,
-                              timeout_ms, meeting);
+                              timeout_ms, bootstrap);
     OARI_TRY(on_one_host(l, size, &one));
     if (one)
-        return meet_in_folder(l, rank, timeout_ms, meeting);
+        return meet_in_folder(l, rank, timeout_ms, bootstrap);
     if (is_slurm(l))
         OARI_TRY(find_slurm_host(slurm));
     if (slurm[0] != 0)
-        return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
+        return meet_by_slurm(slurm, rank, name, timeout_ms, bootstrap);
     if (oari_pmix_here(rank))
-        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
+        return oari_meeting_pmix(NULL, rank, timeout_ms, bootstrap);
     return fail_without_place(l, size);
 }

@@ -17,36 +17,36 @@ typedef struct oari_meeting {
 /* Meets at a TCP address: rank 0 serves a store there, unless a server of ours
  * does already, and all connect. name: the group's. */
 oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
-                            int64_t timeout_ms, oari_meeting *meeting);
+                            int64_t timeout_ms, oari_meeting *bootstrap);
 
 /* Meets in a folder of this user's, which is made, for the processes of one job
- * on this host. The folder is removed after the meeting, so no other meeting
- * may use it. */
+ * on this host. The folder is removed after the rendezvous, so no other
+ * rendezvous may use it. */
 oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
-                               oari_meeting *meeting);
+                               oari_meeting *bootstrap);
 
 /* Meets at an address of rank 0's host that the others get from it by PMIx,
  * like the job's secret if it has none. */
 oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
-                             oari_meeting *meeting);
+                             oari_meeting *bootstrap);
 
 /* Gives every rank one secret of the job, by PMIx, unless it has one. */
 oar_status oari_meeting_secret(int rank, int64_t timeout_ms);
 
-/* The group that was made at a meeting, as one of its ranks sees it. */
+/* The group that was made at a rendezvous, as one of its ranks sees it. */
 typedef struct oari_party {
     const char *name;
     int rank, ranks;
     int64_t timeout_ms;
 } oari_party;
 
-/* Ends a meeting. party == NULL: the group has failed, and nothing is left
+/* Ends a rendezvous. party == NULL: the group has failed, and nothing is left
  * behind. */
-void oari_meeting_leave(oari_meeting *meeting, const oari_party *party);
+void oari_meeting_leave(oari_meeting *bootstrap, const oari_party *party);
 
 /* Fails with the last error, a timeout; or, if the server has refused a rank,
  * with that as well. */
-oar_status oari_meeting_explain(const oari_meeting *meeting);
+oar_status oari_meeting_explain(const oari_meeting *bootstrap);
 
 /* ---- launcher.c ---------------------------------------------------------- */
 
@@ -60,6 +60,6 @@ int oari_launcher_first(void);
 
 /* Meets where the environment says. Needed only for more than one rank. */
 oar_status oari_launcher_meeting(int rank, int size, const char *name,
-                                 int64_t timeout_ms, oari_meeting *meeting);
+                                 int64_t timeout_ms, oari_meeting *bootstrap);
 
 #endif
