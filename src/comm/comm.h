@@ -215,16 +215,14 @@ struct oar_group {
                       first */
     unsigned char *missing; /* while it is made: as in oari_open */
     uint64_t world_key;     /* the same in all groups of one world, in here */
-    struct oar_group
-        *next_sibling; /* the next in the list of siblings (kin.h) */
-    int has_siblings;  /* it is in that list */
+    struct oar_group *next_sibling; /* kin.h */
+    int has_siblings;               /* it is in that list */
 
     uint64_t watched;                   /* monitored barriers so far */
     oar_timeout_scope *scopes;          /* this rank's; under engine.lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: no rank is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */
-    uint32_t
-        shrunk; /* hash of the members that the last agreed on (council.h) */
+    uint32_t shrunk; /* hash of what the last of them agreed on (council.h) */
 };
 
 /* Returns whether the group has ended; then `fault` says why. */

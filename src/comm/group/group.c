@@ -13,7 +13,7 @@
 #include "comm/fault/kin.h"
 #include "comm/fault/missed.h"
 #include "comm/fault/presence.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
 #include "comm/api/post.h"

@@ -2,7 +2,7 @@
 /* group_env: groups whose ranks know only where to meet. */
 #include "base/status.h"
 #include "comm/group/group.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "store/store_link.h"
 
 /* Destroys what there is of a rendezvous that could not be held. */

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "plan/choose.h"
 #include "comm/group/group.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "link/rendezvous.h"
 
 enum { ALGORITHM_MAX = 250 };

@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/rendezvous/job.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "comm/rendezvous/pmix.h"
 #include "net/hostlist.h"
 #include "net/secret.h"

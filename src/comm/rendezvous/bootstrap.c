@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meeting: a store for as long as the ranks need it.
+/* bootstrap: a store for as long as the ranks need it.
  *
  * Rank 0's server ends with its groups, and the next group may meet at the same
  * address: a rank that is early must not take the old server for the new one.
  * So rank 0 opens each rendezvous, by a key that the others wait for, and
  * closes it before any rank leaves; and it is the last to leave.
  */
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/rendezvous/meeting.h: where the ranks of a group find each other, and
+/* comm/rendezvous/bootstrap.h: where the ranks of a group find each other, and
  * which of them cleans up there afterwards. */
-#ifndef OARI_COMM_RENDEZVOUS_MEETING_H
-#define OARI_COMM_RENDEZVOUS_MEETING_H
+#ifndef OARI_COMM_RENDEZVOUS_BOOTSTRAP_H
+#define OARI_COMM_RENDEZVOUS_BOOTSTRAP_H
 
 #include <oarsong/group.h>
 
