@@ -28,7 +28,7 @@ OAR_BEGIN_DECLS
 
 /* Grows when a table made for an older library no longer works. Appending to a
  * struct that begins with its size does not count. */
-#define OAR_BACKEND_ABI 3
+#define OAR_BACKEND_ABI 4
 
 /* What a backend can do here. */
 typedef struct oar_backend_caps {
@@ -40,21 +40,23 @@ typedef struct oar_backend_caps {
 } oar_backend_caps;
 OAR_OPTS_INIT(oar_backend_caps);
 
-struct oari_open;
-
 /* What a backend is opened with; borrowed for the call. Store and name may be
  * used until close. */
 typedef struct oar_backend_env {
     size_t size;
     int rank;
     int ranks;
-    oar_store *store;   /* for finding the others; NULL in a group of one */
-    const char *name;   /* the group's; no other in the store has it now, but
-                           one that is gone may have had it */
+    oar_store *store; /* for finding the others; NULL in a group of one */
+    const char *store_address; /* HOST:PORT of the server behind it: a backend
+                                  that listens is reached by the others at the
+                                  address that this host has toward it; NULL:
+                                  the store has none */
+    const char *name; /* the group's; no other in the store has it now, but one
+                         that is gone may have had it */
     int64_t timeout_ms; /* for open; below 0: for ever */
-    const struct oari_open *core; /* in-tree only */
-    int device;     /* an engine for GPUs: which one is this rank's */
-    void *stream;   /* and the stream to work on; NULL: one of its own */
+    /* of an engine for GPUs */
+    int device;     /* which one is this rank's */
+    void *stream;   /* the stream to work on; NULL: one of its own */
     const void *id; /* NCCL's, of 128 bytes, if the caller gave one */
     void *split;    /* what the split of the parent's engine made; or NULL */
 } oar_backend_env;
@@ -139,9 +141,6 @@ typedef struct oar_collective {
 typedef oar_status (*oar_post_fn)(void *self, const oar_collective *call,
                                   oar_transfer *done);
 
-struct oari_board; /* in-tree only: memory that all ranks of the group map */
-struct oari_fault; /* in-tree only: why a group ended */
-
 typedef struct oar_backend_ops {
     size_t size;  /* sizeof, for the ABI */
     uint32_t abi; /* OAR_BACKEND_ABI */
@@ -162,6 +161,11 @@ typedef struct oar_backend_ops {
     oar_status (*send)(void *self, oar_transfer *transfer);
     oar_status (*recv)(void *self, oar_transfer *transfer);
 
+    /* Whether a message waits that such a receive would take (peer, tag and
+     * any as in oar_transfer), and which. (optional: OAR_CAN_PROBE) */
+    int (*peek)(void *self, int peer, uint64_t tag, uint64_t any,
+                oar_envelope *found);
+
     /* Moves things on. A failure here ends the group. (optional) */
     oar_status (*progress)(void *self);
 
@@ -179,11 +183,6 @@ typedef struct oar_backend_ops {
      * memory any more. Idempotent. (optional where nothing is ever under way:
      * what is started is done on return) */
     void (*abort)(void *self, oar_status why);
-
-    /* Whether a message waits that such a receive would take (peer, tag and
-     * any as in oar_transfer), and which. (optional: OAR_CAN_PROBE) */
-    int (*peek)(void *self, int peer, uint64_t tag, uint64_t any,
-                oar_envelope *found);
 
     /* Whether post can do this one. All ranks must answer alike: so by nothing
      * but kind, op, dtype, root, whether it is ragged, and how many
@@ -209,35 +208,6 @@ typedef struct oar_backend_ops {
      * new one is opened) */
     oar_status (*split)(void *self, int colour, int key, void **made);
     void (*drop)(void *made);
-
-    /* (in-tree only, NULL otherwise) */
-    struct oari_board *(*board)(void *self);
-    /* Which host each rank is on, as numbers from 0 in the order of the lowest
-     * rank there; NULL: all on one. Valid from open to close. (in-tree only) */
-    const int *(*hosts)(void *self);
-    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on of
-     * link/shm/board.h. All three: NULL: as the board says. (in-tree only) */
-    int (*gone)(void *self, int rank);
-    /* A fault that a peer has told, or NULL; and one to be told to the peers,
-     * once. Any thread. (in-tree only) */
-    const struct oari_fault *(*published)(void *self);
-    void (*publish)(void *self, const struct oari_fault *fault);
-    /* Whether all that live have that fault now, as far as can be known: 0
-     * while some may still come with another. And the end of it, once: the
-     * fault that this rank reports from now on, which it tells the peers. Any
-     * thread. (in-tree only; where publish tells other hosts) */
-    int (*agreed)(void *self);
-    const struct oari_fault *(*conclude)(void *self);
-    /* A note of this rank's to all others, whatever has become of the group,
-     * and what a rank's note is (0: none yet). NULL: over the board. The
-     * driver's. (in-tree only; comm/group/council.h) */
-    void (*tell)(void *self, const void *note);
-    int (*told)(void *self, int rank, void *note);
-    /* The process of a rank on this host, 0: on another; and how many
-     * milliseconds ago a rank's system last answered, -1: not known. (optional,
-     * in-tree only) */
-    int64_t (*pid)(void *self, int rank);
-    int64_t (*answered)(void *self, int rank);
 
     size_t post_count;                /* OAR_COLL_COUNT as it was compiled */
     oar_post_fn post[OAR_COLL_COUNT]; /* (optional, by kind) NULL: planned */

@@ -11,25 +11,27 @@
 #include <oarsong/tape.h>
 
 #include "base/vec.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
 
 typedef struct oari_node oari_node;
 
 /* A kind of operation, as backward sees it. */
-typedef struct oari_op {
+typedef struct oari_op_class {
     const char *name;
     /* to (+)= the gradient of input i, given that of the result, node->grad.
      * `to` has the input's shape and is row-major. */
     oar_status (*backward)(oari_node *node, int i, const oari_array *to,
                            int add);
+    /* Computes the gradients of all inputs at once, in place of `backward`: see
+     * fused_backward.h. Only the first input asked for reads node->grad. */
+    oar_status (*fused_backward)(oari_node *node, const oari_array *to,
+                                 int add);
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
     /* The gradient of an input with the result's shape is node->grad itself. */
     int passes;
-    /* Only the first input asked for reads node->grad: see stash.h. */
-    int stashes;
     /* (optional) Counts what backward will give to leaves that are no inputs.*/
     void (*reach)(oari_node *node);
     void (*drop)(oari_node *node); /* (optional) gives up what extra owns */
@@ -37,7 +39,7 @@ typedef struct oari_op {
     oar_status (*rebuild)(oari_node *node, const oari_array *to);
     unsigned rebuild_from; /* bit k: it needs saved[k], which may be NULL */
     int costly;            /* to rebuild: only where memory would grow */
-} oari_op;
+} oari_op_class;
 
 /* What an operation wants remembered besides tensors. */
 typedef union oari_extra {
@@ -55,7 +57,7 @@ typedef union oari_extra {
     struct {
         int dim;
         int drops; /* the result does not have the dim */
-    } along;
+    } picked;
     struct {
         int dim;
         int64_t start, length, step;
@@ -147,16 +149,16 @@ typedef struct oari_mark {
 } oari_mark;
 
 struct oari_node {
-    const oari_op *op; /* NULL: a mark */
+    const oari_op_class *op; /* NULL: a mark */
     oar_tape *tape;
     oar_tensor *out; /* borrowed: the tape owns it until reset */
     int inputs;
     oari_edge input[OARI_MAX_INPUTS];
     oar_tensor *saved[OARI_MAX_SAVED]; /* references: see saved.h */
     unsigned version[OARI_MAX_SAVED];  /* of their storages at that time */
-    /* Gradients of inputs that were made along with that of another, until
-     * they are asked for; references. */
-    oar_tensor *stash[OARI_MAX_INPUTS];
+    /* Gradients of inputs that were computed along with that of another, until
+     * backward asks for them; references. */
+    oar_tensor *fused_grad[OARI_MAX_INPUTS];
     oari_extra extra;
     oari_mark mark;
     oari_node_state state;
@@ -229,10 +231,10 @@ oar_status oari_mark_end(oar_tape *tape, int64_t begin);
 
 /* The gradient slot, for backward. Makes the home if there is none, from pool
  * for leaves that belong to the tape. */
-oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf);
-oar_status oari_slot_ready(oar_tensor *leaf); /* runs the hooks */
+oar_status oari_grad_slot_open(oari_pool *pool, oar_tensor *leaf);
+oar_status oari_grad_slot_ready(oar_tensor *leaf); /* runs the hooks */
 /* Tells the first hook of a part. *next: when it is to be told again. */
-oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
+oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
 
 /* The same for an operation that computes the gradient of its input i in parts,
  * of `count` elements in all. Nobody is told unless it is a leaf's last

@@ -182,10 +182,12 @@ struct oar_group {
 
     /* what carries its operations */
     const oar_backend_ops *backend; /* its links */
-    void *self;                     /* of the links */
-    int opened;                     /* the links */
-    oari_foreign foreign;           /* external engine for host memory */
-    oari_foreign gpu;               /* external engine for device memory */
+    const oari_backend *in_tree; /* the links, as a backend of this tree; never
+                                    NULL once they are opened */
+    void *self;                  /* of the links */
+    int opened;                  /* the links */
+    oari_foreign foreign;        /* external engine for host memory */
+    oari_foreign gpu;            /* external engine for device memory */
     oari_foreign hosted; /* device memory through the host, where allowed */
     int device;          /* this rank's GPU */
     int bare;            /* device memory must not go through the host */
@@ -205,11 +207,12 @@ struct oar_group {
     oari_batch batch;
 
     /* for groups made of this one */
-    oar_store *store;        /* a reference; NULL: none */
-    oar_group_opts settings; /* every default filled in, rank 0's where all
-                                must agree; without name and backend */
-    char *algorithm;         /* what settings point to; NULL: none */
-    uint64_t splits;         /* calls of oar_group_split so far */
+    oar_store *store;          /* a reference; NULL: none */
+    const char *store_address; /* of its server; NULL: none */
+    oar_group_opts settings;   /* every default filled in, rank 0's where all
+                                  must agree; without name and backend */
+    char *algorithm;           /* what settings point to; NULL: none */
+    uint64_t splits;           /* calls of oar_group_split so far */
     oari_subset *subsets;
     int *in_world; /* by rank: the rank in the first group; NULL: this is the
                       first */

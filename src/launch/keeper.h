@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/keeper.h: a process beside the launcher that serves the store of the
- * ranks (or, on other nodes than the first, only writes to it), and that ends
- * what they started should the launcher be killed. */
+/* launch/keeper.h: the store process: a helper process of the launcher that
+ * serves the store of the ranks (on nodes other than the first it only writes to
+ * that store), and that ends the ranks' processes if the launcher is killed. */
 #ifndef OARI_LAUNCH_KEEPER_H
 #define OARI_LAUNCH_KEEPER_H
 
@@ -13,47 +13,49 @@
 
 typedef struct launch_keeper {
     pid_t pid; /* 0: none */
-    int fd;    /* it lives as long as this is open */
+    int fd;    /* the process lives as long as this is open */
 } launch_keeper;
 
-/* What it is to be. Texts are borrowed for launch_keeper_start. */
+/* What the process does. launch_keeper_start borrows the texts. */
 typedef struct launch_keeper_task {
-    const char *serve;  /* it serves the store at this address; NULL: no */
-    const char *store;  /* else where that is; NULL: there is none */
+    const char
+        *serve; /* address where it serves the store; NULL: it does not */
+    const char *store;  /* else the address of the store; NULL: there is none */
     const char *secret; /* of the store; NULL: that of the environment */
 } launch_keeper_task;
 
-/* served: where the store is that it serves; "" for none. */
+/* Starts the process. Gives the address of the store it serves; "": none. */
 oar_status launch_keeper_start(launch_keeper *keeper,
                                const launch_keeper_task *task,
                                char served[OARI_SOCK_TEXT]);
 
-/* One more process group that is not to outlive the launcher. */
+/* Adds a process group that must not outlive the launcher. */
 void launch_keeper_note(const launch_keeper *keeper, pid_t group);
 
-/* That group has ended. Call it while its leader is not yet reaped: afterwards
- * the number may be another group's. */
+/* Removes a group that has ended. Must be called before its leader is reaped:
+ * after that the number may be another group's. */
 void launch_keeper_forget(const launch_keeper *keeper, pid_t group);
 
-/* A rank has ended: says so in the store, to those that wait for it there. */
+/* Writes to the store that a rank has ended, for ranks that wait for it there.
+ */
 void launch_keeper_tell_end(const launch_keeper *keeper, int rank, int code);
 
-/* Ends it; the groups, which the launcher has ended, are left alone. */
+/* Ends the process, and leaves the groups alone: the launcher has ended them. */
 void launch_keeper_stop(launch_keeper *keeper);
 
-/* ---- processes beside the launcher --------------------------------------- */
+/* ---- helper processes ---------------------------------------------------- */
 
-/* What such a process says when it is ready, or cannot be. */
+/* What a helper process sends when it is ready, or has failed. */
 typedef struct launch_answer {
     oar_error error;
     char text[OARI_SOCK_TEXT];
 } launch_answer;
 
-/* Forks one that calls be(arg, fd) with its end of a socket pair, in a process
- * group of its own, and waits for its answer. */
-oar_status launch_beside(int (*be)(void *arg, int fd), void *arg, pid_t *pid,
-                         int *fd, launch_answer *answer);
-/* In it. */
+/* Forks a helper process, which runs body(arg, fd) with its end of a socket pair
+ * in a process group of its own, and waits for its answer. */
+oar_status launch_helper_start(int (*body)(void *arg, int fd), void *arg,
+                               pid_t *pid, int *fd, launch_answer *answer);
+/* Sends the answer. Called in the helper process. */
 void launch_answer_send(int fd, oar_status status, const char *text);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch: the public calls. They read the options, get ready what lasts for all
- * epochs, run them, and leave this process as it was. */
+/* launch: the public calls. They read the options, prepare what lasts for all
+ * epochs, run these, and leave this process as it was. */
 #include "launch/launch.h"
 
 #include <ctype.h>
@@ -33,24 +33,14 @@ static oar_status count_ranks(launch *l)
     return OAR_OK;
 }
 
-static oar_status check_env(const char *const *env)
-{
-    for (; env != NULL && *env != NULL; env++) {
-        size_t bytes = strcspn(*env, "=");
-        if (bytes == 0 || bytes > 255 || (*env)[bytes] == 0)
-            return oari_fail(OAR_E_ARG, "\"%s\" is not NAME=VALUE", *env);
-    }
-    return OAR_OK;
-}
-
-/* It becomes the name of a folder. */
+/* The id becomes the name of a folder. */
 static oar_status pick_run_id(launch *l)
 {
     const char *id = l->opts.run_id;
     uint64_t number = 0;
 
     if (id == NULL && l->opts.max_nodes > 1)
-        id = "default"; /* all nodes need the same */
+        id = "default"; /* all nodes need the same id */
     if (id == NULL) {
         if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
             return oari_fail(OAR_E_SYSTEM, "make an id for the run");
@@ -59,7 +49,7 @@ static oar_status pick_run_id(launch *l)
         return OAR_OK;
     }
     if (id[0] == 0 || id[0] == '.' || strlen(id) >= sizeof l->run_id)
-        return oari_fail(OAR_E_ARG, "an id of 1 to %d bytes, please",
+        return oari_fail(OAR_E_ARG, "the id of a run has 1 to %d bytes",
                          LAUNCH_ID_ROOM - 1);
     for (const char *c = id; *c != 0; c++)
         if (!isalnum((unsigned char)*c) && strchr("._-", *c) == NULL)
@@ -90,7 +80,12 @@ static oar_status read_options(launch *l, const oar_launch_opts *opts)
 {
     OARI_TRY(oari_opts_read(&l->opts, sizeof l->opts, opts));
     OARI_TRY(count_ranks(l));
-    OARI_TRY(check_env(l->opts.env));
+    for (const char *const *env = l->opts.env; env != NULL && *env != NULL;
+         env++) {
+        size_t bytes = strcspn(*env, "=");
+        if (bytes == 0 || bytes > 255 || (*env)[bytes] == 0)
+            return oari_fail(OAR_E_ARG, "\"%s\" is not NAME=VALUE", *env);
+    }
     OARI_TRY(check_nodes(&l->opts));
     if (l->opts.keep_going && l->opts.max_restarts > 0)
         return oari_fail(OAR_E_ARG,
@@ -107,52 +102,32 @@ static oar_status read_options(launch *l, const oar_launch_opts *opts)
     return OAR_OK;
 }
 
-/* ---- getting ready ------------------------------------------------------- */
+/* ---- preparing ----------------------------------------------------------- */
 
-/* Two pipes a rank are soon more than a process may have open. */
-static void allow_descriptors(struct rlimit *before)
-{
-    struct rlimit more;
-
-    getrlimit(RLIMIT_NOFILE, before);
-    more = *before;
-    more.rlim_cur = more.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &more);
-}
-
-static oar_status share_reasons(launch *l)
-{
-    void *at = mmap(NULL, (size_t)l->ranks * LAUNCH_REASON_ROOM,
-                    PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-    if (at == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "map memory for what ranks say");
-    l->reason = at;
-    return OAR_OK;
-}
-
-static void forget_streams(launch *l)
-{
-    for (int i = 0; i < l->ranks * 2; i++)
-        l->rank[i / 2].stream[i % 2] =
-            (launch_stream){ .fd = -1, .peer_fd = -1, .log_fd = -1 };
-    for (int i = 0; i < l->ranks; i++)
-        l->rank[i].box = -1;
-}
-
-static oar_status get_ready(launch *l)
+static oar_status prepare(launch *l)
 {
     l->rank = oari_alloc((size_t)l->ranks, sizeof *l->rank);
     if (l->rank == NULL)
         return OAR_E_NOMEM;
-    forget_streams(l);
-    if (l->fn != NULL)
-        OARI_TRY(share_reasons(l));
+    for (int i = 0; i < l->ranks; i++) {
+        launch_stream none = { .fd = -1, .peer_fd = -1, .log_fd = -1 };
+
+        l->rank[i].stream[0] = l->rank[i].stream[1] = none;
+        l->rank[i].box = -1;
+    }
+    if (l->fn != NULL) {
+        void *at =
+            mmap(NULL, (size_t)l->ranks * LAUNCH_REASON_ROOM,
+                 PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED)
+            return oari_fail(OAR_E_SYSTEM, "map memory for what ranks say");
+        l->reason = at;
+    }
     OARI_TRY(launch_output_open(l));
     return l->opts.max_nodes > 1 ? launch_nodes_open(l) : OAR_OK;
 }
 
-static void drop(launch *l)
+static void release(launch *l)
 {
     launch_nodes_close(l);
     if (l->poll != NULL)
@@ -166,9 +141,9 @@ static void drop(launch *l)
 
 /* ---- the calls ----------------------------------------------------------- */
 
-static oar_status run(launch *l)
+static oar_status run_job(launch *l)
 {
-    struct rlimit before;
+    struct rlimit more;
     int reaper = 0;
     oar_status status;
     oar_error why;
@@ -176,17 +151,20 @@ static oar_status run(launch *l)
     prctl(PR_GET_CHILD_SUBREAPER, &reaper);
     if (l->opts.sole)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
-    allow_descriptors(&before);
-    l->files = before;
+    /* Two pipes for each rank are soon more than a process may have open. */
+    getrlimit(RLIMIT_NOFILE, &l->files);
+    more = l->files;
+    more.rlim_cur = more.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &more);
     launch_terminal_find(l);
     launch_signals_block(l);
-    status = get_ready(l);
+    status = prepare(l);
     if (status == OAR_OK)
         status = launch_epochs_run(l);
     why = *oar_last_error();
-    drop(l);
+    release(l);
     launch_signals_restore(l);
-    setrlimit(RLIMIT_NOFILE, &before);
+    setrlimit(RLIMIT_NOFILE, &l->files);
     prctl(PR_SET_CHILD_SUBREAPER, reaper);
     return status != OAR_OK ? oari_fail_with(&why) : OAR_OK;
 }
@@ -199,9 +177,9 @@ static oar_status launch_all(launch *l, const oar_launch_opts *opts,
     l->result.size = sizeof l->result;
     l->result.failed_rank = -1;
     if (status == OAR_OK)
-        status = run(l);
+        status = run_job(l);
     else
-        drop(l);
+        release(l);
     if (result != NULL && status != OAR_E_ARG) {
         oar_error why = *oar_last_error();
         OARI_TRY(oari_struct_give(result, &l->result, sizeof l->result,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nodes: the agent of this node, one of several. It writes what it does, reads
- * what the registrar says (registrar.h), and keeps to it. */
+/* nodes: the agent of this node, one of several. It writes its state to the node
+ * server's store, reads what the node server decides (registrar.h), and does
+ * that. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -28,13 +29,12 @@ enum {
 
 struct launch_nodes {
     oar_store *store;
-    pid_t registrar; /* beside us; 0: elsewhere */
-    int fd;
+    int fd; /* to the node server, if that is our child */
     char id[AGENT_ID_ROOM], key[32];
     agent_note note;
     int64_t lease_ms, beat_ns;
-    int lost;   /* the registrar */
-    int number; /* of the round that we are or were in; -1: none yet */
+    int lost;   /* the node server cannot be reached any more */
+    int number; /* of the last round that this node was in; -1: none yet */
     char why[512];
 };
 
@@ -50,19 +50,20 @@ static oar_status write_note(launch_nodes *n)
     return oar_store_set(n->store, n->key, text, strlen(text));
 }
 
-static oar_status beat(launch_nodes *n)
+/* Renews the lease, when it is time. */
+static oar_status renew_lease(launch_nodes *n)
 {
     return oari_now_ns() >= n->beat_ns ? write_note(n) : OAR_OK;
 }
 
-static oar_status be_in_state(launch_nodes *n, agent_state state)
+static oar_status set_state(launch_nodes *n, agent_state state)
 {
     n->note.state = state;
     n->note.round = n->number;
     return write_note(n);
 }
 
-/* Gives "" for a key that is not there. Free it. */
+/* Gives the text of a key (oari_free it), "" if there is none. */
 static oar_status read_key(launch_nodes *n, const char *key, char **text)
 {
     void *value = NULL;
@@ -77,10 +78,10 @@ static oar_status read_key(launch_nodes *n, const char *key, char **text)
     return status;
 }
 
-/* ---- coming -------------------------------------------------------------- */
+/* ---- joining the job ----------------------------------------------------- */
 
-/* There is nothing to be done without it, nor anybody to tell. */
-static oar_status lost_registrar(launch *l)
+/* Fails. Without the node server the job cannot go on. */
+static oar_status fail_lost(launch *l)
 {
     char why[256];
 
@@ -94,43 +95,37 @@ static oar_status lost_registrar(launch *l)
                      l->opts.endpoint, why);
 }
 
-/* A registrar says something under its job's id as soon as it serves. */
-static oar_status check_job(const launch *l, launch_nodes *n)
+/* Connects to the node server, trying until one serves at the endpoint. */
+static oar_status connect_server(launch *l, launch_nodes *n)
 {
-    static const char *const word = "word";
-    oar_status status = oar_store_wait(n->store, 1, &word, n->lease_ms);
-
-    return status == OAR_E_TIMEOUT
-               ? oari_fail(OAR_E_STATE,
-                           "whoever serves at %s has no job \"%s\": another "
-                           "endpoint, or the same --rdzv-id on all nodes",
-                           l->opts.endpoint, l->run_id)
-               : status;
-}
-
-/* Tries until somebody serves there. */
-static oar_status connect(launch *l, launch_nodes *n)
-{
+    static const char *const word = "word"; /* exists as soon as it serves */
     int64_t join = l->opts.join_ms > 0 ? l->opts.join_ms : DEFAULT_JOIN_MS;
     int64_t until = oari_deadline(join);
     oar_store *probe = NULL;
+    oar_status status;
 
     while (oar_store_create_tcp(l->opts.endpoint, PROBE_MS, &probe) != OAR_OK) {
-        oar_status status = oar_last_error()->status;
-        if (l->told != 0)
-            return launch_fail_told(l);
+        status = oar_last_error()->status;
+        if (l->stop_signal != 0)
+            return launch_fail_stopped(l);
         if (status == OAR_E_ARG || status == OAR_E_AUTH ||
             status == OAR_E_NOT_FOUND || oari_now_ns() > until)
-            return status; /* it has said why */
-        launch_pause(l, PAUSE_MS);
+            return status;
+        launch_signals_wait(l, PAUSE_MS);
     }
     oar_store_destroy(probe);
     OARI_TRY(
         registrar_store(l->opts.endpoint, n->lease_ms, l->run_id, &n->store));
-    return check_job(l, n);
+    status = oar_store_wait(n->store, 1, &word, n->lease_ms);
+    return status != OAR_E_TIMEOUT
+               ? status
+               : oari_fail(OAR_E_STATE,
+                           "what serves at %s has no job \"%s\": use another "
+                           "endpoint, or the same --rdzv-id on all nodes",
+                           l->opts.endpoint, l->run_id);
 }
 
-/* An address of this host that the others can reach, without its port. */
+/* Gives the address by which other nodes reach this host, without a port. */
 static oar_status find_host(const launch *l, char host[AGENT_HOST_ROOM])
 {
     char address[OARI_SOCK_TEXT], *colon;
@@ -147,7 +142,8 @@ static oar_status find_host(const launch *l, char host[AGENT_HOST_ROOM])
     return OAR_OK;
 }
 
-static oar_status introduce(launch *l, launch_nodes *n)
+/* Writes this node's record for the first time. */
+static oar_status register_node(launch *l, launch_nodes *n)
 {
     uint64_t id;
 
@@ -159,7 +155,7 @@ static oar_status introduce(launch *l, launch_nodes *n)
     n->note.order = l->opts.node_order;
     n->note.rank = -1;
     OARI_TRY(find_host(l, n->note.host));
-    return be_in_state(n, AGENT_WAITS);
+    return set_state(n, AGENT_WAITS);
 }
 
 oar_status launch_nodes_open(launch *l)
@@ -171,20 +167,21 @@ oar_status launch_nodes_open(launch *l)
     l->nodes = n;
     n->fd = n->number = -1;
     n->lease_ms = l->opts.lease_ms > 0 ? l->opts.lease_ms : DEFAULT_LEASE_MS;
-    if (registrar_start(&l->opts, l->run_id, &n->registrar, &n->fd) != OAR_OK)
-        n->registrar = 0; /* somebody else's, then */
+    if (registrar_start(&l->opts, l->run_id, &l->node_server, &n->fd) != OAR_OK)
+        l->node_server = 0; /* another node serves */
     else
         launch_say(l, "the register of nodes is served here, at %s",
                    l->opts.endpoint);
-    OARI_TRY(connect(l, n));
-    return introduce(l, n);
+    OARI_TRY(connect_server(l, n));
+    return register_node(l, n);
 }
 
-/* ---- what the registrar says --------------------------------------------- */
+/* ---- what the node server decides ---------------------------------------- */
 
+/* OVER: the round of this node, or a later one, has ended. END: the job has
+ * ended, and the result says how. */
 typedef enum word { WORD_NONE, WORD_OVER, WORD_END } word;
 
-/* OVER: our round, or a later one, has ended. END: the result says how. */
 static oar_status read_word(launch *l, word *what)
 {
     launch_nodes *n = l->nodes;
@@ -206,7 +203,7 @@ static oar_status read_word(launch *l, word *what)
     return OAR_OK;
 }
 
-void launch_nodes_look(launch *l)
+void launch_nodes_check(launch *l)
 {
     launch_nodes *n = l->nodes;
     word what = WORD_NONE;
@@ -214,10 +211,10 @@ void launch_nodes_look(launch *l)
 
     if (n == NULL || l->over != NULL)
         return;
-    if ((status = beat(n)) == OAR_OK)
+    if ((status = renew_lease(n)) == OAR_OK)
         status = read_word(l, &what);
     if (status != OAR_OK) {
-        lost_registrar(l);
+        fail_lost(l);
         snprintf(n->why, sizeof n->why, "%s", oar_last_error_text());
     }
     if (status != OAR_OK || what != WORD_NONE) {
@@ -252,7 +249,7 @@ static int find_self(launch *l, const char *text, int nodes)
     return found;
 }
 
-/* Whether there is a new round with us in it. */
+/* Gives whether there is a new round that this node is in. */
 static oar_status read_round(launch *l, int *in)
 {
     launch_nodes *n = l->nodes;
@@ -271,112 +268,84 @@ static oar_status read_round(launch *l, int *in)
     return OAR_OK;
 }
 
-/* The first node serves the store of the ranks and tells the others. */
-static oar_status serve_round(launch *l, const char *key)
-{
-    launch_epoch *e = &l->epoch;
-    char text[1024];
-
-    OARI_TRY(launch_epoch_serve(l, l->nodes->note.host));
-    snprintf(text, sizeof text, "%s %s %s %d", e->store, e->secret, e->master,
-             e->master_port);
-    return oar_store_set(l->nodes->store, key, text, strlen(text));
-}
-
-static int take_store(launch *l, const char *text)
-{
-    launch_epoch *e = &l->epoch;
-
-    return sscanf(text, "%271s %64[0-9a-f] %271s %d", e->store, e->secret,
-                  e->master, &e->master_port) == 4;
-}
-
-/* *over: the round ended before it began. */
+/* Waits until the first node has written where the store of the ranks is. *over:
+ * the round ended before it began. */
 static oar_status wait_for_store(launch *l, const char *key, int *over)
 {
-    launch_keeper_task task = { .store = l->epoch.store,
-                                .secret = l->epoch.secret };
+    launch_epoch *e = &l->epoch;
+    launch_keeper_task task = { .store = e->store, .secret = e->secret };
     char served[OARI_SOCK_TEXT], *text = NULL;
     word what = WORD_NONE;
-    int there = 0;
+    int found = 0;
 
-    while (!there && what == WORD_NONE && l->told == 0) {
-        OARI_TRY(beat(l->nodes));
+    while (!found && what == WORD_NONE && l->stop_signal == 0) {
+        OARI_TRY(renew_lease(l->nodes));
         OARI_TRY(read_word(l, &what));
         OARI_TRY(read_key(l->nodes, key, &text));
-        there = take_store(l, text);
+        found = sscanf(text, "%271s %64[0-9a-f] %271s %d", e->store, e->secret,
+                       e->master, &e->master_port) == 4;
         oari_free(text);
-        if (!there)
-            launch_pause(l, PAUSE_MS / 2);
+        if (!found)
+            launch_signals_wait(l, PAUSE_MS / 2);
     }
-    *over = !there;
-    return there ? launch_keeper_start(&l->keeper, &task, served) : OAR_OK;
+    *over = !found;
+    return found ? launch_keeper_start(&l->keeper, &task, served) : OAR_OK;
 }
 
+/* The first node serves the store of the ranks and writes where that is. */
 static oar_status begin_round(launch *l, int *over)
 {
-    char key[32];
+    launch_epoch *e = &l->epoch;
+    char key[32], text[1024];
 
     *over = 0;
-    snprintf(key, sizeof key, "store/%d", l->epoch.number);
-    OARI_TRY(be_in_state(l->nodes, AGENT_RUNS));
-    if (l->epoch.node == 0)
-        OARI_TRY(serve_round(l, key));
-    else
+    snprintf(key, sizeof key, "store/%d", e->number);
+    OARI_TRY(set_state(l->nodes, AGENT_RUNS));
+    if (e->node == 0) {
+        OARI_TRY(launch_epoch_serve(l, l->nodes->note.host));
+        snprintf(text, sizeof text, "%s %s %s %d", e->store, e->secret,
+                 e->master, e->master_port);
+        OARI_TRY(oar_store_set(l->nodes->store, key, text, strlen(text)));
+    } else
         OARI_TRY(wait_for_store(l, key, over));
     if (!*over)
         launch_say(l, "epoch %d: node %d of %d, ranks %d to %d of %d",
-                   l->epoch.number, l->epoch.node, l->epoch.nodes,
-                   l->epoch.first, l->epoch.first + l->ranks - 1,
-                   l->epoch.world);
+                   e->number, e->node, e->nodes, e->first,
+                   e->first + l->ranks - 1, e->world);
     return OAR_OK;
 }
 
 /* ---- between rounds ------------------------------------------------------ */
 
-static oar_status say_end(const launch *l)
-{
-    if (l->result.exit_code == 0)
-        return OAR_OK;
-    return oari_fail(OAR_E_PEER, "%s", l->nodes->why);
-}
-
-/* One look at what there is to do. *in: a round; *end: nothing more. */
-static oar_status look_between(launch *l, int *in, int *end)
-{
-    launch_nodes *n = l->nodes;
-    word what;
-
-    OARI_TRY(beat(n));
-    OARI_TRY(read_word(l, &what));
-    *end = what == WORD_END;
-    if (what == WORD_OVER && n->note.state != AGENT_WAITS)
-        OARI_TRY(be_in_state(n, AGENT_WAITS));
-    if (*end || n->note.state != AGENT_WAITS)
-        return OAR_OK;
-    return read_round(l, in);
-}
-
 static oar_status next_round(launch *l, int *more)
 {
-    int in = 0, end = 0, over = 0;
+    launch_nodes *n = l->nodes;
+    int in, over;
+    word what;
 
     for (;;) {
-        if (l->told != 0)
-            return launch_fail_told(l);
-        OARI_TRY(look_between(l, &in, &end));
-        if (end)
-            return say_end(l);
-        if (in)
-            OARI_TRY(begin_round(l, &over));
-        if (in && !over) {
-            *more = 1;
-            return OAR_OK;
-        }
-        if (in)
-            OARI_TRY(be_in_state(l->nodes, AGENT_WAITS));
+        if (l->stop_signal != 0)
+            return launch_fail_stopped(l);
+        OARI_TRY(renew_lease(n));
+        OARI_TRY(read_word(l, &what));
+        if (what == WORD_END)
+            return l->result.exit_code == 0
+                       ? OAR_OK
+                       : oari_fail(OAR_E_PEER, "%s", n->why);
+        if (what == WORD_OVER && n->note.state != AGENT_WAITS)
+            OARI_TRY(set_state(n, AGENT_WAITS));
         in = 0;
-        launch_pause(l, PAUSE_MS);
+        if (n->note.state == AGENT_WAITS)
+            OARI_TRY(read_round(l, &in));
+        if (in) {
+            OARI_TRY(begin_round(l, &over));
+            if (!over) {
+                *more = 1;
+                return OAR_OK;
+            }
+            OARI_TRY(set_state(n, AGENT_WAITS));
+        }
+        launch_signals_wait(l, PAUSE_MS);
     }
 }
 
@@ -387,13 +356,13 @@ oar_status launch_nodes_join(launch *l, int *more)
     *more = 0;
     if (l->nodes->lost)
         return oari_fail(OAR_E_PEER, "%s", l->nodes->why);
-    if (l->nodes->note.state == AGENT_RUNS && l->told == 0 &&
-        be_in_state(l->nodes, AGENT_WAITS) != OAR_OK)
-        return lost_registrar(l);
-    l->result.exit_code = l->told != 0 ? 128 + l->told : 0;
+    if (l->nodes->note.state == AGENT_RUNS && l->stop_signal == 0 &&
+        set_state(l->nodes, AGENT_WAITS) != OAR_OK)
+        return fail_lost(l);
+    l->result.exit_code = l->stop_signal != 0 ? 128 + l->stop_signal : 0;
     l->result.failed_rank = -1;
     status = next_round(l, more);
-    return status == OAR_E_CLOSED || status == OAR_E_TIMEOUT ? lost_registrar(l)
+    return status == OAR_E_CLOSED || status == OAR_E_TIMEOUT ? fail_lost(l)
                                                              : status;
 }
 
@@ -401,31 +370,33 @@ void launch_nodes_ended(launch *l, oar_status status)
 {
     launch_nodes *n = l->nodes;
 
-    if (l->over != NULL || l->told != 0)
-        return; /* we were to stop: the next state is to wait, or to leave */
+    if (l->over != NULL || l->stop_signal != 0)
+        return; /* stopped by others: the next state is to wait, or to leave */
     n->note.code = l->result.exit_code;
     n->note.rank = l->result.failed_rank;
     if (status != OAR_OK)
         launch_say(l, "%s", oar_last_error_text());
-    be_in_state(n, status == OAR_OK ? AGENT_DONE : AGENT_FAILED);
+    set_state(n, status == OAR_OK ? AGENT_DONE : AGENT_FAILED);
 }
 
-/* ---- going --------------------------------------------------------------- */
+/* ---- leaving the job ----------------------------------------------------- */
 
-/* It has the others to tell, if the job ends here. */
-static void see_registrar_out(launch *l)
+/* Waits for the node server, which tells the other nodes if the job ends here.
+ */
+static void end_node_server(launch *l)
 {
     launch_nodes *n = l->nodes;
     struct pollfd wait = { n->fd, POLLIN, 0 };
-    unsigned char sig = (unsigned char)l->told;
+    unsigned char sig = (unsigned char)l->stop_signal;
 
     if (sig != 0 && write(n->fd, &sig, 1) != 1)
         sig = 0;
     if (n->store != NULL)
         poll(&wait, 1, (int)(3 * n->lease_ms));
     oari_fork_close(n->fd);
-    while (waitpid(n->registrar, NULL, 0) < 0 && errno == EINTR)
+    while (waitpid(l->node_server, NULL, 0) < 0 && errno == EINTR)
         continue;
+    l->node_server = 0;
 }
 
 void launch_nodes_close(launch *l)
@@ -436,14 +407,9 @@ void launch_nodes_close(launch *l)
         return;
     if (n->store != NULL && n->key[0] != 0 && !n->lost)
         oar_store_delete(n->store, n->key);
-    if (n->registrar > 0)
-        see_registrar_out(l);
+    if (l->node_server > 0)
+        end_node_server(l);
     oar_store_destroy(n->store);
     oari_free(n);
     l->nodes = NULL;
-}
-
-int launch_nodes_owns(const launch *l, pid_t pid)
-{
-    return l->nodes != NULL && l->nodes->registrar == pid;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registrar: rounds of agents. A round runs until one of its agents fails, is
- * gone, or a new one waits though there is room; then all stop, and when those
- * that are left wait again, the next is formed. A failure counts against
- * max_restarts, unless it came with the loss of a node of an elastic job. With
- * keep_going none of these ends a round. */
+/* registrar: the node server: rounds of agents. A round runs until one of its
+ * agents fails or is gone, or a new agent waits and there is room; then all
+ * stop, and when the remaining agents wait again, the next round is formed. A
+ * failure counts against max_restarts, unless it came with the loss of a node of
+ * an elastic job. With keep_going none of these ends a round. */
 #include "launch/registrar.h"
 
 #include <errno.h>
@@ -32,8 +32,8 @@ typedef struct agent {
     agent_note note;
     int64_t heard_ns; /* when its beat last changed */
     long arrival;
-    int member; /* of the round that runs or ran last */
-    int seen;   /* in this tick */
+    int member; /* of the round that runs, or of the last one */
+    int seen;   /* its record was read this time */
 } agent;
 
 typedef struct registrar {
@@ -45,15 +45,15 @@ typedef struct registrar {
     int count;
     long arrivals;
     int round, running, restarts;
-    int failed, lost; /* how the last round ended, so far */
+    int failed, lost; /* a rank or a node of the last round, so far */
     int fail_code, fail_rank;
     char why[256];
-    int64_t enough_ns;  /* since when there are enough; 0: there are not */
+    int64_t enough_ns; /* since when there are enough nodes; 0: there are not */
     int64_t waiting_ns; /* since when a round is being formed */
     int ended;
 } registrar;
 
-/* ---- notes --------------------------------------------------------------- */
+/* ---- records ------------------------------------------------------------- */
 
 int agent_note_read(const char *text, agent_note *n)
 {
@@ -80,7 +80,7 @@ oar_status registrar_store(const char *address, int64_t timeout_ms,
     OARI_TRY(oar_store_create_tcp(address, timeout_ms, &all));
     snprintf(prefix, sizeof prefix, "oarsong/%s/", run_id);
     status = oar_store_create_prefix(all, prefix, store);
-    oar_store_destroy(all); /* the other one keeps it */
+    oar_store_destroy(all); /* the prefix store retains it */
     return status;
 }
 
@@ -118,7 +118,7 @@ static void read_agent(registrar *r, const char *key)
     oari_free(text);
 }
 
-static void forget(registrar *r, int i)
+static void forget_agent(registrar *r, int i)
 {
     char key[64];
     agent *a = &r->agents[i];
@@ -148,14 +148,15 @@ static oar_status read_agents(registrar *r)
     oari_free(keys);
     for (int i = r->count - 1; i >= 0; i--)
         if (!r->agents[i].seen || r->agents[i].heard_ns < oldest)
-            forget(r, i);
+            forget_agent(r, i);
     return OAR_OK;
 }
 
-/* ---- what it says -------------------------------------------------------- */
+/* ---- decisions ----------------------------------------------------------- */
 
-static oar_status say(registrar *r, const char *format, ...) OAR_PRINTF(2, 3);
-static oar_status say(registrar *r, const char *format, ...)
+static oar_status set_word(registrar *r, const char *format, ...)
+    OAR_PRINTF(2, 3);
+static oar_status set_word(registrar *r, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -169,7 +170,14 @@ static oar_status say(registrar *r, const char *format, ...)
 static oar_status end_job(registrar *r, int code, int rank, const char *why)
 {
     r->ended = 1;
-    return say(r, "end %d %d %s", code, rank, why);
+    return set_word(r, "end %d %d %s", code, rank, why);
+}
+
+/* Ends the job as the first failure says, or the loss of a node. */
+static oar_status fail_job(registrar *r)
+{
+    return end_job(r, r->failed ? r->fail_code : 1,
+                   r->failed ? r->fail_rank : -1, r->why);
 }
 
 /* ---- a round that runs --------------------------------------------------- */
@@ -179,54 +187,40 @@ static oar_status end_round(registrar *r)
     r->running = 0;
     r->enough_ns = 0;
     r->waiting_ns = oari_now_ns();
-    return say(r, "over %d %s", r->round, r->why);
+    return set_word(r, "over %d %s", r->round, r->why);
 }
 
-static void note_failure(registrar *r, const agent *a)
+static oar_status check_round(registrar *r)
 {
-    r->failed = 1;
-    r->fail_code = a->note.code;
-    r->fail_rank = a->note.rank;
-    snprintf(r->why, sizeof r->why, "rank %d on %s %s", a->note.rank,
-             a->note.host, launch_how_ended(a->note.code).text);
-}
-
-/* Where ranks are to go on, a round ends when the last node has; how, the first
- * failure says, or the loss of a node. */
-static oar_status watch_survivors(registrar *r, int running)
-{
-    if (running > 0)
-        return OAR_OK;
-    if (r->failed || r->lost)
-        return end_job(r, r->failed ? r->fail_code : 1,
-                       r->failed ? r->fail_rank : -1, r->why);
-    return end_job(r, 0, -1, "all ranks ended well");
-}
-
-static oar_status watch_round(registrar *r)
-{
-    const agent *comes = NULL;
+    const agent *waits = NULL;
     int members = 0, done = 0, failed = 0;
 
     for (int i = 0; i < r->count; i++) {
         const agent *a = &r->agents[i];
         int here = a->member && a->note.round == r->round;
+
         members += a->member;
         done += here && a->note.state == AGENT_DONE;
         failed += here && a->note.state == AGENT_FAILED;
-        if (here && a->note.state == AGENT_FAILED && !r->failed)
-            note_failure(r, a);
+        if (here && a->note.state == AGENT_FAILED && !r->failed) {
+            r->failed = 1;
+            r->fail_code = a->note.code;
+            r->fail_rank = a->note.rank;
+            snprintf(r->why, sizeof r->why, "rank %d on %s %s", a->note.rank,
+                     a->note.host, launch_how_ended(a->note.code).text);
+        }
         if (!a->member && a->note.state == AGENT_WAITS)
-            comes = a;
+            waits = a;
     }
-    if (r->opts->keep_going)
-        return watch_survivors(r, members - done - failed);
+    /* With keep_going a round ends when the last node has ended. */
+    if (r->opts->keep_going && done + failed < members)
+        return OAR_OK;
     if (r->failed || r->lost)
-        return end_round(r);
+        return r->opts->keep_going ? fail_job(r) : end_round(r);
     if (done == members)
         return end_job(r, 0, -1, "all ranks ended well");
-    if (comes != NULL && done == 0 && members < r->opts->max_nodes) {
-        snprintf(r->why, sizeof r->why, "the node %s joins", comes->note.host);
+    if (waits != NULL && done == 0 && members < r->opts->max_nodes) {
+        snprintf(r->why, sizeof r->why, "the node %s joins", waits->note.host);
         return end_round(r);
     }
     return OAR_OK;
@@ -234,7 +228,7 @@ static oar_status watch_round(registrar *r)
 
 /* ---- a round that forms -------------------------------------------------- */
 
-static int by_order(const void *a, const void *b)
+static int compare_agents(const void *a, const void *b)
 {
     const agent *x = a, *y = b;
 
@@ -243,35 +237,28 @@ static int by_order(const void *a, const void *b)
     return x->arrival < y->arrival ? -1 : 1;
 }
 
-static int is_ready(const agent *a)
+static int is_waiting(const agent *a)
 {
     return a->note.state == AGENT_WAITS;
 }
 
-/* Those that wait, first come first, up to the most there may be. */
-static int pick_members(registrar *r)
-{
-    int nodes = 0;
-
-    qsort(r->agents, (size_t)r->count, sizeof *r->agents, by_order);
-    for (int i = 0; i < r->count; i++) {
-        agent *a = &r->agents[i];
-        a->member = is_ready(a) && nodes < r->opts->max_nodes;
-        nodes += a->member;
-    }
-    return nodes;
-}
-
+/* Begins a round of the agents that wait, in order, as many as there may be. */
 static oar_status begin_round(registrar *r)
 {
     enum { ROOM = 64 + AGENTS_MAX * 24 };
     char *text = oari_alloc(ROOM, 1);
-    int nodes = pick_members(r);
+    int nodes = 0;
     size_t used;
     oar_status status;
 
     if (text == NULL)
         return OAR_E_NOMEM;
+    qsort(r->agents, (size_t)r->count, sizeof *r->agents, compare_agents);
+    for (int i = 0; i < r->count; i++) {
+        agent *a = &r->agents[i];
+        a->member = is_waiting(a) && nodes < r->opts->max_nodes;
+        nodes += a->member;
+    }
     r->round++;
     r->running = 1;
     r->failed = r->lost = 0;
@@ -287,22 +274,16 @@ static oar_status begin_round(registrar *r)
     return status;
 }
 
-/* Whether the end of the last round counts as a failure of the job. */
-static int counts(const registrar *r)
+/* Ends the job, or counts a restart, if the end of the last round was a failure
+ * of the job. All its agents have stopped, or are gone. */
+static oar_status count_failure(registrar *r)
 {
     int elastic = r->opts->min_nodes < r->opts->max_nodes;
 
-    return elastic ? r->failed && !r->lost : r->failed || r->lost;
-}
-
-/* All who were in the last round have stopped, or are gone. */
-static oar_status settle_last(registrar *r)
-{
-    if (!counts(r))
+    if (elastic ? !r->failed || r->lost : !r->failed && !r->lost)
         return OAR_OK;
     if (r->restarts >= r->opts->max_restarts)
-        return end_job(r, r->failed ? r->fail_code : 1,
-                       r->failed ? r->fail_rank : -1, r->why);
+        return fail_job(r);
     r->restarts++;
     r->failed = r->lost = 0;
     return OAR_OK;
@@ -314,11 +295,11 @@ static oar_status form_round(registrar *r)
     int ready = 0, enough;
 
     for (int i = 0; i < r->count; i++) {
-        if (r->agents[i].member && !is_ready(&r->agents[i]))
+        if (r->agents[i].member && !is_waiting(&r->agents[i]))
             return OAR_OK;
-        ready += is_ready(&r->agents[i]);
+        ready += is_waiting(&r->agents[i]);
     }
-    OARI_TRY(settle_last(r));
+    OARI_TRY(count_failure(r));
     if (r->ended)
         return OAR_OK;
     enough = ready >= r->opts->min_nodes;
@@ -339,16 +320,9 @@ static oar_status form_round(registrar *r)
 
 /* ---- the process --------------------------------------------------------- */
 
-static oar_status tick(registrar *r)
-{
-    OARI_TRY(read_agents(r));
-    if (r->ended)
-        return OAR_OK;
-    return r->running ? watch_round(r) : form_round(r);
-}
-
-/* The agent beside it: says nothing, that all is to end, or is gone (0). */
-static int hear(registrar *r, int fd)
+/* Reads what the agent that started this process says: nothing, that the job
+ * must end, or that it is gone (0). */
+static int read_parent(registrar *r, int fd)
 {
     struct pollfd wait = { fd, POLLIN, 0 };
     unsigned char sig;
@@ -363,18 +337,23 @@ static int hear(registrar *r, int fd)
     return 1;
 }
 
-/* Until the job has ended and every agent has left, having read that. */
-static void keep_register(registrar *r, int fd)
+/* Forms rounds until the job has ended and every agent has read that and left.
+ */
+static void run_rounds(registrar *r, int fd)
 {
-    int64_t patience_ns = OARI_NEVER;
+    int64_t leave_ns = OARI_NEVER;
+    oar_status status = OAR_OK;
 
-    while (hear(r, fd) && tick(r) == OAR_OK) {
-        if (!r->ended)
+    while (status == OAR_OK && read_parent(r, fd)) {
+        status = read_agents(r);
+        if (status == OAR_OK && !r->ended)
+            status = r->running ? check_round(r) : form_round(r);
+        if (status != OAR_OK || !r->ended)
             continue;
-        if (r->count == 0 || oari_now_ns() > patience_ns)
+        if (r->count == 0 || oari_now_ns() > leave_ns)
             return;
-        if (patience_ns == OARI_NEVER)
-            patience_ns = oari_deadline(3 * r->lease_ms);
+        if (leave_ns == OARI_NEVER)
+            leave_ns = oari_deadline(3 * r->lease_ms);
     }
 }
 
@@ -383,7 +362,7 @@ static int64_t or_default(int64_t ms, int64_t otherwise)
     return ms > 0 ? ms : otherwise;
 }
 
-static oar_status open_register(registrar *r, oar_store_server **server)
+static oar_status open_store(registrar *r, oar_store_server **server)
 {
     const oar_launch_opts *o = r->opts;
 
@@ -398,18 +377,18 @@ static oar_status open_register(registrar *r, oar_store_server **server)
     OARI_TRY(oar_store_serve(o->endpoint, server));
     OARI_TRY(registrar_store(oar_store_server_address(*server), r->lease_ms,
                              r->run_id, &r->store));
-    return say(r, "none");
+    return set_word(r, "none");
 }
 
-static int be_registrar(void *arg, int fd)
+static int run_node_server(void *arg, int fd)
 {
     registrar *r = arg;
     oar_store_server *server = NULL;
-    oar_status status = open_register(r, &server);
+    oar_status status = open_store(r, &server);
 
     launch_answer_send(fd, status, "");
     if (status == OAR_OK)
-        keep_register(r, fd);
+        run_rounds(r, fd);
     oar_store_destroy(r->store);
     oar_store_server_destroy(server);
     oari_free(r->agents);
@@ -422,5 +401,5 @@ oar_status registrar_start(const oar_launch_opts *opts, const char *run_id,
     registrar r = { .opts = opts, .run_id = run_id };
     launch_answer answer;
 
-    return launch_beside(be_registrar, &r, pid, fd, &answer);
+    return launch_helper_start(run_node_server, &r, pid, fd, &answer);
 }

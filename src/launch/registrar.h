@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/registrar.h: who is in the job, when its launchers run on several
- * nodes: agents, each with a process of `oarsong run`.
+/* launch/registrar.h: the membership of a job whose launchers run on several
+ * nodes: agents, each a process of `oarsong run`.
  *
- * The registrar is a process beside the agent that could listen at the
- * endpoint. It serves a store there, and it alone decides: agents write what
- * they are and do under a key each, again and again (that is their lease), and
- * read two keys of the registrar's.
+ * The node server is a helper process of the agent that could listen at the
+ * endpoint. It serves a store there, and it alone decides. Each agent writes its
+ * state under a key of its own, again and again (that is its lease), and reads
+ * two keys of the node server.
  *
  *   agent/ID   "BEAT STATE ROUND RANKS ORDER CODE RANK HOST"
  *   round      "NUMBER RESTARTS NODES ID:RANKS ID:RANKS ...", by node
  *   word       "none", "over ROUND TEXT" or "end CODE RANK TEXT"
- *   store/N    of the round's first node: "STORE SECRET HOST PORT", for ranks
+ *   store/N    "STORE SECRET HOST PORT" for ranks, by the round's first node
  */
 #ifndef OARI_LAUNCH_REGISTRAR_H
 #define OARI_LAUNCH_REGISTRAR_H
@@ -23,35 +23,36 @@
 enum {
     AGENT_ID_ROOM = 17,
     AGENT_HOST_ROOM = 128,
-    AGENT_TEXT_ROOM = 512, /* of what an agent writes */
+    AGENT_TEXT_ROOM = 512, /* of an agent's record */
     REGISTRAR_PREFIX_ROOM = 96
 };
 
 typedef enum agent_state {
-    AGENT_WAITS = 0, /* for a round after its last */
+    AGENT_WAITS = 0, /* for the next round */
     AGENT_RUNS,
     AGENT_DONE,  /* its ranks ended well */
-    AGENT_FAILED /* one of them did not */
+    AGENT_FAILED /* one of its ranks failed */
 } agent_state;
 
+/* What an agent writes. */
 typedef struct agent_note {
-    long long beat; /* changes every time */
+    long long beat; /* another number each time */
     int state, round, ranks, order;
     int code, rank; /* of a failure */
     char host[AGENT_HOST_ROOM];
 } agent_note;
 
-/* Every text in the store is checked as if anybody had written it. */
+/* Reads a record, which may hold anything; returns whether it is one. */
 int agent_note_read(const char *text, agent_note *note);
 void agent_note_write(const agent_note *note, char text[AGENT_TEXT_ROOM]);
 
-/* The keys of one job. */
+/* Gives the keys of one job in the store at this address. */
 oar_status registrar_store(const char *address, int64_t timeout_ms,
                            const char *run_id, oar_store **store);
 
-/* Starts one; fails where somebody else listens, or the address is not ours.
- * fd: it ends the job when it reads a signal's number there, and itself at once
- * when that closes. */
+/* Starts a node server; fails where another process listens, or the address is
+ * another host's. fd: a byte with a signal's number makes it end the job; when
+ * this is closed it ends at once. */
 oar_status registrar_start(const oar_launch_opts *opts, const char *run_id,
                            pid_t *pid, int *fd);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sink: standard output is shared with whoever started us, so it must not be
- * made non-blocking: a pipe or a terminal is opened a second time instead. What
- * cannot be (a file: there is no need; a socket: sent without waiting) is
- * written to in pieces that a poll has announced. */
+/* sink: other processes share the launcher's standard output, so it must not be
+ * made non-blocking: a pipe or a terminal is opened a second time instead. A
+ * socket is sent to without blocking. Anything else is written in pieces, after
+ * a poll. */
 #include "launch/sink.h"
 
 #include <errno.h>
@@ -19,7 +19,8 @@
 #include "base/alloc.h"
 #include "base/fork.h"
 
-static void find_own(launch_sink *s, int fd)
+/* Opens a pipe or a terminal a second time, so as not to block. */
+static void open_again(launch_sink *s, int fd)
 {
     struct stat info;
     char path[32];
@@ -38,20 +39,15 @@ static void find_own(launch_sink *s, int fd)
     }
 }
 
-static void find_width(launch_sink *s)
+oar_status launch_sink_open(launch_sink *sink, int fd)
 {
     struct winsize size;
 
-    s->width = ioctl(s->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0
-                   ? size.ws_col
-                   : 80;
-}
-
-oar_status launch_sink_open(launch_sink *sink, int fd)
-{
     *sink = (launch_sink){ .terminal = isatty(fd) };
-    find_own(sink, fd);
-    find_width(sink);
+    open_again(sink, fd);
+    sink->width = ioctl(sink->fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0
+                      ? size.ws_col
+                      : 80;
     sink->data = oari_alloc(LAUNCH_SINK_ROOM, 1);
     if (sink->data != NULL)
         return OAR_OK;
@@ -100,9 +96,9 @@ void launch_sink_put(launch_sink *sink, const void *bytes, size_t count)
     sink->to += count;
 }
 
-/* How much may be written at once so that it does not wait: anything where we
- * do not block; a pipe that polls as writable takes PIPE_BUF. */
-static size_t at_once(const launch_sink *s)
+/* Returns how much can be written now without blocking: a pipe that polls as
+ * writable takes PIPE_BUF. */
+static size_t writable_bytes(const launch_sink *s)
 {
     struct pollfd ready = { s->fd, POLLOUT, 0 };
     size_t waiting = launch_sink_waiting(s);
@@ -114,18 +110,8 @@ static size_t at_once(const launch_sink *s)
     return waiting < PIPE_BUF ? waiting : PIPE_BUF;
 }
 
-static ssize_t write_some(const launch_sink *s, size_t count)
-{
-    const char *at = s->data + s->from;
-
-    if (s->socket)
-        return send(s->fd, at, count, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return write(s->fd, at, count);
-}
-
-/* Text that cannot be written must not stop the job: it is dropped, and what
- * follows is tried again, as somebody may make room on the disk. Only where
- * nobody reads any more there is no use in that. */
+/* Drops text that cannot be written: that must not stop the job. Later text is
+ * tried again, as the disk may have room by then, unless the reader is gone. */
 static void lose_waiting(launch_sink *s, int why)
 {
     if (s->terminal || why == EPIPE || why == ECONNRESET || why == EBADF)
@@ -139,8 +125,12 @@ void launch_sink_write(launch_sink *sink)
 {
     size_t count;
 
-    while (!sink->broken && (count = at_once(sink)) > 0) {
-        ssize_t done = write_some(sink, count);
+    while (!sink->broken && (count = writable_bytes(sink)) > 0) {
+        const char *at = sink->data + sink->from;
+        ssize_t done = sink->socket ? send(sink->fd, at, count,
+                                           MSG_DONTWAIT | MSG_NOSIGNAL)
+                                    : write(sink->fd, at, count);
+
         if (done > 0) {
             sink->from += (size_t)done;
             sink->torn = sink->data[sink->from - 1] != '\n';

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream: lines out of bytes.
+/* stream: makes lines of bytes.
  *
- * On a terminal an unfinished line is shown as it grows and taken back when
- * somebody else has something to say, so that progress lines (with "\r") and
- * prompts work; what follows the last "\r" counts. Elsewhere every byte is
- * passed on as it came. */
+ * On a terminal an unfinished line is shown as it grows, and is taken back when
+ * another stream has a line, so that progress lines (with "\r") and prompts
+ * work; what follows the last "\r" counts. Elsewhere every byte is passed on as
+ * it arrived. */
 #include "launch/stream.h"
 
 #include <errno.h>
@@ -21,32 +21,21 @@
 #include "base/status.h"
 
 enum {
-    PAUSE_MS = 200,      /* then a line in pieces gives way to others */
-    PIECES_MAX = 1 << 26 /* and then too */
+    PAUSE_MS = 200,      /* without bytes, ends a line in pieces for others */
+    PIECES_MAX = 1 << 26 /* bytes, after which it ends too */
 };
 
 static const char wipe[] = "\r\033[K";
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Bytes go through as they are; the size is that of the real one. */
-static void make_raw(int slave, int real)
-{
-    struct termios how;
-    struct winsize size;
-
-    if (tcgetattr(slave, &how) == 0) {
-        cfmakeraw(&how);
-        tcsetattr(slave, TCSANOW, &how);
-    }
-    if (ioctl(real, TIOCGWINSZ, &size) == 0)
-        ioctl(slave, TIOCSWINSZ, &size);
-}
-
-/* A terminal for the rank. Returns 0 where there are none. */
+/* Opens a pseudo-terminal for the rank: raw, so that bytes pass unchanged, and
+ * of the real one's size. Returns 0 where there is none. */
 static int open_terminal(launch_stream *s)
 {
     char name[64];
+    struct termios how;
+    struct winsize size;
     int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC), slave = -1;
 
     if (master < 0)
@@ -58,35 +47,34 @@ static int open_terminal(launch_stream *s)
         close(master);
         return 0;
     }
-    make_raw(slave, s->sink->fd);
+    if (tcgetattr(slave, &how) == 0) {
+        cfmakeraw(&how);
+        tcsetattr(slave, TCSANOW, &how);
+    }
+    if (ioctl(s->sink->fd, TIOCGWINSZ, &size) == 0)
+        ioctl(slave, TIOCSWINSZ, &size);
     s->fd = master;
     s->peer_fd = slave;
     return 1;
 }
 
-static oar_status open_ends(launch_stream *s)
-{
-    int ends[2];
-
-    if (s->sink != NULL && s->sink->terminal && open_terminal(s))
-        return OAR_OK;
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return oari_fail(OAR_E_SYSTEM, "make a pipe for a rank's output");
-    s->fd = ends[0];
-    s->peer_fd = ends[1];
-    return OAR_OK;
-}
-
 oar_status launch_stream_open(launch_stream *stream, launch_sink *sink,
                               int log_fd)
 {
+    int ends[2];
+
     stream->sink = sink;
     stream->log_fd = log_fd;
     stream->fd = stream->peer_fd = stream->slot = -1;
     stream->data = oari_alloc(LAUNCH_STREAM_ROOM, 1);
     if (stream->data == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(open_ends(stream));
+    if (sink == NULL || !sink->terminal || !open_terminal(stream)) {
+        if (pipe2(ends, O_CLOEXEC) != 0)
+            return oari_fail(OAR_E_SYSTEM, "make a pipe for a rank's output");
+        stream->fd = ends[0];
+        stream->peer_fd = ends[1];
+    }
     oari_fork_guard(stream->fd);
     fcntl(stream->fd, F_SETFL, O_NONBLOCK);
     return OAR_OK;
@@ -109,8 +97,8 @@ int launch_stream_wants(const launch_stream *stream)
     return stream->fd >= 0 && stream->have < LAUNCH_STREAM_ROOM;
 }
 
-/* A file that takes no more is not a reason to stop the job. */
-static void keep(launch_stream *s, const char *bytes, size_t count)
+/* Writes to the log file. A file that takes no more must not stop the job. */
+static void write_log(launch_stream *s, const char *bytes, size_t count)
 {
     while (s->log_fd >= 0 && count > 0) {
         ssize_t done = write(s->log_fd, bytes, count);
@@ -127,7 +115,7 @@ static void keep(launch_stream *s, const char *bytes, size_t count)
     }
 }
 
-static void end(launch_stream *s)
+static void close_input(launch_stream *s)
 {
     oari_fork_close(s->fd);
     s->fd = -1;
@@ -143,11 +131,11 @@ void launch_stream_read(launch_stream *stream)
     got = read(stream->fd, at, LAUNCH_STREAM_ROOM - stream->have);
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (got <= 0) { /* a terminal without a rank is EIO */
-        end(stream);
+    if (got <= 0) { /* EIO: a terminal that no rank has open */
+        close_input(stream);
         return;
     }
-    keep(stream, at, (size_t)got);
+    write_log(stream, at, (size_t)got);
     stream->heard_ns = oari_now_ns();
     stream->fresh = 1;
     if (stream->sink != NULL)
@@ -156,21 +144,13 @@ void launch_stream_read(launch_stream *stream)
 
 /* ---- passing on ---------------------------------------------------------- */
 
-static void drop(launch_stream *s, size_t count)
+static void drop_bytes(launch_stream *s, size_t count)
 {
     s->from += count;
     s->have -= count;
 }
 
-/* Takes back what a terminal shows of an unfinished line. */
-static void clear_shown(launch_sink *k)
-{
-    if (k->shown != NULL)
-        launch_sink_put(k, wipe, sizeof wipe - 1);
-    k->shown = NULL;
-}
-
-/* On a terminal: where what can be seen of it begins. */
+/* Returns where the part begins that a terminal shows in the end. */
 static size_t visible_from(const launch_stream *s, size_t count)
 {
     const char *text = s->data + s->from;
@@ -190,7 +170,9 @@ static void put_piece(launch_stream *s, size_t count, int newline)
     size_t from = visible_from(s, count);
     const char *text = s->data + s->from;
 
-    clear_shown(k);
+    if (k->shown != NULL) /* takes back an unfinished line */
+        launch_sink_put(k, wipe, sizeof wipe - 1);
+    k->shown = NULL;
     if (!s->midline)
         launch_sink_put(k, s->tag, strlen(s->tag));
     launch_sink_put(k, text + from, count - from);
@@ -199,10 +181,11 @@ static void put_piece(launch_stream *s, size_t count, int newline)
     s->midline = !newline && text[count - 1] != '\n';
     s->passed = s->midline ? s->passed + count : 0;
     k->owner = s->midline ? s : NULL;
-    drop(s, count);
+    drop_bytes(s, count);
 }
 
-/* How much of what is there goes on now; 0: nothing. */
+/* Returns how many bytes can be passed on now: a line, or a part of one that
+ * must be; 0: none. */
 static size_t next_piece(const launch_stream *s)
 {
     const char *text = s->data + s->from;
@@ -215,8 +198,8 @@ static size_t next_piece(const launch_stream *s)
     return 0;
 }
 
-/* Whether a line in pieces is to be ended here, so that others get through. */
-static int give_way(const launch_stream *s)
+/* Returns whether a line in pieces must end here, for other streams' lines. */
+static int must_yield(const launch_stream *s)
 {
     int64_t silent_ns = oari_now_ns() - s->heard_ns;
 
@@ -225,24 +208,14 @@ static int give_way(const launch_stream *s)
             (s->fd < 0 || silent_ns > PAUSE_MS * INT64_C(1000000)));
 }
 
-static void end_line(launch_stream *s)
-{
-    if (launch_sink_free(s->sink) == 0)
-        return;
-    launch_sink_put(s->sink, "\n", 1);
-    s->midline = 0;
-    s->passed = 0;
-    s->sink->owner = NULL;
-}
-
-/* Shows the unfinished line, if it fits into one of the terminal's. */
-static void show(launch_stream *s)
+/* Shows the unfinished line, if it fits into one line of the terminal. */
+static void show_unfinished(launch_stream *s)
 {
     launch_sink *k = s->sink;
     size_t from = visible_from(s, s->have), count;
 
     if (from > 1)
-        drop(s, from - 1); /* overwritten by what follows */
+        drop_bytes(s, from - 1); /* overwritten by what follows */
     from = from > 0;
     count = s->have - from;
     if (strlen(s->tag) + count >= (size_t)k->width ||
@@ -268,34 +241,35 @@ static void pump_lines(launch_stream *s)
     }
 }
 
-/* Nobody reads there any more: the rank learns it as if it wrote there itself,
- * unless there is a file too. */
-static void lose_sink(launch_stream *s)
-{
-    if (s->sink->owner == s)
-        s->sink->owner = NULL;
-    s->sink = NULL;
-    s->have = s->from = 0;
-    s->midline = 0;
-    if (s->log_fd < 0 && s->fd >= 0)
-        end(s);
-}
-
 static void pass_on(launch_stream *s)
 {
+    launch_sink *k = s->sink;
+
     pump_lines(s);
-    if (s->midline && give_way(s))
-        end_line(s);
-    if (s->sink->terminal && s->fresh && s->have > 0 && s->sink->owner == NULL)
-        show(s);
+    if (s->midline && must_yield(s) && launch_sink_free(k) > 0) {
+        launch_sink_put(k, "\n", 1);
+        s->midline = 0;
+        s->passed = 0;
+        k->owner = NULL;
+    }
+    if (k->terminal && s->fresh && s->have > 0 && k->owner == NULL)
+        show_unfinished(s);
     s->fresh = 0;
 }
 
 int launch_stream_pump(launch_stream *stream)
 {
-    if (stream->sink != NULL && stream->sink->broken)
-        lose_sink(stream);
-    else if (stream->sink != NULL)
+    if (stream->sink != NULL && stream->sink->broken) {
+        /* The reader is gone: unless there is a file too, the rank sees that as
+         * if it wrote there itself. */
+        if (stream->sink->owner == stream)
+            stream->sink->owner = NULL;
+        stream->sink = NULL;
+        stream->have = stream->from = 0;
+        stream->midline = 0;
+        if (stream->log_fd < 0 && stream->fd >= 0)
+            close_input(stream);
+    } else if (stream->sink != NULL)
         pass_on(stream);
     return stream->fd < 0 && stream->have == 0 && !stream->midline;
 }

@@ -16,7 +16,6 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "link/host.h"
-#include "link/link.h"
 
 static oar_status read_boot_id(char *text, size_t bytes)
 {
@@ -66,14 +65,14 @@ int native_one_machine(const char *a, const char *b)
 }
 
 /* Joins are counted per rank, so that a name can be used again. */
-oar_status native_prefix(const oar_backend_env *env, char *prefix, size_t bytes)
+oar_status native_prefix(const oari_open *with, char *prefix, size_t bytes)
 {
     char key[OAR_STORE_KEY_MAX];
     int64_t times;
 
-    snprintf(key, sizeof key, "%s/join/%d", env->name, env->rank);
-    OARI_TRY(oar_store_add(env->store, key, 1, &times));
-    snprintf(prefix, bytes, "%s/%" PRId64, env->name, times);
+    snprintf(key, sizeof key, "%s/join/%d", with->env.name, with->env.rank);
+    OARI_TRY(oar_store_add(with->env.store, key, 1, &times));
+    snprintf(prefix, bytes, "%s/%" PRId64, with->env.name, times);
     return OAR_OK;
 }
 
@@ -90,36 +89,36 @@ void native_number_hosts(int ranks, const char *first, size_t stride, int *host)
     }
 }
 
-void native_missed(const oar_backend_env *env, int rank)
+void native_missed(const oari_open *with, int rank)
 {
-    if (env->core->missing != NULL)
-        env->core->missing[rank] = 1;
+    if (with->missing != NULL)
+        with->missing[rank] = 1;
 }
 
-void native_missed_from(const oar_backend_env *env, int rank,
-                        oari_rank_key_fn key, const void *arg)
+void native_missed_from(const oari_open *with, int rank, oari_rank_key_fn key,
+                        const void *arg)
 {
     oar_error why = *oar_last_error();
     char text[OAR_STORE_KEY_MAX];
     const char *one = text;
 
-    for (; rank < env->ranks; rank++) {
+    for (; rank < with->env.ranks; rank++) {
         key(arg, rank, text, sizeof text);
-        if (rank != env->rank &&
-            oar_store_wait(env->store, 1, &one, 0) == OAR_E_TIMEOUT)
-            native_missed(env, rank);
+        if (rank != with->env.rank &&
+            oar_store_wait(with->env.store, 1, &one, 0) == OAR_E_TIMEOUT)
+            native_missed(with, rank);
     }
     oari_fail_with(&why);
 }
 
-oari_rendezvous native_rendezvous(const oar_backend_env *env,
-                                  oari_rank_key_fn key, const void *arg)
+oari_rendezvous native_rendezvous(const oari_open *with, oari_rank_key_fn key,
+                                  const void *arg)
 {
-    return (oari_rendezvous){ .store = env->store,
-                              .group = env->name,
-                              .rank = env->rank,
-                              .ranks = env->ranks,
-                              .timeout_ms = env->core->meet_ms,
+    return (oari_rendezvous){ .store = with->env.store,
+                              .group = with->env.name,
+                              .rank = with->env.rank,
+                              .ranks = with->env.ranks,
+                              .timeout_ms = with->meet_ms,
                               .key = key,
                               .arg = arg };
 }

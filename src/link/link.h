@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link/link.h: what the core and the links between ranks have in common: the
- * limits of a group, what a backend of this tree is opened with, how a peer is
- * gone, and which of two faults counts. */
+ * limits of a group, how a peer is gone, what a backend of this tree has beyond
+ * the public table, and which of two faults counts. */
 #ifndef OARI_LINK_LINK_H
 #define OARI_LINK_LINK_H
 
@@ -20,23 +20,75 @@ enum {
 struct oari_board;
 struct oari_world;
 
-/* What the in-tree backends are opened with besides oar_backend_env. */
+/* How a rank is gone. */
+enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
+
+/* ---- backends of this tree ----------------------------------------------- */
+
+/* What one is opened with: what any backend is, and more. */
 typedef struct oari_open {
+    oar_backend_env env;
     size_t small_bytes, stage_bytes, eager_bytes;
     int64_t spin_us;
     oari_recorder *recorder;
-    struct oari_world *world; /* sim's */
-    const char *toward;       /* address at which the ranks meet; NULL: none */
+    struct oari_world *world; /* of links between threads */
     int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
                         made of survivors */
     unsigned char *missing;   /* by rank: set for whom this rank waited for when
                                  it gave up (missed.h); NULL: nobody asks */
     struct oari_board *board; /* an engine for GPUs: of this host; NULL: none */
-    oar_group *group;         /* and whose it is */
+    oar_group *group;         /* and whose it is; NULL: nobody's */
 } oari_open;
 
-/* How a rank is gone. */
-enum { OARI_PEER_DIED = 1, OARI_PEER_LEFT = 2, OARI_PEER_UNREACHABLE = 3 };
+/* What the core needs a backend for, besides what a user names. */
+typedef enum oari_role {
+    OARI_ROLE_NONE,
+    OARI_ROLE_ALONE,     /* links of a group of one */
+    OARI_ROLE_PROCESSES, /* links between processes */
+    OARI_ROLE_THREADS,   /* links between threads of one process */
+    OARI_ROLE_STAGING,   /* device memory through the host; users do not name
+                            it */
+    OARI_ROLES
+} oari_role;
+
+/* One backend: its public table, and what only the core asks of it. */
+typedef struct oari_backend {
+    oar_backend_ops ops; /* without open */
+    oari_role role;
+
+    /* As oar_backend_ops.open. NULL: it is only a name. */
+    oar_status (*open)(void *self, const oari_open *with);
+
+    /* All that follow are of links. (optional, each) */
+
+    /* Memory that all ranks of this host map. Valid from open to close. */
+    struct oari_board *(*board)(void *self);
+    /* Which host each rank is on, as numbers from 0 in the order of the lowest
+     * rank there; NULL: all on one. Valid from open to close. */
+    const int *(*hosts)(void *self);
+    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on. This one and the
+     * next two: NULL: as the board says. */
+    int (*gone)(void *self, int rank);
+    /* A fault that a peer has told, or NULL; and one to be told to the peers,
+     * once. Any thread. */
+    const oari_fault *(*published)(void *self);
+    void (*publish)(void *self, const oari_fault *fault);
+    /* Whether all that live have that fault now, as far as can be known: 0
+     * while some may still come with another. And the end of it, once: the
+     * fault that this rank reports from now on, which it tells the peers. Any
+     * thread. (both or none; where publish tells other hosts) */
+    int (*agreed)(void *self);
+    const oari_fault *(*conclude)(void *self);
+    /* A note of this rank's (OARI_NOTE_BYTES) to all others, whatever has
+     * become of the group, and what a rank's note is (0: none yet). NULL: over
+     * the board. The driver's. */
+    void (*tell)(void *self, const void *note);
+    int (*told)(void *self, int rank, void *note);
+    /* The process of a rank on this host, 0: on another; and how many
+     * milliseconds ago a rank's system last answered, -1: not known. */
+    int64_t (*pid)(void *self, int rank);
+    int64_t (*answered)(void *self, int rank);
+} oari_backend;
 
 /* ---- fault.c ------------------------------------------------------------- */
 

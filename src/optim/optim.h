@@ -21,25 +21,25 @@ typedef struct oari_optim_param {
 } oari_optim_param;
 
 /* What a rule works on: count numbers, all f32 or all f64. */
-typedef struct oari_stretch {
+typedef struct oari_param_chunk {
     oar_dtype dtype;
     int64_t count;
     void *param;
     const void *grad;
     void *state[OARI_OPTIM_STATES];
-} oari_stretch;
+} oari_param_chunk;
 
 /* How far it moves them: after the scales of the parameter's group. */
-typedef struct oari_pace {
+typedef struct oari_step_rates {
     double lr, decay;
     int64_t step; /* this one; the first is 1 */
-} oari_pace;
+} oari_step_rates;
 
 typedef struct oari_optim_class {
     const char *name;
     const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
-    void (*move)(const oar_optim *optim, const oari_pace *pace,
-                 const oari_stretch *stretch);
+    void (*move)(const oar_optim *optim, const oari_step_rates *pace,
+                 const oari_param_chunk *stretch);
 } oari_optim_class;
 
 struct oar_optim {

@@ -20,26 +20,12 @@ static int is_malformed(const oar_schedule *s)
     return 1;
 }
 
-/* After the rise, where `past` of `span` steps have gone by. */
-static double factor(const oar_schedule *s, int64_t past, int64_t span)
-{
-    const double pi = 3.14159265358979323846;
-    double part = span > 0 ? (double)past / (double)span : 0;
-    int64_t times = s->every > 0 ? past / s->every : 0;
-
-    switch (s->kind) {
-    case OAR_CONSTANT: return 1;
-    case OAR_LINEAR: return 1 + (s->final - 1) * part;
-    case OAR_COSINE:
-        return s->final + (1 - s->final) * (1 + cos(pi * part)) / 2;
-    case OAR_STEP: return pow(s->final, (double)times);
-    }
-    return NAN;
-}
-
 double oar_schedule_at(const oar_schedule *schedule, int64_t step)
 {
     oar_schedule s;
+    const double pi = 3.14159265358979323846;
+    int64_t past, span, times;
+    double part;
 
     if (oari_opts_read(&s, sizeof s, schedule) != OAR_OK || is_malformed(&s) ||
         step < 0)
@@ -48,5 +34,15 @@ double oar_schedule_at(const oar_schedule *schedule, int64_t step)
         return (double)step / (double)s.warmup;
     if (s.steps > s.warmup && step > s.steps)
         step = s.steps;
-    return factor(&s, step - s.warmup, s.steps - s.warmup);
+    past = step - s.warmup; /* of `span` steps after the warmup */
+    span = s.steps - s.warmup;
+    part = span > 0 ? (double)past / (double)span : 0;
+    times = s.every > 0 ? past / s.every : 0;
+    switch (s.kind) {
+    case OAR_CONSTANT: return 1;
+    case OAR_LINEAR: return 1 + (s.final - 1) * part;
+    case OAR_COSINE: return s.final + (1 - s.final) * (1 + cos(pi * part)) / 2;
+    case OAR_STEP: return pow(s.final, (double)times);
+    }
+    return NAN;
 }

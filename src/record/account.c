@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* account: see account.h. The texts are made here and nowhere else. */
+/* account: what the operation reports of ranks say, compared. The sentences
+ * about ranks that disagree are made here and nowhere else:
+ *
+ *   all_reduce #12: rank 0 passes count 17 at a.c:31, rank 1 passes count 18 at
+ *       b.c:40 ("loss"); 3 of 4 ranks agree with rank 0, 1 with rank 1
+ *   operation #3 (#4 on rank 2): rank 0 calls barrier at a.c:20, rank 2 calls
+ *       all_reduce of 5 f32 sum at b.c:20
+ *   gather_v #2: CLAIM; rank 0 calls it at a.c:20, rank 2 at b.c:20
+ */
 #include "record/account.h"
 
 #include <stdarg.h>
@@ -11,13 +19,7 @@
 
 /* ---- texts --------------------------------------------------------------- */
 
-typedef struct line {
-    char *text;
-    size_t room, used;
-} line;
-
-/* What does not fit is cut off. */
-OAR_PRINTF(2, 3) static void add(line *to, const char *format, ...)
+void oari_text_add(oari_text_line *to, const char *format, ...)
 {
     va_list args;
     int n;
@@ -39,22 +41,24 @@ static const char *suffix(uint32_t form)
                                     : "";
 }
 
-static void add_name(line *to, const oari_told *t)
+static void add_name(oari_text_line *to, const oari_told *t)
 {
-    add(to, "%s%s%s", t->form & OARI_FORM_MONITORED ? "monitored_" : "",
-        oar_coll_name((oar_coll)t->kind), suffix(t->form));
+    oari_text_add(to, "%s%s%s",
+                  t->form & OARI_FORM_MONITORED ? "monitored_" : "",
+                  oar_coll_name((oar_coll)t->kind), suffix(t->form));
 }
 
-static void add_site(line *to, const oari_told *t)
+static void add_site(oari_text_line *to, const oari_told *t)
 {
     if (t->site[0] != 0)
-        add(to, " at %s", t->site);
+        oari_text_add(to, " at %s", t->site);
     if (t->label[0] != 0)
-        add(to, " (\"%s\")", t->label);
+        oari_text_add(to, " (\"%s\")", t->label);
 }
 
-/* "from 0", "to 0", as the data goes. */
-static void add_root(line *to, const oari_told *t)
+/* Adds a call: `reduce of 5 f32 sum to 0 at a.c:31 ("loss")`. A root is "from"
+ * or "to", as the data goes. */
+static void add_call(oari_text_line *to, const oari_told *t)
 {
     static const char *const way[OAR_COLL_COUNT] = {
         [OAR_COLL_BROADCAST] = "from", [OAR_COLL_SCATTER] = "from",
@@ -64,35 +68,30 @@ static void add_root(line *to, const oari_told *t)
     };
     const char *word = way[t->kind];
 
-    if (word != NULL && t->root >= 0)
-        add(to, " %s %d", word, t->root);
-    else if (word != NULL)
-        add(to, " %s any", word);
-}
-
-static void add_call(line *to, const oari_told *t)
-{
     add_name(to, t);
     if (t->kind != OAR_COLL_BARRIER && (t->form & OARI_FORM_OBJECT) == 0)
-        add(to, " of %llu %s", (unsigned long long)t->count,
-            oar_dtype_name((oar_dtype)t->dtype));
+        oari_text_add(to, " of %llu %s", (unsigned long long)t->count,
+                      oar_dtype_name((oar_dtype)t->dtype));
     if (oari_kind_reduces((oar_coll)t->kind))
-        add(to, " %s%s", oar_op_name((oar_op_kind)t->op),
-            t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
+        oari_text_add(to, " %s%s", oar_op_name((oar_op_kind)t->op),
+                      t->form & OARI_FORM_CANONICAL ? " (canonical)" : "");
     if (t->form & OARI_FORM_DEVICE)
-        add(to, " on a GPU");
-    add_root(to, t);
+        oari_text_add(to, " on a GPU");
+    if (word != NULL && t->root >= 0)
+        oari_text_add(to, " %s %d", word, t->root);
+    else if (word != NULL)
+        oari_text_add(to, " %s any", word);
     add_site(to, t);
 }
 
 /* ---- making -------------------------------------------------------------- */
 
-static void copy(char *to, size_t room, const char *from)
+static void copy_text(char *to, size_t room, const char *from)
 {
     snprintf(to, room, "%s", from);
 }
 
-static void tell(const oar_record *r, uint32_t form, oari_told *t)
+static void fill_entry(const oar_record *r, uint32_t form, oari_told *t)
 {
     t->sequence = r->sequence;
     t->count = r->count;
@@ -101,36 +100,20 @@ static void tell(const oar_record *r, uint32_t form, oari_told *t)
     t->dtype = (int32_t)r->dtype;
     t->root = r->root;
     t->form = form;
-    copy(t->site, sizeof t->site, r->site);
-    copy(t->label, sizeof t->label, r->label);
+    copy_text(t->site, sizeof t->site, r->site);
+    copy_text(t->label, sizeof t->label, r->label);
 }
 
 void oari_record_text(const oar_record *record, char *text, size_t bytes)
 {
-    line to = { text, bytes, 0 };
+    oari_text_line to = { text, bytes, 0 };
     oari_told t = { 0 };
 
-    tell(record, 0, &t);
+    fill_entry(record, 0, &t);
     if (t.kind < 0 || t.kind >= OAR_COLL_COUNT)
         t.kind = OAR_COLL_BARRIER;
-    add(&to, "#%llu ", (unsigned long long)record->sequence);
+    oari_text_add(&to, "#%llu ", (unsigned long long)record->sequence);
     add_call(&to, &t);
-}
-
-static void tell_one(const oari_history *h, const void *recorder,
-                     uint64_t number, oari_told *t)
-{
-    const oari_past *past = oari_history_find(h, number);
-    oar_record r;
-
-    if (past == NULL)
-        return;
-    t->number = number;
-    t->link = past->link;
-    t->sequence = past->what >> 8;
-    t->root = -1;
-    if (oari_recorder_by_sequence(recorder, t->sequence, &r) == OAR_OK)
-        tell(&r, past->what & 0xff, t);
 }
 
 void oari_account_make(const oari_history *history, const void *recorder,
@@ -144,10 +127,22 @@ void oari_account_make(const oari_history *history, const void *recorder,
     account->pid = getpid();
     if (gethostname(account->host, sizeof account->host - 1) != 0)
         account->host[0] = 0;
-    for (uint64_t i = 0; i < OARI_TOLD; i++)
-        if (number + i >= OARI_TOLD)
-            tell_one(history, recorder, number + i - (OARI_TOLD - 1),
-                     &account->told[i]);
+    for (uint64_t i = 0; i < OARI_TOLD; i++) {
+        uint64_t at = number + i - (OARI_TOLD - 1);
+        const oari_past *past =
+            number + i >= OARI_TOLD ? oari_history_find(history, at) : NULL;
+        oari_told *t = &account->told[i];
+        oar_record r;
+
+        if (past == NULL)
+            continue;
+        t->number = at;
+        t->link = past->link;
+        t->sequence = past->what >> 8;
+        t->root = -1;
+        if (oari_recorder_by_sequence(recorder, t->sequence, &r) == OAR_OK)
+            fill_entry(&r, past->what & 0xff, t);
+    }
 }
 
 void oari_told_parts_keep(oari_told_parts *parts, uint64_t number,
@@ -161,14 +156,6 @@ void oari_told_parts_keep(oari_told_parts *parts, uint64_t number,
         parts->part[i] = counts[i];
 }
 
-static int told_is_good(oari_told *t, uint64_t number)
-{
-    t->site[sizeof t->site - 1] = 0;
-    t->label[sizeof t->label - 1] = 0;
-    return t->kind >= 0 && t->kind < OAR_COLL_COUNT && t->root >= -1 &&
-           (t->number == 0 || t->number == number);
-}
-
 int oari_account_check(oari_account *account, int rank, int ranks)
 {
     int good = account->rank == rank && account->about >= -1 &&
@@ -180,15 +167,21 @@ int oari_account_check(oari_account *account, int rank, int ranks)
     account->claim[sizeof account->claim - 1] = 0;
     account->sent[sizeof account->sent - 1] = 0;
     account->last[sizeof account->last - 1] = 0;
-    for (uint64_t i = 0; i < OARI_TOLD; i++)
-        good &= told_is_good(&account->told[i],
-                             account->number + i - (OARI_TOLD - 1));
+    for (uint64_t i = 0; i < OARI_TOLD; i++) {
+        oari_told *t = &account->told[i];
+
+        t->site[sizeof t->site - 1] = 0;
+        t->label[sizeof t->label - 1] = 0;
+        good &= t->kind >= 0 && t->kind < OAR_COLL_COUNT && t->root >= -1 &&
+                (t->number == 0 ||
+                 t->number == account->number + i - (OARI_TOLD - 1));
+    }
     return good;
 }
 
-/* ---- judging ------------------------------------------------------------- */
+/* ---- comparing ------------------------------------------------------------ */
 
-static const oari_told *told_of(const oari_account *a, uint64_t number)
+static const oari_told *find_entry(const oari_account *a, uint64_t number)
 {
     uint64_t back = a->number - number;
 
@@ -205,27 +198,29 @@ uint64_t oari_account_differs(const oari_account *a, const oari_account *b)
     uint64_t first = last >= OARI_TOLD ? last - (OARI_TOLD - 1) : 1;
 
     for (uint64_t n = first; n <= last; n++) {
-        const oari_told *x = told_of(a, n), *y = told_of(b, n);
+        const oari_told *x = find_entry(a, n), *y = find_entry(b, n);
         if (x != NULL && y != NULL && x->link != y->link)
             return n;
     }
     return 0;
 }
 
-/* Two ranks, and what each did. */
+/* Two ranks that differ, and what each did. */
 typedef struct pair {
     int rank[2];
     const oari_account *by[2];
     const oari_told *told[2];
 } pair;
 
+/* Finds the lowest rank with an entry for a collective, and the lowest that
+ * differs from it. */
 static int find_pair(const oari_account *const *account, int ranks,
                      uint64_t number, pair *p)
 {
     p->told[0] = NULL;
     for (int r = 0; r < ranks; r++) {
         const oari_told *t =
-            account[r] != NULL ? told_of(account[r], number) : NULL;
+            account[r] != NULL ? find_entry(account[r], number) : NULL;
         if (t == NULL)
             continue;
         if (p->told[0] == NULL) {
@@ -249,103 +244,86 @@ static int same_name(const oari_told *a, const oari_told *b)
            strcmp(suffix(a->form), suffix(b->form)) == 0;
 }
 
-/* The fields in which t is not as the other. How many. */
-static int add_fields(line *to, const oari_told *t, const oari_told *other)
+/* Adds the fields in which t differs from the other; returns how many. */
+static int add_fields(oari_text_line *to, const oari_told *t,
+                      const oari_told *other)
 {
     int n = 0;
     int parts = (t->form & OARI_FORM_PARTS) != 0;
 
     if (t->count != other->count && !parts)
-        add(to, "%scount %llu", n++ ? ", " : "", (unsigned long long)t->count);
+        oari_text_add(to, "%scount %llu", n++ ? ", " : "",
+                      (unsigned long long)t->count);
     if (t->dtype != other->dtype)
-        add(to, "%sdtype %s", n++ ? ", " : "",
-            oar_dtype_name((oar_dtype)t->dtype));
+        oari_text_add(to, "%sdtype %s", n++ ? ", " : "",
+                      oar_dtype_name((oar_dtype)t->dtype));
     if (t->op != other->op)
-        add(to, "%sop %s", n++ ? ", " : "", oar_op_name((oar_op_kind)t->op));
+        oari_text_add(to, "%sop %s", n++ ? ", " : "",
+                      oar_op_name((oar_op_kind)t->op));
     if (t->root != other->root)
-        add(to, "%sroot %d", n++ ? ", " : "", t->root);
+        oari_text_add(to, "%sroot %d", n++ ? ", " : "", t->root);
     if ((t->form ^ other->form) & OARI_FORM_CANONICAL)
-        add(to, "%s%s", n++ ? ", " : "",
-            t->form & OARI_FORM_CANONICAL ? "canonical" : "not canonical");
+        oari_text_add(to, "%s%s", n++ ? ", " : "",
+                      t->form & OARI_FORM_CANONICAL ? "canonical"
+                                                    : "not canonical");
     if ((t->form ^ other->form) & OARI_FORM_DEVICE)
-        add(to, "%smemory of %s", n++ ? ", " : "",
-            t->form & OARI_FORM_DEVICE ? "a GPU" : "the host");
+        oari_text_add(to, "%smemory of %s", n++ ? ", " : "",
+                      t->form & OARI_FORM_DEVICE ? "a GPU" : "the host");
     return n;
 }
 
-/* The first part whose counts differ, where both have told them; or -1. */
-static int find_part(const pair *p)
+/* Adds the first part whose counts differ, where both ranks have reported them.
+ */
+static void add_parts(oari_text_line *to, const pair *p, int side)
 {
     const oari_told_parts *a = &p->by[0]->parts, *b = &p->by[1]->parts;
 
-    if (a->number != p->told[0]->number || b->number != p->told[1]->number ||
-        a->count != b->count)
-        return -1;
-    for (uint64_t i = 0; i < a->count; i++)
-        if (a->part[i] != b->part[i])
-            return (int)i;
-    return -1;
+    if (a->number == p->told[0]->number && b->number == p->told[1]->number &&
+        a->count == b->count)
+        for (uint64_t i = 0; i < a->count; i++)
+            if (a->part[i] != b->part[i]) {
+                oari_text_add(to, "count %llu for rank %d",
+                              (unsigned long long)p->by[side]->parts.part[i],
+                              (int)i);
+                return;
+            }
+    oari_text_add(to, "%s", side == 0 ? "counts of the parts" : "other counts");
 }
 
-static void add_parts(line *to, const pair *p, int side)
-{
-    int part = find_part(p);
-
-    if (part >= 0)
-        add(to, "count %llu for rank %d",
-            (unsigned long long)p->by[side]->parts.part[part], part);
-    else
-        add(to, "%s", side == 0 ? "counts of the parts" : "other counts");
-}
-
-static void add_side(line *to, const pair *p, int side)
+static void add_side(oari_text_line *to, const pair *p, int side)
 {
     const oari_told *t = p->told[side], *other = p->told[!side];
 
-    add(to, " rank %d ", p->rank[side]);
+    oari_text_add(to, " rank %d ", p->rank[side]);
     if (t->site[0] == 0) {
-        add(to, "calls something else");
+        oari_text_add(to, "calls something else");
         return;
     }
     if (other->site[0] == 0 || !same_name(t, other)) {
-        add(to, "calls ");
+        oari_text_add(to, "calls ");
         add_call(to, t);
         return;
     }
-    add(to, "says ");
+    oari_text_add(to, "passes ");
     if (add_fields(to, t, other) == 0) {
         if ((t->form & OARI_FORM_PARTS) != 0)
             add_parts(to, p, side);
         else
-            add(to, "the same");
+            oari_text_add(to, "the same");
     }
     add_site(to, t);
 }
 
-static void add_head(line *to, const pair *p)
-{
-    const oari_told *a = p->told[0], *b = p->told[1];
-
-    if (same_name(a, b) && a->site[0] != 0 && b->site[0] != 0)
-        add_name(to, a);
-    else
-        add(to, "operation");
-    add(to, " #%llu", (unsigned long long)a->sequence);
-    if (a->sequence != b->sequence)
-        add(to, " (#%llu on rank %d)", (unsigned long long)b->sequence,
-            p->rank[1]);
-    add(to, ":");
-}
-
-/* Where more than two ranks have spoken: how many are on the first's side. */
-static void add_party(line *to, const oari_account *const *account, int ranks,
-                      uint64_t number, const pair *p)
+/* Adds how many ranks agree with each of the two, if more than two ranks have
+ * reported. */
+static void add_counts(oari_text_line *to, const oari_account *const *account,
+                       int ranks, uint64_t number, const pair *p)
 {
     int with[2] = { 0, 0 }, all = 0;
 
     for (int r = 0; r < ranks; r++) {
         const oari_told *t =
-            account[r] != NULL ? told_of(account[r], number) : NULL;
+            account[r] != NULL ? find_entry(account[r], number) : NULL;
         if (t == NULL)
             continue;
         all++;
@@ -353,49 +331,53 @@ static void add_party(line *to, const oari_account *const *account, int ranks,
             with[s] += t->link == p->told[s]->link;
     }
     if (all > 2)
-        add(to, "; of %d ranks %d %s as rank %d, %d as rank %d", all, with[0],
-            with[0] == 1 ? "does" : "do", p->rank[0], with[1], p->rank[1]);
+        oari_text_add(to,
+                      "; %d of %d ranks agree%s with rank %d, %d with rank %d",
+                      with[0], all, with[0] == 1 ? "s" : "", p->rank[0],
+                      with[1], p->rank[1]);
 }
 
-static void sign(oar_error *record, const oari_account *by, int peer,
-                 const oari_told *t)
+static void sign_error(oar_error *record, const oari_account *by, int peer,
+                       const oari_told *t)
 {
     record->rank = by->rank;
     record->peer = peer;
     record->pid = by->pid;
-    copy(record->host, sizeof record->host, by->host);
+    copy_text(record->host, sizeof record->host, by->host);
     record->sequence = t->sequence;
-    copy(record->operation, sizeof record->operation,
-         oar_coll_name((oar_coll)t->kind));
-    copy(record->site, sizeof record->site, t->site);
-    copy(record->label, sizeof record->label, t->label);
-}
-
-/* Two that are the same differ in what came before them: what each rank did
- * then is not known any more. */
-static int differ_before(const pair *p)
-{
-    const oari_told *a = p->told[0], *b = p->told[1];
-    line nowhere = { 0 };
-
-    return a->site[0] != 0 && b->site[0] != 0 && same_name(a, b) &&
-           (a->form & OARI_FORM_PARTS) == 0 && add_fields(&nowhere, a, b) == 0;
+    copy_text(record->operation, sizeof record->operation,
+              oar_coll_name((oar_coll)t->kind));
+    copy_text(record->site, sizeof record->site, t->site);
+    copy_text(record->label, sizeof record->label, t->label);
 }
 
 static void judge_pair(const oari_account *const *account, int ranks,
                        uint64_t number, const pair *p, oar_error *record)
 {
-    line to = { record->text, sizeof record->text, 0 };
+    const oari_told *a = p->told[0], *b = p->told[1];
+    oari_text_line to = { record->text, sizeof record->text, 0 },
+                   nowhere = { 0 };
+    int alike = same_name(a, b) && a->site[0] != 0 && b->site[0] != 0;
 
     oari_error_set(record, OAR_E_MISMATCH, "%s", "");
-    add_head(&to, p);
+    if (alike)
+        add_name(&to, a);
+    else
+        oari_text_add(&to, "operation");
+    oari_text_add(&to, " #%llu", (unsigned long long)a->sequence);
+    if (a->sequence != b->sequence)
+        oari_text_add(&to, " (#%llu on rank %d)",
+                      (unsigned long long)b->sequence, p->rank[1]);
+    oari_text_add(&to, ":");
     add_side(&to, p, 0);
-    add(&to, ",");
+    oari_text_add(&to, ",");
     add_side(&to, p, 1);
-    if (differ_before(p))
-        add(&to, ", but one before it, too long ago to tell, was not the same");
-    add_party(&to, account, ranks, number, p);
-    sign(record, account[p->rank[0]], p->rank[1], p->told[0]);
+    if (alike && (a->form & OARI_FORM_PARTS) == 0 &&
+        add_fields(&nowhere, a, b) == 0)
+        oari_text_add(&to, ", but an earlier call, which is not recorded any "
+                           "more, was not the same");
+    add_counts(&to, account, ranks, number, p);
+    sign_error(record, account[p->rank[0]], p->rank[1], a);
 }
 
 static void judge_claim(const oari_account *const *account,
@@ -403,20 +385,21 @@ static void judge_claim(const oari_account *const *account,
 {
     static const oari_told nothing = { .root = -1 };
     const oari_account *other = account[by->about];
-    const oari_told *mine = told_of(by, by->number);
-    const oari_told *theirs = other != NULL ? told_of(other, by->number) : NULL;
-    line to = { record->text, sizeof record->text, 0 };
+    const oari_told *mine = find_entry(by, by->number);
+    const oari_told *theirs =
+        other != NULL ? find_entry(other, by->number) : NULL;
+    oari_text_line to = { record->text, sizeof record->text, 0 };
 
     mine = mine != NULL ? mine : &nothing;
     theirs = theirs != NULL ? theirs : &nothing;
     oari_error_set(record, OAR_E_MISMATCH, "%s", "");
     add_name(&to, mine);
-    add(&to, " #%llu: %s; rank %d calls", (unsigned long long)mine->sequence,
-        by->claim, by->rank);
+    oari_text_add(&to, " #%llu: %s; rank %d calls it",
+                  (unsigned long long)mine->sequence, by->claim, by->rank);
     add_site(&to, mine);
-    add(&to, ", rank %d", by->about);
+    oari_text_add(&to, ", rank %d", by->about);
     add_site(&to, theirs);
-    sign(record, by, by->about, mine);
+    sign_error(record, by, by->about, mine);
 }
 
 int oari_accounts_judge(const oari_account *const *account, int ranks,

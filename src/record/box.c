@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box: which file this process records in, and which ring of it a group gets.
+/* box: the file that this process records in, and the rings of it that its
+ * groups get.
  *
- * There is one box a process, found when the first group is made and let go
- * with the last. One lock guards finding it and giving out rings; posting takes
- * no lock. A file in a folder is made aside and renamed into place, so that a
- * process that still maps the one before it keeps that one.
+ * A process has one recorder file, opened when its first group is made and
+ * closed with the last. One lock guards opening it and giving out rings;
+ * posting takes no lock. A file in a folder is made aside and renamed into
+ * place, so that a process that still maps the one before it keeps that one.
  */
 #include "record/box.h"
 
@@ -42,11 +43,11 @@ static struct {
     oari_box *map; /* NULL: none */
     int fd, holders;
     source source;
-    uint64_t nonce; /* of this process; 0: not made yet */
-    int wary;       /* fork and exit are watched */
-    int token;      /* is closed when this process ends (watchman.h); or -1 */
-    void *pledge;   /* the same, as a mapping; or NULL */
-    char folder[PATH_MAX]; /* of the boxes, where an abort is looked at */
+    uint64_t nonce;  /* of this process; 0: not made yet */
+    int hooked;      /* the handlers of fork and exit are set */
+    int token;       /* is closed when this process ends (watchman.h); or -1 */
+    void *token_map; /* the token as a mapping; or NULL */
+    char folder[PATH_MAX]; /* of the recorder files, for the abort handler */
 } mine = { .lock = PTHREAD_MUTEX_INITIALIZER, .fd = -1, .token = -1 };
 
 /* ---- fork and exit ------------------------------------------------------- */
@@ -61,41 +62,43 @@ static void in_parent(void)
     pthread_mutex_unlock(&mine.lock);
 }
 
-/* A child has no box: the mapping stayed behind, the descriptor is closed. */
+/* A child has no recorder file: the mapping is the parent's, the descriptor is
+ * closed. */
 static void in_child(void)
 {
     mine.map = NULL;
     mine.fd = mine.token = -1;
-    mine.pledge = NULL;
+    mine.token_map = NULL;
     mine.holders = 0;
     mine.nonce = 0;
     pthread_mutex_unlock(&mine.lock);
 }
 
-static void drop_token(void)
+static void close_token(void)
 {
     if (mine.token >= 0)
         oari_fork_close(mine.token);
-    if (mine.pledge != NULL)
-        munmap(mine.pledge, OARI_BOX_UNIT);
+    if (mine.token_map != NULL)
+        munmap(mine.token_map, OARI_BOX_UNIT);
     mine.token = -1;
-    mine.pledge = NULL;
+    mine.token_map = NULL;
 }
 
-/* Does not wait for the lock: another thread may hold it and never let go. What
- * engines do at exit may end other ranks before this one has ended. */
+/* Closes the token early, because engines may end other ranks in their own exit
+ * handlers. Does not wait for the lock: another thread may hold it for ever. */
 static void at_exit(void)
 {
     if (pthread_mutex_trylock(&mine.lock) != 0)
         return;
     if (mine.map != NULL)
         atomic_store(&mine.map->head.exited, 1);
-    drop_token();
+    close_token();
     pthread_mutex_unlock(&mine.lock);
 }
 
-/* An engine may abort its process when a peer's memory is gone (UCX does): of
- * two that died, this one then was not the first. */
+/* Records that a peer had ended before this process aborted. An engine may
+ * abort its process when the memory of a peer is gone (UCX does); of two ranks
+ * that died, this one then was not the first. */
 static void at_abort(int signal_number)
 {
     oari_box *box = mine.map;
@@ -103,34 +106,23 @@ static void at_abort(int signal_number)
     if (box != NULL && atomic_load(&box->head.owner) == (int64_t)getpid())
         atomic_store(&box->head.follows,
                      1 + oari_watchman_gone(mine.folder, &box->head));
-    raise(signal_number); /* which is as it was again */
+    raise(signal_number); /* now without a handler */
 }
 
-static void watch_for_abort(const char *folder)
-{
-    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
-    struct sigaction old;
-
-    if (sigaction(SIGABRT, NULL, &old) != 0 || (old.sa_flags & SA_SIGINFO) ||
-        old.sa_handler != SIG_DFL)
-        return; /* it is the user's */
-    snprintf(mine.folder, sizeof mine.folder, "%s", folder);
-    sigaction(SIGABRT, &now, NULL);
-}
-
-static oar_status be_wary(void)
+/* Sets the handlers of fork and exit, once, and gives the process its nonce. */
+static oar_status set_hooks(void)
 {
     if (mine.nonce == 0 && getrandom(&mine.nonce, sizeof mine.nonce, 0) !=
                                (ssize_t)sizeof mine.nonce)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     mine.nonce |= 1;
-    if (mine.wary)
+    if (mine.hooked)
         return OAR_OK;
     oari_fork_watch();
     if (pthread_atfork(before_fork, in_parent, in_child) != 0 ||
         atexit(at_exit) != 0)
-        return oari_fail(OAR_E_NOMEM, "watch for fork and exit");
-    mine.wary = 1;
+        return oari_fail(OAR_E_NOMEM, "set the handlers of fork and exit");
+    mine.hooked = 1;
     return OAR_OK;
 }
 
@@ -144,7 +136,7 @@ static oar_status map_box(int fd, oari_box **box)
         return OAR_E_NOMEM;
     at = mmap(NULL, OARI_BOX_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "map a recorder's box");
+        return oari_fail(OAR_E_SYSTEM, "map a recorder file");
     madvise(at, OARI_BOX_BYTES, MADV_DONTFORK);
     *box = at;
     return OAR_OK;
@@ -160,7 +152,7 @@ static oar_status make_memfd(size_t bytes, int *fd)
         return oari_fail(OAR_E_SYSTEM, "memfd_create");
     if (oari_file_resize(made, (off_t)bytes) != 0 ||
         fcntl(made, F_ADD_SEALS, seals) != 0) {
-        oar_status status = oari_fail(OAR_E_SYSTEM, "size a recorder's box%s",
+        oar_status status = oari_fail(OAR_E_SYSTEM, "size a recorder file%s",
                                       oari_file_limit());
         close(made);
         return status;
@@ -198,11 +190,11 @@ oar_status oari_box_make(int rank, int *fd)
     return OAR_OK;
 }
 
-/* ---- becoming its owner -------------------------------------------------- */
+/* ---- ownership ----------------------------------------------------------- */
 
-/* The rank of this process in its job: as the launcher says, or as the first of
- * its groups does. */
-static int rank_of(const oari_ring_owner *who)
+/* Returns the rank of this process in its job: as the launcher says, or as its
+ * first group does. */
+static int job_rank(const oari_ring_owner *who)
 {
     return who->job_ranks > 1 ? who->job_rank : who->threads ? 0 : who->rank;
 }
@@ -214,7 +206,7 @@ static void sign_box(oari_box *box, const oari_ring_owner *who)
     if (oari_env_int("OARSONG_EPOCH", 0, INT64_MAX, &epoch) != OAR_OK)
         epoch = 0;
     if (mine.source != INHERITED)
-        box->head.rank = rank_of(who);
+        box->head.rank = job_rank(who);
     box->head.world = who->job_ranks > 1 ? who->job_ranks : who->ranks;
     box->head.threads = who->threads;
     box->head.epoch = epoch;
@@ -225,7 +217,7 @@ static void sign_box(oari_box *box, const oari_ring_owner *who)
     atomic_store(&box->head.owner, getpid());
 }
 
-/* Makes a box ours if it is nobody's, or was one's that is gone. Of several
+/* Makes a recorder file ours if it has no owner, or one that is gone. Of several
  * processes that inherited it, one gets it. */
 static int claim_box(oari_box *box)
 {
@@ -239,28 +231,31 @@ static int claim_box(oari_box *box)
                                           (int64_t)getpid());
 }
 
-static int is_box(const oari_box *box)
+/* Maps a recorder file that is there already; NULL: it is not one of this
+ * version. */
+static oari_box *map_existing(int fd)
 {
-    return memcmp(box->head.magic, oari_box_magic, sizeof box->head.magic) ==
-               0 &&
-           box->head.version == OARI_BOX_VERSION &&
-           box->head.rings == OARI_BOX_RINGS;
+    oari_box *box = NULL;
+    struct stat info;
+
+    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) ||
+        info.st_size != (off_t)OARI_BOX_BYTES || map_box(fd, &box) != OAR_OK)
+        return NULL;
+    if (memcmp(box->head.magic, oari_box_magic, sizeof box->head.magic) == 0 &&
+        box->head.version == OARI_BOX_VERSION &&
+        box->head.rings == OARI_BOX_RINGS)
+        return box;
+    munmap(box, OARI_BOX_BYTES);
+    return NULL;
 }
 
 /* ---- from the launcher --------------------------------------------------- */
 
-static int right_size(int fd)
-{
-    struct stat info;
-
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size == (off_t)OARI_BOX_BYTES;
-}
-
-/* 1: it is ours now. Whatever is wrong with it is said, and another used. */
+/* Takes the file that the launcher made; returns whether that worked. If not,
+ * says why, and the caller uses another file. */
 static int take_inherited(void)
 {
-    const char *why = "it is not a box of this version";
+    const char *why = "it is not a recorder file of this version";
     oari_box *box = NULL;
     int64_t fd = -1;
 
@@ -268,16 +263,15 @@ static int take_inherited(void)
         return 0;
     if (oari_env_int("OARSONG_RECORDER_FD", 0, INT_MAX, &fd) != OAR_OK)
         why = "it is not a number";
-    else if (right_size((int)fd) && map_box((int)fd, &box) == OAR_OK) {
-        if (is_box(box) && claim_box(box)) {
+    else if ((box = map_existing((int)fd)) != NULL) {
+        if (claim_box(box)) {
             mine.fd = (int)fd;
             mine.map = box;
             mine.source = INHERITED;
             fcntl(mine.fd, F_SETFD, FD_CLOEXEC);
             return 1;
         }
-        if (is_box(box))
-            why = "another process records in it";
+        why = "another process records in it";
         munmap(box, OARI_BOX_BYTES);
     }
     oari_log(OAR_LOG_WARN, "OARSONG_RECORDER_FD=%s is not used: %s",
@@ -287,7 +281,7 @@ static int take_inherited(void)
 
 /* ---- in a folder --------------------------------------------------------- */
 
-/* The file this process has made there before, if it is still that. */
+/* Takes the file that this process made there before, if it is still there. */
 static int take_own_file(const char *path)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -295,65 +289,66 @@ static int take_own_file(const char *path)
 
     if (fd < 0)
         return 0;
-    if (right_size(fd) && map_box(fd, &box) == OAR_OK) {
-        if (is_box(box) && box->head.nonce == mine.nonce) {
-            mine.fd = fd;
-            mine.map = box;
-            return 1;
-        }
-        munmap(box, OARI_BOX_BYTES);
+    box = map_existing(fd);
+    if (box != NULL && box->head.nonce == mine.nonce) {
+        mine.fd = fd;
+        mine.map = box;
+        return 1;
     }
+    if (box != NULL)
+        munmap(box, OARI_BOX_BYTES);
     close(fd);
     return 0;
 }
 
-static oar_status fill_file(int fd, const char *aside, const char *path,
-                            int rank)
-{
-    oari_box *box = NULL;
-
-    if (oari_file_resize(fd, (off_t)OARI_BOX_BYTES) != 0 ||
-        (errno = oari_file_reserve(fd, 0, OARI_BOX_UNIT)) != 0)
-        return oari_fail(OAR_E_SYSTEM, "make recorder file %s%s", path,
-                         oari_file_limit());
-    OARI_TRY(map_box(fd, &box));
-    fill_empty(box, rank);
-    if (rename(aside, path) != 0) {
-        munmap(box, OARI_BOX_BYTES);
-        return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
-    }
-    mine.fd = fd;
-    mine.map = box;
-    return OAR_OK;
-}
-
+/* Makes a recorder file under another name, and renames it into place. */
 static oar_status make_file(const char *path, int rank)
 {
     char aside[PATH_MAX + 32];
-    oar_status status;
+    oari_box *box = NULL;
+    oar_status status = OAR_OK;
     int fd;
 
     snprintf(aside, sizeof aside, "%s.%lld", path, (long long)getpid());
     fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
-    status = fill_file(fd, aside, path, rank);
+    if (oari_file_resize(fd, (off_t)OARI_BOX_BYTES) != 0 ||
+        (errno = oari_file_reserve(fd, 0, OARI_BOX_UNIT)) != 0)
+        status = oari_fail(OAR_E_SYSTEM, "make recorder file %s%s", path,
+                           oari_file_limit());
+    if (status == OAR_OK)
+        status = map_box(fd, &box);
+    if (status == OAR_OK) {
+        fill_empty(box, rank);
+        if (rename(aside, path) != 0) {
+            status = oari_fail(OAR_E_SYSTEM, "make recorder file %s", path);
+            munmap(box, OARI_BOX_BYTES);
+        }
+    }
     if (status != OAR_OK) {
         unlink(aside);
         close(fd);
+        return status;
     }
-    return status;
+    mine.fd = fd;
+    mine.map = box;
+    return OAR_OK;
 }
 
-/* A launcher may hear of the end by a connection that is closed with the rest.
- * Mappings go first; of descriptors, some kernels let the highest go first. So
- * there is one of each, of a file that nobody else opens. */
-static void be_watched(const char *folder, int rank)
+/* Opens the token of this process, so that the watchdog process sees it end, and
+ * sets the handler of SIGABRT, unless the user has set one. A launcher may hear
+ * of the end by a connection that is closed with all the rest, and must not be
+ * faster. Mappings go first; of descriptors, some kernels close the highest
+ * first. So there is one of each, of a file that no other process opens. */
+static void announce_end(const char *folder, int rank)
 {
     const int how = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+    struct sigaction now = { .sa_handler = at_abort, .sa_flags = SA_RESETHAND };
+    struct sigaction old;
     char path[PATH_MAX];
     void *at = MAP_FAILED;
-    int low, again; /* each is told of when it is closed */
+    int low, again; /* the watchdog process is told when each is closed */
 
     snprintf(path, sizeof path, "%s/rank-%d" OARI_TOKEN_SUFFIX, folder, rank);
     oari_watchman_start(folder);
@@ -368,18 +363,22 @@ static void be_watched(const char *folder, int rank)
         at = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, again, 0);
     if (at != MAP_FAILED) {
         madvise(at, OARI_BOX_UNIT, MADV_DONTFORK);
-        mine.pledge = at;
+        mine.token_map = at;
     }
     if (low >= 0)
         close(low);
     if (again >= 0)
         close(again);
-    watch_for_abort(folder);
+    if (sigaction(SIGABRT, NULL, &old) == 0 && !(old.sa_flags & SA_SIGINFO) &&
+        old.sa_handler == SIG_DFL) {
+        snprintf(mine.folder, sizeof mine.folder, "%s", folder);
+        sigaction(SIGABRT, &now, NULL);
+    }
 }
 
 static oar_status take_file(const char *folder, const oari_ring_owner *who)
 {
-    int rank = rank_of(who);
+    int rank = job_rank(who);
     char path[PATH_MAX];
 
     if (snprintf(path, sizeof path, "%s/rank-%d" OARI_BOX_SUFFIX, folder,
@@ -391,7 +390,7 @@ static oar_status take_file(const char *folder, const oari_ring_owner *who)
     return OAR_OK;
 }
 
-/* ---- finding ------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------- */
 
 static oar_status take_nameless(void)
 {
@@ -410,11 +409,11 @@ static oar_status take_nameless(void)
     return OAR_OK;
 }
 
-static oar_status find_box(const oari_ring_owner *who)
+static oar_status open_box(const oari_ring_owner *who)
 {
     const char *folder = oari_env_text("OARSONG_RECORDER_DIR");
 
-    OARI_TRY(be_wary());
+    OARI_TRY(set_hooks());
     if (take_inherited())
         ;
     else if (folder != NULL)
@@ -425,12 +424,12 @@ static oar_status find_box(const oari_ring_owner *who)
     if (mine.map->head.nonce != mine.nonce)
         sign_box(mine.map, who);
     if (mine.source == FOLDER && !who->threads)
-        be_watched(folder, mine.map->head.rank);
+        announce_end(folder, mine.map->head.rank);
     return OAR_OK;
 }
 
-/* The launcher's stays: there is no other way back to it. */
-static void let_box_go(void)
+/* Keeps the launcher's file open: there is no other way back to it. */
+static void close_box(void)
 {
     if (mine.source == INHERITED)
         return;
@@ -438,19 +437,13 @@ static void let_box_go(void)
     mine.map = NULL;
     oari_fork_close(mine.fd);
     mine.fd = -1;
-    drop_token();
+    close_token();
 }
 
 /* ---- rings --------------------------------------------------------------- */
 
-static int ring_is_over(const oari_ring *ring)
-{
-    return atomic_load(&ring->state) == OARI_RING_ENDED ||
-           ring->pid != (int64_t)getpid();
-}
-
-/* One that nobody has used, else the one whose group ended first; NULL: all are
- * in use. */
+/* Returns a ring that was never used, else the one whose group ended first, or
+ * NULL: all are in use. */
 static oari_ring *choose_ring(oari_box *box)
 {
     oari_ring *oldest = NULL;
@@ -460,13 +453,15 @@ static oari_ring *choose_ring(oari_box *box)
 
         if (atomic_load(&r->state) == OARI_RING_FREE)
             return r;
-        if (ring_is_over(r) &&
+        if ((atomic_load(&r->state) == OARI_RING_ENDED ||
+             r->pid != (int64_t)getpid()) &&
             (oldest == NULL || r->ended_ns < oldest->ended_ns))
             oldest = r;
     }
     return oldest;
 }
 
+/* Returns how many groups of that name this process has made before. */
 static uint32_t count_namesakes(const oari_box *box, const char *group)
 {
     uint32_t next = 0;
@@ -482,8 +477,8 @@ static uint32_t count_namesakes(const oari_box *box, const char *group)
     return next;
 }
 
-/* The serial goes first and comes last: whoever maps the ring for the group
- * that had it before finds that it is no longer that. */
+/* Fills in a ring for a group. The serial is cleared first and set last, so that
+ * a peer which maps the ring for the group that had it before can tell. */
 static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
                       uint32_t instance, int64_t epoch)
 {
@@ -508,8 +503,9 @@ static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
     atomic_store(&r->state, OARI_RING_JOINING);
 }
 
-static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
-                             oari_ring_place *place)
+/* Makes a ring in a file of its own, because the recorder file is full. */
+static oar_status make_ring_apart(const oari_ring_owner *who, uint64_t serial,
+                                  oari_ring_place *place)
 {
     void *at;
     int fd = -1;
@@ -519,7 +515,8 @@ static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
     OARI_TRY(make_memfd(OARI_BOX_UNIT, &fd));
     at = mmap(NULL, OARI_BOX_UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
-        oar_status status = oari_fail(OAR_E_SYSTEM, "map a recorder's ring");
+        oar_status status =
+            oari_fail(OAR_E_SYSTEM, "map a ring of the recorder");
         close(fd);
         return status;
     }
@@ -528,13 +525,6 @@ static oar_status take_apart(const oari_ring_owner *who, uint64_t serial,
     fill_ring(at, who, serial, 0, mine.map->head.epoch);
     atomic_fetch_add(&mine.map->head.crowded, 1);
     return OAR_OK;
-}
-
-/* A full disk must show here: later it would be a SIGBUS. */
-static int has_room(const oari_ring_place *place)
-{
-    return mine.source != FOLDER ||
-           oari_file_reserve(place->fd, (off_t)place->at, OARI_BOX_UNIT) == 0;
 }
 
 static oar_status take_ring(const oari_ring_owner *who, oari_ring_place *place)
@@ -546,15 +536,17 @@ static oar_status take_ring(const oari_ring_owner *who, oari_ring_place *place)
     uint32_t index;
 
     if (ring == NULL)
-        return take_apart(who, serial, place);
+        return make_ring_apart(who, serial, place);
     index = (uint32_t)(ring - box->ring);
     found.at = OARI_BOX_UNIT * (uint64_t)(index + 1);
-    if (!has_room(&found)) {
+    /* a full disk must show here: later it would be a SIGBUS */
+    if (mine.source == FOLDER &&
+        oari_file_reserve(found.fd, (off_t)found.at, OARI_BOX_UNIT) != 0) {
         oari_log(OAR_LOG_WARN,
                  "no room for group \"%s\" in "
                  "OARSONG_RECORDER_DIR",
                  who->group);
-        return take_apart(who, serial, place);
+        return make_ring_apart(who, serial, place);
     }
     fill_ring(ring, who, serial, count_namesakes(box, who->group),
               box->head.epoch);
@@ -570,13 +562,13 @@ oar_status oari_box_take(const oari_ring_owner *owner, oari_ring_place *place)
 
     pthread_mutex_lock(&mine.lock);
     if (mine.map == NULL)
-        status = find_box(owner);
+        status = open_box(owner);
     if (status == OAR_OK && mine.map != NULL)
         status = take_ring(owner, place);
     if (status == OAR_OK)
         mine.holders++;
     else if (mine.map != NULL && mine.holders == 0)
-        let_box_go();
+        close_box();
     pthread_mutex_unlock(&mine.lock);
     return status;
 }
@@ -595,7 +587,7 @@ void oari_box_give(oari_ring_place *place)
         oari_fork_close(place->fd);
     }
     if (--mine.holders == 0)
-        let_box_go();
+        close_box();
     pthread_mutex_unlock(&mine.lock);
     place->ring = NULL;
 }

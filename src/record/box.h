@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/box.h: the box of a process: a file, with or without a name, that
- * holds the rings of its groups and outlives it.
+/* record/box.h: the recorder file of a process. It holds a ring of records for
+ * each group, and outlives the process. It may have no name (a memfd).
  *
- * A box is one unit with the head, then OARI_BOX_RINGS units with a ring each.
- * A ring is whole in itself, so that a peer maps its ring and nothing else. The
- * layout is fixed, byte for byte, on every host: what a box says is read by the
- * launcher, by `oarsong autopsy`, and after a copy on another machine.
+ * A recorder file is one unit with the head, then OARI_BOX_RINGS units with a
+ * ring each. A ring is complete in itself, so that a peer maps one ring and
+ * nothing else. The layout is the same, byte for byte, on every host: the
+ * launcher and `oarsong autopsy` read these files, also copies from elsewhere.
  */
 #ifndef OARI_RECORD_BOX_H
 #define OARI_RECORD_BOX_H
@@ -33,7 +33,7 @@ typedef struct oari_site {
 } oari_site;
 
 /* A record: eight words, written and read as relaxed atomics. */
-typedef struct oari_slot {
+typedef struct oari_record_slot {
     _Alignas(64) _Atomic uint64_t sequence; /* 0 while it is being written */
     _Atomic uint64_t posted;                /* ticks */
     _Atomic uint64_t done;                  /* ticks, once it is done */
@@ -43,7 +43,7 @@ typedef struct oari_slot {
                                many messages were posted before it */
     _Atomic uint64_t site;
     _Atomic uint64_t state; /* oar_record_state, and OARI_WAITED */
-} oari_slot;
+} oari_record_slot;
 
 enum {
     OARI_WAITED = 256,
@@ -58,7 +58,7 @@ typedef enum oari_ring_state {
     OARI_RING_ENDED
 } oari_ring_state;
 
-/* What of an oar_error is kept. */
+/* The members of an oar_error that are kept. */
 typedef struct oari_box_fault {
     _Atomic uint32_t ready;
     int32_t status, rank, peer, sys_errno;
@@ -75,7 +75,7 @@ typedef struct oari_ring {
     char magic[8];
     uint32_t version;
     _Atomic uint32_t state;  /* oari_ring_state */
-    _Atomic uint64_t serial; /* of all rings of the box; 0: being made */
+    _Atomic uint64_t serial; /* of all rings of the file; 0: being made */
     int32_t rank, ranks;
     int64_t pid;
     int64_t epoch;
@@ -92,12 +92,12 @@ typedef struct oari_ring {
     uint16_t member[OARI_MEMBERS]; /* ranks in the world */
     oari_box_fault fault;
     _Alignas(4096) oari_site site[OARI_SITES];
-    oari_slot slot[OAR_RECORDS];
+    oari_record_slot slot[OAR_RECORDS];
 } oari_ring;
 
 _Static_assert(sizeof(oari_ring) == OARI_BOX_UNIT, "a ring is one unit");
 
-/* Who records here. */
+/* The process that records here. */
 typedef struct oari_head {
     char magic[8];
     uint32_t version;
@@ -105,11 +105,12 @@ typedef struct oari_head {
     int32_t rank;         /* in the world; -1: not known */
     int32_t world;        /* ranks in it; 0: not known */
     int32_t threads;      /* ranks are threads of this process */
-    _Atomic int32_t fell; /* it was the how manieth of the folder's ranks on
-                             its host to end (watchman.h); 0: not told */
-    int64_t fell_ns;      /* and when that was told, CLOCK_MONOTONIC; 0: not */
+    _Atomic int32_t fell; /* its place in the order in which the ranks of the
+                             folder ended on this host, from 1 (watchman.h);
+                             0: not known */
+    int64_t fell_ns; /* when that was seen, CLOCK_MONOTONIC; 0: not known */
     int64_t epoch;
-    _Atomic int64_t owner; /* the pid that writes here; 0: nobody has come */
+    _Atomic int64_t owner; /* the pid that writes here; 0: none yet */
     uint64_t nonce;        /* of that process */
     uint64_t started;      /* when it was, as /proc says */
     uint64_t pid_space;    /* the pid namespace */
@@ -120,11 +121,11 @@ typedef struct oari_head {
     _Atomic uint32_t used;    /* rings that were ever taken */
     _Atomic uint32_t crowded; /* groups for which there was none */
     _Atomic uint32_t exited;  /* the process has called exit */
-    _Atomic int32_t follows;  /* it aborted when this rank, minus one, had
-                                ended; 0: no */
+    _Atomic int32_t follows;  /* 1 + the rank that had ended when this process
+                                aborted; 0: none had */
     _Atomic uint64_t serial;  /* of the newest ring */
 
-    /* only in a copy: how the process was when somebody looked */
+    /* only in a copy: the state of the process when the copy was made */
     int64_t seen_ns, seen_wall_ns; /* what ages are counted from */
     int64_t look_ns; /* when the counter was at look_ticks; 0: not known */
     uint64_t look_ticks;
@@ -140,27 +141,28 @@ typedef struct oari_box {
     oari_ring ring[OARI_BOX_RINGS];
 } oari_box;
 
-_Static_assert(sizeof(oari_box) == OARI_BOX_BYTES, "a box is 65 units");
+_Static_assert(sizeof(oari_box) == OARI_BOX_BYTES,
+               "a recorder file is 65 units");
 
 extern const char oari_box_magic[8], oari_ring_magic[8];
 
 /* ---- for launchers ------------------------------------------------------- */
 
-/* An empty box for a rank that will be started: a memfd that the process gets
- * by inheritance, its number in OARSONG_RECORDER_FD. Close on exec is set: the
- * child clears it for its own. Gives the descriptor. */
+/* Makes an empty recorder file for a rank that will be started: a memfd that the
+ * process inherits, with its number in OARSONG_RECORDER_FD. Close on exec is
+ * set: the child clears it for its own. Gives the descriptor. */
 oar_status oari_box_make(int rank, int *fd);
 
-/* ---- this process's ------------------------------------------------------ */
+/* ---- for this process ---------------------------------------------------- */
 
-/* Who wants a ring. */
+/* The group that wants a ring. */
 typedef struct oari_ring_owner {
     const char *group;
     const char *backend; /* may be NULL */
     int rank, ranks;
     int threads;             /* the ranks are threads */
     int job_rank, job_ranks; /* of the process, as its launcher says; job_ranks
-                                below 2: it says nothing */
+                                below 2: it does not say */
 } oari_ring_owner;
 
 /* Where a ring is: `at` bytes into the file. */
@@ -168,12 +170,12 @@ typedef struct oari_ring_place {
     oari_ring *ring;
     int fd;
     uint64_t at;
-    int apart; /* in a file of its own, because the box was full */
+    int apart; /* in a file of its own: the recorder file was full */
 } oari_ring_place;
 
-/* Takes a ring in the box of this process, which is found first if need be:
- * OARSONG_RECORDER_FD, else a file in OARSONG_RECORDER_DIR, else one without a
- * name. Every place taken is given back once. */
+/* Takes a ring in the recorder file of this process, which is opened first if
+ * need be: OARSONG_RECORDER_FD, else a file in OARSONG_RECORDER_DIR, else one
+ * without a name. Every place taken is given back once. */
 oar_status oari_box_take(const oari_ring_owner *owner, oari_ring_place *place);
 void oari_box_give(oari_ring_place *place);
 

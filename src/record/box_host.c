@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box_host: host, boot and process of a box, from /proc. */
+/* box_host: the host, boot and process of a recorder file, from /proc. */
 #include "record/box_host.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 
-/* The beginning of a small file, as text; "" if there is none. */
+/* Reads the beginning of a small file, as text; "" if there is none. */
 static void read_text(const char *path, char *text, size_t room)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -25,8 +25,8 @@ static void read_text(const char *path, char *text, size_t room)
     text[n > 0 ? n : 0] = 0;
 }
 
-/* State and start of a process; 0: there is none. The name may hold anything,
- * so fields are counted behind its last bracket. */
+/* Reads the state and start of a process; 0: there is none. The name may hold
+ * anything, so fields are counted behind its last bracket. */
 static int read_stat(int64_t pid, char *state, uint64_t *started)
 {
     char path[64], text[1024], *at;
@@ -42,16 +42,10 @@ static int read_stat(int64_t pid, char *state, uint64_t *started)
     return 1;
 }
 
-static uint64_t pid_space(void)
-{
-    struct stat info;
-
-    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
-}
-
 void oari_host_sign(oari_head *head)
 {
     struct timespec wall;
+    struct stat space;
     uint64_t started = 0;
     char state;
 
@@ -60,7 +54,8 @@ void oari_host_sign(oari_head *head)
     head->host[sizeof head->host - 1] = 0;
     read_text("/proc/sys/kernel/random/boot_id", head->boot, sizeof head->boot);
     head->boot[strcspn(head->boot, "\n")] = 0;
-    head->pid_space = pid_space();
+    head->pid_space =
+        stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
     read_stat(getpid(), &state, &started);
     head->started = started;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -73,36 +68,13 @@ int oari_host_same(const oari_head *a, const oari_head *b)
     return a->boot[0] != 0 && strncmp(a->boot, b->boot, sizeof a->boot) == 0;
 }
 
-static oari_life life_of_letter(char letter)
-{
-    switch (letter) {
-    case 'R': return OARI_LIFE_RUNS;
-    case 'T':
-    case 't': return OARI_LIFE_STOPPED;
-    case 'Z':
-    case 'X':
-    case 'x': return OARI_LIFE_DEAD;
-    }
-    return OARI_LIFE_SLEEPS;
-}
-
-static oari_life read_life(const oari_head *head, int64_t owner)
-{
-    oari_life life = OARI_LIFE_DEAD;
-    uint64_t started;
-    char letter;
-
-    if (read_stat(owner, &letter, &started) &&
-        (head->started == 0 || head->started == started))
-        life = life_of_letter(letter);
-    if (life == OARI_LIFE_DEAD && atomic_load(&head->exited))
-        life = OARI_LIFE_EXITED;
-    return life;
-}
-
 oari_life oari_host_life(const oari_head *head, const oari_head *here)
 {
     int64_t owner = atomic_load(&head->owner);
+    oari_life ended =
+        atomic_load(&head->exited) ? OARI_LIFE_EXITED : OARI_LIFE_DEAD;
+    uint64_t started;
+    char letter;
 
     if (head->seen_ns != 0)
         return (oari_life)head->seen_state;
@@ -111,5 +83,31 @@ oari_life oari_host_life(const oari_head *head, const oari_head *here)
     if (!oari_host_same(head, here) || head->pid_space != here->pid_space)
         return atomic_load(&head->exited) ? OARI_LIFE_EXITED
                                           : OARI_LIFE_UNKNOWN;
-    return read_life(head, owner);
+    if (!read_stat(owner, &letter, &started) ||
+        (head->started != 0 && head->started != started))
+        return ended;
+    switch (letter) {
+    case 'R': return OARI_LIFE_RUNS;
+    case 'T':
+    case 't': return OARI_LIFE_STOPPED;
+    case 'Z':
+    case 'X':
+    case 'x': return ended;
+    }
+    return OARI_LIFE_SLEEPS;
+}
+
+int oari_rank_in_name(const char *name, const char *suffix)
+{
+    int rank = 0, digits = 0;
+
+    if (strncmp(name, "rank-", 5) != 0)
+        return -1;
+    for (name += 5; *name >= '0' && *name <= '9'; name++)
+        if (++digits < 5)
+            rank = 10 * rank + *name - '0';
+    return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
+                   strcmp(name, suffix) == 0
+               ? rank
+               : -1;
 }

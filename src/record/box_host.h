@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/box_host.h: which host and which process a box is of, and whether that
- * process still lives. */
+/* record/box_host.h: which host and which process a recorder file is of, and
+ * whether that process still lives. */
 #ifndef OARI_RECORD_BOX_HOST_H
 #define OARI_RECORD_BOX_HOST_H
 
 #include "record/box.h"
 
-/* How a process is. The letters are kept in copies of boxes. */
+/* The state of a process. The letters are kept in copies of recorder files. */
 typedef enum oari_life {
-    OARI_LIFE_UNKNOWN = '?', /* not of this host, or not to be seen */
-    OARI_LIFE_ABSENT = '-',  /* nobody has come to this box yet */
+    OARI_LIFE_UNKNOWN = '?', /* of another host, or hidden */
+    OARI_LIFE_ABSENT = '-',  /* no process uses this file yet */
     OARI_LIFE_RUNS = 'R',
     OARI_LIFE_SLEEPS = 'S',
     OARI_LIFE_STOPPED = 'T',
@@ -17,14 +17,19 @@ typedef enum oari_life {
     OARI_LIFE_DEAD = 'X'    /* ended otherwise */
 } oari_life;
 
-/* Writes who this process is, and on which host, into its box. */
+/* Writes into a head which process this is, and on which host. */
 void oari_host_sign(oari_head *head);
 
-/* Whether two boxes' clocks compare. */
+/* Returns whether the clocks of two recorder files compare: one boot of one
+ * host. */
 int oari_host_same(const oari_head *a, const oari_head *b);
 
-/* How the owner of a box is now; of a copy, how it was. here: a box signed by
- * this process. */
+/* Returns the state of the process that owns a recorder file; of a copy, the
+ * state then. here: a head signed by this process. */
 oari_life oari_host_life(const oari_head *head, const oari_head *here);
+
+/* Returns the rank in a name of the form rank-N and suffix, or -1. Handlers of
+ * signals may call it. */
+int oari_rank_in_name(const char *name, const char *suffix);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box_read: the parser of boxes. It works on a copy and puts that right, so
- * that whoever uses it later need not ask again. */
+/* box_read: the parser of recorder files. It works on a copy and puts that
+ * right, so that later readers need not check anything. */
 #include "record/box_read.h"
 
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 
 /* ---- texts --------------------------------------------------------------- */
 
+/* Returns whether `count` continuation bytes of UTF-8 follow. */
 static int continues(const unsigned char *at, size_t left, size_t count)
 {
     if (left <= count)
@@ -24,9 +25,9 @@ static int continues(const unsigned char *at, size_t left, size_t count)
     return 1;
 }
 
-/* Bytes of the character that begins here; 0: none may. UTF-8 in its shortest
- * form, without surrogates. */
-static size_t character(const unsigned char *at, size_t left)
+/* Returns the bytes of the printable character that begins here, or 0. UTF-8 in
+ * its shortest form, without surrogates. */
+static size_t character_bytes(const unsigned char *at, size_t left)
 {
     unsigned char c = at[0];
 
@@ -50,7 +51,7 @@ void oari_text_mend(char *text, size_t room)
 
     text[room - 1] = 0;
     for (left = strlen(text); left > 0; at += n, left -= n)
-        if ((n = character(at, left)) == 0) {
+        if ((n = character_bytes(at, left)) == 0) {
             *at = '?';
             n = 1;
         }
@@ -58,7 +59,7 @@ void oari_text_mend(char *text, size_t room)
 
 #define MEND(field) oari_text_mend(field, sizeof field)
 
-/* Moments that can be added and subtracted; 0 for one that cannot be. */
+/* Sets a moment to 0 that cannot be added and subtracted without overflow. */
 static void mend_time(int64_t *ns)
 {
     if (*ns < 0 || *ns > INT64_MAX / 4)
@@ -66,33 +67,6 @@ static void mend_time(int64_t *ns)
 }
 
 /* ---- rings --------------------------------------------------------------- */
-
-static void mend_slot(oari_slot *s, uint64_t index)
-{
-    uint64_t sequence = atomic_load(&s->sequence);
-    uint64_t state = atomic_load(&s->state) & 0xff;
-    uint64_t kind = atomic_load(&s->what) & 0xff;
-
-    if (sequence % OAR_RECORDS != index || kind >= OAR_COLL_COUNT ||
-        state < OAR_RECORD_POSTED || state > OAR_RECORD_FAILED ||
-        (kind < OAR_COLL_SEND && atomic_load(&s->extra) >= sequence))
-        atomic_store(&s->sequence, 0);
-}
-
-static void mend_fault(oari_box_fault *f)
-{
-    MEND(f->operation);
-    MEND(f->site);
-    MEND(f->label);
-    MEND(f->host);
-    MEND(f->text);
-    if (f->rank < -1 || f->rank >= OARI_MEMBERS)
-        f->rank = -1;
-    if (f->peer < -1 || f->peer >= OARI_MEMBERS)
-        f->peer = -1;
-    if (f->status <= OAR_OK)
-        f->status = OAR_E_INTERNAL;
-}
 
 static int makes_sense(const oari_ring *r)
 {
@@ -109,11 +83,23 @@ static int makes_sense(const oari_ring *r)
 
 static void mend_ring(oari_ring *r)
 {
+    oari_box_fault *f = &r->fault;
+
     mend_time(&r->base_ns);
     mend_time(&r->ended_ns);
     MEND(r->backend);
     MEND(r->group);
-    mend_fault(&r->fault);
+    MEND(f->operation);
+    MEND(f->site);
+    MEND(f->label);
+    MEND(f->host);
+    MEND(f->text);
+    if (f->rank < -1 || f->rank >= OARI_MEMBERS)
+        f->rank = -1;
+    if (f->peer < -1 || f->peer >= OARI_MEMBERS)
+        f->peer = -1;
+    if (f->status <= OAR_OK)
+        f->status = OAR_E_INTERNAL;
     for (int i = 0; i < OARI_MEMBERS; i++)
         if (r->member[i] >= OARI_MEMBERS)
             r->member[i] = OARI_MEMBERS - 1;
@@ -121,11 +107,20 @@ static void mend_ring(oari_ring *r)
         MEND(r->site[i].text);
         MEND(r->site[i].label);
     }
-    for (uint64_t i = 0; i < OAR_RECORDS; i++)
-        mend_slot(&r->slot[i], i);
+    for (uint64_t i = 0; i < OAR_RECORDS; i++) {
+        oari_record_slot *s = &r->slot[i];
+        uint64_t sequence = atomic_load(&s->sequence);
+        uint64_t state = atomic_load(&s->state) & 0xff;
+        uint64_t kind = atomic_load(&s->what) & 0xff;
+
+        if (sequence % OAR_RECORDS != i || kind >= OAR_COLL_COUNT ||
+            state < OAR_RECORD_POSTED || state > OAR_RECORD_FAILED ||
+            (kind < OAR_COLL_SEND && atomic_load(&s->extra) >= sequence))
+            atomic_store(&s->sequence, 0);
+    }
 }
 
-/* ---- the box ------------------------------------------------------------- */
+/* ---- the whole ----------------------------------------------------------- */
 
 static void mend_box(oari_image *image)
 {
@@ -164,34 +159,32 @@ static void mend_box(oari_image *image)
 static oar_status check_head(const oari_head *head)
 {
     if (memcmp(head->magic, oari_box_magic, sizeof head->magic) != 0)
-        return oari_fail(OAR_E_DATA, "not a recorder's box");
+        return oari_fail(OAR_E_DATA, "not a recorder file");
     if (head->version != OARI_BOX_VERSION || head->rings != OARI_BOX_RINGS)
         return oari_fail(OAR_E_DATA,
-                         "a recorder's box of version %u with room for %u "
-                         "rings; this is version %d with %d",
+                         "a recorder file of version %u with room for %u "
+                         "rings; this library reads version %d with %d",
                          head->version, head->rings, OARI_BOX_VERSION,
                          OARI_BOX_RINGS);
     return OAR_OK;
 }
 
-/* How many rings are worth reading, of those that are there. */
-static int count_rings(const oari_head *head, size_t bytes)
+/* Makes a copy for the rings that are in use in a file of that size. */
+static oar_status make_image(const oari_head *head, size_t file_bytes,
+                             oari_image *image)
 {
-    size_t there = bytes / OARI_BOX_UNIT - 1, used = atomic_load(&head->used);
+    size_t there = file_bytes / OARI_BOX_UNIT - 1;
+    size_t rings = atomic_load(&head->used);
 
-    if (used > OARI_BOX_RINGS)
-        used = OARI_BOX_RINGS;
-    return (int)(used < there ? used : there);
-}
-
-static oar_status make_image(int rings, oari_image *image)
-{
-    size_t bytes = (size_t)(1 + rings) * OARI_BOX_UNIT;
-
-    image->box = oari_alloc_aligned(_Alignof(oari_box), bytes);
+    if (rings > OARI_BOX_RINGS)
+        rings = OARI_BOX_RINGS;
+    if (rings > there)
+        rings = there;
+    image->box =
+        oari_alloc_aligned(_Alignof(oari_box), (1 + rings) * OARI_BOX_UNIT);
     if (image->box == NULL)
         return OAR_E_NOMEM;
-    image->rings = rings;
+    image->rings = (int)rings;
     image->damaged = 0;
     return OAR_OK;
 }
@@ -202,10 +195,10 @@ oar_status oari_box_read(const void *data, size_t bytes, oari_image *image)
     oari_head head;
 
     if (bytes < OARI_BOX_UNIT)
-        return oari_fail(OAR_E_DATA, "not a recorder's box: %zu bytes", bytes);
+        return oari_fail(OAR_E_DATA, "not a recorder file: %zu bytes", bytes);
     memcpy(&head, data, sizeof head);
     OARI_TRY(check_head(&head));
-    OARI_TRY(make_image(count_rings(&head, bytes), &made));
+    OARI_TRY(make_image(&head, bytes, &made));
     memcpy(made.box, data, (size_t)(1 + made.rings) * OARI_BOX_UNIT);
     mend_box(&made);
     *image = made;
@@ -234,22 +227,22 @@ static oar_status read_at(int fd, void *into, size_t bytes, uint64_t at)
     for (size_t got = 0; got < bytes; got += (size_t)n) {
         n = pread(fd, (char *)into + got, bytes - got, (off_t)(at + got));
         if (n < 0)
-            return oari_fail(OAR_E_SYSTEM, "read a recorder's box");
+            return oari_fail(OAR_E_SYSTEM, "read a recorder file");
         if (n == 0)
             return oari_fail(OAR_E_DATA,
-                             "not a recorder's box: it ends at "
+                             "not a recorder file: it ends at "
                              "%llu bytes",
                              (unsigned long long)(at + got));
     }
     return OAR_OK;
 }
 
-/* Reads call sites once more, which are entered before the records that name
- * them; and the records: those with another number by now were perhaps half of
- * one and half of the other. */
+/* Reads the call sites of a ring a second time, since a site is entered before
+ * the first record that names it; and the records, to drop those whose number
+ * has changed: they may be half of one record and half of the next. */
 static oar_status read_again(int fd, oari_ring *ring, uint64_t at)
 {
-    oari_slot again[OAR_RECORDS];
+    oari_record_slot again[OAR_RECORDS];
 
     OARI_TRY(read_at(fd, ring->site, sizeof ring->site,
                      at + offsetof(oari_ring, site)));
@@ -261,17 +254,6 @@ static oar_status read_again(int fd, oari_ring *ring, uint64_t at)
     return OAR_OK;
 }
 
-static oar_status read_rings(int fd, oari_image *image)
-{
-    size_t bytes = (size_t)(1 + image->rings) * OARI_BOX_UNIT;
-
-    OARI_TRY(read_at(fd, image->box, bytes, 0));
-    for (int i = 0; i < image->rings; i++)
-        OARI_TRY(read_again(fd, &image->box->ring[i],
-                            (uint64_t)(i + 1) * OARI_BOX_UNIT));
-    return check_head(&image->box->head);
-}
-
 oar_status oari_box_load(int fd, oari_image *image)
 {
     oari_image made = { 0 };
@@ -281,11 +263,16 @@ oar_status oari_box_load(int fd, oari_image *image)
 
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) ||
         info.st_size < OARI_BOX_UNIT)
-        return oari_fail(OAR_E_DATA, "not a recorder's box");
+        return oari_fail(OAR_E_DATA, "not a recorder file");
     OARI_TRY(read_at(fd, &head, sizeof head, 0));
     OARI_TRY(check_head(&head));
-    OARI_TRY(make_image(count_rings(&head, (size_t)info.st_size), &made));
-    status = read_rings(fd, &made);
+    OARI_TRY(make_image(&head, (size_t)info.st_size, &made));
+    status = read_at(fd, made.box, (size_t)(1 + made.rings) * OARI_BOX_UNIT, 0);
+    for (int i = 0; i < made.rings && status == OAR_OK; i++)
+        status = read_again(fd, &made.box->ring[i],
+                            (uint64_t)(i + 1) * OARI_BOX_UNIT);
+    if (status == OAR_OK)
+        status = check_head(&made.box->head);
     if (status != OAR_OK) {
         oari_image_clear(&made);
         return status;
@@ -297,8 +284,8 @@ oar_status oari_box_load(int fd, oari_image *image)
 
 /* ---- one record of a file ------------------------------------------------ */
 
-/* The ring with the operation posted last. */
-static const oari_ring *busiest(const oari_image *image)
+/* Returns the ring with the operation posted last, or NULL. */
+static const oari_ring *latest_ring(const oari_image *image)
 {
     const oari_ring *best = NULL;
     int64_t latest = INT64_MIN;
@@ -333,7 +320,7 @@ oar_status oar_recorder_read_file(const char *path, int index,
     close(fd);
     if (status != OAR_OK)
         return status;
-    ring = busiest(&image);
+    ring = latest_ring(&image);
     if (ring != NULL && index >= 0) {
         uint64_t newest = oari_ring_newest(ring);
         there = (uint64_t)index < newest &&

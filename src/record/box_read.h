@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/box_read.h: a box out of bytes that may be anything. */
+/* record/box_read.h: reads a recorder file from bytes that may be anything. */
 #ifndef OARI_RECORD_BOX_READ_H
 #define OARI_RECORD_BOX_READ_H
 
 #include "record/box.h"
 
-/* A box in our own memory, with everything in it put right: numbers in range,
- * texts ended and printable, rings and records that cannot be left out. Rings
- * from `rings` on are not there. */
+/* A copy of a recorder file in our own memory, put right: numbers are in range,
+ * texts end and are printable, impossible rings and records are left out. Only
+ * the first `rings` rings are there. */
 typedef struct oari_image {
     oari_box *box; /* owned; its first 1 + rings units */
     int rings;
     int damaged; /* rings that made no sense */
 } oari_image;
 
-/* Reads bytes of any kind, at any address. OAR_E_DATA: not a box. */
+/* Reads a recorder file from memory, at any address. Returns OAR_E_DATA if the
+ * bytes are not one. */
 oar_status oari_box_read(const void *data, size_t bytes, oari_image *image);
 
-/* The same from a file that may be written meanwhile: records that changed
+/* Reads a recorder file that may be written meanwhile: records that changed
  * while they were read are left out. Borrows fd. */
 oar_status oari_box_load(int fd, oari_image *image);
 
-/* The ring, or NULL if that one is empty or damaged. */
+/* Returns a ring, or NULL if it is empty or damaged. */
 const oari_ring *oari_image_ring(const oari_image *image, int index);
 
 void oari_image_clear(oari_image *image); /* an empty one is fine */
 
-/* Makes a text of `room` bytes end, and what a terminal or a JSON reader cannot
- * take a question mark. */
+/* Ends a text within `room` bytes, and turns what a terminal or a JSON reader
+ * cannot take into question marks. */
 void oari_text_mend(char *text, size_t room);
 
 #endif

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watchman: which rank of a job ended first, where its launcher does not say.
+/* watchman: the watchdog process, which sees the order in which the ranks of a
+ * job end, where the launcher does not say.
  *
  * mpirun ends all ranks when one has died, before any of them could write down
- * who that was. But when a process ends, its files are closed before its parent
- * hears of it, and inotify tells of that in order, however late one looks. So
- * every rank has a file open that nobody else opens, its token, and a small
- * process watches the folder of the boxes, and writes into each its number in
- * that order (oari_head.fell). A token has no name any more, but is told of by
- * the one it had. There is one for a folder and a host, in a session of its
- * own; it holds nothing of the rank that started it, and ends with the last
- * rank.
+ * which that was. But when a process ends, its files are closed before its
+ * parent hears of it, and inotify reports that in order, however late one
+ * looks. So every rank has a file open that no other process opens, its token;
+ * and a small process watches the folder of the recorder files, and writes into
+ * each its place in that order (oari_head.fell). A token is unlinked as soon as
+ * it is open, but inotify still reports it by its name. There is one watchdog
+ * process for each folder and host, in a session of its own; it holds nothing
+ * of the rank that started it, and ends with the last rank.
  *
  * It is made by clone, without the handlers of fork, which take locks that the
- * caller has; a child of a process with threads may do little more than make
- * system calls, and it does not.
+ * caller holds. A child of a process with threads may do little more than make
+ * system calls, and this one does no more.
  */
 #include "record/watchman.h"
 
@@ -41,9 +42,9 @@
 #include "record/box_host.h"
 
 enum {
-    EXITING = 4, /* of the flags there */
+    EXITING = 4, /* PF_EXITING, of the flags in /proc/PID/stat */
     BACKLOG = 16,
-    PLACE_MS = 1000, /* to find out who watches */
+    PLACE_MS = 1000, /* to find out whether another watches */
     PAUSE_NS = 5000000,
     LOOK_MS = 100,
     NAME = 48,
@@ -51,9 +52,9 @@ enum {
     KEY_BYTES = 16
 };
 
-static const char before[] = "rank-", key_name[] = ".watchman";
+static const char prefix[] = "rank-", key_name[] = ".watchdog";
 
-static int boxes[OARI_MEMBERS]; /* by rank: a descriptor; 0: none */
+static int boxes[OARI_MEMBERS]; /* recorder files by rank: a descriptor, or 0 */
 
 /* ---- names --------------------------------------------------------------- */
 
@@ -70,28 +71,12 @@ static char *put_number(char *at, uint64_t number)
     return at;
 }
 
-/* Of a box, or of a token; -1: it is something else. */
-static int rank_of(const char *name, const char *suffix)
-{
-    int rank = 0, digits = 0;
-
-    if (strncmp(name, before, sizeof before - 1) != 0)
-        return -1;
-    for (name += sizeof before - 1; *name >= '0' && *name <= '9'; name++)
-        if (++digits < 5)
-            rank = 10 * rank + *name - '0';
-    return digits > 0 && digits < 5 && rank < OARI_MEMBERS &&
-                   strcmp(name, suffix) == 0
-               ? rank
-               : -1;
-}
-
-/* ---- where it is asked ----------------------------------------------------
+/* ---- the address ----------------------------------------------------------
  *
- * Names of sockets without a file are the host's, and go with their process.
- * Anybody may take one: so it is made of random bytes, the key, which lie in
- * the folder where only its user can read them; and both ends ask the system
- * whose the other is.
+ * The watchdog process answers on an abstract Unix socket, whose name belongs
+ * to the host and goes with the process. Any user may take such a name: so it
+ * is made of random bytes, the key, which lie in the folder where only its user
+ * can read them; and both ends ask the system which user the other is.
  */
 
 typedef struct address {
@@ -111,7 +96,8 @@ static char *put_key(char *at, const unsigned char key[KEY_BYTES])
     return at;
 }
 
-/* The first to make it makes it for all: a key is linked into place whole. */
+/* Makes the key. It is written aside and linked into place, so that the first
+ * process makes it for all, and no process sees half of it. */
 static void make_key(int folder)
 {
     char aside[NAME];
@@ -130,14 +116,16 @@ static void make_key(int folder)
     whole = write(fd, key, sizeof key) == (ssize_t)sizeof key;
     close(fd);
     if (whole && linkat(folder, aside, folder, key_name, 0) != 0)
-        oari_log(OAR_LOG_DEBUG, "the watchman's key: %s", strerror(errno));
+        oari_log(OAR_LOG_DEBUG, "the key of the watchdog process: %s",
+                 strerror(errno));
     unlinkat(folder, aside, 0);
 }
 
-/* 0: there is no key, or others may have had their hands on it. */
+/* Finds the address of a folder; returns 0 if there is no key, or one that other
+ * users could have changed. */
 static int find_address(int folder, address *found)
 {
-    static const char prefix[] = "oarsong-watchman-";
+    static const char start[] = "oarsong-watchdog-";
     int fd = openat(folder, key_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     unsigned char key[KEY_BYTES];
     struct stat info;
@@ -157,14 +145,14 @@ static int find_address(int folder, address *found)
     found->name.sun_family = AF_UNIX;
     found->owner = info.st_uid;
     at = found->name.sun_path + 1;
-    memcpy(at, prefix, sizeof prefix - 1);
-    at = put_key(at + sizeof prefix - 1, key);
+    memcpy(at, start, sizeof start - 1);
+    at = put_key(at + sizeof start - 1, key);
     found->bytes = (socklen_t)(at - (char *)&found->name);
     return 1;
 }
 
-/* Whether the process at the other end is the user's, or root's. */
-static int is_of(int fd, uid_t owner)
+/* Returns whether the process at the other end is the user's, or root's. */
+static int peer_is_of(int fd, uid_t owner)
 {
     struct ucred who;
     socklen_t bytes = sizeof who;
@@ -173,67 +161,58 @@ static int is_of(int fd, uid_t owner)
            (who.uid == owner || who.uid == 0);
 }
 
-/* The first to take the name is the one who watches: where it is asked; -1:
- * this is not the first. */
-static int take_name(const address *at)
-{
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+typedef enum answer { NO_ANSWER, ANSWERED, OTHER_USER } answer;
 
-    if (fd >= 0 &&
-        bind(fd, (const struct sockaddr *)&at->name, at->bytes) == 0 &&
-        listen(fd, BACKLOG) == 0)
-        return fd;
-    if (fd >= 0)
-        close(fd);
-    return -1;
-}
-
-typedef enum answer { NONE, ANSWERED, STRANGER } answer;
-
-/* Whether somebody watches the folder, and has written down all that has
- * happened there. */
-static answer ask(const address *at)
+/* Asks whether a process watches the folder, and waits until it has written
+ * down all that has happened there. */
+static answer ask_watchdog(const address *at)
 {
     struct timeval limit = { 1, 0 };
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    answer got = NONE;
+    answer got = NO_ANSWER;
     char byte;
 
     if (fd < 0)
-        return NONE;
+        return NO_ANSWER;
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (connect(fd, (const struct sockaddr *)&at->name, at->bytes) == 0)
-        got = !is_of(fd, at->owner)        ? STRANGER
+        got = !peer_is_of(fd, at->owner)   ? OTHER_USER
               : recv(fd, &byte, 1, 0) == 1 ? ANSWERED
-                                           : NONE;
+                                           : NO_ANSWER;
     close(fd);
     return got;
 }
 
-/* Where it is asked; -1: another watches, or nobody can. One that is on its way
- * out has the name a little longer. */
-static int take_place(const address *at)
+/* Binds the address; returns the listener, or -1: another process watches, or
+ * none can. One that is about to end has the address a little longer. */
+static int bind_address(const address *at)
 {
     int64_t deadline = oari_deadline(PLACE_MS);
-    int door;
 
-    while ((door = take_name(at)) < 0) {
-        if (ask(at) != NONE || oari_now_ns() >= deadline)
+    for (;;) {
+        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+        if (fd >= 0 &&
+            bind(fd, (const struct sockaddr *)&at->name, at->bytes) == 0 &&
+            listen(fd, BACKLOG) == 0)
+            return fd;
+        if (fd >= 0)
+            close(fd);
+        if (ask_watchdog(at) != NO_ANSWER || oari_now_ns() >= deadline)
             return -1;
         nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
     }
-    return door;
 }
 
-/* ---- boxes --------------------------------------------------------------- */
+/* ---- recorder files ------------------------------------------------------ */
 
 static int open_box(int folder, int rank)
 {
     char name[NAME], *at;
 
-    memcpy(name, before, sizeof before - 1);
-    at = put_number(name + sizeof before - 1, (uint64_t)rank);
+    memcpy(name, prefix, sizeof prefix - 1);
+    at = put_number(name + sizeof prefix - 1, (uint64_t)rank);
     memcpy(at, OARI_BOX_SUFFIX, sizeof OARI_BOX_SUFFIX);
     return openat(folder, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 }
@@ -253,15 +232,19 @@ static int read_head(int box, oari_head *head)
     return pread(box, head, sizeof *head, 0) == (ssize_t)sizeof *head;
 }
 
-/* The ninth word of /proc/PID/stat, the seventh behind the name. */
-static int is_ending(int64_t pid)
+/* Returns whether the process is gone, or about to end. Its flags are the ninth
+ * word of /proc/PID/stat, the seventh behind the name. */
+static int has_ended(const oari_head *head)
 {
     char path[NAME] = "/proc/", text[512], *at;
     uint64_t flags = 0;
     ssize_t got = 0;
     int fd;
 
-    memcpy(put_number(path + 6, (uint64_t)pid), "/stat", 6);
+    if (atomic_load(&head->exited))
+        return 1;
+    memcpy(put_number(path + 6, (uint64_t)atomic_load(&head->owner)), "/stat",
+           6);
     if ((fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0) {
         got = read(fd, text, sizeof text - 1);
         close(fd);
@@ -276,24 +259,11 @@ static int is_ending(int64_t pid)
     return (flags & EXITING) != 0;
 }
 
-/* Whether its process is gone, or on its way. */
-static int has_ended(oari_head *head)
-{
-    return atomic_load(&head->exited) || is_ending(atomic_load(&head->owner));
-}
-
-static int owner_lives(int box)
-{
-    oari_head head;
-
-    return read_head(box, &head) && atomic_load(&head.owner) > 0 &&
-           kill((pid_t)atomic_load(&head.owner), 0) == 0;
-}
-
-/* A process that lives may let it go. It has two, which go one by one. */
+/* Notes that the token of a process was closed. A process that lives may close
+ * it too; and a process has two tokens, which are closed one by one. */
 static void note_close(int box)
 {
-    static int32_t told;
+    static int32_t noted;
     struct timespec at;
     int64_t now;
     oari_head head;
@@ -303,100 +273,83 @@ static void note_close(int box)
         return;
     clock_gettime(CLOCK_MONOTONIC, &at);
     now = (int64_t)at.tv_sec * 1000000000 + at.tv_nsec;
-    told++;
+    noted++;
     if (pwrite(box, &now, sizeof now, offsetof(oari_head, fell_ns)) < 0 ||
-        pwrite(box, &told, sizeof told, offsetof(oari_head, fell)) < 0)
-        told--;
+        pwrite(box, &noted, sizeof noted, offsetof(oari_head, fell)) < 0)
+        noted--;
 }
 
-/* How long to sleep; 0: nobody is left. A process may live on without its box,
- * and does not tell of its end then. */
-static int patience(void)
+/* Returns whether a rank is left. A process may live on after it has closed its
+ * recorder file, and is not seen to end then, so this has to be asked. */
+static int some_rank_lives(void)
 {
+    oari_head head;
+
     for (int r = 0; r < OARI_MEMBERS; r++)
-        if (boxes[r] != 0 && owner_lives(boxes[r]))
-            return LOOK_MS;
+        if (boxes[r] != 0 && read_head(boxes[r], &head) &&
+            atomic_load(&head.owner) > 0 &&
+            kill((pid_t)atomic_load(&head.owner), 0) == 0)
+            return 1;
     return 0;
 }
 
 /* ---- watching ------------------------------------------------------------ */
 
-/* 0: the folder is gone. */
-static int take_event(int folder, const struct inotify_event *event)
-{
-    int moved = (event->mask & IN_MOVED_TO) != 0;
-    int rank =
-        event->len == 0
-            ? -1
-            : rank_of(event->name, moved ? OARI_BOX_SUFFIX : OARI_TOKEN_SUFFIX);
-
-    if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
-        return 0;
-    if (rank >= 0 && moved)
-        keep_box(folder, rank);
-    else if (rank >= 0 && boxes[rank] != 0)
-        note_close(boxes[rank]);
-    return 1;
-}
-
+/* Takes the events of the folder; returns 0 if the folder is gone. */
 static int take_events(int folder, int fd)
 {
     static _Alignas(struct inotify_event) char room[EVENTS];
+    const struct inotify_event *event;
+    struct stat info;
     ssize_t got;
 
     while ((got = read(fd, room, sizeof room)) > 0)
-        for (ssize_t at = 0; at < got;) {
-            const struct inotify_event *event = (const void *)(room + at);
+        for (ssize_t at = 0; at < got;
+             at += (ssize_t)(sizeof *event + event->len)) {
+            int rank = -1, moved;
 
-            if (!take_event(folder, event))
+            event = (const void *)(room + at);
+            moved = (event->mask & IN_MOVED_TO) != 0;
+            if (event->mask & (IN_DELETE_SELF | IN_IGNORED))
                 return 0;
-            at += (ssize_t)(sizeof *event + event->len);
+            if (event->len != 0)
+                rank = oari_rank_in_name(
+                    event->name, moved ? OARI_BOX_SUFFIX : OARI_TOKEN_SUFFIX);
+            if (rank >= 0 && moved)
+                keep_box(folder, rank);
+            else if (rank >= 0 && boxes[rank] != 0)
+                note_close(boxes[rank]);
         }
-    return 1;
+    return fstat(folder, &info) == 0 && info.st_nlink != 0;
 }
 
-static int is_removed(int folder)
+/* Watches until no rank is left, or the folder is gone. A process that asks is
+ * answered when all is written that happened before. */
+static void watch_folder(int folder, int fd, int listener)
 {
-    struct stat info;
-
-    return fstat(folder, &info) != 0 || info.st_nlink == 0;
-}
-
-/* One that cannot be let in waits: there is no descriptor for it. */
-static int let_in(int door)
-{
-    int asked = accept(door, NULL, NULL);
-
-    if (asked < 0)
-        nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
-    return asked;
-}
-
-/* Whoever asks is answered when all is written that has happened before. */
-static void watch(int folder, int fd, int door)
-{
-    int sleep_ms;
+    int left;
 
     do {
-        struct pollfd wait[] = { { fd, POLLIN, 0 }, { door, POLLIN, 0 } };
-        int asked;
+        struct pollfd wait[] = { { fd, POLLIN, 0 }, { listener, POLLIN, 0 } };
+        int asked = -1;
 
-        sleep_ms = patience();
-        poll(wait, 2, sleep_ms);
-        asked = wait[1].revents != 0 ? let_in(door) : -1;
-        if (!take_events(folder, fd) || is_removed(folder))
+        left = some_rank_lives();
+        poll(wait, 2, left ? LOOK_MS : 0);
+        if (wait[1].revents != 0 && (asked = accept(listener, NULL, NULL)) < 0)
+            nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL); /* no fd free */
+        if (!take_events(folder, fd))
             return;
-        if (asked >= 0 && is_of(asked, geteuid()))
+        if (asked >= 0 && peer_is_of(asked, geteuid()))
             send(asked, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (asked >= 0)
             close(asked);
-    } while (sleep_ms != 0);
+    } while (left);
 }
 
-/* ready: closed when it is. */
-static _Noreturn void be_watchman(const char *path, int ready)
+/* Runs the watchdog process. ready: closed when it is. */
+static _Noreturn void run_watchdog(const char *path, int ready)
 {
-    int folder, fd, door;
+    int folder, fd, listener;
     address at;
 
     if (dup2(ready, 0) != 0)
@@ -412,12 +365,12 @@ static _Noreturn void be_watchman(const char *path, int ready)
         inotify_add_watch(fd, path,
                           IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF |
                               IN_ONLYDIR) < 0 ||
-        (door = take_place(&at)) < 0)
+        (listener = bind_address(&at)) < 0)
         _exit(1);
     for (int r = 0; r < OARI_MEMBERS; r++)
         keep_box(folder, r);
-    dup2(folder, 0); /* which stays taken: it stands for no box */
-    watch(folder, fd, door);
+    dup2(folder, 0); /* 0 stays in use: in `boxes` it means none */
+    watch_folder(folder, fd, listener);
     _exit(0);
 }
 
@@ -428,14 +381,6 @@ static pid_t clone_self(void)
     return (pid_t)syscall(SYS_clone, 0, NULL, NULL, NULL, NULL);
 }
 
-/* A child of a child, so that nobody has to wait for it. */
-static _Noreturn void start_it(const char *path, const int ready[2])
-{
-    if (clone_self() == 0)
-        be_watchman(path, ready[1]);
-    _exit(0);
-}
-
 void oari_watchman_start(const char *folder)
 {
     int ready[2];
@@ -444,8 +389,11 @@ void oari_watchman_start(const char *folder)
 
     if (pipe2(ready, O_CLOEXEC) != 0)
         return;
-    if ((child = clone_self()) == 0)
-        start_it(folder, ready);
+    if ((child = clone_self()) == 0) {
+        if (clone_self() == 0) /* so that no process has to wait for it */
+            run_watchdog(folder, ready[1]);
+        _exit(0);
+    }
     close(ready[1]);
     if (child > 0)
         waitpid(child, NULL, __WALL);
@@ -459,32 +407,27 @@ void oari_watchman_ask(int folder)
     address at;
 
     if (find_address(folder, &at))
-        ask(&at);
+        ask_watchdog(&at);
 }
 
-/* ---- whoever aborts ------------------------------------------------------ */
-
-static int is_peer_gone(int folder, int rank, const oari_head *mine)
-{
-    oari_head head;
-    int fd = open_box(folder, rank), gone;
-
-    if (fd < 0)
-        return 0;
-    gone = read_head(fd, &head) && oari_host_same(&head, mine) &&
-           atomic_load(&head.owner) > 0 && !atomic_load(&head.follows) &&
-           has_ended(&head);
-    close(fd);
-    return gone;
-}
+/* ---- peers of a process that aborts -------------------------------------- */
 
 int oari_watchman_gone(const char *path, const oari_head *mine)
 {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), found = -1;
 
-    for (int r = 0; folder >= 0 && r < mine->world && found < 0; r++)
-        if (r != mine->rank && is_peer_gone(folder, r, mine))
+    for (int r = 0; folder >= 0 && r < mine->world && found < 0; r++) {
+        int fd = r != mine->rank ? open_box(folder, r) : -1;
+        oari_head head;
+
+        if (fd < 0)
+            continue;
+        if (read_head(fd, &head) && oari_host_same(&head, mine) &&
+            atomic_load(&head.owner) > 0 && !atomic_load(&head.follows) &&
+            has_ended(&head))
             found = r;
+        close(fd);
+    }
     if (folder >= 0)
         close(folder);
     return found;

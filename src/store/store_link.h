@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store_link.h: one line to a store's server. A request at a time; a lost
- * connection is made again and the request repeated under its old number. */
+/* store/store_link.h: one client of a store's server. It has one request at a
+ * time. When its connection is lost it connects again, and repeats the request
+ * under the old number. */
 #ifndef OARI_STORE_STORE_LINK_H
 #define OARI_STORE_STORE_LINK_H
 
@@ -8,16 +9,16 @@
 #include "store/store_wire.h"
 
 typedef struct oari_store_link {
-    const char *address; /* borrowed, as is what follows */
-    const oari_trust *trust;
-    oari_stream stream; /* fd -1: not connected */
-    int welcome;        /* the server has proved itself, and let us in */
-    int reached;        /* it has been, once */
-    unsigned attempts;  /* to connect, since one succeeded */
-    uint64_t id;        /* who this is to the server, whatever connection */
-    uint64_t number;    /* of the last request */
-    uint64_t dice;
-    unsigned char *reply; /* the body of the last reply */
+    const char *address;     /* borrowed */
+    const oari_trust *trust; /* borrowed */
+    oari_stream stream;      /* fd -1: not connected */
+    int welcome;             /* the handshake of this connection is done */
+    int reached;             /* a handshake was done, at some time */
+    unsigned attempts;       /* to connect, since one succeeded */
+    uint64_t id;             /* of this client, on all its connections */
+    uint64_t number;         /* of the last request */
+    uint64_t dice;           /* state of a random number generator */
+    unsigned char *reply;    /* the body of the last reply */
     struct oari_store_link *next;
 } oari_store_link;
 
@@ -25,29 +26,29 @@ oar_status oari_link_create(const char *address, const oari_trust *trust,
                             oari_store_link **link);
 void oari_link_destroy(oari_store_link *link);
 
-/* Connects, trying again until the deadline, at least once. */
+/* Connects: tries at least once, and again until the deadline. */
 oar_status oari_link_connect(oari_store_link *link, int64_t deadline_ns);
 
-/* How long a request may take. */
+/* How long the parts of a request may take. */
 typedef struct oari_patience {
-    int64_t reach_ms; /* to make a connection, and to make it again */
-    int64_t reply_ns; /* when a reply must have come */
-    int64_t park_ns;  /* 0, or the deadline that the server is to keep: what is
-                         left of it goes into request->amount, and no more than
-                         that, but a second, is spent on connections */
-    int once;         /* a connection that fails is not made again */
+    int64_t reach_ms; /* to connect, and to connect again */
+    int64_t reply_ns; /* deadline of the reply */
+    int64_t park_ns;  /* 0, or the deadline until which the server waits for a
+                         key: request->amount is set to what is left of it, and
+                         connecting may take no longer, but may take a second */
+    int once;         /* a lost connection is not made again */
 } oari_patience;
 
-/* Asks and gives the reply, which borrows from the link until the next request.
- * A reply that is a failure is one of this call. */
+/* Sends a request and gives the reply, which borrows from the link until the
+ * next request. Fails with the reply's failure if that is one. */
 oar_status oari_link_ask(oari_store_link *link, oari_wire_message *request,
                          const oari_patience *patience,
                          oari_wire_message *reply);
 
 /* ---- store_tcp.c --------------------------------------------------------- */
 
-/* As oar_store_create_tcp, with a secret of one's own: it may be unknown, and
- * is only read. */
+/* Connects as oar_store_create_tcp does, with this secret, which may be unknown
+ * and is only read. */
 oar_status oari_store_join(const char *address, int64_t timeout_ms,
                            const oari_secret *secret, oar_store **store);
 

@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store_shelf.h: kinds of store whose values are in reach: a process's
- * memory, a folder. Such a kind looks up and swaps whole values and knows how
- * to wait a moment; every operation is made of that. */
+/* store/store_shelf.h: kinds of store whose values this process can reach
+ * itself: in its memory, or in a folder. Such a kind looks up and replaces whole
+ * values and can wait a moment for a change; operations are made of that. */
 #ifndef OARI_STORE_STORE_SHELF_H
 #define OARI_STORE_STORE_SHELF_H
 
 #include "store/store.h"
 
 typedef struct oari_shelf_ops {
-    /* Gives the value of key, or none. */
+    /* Gives the value of key, or none if the key does not exist. */
     oar_status (*look)(void *self, const char *key, oari_value *value);
-    /* Calls `change` on the value under key as one step. */
+    /* Calls `change` on the value of key as one atomic step. */
     oar_status (*update)(void *self, const char *key, oari_change_fn change,
                          void *arg);
-    /* Returns when something may have changed, or at the deadline. tries is
-     * how often this wait has been called for one get. */
+    /* Returns when something may have changed, at the latest at the deadline.
+     * tries counts the earlier calls of the same get. */
     void (*pause)(void *self, int tries, int64_t deadline_ns);
-    /* As oari_store_ops has them. */
-    oar_status (*list)(void *self, const char *prefix, oari_names *names);
-    oar_status (*clear)(void *self, const char *prefix);
-    void (*destroy)(void *self);
 } oari_shelf_ops;
 
-/* The first member of the kind's own struct. */
+/* The first member of each such kind's own struct. */
 typedef struct oari_shelf {
     const oari_shelf_ops *ops;
 } oari_shelf;
 
-/* For oari_store_wrap, with a self that begins with an oari_shelf. */
-extern const oari_store_ops oari_shelf_store;
+/* Operations that are made of the three above; a kind's oari_store_ops has them
+ * and its own list, clear and destroy. */
+oar_status oari_shelf_change(void *self, oari_change *change);
+oar_status oari_shelf_get(void *self, const char *key, int64_t deadline_ns,
+                          int once, oari_value *value);
+oar_status oari_shelf_wait(void *self, int count, const char *const *key,
+                           int64_t deadline_ns, int *missing);
 
 #endif

@@ -14,10 +14,10 @@ typedef struct oari_layout {
 } oari_layout;
 
 /* "[3, 4]", for error sentences: oari_shape_text(shape).text. */
-typedef struct oari_text {
+typedef struct oari_shape_string {
     char text[192];
-} oari_text;
-oari_text oari_shape_text(oar_shape shape);
+} oari_shape_string;
+oari_shape_string oari_shape_text(oar_shape shape);
 
 /* Whether there are tensors of this dtype: OAR_E_ARG if there is no such dtype,
  * OAR_E_UNSUPPORTED if it is one that can only be moved. name is that of the

@@ -16,14 +16,14 @@ struct oari_node;
 
 /* The one gradient of a leaf. home is its memory; while `written` is 0 the
  * numbers there mean nothing, and backward stores instead of adding. */
-typedef struct oari_slot {
+typedef struct oari_grad_slot {
     oar_tensor *home; /* contiguous, same shape; a reference; or NULL */
     int required;
     int written;
     int bound; /* home was given by oar_tensor_bind_grad */
     int input; /* made by oar_tape_input */
     oari_hooks hooks;
-} oari_slot;
+} oari_grad_slot;
 
 struct oar_tensor {
     atomic_int refs; /* 0: its tape was reset, and the pool lets it rest */
@@ -32,7 +32,7 @@ struct oar_tensor {
     oari_layout at;
     oar_storage *storage;   /* a reference; NULL: given back to the tape */
     struct oari_node *node; /* what made it, while its tape remembers */
-    oari_slot slot;
+    oari_grad_slot slot;
     oari_pool *owner; /* that gives it up at its next reset; NULL: nobody's */
     int saves;        /* references that nodes of the owner's tape hold */
     int spare;        /* the library made it, and will not read it again */

@@ -86,8 +86,8 @@ static void make_field(const char *rule, const char *call, const char *field,
              strcmp(field, "root") == 0 ? "@" : "", many);
     snprintf(calls[1], sizeof calls[1], "%s %s%s", call,
              strcmp(field, "root") == 0 ? "@" : "", one);
-    snprintf(says[0], sizeof says[0], "says %s %s", field, many);
-    snprintf(says[1], sizeof says[1], "says %s %s", field, one);
+    snprintf(says[0], sizeof says[0], "passes %s %s", field, many);
+    snprintf(says[1], sizeof says[1], "passes %s %s", field, one);
     make(rule, calls[0], calls[1], says[0], says[1]);
 }
 

@@ -138,8 +138,8 @@ static int vote_and_die(oar_group *g)
     oari_note note = { .call = 1, .phase = OARI_PHASE_VOTE };
 
     oari_engine_hold(g);
-    if (g->backend->tell != NULL)
-        g->backend->tell(g->self, &note);
+    if (g->in_tree->tell != NULL)
+        g->in_tree->tell(g->self, &note);
     else
         oari_board_tell(g->board, &note);
     for (int i = 0; i < 50 && g->backend->progress != NULL; i++) {

@@ -48,17 +48,16 @@ static oari_secret secret;
 
 static void open_mesh(stage *s)
 {
-    struct oari_open core = { .eager_bytes = 64 << 10 };
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = 0,
-                            .ranks = 2,
-                            .name = "g",
-                            .timeout_ms = PATIENCE_MS,
-                            .store = s->store,
-                            .core = &core };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = 0,
+                                .ranks = 2,
+                                .name = "g",
+                                .timeout_ms = PATIENCE_MS,
+                                .store = s->store },
+                       .eager_bytes = 64 << 10 };
     char host[NATIVE_HOST];
     tcp_setup setup = {
-        .env = &env, .prefix = "g/1", .host = host, .match = s->match
+        .with = &with, .prefix = "g/1", .host = host, .match = s->match
     };
 
     OK(native_host(host));
@@ -557,14 +556,13 @@ static void a_handshake_changed_on_its_way_does_not_come_about(void **state)
 
 static oar_status open_with(const oari_secret *theirs, int change_at)
 {
-    struct oari_open core = { .eager_bytes = 64 << 10 };
-    oar_backend_env env = { .size = sizeof env,
-                            .ranks = 2,
-                            .name = "g",
-                            .timeout_ms = PATIENCE_MS,
-                            .core = &core };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .ranks = 2,
+                                .name = "g",
+                                .timeout_ms = PATIENCE_MS },
+                       .eager_bytes = 64 << 10 };
     char host[NATIVE_HOST];
-    tcp_setup setup = { .env = &env, .prefix = "g/1", .host = host };
+    tcp_setup setup = { .with = &with, .prefix = "g/1", .host = host };
     oar_store *store;
     unsigned char *note;
     void *value;
@@ -580,7 +578,7 @@ static oar_status open_with(const oari_secret *theirs, int change_at)
         note[change_at] ^= 1;
     OK(oar_store_set(store, "g/1/tcp/1", value, bytes));
     oar_free(value);
-    env.store = store;
+    with.env.store = store;
     OK(oari_match_create(0, 2, 64 << 10, &setup.match));
     OK(native_host(host));
     tcp_init(&m);

@@ -92,7 +92,7 @@ static int find_name(pid_t pid, struct sockaddr_un *name, socklen_t *bytes)
     memset(name, 0, sizeof *name);
     name->sun_family = AF_UNIX;
     while (!found && fgets(line, sizeof line, sockets) != NULL) {
-        const char *at = strstr(line, " @oarsong-watchman-");
+        const char *at = strstr(line, " @oarsong-watchdog-");
         unsigned long inode = 0;
 
         if (at == NULL ||
@@ -179,13 +179,13 @@ static int squat(const char *text)
 /* Another user, who knows the folder, and even the key that is in it. */
 static _Noreturn void be_stranger(const char *folder, crew_flag *ready)
 {
-    char by_number[64], by_key[64] = "oarsong-watchman-";
+    char by_number[64], by_key[64] = "oarsong-watchdog-";
     struct stat info;
 
     if (setgroups(0, NULL) != 0 || setgid(NOBODY) != 0 || setuid(NOBODY) != 0 ||
         prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || stat(folder, &info) != 0)
         _exit(1);
-    snprintf(by_number, sizeof by_number, "oarsong-watchman-%lu-%lu",
+    snprintf(by_number, sizeof by_number, "oarsong-watchdog-%lu-%lu",
              (unsigned long)info.st_dev, (unsigned long)info.st_ino);
     for (int i = 0; i < KEY; i++)
         memcpy(by_key + strlen(by_key), "2a", 3);
@@ -201,7 +201,7 @@ static void put_key(const char *folder)
     char path[FOLDER_PATH + 16];
     int fd;
 
-    snprintf(path, sizeof path, "%s/.watchman", folder);
+    snprintf(path, sizeof path, "%s/.watchdog", folder);
     fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, "****************", KEY), KEY);

@@ -45,20 +45,20 @@ static void put_note(world *w, const char *host)
 
 static void open_mesh(world *w)
 {
-    struct oari_open core = { .eager_bytes = 1024, .spin_us = -1 };
-    oar_backend_env env = { .size = sizeof env,
-                            .ranks = 2,
-                            .name = "g",
-                            .timeout_ms = 100,
-                            .core = &core };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .ranks = 2,
+                                .name = "g",
+                                .timeout_ms = 100 },
+                       .eager_bytes = 1024,
+                       .spin_us = -1 };
     char host[NATIVE_HOST];
-    tcp_setup setup = { .env = &env, .prefix = "p", .host = host };
+    tcp_setup setup = { .with = &with, .prefix = "p", .host = host };
 
     FUZZ_CHECK(oar_store_create_memory(&w->store) == OAR_OK);
     FUZZ_CHECK(native_host(host) == OAR_OK);
     put_note(w, host);
-    FUZZ_CHECK(oari_match_create(0, 2, core.eager_bytes, &w->match) == OAR_OK);
-    env.store = w->store;
+    FUZZ_CHECK(oari_match_create(0, 2, with.eager_bytes, &w->match) == OAR_OK);
+    with.env.store = w->store;
     setup.match = w->match;
     tcp_init(&w->m);
     FUZZ_CHECK(tcp_open(&w->m, &setup) == OAR_OK);

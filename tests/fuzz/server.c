@@ -50,8 +50,8 @@ static oar_store_server *make_server(oari_wire wire)
 /* As oar_store_server_destroy, for one that was made above. */
 static void drop_server(oar_store_server *s)
 {
-    while (s->first != NULL)
-        oari_conn_destroy(s->first);
+    while (s->all.first != NULL)
+        oari_conn_destroy(OARI_HOLDER(s->all.first, oari_conn, all));
     oari_session_drop_all(s);
     oari_table_drop(&s->table);
     FUZZ_CHECK(s->moving == 0 && s->connections == 0);
@@ -79,8 +79,10 @@ static void connect_client(oar_store_server *s, client *c)
 
 static void bury(oar_store_server *s, client *clients)
 {
-    for (oari_conn *c = s->first, *next; c != NULL; c = next) {
-        next = c->next;
+    for (oari_link *l = s->all.first, *next; l != NULL; l = next) {
+        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+
+        next = l->next;
         if (!c->dead)
             continue;
         for (int i = 0; i < CLIENTS; i++)

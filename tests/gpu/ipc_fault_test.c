@@ -7,10 +7,9 @@
 
 #include "gpu/twin.h"
 
+#include "backends/backends.h"
 #include "base/clock.h"
 #include "device/cuda/cuda.h"
-
-extern const oar_backend_ops oari_backend_ipc;
 
 enum { COUNT = 4099, DRAINED_MS = 1000, GIVE_UP_MS = 1500 };
 
@@ -181,12 +180,12 @@ typedef struct desk {
 
 static int open_desk(crew *c, int rank, desk *d)
 {
-    oar_backend_env env = { .size = sizeof env, .rank = 0, .ranks = 1 };
+    oari_open with = { .env = { .size = sizeof with.env, .ranks = 1 } };
     oar_device gpu = oar_device_of(OAR_CUDA, 0);
 
     CREW_CHECK(c, rank, oari_cuda_enter(0, &d->cu) == OAR_OK);
-    d->self = calloc(1, oari_backend_ipc.self_size);
-    CREW_CHECK(c, rank, oari_backend_ipc.open(d->self, &env) == OAR_OK);
+    d->self = calloc(1, oari_backend_ipc.ops.self_size);
+    CREW_CHECK(c, rank, oari_backend_ipc.open(d->self, &with) == OAR_OK);
     CREW_CHECK(c, rank, oar_stream_create(gpu, 0, &d->caller) == OAR_OK);
     CREW_CHECK(c, rank, oar_stream_create(gpu, 0, &d->reader) == OAR_OK);
     CREW_CHECK(c, rank, oar_event_create(gpu, 0, &d->ready) == OAR_OK);
@@ -202,7 +201,7 @@ static int open_desk(crew *c, int rank, desk *d)
 
 static void close_desk(desk *d)
 {
-    oari_backend_ipc.close(d->self);
+    oari_backend_ipc.ops.close(d->self);
     free(d->self);
     oari_cuda_leave();
 }
@@ -240,7 +239,7 @@ static int read_behind(crew *c, desk *d, int in, int out, float *read)
     CREW_CHECK(c, 0, oar_device_fill(side(d, 0), 5, d->caller) == OAR_OK);
     CREW_CHECK(c, 0, cu->EventRecord(d->ready, d->caller) == 0);
     CREW_CHECK(c, 0,
-               oari_backend_ipc.post[call.kind](d->self, &call, &done) ==
+               oari_backend_ipc.ops.post[call.kind](d->self, &call, &done) ==
                    OAR_OK);
     CREW_CHECK(c, 0, done.done && done.status == OAR_OK);
     if (!in) /* it does not wait: so it is over before the gate opens */

@@ -8,6 +8,7 @@
 
 #include <oarsong/nccl.h>
 
+#include "backends/backends.h"
 #include "backends/nccl/engine.h"
 #include "base/clock.h"
 #include "support/cards.h"
@@ -275,21 +276,21 @@ static void a_name_can_be_used_again(void **state)
 static int waits_alone(crew *c, int rank, void *arg)
 {
     oari_nccl_engine self;
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = rank,
-                            .ranks = 4,
-                            .name = "lonely",
-                            .timeout_ms = 300 };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = rank,
+                                .ranks = 4,
+                                .name = "lonely",
+                                .timeout_ms = 300 } };
     int64_t began = oari_now_ns();
 
     memset(&self, 0, sizeof self);
-    OK(crew_store(c, &env.store));
-    env.device = rank;
-    TRY_(oari_backend_nccl.open(&self, &env) == OAR_E_TIMEOUT);
+    OK(crew_store(c, &with.env.store));
+    with.env.device = rank;
+    TRY_(oari_backend_nccl.open(&self, &with) == OAR_E_TIMEOUT);
     TRY_(says("ranks 2, 3 did not come"));
-    oari_backend_nccl.close(&self);
+    oari_backend_nccl.ops.close(&self);
     TRY_(crew_in_time(began, 8000));
-    oar_store_destroy(env.store);
+    oar_store_destroy(with.env.store);
     return 0;
 }
 

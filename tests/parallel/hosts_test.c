@@ -67,8 +67,8 @@ static int move_to(const town *t, int host)
 
 static int look_around(const crew *c, wire *w)
 {
-    const int *host = w->ops->hosts(w->self);
-    const oari_board *b = w->ops->board(w->self);
+    const int *host = w->in_tree->hosts(w->self);
+    const oari_board *b = w->in_tree->board(w->self);
     int here = w->rank < HERE;
 
     CREW_CHECK(c, w->rank, host != NULL && b->member != NULL);

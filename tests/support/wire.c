@@ -35,17 +35,16 @@ static void set_wire(const wire_setup *setup)
 int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
 {
     size_t eager = setup->eager_bytes != 0 ? setup->eager_bytes : 64 << 10;
-    struct oari_open core = { .small_bytes = 512,
-                              .stage_bytes = 4096,
-                              .eager_bytes = eager,
-                              .spin_us = -1,
-                              .meet_ms = WIRE_TIMEOUT_MS };
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = rank,
-                            .ranks = c->ranks,
-                            .name = "wire",
-                            .timeout_ms = WIRE_TIMEOUT_MS,
-                            .core = &core };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = rank,
+                                .ranks = c->ranks,
+                                .name = "wire",
+                                .timeout_ms = WIRE_TIMEOUT_MS },
+                       .small_bytes = 512,
+                       .stage_bytes = 4096,
+                       .eager_bytes = eager,
+                       .spin_us = -1,
+                       .meet_ms = WIRE_TIMEOUT_MS };
     char host[16];
 
     *w = (wire){ .rank = rank, .ranks = c->ranks };
@@ -59,9 +58,10 @@ int wire_open(wire *w, const crew *c, int rank, const wire_setup *setup)
         oari_recorder_create("wire", rank, c->ranks, &w->recorder) != OAR_OK)
         return complain(w, "open");
     w->self = calloc(1, w->ops->self_size);
-    core.recorder = w->recorder;
-    env.store = w->store;
-    if (w->ops->open(w->self, &env) != OAR_OK)
+    w->in_tree = oari_backend_in_tree(w->ops);
+    with.recorder = w->recorder;
+    with.env.store = w->store;
+    if (oari_backend_open(w->ops, w->self, &with) != OAR_OK)
         return complain(w, "open");
     return 0;
 }

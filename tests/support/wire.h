@@ -4,13 +4,13 @@
 #ifndef TESTS_SUPPORT_WIRE_H
 #define TESTS_SUPPORT_WIRE_H
 
-#include <oarsong/backend.h>
-
+#include "link/link.h"
 #include "record/recorder.h"
 #include "support/crew.h"
 
 typedef struct wire {
     const oar_backend_ops *ops;
+    const oari_backend *in_tree;
     void *self;
     int rank, ranks;
     oari_recorder *recorder;

@@ -68,7 +68,7 @@ static void make_ring(int rank, int ranks)
 static void add_op(uint64_t sequence, oar_coll kind, int root, int second,
                    oar_record_state state)
 {
-    oari_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
 
     atomic_store(&s->sequence, sequence);
     atomic_store(&s->posted, (uint64_t)second * SECOND);
@@ -163,11 +163,11 @@ static void ranks_that_are_alike_share_a_line(void **state)
         char *text = NULL, part[64];
 
         OK(oar_autopsy_text(a, &text));
-        snprintf(part, sizeof part, "rank %d (host two, pid %d) has not come",
+        snprintf(part, sizeof part, "rank %d (host two, pid %d) has not called",
                  n / 2 + 1, 1000 + n / 2 + 1);
         assert_int_equal(strncmp(text, part, strlen(part)), 0);
         assert_has(text, "#5 at train.c:88 \"loss\"");
-        assert_has(text, " since 40.0 s");
+        assert_has(text, " waited 40.0 s for ");
         assert_true(widest_table_line(text) <= 120);
         assert_true(count_lines(text) < 12);
         oar_free(text);
@@ -303,7 +303,8 @@ static void boxes_of_an_earlier_epoch_are_not_mixed_in(void **state)
     }
     OK(oar_autopsy_from_fds(fd, 2, &a));
     OK(oar_autopsy_text(a, &text));
-    assert_has(text, "rank 1 is unknown: its box is of epoch 2, not 3");
+    assert_has(text,
+               "rank 1 is unknown: its recorder file is of epoch 2, not 3");
     assert_has(text, ", epoch 3: barrier #1");
     oar_free(text);
     oar_autopsy_destroy(a);
@@ -361,13 +362,13 @@ typedef struct fault_row {
 
 static const fault_row fault_rows[] = {
     { "computes", OAR_E_TIMEOUT, OARI_LIFE_RUNS, NULL, 0,
-      "has not come to all_reduce #5 at train.c:88 \"loss\"; it runs" },
+      "has not called all_reduce #5 at train.c:88 \"loss\"; it is running" },
     { "sleeps", OAR_E_TIMEOUT, OARI_LIFE_SLEEPS, NULL, 0,
-      "has not come to all_reduce #5 at train.c:88 \"loss\"; it lives" },
+      "has not called all_reduce #5 at train.c:88 \"loss\"; it is sleeping" },
     { "is stopped", OAR_E_TIMEOUT, OARI_LIFE_STOPPED, NULL, 0,
       "is stopped before all_reduce #5" },
     { "was ended afterwards", OAR_E_TIMEOUT, OARI_LIFE_DEAD,
-      "killed by SIGTERM", 0, "had not come to all_reduce #5" },
+      "killed by SIGTERM", 0, "had not called all_reduce #5" },
     { "exits with 0", OAR_E_PEER, OARI_LIFE_EXITED, "exit code 0", 0,
       "ended with exit code 0 before all_reduce #5" },
     { "leaves", OAR_E_PEER, OARI_LIFE_SLEEPS, NULL, 1,
@@ -380,7 +381,7 @@ static const fault_row fault_rows[] = {
       "was killed by SIGSEGV before all_reduce #5" },
 };
 
-static oar_autopsy *hold_inquest(const int fd[4], const char *note)
+static oar_autopsy *open_autopsy(const int fd[4], const char *note)
 {
     oar_autopsy *a = NULL;
 
@@ -444,7 +445,7 @@ static void the_verdict_names_the_rank_that_the_fault_names(void **state)
                 far ? "group \"world\" broke: rank 2 is what the fault says"
                     : "rank 2 (host one, pid 1002) %s",
                 row->says);
-            assert_verdict(hold_inquest(fd, row->note), row->name, 2, begins);
+            assert_verdict(open_autopsy(fd, row->note), row->name, 2, begins);
         }
     }
 }
@@ -460,7 +461,7 @@ static void an_abort_is_told_with_its_reason(void **state)
             fd[r] = far && r == 2 ? -1 : put_box();
         }
         assert_verdict(
-            hold_inquest(fd, "exit code 1"), "abort", 2,
+            open_autopsy(fd, "exit code 1"), "abort", 2,
             far ? "group \"world\" broke: rank 2 aborted: loss is NaN"
                 : "rank 2 (host one, pid 1002) aborted group "
                   "\"world\" after barrier #4 at train.c:88 "
@@ -493,7 +494,7 @@ static void a_fault_because_of_another_names_the_cause_of_that(void **state)
             break_ring(OAR_E_PEER, 0, 1, "rank 1 is gone");
         fd[r] = put_box();
     }
-    assert_verdict(hold_inquest(fd, "killed by SIGBUS"), "two groups", 2,
+    assert_verdict(open_autopsy(fd, "killed by SIGBUS"), "two groups", 2,
                    "rank 2 (host one, pid 1002) was killed by SIGBUS");
 }
 
@@ -535,7 +536,7 @@ static void a_fault_that_ranks_went_on_from_is_not_the_cause(void **state)
         }
         fd[r] = put_box();
     }
-    assert_verdict(hold_inquest(fd, "killed by SIGSEGV"), "shrunk", 0,
+    assert_verdict(open_autopsy(fd, "killed by SIGSEGV"), "shrunk", 0,
                    "rank 0 (host one, pid 1000) ended with exit code 1 before "
                    "barrier #2");
 }
@@ -555,8 +556,9 @@ static void what_cannot_be_is_refused(void **state)
     assert_says(oar_autopsy_open("/no/such/folder", &a), OAR_E_SYSTEM,
                 "/no/such/folder");
     assert_says(oar_autopsy_open(NULL, &a), OAR_E_ARG, "folder");
-    assert_says(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG, "0 boxes");
-    assert_says(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG, "boxes");
+    assert_says(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG,
+                "0 recorder files");
+    assert_says(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG, "recorder files");
     assert_says(oari_box_make(-1, &fd), OAR_E_ARG, "rank -1");
     assert_says(oari_box_make(0, NULL), OAR_E_ARG, "rank 0");
     OK(oar_autopsy_from_fds(&none, 1, &a));
@@ -631,8 +633,9 @@ static void no_bit_of_a_head_brings_it_down(void **state)
     flip_bits(fd, 0, sizeof(oari_head));
     flip_bits(fd, ring, offsetof(oari_ring, member) + 8);
     flip_bits(fd, ring + offsetof(oari_ring, fault), 48);
-    flip_bits(fd, ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_slot),
-              sizeof(oari_slot));
+    flip_bits(fd,
+              ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_record_slot),
+              sizeof(oari_record_slot));
     close(fd);
 }
 
@@ -692,7 +695,8 @@ static void the_parser_takes_bytes_at_any_address(void **state)
     assert_int_equal(image.damaged, 0);
     assert_non_null(oari_image_ring(&image, 0));
     oari_image_clear(&image);
-    assert_says(oari_box_read(bytes, BYTES, &image), OAR_E_DATA, "box");
+    assert_says(oari_box_read(bytes, BYTES, &image), OAR_E_DATA,
+                "recorder file");
     bytes[1 + 8] ^= 1; /* the version */
     assert_says(oari_box_read(bytes + 1, BYTES, &image), OAR_E_DATA, "version");
     free(bytes);

@@ -99,7 +99,7 @@ static void what_is_no_plugin_is_refused_with_the_reason(void **state)
 {
     static const char *const wrong[][2] = {
         { "silent", "does not export " OAR_BACKEND_PLUGIN_SYMBOL },
-        { "old", "ABI 10, this is 3" },
+        { "old", "ABI 11, this is 4" },
         { "hollow", "has no self_size" },
         { "wrong_table", "gives no table" },
         { "wrong_size", "ends before its post array" },

@@ -20,7 +20,6 @@
 #include "record/box_read.h"
 #include "comm/group/group.h"
 #include "record/recorder.h"
-#include "record/recorder_view.h"
 #include "support/census.h"
 #include "support/crew.h"
 #include "support/says.h"

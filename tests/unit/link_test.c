@@ -36,7 +36,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static void forbid_fetching(wire *w)
 {
     static oari_board_ops without;
-    oari_board *b = w->ops->board(w->self);
+    oari_board *b = w->in_tree->board(w->self);
 
     without = *b->ops;
     without.fetch = NULL;

@@ -7,7 +7,7 @@
 
 /* What one is given, and which it is. */
 typedef struct oari_conv_operands {
-    const oari_op *op;
+    const oari_op_class *op;
     oar_tensor *x, *weight, *bias; /* bias may be NULL */
 } oari_conv_operands;
 

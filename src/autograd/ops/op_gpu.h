@@ -4,7 +4,7 @@
 #define OARI_AUTOGRAD_OPS_OP_GPU_H
 
 #include "autograd/record.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 oar_tensor *oari_contiguous_on_gpu(oar_tape *tape, oar_tensor *a);
 oar_tensor *oari_cast_on_gpu(oar_tape *tape, oar_tensor *a, oar_dtype dtype);

@@ -118,8 +118,7 @@ static oar_status choose_address(const oar_backend_env *env, int one,
     }
     if (!one)
         OARI_TRY(allow_plain());
-    OARI_TRY(
-        oari_sock_local(env->core != NULL ? env->core->toward : NULL, text));
+    OARI_TRY(oari_sock_local(env->store_address, text));
     cut_port(text);
     return OAR_OK;
 }

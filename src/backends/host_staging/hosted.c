@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/env.h"
@@ -232,15 +233,15 @@ static oar_status agree_on_slots(hosted *h)
     return OAR_OK;
 }
 
-static oar_status open_engine(void *self, const oar_backend_env *env)
+static oar_status open_engine(void *self, const oari_open *with)
 {
     hosted *h = self;
     oari_worker_opts opts = { .name = "oar-staging",
                               .step = look_at_letters,
                               .arg = h };
 
-    h->rank = env->rank;
-    h->ranks = env->ranks;
+    h->rank = with->env.rank;
+    h->ranks = with->env.ranks;
     h->device = -1;
     pthread_mutex_init(&h->lock, NULL);
     OARI_TRY(read_settings(h));
@@ -251,7 +252,7 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
     if (h->count == NULL || h->other == NULL || h->near == NULL ||
         h->pinned == NULL)
         return OAR_E_NOMEM;
-    OARI_TRY(make_inner(h, env->core->group));
+    OARI_TRY(make_inner(h, with->group));
     OARI_TRY(agree_on_slots(h));
     return oari_worker_create(&opts, &h->worker);
 }
@@ -274,20 +275,18 @@ static void close_engine(void *self)
     pthread_mutex_destroy(&h->lock);
 }
 
-extern const oar_backend_ops oari_backend_hosted;
-const oar_backend_ops oari_backend_hosted = {
-    .size = sizeof(oar_backend_ops),
-    .abi = OAR_BACKEND_ABI,
-    .name = "hosted",
-    .self_size = sizeof(hosted),
-    .probe = probe,
-    .open = open_engine,
-    .close = close_engine,
-    .progress = progress,
-    .abort = abort_engine,
-    .takes = takes,
-    .post_count = OAR_COLL_COUNT,
-    .post = {
+const oari_backend oari_backend_hosted = {
+    .ops.size = sizeof(oar_backend_ops),
+    .ops.abi = OAR_BACKEND_ABI,
+    .ops.name = "hosted",
+    .ops.self_size = sizeof(hosted),
+    .ops.probe = probe,
+    .ops.close = close_engine,
+    .ops.progress = progress,
+    .ops.abort = abort_engine,
+    .ops.takes = takes,
+    .ops.post_count = OAR_COLL_COUNT,
+    .ops.post = {
         [OAR_COLL_BROADCAST] = post,
         [OAR_COLL_ALL_REDUCE] = post,
         [OAR_COLL_REDUCE] = post,
@@ -299,4 +298,6 @@ const oar_backend_ops oari_backend_hosted = {
         [OAR_COLL_SEND] = post,
         [OAR_COLL_RECV] = post,
     },
+    .role = OARI_ROLE_STAGING,
+    .open = open_engine,
 };

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -226,40 +227,40 @@ static oar_status ask_device(ipc *self)
     return OAR_OK;
 }
 
-static oar_status open_inside(ipc *self, const oar_backend_env *env)
+static oar_status open_inside(ipc *self, const oari_open *with)
 {
     OARI_TRY(make_peers(self));
     OARI_TRY(ask_device(self));
-    OARI_TRY(make_stream(self, env->stream));
-    return oari_ipc_meet(self, env);
+    OARI_TRY(make_stream(self, with->env.stream));
+    return oari_ipc_meet(self, with);
 }
 
 /* The group's, but no more than there is reason to keep on the device. */
-static size_t eager_bytes(const oar_backend_env *env)
+static size_t eager_bytes(const oari_open *with)
 {
-    const oar_group *group = env->core != NULL ? env->core->group : NULL;
+    const oar_group *group = with->group;
     size_t wanted =
         group != NULL ? group->settings.eager_bytes : IPC_EAGER_BYTES;
 
     return wanted < IPC_EAGER_BYTES ? wanted / 256 * 256 : IPC_EAGER_BYTES;
 }
 
-static oar_status open_engine(void *given, const oar_backend_env *env)
+static oar_status open_engine(void *given, const oari_open *with)
 {
     ipc *self = given;
     oar_status status;
 
-    self->rank = env->rank;
-    self->ranks = env->ranks;
-    self->device = env->device;
+    self->rank = with->env.rank;
+    self->ranks = with->env.ranks;
+    self->device = with->env.device;
     self->queue.end = &self->queue.first;
     self->receives.end = &self->receives.first;
-    self->eager_bytes = eager_bytes(env);
+    self->eager_bytes = eager_bytes(with);
     if (self->ranks > IPC_RANKS)
         return oari_fail(OAR_E_UNAVAILABLE, "ipc: %d ranks; at most %d work",
                          self->ranks, IPC_RANKS);
     OARI_TRY(oari_cuda_enter(self->device, &self->cu));
-    status = open_inside(self, env);
+    status = open_inside(self, with);
     oari_cuda_leave();
     return status;
 }
@@ -356,21 +357,18 @@ static void close_engine(void *given)
 
 /* ---- the table ----------------------------------------------------------- */
 
-extern const oar_backend_ops oari_backend_ipc;
-
-const oar_backend_ops oari_backend_ipc = {
-    .size = sizeof(oar_backend_ops),
-    .abi = OAR_BACKEND_ABI,
-    .name = "ipc",
-    .self_size = sizeof(ipc),
-    .probe = probe,
-    .open = open_engine,
-    .close = close_engine,
-    .progress = progress,
-    .abort = abort_engine,
-    .takes = takes,
-    .post_count = OAR_COLL_COUNT,
-    .post = {
+const oari_backend oari_backend_ipc = {
+    .ops.size = sizeof(oar_backend_ops),
+    .ops.abi = OAR_BACKEND_ABI,
+    .ops.name = "ipc",
+    .ops.self_size = sizeof(ipc),
+    .ops.probe = probe,
+    .ops.close = close_engine,
+    .ops.progress = progress,
+    .ops.abort = abort_engine,
+    .ops.takes = takes,
+    .ops.post_count = OAR_COLL_COUNT,
+    .ops.post = {
         [OAR_COLL_BROADCAST] = oari_ipc_post,
         [OAR_COLL_ALL_REDUCE] = oari_ipc_post,
         [OAR_COLL_REDUCE] = oari_ipc_post,
@@ -382,4 +380,5 @@ const oar_backend_ops oari_backend_ipc = {
         [OAR_COLL_SEND] = oari_ipc_send,
         [OAR_COLL_RECV] = oari_ipc_recv,
     },
+    .open = open_engine,
 };

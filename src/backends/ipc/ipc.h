@@ -18,10 +18,9 @@
 
 #include <stdatomic.h>
 
-#include <oarsong/backend.h>
-
 #include "device/cuda/cuda.h"
 #include "device/cuda/reduce.h"
+#include "link/link.h"
 
 enum {
     IPC_DEPTH = 32,                /* collectives under way on the device */
@@ -202,7 +201,7 @@ oar_status oari_ipc_page_make(ipc *self);
 void oari_ipc_page_leave(ipc *self);
 
 /* meet.c: finds the others, sees that it can work, maps their pages. */
-oar_status oari_ipc_meet(ipc *self, const oar_backend_env *env);
+oar_status oari_ipc_meet(ipc *self, const oari_open *with);
 
 /* memory.c */
 /* How peers find that memory; id 0: they cannot. */

@@ -268,12 +268,12 @@ static oar_status meet_nobody(ipc *self)
     return register_page(self, 0);
 }
 
-oar_status oari_ipc_meet(ipc *self, const oar_backend_env *env)
+oar_status oari_ipc_meet(ipc *self, const oari_open *with)
 {
     meeting m = { .self = self,
-                  .env = env,
-                  .board = env->core != NULL ? env->core->board : NULL,
-                  .deadline_ns = oari_deadline(env->timeout_ms) };
+                  .env = &with->env,
+                  .board = with->board,
+                  .deadline_ns = oari_deadline(with->env.timeout_ms) };
     oar_status status;
 
     if (self->ranks == 1)

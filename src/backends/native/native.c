@@ -5,6 +5,7 @@
  * descriptor to sleep on. */
 #include <sys/epoll.h>
 
+#include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/status.h"
 #include "link/shm/shm.h"
@@ -32,12 +33,12 @@ static oar_status shm_probe(oar_backend_caps *caps)
 /* ---- opening ------------------------------------------------------------- */
 
 /* Its set of descriptors becomes one of those this rank sleeps on. */
-static oar_status open_mesh(native *n, const oar_backend_env *env,
+static oar_status open_mesh(native *n, const oari_open *with,
                             const char *prefix)
 {
     char host[NATIVE_HOST];
     tcp_setup setup = {
-        .env = env, .prefix = prefix, .host = host, .match = n->shm.base.match
+        .with = with, .prefix = prefix, .host = host, .match = n->shm.base.match
     };
     struct epoll_event event = { .events = EPOLLIN,
                                  .data.u32 = UINT32_MAX - 1 };
@@ -49,8 +50,8 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
     OARI_TRY(native_host(host));
     OARI_TRY(tcp_open(n->mesh, &setup));
     n->mesh->ahead_bytes = TCP_AHEAD * n->mesh->eager_bytes;
-    for (int r = 0; r < env->ranks; r++)
-        if (n->shm.host[r] == n->shm.host[env->rank])
+    for (int r = 0; r < with->env.ranks; r++)
+        if (n->shm.host[r] == n->shm.host[with->env.rank])
             n->mesh->peer[r].address[0] = 0; /* not by TCP */
     if (epoll_ctl(n->shm.epoll_fd, EPOLL_CTL_ADD, n->mesh->epoll_fd, &event) !=
         0)
@@ -58,23 +59,22 @@ static oar_status open_mesh(native *n, const oar_backend_env *env,
     return OAR_OK;
 }
 
-static oar_status open_links(native *n, const oar_backend_env *env,
-                             int one_host)
+static oar_status open_links(native *n, const oari_open *with, int one_host)
 {
     char prefix[OAR_STORE_KEY_MAX];
 
-    OARI_TRY(shm_links_open(&n->shm, env, one_host, prefix));
-    return n->shm.hosts > 1 ? open_mesh(n, env, prefix) : OAR_OK;
+    OARI_TRY(shm_links_open(&n->shm, with, one_host, prefix));
+    return n->shm.hosts > 1 ? open_mesh(n, with, prefix) : OAR_OK;
 }
 
-static oar_status native_open(void *self, const oar_backend_env *env)
+static oar_status native_open(void *self, const oari_open *with)
 {
-    return open_links(self, env, 0);
+    return open_links(self, with, 0);
 }
 
-static oar_status shm_open_links(void *self, const oar_backend_env *env)
+static oar_status shm_open_links(void *self, const oari_open *with)
 {
-    return open_links(self, env, 1);
+    return open_links(self, with, 1);
 }
 
 /* ---- messages ------------------------------------------------------------ */
@@ -253,27 +253,26 @@ static void native_close(void *self)
 }
 
 /* The common part of both tables. */
-#define NATIVE_OPS                                                             \
-    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                   \
-    .self_size = sizeof(native), .close = native_close, .send = native_send,   \
-    .recv = native_recv, .peek = oari_boarded_peek,                            \
-    .progress = native_progress, .abort = native_abort,                        \
+#define NATIVE_OPS                                                           \
+    .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                 \
+    .self_size = sizeof(native), .close = native_close, .send = native_send, \
+    .recv = native_recv, .peek = oari_boarded_peek,                          \
+    .progress = native_progress, .abort = native_abort,                      \
+    .post_count = OAR_COLL_COUNT
+#define NATIVE_LINKS                                                           \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone,   \
     .published = native_published, .publish = native_publish,                  \
     .agreed = native_agreed, .conclude = native_conclude, .tell = native_tell, \
-    .told = native_told, .answered = native_answered,                          \
-    .post_count = OAR_COLL_COUNT
+    .told = native_told, .answered = native_answered
 
-extern const oar_backend_ops oari_backend_native, oari_backend_shm;
-const oar_backend_ops oari_backend_native = {
-    NATIVE_OPS,
-    .name = "native",
-    .probe = native_probe,
+const oari_backend oari_backend_native = {
+    .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },
+    .role = OARI_ROLE_PROCESSES,
     .open = native_open,
+    NATIVE_LINKS,
 };
-const oar_backend_ops oari_backend_shm = {
-    NATIVE_OPS,
-    .name = "shm",
-    .probe = shm_probe,
+const oari_backend oari_backend_shm = {
+    .ops = { NATIVE_OPS, .name = "shm", .probe = shm_probe },
     .open = shm_open_links,
+    NATIVE_LINKS,
 };

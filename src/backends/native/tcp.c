@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tcp: the backend in which every pair is linked by TCP, on one host too. */
+#include "backends/backends.h"
 #include "base/status.h"
 #include "link/match.h"
 #include "link/tcp/tcp.h"
@@ -16,20 +17,20 @@ static oar_status probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-static oar_status open_tcp(void *self, const oar_backend_env *env)
+static oar_status open_tcp(void *self, const oari_open *with)
 {
     tcp *t = self;
     char host[NATIVE_HOST], prefix[OAR_STORE_KEY_MAX];
-    tcp_setup setup = { .env = env, .prefix = prefix, .host = host };
+    tcp_setup setup = { .with = with, .prefix = prefix, .host = host };
 
     tcp_init(&t->mesh);
-    OARI_TRY(oari_match_create(env->rank, env->ranks, env->core->eager_bytes,
-                               &t->match));
+    OARI_TRY(oari_match_create(with->env.rank, with->env.ranks,
+                               with->eager_bytes, &t->match));
     setup.match = t->match;
     OARI_TRY(native_host(host));
-    if (env->ranks == 1)
+    if (with->env.ranks == 1)
         return tcp_open_alone(&t->mesh, &setup);
-    OARI_TRY(native_prefix(env, prefix, sizeof prefix));
+    OARI_TRY(native_prefix(with, prefix, sizeof prefix));
     return tcp_open(&t->mesh, &setup);
 }
 
@@ -150,23 +151,23 @@ static int64_t answered(void *self, int rank)
     return tcp_answered(&((tcp *)self)->mesh, rank);
 }
 
-extern const oar_backend_ops oari_backend_tcp;
-const oar_backend_ops oari_backend_tcp = {
-    .size = sizeof(oar_backend_ops),
-    .abi = OAR_BACKEND_ABI,
-    .name = "tcp",
-    .self_size = sizeof(tcp),
-    .probe = probe,
+const oari_backend oari_backend_tcp = {
+    .ops.size = sizeof(oar_backend_ops),
+    .ops.abi = OAR_BACKEND_ABI,
+    .ops.name = "tcp",
+    .ops.self_size = sizeof(tcp),
+    .ops.probe = probe,
+    .ops.close = close_tcp,
+    .ops.send = send_tcp,
+    .ops.recv = recv_tcp,
+    .ops.peek = peek,
+    .ops.progress = progress,
+    .ops.wait_fd = wait_fd,
+    .ops.arm = arm,
+    .ops.wake = wake,
+    .ops.abort = abort_tcp,
+    .ops.post_count = OAR_COLL_COUNT,
     .open = open_tcp,
-    .close = close_tcp,
-    .send = send_tcp,
-    .recv = recv_tcp,
-    .progress = progress,
-    .wait_fd = wait_fd,
-    .arm = arm,
-    .wake = wake,
-    .abort = abort_tcp,
-    .peek = peek,
     .hosts = hosts,
     .gone = gone,
     .published = published,
@@ -177,5 +178,4 @@ const oar_backend_ops oari_backend_tcp = {
     .told = told,
     .pid = pid,
     .answered = answered,
-    .post_count = OAR_COLL_COUNT,
 };

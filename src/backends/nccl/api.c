@@ -6,6 +6,7 @@
 #include <oarsong/device.h>
 #include <oarsong/nccl.h>
 
+#include "backends/backends.h"
 #include "backends/nccl/engine.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -118,7 +119,7 @@ oar_status oar_hybrid_create(int rank, int size, const char *address,
 
 static oari_nccl_engine *engine_of(const oar_group *group)
 {
-    return group != NULL ? oari_group_gpu(group, &oari_backend_nccl) : NULL;
+    return group != NULL ? oari_group_gpu(group, &oari_backend_nccl.ops) : NULL;
 }
 
 void *oar_nccl_communicator(const oar_group *group)

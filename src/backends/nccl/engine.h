@@ -14,11 +14,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <oarsong/backend.h>
-#include <oarsong/group.h>
-
 #include "backends/nccl/symbols.h"
 #include "device/cuda/cuda.h"
+#include "link/link.h"
 
 /* ---- library.c ----------------------------------------------------------- */
 
@@ -94,11 +92,9 @@ int oari_nccl_comm_wait(oari_nccl_comm *comm, int64_t deadline_ns);
 /* Who of the group's other ranks is gone, as its links see it; -1: nobody.
  * group may be NULL. The driver's, or while nobody drives. */
 int oari_nccl_lost(const oar_group *group, int rank, int ranks);
-/* Whose group it is, or NULL. */
-const oar_group *oari_nccl_group(const oar_backend_env *env);
 
 /* Joins the ranks' communicator; a failure leaves it to be released. */
-oar_status oari_nccl_join(oari_nccl_comm *comm, const oar_backend_env *env,
+oar_status oari_nccl_join(oari_nccl_comm *comm, const oari_open *with,
                           const oari_nccl_id *id, int64_t deadline_ns);
 /* One of those that give the same colour, into *child (NULL: colour below 0).
  */
@@ -113,7 +109,7 @@ typedef struct oari_nccl_terms {
     oari_nccl_id id;
     int has_fp8;
 } oari_nccl_terms;
-oar_status oari_nccl_meet(const oari_nccl *lib, const oar_backend_env *env,
+oar_status oari_nccl_meet(const oari_nccl *lib, const oari_open *with,
                           int64_t deadline_ns, oari_nccl_terms *terms);
 
 /* ---- calls.c ------------------------------------------------------------- */
@@ -182,9 +178,5 @@ oar_status oari_nccl_progress(void *self);
 void oari_nccl_drop_all(oari_nccl_engine *e, oar_status why);
 /* Nothing is queued or being put on the stream. */
 int oari_nccl_is_idle(const oari_nccl_engine *e);
-
-/* ---- nccl.c -------------------------------------------------------------- */
-
-extern const oar_backend_ops oari_backend_nccl;
 
 #endif

@@ -41,7 +41,7 @@ typedef struct verdict {
 
 typedef struct meeting {
     const oari_nccl *lib;
-    const oar_backend_env *env;
+    const oari_open *with;
     int64_t deadline_ns;
     int64_t times; /* that this name was used */
 } meeting;
@@ -56,7 +56,7 @@ static key card_key(const meeting *m, int rank)
 {
     key k;
 
-    snprintf(k.text, sizeof k.text, "%s/nccl/%lld/%d", m->env->name,
+    snprintf(k.text, sizeof k.text, "%s/nccl/%lld/%d", m->with->env.name,
              (long long)m->times, rank);
     return k;
 }
@@ -65,7 +65,7 @@ static key verdict_key(const meeting *m)
 {
     key k;
 
-    snprintf(k.text, sizeof k.text, "%s/nccl/%lld/id", m->env->name,
+    snprintf(k.text, sizeof k.text, "%s/nccl/%lld/id", m->with->env.name,
              (long long)m->times);
     return k;
 }
@@ -75,9 +75,11 @@ static oar_status leave_card(meeting *m, const card *mine)
 {
     char text[OAR_STORE_KEY_MAX];
 
-    snprintf(text, sizeof text, "%s/nccl/joins/%d", m->env->name, m->env->rank);
-    OARI_TRY(oar_store_add(m->env->store, text, 1, &m->times));
-    return oar_store_set(m->env->store, card_key(m, m->env->rank).text, mine,
+    snprintf(text, sizeof text, "%s/nccl/joins/%d", m->with->env.name,
+             m->with->env.rank);
+    OARI_TRY(oar_store_add(m->with->env.store, text, 1, &m->times));
+    return oar_store_set(m->with->env.store,
+                         card_key(m, m->with->env.rank).text, mine,
                          sizeof *mine);
 }
 
@@ -88,7 +90,8 @@ static oar_status fetch(const meeting *m, key k, int64_t timeout_ms, void *into,
     void *value;
     size_t got;
 
-    OARI_TRY(oar_store_get(m->env->store, k.text, timeout_ms, &value, &got));
+    OARI_TRY(
+        oar_store_get(m->with->env.store, k.text, timeout_ms, &value, &got));
     if (got == bytes)
         memcpy(into, value, bytes);
     oar_free(value);
@@ -104,7 +107,7 @@ static oar_status fetch(const meeting *m, key k, int64_t timeout_ms, void *into,
  * left no word (what it left it had put there before it went). */
 static oar_status await(const meeting *m, key k, void *into, size_t bytes)
 {
-    const oar_group *group = oari_nccl_group(m->env);
+    const oar_group *group = m->with->group;
     int lost = -1;
 
     for (;;) {
@@ -119,8 +122,8 @@ static oar_status await(const meeting *m, key k, void *into, size_t bytes)
                 lost, oar_backend_fail(OAR_E_PEER,
                                        "rank %d was gone before the NCCL "
                                        "communicator of group \"%s\" was made",
-                                       lost, m->env->name));
-        lost = oari_nccl_lost(group, m->env->rank, m->env->ranks);
+                                       lost, m->with->env.name));
+        lost = oari_nccl_lost(group, m->with->env.rank, m->with->env.ranks);
     }
 }
 
@@ -130,14 +133,14 @@ static int is_missing(const meeting *m, int rank)
 {
     card ignored;
 
-    return rank != m->env->rank && fetch(m, card_key(m, rank), 0, &ignored,
-                                         sizeof ignored) == OAR_E_TIMEOUT;
+    return rank != m->with->env.rank && fetch(m, card_key(m, rank), 0, &ignored,
+                                              sizeof ignored) == OAR_E_TIMEOUT;
 }
 
 static void note_missing(const meeting *m, int rank)
 {
-    if (m->env->core != NULL && m->env->core->missing != NULL)
-        m->env->core->missing[rank] = 1;
+    if (m->with->missing != NULL)
+        m->with->missing[rank] = 1;
 }
 
 /* Says who is not there, and returns OAR_E_TIMEOUT. */
@@ -147,7 +150,7 @@ static oar_status nobody_else_came(const meeting *m)
     size_t used = 0;
     int missing = 0, first = 0;
 
-    for (int r = 0; r < m->env->ranks; r++) {
+    for (int r = 0; r < m->with->env.ranks; r++) {
         if (!is_missing(m, r))
             continue;
         if (missing++ == 0)
@@ -163,8 +166,8 @@ static oar_status nobody_else_came(const meeting *m)
         first, oar_backend_fail(OAR_E_TIMEOUT,
                                 "rank%s %s did not come to the NCCL "
                                 "communicator of group \"%s\" in %lld ms",
-                                missing > 1 ? "s" : "", list, m->env->name,
-                                (long long)m->env->timeout_ms));
+                                missing > 1 ? "s" : "", list, m->with->env.name,
+                                (long long)m->with->env.timeout_ms));
 }
 
 /* ---- the cards ----------------------------------------------------------- */
@@ -187,8 +190,8 @@ static oar_status read_device(const meeting *m, card *c)
     int major = 0, minor = 0;
     oar_status status;
 
-    OARI_TRY(oari_cuda_enter(m->env->device, &cu));
-    status = oari_cuda_check(cu->DeviceGet(&device, m->env->device),
+    OARI_TRY(oari_cuda_enter(m->with->env.device, &cu));
+    status = oari_cuda_check(cu->DeviceGet(&device, m->with->env.device),
                              "find the device");
     if (status == OAR_OK)
         status = oari_cuda_check(cu->DeviceGetUuid(&uuid, device),
@@ -205,9 +208,9 @@ static oar_status read_device(const meeting *m, card *c)
 
 static oar_status write_card(const meeting *m, card *c)
 {
-    *c = (card){ .version = m->lib->version, .device = m->env->device };
-    if (m->env->id != NULL)
-        c->id_hash = hash_of(m->env->id, sizeof(oari_nccl_id));
+    *c = (card){ .version = m->lib->version, .device = m->with->env.device };
+    if (m->with->env.id != NULL)
+        c->id_hash = hash_of(m->with->env.id, sizeof(oari_nccl_id));
     gethostname(c->host, sizeof c->host - 1);
     return read_device(m, c);
 }
@@ -266,8 +269,8 @@ static int all_have_fp8(const card *row, int ranks)
 
 static oar_status choose_id(const meeting *m, oari_nccl_id *id)
 {
-    if (m->env->id != NULL) {
-        memcpy(id, m->env->id, sizeof *id);
+    if (m->with->env.id != NULL) {
+        memcpy(id, m->with->env.id, sizeof *id);
         return OAR_OK;
     }
     return oari_nccl_check(m->lib, m->lib->GetUniqueId(id), NULL,
@@ -276,7 +279,7 @@ static oar_status choose_id(const meeting *m, oari_nccl_id *id)
 
 static oar_status collect(const meeting *m, card *row)
 {
-    for (int r = 1; r < m->env->ranks; r++) {
+    for (int r = 1; r < m->with->env.ranks; r++) {
         oar_status status = await(m, card_key(m, r), &row[r], sizeof row[r]);
 
         if (status == OAR_E_TIMEOUT)
@@ -290,15 +293,15 @@ static oar_status collect(const meeting *m, card *row)
 static oar_status judge(const meeting *m, card *row, verdict *v)
 {
     OARI_TRY(collect(m, row));
-    OARI_TRY(check_row(row, m->env->ranks));
-    v->has_fp8 = all_have_fp8(row, m->env->ranks);
+    OARI_TRY(check_row(row, m->with->env.ranks));
+    v->has_fp8 = all_have_fp8(row, m->with->env.ranks);
     return choose_id(m, &v->id);
 }
 
 /* A failure is told as well, so that nobody waits for what will not come. */
 static oar_status preside(const meeting *m, const card *mine, verdict *v)
 {
-    card *row = oari_alloc((size_t)m->env->ranks, sizeof *row);
+    card *row = oari_alloc((size_t)m->with->env.ranks, sizeof *row);
     oar_error record;
     oar_status status;
 
@@ -309,15 +312,15 @@ static oar_status preside(const meeting *m, const card *mine, verdict *v)
     oari_free(row);
     v->status = (int32_t)status;
     if (status == OAR_OK)
-        return m->env->ranks == 1
+        return m->with->env.ranks == 1
                    ? OAR_OK
-                   : oar_store_set(m->env->store, verdict_key(m).text, v,
+                   : oar_store_set(m->with->env.store, verdict_key(m).text, v,
                                    sizeof *v);
     record = *oar_last_error();
     v->peer = record.peer;
     snprintf(v->text, sizeof v->text, "%.399s", record.text);
-    if (m->env->ranks > 1)
-        oar_store_set(m->env->store, verdict_key(m).text, v, sizeof *v);
+    if (m->with->env.ranks > 1)
+        oar_store_set(m->with->env.store, verdict_key(m).text, v, sizeof *v);
     return oari_fail_with(&record);
 }
 
@@ -337,17 +340,17 @@ static oar_status hear(const meeting *m, verdict *v)
     return v->peer >= 0 ? oari_about(v->peer, status) : status;
 }
 
-oar_status oari_nccl_meet(const oari_nccl *lib, const oar_backend_env *env,
+oar_status oari_nccl_meet(const oari_nccl *lib, const oari_open *with,
                           int64_t deadline_ns, oari_nccl_terms *terms)
 {
-    meeting m = { .lib = lib, .env = env, .deadline_ns = deadline_ns };
+    meeting m = { .lib = lib, .with = with, .deadline_ns = deadline_ns };
     verdict v = { 0 };
     card mine;
 
     OARI_TRY(write_card(&m, &mine));
-    if (env->ranks > 1)
+    if (with->env.ranks > 1)
         OARI_TRY(leave_card(&m, &mine));
-    if (env->rank == 0)
+    if (with->env.rank == 0)
         OARI_TRY(preside(&m, &mine, &v));
     else
         OARI_TRY(hear(&m, &v));

@@ -6,6 +6,7 @@
  */
 #include <oarsong/device.h>
 
+#include "backends/backends.h"
 #include "backends/nccl/engine.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -27,53 +28,53 @@ static oar_status probe(oar_backend_caps *caps)
 
 /* ---- opening ------------------------------------------------------------- */
 
-static oar_status open_new(oari_nccl_engine *e, const oar_backend_env *env)
+static oar_status open_new(oari_nccl_engine *e, const oari_open *with)
 {
-    int64_t deadline = oari_deadline(env->timeout_ms);
+    int64_t deadline = oari_deadline(with->env.timeout_ms);
     oari_nccl_terms terms;
 
-    OARI_TRY(oari_nccl_comm_create(e->lib, env->device, &e->comm));
-    OARI_TRY(oari_nccl_comm_stream(e->comm, env->stream));
-    OARI_TRY(oari_nccl_meet(e->lib, env, deadline, &terms));
+    OARI_TRY(oari_nccl_comm_create(e->lib, with->env.device, &e->comm));
+    OARI_TRY(oari_nccl_comm_stream(e->comm, with->env.stream));
+    OARI_TRY(oari_nccl_meet(e->lib, with, deadline, &terms));
     e->comm->has_fp8 = terms.has_fp8;
-    return oari_nccl_join(e->comm, env, &terms.id, deadline);
+    return oari_nccl_join(e->comm, with, &terms.id, deadline);
 }
 
 /* What the parent's split made is of these ranks, in this order. */
-static oar_status open_split(oari_nccl_engine *e, const oar_backend_env *env)
+static oar_status open_split(oari_nccl_engine *e, const oari_open *with)
 {
     const oari_nccl *lib = e->lib;
     int rank = -1, ranks = -1;
 
-    e->comm = env->split;
-    OARI_TRY(oari_nccl_comm_stream(e->comm, env->stream));
+    e->comm = with->env.split;
+    OARI_TRY(oari_nccl_comm_stream(e->comm, with->env.stream));
     OARI_TRY(oari_nccl_check(lib, lib->CommUserRank(e->comm->handle, &rank),
                              e->comm->handle, "asking for the rank"));
     OARI_TRY(oari_nccl_check(lib, lib->CommCount(e->comm->handle, &ranks),
                              e->comm->handle, "asking for the size"));
-    if (rank == env->rank && ranks == env->ranks)
+    if (rank == with->env.rank && ranks == with->env.ranks)
         return OAR_OK;
     return oar_backend_fail(OAR_E_INTERNAL,
                             "NCCL's split made this rank %d of %d, not %d of "
                             "%d",
-                            rank, ranks, env->rank, env->ranks);
+                            rank, ranks, with->env.rank, with->env.ranks);
 }
 
-static oar_status open_engine(void *self, const oar_backend_env *env)
+static oar_status open_engine(void *self, const oari_open *with)
 {
     oari_nccl_engine *e = self;
 
-    e->rank = env->rank;
-    e->ranks = env->ranks;
-    e->device = env->device;
-    e->timeout_ms = env->timeout_ms;
-    e->group = oari_nccl_group(env);
+    e->rank = with->env.rank;
+    e->ranks = with->env.ranks;
+    e->device = with->env.device;
+    e->timeout_ms = with->env.timeout_ms;
+    e->group = with->group;
     e->last = &e->first;
     OARI_TRY(oari_nccl_load(&e->lib));
-    if (env->split != NULL)
-        OARI_TRY(open_split(e, env));
+    if (with->env.split != NULL)
+        OARI_TRY(open_split(e, with));
     else
-        OARI_TRY(open_new(e, env));
+        OARI_TRY(open_new(e, with));
     e->opened = 1;
     return OAR_OK;
 }
@@ -157,22 +158,21 @@ static void close_engine(void *self)
 
 /* ---- the table ----------------------------------------------------------- */
 
-const oar_backend_ops oari_backend_nccl = {
-    .size = sizeof(oar_backend_ops),
-    .abi = OAR_BACKEND_ABI,
-    .name = "nccl",
-    .self_size = sizeof(oari_nccl_engine),
-    .probe = probe,
-    .open = open_engine,
-    .close = close_engine,
-    .progress = oari_nccl_progress,
-    .abort = abort_engine,
-    .takes = oari_nccl_takes,
-    .batch = oari_nccl_batch,
-    .split = split,
-    .drop = drop,
-    .post_count = OAR_COLL_COUNT,
-    .post = {
+const oari_backend oari_backend_nccl = {
+    .ops.size = sizeof(oar_backend_ops),
+    .ops.abi = OAR_BACKEND_ABI,
+    .ops.name = "nccl",
+    .ops.self_size = sizeof(oari_nccl_engine),
+    .ops.probe = probe,
+    .ops.close = close_engine,
+    .ops.progress = oari_nccl_progress,
+    .ops.abort = abort_engine,
+    .ops.takes = oari_nccl_takes,
+    .ops.batch = oari_nccl_batch,
+    .ops.split = split,
+    .ops.drop = drop,
+    .ops.post_count = OAR_COLL_COUNT,
+    .ops.post = {
         [OAR_COLL_BROADCAST] = oari_nccl_post,
         [OAR_COLL_ALL_REDUCE] = oari_nccl_post,
         [OAR_COLL_REDUCE] = oari_nccl_post,
@@ -184,4 +184,5 @@ const oar_backend_ops oari_backend_nccl = {
         [OAR_COLL_SEND] = oari_nccl_post,
         [OAR_COLL_RECV] = oari_nccl_post,
     },
+    .open = open_engine,
 };

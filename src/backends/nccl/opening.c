@@ -28,11 +28,6 @@ static oari_nccl_config settings(void)
                                .unused = OARI_NCCL_UNSET };
 }
 
-const oar_group *oari_nccl_group(const oar_backend_env *env)
-{
-    return env->core != NULL ? env->core->group : NULL;
-}
-
 int oari_nccl_lost(const oar_group *group, int rank, int ranks)
 {
     if (group != NULL && group->board != NULL)
@@ -108,8 +103,7 @@ static oar_status settle(oari_nccl_comm *comm, patience *p)
 
 /* ---- of an id ------------------------------------------------------------ */
 
-static oar_status start_joining(oari_nccl_comm *comm,
-                                const oar_backend_env *env,
+static oar_status start_joining(oari_nccl_comm *comm, const oari_open *with,
                                 const oari_nccl_id *id)
 {
     oari_nccl_config config = settings();
@@ -117,23 +111,23 @@ static oar_status start_joining(oari_nccl_comm *comm,
     int result;
 
     OARI_TRY(oari_cuda_enter(comm->device, &cu));
-    result = comm->lib->CommInitRankConfig(&comm->handle, env->ranks, *id,
-                                           env->rank, &config);
+    result = comm->lib->CommInitRankConfig(&comm->handle, with->env.ranks, *id,
+                                           with->env.rank, &config);
     oari_cuda_leave();
     return oari_nccl_check(comm->lib, result, NULL, "joining the communicator");
 }
 
-oar_status oari_nccl_join(oari_nccl_comm *comm, const oar_backend_env *env,
+oar_status oari_nccl_join(oari_nccl_comm *comm, const oari_open *with,
                           const oari_nccl_id *id, int64_t deadline_ns)
 {
     patience p = { .what = "making a communicator",
-                   .group = oari_nccl_group(env),
-                   .rank = env->rank,
-                   .ranks = env->ranks,
-                   .timeout_ms = env->timeout_ms,
+                   .group = with->group,
+                   .rank = with->env.rank,
+                   .ranks = with->env.ranks,
+                   .timeout_ms = with->env.timeout_ms,
                    .deadline_ns = deadline_ns };
 
-    OARI_TRY(start_joining(comm, env, id));
+    OARI_TRY(start_joining(comm, with, id));
     return settle(comm, &p);
 }
 

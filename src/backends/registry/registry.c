@@ -7,20 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/status.h"
 #include "backends/registry/engines.h"
 #include "backends/registry/plugin.h"
 
-/* One line a backend: deleting its folder and its line here leaves a library
- * that builds. */
-extern const oar_backend_ops oari_backend_self, oari_backend_native,
-    oari_backend_shm, oari_backend_tcp, oari_backend_sim, oari_backend_nccl,
-    oari_backend_ipc;
-
-static const oar_backend_ops *const built_in[] = {
-    &oari_backend_self, &oari_backend_sim,    &oari_backend_native,
-    &oari_backend_shm,  &oari_backend_tcp,    &oari_backend_nccl,
-    &oari_backend_ipc,  &oari_backend_hybrid,
+static const oari_backend *const built_in[] = {
+#define X(name) &oari_backend_##name,
+    OARI_BACKEND_LIST(X)
+#undef X
 };
 
 enum { BUILT_IN = sizeof built_in / sizeof *built_in };
@@ -67,20 +62,31 @@ static const oar_backend_ops *stranger_at(int index)
     return NULL;
 }
 
+/* The index-th that users may name. */
+static const oar_backend_ops *built_in_at(int index)
+{
+    for (int i = 0; i < BUILT_IN; i++)
+        if (built_in[i]->role != OARI_ROLE_STAGING && index-- == 0)
+            return &built_in[i]->ops;
+    return NULL;
+}
+
 const char *oar_backend_name(int index)
 {
     const oar_backend_ops *ops;
-    int engines = 0;
+    int names = 0, engines = 0;
 
     if (index < 0)
         return NULL;
-    if (index < BUILT_IN)
-        return built_in[index]->name;
+    if ((ops = built_in_at(index)) != NULL)
+        return ops->name;
+    while (built_in_at(names) != NULL)
+        names++;
     while (oari_known_engine(engines) != NULL)
         engines++;
-    if (index < BUILT_IN + engines)
-        return oari_known_engine(index - BUILT_IN);
-    ops = stranger_at(index - BUILT_IN - engines);
+    if (index < names + engines)
+        return oari_known_engine(index - names);
+    ops = stranger_at(index - names - engines);
     return ops != NULL ? ops->name : NULL;
 }
 
@@ -88,9 +94,9 @@ static const oar_backend_ops *find_loaded(const char *name)
 {
     const oar_backend_ops *ops;
 
-    for (int i = 0; i < BUILT_IN; i++)
-        if (strcmp(built_in[i]->name, name) == 0)
-            return built_in[i];
+    for (int i = 0; (ops = built_in_at(i)) != NULL; i++)
+        if (strcmp(ops->name, name) == 0)
+            return ops;
     for (int i = 0; (ops = oari_plugin_at(i)) != NULL; i++)
         if (strcmp(ops->name, name) == 0)
             return ops;
@@ -137,16 +143,6 @@ static oar_status probe(const oar_backend_ops *ops, oar_backend_caps *caps)
     return OAR_OK;
 }
 
-static oar_status find(const char *name, const oar_backend_ops **ops,
-                       oar_backend_caps *caps)
-{
-    if (is_path(name))
-        OARI_TRY(oari_plugin_load(name, ops));
-    else
-        OARI_TRY(find_named(name, ops));
-    return probe(*ops, caps);
-}
-
 int oari_backend_is_for_gpus(const oar_backend_caps *caps)
 {
     return caps->devices == 1u << OAR_CUDA;
@@ -155,28 +151,41 @@ int oari_backend_is_for_gpus(const oar_backend_caps *caps)
 oar_status oari_backend_probe(const char *name, const oar_backend_ops **ops,
                               oar_backend_caps *caps)
 {
-    return find(name, ops, caps);
-}
-
-oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
-{
-    const oar_backend_ops *ops;
-    oar_backend_caps found;
-
-    if (name == NULL)
-        return oari_fail(OAR_E_ARG, "backend_available without a name");
-    if (strchr(name, ':') != NULL)
-        OARI_TRY(oari_hybrid_probe(name, &found));
+    if (is_path(name))
+        OARI_TRY(oari_plugin_load(name, ops));
     else
-        OARI_TRY(find(name, &ops, &found));
-    if (caps == NULL)
-        return OAR_OK;
-    return oari_struct_give(caps, &found, sizeof found, "caps");
+        OARI_TRY(find_named(name, ops));
+    return probe(*ops, caps);
 }
 
-const oar_backend_ops *oari_backend_links(int ranks)
+/* ---- what the core needs ------------------------------------------------- */
+
+oar_status oari_backend_in_role(oari_role role, const oari_backend **backend)
 {
-    return ranks == 1 ? &oari_backend_self : &oari_backend_native;
+    static const char *const what[OARI_ROLES] = {
+        [OARI_ROLE_ALONE] = "links for a group of one",
+        [OARI_ROLE_PROCESSES] = "links between processes",
+        [OARI_ROLE_THREADS] = "ranks as threads of one process",
+        [OARI_ROLE_STAGING] = "a way for device memory through the host",
+    };
+
+    for (int i = 0; i < BUILT_IN; i++)
+        if (built_in[i]->role == role) {
+            *backend = built_in[i];
+            return OAR_OK;
+        }
+    return oari_fail(OAR_E_UNAVAILABLE, "this library was built without %s",
+                     what[role]);
+}
+
+oar_status oari_backend_links(int ranks, const oar_backend_ops **links)
+{
+    const oari_backend *found = NULL;
+
+    OARI_TRY(oari_backend_in_role(
+        ranks == 1 ? OARI_ROLE_ALONE : OARI_ROLE_PROCESSES, &found));
+    *links = &found->ops;
+    return OAR_OK;
 }
 
 oar_status oari_backend_find(const char *name, int ranks,
@@ -184,7 +193,27 @@ oar_status oari_backend_find(const char *name, int ranks,
 {
     oar_backend_caps caps;
 
-    if (name == NULL)
-        name = ranks == 1 ? "self" : "native";
-    return find(name, backend, &caps);
+    if (name != NULL)
+        return oari_backend_probe(name, backend, &caps);
+    OARI_TRY(oari_backend_links(ranks, backend));
+    return probe(*backend, &caps);
+}
+
+const oari_backend *oari_backend_in_tree(const oar_backend_ops *ops)
+{
+    static const oari_backend none;
+
+    for (int i = 0; i < BUILT_IN; i++)
+        if (&built_in[i]->ops == ops)
+            return built_in[i];
+    return &none;
+}
+
+oar_status oari_backend_open(const oar_backend_ops *ops, void *self,
+                             const oari_open *with)
+{
+    const oari_backend *ours = oari_backend_in_tree(ops);
+
+    return ours->open != NULL ? ours->open(self, with)
+                              : ops->open(self, &with->env);
 }

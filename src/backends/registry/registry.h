@@ -3,7 +3,7 @@
 #ifndef OARI_BACKENDS_REGISTRY_REGISTRY_H
 #define OARI_BACKENDS_REGISTRY_REGISTRY_H
 
-#include <oarsong/backend.h>
+#include "link/link.h"
 
 /* What a group is made over. */
 typedef struct oari_choice {
@@ -21,12 +21,6 @@ typedef struct oari_choice {
 oar_status oari_backend_choose(const char *name, int ranks,
                                oari_choice *choice);
 
-/* Whether such a pair works here, and what it can do. (hybrid.c) */
-oar_status oari_hybrid_probe(const char *name, oar_backend_caps *caps);
-
-/* hybrid.c: "hybrid" as others see it: only a name. */
-extern const oar_backend_ops oari_backend_hybrid;
-
 /* As below, with what it can do. */
 oar_status oari_backend_probe(const char *name, const oar_backend_ops **ops,
                               oar_backend_caps *caps);
@@ -40,6 +34,18 @@ oar_status oari_backend_find(const char *name, int ranks,
                              const oar_backend_ops **backend);
 
 /* The links that the core makes beside an engine that wants them. */
-const oar_backend_ops *oari_backend_links(int ranks);
+oar_status oari_backend_links(int ranks, const oar_backend_ops **links);
+
+/* The backend of this tree that has that role. OAR_E_UNAVAILABLE, in words, if
+ * the library was built without it. */
+oar_status oari_backend_in_role(oari_role role, const oari_backend **backend);
+
+/* What the core may ask of a backend beyond its public table: nothing, of one
+ * that is not of this tree. Never NULL. */
+const oari_backend *oari_backend_in_tree(const oar_backend_ops *ops);
+
+/* Opens one of this tree or another. */
+oar_status oari_backend_open(const oar_backend_ops *ops, void *self,
+                             const oari_open *with);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* self: a group of one. A board with a single rank: every collective is what it
  * is for one rank, and messages to oneself go through its own mail. */
+#include "backends/backends.h"
 #include "base/status.h"
 #include "link/shm/boarded.h"
-#include "comm/group/group.h"
 #include "link/shm/local.h"
 
 static oar_status self_probe(oar_backend_caps *caps)
@@ -13,22 +13,21 @@ static oar_status self_probe(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-static oar_status self_open(void *self, const oar_backend_env *env)
+static oar_status self_open(void *self, const oari_open *with)
 {
     oari_boarded *b = self;
-    const struct oari_open *core = env->core;
     oari_world *world;
     oar_status status;
 
-    if (env->ranks != 1)
+    if (with->env.ranks != 1)
         return oari_fail(OAR_E_WORLD, "backend \"self\" with %d ranks",
-                         env->ranks);
+                         with->env.ranks);
     OARI_TRY(
-        oari_world_create(1, core->small_bytes, core->stage_bytes, &world));
+        oari_world_create(1, with->small_bytes, with->stage_bytes, &world));
     status =
-        oari_world_join(world, 0, core->spin_us, core->recorder, &b->board);
+        oari_world_join(world, 0, with->spin_us, with->recorder, &b->board);
     oari_world_release(world);
-    return status == OAR_OK ? oari_boarded_open(b, 0, 1, core->eager_bytes)
+    return status == OAR_OK ? oari_boarded_open(b, 0, 1, with->eager_bytes)
                             : status;
 }
 
@@ -40,8 +39,10 @@ static void self_close(void *self)
     oari_world_leave(&b->board);
 }
 
-extern const oar_backend_ops oari_backend_self;
-const oar_backend_ops oari_backend_self = {
-    OARI_BOARDED_OPS,    .name = "self",    .self_size = sizeof(oari_boarded),
-    .probe = self_probe, .open = self_open, .close = self_close,
+const oari_backend oari_backend_self = {
+    .ops = { OARI_BOARDED_OPS, .name = "self", .probe = self_probe,
+             .close = self_close },
+    .role = OARI_ROLE_ALONE,
+    .open = self_open,
+    .board = oari_boarded_board,
 };

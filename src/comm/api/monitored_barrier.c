@@ -199,7 +199,7 @@ oar_status oar_monitored_barrier_at(const char *file, int line,
         return oari_fail(OAR_E_UNSUPPORTED,
                          "backend \"%s\" cannot look at messages, which a "
                          "monitored barrier needs",
-                         oar_group_backend(group));
+                         oari_group_backend_name(group));
     if ((here = oari_alloc((size_t)group->ranks, 1)) == NULL)
         return OAR_E_NOMEM;
     sequence = record_barrier(group, &base);

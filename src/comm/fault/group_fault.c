@@ -33,15 +33,15 @@ static int claim_fault(oar_group *g)
 
 const oari_fault *oari_group_published(const oar_group *g)
 {
-    if (g->backend->published != NULL)
-        return g->opened ? g->backend->published(g->self) : NULL;
+    if (g->in_tree->published != NULL)
+        return g->opened ? g->in_tree->published(g->self) : NULL;
     return g->board != NULL ? oari_board_published(g->board) : NULL;
 }
 
 static int gone_from_links(const oar_group *g, int rank)
 {
-    if (g->backend->gone != NULL)
-        return g->backend->gone(g->self, rank);
+    if (g->in_tree->gone != NULL)
+        return g->in_tree->gone(g->self, rank);
     if (g->board == NULL || !g->board->gone[rank])
         return 0;
     return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
@@ -61,7 +61,7 @@ int oari_group_gone(const oar_group *g, int rank)
  * either hears of the other. */
 static int is_flooded(const oar_group *g)
 {
-    return g->backend->conclude != NULL &&
+    return g->in_tree->conclude != NULL &&
            (g->board == NULL || g->board->member != NULL);
 }
 
@@ -81,7 +81,7 @@ static void settle_with_peers(oar_group *g, int driver)
 {
     int64_t waited = 0, last = oari_now_ns();
 
-    while (!g->backend->agreed(g->self) && waited < patience_ns(g)) {
+    while (!g->in_tree->agreed(g->self) && waited < patience_ns(g)) {
         int64_t now;
 
         if (driver)
@@ -99,7 +99,7 @@ static const oari_fault *choose_fault(oar_group *g, int driver)
     if (!is_flooded(g))
         return oari_group_published(g);
     settle_with_peers(g, driver);
-    return g->backend->conclude(g->self);
+    return g->in_tree->conclude(g->self);
 }
 
 /* Cuts the fault to what peers read of it. */
@@ -119,8 +119,8 @@ static void settle_fault(oar_group *g, int driver)
     const oari_fault *first;
 
     clean(&g->fault);
-    if (g->backend->publish != NULL)
-        g->backend->publish(g->self, &g->fault);
+    if (g->in_tree->publish != NULL)
+        g->in_tree->publish(g->self, &g->fault);
     else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
     if ((first = choose_fault(g, driver)) != NULL)

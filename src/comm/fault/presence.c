@@ -21,7 +21,7 @@ static int64_t pid_of(const oar_group *g, int rank)
 
     if (here >= 0)
         return g->board->control[here]->pid;
-    return g->backend->pid != NULL ? g->backend->pid(g->self, rank) : 0;
+    return g->in_tree->pid != NULL ? g->in_tree->pid(g->self, rank) : 0;
 }
 
 /* Returns the state letter of /proc/PID/stat, which stands behind the name in
@@ -158,7 +158,7 @@ static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
 static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 {
     int64_t ms =
-        g->backend->answered != NULL ? g->backend->answered(g->self, rank) : -1;
+        g->in_tree->answered != NULL ? g->in_tree->answered(g->self, rank) : -1;
     char age[32], line[64];
 
     if (ms < 0)

@@ -29,15 +29,15 @@ typedef enum outcome { GO_ON, DECIDED, LEFT_OUT } outcome;
 
 static void show_ballot(oar_group *g, const oari_note *note)
 {
-    if (g->backend->tell != NULL)
-        g->backend->tell(g->self, note);
+    if (g->in_tree->tell != NULL)
+        g->in_tree->tell(g->self, note);
     else
         oari_board_tell(g->board, note);
 }
 
 static int read_ballot(const oar_group *g, int rank, oari_note *note)
 {
-    return g->backend->told != NULL ? g->backend->told(g->self, rank, note)
+    return g->in_tree->told != NULL ? g->in_tree->told(g->self, rank, note)
                                     : oari_board_told(g->board, rank, note);
 }
 

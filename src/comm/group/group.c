@@ -83,7 +83,7 @@ oar_status oar_recorder_read(const oar_group *group, int rank, int index,
 static int ranks_here(const oar_group *g)
 {
     const int *host =
-        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+        g->in_tree->hosts != NULL ? g->in_tree->hosts(g->self) : NULL;
     int here = 0;
 
     for (int r = 0; r < g->ranks; r++)
@@ -105,32 +105,31 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                                const oar_group_opts *o, int64_t meet_ms,
                                struct oari_world *world)
 {
-    struct oari_open core = { .small_bytes = o->small_bytes,
-                              .stage_bytes = o->stage_bytes,
-                              .eager_bytes = o->eager_bytes,
-                              .spin_us = o->spin_us,
-                              .recorder = g->recorder,
-                              .world = world,
-                              .toward = oari_store_address(env->store),
-                              .meet_ms = meet_ms,
-                              .missing = g->missing };
-    oar_backend_env full = *env;
+    oari_open with = { .env = *env,
+                       .small_bytes = o->small_bytes,
+                       .stage_bytes = o->stage_bytes,
+                       .eager_bytes = o->eager_bytes,
+                       .spin_us = o->spin_us,
+                       .recorder = g->recorder,
+                       .world = world,
+                       .meet_ms = meet_ms,
+                       .missing = g->missing };
 
-    full.timeout_ms = o->timeout_ms;
-    full.name = g->name;
-    full.core = &core;
+    with.env.timeout_ms = o->timeout_ms;
+    with.env.name = g->name;
+    with.env.store_address = g->store_address;
     g->self = oari_alloc(1, g->backend->self_size);
     if (g->self == NULL)
         return OAR_E_NOMEM;
     g->opened = 1;
-    OARI_TRY(g->backend->open(g->self, &full));
-    if (g->backend->board != NULL)
-        g->board = g->backend->board(g->self);
+    OARI_TRY(oari_backend_open(g->backend, g->self, &with));
+    if (g->in_tree->board != NULL)
+        g->board = g->in_tree->board(g->self);
     g->spin_ns = oari_foreign_spin(g, choose_spin_ns(g, o->spin_us));
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
-    full.timeout_ms = meet_ms;
-    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &full)
+    with.env.timeout_ms = meet_ms;
+    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &with)
                                   : OAR_OK;
 }
 
@@ -144,10 +143,11 @@ static oar_status find_abilities(oar_group *g)
         OARI_TRY(g->backend->probe(&caps));
     if (caps.can & OAR_WANTS_LINKS) {
         g->foreign.ops = g->backend;
-        g->backend = oari_backend_links(g->ranks);
+        OARI_TRY(oari_backend_links(g->ranks, &g->backend));
         if (!oari_foreign_carries(g))
             OARI_TRY(g->backend->probe(&caps));
     }
+    g->in_tree = oari_backend_in_tree(g->backend);
     g->can = caps.can;
     return OAR_OK;
 }
@@ -163,8 +163,8 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->self = oari_carrier_self(g);
     x->foreign = g->foreign.ops != NULL ? &g->foreign : NULL;
     x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
-    if (meets && g->backend->board != NULL && g->backend->hosts != NULL)
-        x->hosts = g->backend->hosts(g->self);
+    if (meets && g->in_tree->board != NULL && g->in_tree->hosts != NULL)
+        x->hosts = g->in_tree->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
     x->history = &g->engine.history;
@@ -297,6 +297,7 @@ oar_status oari_group_open(const oari_choice *choice,
     g->settings = *settings;
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
+    g->store_address = oari_store_address(g->store);
     before = oari_store_until(oari_deadline(meet_ms));
     status = build_group(g, choice, env, meet_ms, world);
     oari_store_until(before);

@@ -57,7 +57,7 @@ oar_status oari_group_place(oar_group *group, const oar_group *parent,
 
 /* Opens an external engine beside the links. */
 oar_status oari_foreign_open(oar_group *group, oari_foreign *foreign,
-                             const oar_backend_env *env);
+                             const oari_open *with);
 /* Opens what the choice says for device memory, in a group that is ready but
  * for that. */
 oar_status oari_gpu_open(oar_group *group, const oari_choice *choice,

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backends/backends.h"
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/group/group.h"
@@ -120,7 +121,8 @@ oar_status oari_backend_choose(const char *name, int ranks, oari_choice *choice)
     return oari_backend_find(NULL, ranks, &choice->host);
 }
 
-oar_status oari_hybrid_probe(const char *name, oar_backend_caps *caps)
+/* Whether such a pair works here, and what it can do. */
+static oar_status probe_pair(const char *name, oar_backend_caps *caps)
 {
     oari_choice choice;
 
@@ -132,6 +134,22 @@ oar_status oari_hybrid_probe(const char *name, oar_backend_caps *caps)
     if (choice.gpu != NULL || choice.any_gpu)
         caps->devices |= 1u << OAR_CUDA;
     return OAR_OK;
+}
+
+oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
+{
+    const oar_backend_ops *ops;
+    oar_backend_caps found;
+
+    if (name == NULL)
+        return oari_fail(OAR_E_ARG, "backend_available without a name");
+    if (strchr(name, ':') != NULL)
+        OARI_TRY(probe_pair(name, &found));
+    else
+        OARI_TRY(oari_backend_probe(name, &ops, &found));
+    if (caps == NULL)
+        return OAR_OK;
+    return oari_struct_give(caps, &found, sizeof found, "caps");
 }
 
 /* ---- auto: what the ranks' GPUs allow ------------------------------------ */
@@ -146,7 +164,7 @@ static oar_status describe_mine(const oar_group *g, card *mine)
 {
     oar_device_properties p = oar_device_properties_init();
     const int *host =
-        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+        g->in_tree->hosts != NULL ? g->in_tree->hosts(g->self) : NULL;
 
     OARI_TRY(oar_device_describe(oar_device_of(OAR_CUDA, g->device), &p));
     mine->host = host != NULL ? host[g->rank] : 0;
@@ -252,9 +270,9 @@ static oar_status probe_hybrid(oar_backend_caps *caps)
     return OAR_OK;
 }
 
-const oar_backend_ops oari_backend_hybrid = {
-    .size = sizeof(oar_backend_ops),
-    .abi = OAR_BACKEND_ABI,
-    .name = "hybrid",
-    .probe = probe_hybrid,
+const oari_backend oari_backend_hybrid = {
+    .ops.size = sizeof(oar_backend_ops),
+    .ops.abi = OAR_BACKEND_ABI,
+    .ops.name = "hybrid",
+    .ops.probe = probe_hybrid,
 };

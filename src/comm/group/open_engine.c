@@ -15,8 +15,6 @@
 #include "comm/fault/presence.h"
 #include "comm/group/group.h"
 
-extern const oar_backend_ops oari_backend_hosted;
-
 enum {
     WHILE_US = 50 /* an engine that has to be polled is, so long in one turn */
 };
@@ -42,7 +40,7 @@ static int find_culprit(const oar_group *g)
 /* Fails with the rank that is to blame: an engine knows at best that some rank
  * has not come. */
 static oar_status blame_rank(oar_group *g, oari_foreign *f,
-                             const oar_backend_env *env)
+                             const oari_open *with)
 {
     oar_error why = *oar_last_error();
     oar_status status;
@@ -50,8 +48,8 @@ static oar_status blame_rank(oar_group *g, oari_foreign *f,
     int rank;
 
     f->ill_ns = oari_now_ns(); /* a rank that is gone now is the cause */
-    if (oari_missed_find(env->store, g->name, g->rank, g->ranks, g->missing) ==
-        0)
+    if (oari_missed_find(with->env.store, g->name, g->rank, g->ranks,
+                         g->missing) == 0)
         return oari_fail_with(&why);
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
@@ -62,11 +60,11 @@ static oar_status blame_rank(oar_group *g, oari_foreign *f,
         rank, oari_fail(status,
                         "%s did not come through the opening of %s in %" PRId64
                         " ms (%.200s)",
-                        who, f->ops->name, env->timeout_ms, why.text));
+                        who, f->ops->name, with->env.timeout_ms, why.text));
 }
 
 oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oar_backend_env *env)
+                             const oari_open *with)
 {
     oar_status status;
 
@@ -76,37 +74,37 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
         return OAR_E_NOMEM;
     f->opened = 1;
     f->while_ticks = (uint64_t)(oari_ticks_per_second() * WHILE_US / 1e6);
-    status = f->ops->open(f->self, env);
-    if (env->store == NULL || group->missing == NULL || group->ranks == 1)
+    status = oari_backend_open(f->ops, f->self, with);
+    if (with->env.store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
-    oari_missed_say_through(env->store, group->name, group->rank);
-    return status != OAR_OK ? blame_rank(group, f, env) : OAR_OK;
+    oari_missed_say_through(with->env.store, group->name, group->rank);
+    return status != OAR_OK ? blame_rank(group, f, with) : OAR_OK;
 }
 
 static oar_status open_engine(oar_group *g, oari_foreign *f,
                               const oari_choice *choice,
                               const oar_group_opts *o, int64_t meet_ms)
 {
-    struct oari_open core = { .board = g->board,
-                              .group = g,
-                              .recorder = g->recorder,
-                              .meet_ms = meet_ms };
-    oar_backend_env env = { .size = sizeof env,
-                            .rank = g->rank,
-                            .ranks = g->ranks,
-                            .store = g->store,
-                            .name = g->name,
-                            .timeout_ms = meet_ms,
-                            .core = &core,
-                            .device = g->device,
-                            .stream = o->stream,
-                            .id = o->nccl_id };
+    oari_open with = { .env = { .size = sizeof with.env,
+                                .rank = g->rank,
+                                .ranks = g->ranks,
+                                .store = g->store,
+                                .store_address = g->store_address,
+                                .name = g->name,
+                                .timeout_ms = meet_ms,
+                                .device = g->device,
+                                .stream = o->stream,
+                                .id = o->nccl_id },
+                       .board = g->board,
+                       .group = g,
+                       .recorder = g->recorder,
+                       .meet_ms = meet_ms };
 
     if (choice->split != NULL) {
-        env.split = *choice->split;
+        with.env.split = *choice->split;
         *choice->split = NULL;
     }
-    return oari_foreign_open(g, f, &env);
+    return oari_foreign_open(g, f, &with);
 }
 
 /* A group with "auto" names its backend by the pair that it has got. */
@@ -144,9 +142,11 @@ oar_status oari_hosted_open(oar_group *g)
 {
     static const oari_choice none;
     oar_group_opts o = { .size = sizeof o };
+    const oari_backend *staging = NULL;
 
     if (!oari_group_goes_through_host(g))
         return OAR_OK;
-    g->hosted.ops = &oari_backend_hosted;
+    OARI_TRY(oari_backend_in_role(OARI_ROLE_STAGING, &staging));
+    g->hosted.ops = &staging->ops;
     return open_engine(g, &g->hosted, &none, &o, g->timeout_ms);
 }

@@ -26,7 +26,7 @@ enum { DEFAULT_TIMEOUT_MS = 30000 };
 static int on_one_host(const oar_group *g)
 {
     const int *host =
-        g->backend->hosts != NULL ? g->backend->hosts(g->self) : NULL;
+        g->in_tree->hosts != NULL ? g->in_tree->hosts(g->self) : NULL;
 
     for (int r = 0; host != NULL && r < g->ranks; r++)
         if (host[r] != host[0])
@@ -128,7 +128,7 @@ static oar_status check_group(oar_group *g)
         return oari_fail(OAR_E_STATE,
                          "group_shrink of \"%s\" while a batch is open",
                          g->name);
-    if (g->ranks > 1 && g->board == NULL && g->backend->tell == NULL)
+    if (g->ranks > 1 && g->board == NULL && g->in_tree->tell == NULL)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "backend \"%s\" has no links that outlive a fault, "
                          "which group_shrink needs",

@@ -31,12 +31,12 @@ oar_status oari_boarded_progress(void *self);
 void oari_boarded_abort(void *self, oar_status why);
 oari_board *oari_boarded_board(void *self);
 
-/* The common part of the table. */
+/* The common part of the public tables. */
 #define OARI_BOARDED_OPS                                            \
     .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,        \
-    .send = oari_boarded_send, .recv = oari_boarded_recv,           \
+    .self_size = sizeof(oari_boarded), .send = oari_boarded_send,   \
+    .recv = oari_boarded_recv, .peek = oari_boarded_peek,           \
     .progress = oari_boarded_progress, .abort = oari_boarded_abort, \
-    .peek = oari_boarded_peek, .board = oari_boarded_board,         \
     .post_count = OAR_COLL_COUNT
 
 #endif

@@ -63,11 +63,11 @@ static oar_status greet(shm_meeting *m, int socket, int peer,
 {
     shm_links *n = m->n;
     greeting g = { .magic = SHM_NOTE_MAGIC,
-                   .rank = m->env->rank,
+                   .rank = m->with->env.rank,
                    .control_bytes = n->base.board.layout.bytes,
-                   .recorder_at = oari_recorder_at(m->env->core->recorder) };
+                   .recorder_at = oari_recorder_at(m->with->recorder) };
     int pass[PASSED] = { n->control_fd, n->event_fd,
-                         oari_recorder_fd(m->env->core->recorder) };
+                         oari_recorder_fd(m->with->recorder) };
 
     OARI_TRY(prove(m, &g, peer, listener, g.proof));
     return oari_local_send(socket, &g, sizeof g, pass, PASSED);
@@ -127,7 +127,7 @@ static oar_status check_proof(const shm_meeting *m, const greeting *g,
     *good = 0;
     if (g->magic != SHM_NOTE_MAGIC)
         return OAR_OK;
-    OARI_TRY(prove(m, g, m->env->rank, listener, proof));
+    OARI_TRY(prove(m, g, m->with->env.rank, listener, proof));
     *good = oari_secret_same(proof, g->proof);
     return OAR_OK;
 }
@@ -158,12 +158,12 @@ static oar_status blame(const shm_meeting *m, int peer, oar_status status)
     if (status == OAR_E_CLOSED)
         oari_fail(status = OAR_E_PEER,
                   "rank %d died or left while group \"%s\" was made", rank,
-                  m->env->name);
+                  m->with->env.name);
     else if (status == OAR_E_TIMEOUT)
         oari_fail(status,
                   "rank %d did not answer in the %lld ms for making "
                   "group \"%s\"",
-                  rank, (long long)m->env->core->meet_ms, m->env->name);
+                  rank, (long long)m->with->meet_ms, m->with->env.name);
     else
         return status;
     return oari_about(rank, status);
@@ -194,7 +194,7 @@ static oar_status mark_unmet(const shm_meeting *m, oar_status status)
 
         if (r != b->rank && p->socket < 0 &&
             (p->calling < 0 || !has_come(p->calling)))
-            native_missed(m->env, rank_of(m, r));
+            native_missed(m->with, rank_of(m, r));
     }
     return status;
 }
@@ -256,7 +256,7 @@ static oar_status find_caller(const shm_meeting *m, const greeting *g,
     int good;
 
     *rank = -1;
-    if (g->rank <= m->env->rank || g->rank >= m->env->ranks)
+    if (g->rank <= m->with->env.rank || g->rank >= m->with->env.ranks)
         return OAR_OK;
     OARI_TRY(check_proof(m, g, &m->mine, &good));
     if (good)

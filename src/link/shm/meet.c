@@ -32,11 +32,11 @@ static oar_status fill_note(const shm_meeting *m, shm_note *mine)
 {
     mine->magic = SHM_NOTE_MAGIC;
     mine->protocol = SHM_PROTOCOL;
-    mine->rank = m->env->rank;
-    mine->ranks = m->env->ranks;
+    mine->rank = m->with->env.rank;
+    mine->ranks = m->with->env.ranks;
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
-    mine->small_bytes = m->env->core->small_bytes;
-    mine->stage_bytes = m->env->core->stage_bytes;
+    mine->small_bytes = m->with->small_bytes;
+    mine->stage_bytes = m->with->stage_bytes;
     OARI_TRY(native_host(mine->host));
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
@@ -52,13 +52,13 @@ static native_note as_note(const shm_meeting *m, int rank, const shm_note *n)
 static oar_status publish(shm_meeting *m)
 {
     char key[OAR_STORE_KEY_MAX];
-    native_note mine = as_note(m, m->env->rank, &m->mine);
+    native_note mine = as_note(m, m->with->env.rank, &m->mine);
 
     OARI_TRY(oari_local_listen(m->mine.socket, &m->n->listener));
     oari_fork_guard(m->n->listener);
     OARI_TRY(native_vouch(&m->secret, &mine, m->mine.proof));
-    key_of(m, m->env->rank, key, sizeof key);
-    return oar_store_set(m->env->store, key, &m->mine, sizeof m->mine);
+    key_of(m, m->with->env.rank, key, sizeof key);
+    return oar_store_set(m->with->env.store, key, &m->mine, sizeof m->mine);
 }
 
 static oar_status check_note(const shm_meeting *m, int rank,
@@ -74,12 +74,12 @@ static oar_status check_note(const shm_meeting *m, int rank,
                          "is protocol %d (page size %llu)",
                          rank, other->protocol, (unsigned long long)other->page,
                          SHM_PROTOCOL, (unsigned long long)m->mine.page);
-    if (other->rank != rank || other->ranks != m->env->ranks)
+    if (other->rank != rank || other->ranks != m->with->env.ranks)
         return oari_fail(OAR_E_MISMATCH,
                          "rank %d calls itself rank %d of %d, this is rank %d "
                          "of %d",
-                         rank, other->rank, other->ranks, m->env->rank,
-                         m->env->ranks);
+                         rank, other->rank, other->ranks, m->with->env.rank,
+                         m->with->env.ranks);
     if (m->one_host && !here)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "rank %d is on another host, which backend \"shm\" "
@@ -111,11 +111,11 @@ static oar_status read_notes(shm_meeting *m)
     oar_status status = OAR_OK;
     int r;
 
-    for (r = 0; r < m->env->ranks && status == OAR_OK; r++)
-        if (r != m->env->rank)
+    for (r = 0; r < m->with->env.ranks && status == OAR_OK; r++)
+        if (r != m->with->env.rank)
             status = read_note(m, r);
     if (status == OAR_E_TIMEOUT)
-        native_missed_from(m->env, r, key_of, m);
+        native_missed_from(m->with, r, key_of, m);
     return status;
 }
 
@@ -123,7 +123,7 @@ static oar_status read_notes(shm_meeting *m)
 
 static int is_here(const shm_meeting *m, int rank)
 {
-    return m->n->host[rank] == m->n->host[m->env->rank];
+    return m->n->host[rank] == m->n->host[m->with->env.rank];
 }
 
 static oar_status list_members(shm_meeting *m)
@@ -135,8 +135,8 @@ static oar_status list_members(shm_meeting *m)
     n->member = oari_alloc((size_t)b->ranks, sizeof *n->member);
     if (n->member == NULL)
         return OAR_E_NOMEM;
-    for (int r = 0; r < m->env->ranks; r++) {
-        if (r == m->env->rank)
+    for (int r = 0; r < m->with->env.ranks; r++) {
+        if (r == m->with->env.rank)
             b->rank = at;
         if (is_here(m, r))
             n->member[at++] = r;
@@ -162,13 +162,13 @@ static oar_status find_hosts(shm_meeting *m)
     shm_links *n = m->n;
     oari_board *b = &n->base.board;
 
-    n->host = oari_alloc((size_t)m->env->ranks, sizeof *n->host);
+    n->host = oari_alloc((size_t)m->with->env.ranks, sizeof *n->host);
     if (n->host == NULL)
         return OAR_E_NOMEM;
-    native_number_hosts(m->env->ranks, m->note[0].host, sizeof(shm_note),
+    native_number_hosts(m->with->env.ranks, m->note[0].host, sizeof(shm_note),
                         n->host);
-    b->rank = m->env->rank;
-    for (int r = 0; r < m->env->ranks; r++) {
+    b->rank = m->with->env.rank;
+    for (int r = 0; r < m->with->env.ranks; r++) {
         b->ranks += is_here(m, r);
         if (n->host[r] >= n->hosts)
             n->hosts = n->host[r] + 1;
@@ -198,7 +198,7 @@ static oar_status make_control(shm_meeting *m)
         b->first = (void *)((char *)base + b->layout.ballot);
     oari_control_init(base, b->rank, b->ranks, first->small_bytes,
                       first->stage_bytes);
-    b->recorder[b->rank] = oari_recorder_base(m->env->core->recorder);
+    b->recorder[b->rank] = oari_recorder_base(m->with->recorder);
     return OAR_OK;
 }
 
@@ -221,9 +221,9 @@ static oar_status meet_all(shm_meeting *m)
 {
     OARI_TRY(native_secret(&m->secret));
     OARI_TRY(fill_note(m, &m->mine));
-    if (m->env->ranks > 1)
+    if (m->with->env.ranks > 1)
         OARI_TRY(publish(m));
-    m->note[m->env->rank] = m->mine;
+    m->note[m->with->env.rank] = m->mine;
     OARI_TRY(read_notes(m));
     OARI_TRY(find_hosts(m));
     OARI_TRY(make_control(m));
@@ -231,22 +231,22 @@ static oar_status meet_all(shm_meeting *m)
     return shm_greet_all(m);
 }
 
-oar_status shm_meet(shm_links *n, const oar_backend_env *env, int one_host,
+oar_status shm_meet(shm_links *n, const oari_open *with, int one_host,
                     char prefix[OAR_STORE_KEY_MAX])
 {
     shm_meeting m = { .n = n,
-                      .env = env,
+                      .with = with,
                       .prefix = prefix,
                       .one_host = one_host,
-                      .deadline_ns = oari_deadline(env->core->meet_ms) };
+                      .deadline_ns = oari_deadline(with->meet_ms) };
     oar_status status = OAR_OK;
 
-    m.rendezvous = native_rendezvous(env, key_of, &m);
-    m.note = oari_alloc((size_t)env->ranks, sizeof *m.note);
+    m.rendezvous = native_rendezvous(with, key_of, &m);
+    m.note = oari_alloc((size_t)with->env.ranks, sizeof *m.note);
     if (m.note == NULL)
         return OAR_E_NOMEM;
-    if (env->ranks > 1)
-        status = native_prefix(env, prefix, OAR_STORE_KEY_MAX);
+    if (with->env.ranks > 1)
+        status = native_prefix(with, prefix, OAR_STORE_KEY_MAX);
     if (status == OAR_OK)
         status = meet_all(&m);
     oari_secret_forget(&m.secret);

@@ -25,7 +25,7 @@ typedef struct shm_note {
 
 typedef struct shm_meeting {
     shm_links *n;
-    const oar_backend_env *env;
+    const oari_open *with;
     int64_t deadline_ns;
     const char *prefix; /* of the keys */
     int one_host;       /* and no other */

@@ -11,8 +11,8 @@
 #include "base/status.h"
 #include "device/segment.h"
 
-oar_status shm_links_open(shm_links *n, const oar_backend_env *env,
-                          int one_host, char prefix[OAR_STORE_KEY_MAX])
+oar_status shm_links_open(shm_links *n, const oari_open *with, int one_host,
+                          char prefix[OAR_STORE_KEY_MAX])
 {
     oari_board *b = &n->base.board;
 
@@ -20,10 +20,10 @@ oar_status shm_links_open(shm_links *n, const oar_backend_env *env,
     b->wait_fd = -1;
     b->ops = &shm_board_ops;
     b->self = n;
-    OARI_TRY(shm_meet(n, env, one_host, prefix));
-    OARI_TRY(oari_board_ready(b, env->core->spin_us));
-    return oari_boarded_open(&n->base, env->rank, env->ranks,
-                             env->core->eager_bytes);
+    OARI_TRY(shm_meet(n, with, one_host, prefix));
+    OARI_TRY(oari_board_ready(b, with->spin_us));
+    return oari_boarded_open(&n->base, with->env.rank, with->env.ranks,
+                             with->eager_bytes);
 }
 
 /* ---- leaving ------------------------------------------------------------- */

@@ -40,8 +40,8 @@ typedef struct shm_links {
 /* Finds the ranks of the group through the store, makes a board of those on
  * this host, and its mail. one_host: there must be no other. prefix gets the
  * beginning of the group's keys. */
-oar_status shm_links_open(shm_links *links, const oar_backend_env *env,
-                          int one_host, char prefix[OAR_STORE_KEY_MAX]);
+oar_status shm_links_open(shm_links *links, const oari_open *with, int one_host,
+                          char prefix[OAR_STORE_KEY_MAX]);
 
 /* Copes with links that are half made. */
 void shm_links_close(shm_links *links);
@@ -49,7 +49,7 @@ void shm_links_close(shm_links *links);
 /* ---- meet.c -------------------------------------------------------------- */
 
 /* Finds the peers and exchanges descriptors with those on this host. */
-oar_status shm_meet(shm_links *links, const oar_backend_env *env, int one_host,
+oar_status shm_meet(shm_links *links, const oari_open *with, int one_host,
                     char prefix[OAR_STORE_KEY_MAX]);
 
 /* Closes what only served to meet. */

@@ -6,11 +6,15 @@
  * for every peer its sockets and what is on its way. Sockets are made at the
  * first use of a pair. All of it belongs to the driver, except tcp_wake,
  * tcp_abort, tcp_publish, tcp_published and tcp_settled.
+ *
+ * The files call each other downward only, in this order: mesh; in; fault,
+ * council, lease; call; out, prove.
  */
 #ifndef OARI_NATIVE_TCP_H
 #define OARI_NATIVE_TCP_H
 
 #include <stdatomic.h>
+#include <unistd.h>
 
 #include "link/link.h"
 #include "link/match.h"
@@ -123,7 +127,17 @@ typedef struct tcp_peer {
     uint64_t says;   /* which fault, see tcp_fault.c; 0: none */
 } tcp_peer;
 
+/* What a connection calls its mesh for; nothing below tcp_mesh.c calls upward
+ * in any other way. */
+typedef struct tcp_handlers {
+    /* Something may be there to be read. */
+    oar_status (*readable)(tcp_mesh *m, tcp_conn *c);
+    /* A peer has called after the group's end: it is told how that came. */
+    void (*called_late)(tcp_mesh *m, tcp_conn *c);
+} tcp_handlers;
+
 struct tcp_mesh {
+    const tcp_handlers *handlers;
     int rank, ranks;
     int sockets; /* for each pair */
     size_t eager_bytes;
@@ -167,10 +181,19 @@ struct tcp_mesh {
     unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
 };
 
+/* Makes whoever sleeps on the mesh look again. Any thread. */
+static inline void tcp_wake(tcp_mesh *m)
+{
+    uint64_t one = 1;
+
+    if (m->event_fd >= 0 && write(m->event_fd, &one, sizeof one) < 0)
+        return; /* it is awake already */
+}
+
 /* ---- tcp_mesh.c: what a backend does with it ----------------------------- */
 
 typedef struct tcp_setup {
-    const oar_backend_env *env;
+    const oari_open *with;
     const char *prefix; /* of its keys in the store */
     const char *host;   /* who this host is, see host.c */
     oari_match *match;
@@ -187,11 +210,8 @@ oar_status tcp_send(tcp_mesh *m, oar_transfer *t);
 /* A receive has been posted: peers that it needs are connected to. */
 void tcp_expect(tcp_mesh *m, const oar_transfer *t);
 oar_status tcp_progress(tcp_mesh *m);
-/* Does for one socket what the events say. */
-oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events);
 /* 1 if progress would find something; else epoll_fd tells when. */
 int tcp_arm(tcp_mesh *m);
-void tcp_wake(tcp_mesh *m);
 void tcp_abort(tcp_mesh *m, oar_status why);
 
 /* ---- tcp_meet.c ---------------------------------------------------------- */
@@ -230,6 +250,9 @@ void tcp_widen(tcp_mesh *m, int peer);
 void tcp_accept(tcp_mesh *m);
 /* The socket can be written: is the connection made? */
 void tcp_connected(tcp_mesh *m, tcp_conn *c);
+/* Takes the steps before a connection can be read: is it TLS, and has that
+ * shaken hands? 1 when it has; it is lost if it cannot. */
+int tcp_secure(tcp_mesh *m, tcp_conn *c);
 /* The other end has said hello: c->now and c->small. */
 void tcp_greeted(tcp_mesh *m, tcp_conn *c);
 /* The other end is gone, or has to go. */
@@ -260,15 +283,15 @@ oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
                       size_t bytes);
 /* Begins TLS, as the one that calls or is called. */
 oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c);
-/* Sees whether a stranger begins TLS; 0 if that cannot be told yet, or it is
- * gone. */
+/* Sees whether a stranger begins TLS: 1; 0 if that cannot be told yet; -1 if it
+ * has to go. */
 int tcp_decide(tcp_mesh *m, tcp_conn *c);
-/* One step of the handshake; 1 when it is done. */
+/* One step of the handshake: 1 when it is done, 0 if not yet; -1 if the other
+ * end has to go. */
 int tcp_shake(tcp_mesh *m, tcp_conn *c);
 
 /* ---- tcp_lease.c --------------------------------------------------------- */
 
-void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c);
 /* Looks from time to time for hosts that do not answer any more. */
 void tcp_look_at_leases(tcp_mesh *m);
 /* The group ends: those that do not seem to answer are hung up on. Where only

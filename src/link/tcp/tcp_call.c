@@ -111,6 +111,13 @@ void tcp_reap(tcp_mesh *m)
     }
 }
 
+/* Has its kernel ask whether the other end is there (tcp_lease.c). */
+static void begin_lease(const tcp_mesh *m, const tcp_conn *c)
+{
+    if (m->peer[c->peer].apart)
+        oari_sock_keep_alive(c->fd, m->lease_ms);
+}
+
 /* ---- calling ------------------------------------------------------------- */
 
 tcp_conn *tcp_call(tcp_mesh *m, int peer, int slot)
@@ -252,7 +259,7 @@ void tcp_say_hello(tcp_mesh *m, tcp_conn *c)
         m->failed = status;
         return;
     }
-    tcp_begin_lease(m, c);
+    begin_lease(m, c);
     tcp_put(m, c, hello, raw);
     tcp_flush(m, c);
 }
@@ -287,18 +294,29 @@ static int is_made(tcp_mesh *m, tcp_conn *c)
     return 0;
 }
 
+int tcp_secure(tcp_mesh *m, tcp_conn *c)
+{
+    int done = c->undecided ? tcp_decide(m, c) : 1;
+
+    if (done > 0 && c->shaking)
+        done = tcp_shake(m, c);
+    if (done < 0)
+        tcp_lose(m, c);
+    return done > 0;
+}
+
 /* Whether it has shaken hands, where that is wanted. */
 static int is_ready(tcp_mesh *m, tcp_conn *c)
 {
     if (c->shaking)
-        return tcp_shake(m, c);
+        return tcp_secure(m, c);
     if (!is_made(m, c))
         return 0;
     if (c->slot < 0 || m->peer[c->peer].wire != OARI_WIRE_TLS)
         return 1;
-    tcp_begin_lease(m, c); /* the other may take its time, but not its host */
+    begin_lease(m, c); /* the other may take its time, but not its host */
     if (tcp_encrypt(m, c) == OAR_OK)
-        return tcp_shake(m, c);
+        return tcp_secure(m, c);
     tcp_lose(m, c);
     return 0;
 }
@@ -348,7 +366,7 @@ static int make_room(tcp_mesh *m)
 
     if (c == NULL || oari_now_ns() - c->since_ns < HELLO_MIN_NS)
         return 0;
-    status = tcp_serve(m, c, EPOLLIN);
+    status = m->handlers->readable(m, c);
     if (status != OAR_OK)
         m->failed = status;
     if (c->state == TCP_ANSWERING)
@@ -388,7 +406,7 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
         return;
     }
     if (m->ended != OAR_OK) { /* it has not heard */
-        tcp_tell_late(m, c);
+        m->handlers->called_late(m, c);
         return;
     }
     if (p->conn[slot] == NULL)

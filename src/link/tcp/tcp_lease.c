@@ -32,12 +32,6 @@ static int64_t every_ms(const tcp_mesh *m)
     return m->lease_ms > 5000 ? m->lease_ms / 5 : 1000;
 }
 
-void tcp_begin_lease(const tcp_mesh *m, const tcp_conn *c)
-{
-    if (m->peer[c->peer].apart)
-        oari_sock_keep_alive(c->fd, m->lease_ms);
-}
-
 /* What the kernel asks on a connection, sent again or as a probe, and is not
  * answered. It asks more and more rarely: that there was no answer for a while
  * says nothing, as the wire may work again since it was last asked. So the

@@ -74,7 +74,7 @@ static oar_status fill_random(const gathering *g, tcp_note *mine)
 
 static oar_status fill_note(gathering *g, tcp_note *mine)
 {
-    const oar_backend_env *env = g->setup->env;
+    const oar_backend_env *env = &g->setup->with->env;
     native_note note = as_note(g, env->rank);
 
     mine->magic = NOTE_MAGIC;
@@ -87,14 +87,14 @@ static oar_status fill_note(gathering *g, tcp_note *mine)
     mine->wire = (uint32_t)g->near;
     mine->proves = (uint32_t)g->secret.known;
     OARI_TRY(fill_random(g, mine));
-    OARI_TRY(begin_listening(g->m, env->core->toward, mine->address));
+    OARI_TRY(begin_listening(g->m, env->store_address, mine->address));
     return native_vouch(&g->secret, &note, mine->proof);
 }
 
 static oar_status check_note(const gathering *g, int rank,
                              const tcp_note *other)
 {
-    const oar_backend_env *env = g->setup->env;
+    const oar_backend_env *env = &g->setup->with->env;
     native_note note = as_note(g, rank);
 
     if (other->magic != NOTE_MAGIC || other->protocol != OARI_FRAME_VERSION)
@@ -180,7 +180,7 @@ static oar_status read_notes(gathering *g)
         if (r != mine)
             status = read_note(g, r);
     if (status == OAR_E_TIMEOUT)
-        native_missed_from(g->setup->env, r, key_of, g);
+        native_missed_from(g->setup->with, r, key_of, g);
     return status;
 }
 
@@ -209,7 +209,7 @@ enum { MADE = -1, FATE_MS = 1000 /* to read what is known to be there */ };
  * has said one or the other; *by: who gave it up, or MADE. */
 static oar_status settle(const gathering *g, int made, int *by)
 {
-    oar_store *store = g->setup->env->store;
+    oar_store *store = g->setup->with->env.store;
     char key[OAR_STORE_KEY_MAX], mine[16];
     size_t bytes;
     void *said;
@@ -230,7 +230,7 @@ static oar_status settle(const gathering *g, int made, int *by)
 
 static oar_status gather_alike(gathering *g)
 {
-    const oar_backend_env *env = g->setup->env;
+    const oar_backend_env *env = &g->setup->with->env;
     oar_status status = use_notes(g);
     oar_error why = *oar_last_error();
     int by;
@@ -254,7 +254,7 @@ static oar_status gather_alike(gathering *g)
 static oar_status gather(gathering *g)
 {
     tcp_mesh *m = g->m;
-    const oar_backend_env *env = g->setup->env;
+    const oar_backend_env *env = &g->setup->with->env;
     char key[OAR_STORE_KEY_MAX];
 
     OARI_TRY(native_secret(&g->secret));
@@ -270,10 +270,10 @@ oar_status tcp_meet(tcp_mesh *m, const tcp_setup *setup)
 {
     gathering g = { .m = m,
                     .setup = setup,
-                    .deadline_ns = oari_deadline(setup->env->core->meet_ms) };
+                    .deadline_ns = oari_deadline(setup->with->meet_ms) };
     oar_status status;
 
-    g.rendezvous = native_rendezvous(setup->env, key_of, &g);
+    g.rendezvous = native_rendezvous(setup->with, key_of, &g);
     g.note = oari_alloc((size_t)m->ranks, sizeof *g.note);
     if (g.note == NULL)
         return OAR_E_NOMEM;

@@ -28,6 +28,13 @@ enum {
 
 /* ---- opening ------------------------------------------------------------- */
 
+static oar_status readable(tcp_mesh *m, tcp_conn *c);
+
+static const tcp_handlers handlers = {
+    .readable = readable,
+    .called_late = tcp_tell_late,
+};
+
 void tcp_init(tcp_mesh *m)
 {
     m->listener = m->epoll_fd = m->event_fd = -1;
@@ -69,12 +76,13 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     OARI_TRY(oari_env_int("OARSONG_TCP_SOCKETS", 1, TCP_SOCKETS_MAX, &sockets));
     OARI_TRY(oari_env_int("OARSONG_TCP_LEASE_MS", 1000, 3600000, &lease_ms));
     m->lease_ms = lease_ms;
-    m->rank = setup->env->rank;
-    m->ranks = setup->env->ranks;
+    m->rank = setup->with->env.rank;
+    m->ranks = setup->with->env.ranks;
     m->sockets = (int)sockets;
-    m->eager_bytes = m->ahead_bytes = setup->env->core->eager_bytes;
-    m->timeout_ms = setup->env->timeout_ms;
+    m->eager_bytes = m->ahead_bytes = setup->with->eager_bytes;
+    m->timeout_ms = setup->with->env.timeout_ms;
     m->ask_ticks = (uint64_t)(oari_ticks_per_second() * ASK_US / 1e6);
+    m->handlers = &handlers;
     m->match = setup->match;
     m->taker = (oari_taker){ tcp_take, m };
     OARI_TRY(make_tables(m));
@@ -88,7 +96,39 @@ oar_status tcp_open(tcp_mesh *m, const tcp_setup *setup)
     return watch(m, &m->listener);
 }
 
-/* ---- moving -------------------------------------------------------------- */
+/* ---- messages ------------------------------------------------------------ */
+
+/* Of a collective the receiver is likely to be at it, too: to ask it first
+ * would cost the way there and back, behind whatever is being written both
+ * ways. */
+static size_t most_pushed(const tcp_mesh *m, const oar_transfer *t)
+{
+    return t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
+}
+
+oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
+{
+    tcp_peer *p = &m->peer[t->peer];
+    int push = !t->synchronous && t->bytes <= most_pushed(m, t) &&
+               oari_match_may_push(m->match, p->spent,
+                                   p->spent - (uint32_t)(p->spent - p->back),
+                                   t->bytes);
+
+    if (m->ended != OAR_OK) {
+        oari_transfer_finish(t, m->ended);
+        return OAR_OK;
+    }
+    oari_scratch_set(t, 1, ++p->number);
+    oari_scratch_set(t, 2, push ? OARI_FRAME_PUSH : OARI_FRAME_OFFER);
+    oari_scratch_set(t, 3, 0);
+    oari_scratch_set(t, 4, 0);
+    if (push)
+        p->spent += oari_credit_cost(t->bytes);
+    oari_row_push(&p->queue, t);
+    tcp_want(m, t->peer);
+    tcp_pump(m, t->peer);
+    return OAR_OK;
+}
 
 void tcp_expect(tcp_mesh *m, const oar_transfer *t)
 {
@@ -104,15 +144,16 @@ void tcp_expect(tcp_mesh *m, const oar_transfer *t)
             tcp_want_later(m, r);
 }
 
-oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
+/* Does for one socket what the events say. */
+static oar_status serve_conn(tcp_mesh *m, tcp_conn *c, uint32_t events)
 {
-    if (c->state == TCP_DEAD || (c->undecided && !tcp_decide(m, c)))
+    if (c->state == TCP_DEAD)
         return OAR_OK;
     if (c->state == TCP_CONNECTING) {
         tcp_connected(m, c);
         return OAR_OK;
     }
-    if (c->shaking && !tcp_shake(m, c))
+    if ((c->undecided || c->shaking) && !tcp_secure(m, c))
         return OAR_OK;
     if (m->ended != OAR_OK && c->peer >= 0 && c->slot >= 0) {
         epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
@@ -126,6 +167,11 @@ oar_status tcp_serve(tcp_mesh *m, tcp_conn *c, uint32_t events)
     if ((events & ~(uint32_t)EPOLLOUT) != 0)
         return tcp_read(m, c);
     return OAR_OK;
+}
+
+static oar_status readable(tcp_mesh *m, tcp_conn *c)
+{
+    return serve_conn(m, c, EPOLLIN);
 }
 
 static void drain_event(tcp_mesh *m)
@@ -147,7 +193,7 @@ static oar_status serve_set(tcp_mesh *m)
         else if (event[i].data.ptr == &m->event_fd)
             drain_event(m);
         else
-            OARI_TRY(tcp_serve(m, event[i].data.ptr, event[i].events));
+            OARI_TRY(serve_conn(m, event[i].data.ptr, event[i].events));
     }
     return OAR_OK;
 }
@@ -156,7 +202,7 @@ static oar_status serve_all(tcp_mesh *m)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         OARI_TRY(
-            tcp_serve(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
+            serve_conn(m, c, EPOLLIN | (c->watched ? (uint32_t)EPOLLOUT : 0u)));
     return OAR_OK;
 }
 
@@ -226,14 +272,6 @@ int tcp_arm(tcp_mesh *m)
     uint64_t rings;
 
     return read(m->event_fd, &rings, sizeof rings) > 0;
-}
-
-void tcp_wake(tcp_mesh *m)
-{
-    uint64_t one = 1;
-
-    if (m->event_fd >= 0 && write(m->event_fd, &one, sizeof one) < 0)
-        return; /* it is awake already */
 }
 
 void tcp_abort(tcp_mesh *m, oar_status why)

@@ -263,39 +263,7 @@ void tcp_pump(tcp_mesh *m, int peer)
         tcp_flush(m, p->theirs);
 }
 
-/* ---- messages and answers ------------------------------------------------ */
-
-/* Of a collective the receiver is likely to be at it, too: to ask it first
- * would cost the way there and back, behind whatever is being written both
- * ways. */
-static size_t most_pushed(const tcp_mesh *m, const oar_transfer *t)
-{
-    return t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
-}
-
-oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
-{
-    tcp_peer *p = &m->peer[t->peer];
-    int push = !t->synchronous && t->bytes <= most_pushed(m, t) &&
-               oari_match_may_push(m->match, p->spent,
-                                   p->spent - (uint32_t)(p->spent - p->back),
-                                   t->bytes);
-
-    if (m->ended != OAR_OK) {
-        oari_transfer_finish(t, m->ended);
-        return OAR_OK;
-    }
-    oari_scratch_set(t, 1, ++p->number);
-    oari_scratch_set(t, 2, push ? OARI_FRAME_PUSH : OARI_FRAME_OFFER);
-    oari_scratch_set(t, 3, 0);
-    oari_scratch_set(t, 4, 0);
-    if (push)
-        p->spent += oari_credit_cost(t->bytes);
-    oari_row_push(&p->queue, t);
-    tcp_want(m, t->peer);
-    tcp_pump(m, t->peer);
-    return OAR_OK;
-}
+/* ---- answers ------------------------------------------------------------- */
 
 oar_status tcp_answer(tcp_mesh *m, int peer, const oari_frame *frame)
 {

@@ -240,9 +240,7 @@ int tcp_decide(tcp_mesh *m, tcp_conn *c)
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
     c->undecided = 0;
-    if (first == TLS_HANDSHAKE && tcp_encrypt(m, c) != OAR_OK)
-        tcp_lose(m, c);
-    return c->state != TCP_DEAD;
+    return first == TLS_HANDSHAKE && tcp_encrypt(m, c) != OAR_OK ? -1 : 1;
 }
 
 int tcp_shake(tcp_mesh *m, tcp_conn *c)
@@ -250,10 +248,8 @@ int tcp_shake(tcp_mesh *m, tcp_conn *c)
     short want;
     int done;
 
-    if (oari_stream_shake(&c->stream, &done, &want) != OAR_OK) {
-        tcp_lose(m, c);
-        return 0;
-    }
+    if (oari_stream_shake(&c->stream, &done, &want) != OAR_OK)
+        return -1;
     tcp_watch_room(m, c, !done && (want & POLLOUT) != 0);
     c->shaking = !done;
     return done;

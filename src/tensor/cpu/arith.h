@@ -114,11 +114,12 @@ void oari_compare(oari_compare_kind kind, const oari_array *to,
 /* ---- select.c: mask is bool; everything broadcasts to `to` --------------- */
 
 /* a where mask is set, else b. Any dtype. */
-void oari_where(const oari_array *to, const oari_array *mask,
-                const oari_array *a, const oari_array *b);
+void oari_mask_select(const oari_array *to, const oari_array *mask,
+                      const oari_array *a, const oari_array *b);
 /* to (+)= grad where mask is `side`, else 0. Floats. */
-void oari_where_back(const oari_array *to, int add, const oari_array *mask,
-                     int side, const oari_array *grad);
+void oari_mask_select_back(const oari_array *to, int add,
+                           const oari_array *mask, int side,
+                           const oari_array *grad);
 /* Sets a row-major bool matrix outside its lower (or upper) triangle. */
 void oari_outside_triangle(const oari_array *to, int upper, int64_t diagonal);
 

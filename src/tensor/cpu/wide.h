@@ -20,9 +20,9 @@
  * not across it: an element depends on its own place only. */
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed" /* some cannot be vectors */
-#define OARI_APART _Pragma("clang loop vectorize(assume_safety)")
+#define OARI_IVDEP _Pragma("clang loop vectorize(assume_safety)")
 #else
-#define OARI_APART _Pragma("GCC ivdep")
+#define OARI_IVDEP _Pragma("GCC ivdep")
 #endif
 
 #endif

@@ -34,11 +34,11 @@ OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
             double sum = 0;
             double spread = 0;
             for (int64_t i = 0; i < p.images; i++)
-                sum += (double)OARI_SUM(a + (i * p.channels + c) * p.inner,
-                                        p.inner);
+                sum += (double)OARI_ROW_SUM(a + (i * p.channels + c) * p.inner,
+                                            p.inner);
             mean[c] = sum / count;
             for (int64_t i = 0; i < p.images; i++)
-                spread += (double)OARI_SPREAD(
+                spread += (double)OARI_ROW_SQUARES(
                     a + (i * p.channels + c) * p.inner, (T)mean[c], p.inner);
             var[c] = spread / count;
         }
@@ -54,7 +54,7 @@ OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
         const T *a = oari_array_data(x);
         for (int64_t i = 0; i < p.images; i++) {
             const T *row = a + i * p.channels;
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++)
                 mean[c] += (double)row[c];
         }
@@ -62,7 +62,7 @@ OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
             mean[c] /= (double)p.images;
         for (int64_t i = 0; i < p.images; i++) {
             const T *row = a + i * p.channels;
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 T far = row[c] - (T)mean[c];
                 var[c] += (double)(far * far);
@@ -125,7 +125,7 @@ OARI_WIDE static void row_norm(const oari_array *to, const oari_array *x,
         const T *b = s->bias != NULL ? oari_array_data(s->bias) : NULL;
         T *y = oari_array_data(to);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++)
                 y[c] = (a[c] - (T)mean[c]) *
                            (T)(rstd[c] * (w ? (double)w[c] : 1)) +
@@ -187,7 +187,7 @@ OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
         const T *g = oari_array_data(n->grad);
         const T *x = oari_array_data(n->x);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 tilt[c] += (double)(g[c] * (x[c] - (T)mean[c])) * rstd[c];
                 sum[c] += (double)g[c];
@@ -239,7 +239,7 @@ OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, double count,
         const T *w = n->weight != NULL ? oari_array_data(n->weight) : NULL;
         T *y = oari_array_data(n->dx);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 T factor = (T)(rstd[c] * (w ? (double)w[c] : 1));
                 T slope = (x[c] - (T)mean[c]) * (T)(tilt[c] * rstd[c] * share);

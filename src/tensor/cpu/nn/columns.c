@@ -54,8 +54,8 @@ OARI_WIDE void oari_sum_channels(const oari_array *to, int add,
         for (int64_t c = 0; c < channels; c++) {
             double sum = 0;
             for (int64_t i = 0; i < images; i++)
-                sum +=
-                    (double)OARI_SUM(from + (i * channels + c) * inner, inner);
+                sum += (double)OARI_ROW_SUM(from + (i * channels + c) * inner,
+                                            inner);
             y[c] = (T)sum + (add ? y[c] : (T)0);
         }
     })

@@ -44,12 +44,12 @@ OARI_WIDE static void find_moments(const oari_array *x, extent e, double eps,
                           double sum = 0;
                           double spread = 0;
                           for (int64_t k = 0; k < e.count; k += CHUNK)
-                              sum += (double)OARI_SUM(a + k, e.count - k < CHUNK
-                                                                 ? e.count - k
-                                                                 : CHUNK);
+                              sum += (double)OARI_ROW_SUM(
+                                  a + k,
+                                  e.count - k < CHUNK ? e.count - k : CHUNK);
                           mean[g] = sum / (double)e.count;
                           for (int64_t k = 0; k < e.count; k += CHUNK)
-                              spread += (double)OARI_SPREAD(
+                              spread += (double)OARI_ROW_SQUARES(
                                   a + k, (T)mean[g],
                                   e.count - k < CHUNK ? e.count - k : CHUNK);
                           rstd[g] = 1 / sqrt(spread / (double)e.count + eps);
@@ -162,7 +162,7 @@ OARI_WIDE static void group_grads(const oari_norm_back *n, extent e,
         const T tilt = (T)(all.tilt * share * scale * scale);
         for (int64_t c = first; c < first + e.wide; c++) {
             const T factor = (T)(scale * (w != NULL ? (double)w[c] : 1));
-            OARI_APART
+            OARI_IVDEP
             for (int64_t k = 0; k < e.inner; k++)
                 y[k] = g[k] * factor - flat - (x[k] - (T)middle) * tilt +
                        (n->add ? y[k] : (T)0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/cpu/nn/nn_kernels.h: the arithmetic of layers, as kernels.h has that
  * of tensors. All arrays of floats are row-major f32 or f64, all of one dtype
- * (see desk.h) unless said otherwise; they overlap only where said. */
+ * (see operands.h) unless said otherwise; they overlap only where said. */
 #ifndef OARI_TENSOR_CPU_NN_NN_KERNELS_H
 #define OARI_TENSOR_CPU_NN_NN_KERNELS_H
 
@@ -26,32 +26,33 @@ void oari_log_softmax_back(const oari_array *to, int add,
 /* ---- loss.c -------------------------------------------------------------- */
 
 /* How rows count in a cross entropy. */
-typedef struct oari_rule {
+typedef struct oari_entropy_rule {
     int has_ignore;
     int64_t ignore;
     double smoothing;
     const oari_array *weight; /* [classes]; NULL: all are 1 */
-} oari_rule;
+} oari_entropy_rule;
 
 /* The sum of the rows' losses, and of the weights of their targets. Rows that
  * are ignored have neither. */
-typedef struct oari_entropy {
+typedef struct oari_entropy_sums {
     double loss, weight;
-} oari_entropy;
+} oari_entropy_sums;
 
 /* The loss of a row is -log softmax(logits)[target], weighted and smoothed. It
  * goes to `to` [rows] unless that is NULL; the logarithm of the row's sum of
  * exponentials to lse [rows]. logits is [rows, classes], target [rows] i64 with
  * any stride, in range or ignored. */
-oari_entropy oari_cross_entropy(const oari_array *to, const oari_array *lse,
-                                const oari_array *logits,
-                                const oari_array *target,
-                                const oari_rule *rule);
+oari_entropy_sums oari_cross_entropy(const oari_array *to,
+                                     const oari_array *lse,
+                                     const oari_array *logits,
+                                     const oari_array *target,
+                                     const oari_entropy_rule *rule);
 /* The gradient of a row's loss is `each`, times grad [rows] unless NULL. */
 void oari_cross_entropy_back(const oari_array *to, int add, double each,
                              const oari_array *grad, const oari_array *lse,
                              const oari_array *logits, const oari_array *target,
-                             const oari_rule *rule);
+                             const oari_entropy_rule *rule);
 
 /* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
 void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,

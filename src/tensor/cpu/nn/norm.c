@@ -48,8 +48,8 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
         T *s = oari_array_data(rstd);
         T *restrict y = oari_array_data(to);
         for (int64_t i = 0; i < r.count; i++, a += r.width, y += r.width) {
-            const T middle = m ? OARI_SUM(a, r.width) / (T)r.width : (T)0;
-            const T var = OARI_SPREAD(a, middle, r.width) / (T)r.width;
+            const T middle = m ? OARI_ROW_SUM(a, r.width) / (T)r.width : (T)0;
+            const T var = OARI_ROW_SQUARES(a, middle, r.width) / (T)r.width;
             const T scale = 1 / OARI_SQRT(var + (T)eps);
             if (m != NULL)
                 m[i] = middle;
@@ -147,8 +147,8 @@ OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
                 FLUSH(T, n)
             if (y == NULL)
                 continue;
-            const T flat = m != NULL ? OARI_SUM(v, n) / (T)n : (T)0;
-            const T tilt = OARI_DOT(v, h, n) / (T)n;
+            const T flat = m != NULL ? OARI_ROW_SUM(v, n) / (T)n : (T)0;
+            const T tilt = OARI_ROW_DOT(v, h, n) / (T)n;
             GIVE_ROW(h)(y, n_->add, h, v, flat, tilt, s[i], n);
             y += n;
         }

@@ -99,7 +99,7 @@ double oari_pair_loss(const oari_pairs *p, const oari_array *to)
             T loss[BLOCK];
             functions[p->kind].loss(&s, y != NULL ? y + i : loss);
             if (y == NULL)
-                sum += (double)OARI_SUM(loss, s.n);
+                sum += (double)OARI_ROW_SUM(loss, s.n);
         }
     })
     return sum;

@@ -26,9 +26,9 @@ oari_rows oari_rows_of(oar_shape shape)
         T *y = oari_array_data(to);                                          \
         const T *x = oari_array_data(a);                                     \
         for (int64_t i_ = 0; n > 0 && i_ < r_.count; i_++, y += n, x += n) { \
-            const T most = OARI_MOST(x, n);                                  \
+            const T most = OARI_ROW_MAX(x, n);                               \
             OARI_EXP_LESS(y, x, most, n);                                    \
-            const T total = OARI_SUM(y, n);                                  \
+            const T total = OARI_ROW_SUM(y, n);                              \
             body                                                             \
         }                                                                    \
     } while (0)
@@ -55,7 +55,7 @@ OARI_WIDE
         const T *g = oari_array_data(grad);
         const T *p = oari_array_data(result);
         for (int64_t i = 0; i < r.count; i++) {
-            const T dot = OARI_DOT(g, p, r.width);
+            const T dot = OARI_ROW_DOT(g, p, r.width);
             for (int64_t k = 0; k < r.width; k++)
                 y[k] = p[k] * (g[k] - dot) + (add ? y[k] : (T)0);
             y += r.width;
@@ -87,7 +87,7 @@ OARI_WIDE
         const T *g = oari_array_data(grad);
         const T *l = oari_array_data(result);
         for (int64_t i = 0; i < r.count; i++) {
-            const T total = OARI_SUM(g, r.width);
+            const T total = OARI_ROW_SUM(g, r.width);
             for (int64_t k = 0; k < r.width; k++)
                 y[k] = g[k] - OARI_EXP(l[k]) * total + (add ? y[k] : (T)0);
             y += r.width;

@@ -33,7 +33,7 @@ typedef struct oari_fused_set {
     void (*product)(const oari_product *p);
     /* y = e^(x - less); y may be x. */
     void (*exp_less)(float *y, const float *x, float less, int64_t n);
-    /* y = a below(a), of bell.h; y may be a. */
+    /* y = a below(a), of normal.h; y may be a. */
     void (*gelu)(float *y, const float *a, int64_t n);
     /* y (+)= grad times the slope of that at a; y may be either. */
     void (*gelu_back)(float *y, int add, const float *grad, const float *a,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/pool.h: tensors and storage kept for reuse, so that a training step
+/* tensor/tensor_pool.h: tensors and storage kept for reuse, so that a training step
  * asks nothing of the system once the first has run.
  *
  * Free storages wait in one list per class of size, four classes per power of
@@ -13,8 +13,8 @@
  * with no references and no storage, so that every function refuses it. For
  * each tensor that a pool asks the system for it asks for those that will be
  * used while the first one rests. */
-#ifndef OARI_TENSOR_POOL_H
-#define OARI_TENSOR_POOL_H
+#ifndef OARI_TENSOR_TENSOR_POOL_H
+#define OARI_TENSOR_TENSOR_POOL_H
 
 #include "tensor/tensor.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state: what of an optimizer can be asked and set: its learning rate, and all
- * that another one needs to go on where it stopped. */
+/* optim_state: reads and sets an optimizer's learning rate, and all that another
+ * optimizer needs to go on where this one stopped. */
 #include "base/status.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"

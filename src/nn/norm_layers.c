@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: layer norm and RMS norm over the last dim. */
+/* norm_layers: layer norm and RMS norm over the last dim. */
 #include <oarsong/layers.h>
 
 #include "base/status.h"
@@ -51,8 +51,8 @@ static oar_status add_params(oar_module *module, int64_t width, oar_dtype dtype,
                             oar_zeros(NULL, dtype, OAR_SHAPE(width)));
 }
 
-static oar_status create(const oar_module_class *kind, int64_t width,
-                         double eps, oar_dtype dtype, oar_module **module)
+static oar_status create_norm(const oar_module_class *kind, int64_t width,
+                              double eps, oar_dtype dtype, oar_module **module)
 {
     oar_module *made;
 
@@ -75,11 +75,11 @@ static oar_status create(const oar_module_class *kind, int64_t width,
 oar_status oar_layer_norm_create(int64_t width, double eps, oar_dtype dtype,
                                  oar_module **module)
 {
-    return create(&layer_norm_class, width, eps, dtype, module);
+    return create_norm(&layer_norm_class, width, eps, dtype, module);
 }
 
 oar_status oar_rms_norm_create(int64_t width, double eps, oar_dtype dtype,
                                oar_module **module)
 {
-    return create(&rms_norm_class, width, eps, dtype, module);
+    return create_norm(&rms_norm_class, width, eps, dtype, module);
 }

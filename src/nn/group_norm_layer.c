@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* group_norm: a layer that normalises groups of channels. */
+/* group_norm_layer: a layer that normalises groups of channels. */
 #include <oarsong/layers.h>
 
 #include "base/status.h"

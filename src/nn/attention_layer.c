@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention: self-attention. One linear layer makes q, k and v of all heads
+/* attention_layer: self-attention. One linear layer makes q, k and v of all heads
  * side by side, and they stay there. */
 #include <oarsong/layers.h>
 
@@ -7,7 +7,7 @@
 #include "autograd/replay.h"
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "nn/attention.h"
+#include "nn/attention_layer.h"
 #include "nn/build.h"
 
 typedef struct attention {
@@ -19,28 +19,22 @@ typedef struct attention {
 
 enum { QKV, OUT };
 
-static oar_tensor *turned(oar_tape *tape, const attention *a, oar_tensor *qkv)
-{
-    oar_tensor *y;
-
-    if (a->rotary_base == 0)
-        return qkv;
-    y = oari_packed_rotary(tape, qkv, a->heads, a->kv_heads, a->rotary_base);
-    oari_tape_drop(tape, qkv);
-    return y;
-}
-
 static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
                                      oar_tensor *x)
 {
     attention *a = oar_module_self(module);
     oar_attention_opts opts = { .causal = a->causal };
     oar_module *child = oar_module_child(module, QKV);
-    oar_tensor *qkv, *y, *out;
+    oar_tensor *made, *qkv, *y, *out;
 
     if (tape == NULL)
         return oari_forward_alone(attention_forward, module, x);
-    qkv = turned(tape, a, oar_forward(tape, child, x));
+    qkv = made = oar_forward(tape, child, x);
+    if (a->rotary_base != 0) {
+        qkv = oari_packed_rotary(tape, made, a->heads, a->kv_heads,
+                                 a->rotary_base);
+        oari_tape_drop(tape, made);
+    }
     if (oar_module_training(module) && a->dropout > 0) {
         opts.dropout = a->dropout;
         opts.seed = a->next;
@@ -61,37 +55,9 @@ static const oar_module_class attention_class = {
     .forward = attention_forward,
 };
 
-void oari_attention_frugal(oar_module *module)
+void oari_attention_rebuild_qkv(oar_module *module)
 {
     ((attention *)oar_module_self(module))->frugal = 1;
-}
-
-static oar_status check(int64_t width, int heads,
-                        const oar_attention_layer_opts *o)
-{
-    if (width < 1 || heads < 1 || width % heads != 0)
-        return oari_fail(OAR_E_ARG,
-                         "attention of width %lld with %d heads: the heads "
-                         "divide the width",
-                         (long long)width, heads);
-    if (width > INT64_MAX / 3)
-        return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
-                         (long long)width);
-    if (o->kv_heads < 0 || (o->kv_heads > 0 && heads % o->kv_heads != 0))
-        return oari_fail(OAR_E_ARG,
-                         "attention with %d heads and %d of k and v: those "
-                         "divide the heads",
-                         heads, o->kv_heads);
-    if (!(o->dropout >= 0 && o->dropout <= 1))
-        return oari_fail(OAR_E_ARG, "attention with dropout %g: from 0 to 1",
-                         o->dropout);
-    if (!(o->rotary_base >= 0) ||
-        (o->rotary_base > 0 && width / heads % 2 != 0))
-        return oari_fail(OAR_E_ARG,
-                         "attention of width %lld with %d heads and rotary "
-                         "base %g: heads of an even width and a base above 0",
-                         (long long)width, heads, o->rotary_base);
-    return oari_layer_dtype("attention", o->dtype);
 }
 
 static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,
@@ -119,7 +85,28 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
     oar_module *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    OARI_TRY(check(width, heads, &o));
+    if (width < 1 || heads < 1 || width % heads != 0)
+        return oari_fail(OAR_E_ARG,
+                         "attention of width %lld with %d heads: the heads "
+                         "divide the width",
+                         (long long)width, heads);
+    if (width > INT64_MAX / 3)
+        return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
+                         (long long)width);
+    if (o.kv_heads < 0 || (o.kv_heads > 0 && heads % o.kv_heads != 0))
+        return oari_fail(OAR_E_ARG,
+                         "attention with %d heads and %d of k and v: those "
+                         "divide the heads",
+                         heads, o.kv_heads);
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return oari_fail(OAR_E_ARG, "attention with dropout %g: from 0 to 1",
+                         o.dropout);
+    if (!(o.rotary_base >= 0) || (o.rotary_base > 0 && width / heads % 2 != 0))
+        return oari_fail(OAR_E_ARG,
+                         "attention of width %lld with %d heads and rotary "
+                         "base %g: heads of an even width and a base above 0",
+                         (long long)width, heads, o.rotary_base);
+    OARI_TRY(oari_layer_dtype("attention", o.dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "attention_create: nowhere to give it");
     OARI_TRY(oar_module_create(&attention_class, &made));

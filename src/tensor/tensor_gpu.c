@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu: tensors on a GPU.
+/* tensor_gpu: tensors on a GPU.
  *
  * Between devices bytes are copied row by row without gaps, in one dtype; what
  * is neither goes through a copy that is, on the side where it is: so the bytes
  * that travel are those of the tensor, and conversion happens where `from` is a
  * GPU's on the GPU. */
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 #include <oarsong/device.h>
 
@@ -83,7 +83,7 @@ static int is_plain(const oar_tensor *t, oar_dtype dtype)
 
 /* The bytes, row by row, all of one dtype. The stream is that of the GPU; of
  * two, `to` waits for what the other has done. */
-static oar_status move(const oar_tensor *to, const oar_tensor *from)
+static oar_status move_bytes(const oar_tensor *to, const oar_tensor *from)
 {
     oar_device there = device_of(to), here = device_of(from);
     oar_device gpu = there.kind == OAR_CUDA ? there : here;
@@ -95,40 +95,22 @@ static oar_status move(const oar_tensor *to, const oar_tensor *from)
                            oar_stream_current(gpu));
 }
 
-/* A plain copy of `from` where it is. */
-static oar_tensor *make_plain(const oar_tensor *from, oar_dtype dtype)
-{
-    oar_tensor *made = oari_tensor_on(device_of(from), dtype, from->at.shape);
-
-    if (made != NULL && assign_here(made, from) != OAR_OK) {
-        oar_tensor_release(made);
-        return NULL;
-    }
-    return made;
-}
-
 /* `from` is plain. */
-static oar_status move_in(const oar_tensor *to, const oar_tensor *from)
+static oar_status move_plain(const oar_tensor *to, const oar_tensor *from)
 {
     oar_tensor *landing;
     oar_status status;
 
     if (is_plain(to, from->dtype))
-        return move(to, from);
+        return move_bytes(to, from);
     landing = oari_tensor_on(device_of(to), from->dtype, to->at.shape);
     if (landing == NULL)
         return oar_last_error()->status;
-    status = move(landing, from);
+    status = move_bytes(landing, from);
     if (status == OAR_OK)
         status = assign_here(to, landing);
     oar_tensor_release(landing);
     return status;
-}
-
-static int is_same_place(const oar_tensor *a, const oar_tensor *b)
-{
-    return device_of(a).kind == device_of(b).kind &&
-           device_of(a).index == device_of(b).index;
 }
 
 oar_status oari_gpu_assign(const oar_tensor *to, const oar_tensor *from)
@@ -136,16 +118,19 @@ oar_status oari_gpu_assign(const oar_tensor *to, const oar_tensor *from)
     oar_tensor *plain;
     oar_status status;
 
-    if (is_same_place(to, from))
+    if (device_of(to).kind == device_of(from).kind &&
+        device_of(to).index == device_of(from).index)
         return assign_here(to, from);
     if (to->count == 0)
         return OAR_OK;
     if (is_plain(from, to->dtype))
-        return move_in(to, from);
-    plain = make_plain(from, to->dtype);
+        return move_plain(to, from);
+    plain = oari_tensor_on(device_of(from), to->dtype, from->at.shape);
     if (plain == NULL)
         return oar_last_error()->status;
-    status = move_in(to, plain);
+    status = assign_here(plain, from);
+    if (status == OAR_OK)
+        status = move_plain(to, plain);
     oar_tensor_release(plain);
     return status;
 }
@@ -208,7 +193,8 @@ oar_status oari_gpu_fill(const oar_tensor *to, double value)
 /* ---- arithmetic ---------------------------------------------------------- */
 
 /* Strides of a as it is broadcast to a shape. */
-static void stretch(const oar_tensor *a, oar_shape shape, int64_t *stride)
+static void broadcast_strides(const oar_tensor *a, oar_shape shape,
+                              int64_t *stride)
 {
     int more = shape.ndim - a->at.shape.ndim;
 
@@ -227,8 +213,8 @@ oar_status oari_gpu_add(const oar_tensor *to, const oar_tensor *a,
 
     if (to->count == 0)
         return OAR_OK;
-    stretch(a, to->at.shape, left);
-    stretch(b, to->at.shape, right);
+    broadcast_strides(a, to->at.shape, left);
+    broadcast_strides(b, to->at.shape, right);
     return oari_cuda_add(at.index, shape_of(to), array_of(to), 0,
                          (oari_cuda_array){ data_of(a), a->dtype, left },
                          (oari_cuda_array){ data_of(b), b->dtype, right },

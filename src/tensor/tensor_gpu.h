@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/gpu.h: tensors whose storage is on a GPU: making, copying in every
+/* tensor/tensor_gpu.h: tensors whose storage is on a GPU: making, copying in every
  * direction, sums and multiples. Everything is in the order of the thread's
  * current stream of the device. */
-#ifndef OARI_TENSOR_GPU_H
-#define OARI_TENSOR_GPU_H
+#ifndef OARI_TENSOR_TENSOR_GPU_H
+#define OARI_TENSOR_TENSOR_GPU_H
 
 #include "tensor/tensor.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding: a table whose rows stand for indices. */
+/* embedding_layer: a table whose rows stand for indices. */
 #include <oarsong/layers.h>
 
 #include "base/status.h"
@@ -23,25 +23,6 @@ static const oar_module_class embedding_class = {
     .self_size = sizeof(embedding),
     .forward = embedding_forward,
 };
-
-static oar_status check(int64_t count, int64_t width,
-                        const oar_embedding_layer_opts *o)
-{
-    if (count < 0 || width < 0)
-        return oari_fail(OAR_E_ARG, "embedding [%lld, %lld]: no such sizes",
-                         (long long)count, (long long)width);
-    if (!(o->deviation >= 0))
-        return oari_fail(OAR_E_ARG,
-                         "embedding with deviation %g: it is not negative",
-                         o->deviation);
-    if (o->has_padding && (o->padding < -count || o->padding >= count))
-        return oari_fail(OAR_E_ARG,
-                         "embedding [%lld, %lld] with padding %lld: no such "
-                         "row",
-                         (long long)count, (long long)width,
-                         (long long)o->padding);
-    return oari_layer_dtype("embedding", o->dtype);
-}
 
 /* The table, with zeros in the row of the padding. The caller owns it. */
 static oar_tensor *new_table(int64_t count, int64_t width, uint64_t seed,
@@ -75,7 +56,20 @@ oar_status oar_embedding_create_with(int64_t count, int64_t width,
     embedding *e;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    OARI_TRY(check(count, width, &o));
+    if (count < 0 || width < 0)
+        return oari_fail(OAR_E_ARG, "embedding [%lld, %lld]: no such sizes",
+                         (long long)count, (long long)width);
+    if (!(o.deviation >= 0))
+        return oari_fail(OAR_E_ARG,
+                         "embedding with deviation %g: it is not negative",
+                         o.deviation);
+    if (o.has_padding && (o.padding < -count || o.padding >= count))
+        return oari_fail(OAR_E_ARG,
+                         "embedding [%lld, %lld] with padding %lld: no such "
+                         "row",
+                         (long long)count, (long long)width,
+                         (long long)o.padding);
+    OARI_TRY(oari_layer_dtype("embedding", o.dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "embedding_create: nowhere to give it");
     OARI_TRY(oar_module_create(&embedding_class, &made));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pool: what is free is linked through `next`; what is owned is in an array.
- * A pool belongs to one tape, and so to one thread at a time. */
-#include "tensor/pool.h"
+/* tensor_pool: free tensors and storages are linked through `next`; owned
+ * tensors are in an array. A pool belongs to one tape, and so to one thread at
+ * a time. */
+#include "tensor/tensor_pool.h"
 
 #include <string.h>
 
@@ -33,12 +34,20 @@ static void list_push(oari_pool_list *list, oar_tensor *t)
         list->last = t;
 }
 
-/* A tensor, and those that stand in for it while it rests. */
-static oar_tensor *make_tensors(oari_pool *pool)
+oar_tensor *oari_pool_take_tensor(oari_pool *pool)
 {
-    oar_tensor *t = oari_alloc(1, sizeof *t);
+    oar_tensor *t = pool != NULL ? pool->free_tensors : NULL;
 
-    for (int i = 0; t != NULL && i < OARI_POOL_RESTS; i++) {
+    if (t != NULL) {
+        pool->free_tensors = t->next;
+        memset(t, 0, sizeof *t);
+        return t;
+    }
+    t = oari_alloc(1, sizeof *t);
+    if (t == NULL || pool == NULL)
+        return t;
+    /* The others stand in for the first one while it rests. */
+    for (int i = 0; i < OARI_POOL_RESTS; i++) {
         oar_tensor *other = oari_alloc(1, sizeof *other);
 
         if (other == NULL) {
@@ -50,34 +59,9 @@ static oar_tensor *make_tensors(oari_pool *pool)
     return t;
 }
 
-oar_tensor *oari_pool_take_tensor(oari_pool *pool)
-{
-    oar_tensor *t;
-
-    if (pool == NULL)
-        return oari_alloc(1, sizeof *t);
-    t = pool->free_tensors;
-    if (t == NULL)
-        return make_tensors(pool);
-    pool->free_tensors = t->next;
-    memset(t, 0, sizeof *t);
-    return t;
-}
-
-/* The list of a class that has a free storage, or of a larger one that lends;
- * NULL: there is none. */
-static oar_storage **find_free(oari_pool *pool, int class)
-{
-    int last = pool->lends ? class + LARGER : class;
-
-    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++)
-        if (pool->free_storages[i] != NULL)
-            return &pool->free_storages[i];
-    return NULL;
-}
-
-/* Whether an offer still stands, and is of this class. */
-static int stands(const oar_tensor *t, int class)
+/* Returns whether the pool may still take the storage of a tensor that was
+ * offered to it, and that storage is of this class. */
+static int offer_stands(const oar_tensor *t, int class)
 {
     size_t capacity;
 
@@ -94,7 +78,7 @@ static void accept_offer(oari_pool *pool, int class)
     oar_tensor *before = NULL;
 
     for (oar_tensor *t = pool->offer; t != NULL; before = t, t = t->next) {
-        if (!stands(t, class))
+        if (!offer_stands(t, class))
             continue;
         *(before != NULL ? &before->next : &pool->offer) = t->next;
         if (pool->last_offer == t)
@@ -115,23 +99,26 @@ oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
                                   oar_storage **storage)
 {
     size_t capacity = bytes;
-    oar_storage **list;
-    int class;
+    int class, last;
 
     if (pool == NULL)
         return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
     class = size_class(&capacity);
     if (pool->free_storages[class] == NULL && !pool->lends)
         accept_offer(pool, class);
-    list = find_free(pool, class);
-    if (list == NULL) {
-        OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
-        (*storage)->recyclable = 1;
+    last = pool->lends ? class + LARGER : class;
+    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
+        oar_storage *s = pool->free_storages[i];
+
+        if (s == NULL)
+            continue;
+        pool->free_storages[i] = s->next;
+        s->bytes = bytes;
+        *storage = s;
         return OAR_OK;
     }
-    *storage = *list;
-    *list = (*list)->next;
-    (*storage)->bytes = bytes;
+    OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
+    (*storage)->recyclable = 1;
     return OAR_OK;
 }
 
@@ -144,18 +131,6 @@ void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
 void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor)
 {
     list_push(&pool->resting[pool->resets % OARI_POOL_RESTS], tensor);
-}
-
-/* Frees for use what has rested longest. */
-static void wake_tensors(oari_pool *pool)
-{
-    oari_pool_list *list = &pool->resting[pool->resets % OARI_POOL_RESTS];
-
-    if (list->first == NULL)
-        return;
-    list->last->next = pool->free_tensors;
-    pool->free_tensors = list->first;
-    *list = (oari_pool_list){ NULL, NULL };
 }
 
 void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
@@ -190,7 +165,7 @@ oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
 
 /* Gives the storages of a list that have not been in use since the reset
  * numbered `since` back to the system. */
-static void trim(oar_storage **list, uint64_t since)
+static void trim_list(oar_storage **list, uint64_t since)
 {
     while (*list != NULL) {
         oar_storage *s = *list;
@@ -206,12 +181,17 @@ static void trim(oar_storage **list, uint64_t since)
 
 void oari_pool_reset(oari_pool *pool)
 {
-    wake_tensors(pool);
+    oari_pool_list *rested = &pool->resting[pool->resets % OARI_POOL_RESTS];
+
+    if (rested->first != NULL) {
+        rested->last->next = pool->free_tensors;
+        pool->free_tensors = rested->first;
+        *rested = (oari_pool_list){ NULL, NULL };
+    }
     while (pool->count > 0) {
         oar_tensor *t = pool->owned[--pool->count];
 
-        t->node =
-            NULL; /* if it is retained, it is a plain tensor from now on */
+        t->node = NULL; /* a retained one is a plain tensor from now on */
         t->owner = NULL;
         oari_tensor_retire(pool, t);
     }
@@ -219,7 +199,8 @@ void oari_pool_reset(oari_pool *pool)
     pool->resets++;
     if (pool->resets % OARI_POOL_PATIENCE == 0)
         for (int i = 0; i < OARI_POOL_CLASSES; i++)
-            trim(&pool->free_storages[i], pool->resets - OARI_POOL_PATIENCE);
+            trim_list(&pool->free_storages[i],
+                      pool->resets - OARI_POOL_PATIENCE);
 }
 
 void oari_pool_close(oari_pool *pool)
@@ -233,7 +214,7 @@ void oari_pool_close(oari_pool *pool)
         oari_free(t);
     }
     for (int i = 0; i < OARI_POOL_CLASSES; i++)
-        trim(&pool->free_storages[i], UINT64_MAX);
+        trim_list(&pool->free_storages[i], UINT64_MAX);
     oari_free(pool->owned);
     memset(pool, 0, sizeof *pool);
 }

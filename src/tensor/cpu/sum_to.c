@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sum: the reductions that gradients are made of. Floats are summed in f64 and
+/* sum_to: the reductions that gradients are made of. Floats are summed in f64 and
  * rounded once, in an order that depends only on shape and strides. */
 #include "base/dtype.h"
 #include "tensor/cpu/arith.h"

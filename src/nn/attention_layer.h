@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/attention.h: what models ask of an attention layer besides its options. */
-#ifndef OARI_NN_ATTENTION_H
-#define OARI_NN_ATTENTION_H
+/* nn/attention_layer.h: what models ask of an attention layer besides its options. */
+#ifndef OARI_NN_ATTENTION_LAYER_H
+#define OARI_NN_ATTENTION_LAYER_H
 
 #include <oarsong/module.h>
 
 /* From now on backward may compute q, k and v once more instead of keeping
  * them. Where positions are turned into angles that changes nothing. */
-void oari_attention_frugal(oar_module *module);
+void oari_attention_rebuild_qkv(oar_module *module);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv: convolution and pooling layers. */
+/* conv2d_layers: convolution and pooling layers. */
 #include <math.h>
 
 #include <oarsong/layers.h>
@@ -41,21 +41,6 @@ static oar_status add_params(oar_module *module, oar_shape shape, uint64_t seed,
                                         seed + 1, -bound, bound));
 }
 
-static oar_status check(int64_t in, int64_t out, int kh, int kw,
-                        const oar_conv2d_layer_opts *o)
-{
-    int groups = o->groups != 0 ? o->groups : 1;
-
-    if (in < 1 || out < 1 || kh < 1 || kw < 1 || groups < 1 ||
-        in % groups != 0 || out % groups != 0)
-        return oari_fail(OAR_E_ARG,
-                         "conv2d from %lld to %lld channels with a kernel "
-                         "[%d, %d] and %d groups: each is at least 1, and the "
-                         "groups divide the channels",
-                         (long long)in, (long long)out, kh, kw, groups);
-    return oari_layer_dtype("conv2d", o->dtype);
-}
-
 oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
                              uint64_t seed, const oar_conv2d_layer_opts *opts,
                              oar_module **module)
@@ -64,9 +49,18 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     oar_conv2d_opts self;
     oar_module *made;
     oar_shape shape;
+    int groups;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    OARI_TRY(check(in, out, kh, kw, &o));
+    groups = o.groups != 0 ? o.groups : 1;
+    if (in < 1 || out < 1 || kh < 1 || kw < 1 || groups < 1 ||
+        in % groups != 0 || out % groups != 0)
+        return oari_fail(OAR_E_ARG,
+                         "conv2d from %lld to %lld channels with a kernel "
+                         "[%d, %d] and %d groups: each is at least 1, and the "
+                         "groups divide the channels",
+                         (long long)in, (long long)out, kh, kw, groups);
+    OARI_TRY(oari_layer_dtype("conv2d", o.dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "conv2d_create: nowhere to give it");
     self = (oar_conv2d_opts){
@@ -79,7 +73,7 @@ oar_status oar_conv2d_create(int64_t in, int64_t out, int kh, int kw,
     OARI_TRY(oari_check_conv_opts("conv2d", &self));
     OARI_TRY(oar_module_create(&conv2d_class, &made));
     *(oar_conv2d_opts *)oar_module_self(made) = self;
-    shape = OAR_SHAPE(out, in / (o.groups != 0 ? o.groups : 1), kh, kw);
+    shape = OAR_SHAPE(out, in / groups, kh, kw);
     return oari_layer_give(add_params(made, shape, seed, &o), made, module);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch_norm: normalisation by channel, with running statistics. */
+/* batch_norm_layer: normalisation by channel, with running statistics. */
 #include <oarsong/layers.h>
 
 #include <string.h>
@@ -17,40 +17,28 @@ typedef struct batch_norm {
 
 enum { MEAN, VAR, BATCHES }; /* buffers */
 
-static oar_status check_dims(const batch_norm *b, const oar_tensor *x)
-{
-    int ndim = oar_tensor_shape(x).ndim;
-
-    if (ndim == b->dims + 2 || (b->dims == 1 && ndim == 2))
-        return OAR_OK;
-    return oari_fail(OAR_E_SHAPE,
-                     "batch_norm over %d dims of a tensor with %d "
-                     "dims: it is [n, channels, ..]",
-                     b->dims, ndim);
-}
-
-/* Counts this batch and returns how much it moves the running statistics. */
-static double count_batch(const batch_norm *b, oar_module *module)
-{
-    int64_t *batches = oar_tensor_data(oar_module_buffer(module, BATCHES));
-
-    ++*batches;
-    return b->momentum < 0 ? 1 / (double)*batches : b->momentum;
-}
-
 static oar_tensor *batch_norm_forward(oar_tape *tape, oar_module *module,
                                       oar_tensor *x)
 {
     const batch_norm *b = oar_module_self(module);
     int training = oar_module_training(module) || !b->running;
     int moves = training && b->running && !oari_replaying(tape);
-    int has = moves || !training;
+    int has = moves || !training, ndim = oar_tensor_shape(x).ndim;
     double momentum = 0;
 
-    if (check_dims(b, x) != OAR_OK)
+    if (ndim != b->dims + 2 && (b->dims != 1 || ndim != 2)) {
+        oari_fail(OAR_E_SHAPE,
+                  "batch_norm over %d dims of a tensor with %d dims: it is "
+                  "[n, channels, ..]",
+                  b->dims, ndim);
         return NULL;
-    if (moves)
-        momentum = count_batch(b, module);
+    }
+    if (moves) {
+        int64_t *batches = oar_tensor_data(oar_module_buffer(module, BATCHES));
+
+        ++*batches;
+        momentum = b->momentum < 0 ? 1 / (double)*batches : b->momentum;
+    }
     return oar_batch_norm_merged(
         tape, x, oar_module_param(module, 0), oar_module_param(module, 1),
         has ? oar_module_buffer(module, MEAN) : NULL,
@@ -74,7 +62,7 @@ static const oar_module_class batch_norm_class = {
     .destroy = batch_norm_destroy,
 };
 
-/* NULL: the module is none. */
+/* Returns NULL if the module is no batch norm. */
 static batch_norm *batch_norm_of(const oar_module *module)
 {
     oar_module *mine;

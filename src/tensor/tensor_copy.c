@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* copy: numbers from one place to another, whatever the dtypes and strides.
+/* tensor_copy: numbers from one place to another, whatever the dtypes and strides.
  * Conversion goes through blocks of a fixed size on the stack. */
 #include <string.h>
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
 
@@ -43,8 +43,8 @@ static void copy_strided(void *to, int64_t to_stride, const void *from,
         COPY_AS(uint64_t);
 }
 
-static void convert_block(const oari_row *row, const dtypes *d, int64_t first,
-                          int64_t count)
+static void convert_block(const oari_walk_row *row, const dtypes *d,
+                          int64_t first, int64_t count)
 {
     uint64_t gathered[BLOCK], converted[BLOCK];
     size_t to_bytes = oar_dtype_size(d->to);
@@ -60,7 +60,7 @@ static void convert_block(const oari_row *row, const dtypes *d, int64_t first,
                  row->stride[0], converted, 1, count, to_bytes);
 }
 
-static void copy_row(const oari_row *row, void *arg)
+static void copy_row(const oari_walk_row *row, void *arg)
 {
     const dtypes *d = arg;
 
@@ -202,7 +202,7 @@ static int may_overlap(const oar_tensor *a, const oar_tensor *b)
     return first[0] <= last[1] && first[1] <= last[0];
 }
 
-static oar_status assign(oar_tensor *to, const oar_tensor *from)
+static oar_status assign_elements(oar_tensor *to, const oar_tensor *from)
 {
     oari_array a, b;
 
@@ -223,9 +223,9 @@ static oar_status assign_overlapping(oar_tensor *to, const oar_tensor *from)
 
     if (apart == NULL)
         return oar_last_error()->status;
-    status = assign(apart, from);
+    status = assign_elements(apart, from);
     if (status == OAR_OK)
-        status = assign(to, apart);
+        status = assign_elements(to, apart);
     oar_tensor_release(apart);
     return status;
 }
@@ -241,7 +241,7 @@ oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from)
     OARI_TRY(oari_check_writable("copy", to));
     OARI_TRY(check_here("copy", from));
     OARI_TRY(may_overlap(to, from) ? assign_overlapping(to, from)
-                                   : assign(to, from));
+                                   : assign_elements(to, from));
     to->storage->version++;
     return OAR_OK;
 }

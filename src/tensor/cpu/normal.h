@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/cpu/bell.h: the bell curve and the share of it below a number, for
+/* tensor/cpu/normal.h: the bell curve and the share of it below a number, for
  * gelu and its slope, from one exponential. f64 takes libm. For f32, measured
  * over numbers up to 20 in size, fused and not: the share is within 3.1e-7 of
  * the true value, and below zero, of its own size, within 6.6e-7 down to -3 and
  * 4.2e-6 down to -13, where the square in the exponent is rounded; gelu is
  * within 1e-7 (1 + its size), its slope within 3.2e-7. Written so that steps do
  * not wait for each other: a compiler turns loops over it into vectors. */
-#ifndef OARI_TENSOR_CPU_BELL_H
-#define OARI_TENSOR_CPU_BELL_H
+#ifndef OARI_TENSOR_CPU_NORMAL_H
+#define OARI_TENSOR_CPU_NORMAL_H
 
 #include <math.h>
 
 #include "tensor/cpu/math.h"
 
 /* e^-(x^2/2), without the small numbers below e^-87. */
-static inline float oari_bellf(float x)
+static inline float oari_normal_pdff(float x)
 {
     const float shift = 0x1.8p23f; /* adding it rounds to a whole number */
     float v = -0.5f * x * x, t, n, r, r2, low, high;
 
-    v = oari_pickf(v < -87.0f, -87.0f, v);
+    v = oari_selectf(v < -87.0f, -87.0f, v);
     t = OARI_MULADD(v, 1.44269504f, shift);
     n = t - shift;
     r = OARI_MULADD(n, -0x1.62e4p-1f, v);
@@ -34,7 +34,7 @@ static inline float oari_bellf(float x)
 
 /* The share below -|x|, given bell(x): bell times a polynomial in
  * t = 1 / (1 + 0.42 |x| / sqrt 2), fitted for the relative error. */
-static inline float oari_tailf(float x, float bell)
+static inline float oari_normal_tailf(float x, float bell)
 {
     float t = 1.0f / OARI_MULADD(oari_absf(x), 0.29698485f, 1.0f);
     float t2 = t * t, t4 = t2 * t2;
@@ -49,30 +49,30 @@ static inline float oari_tailf(float x, float bell)
 }
 
 /* The share below x. */
-static inline float oari_belowf(float x)
+static inline float oari_normal_cdff(float x)
 {
-    float tail = oari_tailf(x, oari_bellf(x));
+    float tail = oari_normal_tailf(x, oari_normal_pdff(x));
 
-    return oari_pickf(x < 0, tail, 1.0f - tail);
+    return oari_selectf(x < 0, tail, 1.0f - tail);
 }
 
 /* The slope of x below(x), given both. Far out x must not make something of a
  * bell that is nothing but its floor. */
 static inline float oari_gelu_slope_of(float x, float bell, float below)
 {
-    float near = oari_pickf(oari_absf(x) > 20.0f, 0.0f, x);
+    float near = oari_selectf(oari_absf(x) > 20.0f, 0.0f, x);
 
     return OARI_MULADD(near * 0.398942280f, bell, below);
 }
 
 static inline float oari_gelu_slopef(float x)
 {
-    float bell = oari_bellf(x), tail = oari_tailf(x, bell);
+    float bell = oari_normal_pdff(x), tail = oari_normal_tailf(x, bell);
 
-    return oari_gelu_slope_of(x, bell, oari_pickf(x < 0, tail, 1.0f - tail));
+    return oari_gelu_slope_of(x, bell, oari_selectf(x < 0, tail, 1.0f - tail));
 }
 
-static inline double oari_below(double x)
+static inline double oari_normal_cdf(double x)
 {
     return 0.5 * erfc(x * -0.70710678118654752440);
 }
@@ -81,7 +81,8 @@ static inline double oari_gelu_slope(double x)
 {
     double bell = exp(-0.5 * x * x);
 
-    return oari_below(x) + (bell == 0 ? 0 : x * 0.39894228040143267794 * bell);
+    return oari_normal_cdf(x) +
+           (bell == 0 ? 0 : x * 0.39894228040143267794 * bell);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* state: the parameters and buffers of a module by name. */
+/* module_state: the parameters and buffers of a module by name. */
 #include <string.h>
 
 #include "base/status.h"
@@ -50,7 +50,7 @@ oar_status oar_module_freeze(oar_module *module, int on)
 enum { NAME_BYTES = 512 };
 
 /* Parameters first, then buffers. */
-static int states(const oar_module *module)
+static int state_count(const oar_module *module)
 {
     return oar_module_params(module) + oar_module_buffers(module);
 }
@@ -84,13 +84,14 @@ static oar_status check_pair(const char *name, const oar_tensor *into,
     return OAR_OK;
 }
 
-/* Whether everything in `from` fits into what `into` has of the same name. */
+/* Checks that everything in `from` fits into what `into` has of the same name,
+ * and, if strict, that both have the same names. */
 static oar_status check_all(const oar_module *into, const oar_module *from,
                             int strict)
 {
     char name[NAME_BYTES];
 
-    for (int i = 0; i < states(from); i++) {
+    for (int i = 0; i < state_count(from); i++) {
         const oar_tensor *source = state_at(from, i, name);
         const oar_tensor *home = oar_module_find(into, name);
 
@@ -102,19 +103,12 @@ static oar_status check_all(const oar_module *into, const oar_module *from,
                              "\"%s\"",
                              oar_module_name(into), name);
     }
-    return OAR_OK;
-}
-
-static oar_status check_missing(const oar_module *into, const oar_module *from)
-{
-    char name[NAME_BYTES];
-
-    for (int i = 0; i < states(into); i++) {
+    for (int i = 0; strict && i < state_count(into); i++) {
         state_at(into, i, name);
         if (oar_module_find(from, name) == NULL)
             return oari_fail(OAR_E_ARG,
-                             "load into module %s: \"%s\" is not "
-                             "in what is loaded",
+                             "load into module %s: \"%s\" is not in what is "
+                             "loaded",
                              oar_module_name(into), name);
     }
     return OAR_OK;
@@ -127,9 +121,7 @@ oar_status oar_module_load(oar_module *into, const oar_module *from, int strict)
     if (into == NULL || from == NULL)
         return oari_null("load");
     OARI_TRY(check_all(into, from, strict));
-    if (strict)
-        OARI_TRY(check_missing(into, from));
-    for (int i = 0; i < states(from); i++) {
+    for (int i = 0; i < state_count(from); i++) {
         const oar_tensor *source = state_at(from, i, name);
         oar_tensor *home = oar_module_find(into, name);
 
