@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foreign_engine: an engine of somebody else's (MPI, Gloo, UCC) beside our own links.
+/* foreign_engine: an external engine (MPI, Gloo, UCC) beside our own links.
  *
- * It does collectives, and carries messages if it has them. The links find out
- * who is gone, tell faults, and hold disputes, as in any group. So it is moved
- * on at every turn, and the links only now and then.
+ * The external engine does collectives, and carries messages if it can. The
+ * links find out which ranks are gone, publish faults, and exchange what is
+ * needed to explain a mismatch, as in any group. So the engine is moved on in
+ * every turn, and the links only now and then.
  */
 #include <poll.h>
 #include <sched.h>
@@ -17,15 +18,15 @@
 #include "comm/engine/foreign_engine.h"
 
 enum {
-    SPIN_NS = 10000000,     /* beside one that only moves when asked */
-    TURNS = 32,             /* of its, to one of the links */
-    ASKS = 128,             /* in one turn, if it is all we wait for */
-    POLLED_NS = 1000000000, /* it is asked so long, yielding */
-    BLIND_NAP_NS = 50000,   /* and then so often */
-    YIELD_NS = 1000000,     /* longer than that: others want the core, */
-    CROWD_NS = 100000000,   /* and will for a while */
-    LINKS_NS = 5000000,     /* between two looks at them for faults */
-    DOUBT_NS = 500000000    /* for peers to say that they have given up */
+    SPIN_NS = 10000000,     /* beside an engine that has to be polled */
+    TURNS = 32,             /* of the engine, to one of the links */
+    POLLS = 128,            /* in one turn, if nothing else is waited for */
+    POLLED_NS = 1000000000, /* it is polled and the core yielded so long, */
+    BLIND_NAP_NS = 50000,   /* and then it is polled after each such nap */
+    YIELD_NS = 1000000,     /* a yield that takes longer: the core is wanted */
+    CROWD_NS = 100000000,   /* by others, and will be for so long */
+    LINKS_NS = 5000000,     /* between two looks at the links for faults */
+    SUSPECT_NS = 500000000  /* for peers to say that they have given up */
 };
 
 void oari_foreign_close(oari_foreign *f)
@@ -47,9 +48,9 @@ void oari_foreign_fail(oar_group *group, oari_foreign *f)
     group->engine.events->engine_failed(group);
 }
 
-/* Whether nothing but one collective of the engine's is under way, and that is
- * not over: then nobody else has anything to do. */
-static int waits_for_it_alone(const oar_group *g)
+/* Returns whether nothing is under way but one collective of the engine's,
+ * which is not over: then no other thread has anything to do. */
+static int waits_for_engine_only(const oar_group *g)
 {
     const oari_engine *e = &g->engine;
     const oari_exec *x = &e->lane->exec;
@@ -58,14 +59,15 @@ static int waits_for_it_alone(const oar_group *g)
            x->posted && !x->post.done;
 }
 
-/* An engine that moves only when it is asked, piece by piece, is asked for a
- * while, at most ASKS times, if nobody needs the core: what we do between two
- * of its pieces would be waited for at each of them. To ask may take long: some
- * yield the core each time, and then our links have waited, too. */
+/* An engine that moves only when it is polled, piece by piece, is polled for a
+ * while, at most POLLS times, if no other thread needs the core: otherwise each
+ * of its pieces would wait for what we do in between. A poll may take long,
+ * because some engines yield the core in it; then the links have waited, too.
+ */
 int oari_foreign_drive(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
-    int asks = f->ops->wait_fd == NULL && group->spin_ns != 0 ? ASKS : 0;
+    int polls = f->ops->wait_fd == NULL && group->spin_ns != 0 ? POLLS : 0;
     uint64_t begun = oari_ticks();
 
     if (f->ill_ns != 0)
@@ -75,32 +77,31 @@ int oari_foreign_drive(oar_group *group)
             oari_foreign_fail(group, f);
             return 1;
         }
-        if (asks % 16 == 1 && oari_ticks() - begun > f->while_ticks)
-            asks = 1;
-    } while (--asks > 0 && waits_for_it_alone(group));
-    return asks == 0 || ++f->turns % TURNS == 0 ||
-           (asks < 0 && oari_ticks() - begun > f->while_ticks);
-}
-
-static void abort_one(oar_group *group, oari_foreign *f)
-{
-    if (!f->opened)
-        return;
-    if (f->ops->abort != NULL)
-        f->ops->abort(f->self, group->fault.error.status);
-    if (f->ops->progress != NULL)
-        f->ops->progress(f->self);
+        if (polls % 16 == 1 && oari_ticks() - begun > f->while_ticks)
+            polls = 1;
+    } while (--polls > 0 && waits_for_engine_only(group));
+    return polls == 0 || ++f->turns % TURNS == 0 ||
+           (polls < 0 && oari_ticks() - begun > f->while_ticks);
 }
 
 void oari_foreign_abort(oar_group *group)
 {
-    abort_one(group, &group->foreign);
-    abort_one(group, &group->gpu);
-    abort_one(group, &group->hosted);
+    oari_foreign *every[] = { &group->foreign, &group->gpu, &group->hosted };
+
+    for (int i = 0; i < 3; i++) {
+        oari_foreign *f = every[i];
+
+        if (!f->opened)
+            continue;
+        if (f->ops->abort != NULL)
+            f->ops->abort(f->self, group->fault.error.status);
+        if (f->ops->progress != NULL)
+            f->ops->progress(f->self);
+    }
 }
 
-/* One that moves only when it is asked, piece by piece, is asked again at once,
- * as long as nobody needs the core. */
+/* An engine that moves only when it is polled is polled again at once, as long
+ * as no other thread needs the core. */
 int64_t oari_foreign_spin(const oar_group *group, int64_t ns)
 {
     const oar_backend_ops *f = group->foreign.ops;
@@ -108,31 +109,25 @@ int64_t oari_foreign_spin(const oar_group *group, int64_t ns)
     return f != NULL && f->wait_fd == NULL && ns != 0 ? SPIN_NS : ns;
 }
 
-/* ---- believing ----------------------------------------------------------- */
+/* ---- results that come too late ------------------------------------------ */
 
-/* How long peers wait for this rank, as far as it knows. */
-static int64_t patience_of(const oar_group *g, const oar_work *work)
-{
-    int64_t ms =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-
-    return ms > 0 && ms < INT64_MAX / 1000000 ? ms * 1000000 : INT64_MAX;
-}
-
-/* What peers on other hosts say comes over the links, which are not looked at
- * all the time beside an engine. After this rank was held up for so long that
- * they may have given up, they have a moment to say it. */
-static int is_in_doubt(oar_group *g, const oar_work *work)
+/* Returns whether this rank's results are suspected. What peers on other hosts
+ * say comes over the links, which are looked at only now and then beside an
+ * engine. After this rank was held up for so long that peers may have given up,
+ * they have a moment to say so. */
+static int is_suspected(oar_group *g, const oar_work *work)
 {
     oari_foreign *f = &g->foreign;
+    int64_t limit_ms =
+        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
     int64_t now, since;
 
     if (g->backend->progress == NULL)
         return 0;
     now = oari_now_ns();
     since = f->linked_ns != 0 ? now - f->linked_ns : 0;
-    if (since >= patience_of(g, work))
-        f->doubt_ns = now + DOUBT_NS;
+    if (limit_ms > 0 && since / 1000000 >= limit_ms)
+        f->doubt_ns = now + SUSPECT_NS;
     if (since == 0 || since >= LINKS_NS || now < f->doubt_ns) {
         f->linked_ns = now;
         if (g->backend->progress(g->self) != OAR_OK)
@@ -146,7 +141,7 @@ static int is_in_doubt(oar_group *g, const oar_work *work)
  * up before its buffers are its user's again. */
 int oari_foreign_too_late(oar_group *g, const oar_work *work)
 {
-    int doubt;
+    int suspected;
 
     if (g->foreign.ops == NULL && work->call.gpu == NULL)
         return 0;
@@ -155,68 +150,57 @@ int oari_foreign_too_late(oar_group *g, const oar_work *work)
         return oari_board_published(g->board) != NULL &&
                g->engine.events->hear(g);
     }
-    doubt = is_in_doubt(g, work);
-    return g->engine.events->hear(g) || oari_group_broken(g) || doubt;
+    suspected = is_suspected(g, work);
+    return g->engine.events->hear(g) || oari_group_broken(g) || suspected;
 }
 
 /* ---- sleeping ------------------------------------------------------------ */
 
-/* Lets others have the core. 0: they took it for long, lately. Who yields to
- * such gets hardly any of it, while who has slept gets it at once. */
-static int yield(oari_foreign *f)
+/* Lets other threads have the core, beside an engine that cannot wake this one.
+ * If they kept it for long lately, this one naps instead: a thread that yields
+ * to such threads gets hardly any of the core, while one that has slept gets it
+ * at once. */
+static void yield_or_nap(oar_group *g, int64_t idle_ns)
 {
+    oari_foreign *f = &g->foreign;
     int64_t begun = oari_now_ns();
 
-    if (begun < f->crowded_ns)
-        return 0;
+    if (idle_ns >= POLLED_NS || g->engine.halted || begun < f->crowded_ns) {
+        nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
+        return;
+    }
     sched_yield();
     if (oari_now_ns() - begun > YIELD_NS)
         f->crowded_ns = begun + CROWD_NS;
-    return 1;
 }
 
-/* It cannot wake us: asks it again after a nap. */
-static void nap(oar_group *g, int64_t idle_ns)
-{
-    if (idle_ns < POLLED_NS && !g->engine.halted && yield(&g->foreign))
-        return;
-    nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-}
-
-/* On the board of this host, which the links across hosts wake as well. */
-static void sleep_on_board(oar_group *g, int64_t deadline_ns)
-{
-    const oar_backend_ops *f = g->foreign.ops;
-
-    oari_board_arm(g->board);
-    if (f->arm(g->foreign.self) || g->backend->progress(g->self) != OAR_OK ||
-        oari_drive_once(g))
-        oari_board_awake(g->board);
-    else
-        oari_board_sleep(g->board, f->wait_fd(g->foreign.self), deadline_ns);
-}
-
-static void sleep_on_links(oar_group *g, int64_t deadline_ns)
-{
-    const oar_backend_ops *links = g->backend, *f = g->foreign.ops;
-    struct pollfd wait[] = { { f->wait_fd(g->foreign.self), POLLIN, 0 },
-                             { -1, POLLIN, 0 } };
-
-    if (links->wait_fd != NULL) {
-        wait[1].fd = links->wait_fd(g->self);
-        if (links->arm(g->self))
-            return;
-    }
-    if (!f->arm(g->foreign.self) && !oari_drive_once(g))
-        poll(wait, 2, oari_deadline_left_ms(deadline_ns));
-}
-
+/* Where there is a board the thread sleeps on it: the links to other hosts wake
+ * that, too. */
 void oari_foreign_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
 {
-    if (group->foreign.ops->wait_fd == NULL)
-        nap(group, idle_ns);
-    else if (group->board != NULL)
-        sleep_on_board(group, deadline_ns);
-    else
-        sleep_on_links(group, deadline_ns);
+    const oar_backend_ops *links = group->backend, *ops = group->foreign.ops;
+    void *self = group->foreign.self;
+    struct pollfd wait[] = { { -1, POLLIN, 0 }, { -1, POLLIN, 0 } };
+
+    if (ops->wait_fd == NULL) {
+        yield_or_nap(group, idle_ns);
+        return;
+    }
+    wait[0].fd = ops->wait_fd(self);
+    if (group->board != NULL) {
+        oari_board_arm(group->board);
+        if (ops->arm(self) || links->progress(group->self) != OAR_OK ||
+            oari_drive_once(group))
+            oari_board_awake(group->board);
+        else
+            oari_board_sleep(group->board, wait[0].fd, deadline_ns);
+        return;
+    }
+    if (links->wait_fd != NULL) {
+        wait[1].fd = links->wait_fd(group->self);
+        if (links->arm(group->self))
+            return;
+    }
+    if (!ops->arm(self) && !oari_drive_once(group))
+        poll(wait, 2, oari_deadline_left_ms(deadline_ns));
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lend: a caller that waits for a collective works for an engine whose own
- * calls block (Gloo), instead of handing it over to a thread of the engine's
- * and back, which costs two changes of threads.
+/* lend: a caller that waits for a collective runs the blocking call of an
+ * external engine (Gloo) inline, instead of handing the collective over to a
+ * thread of the engine's and back, which costs two thread switches.
  *
- * While it is in there it does not drive, and has given the token back. So a
- * thread of ours watches: if a caller stays for a while, it takes the token now
- * and then and looks whether everybody is there, what the others have called,
- * and what time it is. It is not told of every call, that would cost what is
- * saved: it looks by itself as long as there are calls now and then, and only
- * when there were none for a while it sleeps until it is told.
+ * While the caller is in there it does not drive, and has released the token.
+ * So a monitor thread of ours takes the token now and then, once a caller has
+ * stayed for a while, and looks for lost peers, mismatches and deadlines. To
+ * wake it for every call would cost what is saved: it looks by itself as long
+ * as there are calls now and then, and sleeps until it is woken only when there
+ * were none for a while.
  */
 #include "base/clock.h"
 #include "base/thread.h"
@@ -17,42 +17,35 @@
 #include "comm/engine/foreign_engine.h"
 
 enum {
-    LOOK_NS = 5000000, /* a caller that stays longer is looked after */
-    LOOKS_IN_VAIN = 40 /* without any call, before it sleeps */
+    LOOK_NS = 5000000, /* a caller that stays longer is monitored */
+    QUIET_LOOKS = 40   /* without any call, before the monitor sleeps */
 };
 
-/* ---- watching ------------------------------------------------------------ */
+/* ---- the monitor thread -------------------------------------------------- */
 
-static void look_after(oar_group *g)
+static void look_for_faults(oar_group *g)
 {
     if (!oari_engine_try_hold(g))
-        return; /* somebody drives */
+        return; /* another thread drives */
     oari_drive_once(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
         g->backend->progress(g->self) != OAR_OK)
         oari_engine_broke(g, g->engine.lane->work, -1);
     oari_engine_look(g);
     if (oari_group_broken(g))
-        oari_drive_once(g); /* so that the caller comes back */
+        oari_drive_once(g); /* so that the caller returns */
     oari_engine_let_go(g);
 }
 
-/* Under the lock. The caller says that it is in there, and then looks whether
- * the watch sleeps; the watch does it the other way round. */
-static void sleep_until_told(oari_watch *w)
-{
-    atomic_store(&w->asleep, 1);
-    while (!atomic_load(&w->inside) && !w->stop)
-        pthread_cond_wait(&w->changed, &w->lock);
-    atomic_store(&w->asleep, 0);
-}
-
-static void *watch(void *arg)
+/* A caller stores that it is inside, and then looks whether the monitor sleeps;
+ * the monitor does it the other way round, so that one of them sees the other.
+ */
+static void *run_monitor(void *arg)
 {
     oar_group *g = arg;
     oari_watch *w = &g->foreign.watch;
     unsigned seen = 0;
-    int vain = 0;
+    int quiet = 0;
 
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
@@ -60,35 +53,23 @@ static void *watch(void *arg)
 
         oari_cond_wait(&w->changed, &w->lock, oari_now_ns() + LOOK_NS);
         calls = atomic_load(&w->calls);
-        vain = calls == seen ? vain + 1 : 0;
+        quiet = calls == seen ? quiet + 1 : 0;
         if (atomic_load(&w->inside) && calls == seen && !w->stop) {
-            vain = 0;
+            quiet = 0;
             pthread_mutex_unlock(&w->lock);
-            look_after(g);
+            look_for_faults(g);
             pthread_mutex_lock(&w->lock);
         }
         seen = calls;
-        if (vain > LOOKS_IN_VAIN)
-            sleep_until_told(w);
+        if (quiet <= QUIET_LOOKS)
+            continue;
+        atomic_store(&w->asleep, 1);
+        while (!atomic_load(&w->inside) && !w->stop)
+            pthread_cond_wait(&w->changed, &w->lock);
+        atomic_store(&w->asleep, 0);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
-}
-
-static int start_watch(oar_group *g)
-{
-    oari_watch *w = &g->foreign.watch;
-    int failed;
-
-    pthread_mutex_init(&w->lock, NULL);
-    oari_cond_init(&w->changed);
-    failed = oari_thread_start(&w->thread, "oar-watch", watch, g) != OAR_OK;
-    w->state = failed ? OARI_WATCH_NONE : OARI_WATCHES;
-    if (failed) {
-        pthread_cond_destroy(&w->changed);
-        pthread_mutex_destroy(&w->lock);
-    }
-    return !failed;
 }
 
 void oari_lend_end(oari_foreign *foreign)
@@ -107,16 +88,28 @@ void oari_lend_end(oari_foreign *foreign)
     w->state = OARI_WATCH_UNTRIED;
 }
 
-/* ---- lending ------------------------------------------------------------- */
+/* ---- the caller ---------------------------------------------------------- */
 
 int oari_lends(oar_group *group)
 {
     oari_foreign *f = &group->foreign;
+    oari_watch *w = &f->watch;
 
-    if (f->ops == NULL || f->ops->lend == NULL ||
-        f->watch.state == OARI_WATCH_NONE)
+    if (f->ops == NULL || f->ops->lend == NULL)
         return 0;
-    return f->watch.state == OARI_WATCHES || start_watch(group);
+    if (w->state != OARI_WATCH_UNTRIED)
+        return w->state == OARI_WATCHES;
+    pthread_mutex_init(&w->lock, NULL);
+    oari_cond_init(&w->changed);
+    if (oari_thread_start(&w->thread, "oar-watch", run_monitor, group) ==
+        OAR_OK) {
+        w->state = OARI_WATCHES;
+        return 1;
+    }
+    w->state = OARI_WATCH_NONE;
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    return 0;
 }
 
 void oari_lend(oar_group *group)

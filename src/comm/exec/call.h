@@ -38,7 +38,7 @@ typedef struct oari_call {
     unsigned char prepared;    /* does not begin until it is told to */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
     unsigned char awaited;     /* its caller works for the engine (lend.c) */
-    unsigned char monitored;   /* a barrier of watch.c: never begun as one */
+    unsigned char monitored;   /* by monitored_barrier.c: never begun */
     oari_object object;        /* its result; .data == NULL: none for me */
     struct oari_foreign *gpu;  /* device memory: its engine; NULL: host */
     int device;                /* which GPU */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispute: see dispute.h. Every account that is sent is a letter of its own,
- * kept until the backend is done with it. A rank that has not answered a
- * question is not asked another one: who computes for long is not filled up
- * with them. */
+/* dispute: see dispute.h. Every report is a control message of its own, kept
+ * until the backend has sent it. A rank that has not answered a question is not
+ * asked another one, so that questions do not pile up at a rank that computes
+ * for long. */
 #include "comm/fault/dispute.h"
 
 #include <stdio.h>
@@ -18,10 +18,10 @@
 #include "comm/engine/message.h"
 
 enum {
-    SPEAK_MS = 1000, /* for all to say what they did */
-    HEAR_MS = 1500,  /* who is only told leaves the verdict to others */
-    COME_MS = 500,   /* for who is told to come to that collective, too */
-    ASK_ALL = 64     /* ranks; in larger groups only who is waited for */
+    REPORT_MS = 1000, /* within which all ranks report */
+    JOINED_MS = 1500, /* the same on a rank that did not find it itself */
+    REACH_MS = 500,   /* within which such a rank may reach that collective */
+    ASK_ALL = 64      /* larger groups ask only the ranks that are waited for */
 };
 
 static const uint64_t account_tag = UINT64_C(3) << 61;
@@ -31,22 +31,22 @@ int64_t oari_dispute_ask_ms = 1000;
 struct oari_dispute {
     int ranks;
     oari_letters letters;
-    unsigned char *unanswered; /* by rank: a question of mine */
-    oari_account heard;        /* being read */
+    unsigned char *unanswered; /* by rank: a question of this rank */
+    oari_account heard;        /* the report that is being read */
 
     uint64_t waits_for; /* the collective that waits, and since when */
     int64_t since_ns;
     int asked;
-    int restless; /* and has other groups to look after meanwhile */
+    int restless; /* this rank drives its other groups meanwhile */
     char (*last)[sizeof(((oari_account *)0)->last)]; /* by rank */
-    uint64_t *is_in; /* by rank: the newest collective it has spoken of */
+    uint64_t *is_in; /* by rank: the newest collective it has reported */
     unsigned char
         *elsewhere; /* by rank: what it did last was in another group */
 
-    int open, mine;    /* mine: I have found it myself */
-    int silent;        /* I have not come to that collective yet */
-    int64_t silent_ns; /* until then */
-    int against;       /* whom I doubt */
+    int open, mine;    /* mine: this rank has found it itself */
+    int silent;        /* this rank has not reached that collective yet */
+    int64_t silent_ns; /* until when it may wait to reach it */
+    int against;       /* the rank that is suspected */
     uint64_t number;
     int64_t deadline_ns;
     oari_account own;
@@ -96,8 +96,8 @@ void oari_dispute_destroy(oari_dispute *dispute)
     oari_free(dispute);
 }
 
-/* The engine asks often, so it has the answers at hand. */
-static void tell_engine(oar_group *g)
+/* Keeps in the engine what it asks often. */
+static void update_engine(oar_group *g)
 {
     const oari_dispute *d = g->engine.dispute;
 
@@ -122,9 +122,9 @@ int oari_dispute_is_elsewhere(const oari_dispute *dispute, int rank)
     return dispute != NULL && rank >= 0 && dispute->elsewhere[rank];
 }
 
-/* ---- saying -------------------------------------------------------------- */
+/* ---- sending reports ----------------------------------------------------- */
 
-static void account_of(const oar_group *g, uint64_t number, oari_account *a)
+static void make_report(const oar_group *g, uint64_t number, oari_account *a)
 {
     oari_account_make(&g->engine.history, oari_recorder_base(g->recorder),
                       g->rank, number, a);
@@ -132,8 +132,8 @@ static void account_of(const oar_group *g, uint64_t number, oari_account *a)
     a->parts = g->engine.parts;
 }
 
-/* What cannot be sent is not said: the others have their deadlines. */
-static void say(oar_group *g, int to, const oari_account *account)
+/* A report that cannot be sent is dropped: the others have their deadlines. */
+static void send_report(oar_group *g, int to, const oari_account *account)
 {
     oari_dispute *d = g->engine.dispute;
     int asks = account->kind == OARI_ASKS && account->wants == 0;
@@ -144,15 +144,9 @@ static void say(oar_group *g, int to, const oari_account *account)
         d->unanswered[to] |= asks;
 }
 
-static void say_to_all(oar_group *g, const oari_account *account)
-{
-    for (int r = 0; r < g->ranks; r++)
-        say(g, r, account);
-}
+/* ---- an open mismatch ---------------------------------------------------- */
 
-/* ---- a dispute ----------------------------------------------------------- */
-
-static void forget_said(oari_dispute *d)
+static void forget_reports(oari_dispute *d)
 {
     for (int r = 0; r < d->ranks; r++) {
         if (d->said[r] != &d->own)
@@ -161,38 +155,36 @@ static void forget_said(oari_dispute *d)
     }
 }
 
-static void be_about(oari_dispute *d, uint64_t number)
-{
-    if (d->number != number)
-        forget_said(d);
-    d->number = number;
-}
-
-/* Speaks up about a collective, to all. A claim stays with the collective it
- * is about. */
-static void speak(oar_group *g, uint64_t number, int about, const char *claim)
+/* Sends all ranks this rank's report about a collective. A claim stays with the
+ * collective that it is about. */
+static void report_to_all(oar_group *g, uint64_t number, int about,
+                          const char *claim)
 {
     oari_dispute *d = g->engine.dispute;
 
-    be_about(d, number);
+    if (d->number != number)
+        forget_reports(d);
+    d->number = number;
     d->silent = 0;
-    account_of(g, number, &d->own);
+    make_report(g, number, &d->own);
     d->own.kind = OARI_DISPUTES;
     d->own.about = about;
     snprintf(d->own.claim, sizeof d->own.claim, "%s", claim);
     d->said[g->rank] = &d->own;
-    say_to_all(g, &d->own);
+    for (int r = 0; r < g->ranks; r++)
+        send_report(g, r, &d->own);
 }
 
-/* I have found it myself. */
-static void begin(oar_group *g, uint64_t number, int against, const char *claim)
+/* Opens a mismatch that this rank has found itself. */
+static void open_mismatch(oar_group *g, uint64_t number, int against,
+                          const char *claim)
 {
     oari_dispute *d = g->engine.dispute;
 
     d->open = d->mine = 1;
     d->against = against;
-    d->deadline_ns = oari_deadline(SPEAK_MS);
-    speak(g, number, claim[0] != 0 ? against : -1, claim);
+    d->deadline_ns = oari_deadline(REPORT_MS);
+    report_to_all(g, number, claim[0] != 0 ? against : -1, claim);
 }
 
 int oari_dispute_open(oar_group *group, const oari_exec *exec)
@@ -202,60 +194,50 @@ int oari_dispute_open(oar_group *group, const oari_exec *exec)
     if (d == NULL)
         return 0;
     if (!group->engine.halted)
-        begin(group,
-              d->silent && d->number < exec->number ? d->number : exec->number,
-              exec->doubt.peer, exec->doubt.claim);
-    tell_engine(group);
+        open_mismatch(group,
+                      d->silent && d->number < exec->number ? d->number
+                                                            : exec->number,
+                      exec->doubt.peer, exec->doubt.claim);
+    update_engine(group);
     return 1;
 }
 
-/* I have been told, and say what I did as soon as I have come that far. */
-static void join(oar_group *g, uint64_t number)
-{
-    oari_dispute *d = g->engine.dispute;
-
-    if (!d->open) {
-        d->mine = 0;
-        d->against = -1;
-        d->deadline_ns = oari_deadline(HEAR_MS);
-        d->silent_ns = oari_deadline(COME_MS);
-    }
-    d->open = 1;
-    be_about(d, number);
-    if (oari_history_newest(&g->engine.history) >= number || d->mine)
-        speak(g, number, -1, "");
-    else
-        d->silent = 1;
-}
-
-static void end_silence(oar_group *g)
-{
-    oari_dispute *d = g->engine.dispute;
-
-    if (d->silent && (g->engine.history.number >= d->number ||
-                      oari_now_ns() >= d->silent_ns))
-        speak(g, d->number, -1, "");
-}
-
-/* The first collective in which I did something else; 0: none. */
+/* Returns the first collective in which this rank did something else than the
+ * report says; 0: none. */
 static uint64_t differs_from_mine(const oar_group *g, const oari_account *a)
 {
     oari_account mine;
 
-    account_of(g, a->number, &mine);
+    make_report(g, a->number, &mine);
     return oari_account_differs(a, &mine);
 }
 
-static void note_said(oar_group *g, const oari_account *a)
+/* Keeps the report of a rank that knows of a mismatch. If this rank does not,
+ * it joins: it reports as soon as it has reached that collective. */
+static void keep_report(oar_group *g, const oari_account *a)
 {
     oari_dispute *d = g->engine.dispute;
     int halted = d->open && !d->silent;
     uint64_t number = halted ? 0 : differs_from_mine(g, a);
 
     if (number != 0)
-        begin(g, number, a->rank, "");
-    else if (!d->open || a->number < d->number)
-        join(g, a->number);
+        open_mismatch(g, number, a->rank, "");
+    else if (!d->open || a->number < d->number) {
+        if (!d->open) {
+            d->mine = 0;
+            d->against = -1;
+            d->deadline_ns = oari_deadline(JOINED_MS);
+            d->silent_ns = oari_deadline(REACH_MS);
+        }
+        d->open = 1;
+        if (d->number != a->number)
+            forget_reports(d);
+        d->number = a->number;
+        if (oari_history_newest(&g->engine.history) >= a->number || d->mine)
+            report_to_all(g, a->number, -1, "");
+        else
+            d->silent = 1;
+    }
     if (a->number != d->number || d->said[a->rank] != NULL)
         return;
     d->said[a->rank] = oari_alloc(1, sizeof *a);
@@ -263,17 +245,7 @@ static void note_said(oar_group *g, const oari_account *a)
         *d->said[a->rank] = *a;
 }
 
-static int all_have_spoken(const oar_group *g)
-{
-    const oari_dispute *d = g->engine.dispute;
-
-    for (int r = 0; r < g->ranks; r++)
-        if (d->said[r] == NULL && !oari_group_gone(g, r))
-            return 0;
-    return 1;
-}
-
-/* Nobody has said what would explain it. */
+/* Ends the group if no rank has reported what would explain the mismatch. */
 static void end_unexplained(oar_group *g)
 {
     const oari_dispute *d = g->engine.dispute;
@@ -287,7 +259,7 @@ static void end_unexplained(oar_group *g)
     snprintf(alone.claim, sizeof alone.claim,
              "rank %d is in another operation than rank %d, and has not said "
              "in which within %d ms",
-             d->against, g->rank, SPEAK_MS);
+             d->against, g->rank, REPORT_MS);
     mine->number = alone.number;
     if (!oari_accounts_judge(said, 1, &fault.error))
         return;
@@ -296,13 +268,18 @@ static void end_unexplained(oar_group *g)
     oari_group_adopt(g, &fault);
 }
 
-static void judge(oar_group *g)
+/* Ends the group once the reports explain the mismatch, or the time is up. */
+static void judge_reports(oar_group *g)
 {
     oari_dispute *d = g->engine.dispute;
-    int late = oari_now_ns() >= d->deadline_ns;
+    int late = oari_now_ns() >= d->deadline_ns, complete = 1;
     oari_fault fault = { .evidence = OARI_EVIDENCE_SEEN };
 
-    if (d->silent || (!late && !all_have_spoken(g)))
+    if (d->silent)
+        return;
+    for (int r = 0; r < g->ranks && complete && !late; r++)
+        complete = d->said[r] != NULL || oari_group_gone(g, r);
+    if (!late && !complete)
         return;
     if (oari_accounts_judge((const oari_account *const *)d->said, g->ranks,
                             &fault.error)) {
@@ -311,15 +288,45 @@ static void judge(oar_group *g)
     } else if (late && d->mine)
         end_unexplained(g);
     else if (late) {
-        d->open = 0; /* somebody else's, who has not come to an end */
-        forget_said(d);
+        d->open = 0; /* the rank that opened it has not finished it */
+        forget_reports(d);
     }
 }
 
-/* ---- hearing ------------------------------------------------------------- */
+/* ---- reading reports ----------------------------------------------------- */
 
-static void remember_last(oari_dispute *d, const oari_account *a)
+/* Compares a question or an answer with what this rank did: the rank that hears
+ * first of the other finds the mismatch. */
+static void compare_report(oar_group *g, const oari_account *a)
 {
+    oari_dispute *d = g->engine.dispute;
+    uint64_t number = differs_from_mine(g, a);
+    oari_account mine;
+
+    if (number != 0 && !d->open)
+        open_mismatch(g, number, a->rank, "");
+    else if (a->kind == OARI_ASKS) {
+        make_report(g, a->number, &mine);
+        mine.kind = OARI_ANSWERS;
+        mine.wants = a->wants;
+        if (a->wants != 0)
+            oari_message_recall(oari_recorder_base(g->recorder), a->wants,
+                                mine.sent, sizeof mine.sent);
+        send_report(g, a->rank, &mine);
+    }
+}
+
+/* Reads the next report that has come. Returns 0 if there is none. */
+static int read_report(oar_group *g)
+{
+    oari_dispute *d = g->engine.dispute;
+    oari_account *a = &d->heard;
+    int from = oari_letters_next(&d->letters, a);
+
+    if (from < 0)
+        return 0;
+    if (!oari_account_check(a, from, g->ranks))
+        return 1;
     if (d->last == NULL)
         d->last = oari_alloc((size_t)d->ranks, sizeof *d->last);
     if (d->last != NULL)
@@ -328,90 +335,35 @@ static void remember_last(oari_dispute *d, const oari_account *a)
     d->elsewhere[a->rank] = a->elsewhere != 0;
     if (a->kind == OARI_ANSWERS)
         d->unanswered[a->rank] = 0;
-}
-
-/* Whether we have gone different ways is seen by whoever hears of the other
- * first. */
-static void compare(oar_group *g, const oari_account *a)
-{
-    oari_dispute *d = g->engine.dispute;
-    uint64_t number = differs_from_mine(g, a);
-    oari_account mine;
-
-    if (number != 0 && !d->open)
-        begin(g, number, a->rank, "");
-    else if (a->kind == OARI_ASKS) {
-        account_of(g, a->number, &mine);
-        mine.kind = OARI_ANSWERS;
-        mine.wants = a->wants;
-        if (a->wants != 0)
-            oari_message_recall(oari_recorder_base(g->recorder), a->wants,
-                                mine.sent, sizeof mine.sent);
-        say(g, a->rank, &mine);
-    }
-}
-
-/* The sender of a message that did not fit has said where it was sent. */
-static void note_sent(oar_group *g, const oari_account *a)
-{
-    for (oar_work *w = g->engine.message; w != NULL; w = w->next)
-        if (w->inquired_ns != 0 && w->transfer.source == a->rank &&
-            w->transfer.got_tag == a->wants)
-            memcpy(w->sent, a->sent, sizeof w->sent);
-}
-
-static void hear(oar_group *g, oari_account *a, int from)
-{
-    if (!oari_account_check(a, from, g->ranks))
-        return;
-    remember_last(g->engine.dispute, a);
     if (a->kind == OARI_ANSWERS && a->wants != 0)
-        note_sent(g, a);
+        for (oar_work *w = g->engine.message; w != NULL; w = w->next)
+            if (w->inquired_ns != 0 && w->transfer.source == a->rank &&
+                w->transfer.got_tag == a->wants)
+                memcpy(w->sent, a->sent, sizeof w->sent);
     if (a->kind == OARI_DISPUTES)
-        note_said(g, a);
+        keep_report(g, a);
     else
-        compare(g, a);
-}
-
-/* One account after the other, as they come. 0: there is none. */
-static int hear_next(oar_group *g)
-{
-    oari_dispute *d = g->engine.dispute;
-    int from = oari_letters_next(&d->letters, &d->heard);
-
-    if (from >= 0)
-        hear(g, &d->heard, from);
-    return from >= 0;
+        compare_report(g, a);
+    return 1;
 }
 
 /* ---- asking -------------------------------------------------------------- */
 
-/* The oldest collective under way, or NULL. */
-static const oari_exec *oldest(const oari_engine *e)
-{
-    const oari_exec *found = NULL;
-
-    for (int i = 0; i < e->lanes; i++)
-        if (e->lane[i].work != NULL &&
-            (found == NULL || e->lane[i].exec.number < found->number))
-            found = &e->lane[i].exec;
-    return found;
-}
-
-/* The newest collective to speak of; from 1. */
-static uint64_t newest(const oar_group *g)
+/* Returns the newest collective to report on, from 1. */
+static uint64_t newest_collective(const oar_group *g)
 {
     uint64_t number = oari_history_newest(&g->engine.history);
 
     return number != 0 ? number : 1;
 }
 
-/* Asks those that it waits for, or all. */
-static void ask(oar_group *g, const oari_exec *x)
+/* Asks the ranks that the collective or messages wait for; in a small group all
+ * ranks. x == NULL: no collective waits. */
+static void ask_ranks(oar_group *g, const oari_exec *x)
 {
     oari_account a;
 
-    account_of(g, x != NULL ? x->number : newest(g), &a);
+    make_report(g, x != NULL ? x->number : newest_collective(g), &a);
     a.kind = OARI_ASKS;
     for (int r = 0; r < g->ranks; r++) {
         int wanted = x != NULL
@@ -420,7 +372,7 @@ static void ask(oar_group *g, const oari_exec *x)
         for (const oar_work *w = g->engine.message; w != NULL; w = w->next)
             wanted |= w->call.root == r;
         if (wanted)
-            say(g, r, &a);
+            send_report(g, r, &a);
     }
 }
 
@@ -430,38 +382,42 @@ void oari_dispute_ask_all(oar_group *group)
 
     if (group->engine.dispute == NULL)
         return;
-    account_of(group, newest(group), &a);
+    make_report(group, newest_collective(group), &a);
     a.kind = OARI_ASKS;
-    say_to_all(group, &a);
+    for (int r = 0; r < group->ranks; r++)
+        send_report(group, r, &a);
 }
 
 void oari_dispute_inquire(oar_group *group, const oar_transfer *misfit)
 {
     oari_account a;
 
-    account_of(group, newest(group), &a);
+    make_report(group, newest_collective(group), &a);
     a.kind = OARI_ASKS;
     a.wants = misfit->got_tag;
-    say(group, misfit->source, &a);
+    send_report(group, misfit->source, &a);
 }
 
-/* What waits: a collective, or the oldest message. 0: nothing. */
-static uint64_t what_waits(const oari_engine *e, const oari_exec *x)
-{
-    if (x != NULL)
-        return x->number;
-    if (e->history.monitored_number != 0)
-        return e->history.monitored_number;
-    return e->message != NULL ? OARI_USER_TAG | e->message->sequence : 0;
-}
-
+/* Asks once what the others do, if the oldest operation under way has waited
+ * for long, and drives this rank's other groups meanwhile. */
 static void look_at_stall(oar_group *g)
 {
-    oari_dispute *d = g->engine.dispute;
-    const oari_exec *x = oldest(&g->engine);
-    uint64_t waits = what_waits(&g->engine, x);
+    oari_engine *e = &g->engine;
+    oari_dispute *d = e->dispute;
+    const oari_exec *x = NULL; /* the oldest collective */
+    uint64_t waits = 0;
     int64_t now = oari_now_ns();
 
+    for (int i = 0; i < e->lanes; i++)
+        if (e->lane[i].work != NULL &&
+            (x == NULL || e->lane[i].exec.number < x->number))
+            x = &e->lane[i].exec;
+    if (x != NULL)
+        waits = x->number;
+    else if (e->history.monitored_number != 0)
+        waits = e->history.monitored_number;
+    else if (e->message != NULL)
+        waits = OARI_USER_TAG | e->message->sequence;
     if (waits != d->waits_for) {
         d->waits_for = waits;
         d->since_ns = now;
@@ -470,39 +426,37 @@ static void look_at_stall(oar_group *g)
     if (waits == 0 || now - d->since_ns < oari_dispute_ask_ms * 1000000)
         return;
     if (!d->asked)
-        ask(g, x);
+        ask_ranks(g, x);
     d->asked = 1;
     d->restless = oari_kin_look(g) != 0;
-}
-
-/* Where all is done by meetings, nobody else looks for mail. (Elsewhere the
- * driver does; to do it here would take rings that are meant for him.) */
-static int bring_mail(oar_group *g)
-{
-    const oari_board *b = g->engine.lane->exec.board;
-
-    if (((b == NULL || b->member != NULL) && g->foreign.ops == NULL) ||
-        g->backend->progress == NULL || g->backend->progress(g->self) == OAR_OK)
-        return 1;
-    oari_group_break(g, NULL, -1);
-    return 0;
 }
 
 void oari_dispute_look(oar_group *group)
 {
     oari_dispute *d = group->engine.dispute;
+    const oari_board *b;
 
     if (d == NULL || oari_group_broken(group))
         return;
-    if (!bring_mail(group))
+    b = group->engine.lane->exec.board;
+    /* Where collectives only meet on the board, or an external engine does
+     * them, nothing else moves the links on. Elsewhere the driver does; to do
+     * it here as well would consume its wake-ups. */
+    if (((b != NULL && b->member == NULL) || group->foreign.ops != NULL) &&
+        group->backend->progress != NULL &&
+        group->backend->progress(group->self) != OAR_OK) {
+        oari_group_break(group, NULL, -1);
         return;
-    while (!oari_group_broken(group) && hear_next(group))
+    }
+    while (!oari_group_broken(group) && read_report(group))
         ;
     if (!d->open)
         look_at_stall(group);
     else if (!oari_group_broken(group)) {
-        end_silence(group);
-        judge(group);
+        if (d->silent && (group->engine.history.number >= d->number ||
+                          oari_now_ns() >= d->silent_ns))
+            report_to_all(group, d->number, -1, "");
+        judge_reports(group);
     }
-    tell_engine(group);
+    update_engine(group);
 }

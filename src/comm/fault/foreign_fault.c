@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* foreign_fault: why an engine of somebody else's has failed, and when a rank
- * counts as gone beside one. */
+/* foreign_fault: why an external engine has failed, and when a rank counts as
+ * gone beside one. */
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/drive.h"
@@ -8,71 +8,60 @@
 #include "comm/fault/look.h"
 
 enum {
-    ILL_NS = 2000000000,   /* for the links to know better why it failed */
-    CHECK_NS = 10000000,   /* between two looks whether everybody is there */
-    BEHIND_NS = 500000000, /* what comes of a rank when it is gone */
+    CAUSE_NS = 2000000000, /* within which the links may find the cause */
+    CHECK_NS = 10000000,   /* between two looks for ranks that are gone */
+    BEHIND_NS = 500000000, /* messages may still come from a rank so long */
 };
 
-/* Nobody sleeps on the board while the engine is asked again and again, or has
- * failed: then nobody hears of deaths either. */
-static void check_peers(oar_group *g, oari_foreign *f)
+/* Ends the group if the engine has failed and the cause is known, or is not
+ * found in time. The cause is a rank that is gone, whether or not an operation
+ * waits for that rank; one that has left only if there is no other. */
+static void look_at_engine(oar_group *g, oari_foreign *f)
 {
     int64_t now = oari_now_ns();
+    int cause = -1, left = -1, late;
 
-    if (g->board == NULL || now < f->check_ns)
+    if (f->ops == NULL || oari_group_broken(g))
         return;
-    f->check_ns = now + CHECK_NS;
-    g->board->ops->check(g->board->self);
-}
-
-/* Why it has failed: a rank that is gone, whether or not somebody waits for
- * that one. One that has left is the reason if there is no other. */
-static int culprit(const oar_group *g, int late)
-{
-    int left = -1;
-
-    for (int r = 0; r < g->ranks; r++) {
+    /* No thread sleeps on the board while the engine is polled, or has failed:
+     * so none is woken by the death of a rank. */
+    if (g->board != NULL && now >= f->check_ns) {
+        f->check_ns = now + CHECK_NS;
+        g->board->ops->check(g->board->self);
+    }
+    if (f->ill_ns == 0)
+        return;
+    late = oari_now_ns() - f->ill_ns >= CAUSE_NS;
+    for (int r = 0; r < g->ranks && cause < 0; r++) {
         int gone = r != g->rank ? oari_group_gone(g, r) : 0;
 
         if (gone == OARI_PEER_LEFT)
             left = r;
         else if (gone != 0)
-            return r;
+            cause = r;
     }
-    return late ? left : -1;
-}
-
-static void look_at(oar_group *group, oari_foreign *f)
-{
-    int rank, late;
-
-    if (f->ops == NULL || oari_group_broken(group))
-        return;
-    check_peers(group, f);
-    if (f->ill_ns == 0)
-        return;
-    late = oari_now_ns() - f->ill_ns >= ILL_NS;
-    rank = culprit(group, late);
-    if (rank >= 0)
-        oari_peer_gone(group, oari_drive_any(group), rank);
+    if (cause < 0 && late)
+        cause = left;
+    if (cause >= 0)
+        oari_peer_gone(g, oari_drive_any(g), cause);
     else if (late) {
         oari_fail_with(&f->illness);
-        oari_group_break(group, oari_drive_any(group), -1);
+        oari_group_break(g, oari_drive_any(g), -1);
     }
 }
 
 void oari_foreign_look(oar_group *group)
 {
-    look_at(group, &group->foreign);
+    look_at_engine(group, &group->foreign);
     if (group->engine.on_gpu != 0) {
-        look_at(group, &group->gpu);
-        look_at(group, &group->hosted);
+        look_at_engine(group, &group->gpu);
+        look_at_engine(group, &group->hosted);
     }
 }
 
-/* The engine may need a rank longer than that needs it, and what it carries may
- * come when the sender is gone: a rank is missed only after a while; or when
- * the engine has failed, because that is then why. */
+/* The engine may still need a rank that has finished, and a message may come
+ * after its sender has gone: so a rank counts as gone only after a while, or
+ * when the engine has failed, because then the rank is the cause. */
 int oari_foreign_gone(const oar_group *group, int rank, int gone)
 {
     const oari_foreign *f = group->foreign.opened ? &group->foreign

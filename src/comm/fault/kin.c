@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kin: see kin.h. One list for the process, under one lock, which is held while
- * others are driven: they are only driven where nobody else does, and nobody
- * who drives waits for this lock. */
+/* kin: see kin.h. The process has one list under one lock, which is held while
+ * siblings are driven. That cannot deadlock: a group is only driven where no
+ * other thread drives it, and a thread that drives never waits for this lock.
+ */
 #include "comm/fault/kin.h"
 
 #include <stdio.h>
@@ -16,8 +17,8 @@ static oar_group *first;
 static unsigned generation;
 static _Thread_local int looking; /* this thread holds the lock */
 
-/* A child has none of its parent's groups, and the lock may have been held by
- * a thread it does not have. */
+/* A child process has none of its parent's groups, and a thread that does not
+ * exist in the child may have held the lock. */
 static void take_lock(void)
 {
     if (generation != oari_fork_generation()) {
@@ -31,8 +32,8 @@ static void take_lock(void)
 void oari_kin_join(oar_group *group)
 {
     take_lock();
-    group->kin = first;
-    group->has_kin = 1;
+    group->next_sibling = first;
+    group->has_siblings = 1;
     first = group;
     pthread_mutex_unlock(&lock);
 }
@@ -48,14 +49,14 @@ void oari_kin_leave(oar_group *group)
 {
     oar_group **at = &first;
 
-    if (!group->has_kin)
+    if (!group->has_siblings)
         return;
     take_lock();
     while (*at != NULL && *at != group)
-        at = &(*at)->kin;
+        at = &(*at)->next_sibling;
     if (*at != NULL)
-        *at = group->kin;
-    group->has_kin = 0;
+        *at = group->next_sibling;
+    group->has_siblings = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -67,7 +68,7 @@ int oari_kin_look(const oar_group *group)
         pthread_mutex_trylock(&lock) != 0)
         return 0;
     looking = 1;
-    for (oar_group *g = first; g != NULL; g = g->kin)
+    for (oar_group *g = first; g != NULL; g = g->next_sibling)
         if (g != group && g->world_key == group->world_key) {
             oari_engine_nudge(g);
             others++;
@@ -77,35 +78,25 @@ int oari_kin_look(const oar_group *group)
     return others;
 }
 
-/* The newest record of all; in which group it is. */
-static const oar_group *find_last(const oar_group *group, oar_record *newest)
-{
-    const oar_group *where = NULL;
-    oar_record r;
-
-    for (const oar_group *g = first; g != NULL; g = g->kin)
-        if (g->world_key == group->world_key &&
-            oari_recorder_newest(oari_recorder_base(g->recorder), 0, &r) ==
-                OAR_OK &&
-            (where == NULL || r.posted_ns > newest->posted_ns)) {
-            *newest = r;
-            where = g;
-        }
-    return where;
-}
-
 int oari_kin_last(const oar_group *group, char *text, size_t bytes)
 {
-    const oar_group *where;
-    oar_record r;
+    const oar_group *where = NULL;
+    oar_record r, newest;
     size_t used;
 
     if (!looking)
         take_lock();
+    for (const oar_group *g = first; g != NULL; g = g->next_sibling)
+        if (g->world_key == group->world_key &&
+            oari_recorder_newest(oari_recorder_base(g->recorder), 0, &r) ==
+                OAR_OK &&
+            (where == NULL || r.posted_ns > newest.posted_ns)) {
+            newest = r;
+            where = g;
+        }
     text[0] = 0;
-    where = find_last(group, &r);
     if (where != NULL)
-        oari_record_text(&r, text, bytes);
+        oari_record_text(&newest, text, bytes);
     used = strlen(text);
     if (where != NULL && where != group)
         snprintf(text + used, bytes - used, " on group \"%s\"", where->name);

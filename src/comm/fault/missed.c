@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* missed: see missed.h. The keys of the reports are NAME/missed/TIMES/RANK. */
 #include "comm/fault/missed.h"
 
 #include <stdio.h>
@@ -10,17 +11,19 @@
 #include "comm/comm.h"
 #include "store/store.h"
 
-/* For the others to give up, too: one that only did not come in time may do so
- * a little later than this rank, and one that leaves may be seen to have left
- * before it has said why. */
-enum { WORD_MS = 400, MOMENT_MS = 50 };
+enum {
+    /* Within which the others give up, too: a rank that only did not come in
+     * time may do so a little later than this one. */
+    REPORT_MS = 400,
+    /* A rank may be seen to leave so long before its report. */
+    MOMENT_MS = 50,
+    OTHERS = 32 /* ranks that a report names at most, besides the first */
+};
 
-enum { OTHERS = 32 }; /* that a word names, at most, besides the first */
-
-/* Which time the group is made is counted by oari_settings_agree. The store may
- * have gone with the rank that served it: then it has nothing to say. */
-static oar_status key_of(oar_store *store, const char *name, int rank,
-                         char *prefix, size_t bytes)
+/* Writes the prefix of the reports' keys. oari_settings_agree counts how often
+ * the group was opened. Fails if the store has gone with its server. */
+static oar_status make_prefix(oar_store *store, const char *name, int rank,
+                              char *prefix, size_t bytes)
 {
     void *times;
     size_t digits;
@@ -32,28 +35,16 @@ static oar_status key_of(oar_store *store, const char *name, int rank,
     return OAR_OK;
 }
 
-/* What a rank says when it gives up. */
-typedef struct word {
-    oar_error why;             /* about the one it missed first */
-    int others, other[OTHERS]; /* whom it missed, too */
-} word;
+/* What a rank reports when it gives up. */
+typedef struct report {
+    oar_error why;             /* about the rank it missed first */
+    int others, other[OTHERS]; /* other ranks that it missed */
+} report;
 
-static void list_others(word *w, int ranks, const unsigned char *missing)
-{
-    for (int r = 0; missing != NULL && r < ranks && w->others < OTHERS; r++)
-        if (missing[r] && r != w->why.peer)
-            w->other[w->others++] = r;
-}
-
-/* Which rank gave up, of several any of them. */
-static void any_key(const char *prefix, char *key, size_t bytes)
-{
-    snprintf(key, bytes, "%s/any", prefix);
-}
-
-/* Numbers (whom, status, how many others, those), then the text. */
-static oar_status leave_word(oar_store *store, const char *prefix, int rank,
-                             const word *mine)
+/* A report is numbers (the rank missed, status, how many others, those), then
+ * the text. One more key names the last rank that gave up. */
+static oar_status write_report(oar_store *store, const char *prefix, int rank,
+                               const report *mine)
 {
     char key[OARI_NAME_MAX + 48],
         text[sizeof mine->why.text + 12 * OTHERS + 48];
@@ -68,7 +59,7 @@ static oar_status leave_word(oar_store *store, const char *prefix, int rank,
     used +=
         snprintf(text + used, sizeof text - (size_t)used, "%s", mine->why.text);
     OARI_TRY(oar_store_set(store, key, text, (size_t)used));
-    any_key(prefix, key, sizeof key);
+    snprintf(key, sizeof key, "%s/any", prefix);
     used = snprintf(text, sizeof text, "%d", rank);
     return oar_store_set(store, key, text, (size_t)used);
 }
@@ -83,7 +74,7 @@ static int next_number(const char **text, int *number)
     return 1;
 }
 
-static int parse_word(const char *text, word *w)
+static int parse_report(const char *text, report *w)
 {
     int peer, status, others;
 
@@ -99,9 +90,9 @@ static int parse_word(const char *text, word *w)
     return 1;
 }
 
-/* What a rank said; 0 if it has said nothing, or nothing that makes sense. */
-static int read_word(oar_store *store, const char *prefix, int rank,
-                     int64_t wait_ms, word *w)
+/* Reads what a rank reported. Returns 0 if it has not, or not in this form. */
+static int read_report(oar_store *store, const char *prefix, int rank,
+                       int64_t wait_ms, report *w)
 {
     char key[OARI_NAME_MAX + 48];
     size_t bytes;
@@ -111,23 +102,23 @@ static int read_word(oar_store *store, const char *prefix, int rank,
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
     if (oari_store_glance(store, key, wait_ms, &text, &bytes) != OAR_OK)
         return 0;
-    good = parse_word(text, w);
+    good = parse_report(text, w);
     oar_free(text);
     return good;
 }
 
-/* ---- from word to word --------------------------------------------------- */
+/* ---- from report to report ----------------------------------------------- */
 
 typedef struct search {
     oar_store *store;
     const char *prefix, *name;
     int rank, ranks;
-    int *by;    /* by rank: 1 + who was the first to miss it, or 0 */
-    int *queue; /* ranks to ask, in the order they were named */
+    int *by;    /* by rank: 1 + the first rank that missed it, or 0 */
+    int *queue; /* ranks whose reports to read, in the order they were named */
     int queued;
 } search;
 
-static void ask(search *s, int rank, int by)
+static void queue_rank(search *s, int rank, int by)
 {
     if (rank < 0 || rank >= s->ranks || rank == s->rank || s->by[rank] != 0)
         return;
@@ -135,21 +126,22 @@ static void ask(search *s, int rank, int by)
     s->queue[s->queued++] = rank;
 }
 
-static void ask_all(search *s, const word *w, int by)
+static void queue_ranks(search *s, const report *w, int by)
 {
-    ask(s, w->why.peer, by);
+    queue_rank(s, w->why.peer, by);
     for (int i = 0; i < w->others; i++)
-        ask(s, w->other[i], by);
+        queue_rank(s, w->other[i], by);
 }
 
-/* It has left no word: what was said about it by the first who missed it. */
-static void name_missing(const search *s, int missing, const word *first,
+/* Gives what the first rank that missed it reported about a rank that has left
+ * no report itself. */
+static void name_missing(const search *s, int missing, const report *first,
                          int whose, oar_error *said)
 {
     int by = s->by[missing] - 1;
-    word w = *first;
+    report w = *first;
 
-    if (by != whose && !read_word(s->store, s->prefix, by, 0, &w))
+    if (by != whose && !read_report(s->store, s->prefix, by, 0, &w))
         return;
     *said = w.why;
     if (w.why.peer == missing)
@@ -160,36 +152,30 @@ static void name_missing(const search *s, int missing, const word *first,
     said->peer = missing;
 }
 
-/* first: what `whose` rank said. */
-static void follow(search *s, const word *first, int whose, oar_error *said)
-{
-    int64_t deadline = oari_deadline(WORD_MS);
-    word next;
-
-    *said = first->why;
-    ask_all(s, first, whose);
-    for (int i = 0; i < s->queued; i++) {
-        int rank = s->queue[i];
-
-        if (!read_word(s->store, s->prefix, rank,
-                       oari_deadline_left_ms(deadline), &next)) {
-            name_missing(s, rank, first, whose, said);
-            return;
-        }
-        if (said->status == OAR_E_PEER && next.why.status == OAR_E_TIMEOUT)
-            *said = next.why;
-        ask_all(s, &next, rank);
-    }
-}
-
-static void search_from(search *s, const word *first, int whose,
+/* Follows the reports from that of rank `whose` to a rank without one. */
+static void search_from(search *s, const report *first, int whose,
                         oar_error *said)
 {
+    int64_t deadline = oari_deadline(REPORT_MS);
+    report next;
+
     s->by = oari_alloc((size_t)s->ranks, sizeof *s->by);
     s->queue = oari_alloc((size_t)s->ranks, sizeof *s->queue);
     *said = first->why;
     if (s->by != NULL && s->queue != NULL)
-        follow(s, first, whose, said);
+        queue_ranks(s, first, whose);
+    for (int i = 0; i < s->queued; i++) {
+        int rank = s->queue[i];
+
+        if (!read_report(s->store, s->prefix, rank,
+                         oari_deadline_left_ms(deadline), &next)) {
+            name_missing(s, rank, first, whose, said);
+            break;
+        }
+        if (said->status == OAR_E_PEER && next.why.status == OAR_E_TIMEOUT)
+            *said = next.why;
+        queue_ranks(s, &next, rank);
+    }
     oari_free(s->by);
     oari_free(s->queue);
 }
@@ -197,7 +183,7 @@ static void search_from(search *s, const word *first, int whose,
 void oari_missed(oar_store *store, const char *name, int rank, int ranks,
                  const unsigned char *missing)
 {
-    word mine = { .why = *oar_last_error() };
+    report mine = { .why = *oar_last_error() };
     oar_error said = mine.why;
     char prefix[OARI_NAME_MAX + 32];
     search s = { store, prefix, name, rank, ranks, NULL, NULL, 0 };
@@ -205,56 +191,49 @@ void oari_missed(oar_store *store, const char *name, int rank, int ranks,
     if (store == NULL || said.peer < 0 ||
         (said.status != OAR_E_PEER && said.status != OAR_E_TIMEOUT))
         return;
-    list_others(&mine, ranks, missing);
-    if (key_of(store, name, rank, prefix, sizeof prefix) == OAR_OK &&
-        leave_word(store, prefix, rank, &mine) == OAR_OK)
+    for (int r = 0; missing != NULL && r < ranks && mine.others < OTHERS; r++)
+        if (missing[r] && r != said.peer)
+            mine.other[mine.others++] = r;
+    if (make_prefix(store, name, rank, prefix, sizeof prefix) == OAR_OK &&
+        write_report(store, prefix, rank, &mine) == OAR_OK)
         search_from(&s, &mine, rank, &said);
     oari_fail_with(&said);
-}
-
-/* The last rank that said that it gave up; -1: there is none. */
-static int find_any(oar_store *store, const char *prefix)
-{
-    char key[OARI_NAME_MAX + 48];
-    void *text;
-    size_t bytes;
-    int rank = -1;
-
-    any_key(prefix, key, sizeof key);
-    if (oari_store_glance(store, key, 0, &text, &bytes) != OAR_OK)
-        return -1;
-    if (sscanf(text, "%d", &rank) != 1)
-        rank = -1;
-    oar_free(text);
-    return rank;
 }
 
 int oari_missed_word(oar_store *store, const char *name, int rank, int ranks,
                      int of, oar_error *said)
 {
-    char prefix[OARI_NAME_MAX + 32];
+    char prefix[OARI_NAME_MAX + 32], key[OARI_NAME_MAX + 48];
     search s = { store, prefix, name, rank, ranks, NULL, NULL, 0 };
-    word first;
+    report first;
+    size_t bytes;
+    void *text;
 
     if (store == NULL ||
-        key_of(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        make_prefix(store, name, rank, prefix, sizeof prefix) != OAR_OK)
         return 0;
-    if (of < 0 && (of = find_any(store, prefix)) < 0)
-        return 0;
-    if (!read_word(store, prefix, of, MOMENT_MS, &first))
+    if (of < 0) {
+        snprintf(key, sizeof key, "%s/any", prefix);
+        if (oari_store_glance(store, key, 0, &text, &bytes) != OAR_OK)
+            return 0;
+        if (sscanf(text, "%d", &of) != 1)
+            of = -1;
+        oar_free(text);
+    }
+    if (of < 0 || !read_report(store, prefix, of, MOMENT_MS, &first))
         return 0;
     search_from(&s, &first, of, said);
     return 1;
 }
 
-/* ---- through an engine's opening ----------------------------------------- */
+/* ---- opening an engine --------------------------------------------------- */
 
-static oar_status through_key(oar_store *store, const char *name, int rank,
-                              char *prefix, size_t bytes)
+static oar_status make_opened_prefix(oar_store *store, const char *name,
+                                     int rank, char *prefix, size_t bytes)
 {
     size_t used;
 
-    OARI_TRY(key_of(store, name, rank, prefix, bytes));
+    OARI_TRY(make_prefix(store, name, rank, prefix, bytes));
     used = strlen(prefix);
     snprintf(prefix + used, bytes - used, "/through");
     return OAR_OK;
@@ -265,7 +244,7 @@ void oari_missed_say_through(oar_store *store, const char *name, int rank)
     char prefix[OARI_NAME_MAX + 48], key[OARI_NAME_MAX + 64];
 
     if (store == NULL ||
-        through_key(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        make_opened_prefix(store, name, rank, prefix, sizeof prefix) != OAR_OK)
         return;
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
     oar_store_set(store, key, "", 0);
@@ -275,11 +254,11 @@ int oari_missed_find(oar_store *store, const char *name, int rank, int ranks,
                      unsigned char *missing)
 {
     char prefix[OARI_NAME_MAX + 48], key[OARI_NAME_MAX + 64];
-    int64_t deadline = oari_deadline(WORD_MS);
+    int64_t deadline = oari_deadline(REPORT_MS);
     int found = 0;
 
     if (store == NULL ||
-        through_key(store, name, rank, prefix, sizeof prefix) != OAR_OK)
+        make_opened_prefix(store, name, rank, prefix, sizeof prefix) != OAR_OK)
         return 0;
     for (int r = 0; r < ranks; r++) {
         void *value = NULL;

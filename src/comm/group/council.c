@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* council: the agreement. See council.h.
  *
- * Why all agree: a rank decides when it has seen that everyone on its list is
- * ready for that very list, and says so before it returns. Whoever is ready and
- * then counts somebody out keeps the group it has formed until all others have
- * voted for the longer list; one of them that had decided says so instead of
- * voting, and then the first list holds. A rank that has decided and cannot be
- * heard is itself counted out: its group never runs, since the others have left
- * it.
+ * Why all ranks agree: a rank decides when it has seen that every rank on its
+ * list is ready for that very list, and says so before it returns. A rank that
+ * is ready and then counts another out keeps the group that it has formed until
+ * all others have voted for the longer list; if one of them had decided, it
+ * says so instead of voting, and the first list holds. A rank that has decided
+ * and cannot be heard is itself counted out: its group never runs, since the
+ * others have left it.
  */
 #include "comm/group/council.h"
 
@@ -25,9 +25,9 @@ enum { NAP_NS = 1000000 };
 
 typedef enum outcome { GO_ON, DECIDED, LEFT_OUT } outcome;
 
-/* ---- saying and hearing -------------------------------------------------- */
+/* ---- ballots ------------------------------------------------------------- */
 
-static void tell(oar_group *g, const oari_note *note)
+static void show_ballot(oar_group *g, const oari_note *note)
 {
     if (g->in_tree->tell != NULL)
         g->in_tree->tell(g->self, note);
@@ -35,7 +35,7 @@ static void tell(oar_group *g, const oari_note *note)
         oari_board_tell(g->board, note);
 }
 
-static int told(const oar_group *g, int rank, oari_note *note)
+static int read_ballot(const oar_group *g, int rank, oari_note *note)
 {
     return g->in_tree->told != NULL ? g->in_tree->told(g->self, rank, note)
                                     : oari_board_told(g->board, rank, note);
@@ -47,7 +47,7 @@ void oari_council_say(oari_council *c, oari_phase phase)
     c->said = c->mine;
     c->since_ns = oari_now_ns();
     oari_engine_hold(c->group);
-    tell(c->group, &c->mine);
+    show_ballot(c->group, &c->mine);
     oari_engine_let_go(c->group);
 }
 
@@ -71,7 +71,7 @@ uint32_t oari_note_hash(const oari_note *note)
     return (uint32_t)(hash >> 32) | 1;
 }
 
-/* Whether a rank agrees with me, and is that far. */
+/* Returns whether a rank has the same list as this one, and is that far. */
 static int agrees(const oari_council *c, int rank, oari_phase phase)
 {
     const oari_note *n = &c->heard[rank];
@@ -96,11 +96,11 @@ int oari_council_lowest(const oari_council *c)
     return rank;
 }
 
-/* ---- what a note means --------------------------------------------------- */
+/* ---- what a ballot means ------------------------------------------------- */
 
-/* A rank that has finished this call: with the list that I am ready for, or
- * without me. */
-static outcome hear_decision(const oari_council *c, const oari_note *n)
+/* Returns what the ballot of a rank that has finished this call means: it has
+ * decided on the list that this rank is ready for, or left this rank out. */
+static outcome read_decision(const oari_council *c, const oari_note *n)
 {
     int mine = n->call > c->mine.call ? n->before == oari_note_hash(&c->formed)
                                       : same_list(n, &c->formed);
@@ -108,21 +108,22 @@ static outcome hear_decision(const oari_council *c, const oari_note *n)
     return c->child != NULL && mine ? DECIDED : LEFT_OUT;
 }
 
-static outcome hear(oari_council *c, int rank, const oari_note *n)
+/* Adopts what another rank's ballot says. */
+static outcome adopt_ballot(oari_council *c, int rank, const oari_note *n)
 {
     if (n->call < c->mine.call)
-        return GO_ON; /* it has not come yet */
+        return GO_ON; /* that rank has not called yet */
     if (n->call > c->mine.call) {
         if (n->before)
-            return hear_decision(c, n);
-        oari_ranks_add(&c->mine.out, rank); /* it has given up on this one */
+            return read_decision(c, n);
+        oari_ranks_add(&c->mine.out, rank); /* it has given up on this call */
         return GO_ON;
     }
     c->heard[rank] = *n;
     if (oari_ranks_has(&n->out, c->group->rank))
         return LEFT_OUT;
     if (n->phase == OARI_PHASE_DONE)
-        return hear_decision(c, n);
+        return read_decision(c, n);
     for (size_t i = 0; i < sizeof n->out.bits / sizeof *n->out.bits; i++)
         c->mine.out.bits[i] |= n->out.bits[i];
     if (n->round > c->mine.round)
@@ -130,15 +131,7 @@ static outcome hear(oari_council *c, int rank, const oari_note *n)
     return GO_ON;
 }
 
-/* One that said that it was ready and then died is part of what was agreed. */
-static int counts_as_gone(const oari_council *c, int rank)
-{
-    int ready =
-        c->mine.phase >= OARI_PHASE_READY && agrees(c, rank, OARI_PHASE_READY);
-
-    return oari_group_gone(c->group, rank) && !ready;
-}
-
+/* Returns whether a rank has not followed this one's ballot in time. */
 static int is_late(const oari_council *c, int rank)
 {
     const oari_note *n = &c->heard[rank];
@@ -150,55 +143,44 @@ static int is_late(const oari_council *c, int rank)
            oari_now_ns() - c->since_ns > c->timeout_ms * 1000000;
 }
 
-static outcome look_at(oari_council *c, int rank)
+/* Reads the ballots of the ranks that are in, and counts out ranks that are
+ * gone or late. One that said that it was ready and then died is part of what
+ * was agreed. Late ranks are counted out only when nothing else has changed: no
+ * other rank can have agreed to that yet. */
+static outcome look_at_ranks(oari_council *c)
 {
-    oari_note note;
-    outcome o = GO_ON;
-
-    if (told(c->group, rank, &note))
-        o = hear(c, rank, &note);
-    if (o == GO_ON && counts_as_gone(c, rank))
-        oari_ranks_add(&c->mine.out, rank);
-    return o;
-}
-
-/* Only where nothing is new: nobody can have agreed to that yet. */
-static void count_out_late(oari_council *c)
-{
-    for (int r = 0; r < c->group->ranks; r++)
-        if (r != c->group->rank && !is_out(c, r) && is_late(c, r))
-            oari_ranks_add(&c->mine.out, r);
-}
-
-static outcome look_around(oari_council *c)
-{
+    int me = c->group->rank, ranks = c->group->ranks;
     outcome o = GO_ON;
 
     oari_engine_hold(c->group);
-    for (int r = 0; o == GO_ON && r < c->group->ranks; r++)
-        if (r != c->group->rank && !is_out(c, r))
-            o = look_at(c, r);
+    for (int r = 0; o == GO_ON && r < ranks; r++) {
+        oari_note ballot;
+
+        if (r == me || is_out(c, r))
+            continue;
+        if (read_ballot(c->group, r, &ballot))
+            o = adopt_ballot(c, r, &ballot);
+        if (o == GO_ON && oari_group_gone(c->group, r) &&
+            !(c->mine.phase >= OARI_PHASE_READY &&
+              agrees(c, r, OARI_PHASE_READY)))
+            oari_ranks_add(&c->mine.out, r);
+    }
     oari_engine_let_go(c->group);
     if (o == GO_ON && same_list(&c->mine, &c->said))
-        count_out_late(c);
+        for (int r = 0; r < ranks; r++)
+            if (r != me && !is_out(c, r) && is_late(c, r))
+                oari_ranks_add(&c->mine.out, r);
     return o;
 }
 
-/* ---- getting on ---------------------------------------------------------- */
-
-static int members(const oari_council *c)
-{
-    int count = 0;
-
-    for (int r = 0; r < c->group->ranks; r++)
-        count += !is_out(c, r);
-    return count;
-}
+/* ---- deciding ------------------------------------------------------------ */
 
 static oar_status check_majority(const oari_council *c)
 {
-    int left = members(c), all = c->group->ranks;
+    int left = 0, all = c->group->ranks;
 
+    for (int r = 0; r < all; r++)
+        left += !is_out(c, r);
     if (c->any || 2 * left > all || (2 * left == all && !is_out(c, 0)))
         return OAR_OK;
     return oari_fail(OAR_E_WORLD,
@@ -208,23 +190,15 @@ static oar_status check_majority(const oari_council *c)
                      left, all, c->group->name);
 }
 
-static oar_status left_out(const oari_council *c)
-{
-    return oari_fail(OAR_E_PEER,
-                     "rank %d was left out when the others of group \"%s\" "
-                     "formed a new one: it had not answered them in time",
-                     c->group->rank, c->group->name);
-}
-
 static void drop_child(oari_council *c)
 {
     oar_group_destroy(c->child);
     c->child = NULL;
 }
 
-/* All have voted alike. A failure to form the group is one more round: whoever
- * is to blame for it will not be there. */
-static void form(oari_council *c)
+/* Forms the group, when all have voted alike. If that fails there is one more
+ * round: the rank that is to blame will be counted out in it. */
+static void form_group(oari_council *c)
 {
     drop_child(c);
     if (oari_council_form(c) == OAR_OK) {
@@ -237,25 +211,21 @@ static void form(oari_council *c)
     oari_council_say(c, OARI_PHASE_VOTE);
 }
 
-/* The others need the lowest's store before they can form anything. */
-static int may_form(const oari_council *c)
+/* Takes the next step that the ballots allow. The other ranks need the store of
+ * the lowest one before they can form anything. */
+static outcome take_step(oari_council *c)
 {
     int lowest = oari_council_lowest(c);
 
-    return c->mine.phase < OARI_PHASE_READY && all_agree(c, OARI_PHASE_VOTE) &&
-           (lowest == c->group->rank || agrees(c, lowest, OARI_PHASE_FORM));
-}
-
-static outcome get_on(oari_council *c)
-{
-    if (may_form(c))
-        form(c);
+    if (c->mine.phase < OARI_PHASE_READY && all_agree(c, OARI_PHASE_VOTE) &&
+        (lowest == c->group->rank || agrees(c, lowest, OARI_PHASE_FORM)))
+        form_group(c);
     return c->mine.phase == OARI_PHASE_READY && all_agree(c, OARI_PHASE_READY)
                ? DECIDED
                : GO_ON;
 }
 
-static oar_status deliberate(oari_council *c)
+static oar_status vote(oari_council *c)
 {
     outcome o = GO_ON;
 
@@ -264,21 +234,26 @@ static oar_status deliberate(oari_council *c)
     while (o == GO_ON) {
         oari_note before = c->mine;
 
-        if ((o = look_around(c)) != GO_ON)
+        if ((o = look_at_ranks(c)) != GO_ON)
             break;
         if (!same_list(&before, &c->mine)) {
             OARI_TRY(check_majority(c));
             oari_council_say(c, OARI_PHASE_VOTE);
         }
-        if ((o = get_on(c)) == GO_ON)
+        if ((o = take_step(c)) == GO_ON)
             nanosleep(&(struct timespec){ 0, NAP_NS }, NULL);
     }
-    return o == DECIDED ? OAR_OK : left_out(c);
+    if (o == DECIDED)
+        return OAR_OK;
+    return oari_fail(OAR_E_PEER,
+                     "rank %d was left out when the others of group \"%s\" "
+                     "formed a new one: it had not answered them in time",
+                     c->group->rank, c->group->name);
 }
 
 oar_status oari_council_hold(oari_council *c)
 {
-    oar_status status = deliberate(c);
+    oar_status status = vote(c);
 
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();

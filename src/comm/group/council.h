@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/group/council.h: how the ranks that are left of a group agree on who
- * they are, and form a new one (oar_group_shrink; decision 15).
+/* comm/group/council.h: how the ranks that are left of a group agree on the
+ * membership of a new one, and form it (oar_group_shrink; decision 15).
  *
- * Every rank has a note that all others can see: on the board, or sent over the
- * mesh whenever it changes. It says whom the rank counts out and how far it is.
- * What is counted out only grows, and everybody counts out whom a rank that is
- * in counts out; so all come to the same list. Then the lowest of them serves a
- * store, they make the new group through it, and when everyone has said that it
- * is ready the group counts. A rank that fails on the way, or dies, is counted
- * out and it begins again.
+ * Every rank has a ballot that all others can see: on the board, or sent over
+ * the mesh whenever it changes. It says which ranks are counted out and how far
+ * this rank is. The list of ranks that are counted out only grows, and a rank
+ * adopts the lists of all ranks that are in; so all ranks reach the same list.
+ * Then the lowest of them serves a store, they make the new group through it,
+ * and when every rank has said that it is ready, the group counts. A rank that
+ * fails on the way, or dies, is counted out, and the next round begins.
  *
- * No rank and no store has to be alive for this, only links between those that
- * are left.
+ * No particular rank and no store has to be alive for this, only links between
+ * the ranks that are left.
  */
 #ifndef OARI_COMM_GROUP_COUNCIL_H
 #define OARI_COMM_GROUP_COUNCIL_H
@@ -23,47 +23,49 @@ typedef struct oari_ranks {
 } oari_ranks;
 
 typedef enum oari_phase {
-    OARI_PHASE_VOTE = 1, /* these are counted out */
-    OARI_PHASE_FORM,  /* the lowest: all agree; the store is at that address */
-    OARI_PHASE_READY, /* my side of the new group is there */
-    OARI_PHASE_DONE   /* everyone's is */
+    OARI_PHASE_VOTE = 1, /* these ranks are counted out */
+    OARI_PHASE_FORM,  /* lowest rank: all agree; the store is at that address */
+    OARI_PHASE_READY, /* this rank's side of the new group is there */
+    OARI_PHASE_DONE   /* every rank's side is */
 } oari_phase;
 
-/* As it is shown and as it travels: ranks of one group have one byte order. */
+/* What is shown, and travels as it is: ranks of a group have one byte order. */
 typedef struct oari_note {
-    uint32_t call;   /* how often this group has been shrunk, from 1 */
-    uint32_t round;  /* attempts to form the group */
-    uint32_t phase;  /* oari_phase */
-    uint32_t before; /* what the call before this one came to; 0: nothing */
+    uint32_t call;  /* how often this group has been shrunk, from 1 */
+    uint32_t round; /* attempts to form the group */
+    uint32_t phase; /* oari_phase */
+    uint32_t
+        before; /* the hash that the call before ended with; 0: it failed */
     oari_ranks out;
     char address[80];
     char zero[32];
 } oari_note;
 
-_Static_assert(sizeof(oari_note) == OARI_NOTE_BYTES, "a note's size");
+_Static_assert(sizeof(oari_note) == OARI_NOTE_BYTES, "a ballot's size");
 
-/* One rank's side of it. */
+/* One rank's side of the agreement. */
 typedef struct oari_council {
     oar_group *group;
-    int64_t timeout_ms; /* for a rank to come, or to get on */
+    int64_t timeout_ms; /* within which a rank has to come, or to go on */
     int any;            /* a minority may go on */
     oari_note mine;
-    oari_note said;   /* what the others know of it */
+    oari_note said;   /* what the others have been shown of mine */
     oari_note *heard; /* by rank; call 0: nothing, or of another call */
-    int64_t since_ns; /* my note last changed */
+    int64_t since_ns; /* when mine last changed */
     oar_group *child; /* formed, but not all are known to be ready */
-    oari_note formed; /* my note when it was */
+    oari_note formed; /* mine when it was formed */
 } oari_council;
 
-/* Comes to an agreement, up to and with the new group, in council->child. */
+/* Agrees on the members and forms the new group, in council->child. */
 oar_status oari_council_hold(oari_council *council);
 
-/* Makes the new group (shrink.c), when all have voted alike. */
+/* Makes the new group, when all have voted alike (shrink.c). */
 oar_status oari_council_form(oari_council *council);
-/* The lowest rank that is not counted out. */
+/* Returns the lowest rank that is not counted out. */
 int oari_council_lowest(const oari_council *council);
-/* A list in one word that is not 0. */
+/* Returns a hash of a ballot's list that is not 0. */
 uint32_t oari_note_hash(const oari_note *note);
+/* Shows this rank's ballot to the others, in this phase. */
 void oari_council_say(oari_council *council, oari_phase phase);
 
 static inline int oari_ranks_has(const oari_ranks *set, int rank)

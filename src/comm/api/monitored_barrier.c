@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watch: the barrier that says who is missing.
+/* monitored_barrier: the barrier that says which ranks are missing.
  *
- * Every rank sends an empty message to every other and looks which have come;
- * when all have, it takes them. Nothing is waited for, so a timeout leaves the
- * group as it was: what a late rank sends stays in its mailbox, and the late
- * rank itself finds everybody's messages and passes.
+ * Every rank sends an empty message to every other rank and looks which have
+ * come; when all have, it receives them. No message is waited for, so a timeout
+ * leaves the group as it was: what a late rank sends stays unreceived, and the
+ * late rank itself finds the messages of all others and passes.
  *
- * While it waits it stands in the history, so that a rank that waits in
- * something else in its place is found out (dispute.h).
+ * While a rank waits here the barrier is in its history, so that a rank that
+ * waits in another operation in its place is found (dispute.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,9 +23,9 @@
 #include "comm/engine/engine.h"
 #include "comm/fault/fault.h"
 
-/* What others see of it: a record, and a place in the history unless
+/* Shows the barrier to the others: as a record, and in the history unless
  * collectives are queued before it. Returns its number on this rank. */
-static uint64_t begin(oar_group *g, const oari_call *base)
+static uint64_t record_barrier(oar_group *g, const oari_call *base)
 {
     uint64_t sequence = atomic_fetch_add(&g->sequence, 1) + 1;
     oari_call call = *base;
@@ -43,19 +43,9 @@ static uint64_t begin(oar_group *g, const oari_call *base)
     return sequence;
 }
 
-static oar_status end(oar_group *g, uint64_t sequence, oar_status status)
-{
-    oari_engine_hold(g);
-    g->engine.history.monitored_number = 0;
-    oari_engine_let_go(g);
-    oari_recorder_done(g->recorder, sequence,
-                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
-    return status;
-}
-
-/* Not waited for: a peer that is gone never takes it, and that is not a fault
- * (drive.c). */
-static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
+/* Sends to every other rank without waiting: a peer that is gone never receives
+ * it, and that is no fault of the group (drive.c). */
+static oar_status send_to_all(oar_group *g, uint64_t tag, const oari_call *base)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
@@ -73,8 +63,8 @@ static oar_status tell_all(oar_group *g, uint64_t tag, const oari_call *base)
     return OAR_OK;
 }
 
-/* Marks who has come; how many have not. */
-static int look(oar_group *g, uint64_t tag, unsigned char *here)
+/* Marks the ranks whose message has come. Returns how many are missing. */
+static int look_for_ranks(oar_group *g, uint64_t tag, unsigned char *here)
 {
     int missing = 0;
 
@@ -88,8 +78,8 @@ static int look(oar_group *g, uint64_t tag, unsigned char *here)
     return missing;
 }
 
-static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
-                           const unsigned char *here)
+static oar_status receive_from(oar_group *g, uint64_t tag,
+                               const oari_call *base, const unsigned char *here)
 {
     for (int r = 0; r < g->ranks; r++) {
         oari_call call = *base;
@@ -104,40 +94,36 @@ static oar_status take_all(oar_group *g, uint64_t tag, const oari_call *base,
     return OAR_OK;
 }
 
-/* "1 (dead), 4 (stopped), 6 (running)". */
-static void list_missing(const oar_group *g, const unsigned char *here,
-                         char *list, size_t bytes)
+/* Fails with a text that names the missing ranks: "1 (dead), 4 (stopped)". */
+static oar_status fail_for_missing(const oar_group *g,
+                                   const unsigned char *here, int missing,
+                                   int64_t waited_ms, int lost)
 {
+    char list[320] = "", text[200] = "";
     size_t used = 0;
+    int first = -1;
 
-    for (int r = 0; r < g->ranks && used < bytes; r++) {
+    for (int r = 0; r < g->ranks; r++) {
         if (r == g->rank || here[r])
             continue;
-        used += (size_t)snprintf(list + used, bytes - used, "%s%d (%s)",
+        if (first < 0)
+            first = r;
+        if (used < sizeof list)
+            used +=
+                (size_t)snprintf(list + used, sizeof list - used, "%s%d (%s)",
                                  used != 0 ? ", " : "", r,
                                  oari_presence_word(oari_presence_of(g, r)));
     }
-}
-
-static oar_status name_missing(const oar_group *g, const unsigned char *here,
-                               int missing, int64_t waited_ms, int lost)
-{
-    char list[320] = "", first[200] = "";
-    int r = 0;
-
-    while (r == g->rank || here[r])
-        r++;
-    list_missing(g, here, list, sizeof list);
-    if (!oari_group_gone(g, r))
-        oari_presence_text(g, r, first, sizeof first);
+    if (!oari_group_gone(g, first))
+        oari_presence_text(g, first, text, sizeof text);
     return oari_fail(lost ? OAR_E_PEER : OAR_E_TIMEOUT,
                      "monitored barrier %s after %" PRId64
                      " ms: %d of %d ranks missing: %s%s%s",
                      lost ? "given up" : "timed out", waited_ms, missing,
-                     g->ranks, list, first[0] != 0 ? ": " : "", first);
+                     g->ranks, list, text[0] != 0 ? ": " : "", text);
 }
 
-/* Whether nobody of those that are missing can come any more. */
+/* Returns whether no missing rank can come any more. */
 static int all_lost(const oar_group *g, const unsigned char *here)
 {
     for (int r = 0; r < g->ranks; r++)
@@ -146,7 +132,8 @@ static int all_lost(const oar_group *g, const unsigned char *here)
     return 1;
 }
 
-static int is_slow(const oar_group *g, const unsigned char *here)
+/* Returns whether this rank or a missing one is in a timeout scope. */
+static int is_in_scope(const oar_group *g, const unsigned char *here)
 {
     oari_scope scope;
 
@@ -156,19 +143,19 @@ static int is_slow(const oar_group *g, const unsigned char *here)
     return 0;
 }
 
-/* Until all are here, or nobody else will be, or it is too late. */
+/* Waits until all ranks are here, or no other can come, or the time is up. */
 static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
                             int64_t limit, int *missing)
 {
     int64_t deadline = oari_deadline(limit), idle = 0;
 
-    while ((*missing = look(g, tag, here)) != 0) {
+    while ((*missing = look_for_ranks(g, tag, here)) != 0) {
         OARI_TRY(oari_group_check(g));
-        oari_engine_hold(g); /* to see who is gone */
+        oari_engine_hold(g); /* to see which ranks are gone */
         oari_engine_let_go(g);
         if (all_lost(g, here))
             break;
-        if (is_slow(g, here))
+        if (is_in_scope(g, here))
             deadline = oari_deadline(limit);
         if (oari_now_ns() >= deadline)
             break;
@@ -177,22 +164,22 @@ static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
     return oari_group_check(g);
 }
 
-static oar_status watch(oar_group *g, const oari_call *base,
-                        unsigned char *here)
+static oar_status wait_at_barrier(oar_group *g, const oari_call *base,
+                                  unsigned char *here)
 {
     int64_t limit = base->timeout_ms != 0 ? base->timeout_ms : g->timeout_ms;
     int64_t start = oari_now_ns();
     uint64_t tag = UINT64_C(1) << 62 | ++g->watched;
     int missing, lost;
 
-    OARI_TRY(tell_all(g, tag, base));
+    OARI_TRY(send_to_all(g, tag, base));
     OARI_TRY(await_all(g, tag, here, limit, &missing));
     lost = missing != 0 && all_lost(g, here);
-    OARI_TRY(take_all(g, tag, base, here));
+    OARI_TRY(receive_from(g, tag, base, here));
     if (missing == 0)
         return OAR_OK;
-    return name_missing(g, here, missing, (oari_now_ns() - start) / 1000000,
-                        lost);
+    return fail_for_missing(g, here, missing, (oari_now_ns() - start) / 1000000,
+                            lost);
 }
 
 oar_status oar_monitored_barrier_at(const char *file, int line,
@@ -215,8 +202,13 @@ oar_status oar_monitored_barrier_at(const char *file, int line,
                          oari_group_backend_name(group));
     if ((here = oari_alloc((size_t)group->ranks, 1)) == NULL)
         return OAR_E_NOMEM;
-    sequence = begin(group, &base);
-    status = end(group, sequence, watch(group, &base, here));
+    sequence = record_barrier(group, &base);
+    status = wait_at_barrier(group, &base, here);
+    oari_engine_hold(group);
+    group->engine.history.monitored_number = 0;
+    oari_engine_let_go(group);
+    oari_recorder_done(group->recorder, sequence,
+                       status == OAR_OK ? OAR_RECORD_DONE : OAR_RECORD_FAILED);
     oari_free(here);
     return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* work: the public calls on a handle. */
+/* work_handle: the public calls on the handle of an operation. */
 #include <oarsong/work.h>
 
 #include "base/clock.h"
@@ -35,7 +35,8 @@ oar_status oar_work_start(oar_work *work)
     return OAR_OK;
 }
 
-static int is_waited_for(oar_work *work, int64_t until_ns)
+/* Waits and records that the caller does. Returns 0 if the time is up. */
+static int wait_until(oar_work *work, int64_t until_ns)
 {
     if (!atomic_load_explicit(&work->done, memory_order_relaxed))
         oari_recorder_wait(work->group->recorder, work->sequence, 1);
@@ -47,7 +48,7 @@ oar_status oar_work_wait(oar_work *work)
     if (work == NULL)
         return oari_fail(OAR_E_ARG, "work_wait for NULL");
     OARI_TRY(oari_group_owned(work->group));
-    is_waited_for(work, OARI_NEVER);
+    wait_until(work, OARI_NEVER);
     return oari_work_result(work);
 }
 
@@ -60,7 +61,7 @@ oar_status oar_work_wait_for(oar_work *work, int64_t timeout_ms)
     OARI_TRY(oari_group_owned(work->group));
     if (timeout_ms == 0)
         timeout_ms = work->group->timeout_ms;
-    if (is_waited_for(work, oari_deadline(timeout_ms)))
+    if (wait_until(work, oari_deadline(timeout_ms)))
         return oari_work_result(work);
     oari_recorder_wait(work->group->recorder, work->sequence, 0);
     if (work->sequence == 0)
@@ -74,12 +75,6 @@ oar_status oar_work_wait_for(oar_work *work, int64_t timeout_ms)
         site, (long long)timeout_ms);
 }
 
-static int is_ordered(const oar_work *work)
-{
-    return atomic_load_explicit(&work->done, memory_order_acquire) ||
-           atomic_load_explicit(&work->ordered, memory_order_acquire);
-}
-
 oar_status oar_work_order(oar_work *work, void *stream)
 {
     int64_t idle = 0;
@@ -91,7 +86,8 @@ oar_status oar_work_order(oar_work *work, void *stream)
     OARI_TRY(oari_group_owned(work->group));
     if (work->order_only)
         oari_engine_wait(work->group, work, OARI_NEVER);
-    while (!is_ordered(work)) {
+    while (!atomic_load_explicit(&work->done, memory_order_acquire) &&
+           !atomic_load_explicit(&work->ordered, memory_order_acquire)) {
         oari_engine_nudge(work->group);
         oari_rest(&idle);
     }
@@ -130,7 +126,8 @@ oar_status oar_work_wait_all(int count, oar_work *const *work)
     return first != OAR_OK ? oari_fail_with(&record) : OAR_OK;
 }
 
-/* One round over them: the first that is done, or -1. */
+/* Returns the first that is done, or -1 with the number of those to wait for.
+ */
 static int find_done(int count, oar_work *const *work, int *left)
 {
     *left = 0;
