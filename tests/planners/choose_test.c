@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What docs/algorithms.md promises of each algorithm: bytes sent by each rank,
- * rounds and meetings; and which one is chosen. */
+ * rounds and sync points; and which one is chosen. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -186,21 +186,21 @@ static size_t linear_scatter(const symbolic_op *o, int r)
     return r == o->req.root ? (row(o) - part(o, r)) * o->req.element : 0;
 }
 
-/* Who plays, as whom: with p players and e pairs. */
-static int player_of(int n, int r, int *players)
+/* Returns the number of rank r among the p active ranks of n; -1: none. */
+static int active_number(int n, int r, int *active)
 {
     int p = 1, e;
 
     while (2 * p <= n)
         p *= 2;
-    *players = p;
+    *active = p;
     e = n - p;
     return r >= 2 * e ? r - e : r % 2 == 0 ? r / 2 : -1;
 }
 
 static size_t doubling_all_reduce(const symbolic_op *o, int r)
 {
-    int p, me = player_of(o->req.ranks, r, &p), e = o->req.ranks - p;
+    int p, me = active_number(o->req.ranks, r, &p), e = o->req.ranks - p;
     size_t all = o->req.count;
 
     if (me < 0)
@@ -211,7 +211,7 @@ static size_t doubling_all_reduce(const symbolic_op *o, int r)
 
 static size_t halving_all_reduce(const symbolic_op *o, int r)
 {
-    int p, me = player_of(o->req.ranks, r, &p), e = o->req.ranks - p;
+    int p, me = active_number(o->req.ranks, r, &p), e = o->req.ranks - p;
     size_t all = o->req.count, shared = 0;
 
     if (me < 0)
@@ -324,7 +324,7 @@ static void a_tree_scatters_what_it_gathers(void **state)
     }
 }
 
-/* 12 ranks on 3 hosts, 4 lanes: each lane is a ring of 3 with a fourth of the
+/* 12 ranks on 3 hosts, 4 rails: each rail is a ring of 3 with a fourth of the
  * buffer. A flat ring sends 22 buffers, this one 4. */
 static void two_levels_send_a_buffer_once_for_each_host(void **state)
 {
@@ -338,7 +338,7 @@ static void two_levels_send_a_buffer_once_for_each_host(void **state)
     plans_run(&c, &did);
     assert_int_equal(total_sent(&did, 12), 2 * (3 - 1) * 64 * 48 * 8);
     for (int r = 0; r < 12; r++)
-        assert_int_equal(did.meetings[r], 2);
+        assert_int_equal(did.syncs[r], 2);
 }
 
 static void barriers_take_logarithmic_rounds(void **state)
@@ -355,27 +355,27 @@ static void barriers_take_logarithmic_rounds(void **state)
     }
 }
 
-static size_t meetings_of(const char *name, oar_coll kind, size_t count,
-                          int ragged)
+static size_t syncs_of(const char *name, oar_coll kind, size_t count,
+                       int ragged)
 {
     plans_variant v = { .ragged = ragged, .seed = 4 };
     symbolic_op op = plans_make(plans_find(name, kind), 5, count, v);
 
-    return count_once(&op).meetings[4];
+    return count_once(&op).syncs[4];
 }
 
-static void memory_plans_meet_as_often_as_they_say(void **state)
+static void memory_plans_take_as_many_sync_points_as_they_say(void **state)
 {
     for (int k = OAR_COLL_BROADCAST; k <= OAR_COLL_ALL_TO_ALL; k++) {
-        assert_int_equal(meetings_of("line", (oar_coll)k, 3, 0), 1);
-        assert_int_equal(meetings_of("direct", (oar_coll)k, 300, 0), 2);
+        assert_int_equal(syncs_of("line", (oar_coll)k, 3, 0), 1);
+        assert_int_equal(syncs_of("direct", (oar_coll)k, 300, 0), 2);
     }
-    assert_int_equal(meetings_of("sizes", OAR_COLL_GATHER, 300, 1), 2);
-    assert_int_equal(meetings_of("sizes", OAR_COLL_ALL_TO_ALL, 300, 1), 2);
+    assert_int_equal(syncs_of("sizes", OAR_COLL_GATHER, 300, 1), 2);
+    assert_int_equal(syncs_of("sizes", OAR_COLL_ALL_TO_ALL, 300, 1), 2);
     /* Chunks of 64: three of them. */
-    assert_int_equal(meetings_of("staged", OAR_COLL_ALL_REDUCE, 130, 0), 2 + 3);
-    assert_int_equal(meetings_of("staged", OAR_COLL_BROADCAST, 130, 0), 1 + 3);
-    assert_int_equal(meetings_of("staged", OAR_COLL_ALL_GATHER, 130, 0), 1 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_ALL_REDUCE, 130, 0), 2 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_BROADCAST, 130, 0), 1 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_ALL_GATHER, 130, 0), 1 + 3);
 }
 
 /* ---- choosing ------------------------------------------------------------ */
@@ -434,7 +434,7 @@ static void the_best_planner_is_chosen(void **state)
 #undef CHOSEN
 }
 
-static void who_wants_the_order_of_ranks_gets_it(void **state)
+static void canonical_requests_get_the_order_of_ranks(void **state)
 {
     oari_rules rules = normal_rules();
 
@@ -493,7 +493,7 @@ static void a_name_counts_where_it_plans(void **state)
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 0, 3, 17, &rules), "bruck");
     assert_int_equal(oari_rules_read(&rules, "line"), OAR_OK);
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 1, 3, 100000, &rules),
-                        "direct"); /* nothing may force more into a line */
+                        "direct"); /* nothing may force more into a slot */
     assert_int_equal(oari_rules_read(&rules, "all_reduce:ring,broadcast:chain"),
                      OAR_OK);
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 0, 2, 1, &rules), "ring");
@@ -575,7 +575,7 @@ static void slices_cover_all_once_and_begin_on_blocks_of_64(void **state)
                 next = first + length;
             }
             assert_int_equal(next, count);
-            assert_true(most - least <= 1); /* nobody does much more */
+            assert_true(most - least <= 1); /* no rank does much more */
             assert_true(oari_slice_count(count, n, 0) >=
                         oari_slice_count(count, n, n - 1));
         }
@@ -627,9 +627,9 @@ int main(void)
         cmocka_unit_test(a_tree_scatters_what_it_gathers),
         cmocka_unit_test(two_levels_send_a_buffer_once_for_each_host),
         cmocka_unit_test(barriers_take_logarithmic_rounds),
-        cmocka_unit_test(memory_plans_meet_as_often_as_they_say),
+        cmocka_unit_test(memory_plans_take_as_many_sync_points_as_they_say),
         cmocka_unit_test(the_best_planner_is_chosen),
-        cmocka_unit_test(who_wants_the_order_of_ranks_gets_it),
+        cmocka_unit_test(canonical_requests_get_the_order_of_ranks),
         cmocka_unit_test(sums_that_would_travel_wide_are_exchanged),
         cmocka_unit_test(thresholds_come_from_the_environment),
         cmocka_unit_test(a_name_counts_where_it_plans),

@@ -19,7 +19,7 @@ enum { MAX_RANKS = 33 };
 static const size_t counts[] = { 0, 1, 3, 17, 64, 65, 130, 577 };
 enum { COUNTS = sizeof counts / sizeof *counts };
 
-/* The operation twice, so that the second meets what the first left. */
+/* Runs the operation twice, so that the second finds what the first left. */
 static void run_twice(const symbolic_op *op, uint64_t seed)
 {
     symbolic_case c = { .ranks = op->req.ranks,
@@ -158,7 +158,7 @@ static void every_planner_holds_in_every_order_of_ranks(void **state)
             }
 }
 
-/* Whatever comes after whatever, over the same lines, stages and buffers. */
+/* Every kind after every other, over the same slots and buffers. */
 static void operations_of_different_kinds_follow_each_other(void **state)
 {
     static const size_t sizes[] = { 200, 33, 65, 300 };
@@ -199,7 +199,7 @@ static void reduce_all(oari_plan *plan, oari_buffer to, oari_buffer from,
     oari_plan_reduce(plan, to, at, from, at, count);
 }
 
-static void forget_last_meeting(const oari_plan_request *req, oari_plan *plan)
+static void forget_last_sync(const oari_plan_request *req, oari_plan *plan)
 {
     plan->shows = OARI_SHOWS_IN | OARI_SHOWS_OUT;
     oari_plan_sync(plan, 0, 0);
@@ -210,7 +210,7 @@ static void forget_last_meeting(const oari_plan_request *req, oari_plan *plan)
 
 static void hide_buffers(const oari_plan_request *req, oari_plan *plan)
 {
-    forget_last_meeting(req, plan);
+    forget_last_sync(req, plan);
     oari_plan_sync(plan, 0, 0);
     plan->shows = 0;
 }
@@ -223,7 +223,7 @@ static void combine_too_much(const oari_plan_request *req, oari_plan *plan)
     oari_plan_sync(plan, 0, 0);
 }
 
-static void read_an_old_line(const oari_plan_request *req, oari_plan *plan)
+static void read_an_old_slot(const oari_plan_request *req, oari_plan *plan)
 {
     oari_plan_sync(plan, 0, req->count);
     oari_plan_sync(plan, 0, 0);
@@ -231,7 +231,8 @@ static void read_an_old_line(const oari_plan_request *req, oari_plan *plan)
 }
 
 /* The next chunk goes where the last is still being read. */
-static void reuse_the_stage(const oari_plan_request *req, oari_plan *plan)
+static void reuse_the_bounce_buffer(const oari_plan_request *req,
+                                    oari_plan *plan)
 {
     for (size_t at = 0; at < req->count; at += 17) {
         size_t left = req->count - at, part = left < 17 ? left : 17;
@@ -241,12 +242,13 @@ static void reuse_the_stage(const oari_plan_request *req, oari_plan *plan)
     }
 }
 
-static void leave_the_stage(const oari_plan_request *req, oari_plan *plan)
+static void leave_the_bounce_buffer(const oari_plan_request *req,
+                                    oari_plan *plan)
 {
     oari_plan_copy(plan, OARI_BOUNCE, 1 << 20, OARI_IN, -1, 0, req->count);
 }
 
-static void wait_in_a_circle(const oari_plan_request *req, oari_plan *plan)
+static void wait_in_a_cycle(const oari_plan_request *req, oari_plan *plan)
 {
     int n = req->ranks;
 
@@ -342,13 +344,13 @@ static void wrong_planners_are_found_out(void **state)
         oari_planner plan;
         const char *why;
     } wrong[] = {
-        { forget_last_meeting, "the wrong out" },
+        { forget_last_sync, "the wrong out" },
         { hide_buffers, "cannot reach" },
         { combine_too_much, "while rank" },
-        { read_an_old_line, "before it is written" },
-        { reuse_the_stage, "while rank" },
-        { leave_the_stage, "which has" },
-        { wait_in_a_circle, "waits for ever" },
+        { read_an_old_slot, "before it is written" },
+        { reuse_the_bounce_buffer, "while rank" },
+        { leave_the_bounce_buffer, "which has" },
+        { wait_in_a_cycle, "waits forever" },
         { send_too_little, "which expects" },
         { write_what_is_sent, "which a message uses" },
         { wait_too_little, "which a message uses" },

@@ -166,13 +166,13 @@ symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i)
     }
 }
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- the plan request ---------------------------------------------------- */
 
 static size_t at_part[SYMBOLIC_RANKS + 1], at_out[SYMBOLIC_RANKS + 1];
 static size_t at_theirs[SYMBOLIC_RANKS];
 
-static void ask_rows(const symbolic_op *o, oari_plan_request *req,
-                     int sizes_known)
+static void request_rows(const symbolic_op *o, oari_plan_request *req,
+                         int sizes_known)
 {
     int n = req->ranks;
 
@@ -220,7 +220,7 @@ oari_plan_request symbolic_request(const symbolic_op *o, int rank,
     if (!req.ragged)
         return req;
     if (req.kind == OAR_COLL_ALL_TO_ALL) {
-        ask_rows(o, &req, sizes_known);
+        request_rows(o, &req, sizes_known);
         return req;
     }
     if (!vector)
