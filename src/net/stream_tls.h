@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/stream_tls.h: connects a stream with OpenSSL. For stream.c and
+/* net/stream_tls.h: connects a stream with OpenSSL. For socket_stream.c and
  * stream_tls.c alone. */
 #ifndef OARI_NET_STREAM_TLS_H
 #define OARI_NET_STREAM_TLS_H
