@@ -31,7 +31,7 @@ typedef struct oar_record {
     int64_t done_ns;   /* 0 while it is under way */
     uint64_t count;    /* elements, of the larger of its buffers */
     oar_coll kind;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int root; /* or peer; -1: none */
     oar_record_state state;

@@ -235,7 +235,7 @@ static oar_status run_node(oari_node *node, pass which)
         node->state = OARI_HELD;
     } else {
         oari_node_spend(node);
-        oari_settle(node->out);
+        oari_release_if_unused(node->out);
     }
     return notify_leaves(node, which);
 }

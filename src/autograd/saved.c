@@ -35,7 +35,7 @@ void oari_unsave(oari_node *node, int k)
     }
     t->saves--;
     oar_tensor_release(t); /* not the last: the tape has one */
-    oari_settle(t);
+    oari_release_if_unused(t);
 }
 
 /* ---- giving back --------------------------------------------------------- */
@@ -55,7 +55,7 @@ static int can_rebuild(const oar_tensor *t)
     return 1;
 }
 
-void oari_settle(oar_tensor *tensor)
+void oari_release_if_unused(oar_tensor *tensor)
 {
     oar_tensor *t = tensor;
     int over = t->spare || (t->node != NULL && t->node->state == OARI_SPENT &&
@@ -77,7 +77,7 @@ void oari_tape_drop(oar_tape *tape, oar_tensor *tensor)
     if (tensor == NULL || tensor->owner != &tape->pool || tensor->spare)
         return;
     tensor->spare = 1;
-    oari_settle(tensor);
+    oari_release_if_unused(tensor);
 }
 
 int oari_unshared(const oar_tape *tape, const oar_tensor *tensor)

@@ -27,7 +27,7 @@ void oari_unsave(oari_node *node, int k);
 oar_status oari_restore(oari_node *node);
 
 /* Gives back the memory of a result if nothing will read it any more. */
-void oari_settle(oar_tensor *tensor);
+void oari_release_if_unused(oar_tensor *tensor);
 
 /* Returns whether saved tensor k is row-major and no other node or caller uses
  * it, so that it may be overwritten. */

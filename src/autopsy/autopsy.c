@@ -75,8 +75,8 @@ int oar_autopsy_stall(const oar_autopsy *autopsy, int64_t older_than_ms,
         oari_analysis_clear(&a);
         return w != NULL;
     }
-    oari_box_text(s.group, sizeof s.group, w->in->ring->group,
-                  sizeof w->in->ring->group);
+    oari_text_copy(s.group, sizeof s.group, w->in->ring->group,
+                   sizeof w->in->ring->group);
     s.waiting_ms = w->age_ns / 1000000;
     s.rank = w->member->world;
     if ((target = oari_wait_target(w)) != NULL)
@@ -88,8 +88,8 @@ int oar_autopsy_stall(const oar_autopsy *autopsy, int64_t older_than_ms,
 
         s.kind = w->op->kind;
         s.number = w->op->number != 0 ? w->op->number : w->op->sequence;
-        oari_box_text(s.site, sizeof s.site, r.site, sizeof r.site);
-        oari_box_text(s.label, sizeof s.label, r.label, sizeof r.label);
+        oari_text_copy(s.site, sizeof s.site, r.site, sizeof r.site);
+        oari_text_copy(s.label, sizeof s.label, r.label, sizeof r.label);
     }
     cause = oari_wait_follow(&a, w);
     oari_say_wait(&text, &a, cause, oari_wait_target(cause), 0);

@@ -12,17 +12,17 @@
 
 #include <oarsong/autopsy.h>
 
-#include "record/box_host.h"
-#include "record/box_read.h"
+#include "record/recorder_host.h"
+#include "record/recorder_file_read.h"
 #include "record/operation.h"
 
 /* ---- dumps (autopsy_dump.c) ---------------------------------------------- */
 
 typedef struct oari_dump {
-    oari_image image; /* .box == NULL: nothing is known */
-    char why[160];    /* then: why not */
-    int rank;         /* in the world; -1: the file does not say */
-    oari_life life;
+    oari_recorder_copy image; /* .box == NULL: nothing is known */
+    char why[160];            /* then: why not */
+    int rank;                 /* in the world; -1: the file does not say */
+    oari_process_state life;
     char note[160];  /* how the process ended; "": nobody has said */
     int64_t look_ns; /* when its counter was at look_ticks; 0: not known */
     uint64_t look_ticks;
@@ -57,7 +57,7 @@ typedef struct oari_op_view {
     uint64_t sequence, number, count;
     int64_t posted_ns, done_ns, tag;
     oar_coll kind;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int root;
     oar_record_state state;
@@ -98,7 +98,7 @@ typedef struct oari_group_view {
     uint64_t number;     /* of the collective the group is at; 0: none */
     int teller;  /* a member whose call most others agree with; -1: none */
     int differs; /* a member that calls something else there; -1: none */
-    const oari_box_fault *fault; /* that broke the group; NULL: none */
+    const oari_ring_fault *fault; /* that broke the group; NULL: none */
     int joining, idle;
     int waiting, missing; /* how many members */
     int64_t since_ns;     /* how long the longest of those that wait does */
@@ -197,7 +197,7 @@ void oari_rank_list(const int *rank, int count, const char *last, char *text,
 /* Writes "12.4 s", "3 ms" or "2 h 5 min". */
 void oari_age_text(int64_t ns, char text[32]);
 /* Returns "running", "stopped", "dead" and so on. */
-const char *oari_life_name(oari_life life);
+const char *oari_process_state_name(oari_process_state life);
 /* Adds `all_reduce #7 at x.c:3 "label"`, or `recv #5 from rank 1 at ...`. */
 void oari_text_add_op(oari_text_line *to, const oari_group_view *g,
                       const oari_member *m, const oari_op_view *op);

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "autopsy/autopsy.h"
 #include "record/recorder.h"
-#include "record/watchman.h"
+#include "record/watchdog.h"
 
 enum { MAX_DUMPS = OARI_MEMBERS };
 
@@ -38,15 +38,15 @@ const oari_dump *oari_dump_of_rank(const oar_autopsy *a, int rank)
 
 int oari_dump_gone(const oari_dump *d)
 {
-    return d != NULL && (d->note[0] != 0 || d->life == OARI_LIFE_DEAD ||
-                         d->life == OARI_LIFE_EXITED);
+    return d != NULL && (d->note[0] != 0 || d->life == OARI_PROCESS_DEAD ||
+                         d->life == OARI_PROCESS_EXITED);
 }
 
 int oari_dump_died(const oari_dump *d)
 {
     if (d->note[0] != 0)
         return strcmp(d->note, "exit code 0") != 0;
-    return d->life == OARI_LIFE_DEAD;
+    return d->life == OARI_PROCESS_DEAD;
 }
 
 int oari_all_died(const oar_autopsy *a)
@@ -63,14 +63,14 @@ int oari_all_died(const oar_autopsy *a)
 /* ---- time ---------------------------------------------------------------- */
 
 /* Returns the latest moment that a recorder file knows of. */
-static int64_t last_event(const oari_image *image)
+static int64_t last_event(const oari_recorder_copy *image)
 {
-    const oari_head *head = &image->box->head;
+    const oari_recorder_head *head = &image->box->head;
     int64_t latest =
         head->fell_ns > head->base_ns ? head->fell_ns : head->base_ns;
 
     for (int i = 0; i < image->rings; i++) {
-        const oari_ring *r = oari_image_ring(image, i);
+        const oari_ring *r = oari_recorder_copy_ring(image, i);
         oar_record newest;
 
         if (r == NULL)
@@ -93,15 +93,16 @@ static int64_t last_event(const oari_image *image)
  */
 static int64_t now_on_host(const oar_autopsy *a, const oari_dump *d)
 {
-    const oari_head *mine = &d->image.box->head;
+    const oari_recorder_head *mine = &d->image.box->head;
     int64_t now = 0;
 
     if (mine->seen_ns != 0)
         return mine->seen_ns;
     for (int i = 0; i < a->dumps; i++) {
         const oari_dump *other = &a->dump[i];
-        int lives = !oari_dump_gone(other) && other->life != OARI_LIFE_ABSENT &&
-                    other->life != OARI_LIFE_UNKNOWN;
+        int lives = !oari_dump_gone(other) &&
+                    other->life != OARI_PROCESS_ABSENT &&
+                    other->life != OARI_PROCESS_UNKNOWN;
         int64_t latest;
 
         if (other->image.box == NULL ||
@@ -117,12 +118,12 @@ static int64_t now_on_host(const oar_autopsy *a, const oari_dump *d)
 /* ---- loading ------------------------------------------------------------- */
 
 /* Returns whether the process has ended all of its groups, none by a fault. */
-static int left_in_order(const oari_image *image)
+static int left_in_order(const oari_recorder_copy *image)
 {
     int rings = 0;
 
     for (int i = 0; i < image->rings; i++) {
-        const oari_ring *r = oari_image_ring(image, i);
+        const oari_ring *r = oari_recorder_copy_ring(image, i);
 
         if (r == NULL || r->pid != atomic_load(&image->box->head.owner))
             continue;
@@ -136,19 +137,19 @@ static int left_in_order(const oari_image *image)
 
 /* Loads the recorder file behind a descriptor. One that makes no sense becomes
  * a dump of which nothing is known. */
-static oar_status load_dump(int fd, const oari_head *here, int rank,
+static oar_status load_dump(int fd, const oari_recorder_head *here, int rank,
                             oari_dump *d)
 {
-    const oari_head *head;
+    const oari_recorder_head *head;
     oar_status status;
 
     d->rank = rank;
-    d->life = OARI_LIFE_UNKNOWN;
+    d->life = OARI_PROCESS_UNKNOWN;
     if (fd < 0) {
         snprintf(d->why, sizeof d->why, "it has no recorder file here");
         return OAR_OK;
     }
-    status = oari_box_load(fd, &d->image);
+    status = oari_recorder_file_load(fd, &d->image);
     if (status == OAR_E_NOMEM)
         return status;
     if (status != OAR_OK) {
@@ -158,10 +159,10 @@ static oar_status load_dump(int fd, const oari_head *here, int rank,
     head = &d->image.box->head;
     if (head->rank >= 0)
         d->rank = head->rank;
-    d->life = oari_host_life(head, here);
-    if (d->life == OARI_LIFE_DEAD && left_in_order(&d->image))
-        d->life = OARI_LIFE_EXITED;
-    oari_box_text(d->note, sizeof d->note, head->note, sizeof head->note);
+    d->life = oari_host_process_state(head, here);
+    if (d->life == OARI_PROCESS_DEAD && left_in_order(&d->image))
+        d->life = OARI_PROCESS_EXITED;
+    oari_text_copy(d->note, sizeof d->note, head->note, sizeof head->note);
     if (head->seen_ns != 0) {
         d->look_ns = head->look_ns;
         d->look_ticks = head->look_ticks;
@@ -180,20 +181,20 @@ static void drop_earlier_epochs(oar_autopsy *a)
 
     for (int i = 0; i < a->dumps; i++)
         if (a->dump[i].image.box != NULL &&
-            a->dump[i].life != OARI_LIFE_ABSENT &&
+            a->dump[i].life != OARI_PROCESS_ABSENT &&
             a->dump[i].image.box->head.epoch > newest)
             newest = a->dump[i].image.box->head.epoch;
     for (int i = 0; i < a->dumps; i++) {
         oari_dump *d = &a->dump[i];
 
-        if (d->image.box == NULL || d->life == OARI_LIFE_ABSENT ||
+        if (d->image.box == NULL || d->life == OARI_PROCESS_ABSENT ||
             d->image.box->head.epoch == newest)
             continue;
         snprintf(d->why, sizeof d->why,
                  "its recorder file is of epoch %lld, not %lld",
                  (long long)d->image.box->head.epoch, (long long)newest);
-        oari_image_clear(&d->image);
-        d->life = OARI_LIFE_UNKNOWN;
+        oari_recorder_copy_clear(&d->image);
+        d->life = OARI_PROCESS_UNKNOWN;
     }
 }
 
@@ -233,7 +234,7 @@ void oar_autopsy_destroy(oar_autopsy *autopsy)
     if (autopsy == NULL)
         return;
     for (int i = 0; i < autopsy->dumps; i++)
-        oari_image_clear(&autopsy->dump[i].image);
+        oari_recorder_copy_clear(&autopsy->dump[i].image);
     oari_free(autopsy->dump);
     oari_free(autopsy);
 }
@@ -241,7 +242,7 @@ void oar_autopsy_destroy(oar_autopsy *autopsy)
 oar_status oar_autopsy_from_fds(const int *fds, int count,
                                 oar_autopsy **autopsy)
 {
-    oari_head here = { 0 };
+    oari_recorder_head here = { 0 };
     oar_autopsy *a;
     oar_status status;
 
@@ -266,8 +267,8 @@ oar_status oar_autopsy_from_fds(const int *fds, int count,
 
 static oar_status load_folder(oar_autopsy *a, const char *folder, DIR *dir)
 {
-    const size_t suffix = strlen(OARI_BOX_SUFFIX);
-    oari_head here = { 0 };
+    const size_t suffix = strlen(OARI_FILE_SUFFIX);
+    oari_recorder_head here = { 0 };
     struct dirent *entry;
 
     oari_host_sign(&here);
@@ -278,11 +279,11 @@ static oar_status load_folder(oar_autopsy *a, const char *folder, DIR *dir)
         int fd;
 
         if (strlen(name) <= suffix ||
-            strcmp(name + strlen(name) - suffix, OARI_BOX_SUFFIX) != 0)
+            strcmp(name + strlen(name) - suffix, OARI_FILE_SUFFIX) != 0)
             continue;
         fd = openat(dirfd(dir), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         status =
-            load_dump(fd, &here, oari_rank_in_name(name, OARI_BOX_SUFFIX), d);
+            load_dump(fd, &here, oari_rank_in_name(name, OARI_FILE_SUFFIX), d);
         if (fd >= 0)
             close(fd);
         else
@@ -292,7 +293,7 @@ static oar_status load_folder(oar_autopsy *a, const char *folder, DIR *dir)
         a->dumps++;
     }
     if (a->dumps == 0)
-        return oari_fail(OAR_E_NOT_FOUND, "no *" OARI_BOX_SUFFIX " file in %s",
+        return oari_fail(OAR_E_NOT_FOUND, "no *" OARI_FILE_SUFFIX " file in %s",
                          folder);
     return OAR_OK;
 }
@@ -315,7 +316,7 @@ oar_status oar_autopsy_open(const char *folder, oar_autopsy **autopsy)
                          folder == NULL ? "folder" : "place for the result");
     if ((dir = opendir(folder)) == NULL)
         return oari_fail(OAR_E_SYSTEM, "open folder %s", folder);
-    oari_watchman_ask(dirfd(dir));
+    oari_watchdog_ask(dirfd(dir));
     a = make_autopsy(MAX_DUMPS);
     status = a == NULL ? OAR_E_NOMEM : load_folder(a, folder, dir);
     closedir(dir);
@@ -363,9 +364,9 @@ void oari_autopsy_note_first(oar_autopsy *a, int rank)
  * process. */
 static oar_status save_dump(const oari_dump *d, const char *folder)
 {
-    size_t bytes = (size_t)(1 + d->image.rings) * OARI_BOX_UNIT, put = 0;
+    size_t bytes = (size_t)(1 + d->image.rings) * OARI_FILE_UNIT, put = 0;
     char path[PATH_MAX], aside[PATH_MAX + 32];
-    oari_head head = d->image.box->head;
+    oari_recorder_head head = d->image.box->head;
     oar_status status = OAR_OK;
     struct timespec wall;
     ssize_t n = 1;
@@ -380,7 +381,7 @@ static oar_status save_dump(const oari_dump *d, const char *folder)
     }
     head.seen_state = (char)d->life;
     memcpy(head.note, d->note, sizeof head.note);
-    snprintf(path, sizeof path, "%s/rank-%d" OARI_BOX_SUFFIX, folder, d->rank);
+    snprintf(path, sizeof path, "%s/rank-%d" OARI_FILE_SUFFIX, folder, d->rank);
     snprintf(aside, sizeof aside, "%s.%lld", path, (long long)getpid());
     fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
               0600);

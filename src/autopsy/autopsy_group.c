@@ -359,10 +359,10 @@ static void find_place(oari_group_view *g)
 oar_status oari_groups_join(oari_analysis *a)
 {
     for (int d = 0; d < a->autopsy->dumps; d++) {
-        const oari_image *image = &a->autopsy->dump[d].image;
+        const oari_recorder_copy *image = &a->autopsy->dump[d].image;
 
         for (int i = 0; image->box != NULL && i < image->rings; i++) {
-            const oari_ring *r = oari_image_ring(image, i);
+            const oari_ring *r = oari_recorder_copy_ring(image, i);
 
             if (r != NULL && r->pid == atomic_load(&image->box->head.owner))
                 OARI_TRY(add_ring(a, d, r));

@@ -47,7 +47,7 @@ static json_t *pack_op(const oari_member *m, const oari_op_view *op)
         json_object_set_new(o, "root", rank_or_null(op->root));
     }
     if (oari_kind_reduces(op->kind))
-        json_object_set_new(o, "op", json_string(oar_op_name(op->op)));
+        json_object_set_new(o, "op", json_string(oar_reduce_op_name(op->op)));
     json_object_set_new(o, "posted_ms", ms(op->posted_ns));
     json_object_set_new(o, "done_ms",
                         op->state != OAR_RECORD_POSTED ? ms(op->done_ns)
@@ -83,7 +83,7 @@ static json_t *pack_member(const oari_member *m, int last)
 
 static json_t *pack_fault(const oari_group_view *g)
 {
-    const oari_box_fault *f = g->fault;
+    const oari_ring_fault *f = g->fault;
 
     if (f == NULL)
         return json_null();
@@ -128,7 +128,7 @@ static json_t *pack_rank(const oar_autopsy *a, int rank)
 {
     const oari_dump *d = oari_dump_of_rank(a, rank);
     json_t *o = json_object();
-    const oari_head *head;
+    const oari_recorder_head *head;
 
     json_object_set_new(o, "rank", json_integer(rank));
     json_object_set_new(o, "known",
@@ -144,7 +144,8 @@ static json_t *pack_rank(const oar_autopsy *a, int rank)
     json_object_set_new(o, "host", json_string(head->host));
     json_object_set_new(o, "pid", json_integer(atomic_load(&head->owner)));
     json_object_set_new(o, "epoch", json_integer(head->epoch));
-    json_object_set_new(o, "state", json_string(oari_life_name(d->life)));
+    json_object_set_new(o, "state",
+                        json_string(oari_process_state_name(d->life)));
     json_object_set_new(o, "note", json_string(d->note));
     json_object_set_new(o, "now_ms", ms(d->now_ns));
     json_object_set_new(o, "wall_ms",

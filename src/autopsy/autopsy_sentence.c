@@ -47,7 +47,7 @@ enum { LIST = 96, OP = 256 };
 /* Adds "rank 2 (host a, pid 4711)". */
 static void say_rank(oari_text_line *to, const oari_dump *d, int rank)
 {
-    const oari_head *head =
+    const oari_recorder_head *head =
         d != NULL && d->image.box != NULL ? &d->image.box->head : NULL;
     int64_t pid = head != NULL ? atomic_load(&head->owner) : 0;
 
@@ -80,7 +80,7 @@ static void say_how(oari_text_line *to, const oari_dump *d)
 
     if (note[0] == 0)
         oari_text_add(to, "%s",
-                      d->life == OARI_LIFE_EXITED ? "exited" : "died");
+                      d->life == OARI_PROCESS_EXITED ? "exited" : "died");
     else if (strncmp(note, "killed", 6) == 0)
         oari_text_add(to, "was %s", note);
     else if (strncmp(note, "exit", 4) == 0)
@@ -180,14 +180,14 @@ static void say_waiters(oari_text_line *to, const oari_wait *w,
 static void say_absence(oari_text_line *to, const oari_wait *w,
                         const oari_member *m)
 {
-    oari_life life = m->dump->life;
+    oari_process_state life = m->dump->life;
 
-    if (life == OARI_LIFE_ABSENT) {
+    if (life == OARI_PROCESS_ABSENT) {
         oari_text_add(to, " has not created a group yet, so it has not ");
         say_undone(to, w);
         return;
     }
-    if (m->arrival == OARI_LEFT || life == OARI_LIFE_STOPPED) {
+    if (m->arrival == OARI_LEFT || life == OARI_PROCESS_STOPPED) {
         oari_text_add(to, m->arrival == OARI_LEFT ? " left the group"
                                                   : " is stopped");
         say_before(to, w);
@@ -195,10 +195,11 @@ static void say_absence(oari_text_line *to, const oari_wait *w,
     } else {
         oari_text_add(to, " has not ");
         say_undone(to, w);
-        if (life == OARI_LIFE_UNKNOWN)
+        if (life == OARI_PROCESS_UNKNOWN)
             oari_text_add(to, "; its process cannot be seen from here, and ");
         else
-            oari_text_add(to, "; it is %s, and ", oari_life_name(life));
+            oari_text_add(to, "; it is %s, and ",
+                          oari_process_state_name(life));
     }
     say_last_call(to, w->in, m);
 }
@@ -328,7 +329,7 @@ static void say_call(oari_text_line *to, const oari_group_view *g,
         oari_text_add(to, " (%" PRIu64 " %s", op->count,
                       oar_dtype_name(op->dtype));
         if (oari_kind_reduces(op->kind))
-            oari_text_add(to, ", %s", oar_op_name(op->op));
+            oari_text_add(to, ", %s", oar_reduce_op_name(op->op));
         if (op->root >= 0)
             oari_text_add(to, ", root %d", op->root);
         oari_text_add(to, ")");

@@ -55,10 +55,11 @@ static row fill_row(const oari_group_view *g, const oari_member *m)
         oari_age_text(oari_op_age(m, op), r.age);
     }
     snprintf(r.life, sizeof r.life, "%s",
-             d->note[0] != 0                ? d->note
-             : d->life == OARI_LIFE_ABSENT  ? "no call yet"
-             : d->life == OARI_LIFE_UNKNOWN ? "not seen from here"
-                                            : oari_life_name(d->life));
+             d->note[0] != 0                  ? d->note
+             : d->life == OARI_PROCESS_ABSENT ? "no call yet"
+             : d->life == OARI_PROCESS_UNKNOWN
+                 ? "not seen from here"
+                 : oari_process_state_name(d->life));
     snprintf(r.host, sizeof r.host, "%s:%" PRId64, d->image.box->head.host,
              atomic_load(&d->image.box->head.owner));
     return r;
@@ -150,7 +151,7 @@ static void say_operation(oari_words *w, const oari_group_view *g)
             oari_say(w, "%.1f GiB)", bytes / 1073741824);
     }
     if (oari_kind_reduces(op->kind))
-        oari_say(w, ", %s", oar_op_name(op->op));
+        oari_say(w, ", %s", oar_reduce_op_name(op->op));
     if (op->root >= 0)
         oari_say(w, ", root %d", op->root);
     oari_say(w, ", at %s", r.site);
@@ -160,7 +161,7 @@ static void say_operation(oari_words *w, const oari_group_view *g)
 
 static void say_fault(oari_words *w, const oari_group_view *g)
 {
-    const oari_box_fault *f = g->fault;
+    const oari_ring_fault *f = g->fault;
 
     oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
     if (f->rank >= 0 && f->rank < g->ranks)
@@ -239,7 +240,7 @@ static void say_unread(oari_words *w, const oar_autopsy *a)
         else if (d->image.box == NULL)
             oari_say(w, "rank %d is unknown%s%s: %s\n", r,
                      d->note[0] != 0 ? ", " : "", d->note, d->why);
-        else if (d->life == OARI_LIFE_ABSENT)
+        else if (d->life == OARI_PROCESS_ABSENT)
             oari_say(w, "rank %d has not created a group yet%s%s\n", r,
                      d->note[0] != 0 ? ": " : "", d->note);
     }
@@ -257,7 +258,7 @@ static void say_unread(oari_words *w, const oar_autopsy *a)
 static void say_lost_groups(oari_words *w, const oar_autopsy *a)
 {
     for (int i = 0; i < a->dumps; i++) {
-        const oari_image *image = &a->dump[i].image;
+        const oari_recorder_copy *image = &a->dump[i].image;
         uint32_t crowded;
 
         if (image->box == NULL)
@@ -267,7 +268,7 @@ static void say_lost_groups(oari_words *w, const oar_autopsy *a)
             oari_say(w,
                      "rank %d had more than %d groups: %u of them %s not "
                      "recorded\n",
-                     a->dump[i].rank, OARI_BOX_RINGS, crowded,
+                     a->dump[i].rank, OARI_FILE_RINGS, crowded,
                      crowded == 1 ? "is" : "are");
         if (image->damaged > 0)
             oari_say(w, "rank %d: %d group%s in its recorder file %s damaged\n",

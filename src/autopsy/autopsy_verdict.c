@@ -31,9 +31,9 @@ static int find_mismatch(const oari_analysis *a, oari_text_line *to)
 /* ---- deaths -------------------------------------------------------------- */
 
 /* Returns the head of a rank that ended in the middle of a group, however it
- * ended, was seen to end (watchman.h), and had not been told of a fault; or
+ * ended, was seen to end (watchdog.h), and had not been told of a fault; or
  * NULL. */
-static const oari_head *find_fallen(const oari_analysis *a, int rank)
+static const oari_recorder_head *find_fallen(const oari_analysis *a, int rank)
 {
     const oari_dump *d = oari_dump_of_rank(a->autopsy, rank);
     int in_a_group = 0;
@@ -61,11 +61,11 @@ static const oari_head *find_fallen(const oari_analysis *a, int rank)
  * on several hosts. */
 static int first_to_fall(const oari_analysis *a)
 {
-    const oari_head *first = NULL;
+    const oari_recorder_head *first = NULL;
     int rank = -1;
 
     for (int r = 0; r < a->autopsy->ranks; r++) {
-        const oari_head *head = find_fallen(a, r);
+        const oari_recorder_head *head = find_fallen(a, r);
 
         if (head == NULL)
             continue;
@@ -135,7 +135,7 @@ static int find_first_death(oari_analysis *a, oari_text_line *to)
  * or not known. */
 static int fault_culprit(const oari_group_view *g)
 {
-    const oari_box_fault *f = g->fault;
+    const oari_ring_fault *f = g->fault;
     int rank = f->status == OAR_E_ABORTED                              ? f->rank
                : f->status == OAR_E_PEER || f->status == OAR_E_TIMEOUT ? f->peer
                                                                        : -1;
@@ -218,7 +218,7 @@ static void blame_late(oari_analysis *a, const oari_group_view *g,
         return;
     }
     if (own != NULL && !oari_dump_gone(m->dump) &&
-        m->dump->life != OARI_LIFE_STOPPED) {
+        m->dump->life != OARI_PROCESS_STOPPED) {
         w = oari_wait_follow(a, own);
         m = oari_wait_target(w);
         a->culprit = m != NULL ? m->world : -1;
@@ -251,7 +251,7 @@ static void blame_gone(oari_analysis *a, const oari_group_view *g,
 static int find_fault(oari_analysis *a, oari_text_line *to)
 {
     const oari_group_view *g = find_broken_group(a);
-    const oari_box_fault *f;
+    const oari_ring_fault *f;
 
     if (g == NULL)
         return 0;

@@ -172,7 +172,8 @@ const oari_wait *oari_wait_follow(const oari_analysis *a, const oari_wait *w)
         const oari_wait *next;
 
         if (target == NULL || oari_dump_gone(target->dump) ||
-            (target->dump != NULL && target->dump->life == OARI_LIFE_STOPPED) ||
+            (target->dump != NULL &&
+             target->dump->life == OARI_PROCESS_STOPPED) ||
             (next = oari_wait_of_rank(a, target->world)) == NULL)
             break;
         w = next;
@@ -195,7 +196,7 @@ typedef struct search {
 static int may_be_in_cycle(const oari_member *m)
 {
     return m->dump != NULL && m->world >= 0 && !oari_dump_gone(m->dump) &&
-           m->dump->life != OARI_LIFE_STOPPED;
+           m->dump->life != OARI_PROCESS_STOPPED;
 }
 
 /* Where all ranks that wait are gone, the waits are those of their last moment,

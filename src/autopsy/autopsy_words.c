@@ -70,16 +70,16 @@ void oari_age_text(int64_t ns, char text[32])
                  (int)(s / 60 % 60));
 }
 
-const char *oari_life_name(oari_life life)
+const char *oari_process_state_name(oari_process_state life)
 {
     switch (life) {
-    case OARI_LIFE_ABSENT: return "absent";
-    case OARI_LIFE_RUNS: return "running";
-    case OARI_LIFE_SLEEPS: return "sleeping";
-    case OARI_LIFE_STOPPED: return "stopped";
-    case OARI_LIFE_EXITED: return "exited";
-    case OARI_LIFE_DEAD: return "dead";
-    case OARI_LIFE_UNKNOWN: break;
+    case OARI_PROCESS_ABSENT: return "absent";
+    case OARI_PROCESS_RUNS: return "running";
+    case OARI_PROCESS_SLEEPS: return "sleeping";
+    case OARI_PROCESS_STOPPED: return "stopped";
+    case OARI_PROCESS_EXITED: return "exited";
+    case OARI_PROCESS_DEAD: return "dead";
+    case OARI_PROCESS_UNKNOWN: break;
     }
     return "unknown";
 }

@@ -6,7 +6,7 @@
 
 #include <oarsong/memory.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Returns zeroed memory for count elements of size bytes each, or NULL with the
  * last error set. A count of 0 gives a pointer that can be freed. */

@@ -12,7 +12,7 @@
 #include <x86intrin.h>
 #endif
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Returns the raw counter. */
 static inline uint64_t oari_ticks(void)
@@ -52,6 +52,6 @@ OARI_FOR_PLUGINS int oari_deadline_left_ms(int64_t deadline_ns);
 #define OARI_NEVER INT64_MAX
 
 /* Writes a duration as "14 s" or "0.3 s". */
-void oari_seconds_text(int64_t ns, char *text, size_t bytes);
+void oari_duration_text(int64_t ns, char *text, size_t bytes);
 
 #endif

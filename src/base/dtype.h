@@ -5,7 +5,7 @@
 
 #include <oarsong/span.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Convert between an f32 and the bits of a half type. Rounding is to nearest,
  * ties to even; overflow gives infinity; NaN stays a (quiet) NaN. */

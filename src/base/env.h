@@ -5,7 +5,7 @@
 
 #include <oarsong/status.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Reads a whole number in [low, high], with an optional K, M or G (powers of
  * 1024) after it. An unset or empty variable leaves *value alone. Any other

@@ -45,7 +45,7 @@ OARI_INLINE uint32_t oari_bits_pick(uint32_t body, uint32_t limit, uint32_t yes,
     return (yes & mask) | (no & ~mask);
 }
 
-OARI_INLINE float oari_half_to_f32(uint16_t half)
+OARI_INLINE float oari_f16_bits_to_f32(uint16_t half)
 {
     const uint32_t least = 113u << 23; /* 2^-14, the least normal f16 */
     uint32_t sign = (half & 0x8000u) << 16;
@@ -62,7 +62,7 @@ OARI_INLINE float oari_half_to_f32(uint16_t half)
     return oari_bits_to_f32(result | sign);
 }
 
-OARI_INLINE uint16_t oari_half_from_f32(float value)
+OARI_INLINE uint16_t oari_f16_bits_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t sign = (bits >> 16) & 0x8000u;
@@ -80,7 +80,7 @@ OARI_INLINE uint16_t oari_half_from_f32(float value)
     return (uint16_t)(result | sign);
 }
 
-OARI_INLINE float oari_brain_to_f32(uint16_t brain)
+OARI_INLINE float oari_bf16_bits_to_f32(uint16_t brain)
 {
     uint32_t bits = (uint32_t)brain << 16;
 
@@ -88,7 +88,7 @@ OARI_INLINE float oari_brain_to_f32(uint16_t brain)
     return oari_bits_to_f32(bits);
 }
 
-OARI_INLINE uint16_t oari_brain_from_f32(float value)
+OARI_INLINE uint16_t oari_bf16_bits_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t odd = (bits >> 16) & 1u;

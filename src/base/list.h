@@ -16,9 +16,9 @@ typedef struct oari_list {
 
 /* Returns the struct of this type that has the link as this member; NULL for
  * NULL. */
-#define OARI_HOLDER(link, type, member) \
-    ((type *)oari_list_holder((link), offsetof(type, member)))
-static inline void *oari_list_holder(oari_link *link, size_t offset)
+#define OARI_CONTAINER_OF(link, type, member) \
+    ((type *)oari_list_container((link), offsetof(type, member)))
+static inline void *oari_list_container(oari_link *link, size_t offset)
 {
     return link != NULL ? (char *)link - offset : NULL;
 }

@@ -6,7 +6,7 @@
 
 #include <oarsong/status.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Writes the calling thread's last error (status, errno at entry for
  * OAR_E_SYSTEM, text) and returns status, so that a function can end with

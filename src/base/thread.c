@@ -89,7 +89,7 @@ int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
-void oari_rest(int64_t *since)
+void oari_backoff(int64_t *since)
 {
     enum { YIELD_NS = 100000, NAP_MAX_NS = 1000000 };
     int64_t now = oari_now_ns(), idle, nap;

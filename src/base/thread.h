@@ -9,7 +9,7 @@
 
 #include <oarsong/status.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Returns how many cores this process may use: those of its affinity mask, but
  * no more than the cgroup's quota, rounded up. At least 1. */
@@ -36,10 +36,10 @@ OARI_FOR_PLUGINS int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
 
 /* Pauses in a polling loop: yields at first, then sleeps for longer and longer,
  * up to a millisecond. *since is 0 before the first call. */
-void oari_rest(int64_t *since);
+void oari_backoff(int64_t *since);
 
 /* Tells the processor that a loop waits for another core. */
-static inline void oari_relax(void)
+static inline void oari_cpu_pause(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -36,7 +36,7 @@ static void *run_worker(void *arg)
     while (!w->stop || w->woken || w->queue.first != NULL ||
            due_ns != OARI_NEVER) {
         oari_link *link = oari_list_take(&w->queue);
-        oari_job *job = OARI_HOLDER(link, oari_job, link);
+        oari_job *job = OARI_CONTAINER_OF(link, oari_job, link);
 
         if (job != NULL) {
             w->waiting--;
@@ -116,7 +116,7 @@ void oari_worker_destroy(oari_worker *worker, void (*drop)(void *arg))
     pthread_cond_broadcast(&worker->room);
     pthread_mutex_unlock(&worker->lock);
     while ((link = oari_list_take(&dropped)) != NULL)
-        drop(OARI_HOLDER(link, oari_job, link)->arg);
+        drop(OARI_CONTAINER_OF(link, oari_job, link)->arg);
     for (int i = 0; i < worker->threads; i++)
         pthread_join(worker->thread[i], NULL);
     pthread_mutex_lock(&worker->lock);

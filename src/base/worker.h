@@ -13,7 +13,7 @@
 #include <oarsong/status.h>
 
 #include "base/list.h"
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 typedef struct oari_worker oari_worker;
 

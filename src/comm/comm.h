@@ -15,10 +15,10 @@
 
 #include "backends/registry/registry.h"
 #include "comm/exec/exec.h"
-#include "comm/exec/foreign.h"
+#include "comm/exec/external.h"
 #include "link/link.h"
 #include "link/match.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "record/recorder.h"
 
 enum {
@@ -135,13 +135,13 @@ typedef struct oari_engine {
     _Atomic int watching;     /* the engine's thread naps between two looks */
 
     /* the driver's */
-    int alone;             /* the one under way, or next, is a barrier */
-    int cancel_state;      /* of the driver before it took the token */
-    int64_t until_ns;      /* how long the driver waits */
-    uint64_t number;       /* of the collective started last */
-    oari_told_parts parts; /* of the last collective that has some */
+    int alone;               /* the one under way, or next, is a barrier */
+    int cancel_state;        /* of the driver before it took the token */
+    int64_t until_ns;        /* how long the driver waits */
+    uint64_t number;         /* of the collective started last */
+    oari_report_parts parts; /* of the last collective that has some */
     oari_history history;
-    struct oari_dispute *dispute; /* NULL: mismatches cannot be explained */
+    struct oari_mismatch *dispute; /* NULL: mismatches cannot be explained */
     int halted;        /* a mismatch is open; collectives stand still */
     int restless;      /* a thread that waits must not sleep for long */
     oar_work *message; /* messages under way */
@@ -186,15 +186,15 @@ struct oar_group {
                                     NULL once they are opened */
     void *self;                  /* of the links */
     int opened;                  /* the links */
-    oari_foreign foreign;        /* external engine for host memory */
-    oari_foreign gpu;            /* external engine for device memory */
-    oari_foreign hosted; /* device memory through the host, where allowed */
-    int device;          /* this rank's GPU */
-    int bare;            /* device memory must not go through the host */
-    char *backend_name;  /* as the user knows it; NULL: the engine's */
-    oari_board *board;   /* NULL: none */
-    int64_t spin_ns;     /* before a waiter yields */
-    int spare;           /* every rank here has a core besides its own */
+    oari_external foreign;       /* external engine for host memory */
+    oari_external gpu;           /* external engine for device memory */
+    oari_external hosted; /* device memory through the host, where allowed */
+    int device;           /* this rank's GPU */
+    int bare;             /* device memory must not go through the host */
+    char *backend_name;   /* as the user knows it; NULL: the engine's */
+    oari_board *board;    /* NULL: none */
+    int64_t spin_ns;      /* before a waiter yields */
+    int spare;            /* every rank here has a core besides its own */
 
     /* its operations, and how it ended */
     oari_recorder *recorder;
@@ -218,14 +218,15 @@ struct oar_group {
                       first */
     unsigned char *missing; /* while it is made: as in oari_open */
     uint64_t world_key;     /* the same in all groups of one world, in here */
-    struct oar_group *next_sibling; /* kin.h */
+    struct oar_group *next_sibling; /* siblings.h */
     int has_siblings;               /* it is in that list */
 
     uint64_t watched;                   /* monitored barriers so far */
     oar_timeout_scope *scopes;          /* this rank's; under engine.lock */
     struct oari_far_scopes *far_scopes; /* the driver's; NULL: no rank is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */
-    uint32_t shrunk; /* hash of what the last of them agreed on (council.h) */
+    uint32_t
+        shrunk; /* hash of what the last of them agreed on (membership.h) */
 };
 
 /* Returns whether the group has ended; then `fault` says why. */
@@ -263,7 +264,7 @@ static inline const void *oari_group_recorder(const oar_group *group, int rank)
 }
 
 /* Returns whether the external engine carries messages. */
-static inline int oari_foreign_carries(const oar_group *group)
+static inline int oari_external_carries(const oar_group *group)
 {
     return group->foreign.ops != NULL && group->foreign.ops->send != NULL;
 }
@@ -271,13 +272,13 @@ static inline int oari_foreign_carries(const oar_group *group)
 /* Returns what carries messages: the external engine, or the links. */
 static inline const oar_backend_ops *oari_carrier(const oar_group *group)
 {
-    return oari_foreign_carries(group) ? group->foreign.ops : group->backend;
+    return oari_external_carries(group) ? group->foreign.ops : group->backend;
 }
 
 /* Returns the self of what carries messages. */
 static inline void *oari_carrier_self(const oar_group *group)
 {
-    return oari_foreign_carries(group) ? group->foreign.self : group->self;
+    return oari_external_carries(group) ? group->foreign.self : group->self;
 }
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda/driver.h"
-#include "device/cuda/pool.h"
+#include "device/cuda/cuda_pool.h"
 #include "device/segment.h"
 
 enum { ALIGNMENT = 64 };

@@ -392,7 +392,8 @@ static int touches_dead(segment *s, size_t offset, size_t bytes)
     return found;
 }
 
-int oari_segment_find(const void *memory, size_t bytes, oari_place *place)
+int oari_segment_find(const void *memory, size_t bytes,
+                      oari_segment_location *place)
 {
     segment *s = segment_of(memory);
     size_t offset;
@@ -482,7 +483,7 @@ void oar_shared_free(void *memory)
 
 int oar_shared_reachable(const void *memory, size_t bytes)
 {
-    oari_place place;
+    oari_segment_location place;
 
     return oari_segment_find(memory, bytes, &place);
 }

@@ -14,10 +14,10 @@
 #include <oarsong/status.h>
 
 /* The location of a byte of this process's shared memory, as peers name it. */
-typedef struct oari_place {
+typedef struct oari_segment_location {
     uint32_t segment;
     uint64_t offset;
-} oari_place;
+} oari_segment_location;
 
 /* Allocates zeroed shared memory. */
 oar_status oari_segment_alloc(size_t bytes, void **memory);
@@ -35,7 +35,8 @@ oar_status oari_segment_export(uint32_t segment, int *fd, size_t *bytes);
 
 /* Finds the location of memory .. memory+bytes. Returns 0 if not all of it is
  * in one segment and still shared. */
-int oari_segment_find(const void *memory, size_t bytes, oari_place *place);
+int oari_segment_find(const void *memory, size_t bytes,
+                      oari_segment_location *place);
 
 /* Replaces the pages that hold memory .. memory+bytes by private ones with the
  * same content at the same address: this process no longer sees what peers

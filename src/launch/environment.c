@@ -122,8 +122,8 @@ oar_status launch_epoch_serve(launch *l, const char *host)
     if (e->master_port <= 0)
         return oari_fail(OAR_E_SYSTEM, "find a free port for MASTER_PORT");
     snprintf(address, sizeof address, v6 ? "[%.250s]:0" : "%.250s:0", host);
-    return launch_keeper_start(
+    return launch_store_process_start(
         &l->keeper,
-        &(launch_keeper_task){ .serve = address, .secret = e->secret },
+        &(launch_store_task){ .serve = address, .secret = e->secret },
         e->store);
 }

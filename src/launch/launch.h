@@ -15,9 +15,9 @@
 
 #include <oarsong/launch.h>
 
-#include "launch/keeper.h"
+#include "launch/store_process.h"
 #include "launch/logs.h"
-#include "launch/stream.h"
+#include "launch/output_stream.h"
 
 enum { LAUNCH_ID_ROOM = 64, LAUNCH_SECRET_ROOM = 65, LAUNCH_REASON_ROOM = 512 };
 
@@ -56,7 +56,7 @@ typedef struct launch {
     char (*reason)[LAUNCH_REASON_ROOM]; /* why functions failed, shared */
 
     launch_epoch epoch;
-    launch_keeper keeper;
+    launch_store_process keeper;
     launch_nodes *nodes; /* NULL: this is the only node */
     pid_t node_server;   /* a child of this process; 0: on another node */
     launch_rank *rank;
@@ -68,8 +68,8 @@ typedef struct launch {
     const char *over;  /* why the epoch ends though no rank of this node failed;
                           NULL: it does not */
 
-    launch_sink sink[2]; /* the second is unused if both outputs are one */
-    launch_sink *out, *err;
+    launch_writer sink[2]; /* the second is unused if both outputs are one */
+    launch_writer *out, *err;
     struct pollfd *poll;
     int turn; /* the stream that is looked at first */
 
@@ -172,13 +172,13 @@ void launch_signals_handle(launch *l);
 /* Waits up to this time for signals only, and handles them. */
 void launch_signals_wait(launch *l, int64_t ms);
 
-/* ---- watch.c ------------------------------------------------------------- */
+/* ---- event_loop.c ------------------------------------------------------------- */
 
 /* Runs the event loop until every rank has ended and all output is passed on.
  */
-void launch_watch(launch *l);
+void launch_event_loop(launch *l);
 
-/* ---- restart.c ----------------------------------------------------------- */
+/* ---- epochs.c ----------------------------------------------------------- */
 
 /* Runs epochs, one after the other, until the job has ended. */
 oar_status launch_epochs_run(launch *l);
@@ -200,7 +200,7 @@ void launch_check_stall(launch *l);
 /* Gives the cores of each rank; NULL for "none" (oari_free them). */
 oar_status launch_bind_plan(const char *how, int ranks, cpu_set_t **sets);
 
-/* ---- nodes.c: the node agent --------------------------------------------- */
+/* ---- node_agent.c: the node agent --------------------------------------------- */
 
 oar_status launch_nodes_open(launch *l);
 /* Waits for a round that this node is in. *more 0: the job has ended, and the

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "launch/launch.h"
 
-enum { SINK_HIGH = LAUNCH_SINK_ROOM / 2, COLOURS = 6 };
+enum { SINK_HIGH = LAUNCH_WRITER_ROOM / 2, COLOURS = 6 };
 
 /* ---- where lines go ------------------------------------------------------ */
 
@@ -29,18 +29,18 @@ oar_status launch_output_open(launch *l)
     if (!l->opts.lines)
         return OAR_OK;
     l->out = l->err = &l->sink[0];
-    OARI_TRY(launch_sink_open(&l->sink[0], STDOUT_FILENO));
+    OARI_TRY(launch_writer_open(&l->sink[0], STDOUT_FILENO));
     if (launch_same_file(STDOUT_FILENO, STDERR_FILENO))
         return OAR_OK;
     l->err = &l->sink[1];
-    return launch_sink_open(&l->sink[1], STDERR_FILENO);
+    return launch_writer_open(&l->sink[1], STDERR_FILENO);
 }
 
 /* Warns once of output that could not be written, for instance because the disk
  * is full. That the reader is gone needs no warning. */
 static void warn_of_loss(launch *l, int i)
 {
-    launch_sink *k = &l->sink[i];
+    launch_writer *k = &l->sink[i];
     int why = k->lost != 0 ? k->lost : k->broken;
 
     if (why == 0 || why == EPIPE || k->warned)
@@ -54,13 +54,13 @@ void launch_output_close(launch *l)
 {
     for (int i = 0; i < 2; i++) {
         if (l->stop_signal == 0)
-            launch_sink_finish(&l->sink[i]);
+            launch_writer_finish(&l->sink[i]);
         warn_of_loss(l, i);
     }
     for (int i = 0; i < 2; i++) {
         if (l->stop_signal == 0)
-            launch_sink_finish(&l->sink[i]);
-        launch_sink_close(&l->sink[i]);
+            launch_writer_finish(&l->sink[i]);
+        launch_writer_close(&l->sink[i]);
     }
     l->out = l->err = NULL;
     oari_free(l->poll);
@@ -91,7 +91,7 @@ static oar_status open_stream(launch *l, int local, int which)
 {
     launch_stream *s = &l->rank[local].stream[which];
     int bit = which == 0 ? LAUNCH_STDOUT : LAUNCH_STDERR, log_fd = -1;
-    launch_sink *sink = which == 0 ? l->out : l->err;
+    launch_writer *sink = which == 0 ? l->out : l->err;
 
     if (l->logs.file[local] & bit) {
         int chosen = l->logs.chosen;
@@ -180,7 +180,7 @@ void launch_output_started(launch *l, int local)
 static int may_read(const launch_stream *s)
 {
     return launch_stream_wants(s) &&
-           (s->sink == NULL || launch_sink_waiting(s->sink) < SINK_HIGH);
+           (s->sink == NULL || launch_writer_waiting(s->sink) < SINK_HIGH);
 }
 
 int launch_output_poll(launch *l, int count)
@@ -192,7 +192,7 @@ int launch_output_poll(launch *l, int count)
             l->poll[count++] = (struct pollfd){ s->fd, POLLIN, 0 };
     }
     for (int i = 0; i < 2; i++)
-        if (l->sink[i].fd >= 0 && launch_sink_waiting(&l->sink[i]) > 0)
+        if (l->sink[i].fd >= 0 && launch_writer_waiting(&l->sink[i]) > 0)
             l->poll[count++] = (struct pollfd){ l->sink[i].fd, POLLOUT, 0 };
     return count;
 }
@@ -226,9 +226,9 @@ int launch_output_move(launch *l)
     for (int i = 0; i < 2; i++) {
         if (l->sink[i].fd < 0)
             continue;
-        launch_sink_write(&l->sink[i]);
+        launch_writer_write(&l->sink[i]);
         warn_of_loss(l, i);
-        if (launch_sink_waiting(&l->sink[i]) > 0)
+        if (launch_writer_waiting(&l->sink[i]) > 0)
             state = LAUNCH_OUTPUT_BUSY;
     }
     return state;
@@ -241,7 +241,7 @@ void launch_output_end(launch *l)
         oari_fork_close(s->fd);
         s->fd = -1;
         while (l->stop_signal == 0 && !launch_stream_pump(s))
-            launch_sink_finish(s->sink);
+            launch_writer_finish(s->sink);
         if (s->log_errno != 0)
             launch_say(l, "the log of rank %d is not complete: %s",
                        l->epoch.first + i / 2, strerror(s->log_errno));
@@ -254,21 +254,21 @@ void launch_output_end(launch *l)
 /* Writes a line between those of the ranks; directly, if the sink is full. */
 static void say_line(launch *l, const char *line, size_t bytes)
 {
-    launch_sink *k = l->err;
+    launch_writer *k = l->err;
 
-    if (k == NULL || k->broken || launch_sink_free(k) < bytes + 64) {
+    if (k == NULL || k->broken || launch_writer_free(k) < bytes + 64) {
         if (k != NULL)
-            launch_sink_finish(k);
+            launch_writer_finish(k);
         fwrite(line, 1, bytes, stderr);
         return;
     }
     if (k->owner != NULL)
-        launch_sink_put(k, "\n", 1);
+        launch_writer_put(k, "\n", 1);
     if (k->shown != NULL)
-        launch_sink_put(k, "\r\033[K", 4);
+        launch_writer_put(k, "\r\033[K", 4);
     k->shown = NULL;
-    launch_sink_put(k, line, bytes);
-    launch_sink_write(k);
+    launch_writer_put(k, line, bytes);
+    launch_writer_write(k);
 }
 
 void launch_say_text(launch *l, const char *text)

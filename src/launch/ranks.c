@@ -76,7 +76,7 @@ static oar_status start_rank(launch *l, int local)
     if (pid < 0)
         return oari_fail(OAR_E_SYSTEM, "start rank %d", l->epoch.first + local);
     setpgid(pid, pid); /* the rank does so too: one of the two is first */
-    launch_keeper_note(&l->keeper, pid);
+    launch_store_process_add(&l->keeper, pid);
     launch_output_started(l, local);
     r->pid = pid;
     l->left++;
@@ -165,7 +165,7 @@ static int reap_rank(launch *l, int local)
         info.si_pid != pid)
         return 0;
     kill(-pid, SIGKILL);
-    launch_keeper_forget(&l->keeper, pid);
+    launch_store_process_forget(&l->keeper, pid);
     if (waitpid(pid, &how, 0) != pid)
         return 0;
     r->pid = 0;
@@ -173,7 +173,8 @@ static int reap_rank(launch *l, int local)
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
     if (l->left > 0 || l->epoch.nodes > 1)
-        launch_keeper_tell_end(&l->keeper, l->epoch.first + local, r->code);
+        launch_store_process_tell_end(&l->keeper, l->epoch.first + local,
+                                      r->code);
     if ((sig = launch_terminal_ended(l, how)) != 0)
         launch_ranks_stop(l, sig);
     return 1;

@@ -15,7 +15,7 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "autopsy/autopsy.h"
-#include "record/box.h"
+#include "record/recorder_file.h"
 #include "launch/launch.h"
 
 enum { DEFAULT_STALL_MS = 30000, STALL_LOOK_MS = 1000 };
@@ -38,7 +38,8 @@ void launch_recorders_make(launch *l)
     for (int i = 0; i < l->ranks; i++) {
         l->rank[i].box = -1;
         if (is_wanted(l) && user_folder() == NULL &&
-            oari_box_make(l->epoch.first + i, &l->rank[i].box) != OAR_OK)
+            oari_recorder_file_make(l->epoch.first + i, &l->rank[i].box) !=
+                OAR_OK)
             l->rank[i].box = -1; /* the rank runs without */
     }
     l->stall_look_ns = 0;
@@ -130,7 +131,7 @@ static void give_report(launch *l, const oar_autopsy *a)
  * library have not. */
 static int has_records(const launch *l)
 {
-    oari_head head;
+    oari_recorder_head head;
 
     if (user_folder() != NULL)
         return 1;

@@ -26,7 +26,7 @@ typedef enum oari_frame_kind {
     OARI_FRAME_CREDIT,    /* nothing but its credit */
     OARI_FRAME_FAULT,     /* the group has ended: its record */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
-    OARI_FRAME_NOTE,      /* the sender's ballot of a membership vote; sent
+    OARI_FRAME_BALLOT,    /* the sender's ballot of a membership vote; sent
                              even when the group has failed */
     OARI_FRAME_KINDS
 } oari_frame_kind;

@@ -113,7 +113,7 @@ oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
 }
 
 oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
-                            int parts, unsigned char mac[OARI_PROOF_BYTES])
+                            int parts, unsigned char mac[OARI_MAC_BYTES])
 {
     OSSL_PARAM param[] = { sha256_param(OSSL_MAC_PARAM_DIGEST),
                            OSSL_PARAM_construct_end() };
@@ -129,8 +129,8 @@ oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
            EVP_MAC_init(context, key.data, key.bytes, param) == 1;
     for (int i = 0; good && i < parts; i++)
         good = EVP_MAC_update(context, part[i].data, part[i].bytes) == 1;
-    good = good && EVP_MAC_final(context, mac, &bytes, OARI_PROOF_BYTES) == 1 &&
-           bytes == OARI_PROOF_BYTES;
+    good = good && EVP_MAC_final(context, mac, &bytes, OARI_MAC_BYTES) == 1 &&
+           bytes == OARI_MAC_BYTES;
     EVP_MAC_CTX_free(context);
     EVP_MAC_free(hmac);
     return good ? OAR_OK : fail_openssl("an authentication code");
@@ -168,9 +168,9 @@ oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
 
 enum { PARTS_MAX = 16 };
 
-oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
-                             const void *const *part, const size_t *bytes,
-                             int parts, unsigned char mac[OARI_PROOF_BYTES])
+oar_status oari_secret_mac(const unsigned char key[OARI_SECRET_BYTES],
+                           const void *const *part, const size_t *bytes,
+                           int parts, unsigned char mac[OARI_MAC_BYTES])
 {
     oari_secret_part hashed[2 * PARTS_MAX] = { { NULL, 0 } };
     unsigned char length[PARTS_MAX][NUMBER];
@@ -186,10 +186,10 @@ oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
                             hashed, 2 * parts, mac);
 }
 
-int oari_secret_same(const unsigned char a[OARI_PROOF_BYTES],
-                     const unsigned char b[OARI_PROOF_BYTES])
+int oari_secret_mac_equal(const unsigned char a[OARI_MAC_BYTES],
+                          const unsigned char b[OARI_MAC_BYTES])
 {
-    return CRYPTO_memcmp(a, b, OARI_PROOF_BYTES) == 0;
+    return CRYPTO_memcmp(a, b, OARI_MAC_BYTES) == 0;
 }
 
 /* ---- finding the secret -------------------------------------------------- */
@@ -352,7 +352,7 @@ typedef enum wanted { AUTO, PLAIN, AUTH, TLS, WANTED } wanted;
 
 static const char *const names[WANTED] = { "auto", "plain", "auth", "tls" };
 
-oar_status oari_wire_refuse(void)
+oar_status oari_wire_fail_no_secret(void)
 {
     return oari_fail(OAR_E_AUTH,
                      "no connection to another host without a secret of the "
@@ -382,7 +382,7 @@ oar_status oari_wire_for(const oari_secret *secret, int loopback,
     if (w == PLAIN || (w == AUTO && !secret->known && loopback))
         *wire = OARI_WIRE_PLAIN;
     else if (!secret->known)
-        return w == AUTO ? oari_wire_refuse()
+        return w == AUTO ? oari_wire_fail_no_secret()
                          : oari_fail(OAR_E_AUTH,
                                      "OARSONG_WIRE=%s needs a secret of the "
                                      "job: start it with `oarsong run` or set "

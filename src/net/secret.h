@@ -15,7 +15,7 @@
 enum {
     OARI_SECRET_BYTES = 32,
     OARI_SECRET_HEX = 2 * OARI_SECRET_BYTES + 1, /* as text, zero byte too */
-    OARI_PROOF_BYTES = 32
+    OARI_MAC_BYTES = 32
 };
 
 typedef struct oari_secret {
@@ -56,14 +56,14 @@ oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
 /* Computes an HMAC-SHA256 over parts. The length of each part (8 bytes,
  * little-endian) precedes it, so that bytes cannot move from one part to the
  * next. */
-oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
-                             const void *const *part, const size_t *bytes,
-                             int parts, unsigned char mac[OARI_PROOF_BYTES]);
+oar_status oari_secret_mac(const unsigned char key[OARI_SECRET_BYTES],
+                           const void *const *part, const size_t *bytes,
+                           int parts, unsigned char mac[OARI_MAC_BYTES]);
 
 /* Returns whether two HMACs are equal, in a time that does not depend on where
  * they differ. */
-int oari_secret_same(const unsigned char a[OARI_PROOF_BYTES],
-                     const unsigned char b[OARI_PROOF_BYTES]);
+int oari_secret_mac_equal(const unsigned char a[OARI_MAC_BYTES],
+                          const unsigned char b[OARI_MAC_BYTES]);
 
 typedef struct oari_secret_part {
     const void *data;
@@ -77,7 +77,7 @@ oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
 
 /* Computes HMAC-SHA256 over the concatenated parts as RFC 2104 defines it. */
 oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
-                            int parts, unsigned char mac[OARI_PROOF_BYTES]);
+                            int parts, unsigned char mac[OARI_MAC_BYTES]);
 
 /* Initialises OpenSSL. Code that uses OpenSSL without these functions calls
  * this first; it may call it again. */
@@ -107,6 +107,6 @@ oar_status oari_wire_for(const oari_secret *secret, int loopback,
                          oari_wire *wire);
 
 /* Fails with that sentence for "auto" without a secret between two hosts. */
-oar_status oari_wire_refuse(void);
+oar_status oari_wire_fail_no_secret(void);
 
 #endif

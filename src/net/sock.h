@@ -17,7 +17,7 @@
 
 #include <oarsong/status.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 /* Bytes of an address as text, its zero byte included: a name of up to 255,
  * brackets, a port. */

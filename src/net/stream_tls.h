@@ -6,7 +6,7 @@
 
 #include <openssl/ssl.h>
 
-#include "net/stream.h"
+#include "net/socket_stream.h"
 
 typedef struct oari_stream_tls {
     int fd;

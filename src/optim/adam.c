@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 /* What is the same for all numbers of a step. */
 typedef struct factors {
@@ -40,7 +40,7 @@ static factors factors_of(const oar_adam_opts *o, const oari_step_rates *pace,
 /* One function for each type and rule. LARGEST, the expression of the second
  * moment to divide by, may use x, the largest so far. */
 #define RULE(name, T, ROOT, LARGEST)                                          \
-    OARI_WIDE static void move_##name(                                        \
+    OARI_TARGET_CLONES static void move_##name(                               \
         T *restrict p, const T *restrict grad, T *restrict m, T *restrict v,  \
         T *restrict x, int64_t n, const factors *f)                           \
     {                                                                         \

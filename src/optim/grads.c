@@ -4,7 +4,7 @@
 #include "optim/grads.h"
 
 #include "base/dtype.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 1024, LANES = 8 };
 
@@ -20,8 +20,8 @@ typedef struct changer {
 } changer;
 
 #define LOOPS(name, T)                                                      \
-    OARI_WIDE static double squares_##name(const T *x, int64_t n,           \
-                                           double found)                    \
+    OARI_TARGET_CLONES static double squares_##name(const T *x, int64_t n,  \
+                                                    double found)           \
     {                                                                       \
         double lane[LANES] = { 0 };                                         \
         int64_t i = 0;                                                      \
@@ -34,20 +34,21 @@ typedef struct changer {
             found += lane[k];                                               \
         return found;                                                       \
     }                                                                       \
-    OARI_WIDE static double odd_##name(const T *x, int64_t n, double found) \
+    OARI_TARGET_CLONES static double odd_##name(const T *x, int64_t n,      \
+                                                double found)               \
     {                                                                       \
         int odd = 0;                                                        \
         for (int64_t i = 0; i < n; i++)                                     \
             odd |= !(x[i] - x[i] == 0); /* infinity and NaN give NaN */     \
         return odd ? 1 : found;                                             \
     }                                                                       \
-    OARI_WIDE static void scale_##name(T *x, int64_t n, double by)          \
+    OARI_TARGET_CLONES static void scale_##name(T *x, int64_t n, double by) \
     {                                                                       \
         const T factor = (T)by;                                             \
         for (int64_t i = 0; i < n; i++)                                     \
             x[i] *= factor;                                                 \
     }                                                                       \
-    OARI_WIDE static void clamp_##name(T *x, int64_t n, double by)          \
+    OARI_TARGET_CLONES static void clamp_##name(T *x, int64_t n, double by) \
     {                                                                       \
         const T limit = (T)by;                                              \
         for (int64_t i = 0; i < n; i++) {                                   \

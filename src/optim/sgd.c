@@ -4,29 +4,29 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 /* The rules for one type: n numbers p, their gradients g, their velocities v.
  */
 #define RULES(name, T)                                                        \
-    OARI_WIDE static void plain_##name(T *restrict p, const T *restrict g,    \
-                                       int64_t n, T lr, T decay)              \
+    OARI_TARGET_CLONES static void plain_##name(                              \
+        T *restrict p, const T *restrict g, int64_t n, T lr, T decay)         \
     {                                                                         \
         for (int64_t i = 0; i < n; i++)                                       \
             p[i] -= lr * (g[i] + decay * p[i]);                               \
     }                                                                         \
-    OARI_WIDE static void heavy_##name(T *restrict p, const T *restrict g,    \
-                                       T *restrict v, int64_t n, T lr,        \
-                                       T decay, T momentum)                   \
+    OARI_TARGET_CLONES static void heavy_##name(                              \
+        T *restrict p, const T *restrict g, T *restrict v, int64_t n, T lr,   \
+        T decay, T momentum)                                                  \
     {                                                                         \
         for (int64_t i = 0; i < n; i++) {                                     \
             v[i] = momentum * v[i] + (g[i] + decay * p[i]);                   \
             p[i] -= lr * v[i];                                                \
         }                                                                     \
     }                                                                         \
-    OARI_WIDE static void nesterov_##name(T *restrict p, const T *restrict g, \
-                                          T *restrict v, int64_t n, T lr,     \
-                                          T decay, T momentum)                \
+    OARI_TARGET_CLONES static void nesterov_##name(                           \
+        T *restrict p, const T *restrict g, T *restrict v, int64_t n, T lr,   \
+        T decay, T momentum)                                                  \
     {                                                                         \
         for (int64_t i = 0; i < n; i++) {                                     \
             T d = g[i] + decay * p[i];                                        \

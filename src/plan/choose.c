@@ -277,7 +277,7 @@ static oar_status force_one(oari_rules *rules, char *text)
         return refuse_name(name, kind);
     for (int k = 0; k < OAR_COLL_COUNT; k++)
         if ((kind < 0 && needs_of(name, k) != 0) || kind == k)
-            snprintf(rules->forced[k], sizeof rules->forced[k], "%s", name);
+            snprintf(rules->forced[k], sizeof rules->forced[k], "%.15s", name);
     if (kind < 0 && needs_of(name, -1) == OARI_MESSAGES &&
         strcmp(name, "two_level") != 0)
         rules->messages_only = 1;

@@ -17,21 +17,21 @@
 
 /* How many collectives a rank remembers. In shared memory no rank can be far
  * ahead of the others. */
-enum { OARI_PAST_MET = 16, OARI_PAST_SENT = 512 };
+enum { OARI_HISTORY_SHM = 16, OARI_HISTORY_MESSAGES = 512 };
 
 /* Four of them share a cache line. */
-typedef struct oari_past {
+typedef struct oari_history_entry {
     uint64_t link;
     uint64_t what; /* sequence << 8 | OARI_FORM_ bits */
-} oari_past;
+} oari_history_entry;
 
 typedef struct oari_history {
     uint64_t number;           /* of the newest; 0: none yet */
     uint64_t link;             /* of the newest */
     uint64_t room;             /* of the ring, a power of two; 0: only links */
-    oari_past *ring;           /* by number */
+    oari_history_entry *ring;  /* by number */
     uint64_t monitored_number; /* of a monitored barrier that waits; 0: none */
-    oari_past monitored;
+    oari_history_entry monitored;
 } oari_history;
 
 static inline uint64_t oari_history_link(const oari_history *h,
@@ -54,17 +54,18 @@ static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
     h->link = link;
     if (h->room != 0)
         h->ring[number & (h->room - 1)] =
-            (oari_past){ link, sequence << 8 | form };
+            (oari_history_entry){ link, sequence << 8 | form };
     return link;
 }
 
 /* Enters a monitored barrier that begins to wait. */
-static inline void oari_history_watch(oari_history *h, uint64_t sequence,
-                                      uint32_t form, uint64_t fingerprint)
+static inline void oari_history_add_monitored(oari_history *h,
+                                              uint64_t sequence, uint32_t form,
+                                              uint64_t fingerprint)
 {
     h->monitored_number = h->number + 1;
-    h->monitored =
-        (oari_past){ oari_history_link(h, fingerprint), sequence << 8 | form };
+    h->monitored = (oari_history_entry){ oari_history_link(h, fingerprint),
+                                         sequence << 8 | form };
 }
 
 /* Returns the number of the newest collective, or of a monitored barrier behind
@@ -76,8 +77,8 @@ static inline uint64_t oari_history_newest(const oari_history *h)
 }
 
 /* Returns a collective, or NULL: not begun, or forgotten. */
-static inline const oari_past *oari_history_find(const oari_history *h,
-                                                 uint64_t number)
+static inline const oari_history_entry *oari_history_find(const oari_history *h,
+                                                          uint64_t number)
 {
     if (number == h->number + 1 && number == h->monitored_number)
         return &h->monitored;

@@ -8,7 +8,7 @@
 
 typedef struct oari_operation {
     oar_coll kind;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int root;          /* or the peer of a message; -1: none, or any */
     uint64_t count;    /* elements, as the caller counts them */

@@ -28,7 +28,7 @@ struct oari_recorder {
     oari_record_slot *slot;    /* of the ring */
     _Atomic uint64_t messages; /* posted so far */
     oari_ring_place place;
-    oari_view view;
+    oari_ring_view view;
     _Atomic int holders;
     pthread_mutex_t lock;                /* of entering a site, and faults */
     _Atomic(site_key *) key[OARI_SITES]; /* by hash; entered once, then const */
@@ -52,7 +52,7 @@ oar_status oari_recorder_make(const oari_ring_owner *owner,
 
     if (r == NULL)
         return OAR_E_NOMEM;
-    status = oari_box_take(owner, &r->place);
+    status = oari_ring_take(owner, &r->place);
     if (status != OAR_OK) {
         oari_free(r);
         return status;
@@ -84,7 +84,7 @@ void oari_recorder_destroy(oari_recorder *recorder)
 {
     if (recorder == NULL || atomic_fetch_sub(&recorder->holders, 1) != 1)
         return;
-    oari_box_give(&recorder->place);
+    oari_ring_give(&recorder->place);
     pthread_mutex_destroy(&recorder->lock);
     oari_free(recorder);
 }
@@ -124,7 +124,7 @@ void oari_recorder_place(oari_recorder *recorder, const int *member, int count)
 
 void oari_recorder_fault(oari_recorder *recorder, const oar_error *e)
 {
-    oari_box_fault *f;
+    oari_ring_fault *f;
 
     if (recorder == NULL)
         return;
@@ -137,12 +137,12 @@ void oari_recorder_fault(oari_recorder *recorder, const oar_error *e)
         f->sys_errno = e->sys_errno;
         f->pid = e->pid;
         f->sequence = e->sequence;
-        oari_box_text(f->operation, sizeof f->operation, e->operation,
-                      sizeof e->operation);
-        oari_box_text(f->site, sizeof f->site, e->site, sizeof e->site);
-        oari_box_text(f->label, sizeof f->label, e->label, sizeof e->label);
-        oari_box_text(f->host, sizeof f->host, e->host, sizeof e->host);
-        oari_box_text(f->text, sizeof f->text, e->text, sizeof e->text);
+        oari_text_copy(f->operation, sizeof f->operation, e->operation,
+                       sizeof e->operation);
+        oari_text_copy(f->site, sizeof f->site, e->site, sizeof e->site);
+        oari_text_copy(f->label, sizeof f->label, e->label, sizeof e->label);
+        oari_text_copy(f->host, sizeof f->host, e->host, sizeof e->host);
+        oari_text_copy(f->text, sizeof f->text, e->text, sizeof e->text);
         atomic_store_explicit(&f->ready, 1, memory_order_release);
     }
     pthread_mutex_unlock(&recorder->lock);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* record/recorder.h: writes and reads the ring of one group in the recorder file
- * of this process (record/box.h). */
+ * of this process (record/recorder_file.h). */
 #ifndef OARI_RECORD_RECORDER_H
 #define OARI_RECORD_RECORDER_H
 
 #include <oarsong/recorder.h>
 
-#include "record/box.h"
+#include "record/recorder_file.h"
 #include "record/operation.h"
 
 typedef struct oari_recorder oari_recorder;
 
 /* What oari_recorder_base points to: a ring, as long as it has that serial
  * number; with another it belongs to another group. */
-typedef struct oari_view {
+typedef struct oari_ring_view {
     const oari_ring *ring;
     uint64_t serial;
-} oari_view;
+} oari_ring_view;
 
 /* Takes a ring in the recorder file of this process. */
 oar_status oari_recorder_make(const oari_ring_owner *owner,
@@ -78,6 +78,6 @@ uint64_t oari_ring_newest(const oari_ring *ring);
 int oari_ring_find(const oari_ring *ring, double rate, uint64_t sequence,
                    oar_record *record);
 /* Copies a text out of a field, cut to fit and ended. */
-void oari_box_text(char *to, size_t room, const char *from, size_t bytes);
+void oari_text_copy(char *to, size_t room, const char *from, size_t bytes);
 
 #endif

@@ -17,7 +17,7 @@ static uint64_t load_word(const _Atomic uint64_t *word)
     return atomic_load_explicit(word, memory_order_acquire);
 }
 
-void oari_box_text(char *to, size_t room, const char *from, size_t bytes)
+void oari_text_copy(char *to, size_t room, const char *from, size_t bytes)
 {
     size_t n = strnlen(from, bytes);
 
@@ -66,15 +66,15 @@ int oari_ring_find(const oari_ring *ring, double rate, uint64_t sequence,
         out.done_ns = ticks_to_ns(ring, rate, load_word(&s->done));
     out.count = load_word(&s->count);
     out.kind = (oar_coll)(what & 0xff);
-    out.op = (oar_op_kind)(what >> 8 & 0xff);
+    out.op = (oar_reduce_op_kind)(what >> 8 & 0xff);
     out.dtype = (oar_dtype)(what >> 16 & 0xff);
     out.root = (int)((uint32_t)(what >> 32) - 1);
     out.ragged = (int)(what >> 24 & 3);
     out.tag = out.kind >= OAR_COLL_SEND ? (int64_t)extra : -1;
     out.number = out.kind < OAR_COLL_SEND ? sequence - extra : 0;
-    oari_box_text(out.site, sizeof out.site, where->text, sizeof where->text);
-    oari_box_text(out.label, sizeof out.label, where->label,
-                  sizeof where->label);
+    oari_text_copy(out.site, sizeof out.site, where->text, sizeof where->text);
+    oari_text_copy(out.label, sizeof out.label, where->label,
+                   sizeof where->label);
     if (load_word(&s->sequence) != sequence)
         return 0;
     *record = out;
@@ -95,7 +95,7 @@ uint64_t oari_ring_newest(const oari_ring *ring)
 /* ---- through a view ------------------------------------------------------ */
 
 /* Returns whether the ring is still the one that the view was made for. */
-static int is_current(const oari_view *v)
+static int is_current(const oari_ring_view *v)
 {
     return load_word(&v->ring->serial) == v->serial;
 }
@@ -103,7 +103,7 @@ static int is_current(const oari_view *v)
 oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,
                                      oar_record *record)
 {
-    const oari_view *v = base;
+    const oari_ring_view *v = base;
     oar_record found;
 
     if (!is_current(v) || !oari_ring_find(v->ring, 0, sequence, &found) ||
@@ -116,7 +116,7 @@ oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,
 
 oar_status oari_recorder_newest(const void *base, int index, oar_record *record)
 {
-    const oari_view *v = base;
+    const oari_ring_view *v = base;
     uint64_t newest = is_current(v) ? oari_ring_newest(v->ring) : 0;
 
     if (index < 0 || (uint64_t)index >= newest || index >= OAR_RECORDS)
@@ -135,15 +135,15 @@ static int has_ring_at(int fd, uint64_t at)
     int seals = fcntl(fd, F_GET_SEALS);
 
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           at % OARI_BOX_UNIT == 0 && at < OARI_BOX_BYTES &&
-           info.st_size >= (off_t)(at + OARI_BOX_UNIT) &&
+           at % OARI_FILE_UNIT == 0 && at < OARI_FILE_BYTES &&
+           info.st_size >= (off_t)(at + OARI_FILE_UNIT) &&
            (seals < 0 || (seals & F_SEAL_SHRINK) != 0);
 }
 
 oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
 {
     oar_status status;
-    oari_view *view;
+    oari_ring_view *view;
     oari_ring *ring;
 
     if (!has_ring_at(fd, at))
@@ -151,18 +151,18 @@ oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
                          "a peer's descriptor has no recorder ring");
     if ((view = oari_alloc(1, sizeof *view)) == NULL)
         return OAR_E_NOMEM;
-    ring = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, fd, (off_t)at);
+    ring = mmap(NULL, OARI_FILE_UNIT, PROT_READ, MAP_SHARED, fd, (off_t)at);
     if (ring == MAP_FAILED ||
         memcmp(ring->magic, oari_ring_magic, sizeof ring->magic) != 0 ||
-        ring->version != OARI_BOX_VERSION) {
+        ring->version != OARI_FILE_VERSION) {
         status = oari_fail(ring == MAP_FAILED ? OAR_E_SYSTEM : OAR_E_DATA,
                            "a peer's recorder cannot be mapped");
         if (ring != MAP_FAILED)
-            munmap(ring, OARI_BOX_UNIT);
+            munmap(ring, OARI_FILE_UNIT);
         oari_free(view);
         return status;
     }
-    madvise(ring, OARI_BOX_UNIT, MADV_DONTFORK);
+    madvise(ring, OARI_FILE_UNIT, MADV_DONTFORK);
     view->ring = ring;
     view->serial = load_word(&view->ring->serial);
     *base = view;
@@ -171,13 +171,13 @@ oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
 
 void oari_recorder_unmap(const void *base)
 {
-    oari_view *view;
+    oari_ring_view *view;
     void *ring;
 
     if (base == NULL)
         return;
     memcpy(&view, &base, sizeof view);
     memcpy(&ring, &view->ring, sizeof ring);
-    munmap(ring, OARI_BOX_UNIT);
+    munmap(ring, OARI_FILE_UNIT);
     oari_free(view);
 }

@@ -109,11 +109,11 @@ oar_status oar_store_set(oar_store *store, const char *key, const void *value,
 enum { CHECK_NS = 10000000, CHECK_MAX_NS = 500000000 };
 
 static _Thread_local struct {
-    oari_look_fn look;
+    oari_wait_check_fn look;
     void *arg;
 } wait_check;
 
-void oari_store_watch(oari_look_fn look, void *arg)
+void oari_store_set_wait_check(oari_wait_check_fn look, void *arg)
 {
     wait_check.look = look;
     wait_check.arg = arg;
@@ -175,8 +175,8 @@ oar_status oar_store_get(oar_store *store, const char *key, int64_t timeout_ms,
     return give_value(&found, key, timeout_ms, value, bytes);
 }
 
-oar_status oari_store_glance(oar_store *store, const char *key,
-                             int64_t timeout_ms, void **value, size_t *bytes)
+oar_status oari_store_get_once(oar_store *store, const char *key,
+                               int64_t timeout_ms, void **value, size_t *bytes)
 {
     oari_value found = { 0 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/store.h: what a kind of store is. The public calls in store.c check
  * arguments and word the failures; a kind does the rest. Kinds whose values
- * this process can reach itself share their operations, see store_shelf.h. */
+ * this process can reach itself share their operations, see store_local.h. */
 #ifndef OARI_STORE_STORE_H
 #define OARI_STORE_STORE_H
 
@@ -92,20 +92,20 @@ void oari_store_take_server(oar_store *store, oar_store_server *server);
 
 /* Gets a value as oar_store_get does, but never reconnects: fails as soon as
  * the store cannot be reached, and at most half a second after the timeout. */
-oar_status oari_store_glance(oar_store *store, const char *key,
-                             int64_t timeout_ms, void **value, size_t *bytes);
+oar_status oari_store_get_once(oar_store *store, const char *key,
+                               int64_t timeout_ms, void **value, size_t *bytes);
 
 /* Makes every oar_store_get of this thread, on any store, call `look` from time
  * to time while it waits, and fail as `look` fails unless the value has
  * appeared by then. NULL ends that. */
-typedef oar_status (*oari_look_fn)(void *arg);
-void oari_store_watch(oari_look_fn look, void *arg);
+typedef oar_status (*oari_wait_check_fn)(void *arg);
+void oari_store_set_wait_check(oari_wait_check_fn look, void *arg);
 
 /* Sets how long changes by this thread may wait for the lock of a store: until
  * a time of oari_now_ns, or, with 0, as long as the kind of store allows.
  * Returns the deadline that was set before, so that the caller can restore it.
  */
-int64_t oari_store_until(int64_t deadline_ns);
+int64_t oari_store_set_lock_deadline(int64_t deadline_ns);
 
 /* ---- store_value.c: lists of keys ---------------------------------------- */
 

@@ -52,7 +52,7 @@ oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire)
     if (!here && !oari_sock_has_peer(fd)) /* the server is going away */
         return oari_fail(OAR_E_CLOSED, "the connection was reset");
     if (!here && trust->not_far)
-        return oari_wire_refuse();
+        return oari_wire_fail_no_secret();
     *wire = here ? trust->near : trust->far;
     return OAR_OK;
 }
@@ -68,58 +68,59 @@ static int find_key(void *arg, const char *name,
     return 1;
 }
 
-oar_status oari_trust_call(const oari_trust *trust, int fd, oari_stream *stream)
+oar_status oari_trust_start_tls(const oari_trust *trust, int fd,
+                                oari_stream *stream)
 {
-    return oari_stream_call(stream, fd, identity, trust->tls);
+    return oari_stream_tls_client(stream, fd, identity, trust->tls);
 }
 
-oar_status oari_trust_answer(oari_trust *trust, int fd, oari_stream *stream)
+oar_status oari_trust_accept_tls(oari_trust *trust, int fd, oari_stream *stream)
 {
-    return oari_stream_answer(stream, fd, find_key, trust);
+    return oari_stream_tls_server(stream, fd, find_key, trust);
 }
 
 /* ---- proofs -------------------------------------------------------------- */
 
 static oar_status make_proof(const oari_auth *a, const unsigned char *key,
-                             unsigned char proof[OARI_PROOF_BYTES])
+                             unsigned char proof[OARI_MAC_BYTES])
 {
     unsigned char client[8], server[8]; /* little-endian */
     const void *part[] = { client, server, a->challenge[0], a->challenge[1] };
-    const size_t bytes[] = { 8, 8, OARI_PROOF_BYTES, OARI_PROOF_BYTES };
+    const size_t bytes[] = { 8, 8, OARI_MAC_BYTES, OARI_MAC_BYTES };
 
     for (int i = 0; i < 8; i++) {
         client[i] = (unsigned char)(a->client >> 8 * i);
         server[i] = (unsigned char)(a->server >> 8 * i);
     }
-    return oari_secret_prove(key, part, bytes, 4, proof);
+    return oari_secret_mac(key, part, bytes, 4, proof);
 }
 
 /* Gives whether these bytes are the proof under that key. */
 static oar_status check_proof(const oari_auth *a, const unsigned char *key,
                               oari_bytes proof, int *good)
 {
-    unsigned char wanted[OARI_PROOF_BYTES];
+    unsigned char wanted[OARI_MAC_BYTES];
 
     OARI_TRY(make_proof(a, key, wanted));
-    *good =
-        proof.bytes == sizeof wanted && oari_secret_same(proof.data, wanted);
+    *good = proof.bytes == sizeof wanted &&
+            oari_secret_mac_equal(proof.data, wanted);
     return OAR_OK;
 }
 
-static oar_status make_challenge(unsigned char challenge[OARI_PROOF_BYTES])
+static oar_status make_challenge(unsigned char challenge[OARI_MAC_BYTES])
 {
-    if (getrandom(challenge, OARI_PROOF_BYTES, 0) != OARI_PROOF_BYTES)
+    if (getrandom(challenge, OARI_MAC_BYTES, 0) != OARI_MAC_BYTES)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     return OAR_OK;
 }
 
 static oar_status take_challenge(oari_bytes from,
-                                 unsigned char challenge[OARI_PROOF_BYTES])
+                                 unsigned char challenge[OARI_MAC_BYTES])
 {
-    if (from.bytes != OARI_PROOF_BYTES)
+    if (from.bytes != OARI_MAC_BYTES)
         return oari_fail(OAR_E_AUTH, "a challenge of %zu bytes, not %d",
-                         from.bytes, OARI_PROOF_BYTES);
-    memcpy(challenge, from.data, OARI_PROOF_BYTES);
+                         from.bytes, OARI_MAC_BYTES);
+    memcpy(challenge, from.data, OARI_MAC_BYTES);
     return OAR_OK;
 }
 
@@ -169,7 +170,7 @@ oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
     if (auth->method == OARI_AUTH_NONE)
         return OAR_OK;
     OARI_TRY(make_challenge(auth->challenge[0]));
-    hello->expected = (oari_bytes){ auth->challenge[0], OARI_PROOF_BYTES };
+    hello->expected = (oari_bytes){ auth->challenge[0], OARI_MAC_BYTES };
     return OAR_OK;
 }
 
@@ -189,8 +190,8 @@ oar_status oari_auth_welcome(oari_auth *auth, const oari_trust *trust,
     OARI_TRY(take_challenge(hello->expected, auth->challenge[0]));
     OARI_TRY(make_challenge(auth->challenge[1]));
     OARI_TRY(make_proof(auth, trust->server, auth->proof));
-    welcome->expected = (oari_bytes){ auth->challenge[1], OARI_PROOF_BYTES };
-    welcome->value = (oari_bytes){ auth->proof, OARI_PROOF_BYTES };
+    welcome->expected = (oari_bytes){ auth->challenge[1], OARI_MAC_BYTES };
+    welcome->value = (oari_bytes){ auth->proof, OARI_MAC_BYTES };
     return OAR_OK;
 }
 
@@ -215,7 +216,7 @@ oar_status oari_auth_answer(oari_auth *auth, const oari_trust *trust,
                          "another job's, or the secrets differ "
                          "(OARSONG_SECRET_FILE)");
     OARI_TRY(make_proof(auth, trust->client, auth->proof));
-    proof->value = (oari_bytes){ auth->proof, OARI_PROOF_BYTES };
+    proof->value = (oari_bytes){ auth->proof, OARI_MAC_BYTES };
     return OAR_OK;
 }
 

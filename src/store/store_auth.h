@@ -11,7 +11,7 @@
 #define OARI_STORE_STORE_AUTH_H
 
 #include "store/store_wire.h"
-#include "net/stream.h"
+#include "net/socket_stream.h"
 
 enum {
     OARI_AUTH_NONE = 0, /* no proofs */
@@ -37,19 +37,20 @@ void oari_trust_forget(oari_trust *trust);
 oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire);
 
 /* Begins TLS on a connection: the first as client, the second as server. */
-oar_status oari_trust_call(const oari_trust *trust, int fd,
-                           oari_stream *stream);
-oar_status oari_trust_answer(oari_trust *trust, int fd, oari_stream *stream);
+oar_status oari_trust_start_tls(const oari_trust *trust, int fd,
+                                oari_stream *stream);
+oar_status oari_trust_accept_tls(oari_trust *trust, int fd,
+                                 oari_stream *stream);
 
 /* ---- the handshake ------------------------------------------------------- */
 
 /* What one end remembers between the steps of a handshake. */
 typedef struct oari_auth {
     uint32_t method;
-    uint64_t client, server;                      /* ids, as they say */
-    unsigned char challenge[2][OARI_PROOF_BYTES]; /* the client's, the server's
+    uint64_t client, server;                    /* ids, as they say */
+    unsigned char challenge[2][OARI_MAC_BYTES]; /* the client's, the server's
                                                    */
-    unsigned char proof[OARI_PROOF_BYTES];
+    unsigned char proof[OARI_MAC_BYTES];
 } oari_auth;
 
 /* Client: fills in the method and the challenge (expected) of its HELLO. */

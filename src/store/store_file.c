@@ -21,10 +21,10 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 
 typedef struct file_store {
-    oari_shelf local;
+    oari_local_store local;
     int folder; /* descriptor */
     char *path;
 } file_store;
@@ -128,7 +128,7 @@ static oar_status write_value(file_store *s, const char *name,
 
 /* ---- changes, under a lock ----------------------------------------------- */
 
-int64_t oari_store_until(int64_t deadline_ns)
+int64_t oari_store_set_lock_deadline(int64_t deadline_ns)
 {
     int64_t before = lock_deadline_ns;
 
@@ -307,16 +307,16 @@ static void destroy_store(void *self)
     oari_free(s);
 }
 
-static const oari_shelf_ops file_shelf_ops = {
+static const oari_local_store_ops file_local_ops = {
     .look = look_up,
     .update = update_value,
     .pause = pause_longer,
 };
 
 static const oari_store_ops file_ops = {
-    .change = oari_shelf_change,
-    .get = oari_shelf_get,
-    .wait = oari_shelf_wait,
+    .change = oari_local_store_change,
+    .get = oari_local_store_get,
+    .wait = oari_local_store_wait,
     .list = list_or_remove,
     .clear = clear_keys,
     .destroy = destroy_store,
@@ -332,7 +332,7 @@ oar_status oar_store_create_file(const char *folder, oar_store **store)
                          folder == NULL ? "a folder" : "a place for the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->local.ops = &file_shelf_ops;
+    s->local.ops = &file_local_ops;
     s->folder = -1;
     if ((s->path = oari_strdup(folder)) == NULL)
         status = OAR_E_NOMEM;

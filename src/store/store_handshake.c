@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "store/store_server.h"
 
-void oari_handshake_end(oari_conn *conn)
+void oari_handshake_end(oari_connection *conn)
 {
     oar_store_server *s = conn->server;
 
@@ -22,7 +22,7 @@ void oari_handshake_end(oari_conn *conn)
     s->pending_count--;
 }
 
-void oari_handshake_note_refusal(oari_conn *conn)
+void oari_handshake_note_refusal(oari_connection *conn)
 {
     oar_store_server *s = conn->server;
 
@@ -44,7 +44,7 @@ void oari_handshake_note_refusal(oari_conn *conn)
 /* Sends the alert "handshake failure" to a client that begins TLS where there
  * can be none, after reading what the client has sent: the client must not take
  * this for a lost connection and try again. */
-static void refuse_tls(oari_conn *c)
+static void refuse_tls(oari_connection *c)
 {
     static const unsigned char alert[] = { 21, 3, 3, 0, 2, 2, 40 };
     char hello[2048];
@@ -53,63 +53,64 @@ static void refuse_tls(oari_conn *c)
         continue;
     send(c->fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (c->far)
-        oari_wire_refuse();
+        oari_wire_fail_no_secret();
     else
         oari_fail(OAR_E_AUTH, "it began TLS, and there is no secret here, or "
                               "OARSONG_WIRE=plain");
     oari_handshake_note_refusal(c);
-    oari_conn_kill(c);
+    oari_connection_kill(c);
 }
 
 /* The first byte tells TLS from a HELLO. TLS is accepted wherever there is a
  * key for it, also where the connection may do without. */
-static void check_first_byte(oari_conn *c)
+static void check_first_byte(oari_connection *c)
 {
     enum { TLS_HANDSHAKE = 22 };
     unsigned char first;
     ssize_t got = recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
 
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        oari_conn_kill(c);
+        oari_connection_kill(c);
     if (got <= 0)
         return;
     if (first != TLS_HANDSHAKE)
-        c->state = OARI_CONN_HELLO;
+        c->state = OARI_CONNECTION_HELLO;
     else if (c->far || c->wire == OARI_WIRE_PLAIN)
         refuse_tls(c);
-    else if (oari_trust_answer(&c->server->trust, c->fd, &c->stream) != OAR_OK)
-        oari_conn_kill(c);
+    else if (oari_trust_accept_tls(&c->server->trust, c->fd, &c->stream) !=
+             OAR_OK)
+        oari_connection_kill(c);
     else
-        c->state = OARI_CONN_TLS;
+        c->state = OARI_CONNECTION_TLS;
 }
 
-void oari_handshake_tls(oari_conn *conn)
+void oari_handshake_tls(oari_connection *conn)
 {
     int done = 0;
     short want = 0;
 
-    if (conn->state == OARI_CONN_FIRST)
+    if (conn->state == OARI_CONNECTION_FIRST)
         check_first_byte(conn);
-    if (conn->state != OARI_CONN_TLS || conn->dead)
+    if (conn->state != OARI_CONNECTION_TLS || conn->dead)
         return;
-    if (oari_stream_shake(&conn->stream, &done, &want) != OAR_OK) {
+    if (oari_stream_handshake(&conn->stream, &done, &want) != OAR_OK) {
         if (oar_last_error()->status == OAR_E_AUTH)
             oari_handshake_note_refusal(conn);
-        oari_conn_kill(conn);
+        oari_connection_kill(conn);
     } else if (done)
-        conn->state = OARI_CONN_HELLO;
+        conn->state = OARI_CONNECTION_HELLO;
     else
-        oari_conn_watch(conn, (want & POLLIN ? EPOLLIN : 0) |
-                                  (want & POLLOUT ? EPOLLOUT : 0));
+        oari_connection_watch(conn, (want & POLLIN ? EPOLLIN : 0) |
+                                        (want & POLLOUT ? EPOLLOUT : 0));
 }
 
 /* ---- HELLO and PROOF ----------------------------------------------------- */
 
 /* Checks that the connection is what it has to be, whatever its client. */
-static oar_status check_wire(const oari_conn *c)
+static oar_status check_wire(const oari_connection *c)
 {
     if (c->far)
-        return oari_wire_refuse();
+        return oari_wire_fail_no_secret();
     if (c->wire == OARI_WIRE_TLS && c->stream.tls == NULL)
         return oari_fail(OAR_E_AUTH,
                          "this store asks for TLS, and the caller did not "
@@ -119,16 +120,17 @@ static oar_status check_wire(const oari_conn *c)
     return OAR_OK;
 }
 
-void oari_handshake_message(oari_conn *conn, const oari_wire_message *message)
+void oari_handshake_message(oari_connection *conn,
+                            const oari_wire_message *message)
 {
     oar_store_server *s = conn->server;
-    int is_hello = conn->state == OARI_CONN_HELLO;
+    int is_hello = conn->state == OARI_CONNECTION_HELLO;
     oari_wire_message reply = { 0 };
     oar_status status;
 
     if (message->head.kind != (is_hello ? OARI_WIRE_HELLO : OARI_WIRE_PROOF) ||
         (is_hello && message->id == 0)) {
-        oari_conn_kill(conn);
+        oari_connection_kill(conn);
         return;
     }
     if (is_hello) {
@@ -146,12 +148,12 @@ void oari_handshake_message(oari_conn *conn, const oari_wire_message *message)
     if (status != OAR_OK) {
         if (oar_last_error()->status == OAR_E_AUTH)
             oari_handshake_note_refusal(conn);
-        oari_conn_refuse(conn, 0);
-        oari_conn_kill(conn);
+        oari_connection_refuse(conn, 0);
+        oari_connection_kill(conn);
         return;
     }
     if (!is_hello)
         oari_handshake_end(conn);
-    conn->state = is_hello ? OARI_CONN_PROOF : OARI_CONN_READY;
-    oari_conn_reply(conn, &reply);
+    conn->state = is_hello ? OARI_CONNECTION_PROOF : OARI_CONNECTION_READY;
+    oari_connection_reply(conn, &reply);
 }

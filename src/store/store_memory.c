@@ -8,11 +8,11 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 #include "store/store_table.h"
 
 typedef struct memory_store {
-    oari_shelf local;
+    oari_local_store local;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     oari_table table;
@@ -91,16 +91,16 @@ static void destroy_store(void *self)
     oari_free(s);
 }
 
-static const oari_shelf_ops memory_shelf_ops = {
+static const oari_local_store_ops memory_local_ops = {
     .look = look_up,
     .update = update_value,
     .pause = pause_until_change,
 };
 
 static const oari_store_ops memory_ops = {
-    .change = oari_shelf_change,
-    .get = oari_shelf_get,
-    .wait = oari_shelf_wait,
+    .change = oari_local_store_change,
+    .get = oari_local_store_get,
+    .wait = oari_local_store_wait,
     .list = list_keys,
     .clear = clear_keys,
     .destroy = destroy_store,
@@ -115,7 +115,7 @@ oar_status oar_store_create_memory(oar_store **store)
                                     "the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->local.ops = &memory_shelf_ops;
+    s->local.ops = &memory_local_ops;
     pthread_mutex_init(&s->lock, NULL);
     oari_cond_init(&s->changed);
     return oari_store_wrap(&memory_ops, s, store);

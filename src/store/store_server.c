@@ -38,9 +38,9 @@ enum {
 
 /* ---- connections --------------------------------------------------------- */
 
-oari_conn *oari_conn_create(oar_store_server *server, int fd)
+oari_connection *oari_connection_create(oar_store_server *server, int fd)
 {
-    oari_conn *c = oari_alloc(1, sizeof *c);
+    oari_connection *c = oari_alloc(1, sizeof *c);
     oar_status wire;
 
     if (c == NULL) {
@@ -63,15 +63,15 @@ oari_conn *oari_conn_create(oar_store_server *server, int fd)
     return c;
 }
 
-void oari_conn_destroy(oari_conn *conn)
+void oari_connection_destroy(oari_connection *conn)
 {
     oar_store_server *s = conn->server;
 
     oari_request_cancel(conn);
     oari_session_leave(conn);
     oari_handshake_end(conn);
-    oari_conn_drop_body(conn);
-    oari_conn_drop_reply(conn);
+    oari_connection_drop_body(conn);
+    oari_connection_drop_reply(conn);
     /* Closing alone leaves it in the set while a forked child has it open. */
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
     oari_stream_close(&conn->stream);
@@ -83,45 +83,45 @@ void oari_conn_destroy(oari_conn *conn)
 
 /* Reads and handles the requests that have arrived. Bytes that TLS has read
  * already bring no event, so they are taken now. */
-static void read_requests(oari_conn *c)
+static void read_requests(oari_connection *c)
 {
     oari_wire_message message;
 
-    if (c->state == OARI_CONN_FIRST || c->state == OARI_CONN_TLS)
+    if (c->state == OARI_CONNECTION_FIRST || c->state == OARI_CONNECTION_TLS)
         oari_handshake_tls(c);
-    if (c->state == OARI_CONN_FIRST || c->state == OARI_CONN_TLS)
+    if (c->state == OARI_CONNECTION_FIRST || c->state == OARI_CONNECTION_TLS)
         return;
     for (int i = 0; !c->dead; i++) {
-        if (c->out != NULL || c->state == OARI_CONN_PARKED)
+        if (c->out != NULL || c->state == OARI_CONNECTION_PARKED)
             return;
         if (i >= TURN && !oari_stream_pending(&c->stream))
             return;
-        if (!oari_conn_read(c, &message))
+        if (!oari_connection_read(c, &message))
             return;
-        if (c->state == OARI_CONN_READY)
+        if (c->state == OARI_CONNECTION_READY)
             oari_request_handle(c, &message);
         else
             oari_handshake_message(c, &message);
-        if (c->state != OARI_CONN_PARKED)
-            oari_conn_drop_body(c);
+        if (c->state != OARI_CONNECTION_PARKED)
+            oari_connection_drop_body(c);
     }
 }
 
-void oari_conn_event(oari_conn *conn, uint32_t events)
+void oari_connection_event(oari_connection *conn, uint32_t events)
 {
     if (conn->dead)
         return;
     if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
-        oari_conn_kill(conn);
+        oari_connection_kill(conn);
         return;
     }
     if (events & EPOLLOUT)
-        oari_conn_flush(conn);
-    if (events & EPOLLIN || conn->state == OARI_CONN_TLS ||
+        oari_connection_flush(conn);
+    if (events & EPOLLIN || conn->state == OARI_CONNECTION_TLS ||
         oari_stream_pending(&conn->stream))
         read_requests(conn);
     if (!conn->dead)
-        oari_conn_watch_next(conn);
+        oari_connection_watch_next(conn);
 }
 
 /* Ends what has passed its deadline, and destroys the connections that are
@@ -134,13 +134,13 @@ static void end_connections(oar_store_server *s)
     if (now >= s->next_deadline_ns) {
         s->next_deadline_ns = OARI_NEVER;
         for (oari_link *l = s->all.first; l != NULL; l = l->next) {
-            oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+            oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
             int is_late = !c->dead && c->deadline_ns <= now;
 
-            if (is_late && c->state == OARI_CONN_PARKED)
+            if (is_late && c->state == OARI_CONNECTION_PARKED)
                 oari_request_time_out(c);
             else if (is_late)
-                oari_conn_kill(c);
+                oari_connection_kill(c);
             if (!c->dead && c->deadline_ns < s->next_deadline_ns)
                 s->next_deadline_ns = c->deadline_ns;
         }
@@ -149,11 +149,11 @@ static void end_connections(oar_store_server *s)
         return;
     s->any_dead = 0;
     for (oari_link *l = s->all.first; l != NULL; l = next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+        oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
 
         next = l->next;
         if (c->dead)
-            oari_conn_destroy(c);
+            oari_connection_destroy(c);
     }
 }
 
@@ -183,11 +183,11 @@ static int drop_oldest_pending(oar_store_server *s)
 
     for (oari_link *l = s->pending.first; l != NULL && gone < ACCEPTS;
          l = l->next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, pending);
+        oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, pending);
 
         if (!c->dead && c->deadline_ns - left * 1000000 > now)
             break;
-        oari_conn_kill(c);
+        oari_connection_kill(c);
         gone++;
     }
     return gone > 0;
@@ -196,7 +196,7 @@ static int drop_oldest_pending(oar_store_server *s)
 static void accept_some(oar_store_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
-        oari_conn *c;
+        oari_connection *c;
         int fd;
 
         if (is_full(s) || oari_sock_accept(s->listener, &fd) != OAR_OK) {
@@ -209,12 +209,12 @@ static void accept_some(oar_store_server *s)
         }
         if (fd < 0)
             return;
-        if ((c = oari_conn_create(s, fd)) == NULL)
+        if ((c = oari_connection_create(s, fd)) == NULL)
             continue;
         c->events = EPOLLIN | EPOLLRDHUP;
         if (add_to_epoll(s, fd, c->events, c) != 0)
-            oari_conn_kill(c);
-        oari_conn_set_deadline(c, s->limits.handshake_ms);
+            oari_connection_kill(c);
+        oari_connection_set_deadline(c, s->limits.handshake_ms);
     }
 }
 
@@ -235,7 +235,7 @@ static void *serve(void *arg)
             if (event[i].data.ptr == s)
                 accept_some(s);
             else if (event[i].data.ptr != NULL)
-                oari_conn_event(event[i].data.ptr, event[i].events);
+                oari_connection_event(event[i].data.ptr, event[i].events);
         end_connections(s);
         if (s->paused && (!is_full(s) || drop_oldest_pending(s)) &&
             add_to_epoll(s, s->listener, EPOLLIN, s) == 0)
@@ -334,7 +334,8 @@ void oar_store_server_destroy(oar_store_server *server)
         pthread_join(server->thread, NULL);
     }
     while (server->all.first != NULL)
-        oari_conn_destroy(OARI_HOLDER(server->all.first, oari_conn, all));
+        oari_connection_destroy(
+            OARI_CONTAINER_OF(server->all.first, oari_connection, all));
     oari_session_drop_all(server);
     oari_table_drop(&server->table);
     oari_fork_close(server->listener);

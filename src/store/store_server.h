@@ -4,9 +4,9 @@
  *
  *   store_server.c     the thread: accepts, reads requests, ends what is late
  *   store_handshake.c  TLS, and proofs of who a client is
- *   store_desk.c       request handler: what the requests do
+ *   store_requests.c       request handler: what the requests do
  *   store_session.c    clients, across their connections
- *   store_conn.c       bytes of one connection: requests in, a reply out
+ *   store_connection.c       bytes of one connection: requests in, a reply out
  */
 #ifndef OARI_STORE_STORE_SERVER_H
 #define OARI_STORE_STORE_SERVER_H
@@ -37,24 +37,24 @@ typedef struct oari_session {
     struct oari_session *next; /* in its bucket */
     oari_link detached;        /* among those without a connection */
     uint64_t id;
-    struct oari_conn *conn; /* NULL: none now */
-    uint64_t number;        /* of the last change; 0: none */
-    oar_status status;      /* of the reply to it, and what else was in it */
+    struct oari_connection *conn; /* NULL: none now */
+    uint64_t number;              /* of the last change; 0: none */
+    oar_status status; /* of the reply to it, and what else was in it */
     int64_t amount;
     uint32_t flag;
     char text[160];
 } oari_session;
 
-typedef enum oari_conn_state {
-    OARI_CONN_FIRST, /* before the first byte */
-    OARI_CONN_TLS,   /* in the handshake of TLS */
-    OARI_CONN_HELLO, /* before HELLO */
-    OARI_CONN_PROOF, /* after HELLO, before PROOF */
-    OARI_CONN_READY, /* authenticated: requests are read */
-    OARI_CONN_PARKED /* its request waits for a key */
-} oari_conn_state;
+typedef enum oari_connection_state {
+    OARI_CONNECTION_FIRST, /* before the first byte */
+    OARI_CONNECTION_TLS,   /* in the handshake of TLS */
+    OARI_CONNECTION_HELLO, /* before HELLO */
+    OARI_CONNECTION_PROOF, /* after HELLO, before PROOF */
+    OARI_CONNECTION_READY, /* authenticated: requests are read */
+    OARI_CONNECTION_PARKED /* its request waits for a key */
+} oari_connection_state;
 
-typedef struct oari_conn {
+typedef struct oari_connection {
     struct oar_store_server *server;
     oari_link all;     /* among the server's connections */
     oari_link pending; /* among those that have not authenticated */
@@ -63,7 +63,7 @@ typedef struct oari_conn {
     oari_stream stream;
     oari_wire wire; /* what it has to be */
     int far;        /* it is from another host, which is not allowed */
-    oari_conn_state state;
+    oari_connection_state state;
     int dead;            /* to be destroyed soon */
     uint32_t events;     /* that epoll waits for */
     int64_t deadline_ns; /* OARI_NEVER: none */
@@ -71,11 +71,12 @@ typedef struct oari_conn {
     oari_auth auth;
     oari_session *session; /* NULL until it is ready */
 
-    unsigned char head_bytes[OARI_WIRE_HEAD];
+    unsigned char head_bytes[OARI_WIRE_HEADER_BYTES];
     size_t head_have;
-    oari_wire_head head;
-    unsigned char greeting[OARI_WIRE_GREETING_MAX]; /* body until it is ready */
-    unsigned char *body;                            /* body after that */
+    oari_wire_header head;
+    unsigned char
+        greeting[OARI_WIRE_HANDSHAKE_MAX]; /* body until it is ready */
+    unsigned char *body;                   /* body after that */
     size_t body_room, body_have;
 
     unsigned char *out; /* a reply not yet sent; NULL: none */
@@ -86,7 +87,7 @@ typedef struct oari_conn {
     uint32_t asked_index;    /* of the key it waits for */
     char asked_key[OAR_STORE_KEY_MAX + 1];
     oari_link waiting; /* among those parked in the same bucket */
-} oari_conn;
+} oari_connection;
 
 enum { OARI_WAIT_BUCKETS = 1024, OARI_SESSION_BUCKETS = 1024 };
 
@@ -133,62 +134,64 @@ oar_status oari_store_refused(const oar_store_server *server);
 /* ---- store_server.c ------------------------------------------------------ */
 
 /* Takes the descriptor of a new connection; returns NULL without memory. */
-oari_conn *oari_conn_create(oar_store_server *server, int fd);
-void oari_conn_destroy(oari_conn *conn);
+oari_connection *oari_connection_create(oar_store_server *server, int fd);
+void oari_connection_destroy(oari_connection *conn);
 /* Handles the events that epoll reports of a connection. */
-void oari_conn_event(oari_conn *conn, uint32_t events);
+void oari_connection_event(oari_connection *conn, uint32_t events);
 
 /* ---- store_handshake.c --------------------------------------------------- */
 
 /* Goes on with the handshake of TLS, if the client begins one: until the state
- * is OARI_CONN_HELLO. */
-void oari_handshake_tls(oari_conn *conn);
+ * is OARI_CONNECTION_HELLO. */
+void oari_handshake_tls(oari_connection *conn);
 /* Handles a HELLO or a PROOF; after the latter the connection is ready. */
-void oari_handshake_message(oari_conn *conn, const oari_wire_message *message);
+void oari_handshake_message(oari_connection *conn,
+                            const oari_wire_message *message);
 /* Takes a connection off the list of those that have not authenticated. */
-void oari_handshake_end(oari_conn *conn);
+void oari_handshake_end(oari_connection *conn);
 /* Remembers this thread's last error as the reason of a refusal, and logs it
  * once: many refusals must not fill the log. */
-void oari_handshake_note_refusal(oari_conn *conn);
+void oari_handshake_note_refusal(oari_connection *conn);
 
-/* ---- store_desk.c -------------------------------------------------------- */
+/* ---- store_requests.c -------------------------------------------------------- */
 
 /* Does what a connection that is ready asks for. */
-void oari_request_handle(oari_conn *conn, const oari_wire_message *message);
+void oari_request_handle(oari_connection *conn,
+                         const oari_wire_message *message);
 /* Replies to a parked connection that its time is over. */
-void oari_request_time_out(oari_conn *conn);
+void oari_request_time_out(oari_connection *conn);
 /* Forgets the request of a parked connection. Others are left alone. */
-void oari_request_cancel(oari_conn *conn);
+void oari_request_cancel(oari_connection *conn);
 
 /* ---- store_session.c ----------------------------------------------------- */
 
 /* Gives the connection its client's session, and ends an older connection of
  * the same client. */
-oar_status oari_session_join(oari_conn *conn);
-void oari_session_leave(oari_conn *conn);
+oar_status oari_session_join(oari_connection *conn);
+void oari_session_leave(oari_connection *conn);
 void oari_session_drop_all(oar_store_server *server);
 
-/* ---- store_conn.c -------------------------------------------------------- */
+/* ---- store_connection.c -------------------------------------------------------- */
 
 /* Marks a connection as dead: it is used no more, and the thread destroys it
  * soon. */
-void oari_conn_kill(oari_conn *conn);
-void oari_conn_set_deadline(oari_conn *conn, int64_t timeout_ms);
+void oari_connection_kill(oari_connection *conn);
+void oari_connection_set_deadline(oari_connection *conn, int64_t timeout_ms);
 /* Makes epoll wait for these events. */
-void oari_conn_watch(oari_conn *conn, uint32_t events);
+void oari_connection_watch(oari_connection *conn, uint32_t events);
 /* Makes epoll wait for what the connection's state needs. */
-void oari_conn_watch_next(oari_conn *conn);
+void oari_connection_watch_next(oari_connection *conn);
 /* Reads what has arrived of a request. Returns 1 and the message, which borrows
  * from the connection, when all of it has. */
-int oari_conn_read(oari_conn *conn, oari_wire_message *message);
-void oari_conn_drop_body(oari_conn *conn);
+int oari_connection_read(oari_connection *conn, oari_wire_message *message);
+void oari_connection_drop_body(oari_connection *conn);
 /* Ends the connection's request with this reply, and fills in kind and number.
  */
-void oari_conn_reply(oari_conn *conn, oari_wire_message *reply);
+void oari_connection_reply(oari_connection *conn, oari_wire_message *reply);
 /* Ends the connection's request with a failure: this thread's last error. */
-void oari_conn_refuse(oari_conn *conn, uint32_t flag);
+void oari_connection_refuse(oari_connection *conn, uint32_t flag);
 /* Sends what the client takes of the reply now. */
-void oari_conn_flush(oari_conn *conn);
-void oari_conn_drop_reply(oari_conn *conn);
+void oari_connection_flush(oari_connection *conn);
+void oari_connection_drop_reply(oari_connection *conn);
 
 #endif

@@ -22,7 +22,7 @@ static void forget_session(oar_store_server *s, oari_session *it)
     oari_free(it);
 }
 
-oar_status oari_session_join(oari_conn *conn)
+oar_status oari_session_join(oari_connection *conn)
 {
     oar_store_server *s = conn->server;
     oari_session **at = find_session(s, conn->id);
@@ -38,14 +38,14 @@ oar_status oari_session_join(oari_conn *conn)
         s->detached_count--;
     } else { /* the old connection is still thought to live */
         (*at)->conn->session = NULL;
-        oari_conn_kill((*at)->conn);
+        oari_connection_kill((*at)->conn);
     }
     (*at)->conn = conn;
     conn->session = *at;
     return OAR_OK;
 }
 
-void oari_session_leave(oari_conn *conn)
+void oari_session_leave(oari_connection *conn)
 {
     oar_store_server *s = conn->server;
     oari_session *it = conn->session;
@@ -62,8 +62,8 @@ void oari_session_leave(oari_conn *conn)
     if (s->detached_count < s->limits.sessions)
         s->detached_count++;
     else
-        forget_session(s, OARI_HOLDER(oari_list_take(&s->detached),
-                                      oari_session, detached));
+        forget_session(s, OARI_CONTAINER_OF(oari_list_take(&s->detached),
+                                            oari_session, detached));
 }
 
 void oari_session_drop_all(oar_store_server *server)

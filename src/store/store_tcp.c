@@ -10,7 +10,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "store/store.h"
-#include "store/store_link.h"
+#include "store/store_client.h"
 
 typedef struct tcp_store {
     char *address;
@@ -18,7 +18,7 @@ typedef struct tcp_store {
     int64_t timeout_ms;
     unsigned generation; /* of fork */
     pthread_mutex_t lock;
-    oari_store_link *spare;
+    oari_store_client *spare;
     int spares;
 } tcp_store;
 
@@ -31,9 +31,9 @@ enum {
 
 /* ---- links --------------------------------------------------------------- */
 
-static oar_status take_link(tcp_store *s, oari_store_link **link)
+static oar_status take_link(tcp_store *s, oari_store_client **link)
 {
-    oari_store_link *l;
+    oari_store_client *l;
 
     if (s->generation != oari_fork_generation())
         return oari_fail(OAR_E_STATE,
@@ -47,12 +47,12 @@ static oar_status take_link(tcp_store *s, oari_store_link **link)
     }
     pthread_mutex_unlock(&s->lock);
     if (l == NULL)
-        return oari_link_create(s->address, &s->trust, link);
+        return oari_store_client_create(s->address, &s->trust, link);
     *link = l;
     return OAR_OK;
 }
 
-static void return_link(tcp_store *s, oari_store_link *link)
+static void return_link(tcp_store *s, oari_store_client *link)
 {
     int keep;
 
@@ -64,27 +64,28 @@ static void return_link(tcp_store *s, oari_store_link *link)
     }
     pthread_mutex_unlock(&s->lock);
     if (!keep)
-        oari_link_destroy(link);
+        oari_store_client_destroy(link);
 }
 
 /* ---- time limits --------------------------------------------------------- */
 
-static oari_patience limits_of_call(const tcp_store *s)
+static oari_request_limits limits_of_call(const tcp_store *s)
 {
     int64_t reply_ms = s->timeout_ms != 0 ? s->timeout_ms : GRACE_MS;
 
-    return (oari_patience){ s->timeout_ms, oari_deadline(reply_ms), 0, 0 };
+    return (oari_request_limits){ s->timeout_ms, oari_deadline(reply_ms), 0,
+                                  0 };
 }
 
 /* Returns the limits of a call that waits on the server for a key. */
-static oari_patience limits_of_wait(const tcp_store *s, int64_t deadline_ns,
-                                    int64_t grace_ms)
+static oari_request_limits limits_of_wait(const tcp_store *s,
+                                          int64_t deadline_ns, int64_t grace_ms)
 {
     int64_t reply = deadline_ns, now = oari_now_ns();
 
     if (reply != OARI_NEVER)
         reply = (reply > now ? reply : now) + grace_ms * INT64_C(1000000);
-    return (oari_patience){ s->timeout_ms, reply, deadline_ns, 0 };
+    return (oari_request_limits){ s->timeout_ms, reply, deadline_ns, 0 };
 }
 
 /* ---- operations ---------------------------------------------------------- */
@@ -99,12 +100,12 @@ static oari_wire_message make_request(int kind, const char *key)
 static oar_status ask_server(tcp_store *s, oari_wire_message *m,
                              oari_wire_message *reply)
 {
-    oari_patience patience = limits_of_call(s);
-    oari_store_link *link;
+    oari_request_limits patience = limits_of_call(s);
+    oari_store_client *link;
     oar_status status;
 
     OARI_TRY(take_link(s, &link));
-    status = oari_link_ask(link, m, &patience, reply);
+    status = oari_store_client_ask(link, m, &patience, reply);
     return_link(s, link);
     return status;
 }
@@ -148,14 +149,14 @@ static oar_status get_value(void *self, const char *key, int64_t deadline_ns,
                             int once, oari_value *value)
 {
     oari_wire_message m = make_request(OARI_WIRE_GET, key), reply = { 0 };
-    oari_patience patience =
+    oari_request_limits patience =
         limits_of_wait(self, deadline_ns, once ? GRACE_ONCE_MS : GRACE_MS);
-    oari_store_link *link;
+    oari_store_client *link;
     oar_status status;
 
     patience.once = once;
     OARI_TRY(take_link(self, &link));
-    status = oari_link_ask(link, &m, &patience, &reply);
+    status = oari_store_client_ask(link, &m, &patience, &reply);
     if (status == OAR_OK)
         status = oari_value_copy(reply.value.data, reply.value.bytes, value);
     else if (is_server_timeout(status, &reply))
@@ -170,8 +171,8 @@ static oar_status wait_some(tcp_store *s, int count, const char *const *key,
 {
     unsigned char *keys = oari_alloc((size_t)count, 4 + OAR_STORE_KEY_MAX);
     oari_wire_message m = { .head.kind = OARI_WIRE_WAIT }, reply = { 0 };
-    oari_patience patience = limits_of_wait(s, deadline_ns, GRACE_MS);
-    oari_store_link *link;
+    oari_request_limits patience = limits_of_wait(s, deadline_ns, GRACE_MS);
+    oari_store_client *link;
     oar_status status;
 
     if (keys == NULL)
@@ -181,7 +182,7 @@ static oar_status wait_some(tcp_store *s, int count, const char *const *key,
     for (int i = 0; i < count; i++)
         m.keys.bytes += oari_wire_put_key(keys + m.keys.bytes, key[i]);
     if ((status = take_link(s, &link)) == OAR_OK) {
-        status = oari_link_ask(link, &m, &patience, &reply);
+        status = oari_store_client_ask(link, &m, &patience, &reply);
         return_link(s, link);
     }
     oari_free(keys);
@@ -207,9 +208,9 @@ static oar_status wait_for_keys(void *self, int count, const char *const *key,
 static oar_status list_keys(void *self, const char *prefix, oari_key_list *keys)
 {
     oari_wire_message m = make_request(OARI_WIRE_LIST, prefix), reply;
-    oari_patience patience = limits_of_call(self);
+    oari_request_limits patience = limits_of_call(self);
     char last[OAR_STORE_KEY_MAX + 1] = "";
-    oari_store_link *link;
+    oari_store_client *link;
     oar_status status;
 
     OARI_TRY(take_link(self, &link));
@@ -217,7 +218,7 @@ static oar_status list_keys(void *self, const char *prefix, oari_key_list *keys)
         size_t at = 0;
 
         m.after = (oari_bytes){ last, strlen(last) };
-        status = oari_link_ask(link, &m, &patience, &reply);
+        status = oari_store_client_ask(link, &m, &patience, &reply);
         for (uint32_t i = 0; status == OAR_OK && i < reply.count; i++) {
             oari_bytes key = oari_wire_next_key(&reply, &at);
 
@@ -238,11 +239,11 @@ static void destroy_store(void *self)
     int is_forked = s->generation != oari_fork_generation();
 
     while (s->spare != NULL) {
-        oari_store_link *link = s->spare;
+        oari_store_client *link = s->spare;
         s->spare = link->next;
         if (is_forked)
             link->stream.fd = -1;
-        oari_link_destroy(link);
+        oari_store_client_destroy(link);
     }
     pthread_mutex_destroy(&s->lock);
     oari_free(s->address);
@@ -265,11 +266,11 @@ static const oari_store_ops tcp_ops = {
     .destroy = destroy_store,
 };
 
-oar_status oari_store_join(const char *address, int64_t timeout_ms,
-                           const oari_secret *secret, oar_store **store)
+oar_status oari_store_connect(const char *address, int64_t timeout_ms,
+                              const oari_secret *secret, oar_store **store)
 {
     tcp_store *s = oari_alloc(1, sizeof *s);
-    oari_store_link *link;
+    oari_store_client *link;
     oar_status status;
 
     if (s == NULL)
@@ -282,7 +283,7 @@ oar_status oari_store_join(const char *address, int64_t timeout_ms,
     status =
         s->address != NULL ? oari_trust_make(secret, &s->trust) : OAR_E_NOMEM;
     if (status == OAR_OK && (status = take_link(s, &link)) == OAR_OK) {
-        status = oari_link_connect(link, oari_deadline(timeout_ms));
+        status = oari_store_client_connect(link, oari_deadline(timeout_ms));
         return_link(s, link);
     }
     if (status != OAR_OK) {
@@ -304,7 +305,7 @@ oar_status oar_store_create_tcp(const char *address, int64_t timeout_ms,
                          address == NULL ? "an address"
                                          : "a place for the store");
     OARI_TRY(oari_secret_find(&secret));
-    status = oari_store_join(address, timeout_ms, &secret, store);
+    status = oari_store_connect(address, timeout_ms, &secret, store);
     oari_secret_forget(&secret);
     return status;
 }

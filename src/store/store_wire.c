@@ -29,7 +29,7 @@ static const struct {
 };
 
 /* Returns the letters of the message's fields; NULL: there is no such kind. */
-static const char *fields_of(const oari_wire_head *head)
+static const char *fields_of(const oari_wire_header *head)
 {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (head->kind == formats[i].kind)
@@ -152,8 +152,9 @@ int oari_wire_plausible(const unsigned char *bytes, size_t count)
     return memcmp(bytes, magic, count < 4 ? count : 4) == 0;
 }
 
-oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
-                               oari_wire_head *head)
+oar_status
+oari_wire_read_header(const unsigned char bytes[OARI_WIRE_HEADER_BYTES],
+                      oari_wire_header *head)
 {
     memset(head, 0, sizeof *head);
     if (!oari_wire_plausible(bytes, 4))
@@ -177,8 +178,8 @@ oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
     return OAR_OK;
 }
 
-oar_status oari_wire_read(const oari_wire_head *head, const unsigned char *body,
-                          oari_wire_message *message)
+oar_status oari_wire_read(const oari_wire_header *head,
+                          const unsigned char *body, oari_wire_message *message)
 {
     cursor c = { body, head->bytes };
 
@@ -226,7 +227,7 @@ size_t oari_wire_put_key(unsigned char *at, const char *key)
 size_t oari_wire_bytes(const oari_wire_message *message)
 {
     oari_wire_message m = *message;
-    size_t bytes = OARI_WIRE_HEAD, least, most;
+    size_t bytes = OARI_WIRE_HEADER_BYTES, least, most;
 
     for (const char *f = fields_of(&m.head); *f != 0; f++) {
         const oari_bytes *from = bytes_of(&m, *f, &least, &most);
@@ -271,7 +272,7 @@ void oari_wire_write(const oari_wire_message *message, unsigned char *frame)
     at[4] = OARI_WIRE_VERSION;
     at[5] = (unsigned char)m.head.kind;
     at = put_number(at + 6, (uint64_t)m.head.status, 2);
-    at = put_number(at, oari_wire_bytes(message) - OARI_WIRE_HEAD, 4);
+    at = put_number(at, oari_wire_bytes(message) - OARI_WIRE_HEADER_BYTES, 4);
     at = put_number(at, 0, 4);
     at = put_number(at, m.head.number, 8);
     for (const char *f = fields_of(&m.head); *f != 0; f++)

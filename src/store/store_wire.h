@@ -9,8 +9,8 @@
 
 enum {
     OARI_WIRE_VERSION = 1,
-    OARI_WIRE_HEAD = 24, /* bytes of the header, before the body */
-    OARI_WIRE_GREETING_MAX =
+    OARI_WIRE_HEADER_BYTES = 24, /* bytes of the header, before the body */
+    OARI_WIRE_HANDSHAKE_MAX =
         256, /* bytes of a body before the peer has proved itself */
     OARI_WIRE_BODY_MAX = 2 * OAR_STORE_VALUE_MAX + 1024,
     OARI_WIRE_PROOF_MAX = 64,
@@ -39,18 +39,18 @@ typedef enum oari_wire_kind {
 #undef X
 } oari_wire_kind;
 
-typedef struct oari_wire_head {
+typedef struct oari_wire_header {
     int version;
     int kind;          /* with OARI_WIRE_REPLY in replies */
     oar_status status; /* of a reply */
     uint32_t bytes;    /* of the body */
     uint64_t number;   /* of the request */
-} oari_wire_head;
+} oari_wire_header;
 
 /* One message. Which members are set depends on the kind; bytes are borrowed
  * from the frame. */
 typedef struct oari_wire_message {
-    oari_wire_head head;
+    oari_wire_header head;
     uint64_t id;         /* d: of the client or server that sends this */
     uint32_t method;     /* m: of authentication */
     uint32_t flag;       /* f */
@@ -63,17 +63,19 @@ typedef struct oari_wire_message {
     oari_bytes keys;     /* n: as they lie in the frame */
 } oari_wire_message;
 
-/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEAD.
+/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEADER_BYTES.
  */
 int oari_wire_plausible(const unsigned char *bytes, size_t count);
 
 /* Reads a header. OAR_E_DATA: this is not a frame of this protocol.
  * OAR_E_UNSUPPORTED: it is of another version; only head->version is set. */
-oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
-                               oari_wire_head *head);
+oar_status
+oari_wire_read_header(const unsigned char bytes[OARI_WIRE_HEADER_BYTES],
+                      oari_wire_header *head);
 
 /* Reads a body of head->bytes into a message. OAR_E_DATA says what is wrong. */
-oar_status oari_wire_read(const oari_wire_head *head, const unsigned char *body,
+oar_status oari_wire_read(const oari_wire_header *head,
+                          const unsigned char *body,
                           oari_wire_message *message);
 
 /* Returns how many bytes the message's frame has. The message must be one that

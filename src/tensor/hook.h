@@ -33,7 +33,7 @@ oar_status oari_hook_failed(const char *what, oar_status status);
 
 static inline oar_hook *oari_hook_at(oari_link *link)
 {
-    return OARI_HOLDER(link, oar_hook, link);
+    return OARI_CONTAINER_OF(link, oar_hook, link);
 }
 
 static inline oar_hook *oari_hook_after(const oar_hook *hook)

@@ -10,7 +10,7 @@
 #include <oarsong/device.h>
 
 #include "base/status.h"
-#include "device/cuda/elementwise.h"
+#include "device/cuda/cuda_elementwise.h"
 #include "tensor/cpu/kernels.h"
 
 static const oar_device cpu = { OAR_CPU, 0 };

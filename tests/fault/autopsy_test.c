@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "record/box.h"
+#include "record/recorder_file.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -202,7 +202,7 @@ static int set_up(void **state)
     ready = flag + 1;
     in_folder = 0;
     for (int r = 0; r < RANKS; r++)
-        OK(oari_box_make(r, &box[r]));
+        OK(oari_recorder_file_make(r, &box[r]));
     folder_make(folder);
     return 0;
 }

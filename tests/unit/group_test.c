@@ -552,7 +552,7 @@ typedef struct dispute {
     oar_coll kind[2];          /* of the others, of rank 1 */
     size_t count[2];
     oar_dtype dtype[2];
-    oar_op_kind op[2];
+    oar_reduce_op_kind op[2];
     int root[2];
 } dispute;
 
@@ -574,7 +574,7 @@ static const dispute disputes[] = {
       .theirs = "rank 1 passes op max at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = ONLY(17),
-      .op = { OAR_OP_SUM, OAR_OP_MAX } },
+      .op = { OAR_REDUCE_OP_SUM, OAR_REDUCE_OP_MAX } },
     { .mine = "rank 0 passes dtype f32 at",
       .theirs = "rank 1 passes dtype i32 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
@@ -614,7 +614,7 @@ static oar_status call_as(oar_group *g, const dispute *d, int side, float *x)
                                 NULL);
     default:
         return oar_all_reduce_at("src/a.c", 100 + side, g, s,
-                                 OAR_OP(d->op[side], 0), &o, NULL);
+                                 OAR_REDUCE_OP(d->op[side], 0), &o, NULL);
     }
 }
 

@@ -236,8 +236,8 @@ static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
     return check_within(name, a, dim, index);
 }
 
-oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
-                            oar_tensor *index, oar_tensor *source)
+oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
+                                   oar_tensor *index, oar_tensor *source)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;

@@ -161,8 +161,8 @@ static oar_status check_sizes(const oar_tensor *a, int dim, int pieces,
                      (long long)left);
 }
 
-oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
-                     const int64_t *size, oar_tensor **piece)
+oar_status oar_tensor_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
+                            const int64_t *size, oar_tensor **piece)
 {
     OARI_TRY(oari_check_dim("split", tape, a, &dim));
     if (pieces < 1 || size == NULL || piece == NULL)

@@ -43,7 +43,7 @@ static void overlay_table(oari_reduce_table *under,
                           const oari_reduce_table *over)
 {
     for (int s = 0; s < OARI_SHAPES; s++)
-        for (int k = 0; k < OAR_OP_COUNT; k++)
+        for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++)
             for (int d = 0; d < OAR_DTYPE_COUNT; d++)
                 if (over->fn[s][k][d] != NULL)
                     under->fn[s][k][d] = over->fn[s][k][d];
@@ -108,11 +108,11 @@ static oari_reduce_shape shape_of(const oari_reduction *r)
 static oari_reduce_fn *kernel_for(const oari_reduction *r)
 {
     const oari_reduce_table *table = &current_choice()->table;
-    oar_op_kind kind = oari_computed_kind(r->kind);
+    oar_reduce_op_kind kind = oari_computed_kind(r->kind);
     oari_reduce_shape shape = shape_of(r);
     oari_reduce_fn *fn = table->fn[shape][kind][r->dtype];
 
-    if (fn == NULL && shape == OARI_SCALED && kind == OAR_OP_SUM &&
+    if (fn == NULL && shape == OARI_SCALED && kind == OAR_REDUCE_OP_SUM &&
         r->dtype != OAR_BOOL)
         return oari_reduce_scaled_integers;
     return fn != NULL ? fn : table->fn[OARI_ANY_SHAPE][kind][r->dtype];
@@ -129,7 +129,7 @@ static void copy_source(const oari_reduction *r, size_t bytes)
             memcpy(r->destination[0], r->source[0], bytes);
         return;
     }
-    table->fn[OARI_ANY_SHAPE][OAR_OP_BOR][dtype](r, bytes);
+    table->fn[OARI_ANY_SHAPE][OAR_REDUCE_OP_BOR][dtype](r, bytes);
 }
 
 void oari_reduce(const oari_reduction *r, size_t count)
@@ -144,13 +144,13 @@ void oari_reduce(const oari_reduction *r, size_t count)
         kernel_for(r)(r, bytes);
 }
 
-double oari_divisor(oar_op_kind kind, int sources, const double *factor)
+double oari_divisor(oar_reduce_op_kind kind, int sources, const double *factor)
 {
     double sum = 0;
 
-    if (kind == OAR_OP_AVG)
+    if (kind == OAR_REDUCE_OP_AVG)
         return sources;
-    if (kind != OAR_OP_WEIGHTED_MEAN)
+    if (kind != OAR_REDUCE_OP_WEIGHTED_MEAN)
         return 0;
     for (int s = 0; s < sources; s++)
         sum += factor[s];

@@ -12,12 +12,13 @@
 
 #include <oarsong/span.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 enum { OARI_REDUCE_MAX = 1024 }; /* sources or destinations at once */
 
 typedef struct oari_reduction {
-    oar_op_kind kind; /* SUM for AVG, PREMUL_SUM and WEIGHTED_MEAN too, which
+    oar_reduce_op_kind
+        kind; /* SUM for AVG, PREMUL_SUM and WEIGHTED_MEAN too, which
                          differ by factor and divisor */
     oar_dtype dtype;
     int sources;
@@ -33,23 +34,26 @@ typedef struct oari_reduction {
 } oari_reduction;
 
 /* Combines count elements. One source without factor or divisor is a copy.
- * The operator must suit the dtype (oar_op_check). Cannot fail. */
+ * The operator must suit the dtype (oar_reduce_op_check). Cannot fail. */
 OARI_FOR_PLUGINS void oari_reduce(const oari_reduction *r, size_t count);
 
 /* Returns whether each source of an operator has a factor (its weight). */
-static inline int oari_needs_factors(oar_op_kind kind)
+static inline int oari_needs_factors(oar_reduce_op_kind kind)
 {
-    return kind == OAR_OP_PREMUL_SUM || kind == OAR_OP_WEIGHTED_MEAN;
+    return kind == OAR_REDUCE_OP_PREMUL_SUM ||
+           kind == OAR_REDUCE_OP_WEIGHTED_MEAN;
 }
 
 /* Returns the kind that is computed for an operator: SUM for all means. */
-static inline oar_op_kind oari_computed_kind(oar_op_kind kind)
+static inline oar_reduce_op_kind oari_computed_kind(oar_reduce_op_kind kind)
 {
-    return oari_needs_factors(kind) || kind == OAR_OP_AVG ? OAR_OP_SUM : kind;
+    return oari_needs_factors(kind) || kind == OAR_REDUCE_OP_AVG
+               ? OAR_REDUCE_OP_SUM
+               : kind;
 }
 
 /* Returns the number by which an operator's result is divided; 0: none. */
-double oari_divisor(oar_op_kind kind, int sources, const double *factor);
+double oari_divisor(oar_reduce_op_kind kind, int sources, const double *factor);
 
 /* Returns the name of the instruction set in use: "neon", "avx512", ... */
 const char *oari_reduce_isa(void);

@@ -21,7 +21,7 @@ typedef enum oari_reduce_shape {
 } oari_reduce_shape;
 
 typedef struct oari_reduce_table {
-    oari_reduce_fn *fn[OARI_SHAPES][OAR_OP_COUNT][OAR_DTYPE_COUNT];
+    oari_reduce_fn *fn[OARI_SHAPES][OAR_REDUCE_OP_COUNT][OAR_DTYPE_COUNT];
 } oari_reduce_table;
 
 typedef enum oari_reduce_fit {
@@ -57,7 +57,7 @@ oari_reduce_fn oari_reduce_scaled_integers;
 double oari_reduce_exact_inverse(double divisor);
 
 /* A kernel for any shape: E is the element (f32), OP the operator (sum), KIND
- * its oar_op_kind. TARGET comes from the including file. */
+ * its oar_reduce_op_kind. TARGET comes from the including file. */
 #define OARI_KERNEL(E, OP, KIND)                                           \
     static TARGET void E##_##OP(const oari_reduction *given, size_t bytes) \
     {                                                                      \
@@ -77,7 +77,7 @@ double oari_reduce_exact_inverse(double divisor);
         const void *source[2] = { given->source[0], given->source[1] };      \
         void *destination[2] = { given->destination[0],                      \
                                  given->destination[(DESTINATIONS)-1] };     \
-        oari_reduction r = { .kind = OAR_OP_SUM,                             \
+        oari_reduction r = { .kind = OAR_REDUCE_OP_SUM,                      \
                              .sources = 2,                                   \
                              .source = source,                               \
                              .destinations = (DESTINATIONS),                 \
@@ -91,7 +91,7 @@ double oari_reduce_exact_inverse(double divisor);
     {                                                                        \
         oari_reduction r = *given;                                           \
                                                                              \
-        r.kind = OAR_OP_SUM;                                                 \
+        r.kind = OAR_REDUCE_OP_SUM;                                          \
         E##_run(&r, oari_reduce_exact_inverse(r.divisor), bytes);            \
     }
 
@@ -101,11 +101,11 @@ double oari_reduce_exact_inverse(double divisor);
     OARI_KERNEL_OF_TWO(E, two_to_one, 1) \
     OARI_KERNEL_OF_TWO(E, two_to_two, 2)
 
-#define OARI_FLOAT_KERNELS_BUT_TWO(E) \
-    OARI_KERNEL(E, sum, OAR_OP_SUM)   \
-    OARI_KERNEL(E, prod, OAR_OP_PROD) \
-    OARI_KERNEL(E, min, OAR_OP_MIN)   \
-    OARI_KERNEL(E, max, OAR_OP_MAX)   \
+#define OARI_FLOAT_KERNELS_BUT_TWO(E)        \
+    OARI_KERNEL(E, sum, OAR_REDUCE_OP_SUM)   \
+    OARI_KERNEL(E, prod, OAR_REDUCE_OP_PROD) \
+    OARI_KERNEL(E, min, OAR_REDUCE_OP_MIN)   \
+    OARI_KERNEL(E, max, OAR_REDUCE_OP_MAX)   \
     OARI_KERNEL_SCALED(E)
 
 #endif

@@ -110,7 +110,7 @@ static void add_part(words *sum, const words *part, oar_dtype dtype, size_t n)
     const void *source[] = { sum->bytes, part->bytes };
     void *destination[] = { sum->bytes };
 
-    oari_reduce(&(oari_reduction){ .kind = OAR_OP_SUM,
+    oari_reduce(&(oari_reduction){ .kind = OAR_REDUCE_OP_SUM,
                                    .dtype = dtype,
                                    .sources = 2,
                                    .source = source,

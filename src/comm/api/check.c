@@ -65,9 +65,10 @@ oar_status oari_check_op(oari_call *call, const oar_call_opts *opts)
 {
     /* NCCL can reduce more dtypes: its engine checks those (gpu_check.c) */
     if (call->in.dtype < OAR_DTYPE_COUNT || !oari_on_device(call))
-        OARI_TRY(oar_op_check(call->op, call->in.dtype));
-    if (call->op.kind != OAR_OP_WEIGHTED_MEAN) {
-        call->weight = call->op.kind == OAR_OP_PREMUL_SUM ? call->op.scalar : 1;
+        OARI_TRY(oar_reduce_op_check(call->op, call->in.dtype));
+    if (call->op.kind != OAR_REDUCE_OP_WEIGHTED_MEAN) {
+        call->weight =
+            call->op.kind == OAR_REDUCE_OP_PREMUL_SUM ? call->op.scalar : 1;
         return OAR_OK;
     }
     if (opts == NULL)

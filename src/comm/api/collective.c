@@ -50,7 +50,7 @@ static oar_status check_reduction(const char *what, const oar_span *in,
 }
 
 oar_status oar_all_reduce_into_at(const char *file, int line, oar_group *group,
-                                  oar_span in, oar_span out, oar_op op,
+                                  oar_span in, oar_span out, oar_reduce_op op,
                                   const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -67,14 +67,14 @@ oar_status oar_all_reduce_into_at(const char *file, int line, oar_group *group,
 }
 
 oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
-                             oar_span buf, oar_op op, const oar_call_opts *opts,
-                             oar_work **work)
+                             oar_span buf, oar_reduce_op op,
+                             const oar_call_opts *opts, oar_work **work)
 {
     return oar_all_reduce_into_at(file, line, group, buf, buf, op, opts, work);
 }
 
 oar_status oar_reduce_at(const char *file, int line, oar_group *group,
-                         oar_span in, oar_span out, oar_op op, int root,
+                         oar_span in, oar_span out, oar_reduce_op op, int root,
                          const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -230,7 +230,7 @@ oar_status oar_all_gather_v_at(const char *file, int line, oar_group *group,
 
 oar_status oar_reduce_scatter_v_at(const char *file, int line, oar_group *group,
                                    oar_span in, const size_t *counts,
-                                   oar_span out, oar_op op,
+                                   oar_span out, oar_reduce_op op,
                                    const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;

@@ -28,12 +28,12 @@ static oar_status fail_without_engine(const oar_group *g, const oari_call *call,
         "OARSONG_ENABLE_GPU_FALLBACK=1 to go through the host",
         what, call->ragged ? "_v" : "", oar_dtype_name(span->dtype),
         oari_kind_reduces(call->kind) ? " " : "",
-        oari_kind_reduces(call->kind) ? oar_op_name(call->op.kind) : "",
+        oari_kind_reduces(call->kind) ? oar_reduce_op_name(call->op.kind) : "",
         at.text, g->gpu.ops->name);
 }
 
 /* Depends only on what all ranks know, so that they choose alike. */
-static int can_take(const oari_foreign *f, const oari_call *call)
+static int can_take(const oari_external *f, const oari_call *call)
 {
     oar_collective asked = oari_call_for_engine(call);
 

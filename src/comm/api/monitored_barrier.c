@@ -7,7 +7,7 @@
  * late rank itself finds the messages of all others and passes.
  *
  * While a rank waits here the barrier is in its history, so that a rank that
- * waits in another operation in its place is found (dispute.h).
+ * waits in another operation in its place is found (mismatch.h).
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,8 +37,9 @@ static uint64_t record_barrier(oar_group *g, const oari_call *base)
     oari_recorder_post(g->recorder, sequence, &op, OARI_AWAITED);
     oari_engine_hold(g);
     if (atomic_load(&g->engine.queued) == 0)
-        oari_history_watch(&g->engine.history, sequence, oari_call_form(&call),
-                           oari_call_fingerprint(&call));
+        oari_history_add_monitored(&g->engine.history, sequence,
+                                   oari_call_form(&call),
+                                   oari_call_fingerprint(&call));
     oari_engine_let_go(g);
     return sequence;
 }
@@ -135,7 +136,7 @@ static int all_lost(const oar_group *g, const unsigned char *here)
 /* Returns whether this rank or a missing one is in a timeout scope. */
 static int is_in_scope(const oar_group *g, const unsigned char *here)
 {
-    oari_scope scope;
+    oari_timeout_scope scope;
 
     for (int r = 0; r < g->ranks; r++)
         if ((r == g->rank || !here[r]) && oari_presence_scope(g, r, &scope))
@@ -159,7 +160,7 @@ static oar_status await_all(oar_group *g, uint64_t tag, unsigned char *here,
             deadline = oari_deadline(limit);
         if (oari_now_ns() >= deadline)
             break;
-        oari_rest(&idle);
+        oari_backoff(&idle);
     }
     return oari_group_check(g);
 }

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "comm/api/check.h"
 #include "comm/api/post.h"
 #include "comm/engine/message.h"

@@ -30,9 +30,9 @@ static int look_for_message(oar_group *g, oar_work *probe, oar_envelope *found)
         return 0;
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
-    lost = oari_drive_lost(g, probe);
+    lost = oari_fault_lost_rank(g, probe);
     if (lost < 0) {
-        oari_drive_stalled(g, probe);
+        oari_fault_warn_stall(g, probe);
         return 0;
     }
     if (oari_engine_peek_held(g, call->root, tag, any, found))
@@ -120,7 +120,7 @@ static int await_message(oar_group *group, oar_work *work, int64_t limit_ms,
             return 1;
         if (oari_group_broken(group) || oari_now_ns() >= deadline)
             return 0;
-        oari_rest(&idle);
+        oari_backoff(&idle);
     }
 }
 

@@ -89,7 +89,7 @@ oar_status oar_work_order(oar_work *work, void *stream)
     while (!atomic_load_explicit(&work->done, memory_order_acquire) &&
            !atomic_load_explicit(&work->ordered, memory_order_acquire)) {
         oari_engine_nudge(work->group);
-        oari_rest(&idle);
+        oari_backoff(&idle);
     }
     if (atomic_load_explicit(&work->done, memory_order_acquire) &&
         work->status != OAR_OK)
@@ -155,7 +155,7 @@ oar_status oar_work_wait_any(int count, oar_work *const *work, int *index)
         for (int i = 0; i < count; i++)
             if (work[i] != NULL)
                 oari_engine_nudge(work[i]->group);
-        oari_rest(&idle);
+        oari_backoff(&idle);
     }
     *index = found;
     return found >= 0 ? oari_work_result(work[found]) : OAR_OK;

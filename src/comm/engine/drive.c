@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/engine/message.h"
 #include "comm/engine/work.h"
 
@@ -63,7 +63,7 @@ void oari_drive_finish(oar_group *g, oari_lane *lane, oar_status status)
  *
  * A send that had given its data away is done. So is a receive that has come,
  * unless an external engine carries messages: it may have read the data from a
- * buffer that its owner had taken back (oari_foreign_too_late). */
+ * buffer that its owner had taken back (oari_external_too_late). */
 static void finish_broken(oar_group *g)
 {
     oari_engine *e = &g->engine;
@@ -73,7 +73,7 @@ static void finish_broken(oar_group *g)
         g->backend->abort(g->self, g->fault.error.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
-    oari_foreign_abort(g);
+    oari_external_abort(g);
     oari_drive_gpu_drain(g);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
@@ -87,7 +87,7 @@ static void finish_broken(oar_group *g)
         oar_status status = g->fault.error.status;
 
         e->message = work->next;
-        if ((work->call.kind == OAR_COLL_SEND || !oari_foreign_carries(g)) &&
+        if ((work->call.kind == OAR_COLL_SEND || !oari_external_carries(g)) &&
             t->done && (t->status == OAR_OK || t->status == OAR_E_SIZE)) {
             oari_message_came(work);
             status = oari_message_check(work);
@@ -149,11 +149,11 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
     }
     e->number++;
     if (work->call.ragged)
-        oari_told_parts_keep(&e->parts, e->number,
-                             work->call.in_counts != NULL
-                                 ? work->call.in_counts
-                                 : work->call.out_counts,
-                             g->ranks);
+        oari_report_parts_keep(&e->parts, e->number,
+                               work->call.in_counts != NULL
+                                   ? work->call.in_counts
+                                   : work->call.out_counts,
+                               g->ranks);
     if (oari_exec_start(&lane->exec, &work->call, work->sequence, e->number) !=
         OAR_OK)
         oari_engine_broke(g, work, -1);
@@ -183,8 +183,8 @@ static void start_message(oar_group *g, oar_work *work)
     status = work->call.kind == OAR_COLL_SEND
                  ? oari_carrier(g)->send(oari_carrier_self(g), t)
                  : oari_carrier(g)->recv(oari_carrier_self(g), t);
-    if (status != OAR_OK && oari_foreign_carries(g))
-        oari_foreign_fail(g, &g->foreign);
+    if (status != OAR_OK && oari_external_carries(g))
+        oari_external_fail(g, &g->foreign);
     else if (status != OAR_OK)
         oari_engine_broke(g, work, t->peer);
 }
@@ -198,8 +198,8 @@ static int check_lost_message(oar_group *g, const oar_work *work)
     if (t->status == OAR_OK || t->status == OAR_E_SIZE || oari_group_broken(g))
         return 0;
     oari_fail(t->status, "message with rank %d failed", t->peer);
-    if (oari_foreign_carries(g))
-        oari_foreign_fail(g, &g->foreign);
+    if (oari_external_carries(g))
+        oari_external_fail(g, &g->foreign);
     else
         oari_engine_broke(g, work, t->peer);
     return 1;
@@ -216,7 +216,7 @@ static int drive_messages(oar_group *g)
             at = &work->next;
             continue;
         }
-        if (work->call.kind == OAR_COLL_RECV && oari_foreign_too_late(g, work))
+        if (work->call.kind == OAR_COLL_RECV && oari_external_too_late(g, work))
             return 1;
         *at = work->next;
         oari_message_came(work);
@@ -232,17 +232,17 @@ static int drive_lane(oar_group *g, oari_lane *lane)
                                          : oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
     case OARI_DONE:
-        if (!oari_foreign_too_late(g, lane->work))
+        if (!oari_external_too_late(g, lane->work))
             oari_drive_finish(g, lane, OAR_OK);
         return 1;
     case OARI_FAILED: break;
     }
     if (lane->exec.doubt.found && g->engine.events->mismatch(g, &lane->exec))
         return 1;
-    if ((lane->exec.posted || oari_foreign_carries(g)) &&
+    if ((lane->exec.posted || oari_external_carries(g)) &&
         !lane->exec.doubt.found) {
-        oari_foreign_fail(g,
-                          lane->exec.posted ? lane->exec.foreign : &g->foreign);
+        oari_external_fail(g, lane->exec.posted ? lane->exec.foreign
+                                                : &g->foreign);
         return 0;
     }
     oari_engine_broke(g, lane->work, -1);
@@ -261,8 +261,8 @@ static int drive_collectives(oar_group *g)
         return 0;
     for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL &&
-            (g->foreign.ill_ns == 0 || e->lane[i].exec.posted ||
-             !oari_foreign_carries(g)))
+            (g->foreign.engine_failed_ns == 0 || e->lane[i].exec.posted ||
+             !oari_external_carries(g)))
             moved |= drive_lane(g, &e->lane[i]);
     for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
          i++) {
@@ -314,7 +314,7 @@ static int links_need_progress(oar_group *g)
     const oari_engine *e = &g->engine;
     const oari_board *b = e->lane->exec.board;
 
-    if (g->foreign.ops != NULL && !oari_foreign_drive(g))
+    if (g->foreign.ops != NULL && !oari_external_drive(g))
         return 0;
     return b == NULL || b->member != NULL || e->message != NULL ||
            oari_exec_has_messages(&e->lane->exec);
@@ -410,7 +410,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
     if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
-        oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
+        oari_external_sleep(g, 0, nearest_deadline(&g->engine));
         return;
     }
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
@@ -426,7 +426,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
     else if (g->engine.on_gpu != 0)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->foreign.ops != NULL)
-        oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
+        oari_external_sleep(g, now - i->since, nearest_deadline(&g->engine));
     else if (g->board == NULL)
         sleep_on_backend(g);
     else {
@@ -474,12 +474,12 @@ void oari_drive_begin(oar_group *g, oar_work *work)
 
     e->alone = work->call.kind == OAR_COLL_BARRIER;
     oari_drive_start(g, work);
-    e->lane->exec.hasty = 1;
+    e->lane->exec.never_waits = 1;
     if (!oari_group_broken(g)) {
         drive_collectives(g);
         drive_messages(g);
     }
-    e->lane->exec.hasty = 0;
+    e->lane->exec.never_waits = 0;
 }
 
 oar_work *oari_drive_any(const oar_group *g)

@@ -16,7 +16,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/gpu_events.h"
 #include "comm/engine/message.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/exec/exec_run.h"
 
 enum {
@@ -28,7 +28,7 @@ enum {
 
 /* ---- beginning ----------------------------------------------------------- */
 
-static oar_status set_batch(oari_foreign *f, int open)
+static oar_status set_batch(oari_external *f, int open)
 {
     if (f->ops == NULL || f->ops->batch == NULL || f->batching == open)
         return OAR_OK;
@@ -50,21 +50,21 @@ void oari_drive_gpu_start(oar_group *g, oari_lane *lane, oar_work *work)
 
     e->on_gpu++;
     if (work->more && set_batch(work->call.gpu, 1) != OAR_OK)
-        oari_foreign_fail(g, work->call.gpu);
+        oari_external_fail(g, work->call.gpu);
     if (oari_exec_start(&lane->exec, &work->call, work->sequence, number) !=
         OAR_OK)
         oari_engine_broke(g, work, -1);
     if (!work->more && close_batches(g) != OAR_OK)
-        oari_foreign_fail(g, work->call.gpu);
+        oari_external_fail(g, work->call.gpu);
 }
 
 /* ---- going on ------------------------------------------------------------ */
 
-static void progress_engine(oar_group *g, oari_foreign *f)
+static void progress_engine(oar_group *g, oari_external *f)
 {
-    if (f->opened && f->ill_ns == 0 && f->ops->progress != NULL &&
+    if (f->opened && f->engine_failed_ns == 0 && f->ops->progress != NULL &&
         f->ops->progress(f->self) != OAR_OK)
-        oari_foreign_fail(g, f);
+        oari_external_fail(g, f);
 }
 
 void oari_gpu_progress(oar_group *g)
@@ -113,7 +113,7 @@ oari_progress oari_drive_gpu(oar_group *g, oari_lane *lane)
             pthread_cond_broadcast(&e->changed);
         pthread_mutex_unlock(&e->lock);
     }
-    if (++x->polls % COMPARE_LOOKS == 0 && oari_exec_is_doubtful(x))
+    if (++x->polls % COMPARE_LOOKS == 0 && oari_exec_posts_differ(x))
         return OARI_FAILED;
     if (e->gpu_looks-- <= 0) {
         if (e->gpu_missed == 0)
@@ -124,7 +124,7 @@ oari_progress oari_drive_gpu(oar_group *g, oari_lane *lane)
         return OARI_PENDING;
     /* a peer may have ended early what this was made of */
     progress_engine(g, x->foreign);
-    return x->foreign->ill_ns == 0 ? OARI_DONE : OARI_PENDING;
+    return x->foreign->engine_failed_ns == 0 ? OARI_DONE : OARI_PENDING;
 }
 
 /* ---- after an abort ------------------------------------------------------ */

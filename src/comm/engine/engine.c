@@ -26,7 +26,7 @@
 #include "base/thread.h"
 #include "comm/engine/drive.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 
 enum {
     STREAM_NAP_NS = 1000000, /* between two looks at what is on a stream */
@@ -158,8 +158,8 @@ int oari_engine_peek_held(oar_group *group, int peer, uint64_t tag,
     if (!oari_group_broken(group) && group->backend->progress != NULL &&
         group->backend->progress(group->self) != OAR_OK)
         oari_engine_broke(group, NULL, -1);
-    if (oari_foreign_carries(group))
-        oari_foreign_drive(group);
+    if (oari_external_carries(group))
+        oari_external_drive(group);
     return !oari_group_broken(group) &&
            oari_carrier(group)->peek(oari_carrier_self(group), peer, tag, any,
                                      found);
@@ -215,7 +215,7 @@ static void run_inline(oar_group *g, oar_work *work)
     atomic_store(&e->token, 0);
     if (atomic_load(&e->waiters) != 0)
         tell_users(e);
-    oari_lend(g);
+    oari_run_inline(g);
     oari_engine_wait(g, work, OARI_NEVER);
 }
 
@@ -225,7 +225,7 @@ static void run_mine(oar_group *g, int count, oar_work *work)
 {
     for (int i = 0; i < count; i++) {
         work[i].mine = 1;
-        work[i].call.awaited = (unsigned char)oari_lends(g);
+        work[i].call.awaited = (unsigned char)oari_can_run_inline(g);
         oari_drive_start(g, &work[i]);
     }
     /* the external engine has it, and waits for a thread to run it */

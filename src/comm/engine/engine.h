@@ -85,14 +85,14 @@ int oari_engine_try_hold(oar_group *group);
 /* Releases the token. */
 void oari_engine_let_go(oar_group *group);
 
-/* ---- running an external engine's calls inline (lend.c) ------------------ */
+/* ---- running an external engine's calls inline (run_inline.c) ------------------ */
 
 /* Returns whether a caller that waits can run the engine's call itself. The
  * caller holds the token. */
-int oari_lends(oar_group *group);
+int oari_can_run_inline(oar_group *group);
 /* Runs what the engine has for this thread, without the token. */
-void oari_lend(oar_group *group);
+void oari_run_inline(oar_group *group);
 /* Ends the monitor thread. */
-void oari_lend_end(oari_foreign *foreign);
+void oari_run_inline_end(oari_external *foreign);
 
 #endif

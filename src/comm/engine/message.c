@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/engine.h"
-#include "record/account.h"
+#include "record/op_report.h"
 
 enum {
     SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE,

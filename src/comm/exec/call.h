@@ -23,7 +23,7 @@ typedef struct oari_call {
     const size_t *out_counts; /* there are none. The work's own copies. */
     uint64_t agreed; /* what all ranks must have alike besides the rest: a
                         count, or a hash of all counts */
-    oar_op op;
+    oar_reduce_op op;
     int root;           /* or the peer of a message; -1: none, or any */
     int64_t tag;        /* -1: any */
     uint64_t wire_tag;  /* a message of the library itself; 0: the user */
@@ -37,10 +37,10 @@ typedef struct oari_call {
     unsigned char synchronous; /* a send that waits for its receive */
     unsigned char prepared;    /* does not begin until it is told to */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
-    unsigned char awaited;     /* its caller works for the engine (lend.c) */
+    unsigned char awaited; /* its caller works for the engine (run_inline.c) */
     unsigned char monitored;   /* by monitored_barrier.c: never begun */
     oari_object object;        /* its result; .data == NULL: none for me */
-    struct oari_foreign *gpu;  /* device memory: its engine; NULL: host */
+    struct oari_external *gpu; /* device memory: its engine; NULL: host */
     int device;                /* which GPU */
     void *stream;              /* the caller's */
     void *ready, *finished;    /* events: see oar_collective */

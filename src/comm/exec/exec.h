@@ -9,7 +9,7 @@
 #include "link/shm/board.h"
 #include "comm/exec/call.h"
 #include "plan/choose.h"
-#include "comm/exec/foreign.h"
+#include "comm/exec/external.h"
 #include "record/history.h"
 #include "plan/plan.h"
 
@@ -20,17 +20,17 @@ typedef struct oari_cached_plan {
     uint64_t fingerprint, agreed;
     oar_coll kind;
     oar_dtype dtype;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     int root, canonical;
     oari_plan plan; /* no steps: empty */
 } oari_cached_plan;
 
 /* Why another rank seems to be in a different operation. */
-typedef struct oari_doubt {
+typedef struct oari_exec_mismatch {
     int found;
     int peer;
     char claim[176]; /* what does not fit; "": only the fingerprints differ */
-} oari_doubt;
+} oari_exec_mismatch;
 
 typedef struct oari_exec {
     /* set once, by the owner */
@@ -38,7 +38,7 @@ typedef struct oari_exec {
     oari_board *board; /* NULL: none. With members: the one of my host */
     const oar_backend_ops *backend; /* that carries messages */
     void *self;
-    oari_foreign *foreign; /* an external engine with collectives of its own
+    oari_external *foreign; /* an external engine with collectives of its own
                               (exec_post.c); NULL: none */
     oari_board
         *compared_on; /* where its collectives are compared; NULL: nowhere */
@@ -57,15 +57,16 @@ typedef struct oari_exec {
     uint64_t link; /* what peers compare: history.h */
     uint64_t
         number; /* of the collective on this group: the same on all ranks */
-    oari_doubt doubt; /* why it failed, if another rank has to be asked */
+    oari_exec_mismatch
+        doubt; /* why it failed, if another rank has to be asked */
     const oari_plan *plan;
     oari_plan_request request; /* of a plan that is not kept, for REPLAN */
-    int hasty;   /* the caller does not wait: sync points are only begun */
-    int at;      /* step */
-    int begun;   /* of the step: its sync point has begun */
-    int syncs;   /* sync points so far */
-    int shows;   /* OARI_SHOWS_ bits */
-    int exposed; /* of these: peers know where they are and may use them */
+    int never_waits; /* the caller does not wait: sync points are only begun */
+    int at;          /* step */
+    int begun;       /* of the step: its sync point has begun */
+    int syncs;       /* sync points so far */
+    int shows;       /* OARI_SHOWS_ bits */
+    int exposed;     /* of these: peers know where they are and may use them */
     size_t element;
     unsigned char *in_data, *out_data; /* mine */
     void *block; /* made for the result of an object; the call's when done */
@@ -120,20 +121,20 @@ oar_status oari_exec_withdraw(oari_exec *exec);
 
 /* Whether the operation waits for a message of this rank, or for its slot at a
  * sync point (a rank of the group). */
-int oari_exec_owes_message(const oari_exec *exec, int rank);
-int oari_exec_owes_line(const oari_exec *exec, int rank);
+int oari_exec_awaits_message(const oari_exec *exec, int rank);
+int oari_exec_awaits_slot(const oari_exec *exec, int rank);
 
 /* Whether a rank has posted something else to the engine. Then reports the
  * mismatch. */
-int oari_exec_is_doubtful(oari_exec *exec);
+int oari_exec_posts_differ(oari_exec *exec);
 
 /* Whether the external engine does the operation and may wait for this rank of
  * the group, which has not begun it as far as can be seen. */
-int oari_exec_owes_post(const oari_exec *exec, int rank);
+int oari_exec_awaits_post(const oari_exec *exec, int rank);
 
 /* Whether the external engine's collective is complete on this rank of the
  * group, as far as can be seen. */
-int oari_exec_has_ended(const oari_exec *exec, int rank);
+int oari_exec_has_completed(const oari_exec *exec, int rank);
 
 /* Whether the backend must make progress for the operation. */
 static inline int oari_exec_has_messages(const oari_exec *exec)

@@ -18,14 +18,14 @@ typedef union block {
 
 /* How elements are combined, and of what type they are. */
 typedef struct form {
-    oar_op_kind kind;
+    oar_reduce_op_kind kind;
     oar_dtype dtype, wide;
     double divisor;
 } form;
 
-oar_dtype oari_partial_dtype(oar_op_kind op, oar_dtype dtype)
+oar_dtype oari_partial_dtype(oar_reduce_op_kind op, oar_dtype dtype)
 {
-    int rounds = op != OAR_OP_MIN && op != OAR_OP_MAX;
+    int rounds = op != OAR_REDUCE_OP_MIN && op != OAR_REDUCE_OP_MAX;
 
     return oari_dtype_is_half(dtype) && rounds ? OAR_F32 : dtype;
 }
@@ -37,7 +37,7 @@ double oari_exec_divisor(const oari_exec *exec)
 
 static form form_of(const oari_exec *exec, int finish)
 {
-    oar_op_kind kind = exec->call->op.kind;
+    oar_reduce_op_kind kind = exec->call->op.kind;
     oar_dtype dtype = exec->call->out.dtype;
 
     return (form){ oari_computed_kind(kind), dtype,

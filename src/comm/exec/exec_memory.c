@@ -180,7 +180,7 @@ static void reduce_sources(oari_exec *exec, const oari_step *step)
 {
     const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
     const int *member = b != NULL ? b->member : NULL;
-    oar_op_kind kind = exec->call->op.kind;
+    oar_reduce_op_kind kind = exec->call->op.kind;
     int factors = oari_needs_factors(kind);
     oari_reduction r = {
         .kind = oari_computed_kind(kind),
@@ -199,7 +199,7 @@ static void reduce_sources(oari_exec *exec, const oari_step *step)
                                  step->count);
         return;
     }
-    if (kind != OAR_OP_SUM)
+    if (kind != OAR_REDUCE_OP_SUM)
         r.divisor = oari_exec_divisor(exec);
     oari_reduce(&r, step->count);
 }

@@ -126,7 +126,7 @@ oari_progress oari_run_wait(oari_exec *exec, const oari_step *step)
     return OARI_DONE;
 }
 
-int oari_exec_owes_message(const oari_exec *exec, int rank)
+int oari_exec_awaits_message(const oari_exec *exec, int rank)
 {
     for (int i = 0; i < exec->transfers; i++) {
         int slot = (exec->oldest + i) % exec->transfer_room;

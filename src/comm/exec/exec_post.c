@@ -10,12 +10,12 @@
  * a plan's messages tell what all collectives before them were (history.h).
  */
 #include "base/status.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "comm/exec/exec_run.h"
 
 enum {
     POLLS_TO_COMPARE = 4,
-    COLLECTIVES_TO_COMPARE = OARI_TOLD,
+    COLLECTIVES_TO_COMPARE = OARI_REPORT_ENTRIES,
     POLLS_THAT_ARE_LONG = 8 /* after so many, a check for missing ranks costs
                              little */
 };
@@ -27,7 +27,7 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* ---- what others have begun ---------------------------------------------- */
 
 /* Compares no more once all ranks are known to have begun the same. */
-int oari_exec_is_doubtful(oari_exec *exec)
+int oari_exec_posts_differ(oari_exec *exec)
 {
     const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
     int agreed = 1;
@@ -48,7 +48,7 @@ int oari_exec_is_doubtful(oari_exec *exec)
     return 0;
 }
 
-int oari_exec_owes_post(const oari_exec *exec, int rank)
+int oari_exec_awaits_post(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
@@ -61,7 +61,7 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
                     : !oari_board_has_posted(b, here, exec->number);
 }
 
-int oari_exec_has_ended(const oari_exec *exec, int rank)
+int oari_exec_has_completed(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
@@ -135,7 +135,7 @@ int oari_exec_post(oari_exec *exec)
     exec->plan = &post_plan;
     exec->polls = 0;
     exec->agreed = 0;
-    if (oari_exec_is_doubtful(exec))
+    if (oari_exec_posts_differ(exec))
         return 1;
     status = exec->foreign->ops->post[exec->call->kind](
         exec->foreign->self, &exec->engine_call, &exec->post);
@@ -186,7 +186,7 @@ oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
 
-    if (exec->doubt.found || (look && oari_exec_is_doubtful(exec)))
+    if (exec->doubt.found || (look && oari_exec_posts_differ(exec)))
         return OARI_FAILED;
     if (!exec->post.done)
         return OARI_PENDING;

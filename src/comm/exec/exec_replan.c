@@ -67,7 +67,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
 {
     const oari_call *call = exec->call;
     const oari_board *b = exec->board;
-    oar_op_kind op = call->op.kind;
+    oar_reduce_op_kind op = call->op.kind;
     int of_input = call->kind == OAR_COLL_SCATTER ||
                    call->kind == OAR_COLL_REDUCE_SCATTER ||
                    call->kind == OAR_COLL_ALL_TO_ALL;
@@ -80,7 +80,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
         .ragged = call->ragged != 0,
         .object = call->is_object,
         .weighted = oari_needs_factors(op),
-        .mean = op == OAR_OP_WEIGHTED_MEAN,
+        .mean = op == OAR_REDUCE_OP_WEIGHTED_MEAN,
         .canonical = call->canonical,
         .count = count_of(exec),
         .element = exec->element,

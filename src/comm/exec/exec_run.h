@@ -25,7 +25,7 @@ oari_progress oari_run_copy(oari_exec *exec, const oari_step *step);
 oari_progress oari_run_reduce(oari_exec *exec, const oari_step *step);
 
 /* exec_combine.c: partial results. */
-oar_dtype oari_partial_dtype(oar_op_kind op, oar_dtype dtype);
+oar_dtype oari_partial_dtype(oar_reduce_op_kind op, oar_dtype dtype);
 double oari_exec_divisor(const oari_exec *exec);
 void oari_exec_combine(oari_exec *exec, const oari_step *step);
 /* Combines the sources of a reduction, with their factors, into WORK. */

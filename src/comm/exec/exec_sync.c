@@ -9,7 +9,7 @@
 #include "base/reduce/reduce.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "comm/exec/exec_run.h"
 #include "plan/planners.h"
 
@@ -92,7 +92,7 @@ oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
                                      const char *format, ...)
 {
     const oari_call *call = exec->call;
-    oari_doubt *doubt = &exec->doubt;
+    oari_exec_mismatch *doubt = &exec->doubt;
     char site[96];
     va_list args;
 
@@ -111,7 +111,7 @@ oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
                      doubt->claim[0] != 0 ? ": " : "", doubt->claim);
 }
 
-int oari_exec_owes_line(const oari_exec *exec, int rank)
+int oari_exec_awaits_slot(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->board;
     int here = exec->begun ? oari_board_rank(b, rank) : -1;
@@ -214,14 +214,14 @@ oari_progress oari_run_sync(oari_exec *exec, const oari_step *step)
 
     if (!exec->begun)
         begin_sync(exec, step);
-    if (exec->hasty) {
+    if (exec->never_waits) {
         oari_meet_wake(exec->board);
         return OARI_PENDING;
     }
     while (!oari_meet_poll(exec->board)) {
         if (--polls == 0)
             return OARI_PENDING;
-        oari_relax();
+        oari_cpu_pause();
     }
     return read_slots(exec, step);
 }

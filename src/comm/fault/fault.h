@@ -35,21 +35,22 @@ int oari_group_gone(const oar_group *group, int rank);
 /* What the engine calls upward (look.c). */
 extern const oari_engine_events oari_fault_events;
 
-/* ---- foreign_fault.c ----------------------------------------------------- */
+/* ---- external_fault.c ----------------------------------------------------- */
 
 /* Returns what oari_group_gone does beside an external engine; gone: what the
  * links say. */
-int oari_foreign_gone(const oar_group *group, int rank, int gone);
+int oari_external_gone(const oar_group *group, int rank, int gone);
 /* Ends the group if an external engine has failed: with the cause that the
  * links find, or after a while with the engine's own error. */
-void oari_foreign_look(oar_group *group);
+void oari_external_look(oar_group *group);
 
-/* ---- timeout scopes (scope.c) -------------------------------------------- */
+/* ---- timeout scopes (timeout_scope.c) -------------------------------------------- */
 
-struct oari_scope;
+struct oari_timeout_scope;
 /* Gives the open scope of this rank that lasts longest; until_ns 0: none. */
-void oari_scope_mine(const oar_group *group, struct oari_scope *scope);
+void oari_timeout_scope_mine(const oar_group *group,
+                             struct oari_timeout_scope *scope);
 /* Frees the scopes that were never ended. */
-void oari_scope_drop(oar_group *group);
+void oari_timeout_scope_drop(oar_group *group);
 
 #endif

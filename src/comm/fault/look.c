@@ -14,10 +14,10 @@
 #include "base/status.h"
 #include "comm/engine/drive.h"
 #include "comm/engine/message.h"
-#include "comm/fault/dispute.h"
+#include "comm/fault/mismatch.h"
 #include "comm/fault/fault.h"
 #include "comm/fault/look.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 
 enum {
@@ -61,7 +61,8 @@ void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
     char who[400];
 
     if (work != NULL && work->sequence <= FIRST_OPERATIONS &&
-        oari_missed_word(g->store, g->name, g->rank, g->ranks, rank, &said)) {
+        oari_open_failure_find(g->store, g->name, g->rank, g->ranks, rank,
+                               &said)) {
         oari_fail_with(&said);
         oari_group_break(g, work, said.peer);
         return;
@@ -75,8 +76,8 @@ void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
 /* Returns whether a rank still owes the collective something. */
 static int owes(const oari_exec *x, int rank)
 {
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank) ||
-           oari_exec_owes_post(x, rank);
+    return oari_exec_awaits_slot(x, rank) ||
+           oari_exec_awaits_message(x, rank) || oari_exec_awaits_post(x, rank);
 }
 
 /* Returns the rank whose end loses a message from `peer`, or -1. A message from
@@ -106,7 +107,7 @@ static int is_notice(const oar_work *work)
 
 /* An external engine may need every rank to the end of a collective; but not
  * one that has left in good order, after the collective was over for it. */
-int oari_drive_lost(const oar_group *g, const oar_work *work)
+int oari_fault_lost_rank(const oar_group *g, const oar_work *work)
 {
     const oari_exec *x;
 
@@ -118,7 +119,7 @@ int oari_drive_lost(const oar_group *g, const oar_work *work)
 
         if (gone != 0 &&
             (owes(x, r) || (x->posted && !(gone == OARI_PEER_LEFT &&
-                                           oari_exec_has_ended(x, r)))))
+                                           oari_exec_has_completed(x, r)))))
             return r;
     }
     return -1;
@@ -165,7 +166,8 @@ static int missing_rank(const oar_group *g, const oar_work *work)
 
         if (owes_it)
             owing = r;
-        if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
+        if (r == g->rank ||
+            oari_mismatch_has_reached(g->engine.dispute, r, x->number))
             continue;
         if (owes_it || found < 0 || !owes(x, found))
             found = r;
@@ -177,7 +179,7 @@ static int missing_rank(const oar_group *g, const oar_work *work)
  * timeout scope. */
 static int is_in_scope(const oar_group *g, const oar_work *work)
 {
-    oari_scope scope;
+    oari_timeout_scope scope;
 
     for (int r = 0; r < g->ranks; r++)
         if ((r == g->rank || is_missing(g, work, r)) &&
@@ -202,7 +204,7 @@ static int waits_too(const oar_group *g, int rank)
 
 /* Where `oarsong run` monitors the job, it prints one report for all ranks: so
  * here it is not a warning. */
-void oari_drive_stalled(const oar_group *g, oar_work *work)
+void oari_fault_warn_stall(const oar_group *g, oar_work *work)
 {
     int64_t stall = g->settings.stall_ms, now = oari_now_ns();
     char text[700] = "", who[300], site[96], age[32];
@@ -224,7 +226,7 @@ void oari_drive_stalled(const oar_group *g, oar_work *work)
     }
     work->warned = 1;
     oari_site_text(work->call.file, work->call.line, site, sizeof site);
-    oari_seconds_text(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_duration_text(oari_now_ns() - work->since_ns, age, sizeof age);
     oari_log(oari_env_text("OARSONG_RECORDER_FD") != NULL ? OAR_LOG_INFO
                                                           : OAR_LOG_WARN,
              "group \"%s\", rank %d: #%" PRIu64
@@ -240,7 +242,7 @@ static void look_at_work(oar_group *g, oar_work *work)
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
     int64_t now;
-    int lost = oari_drive_lost(g, work);
+    int lost = oari_fault_lost_rank(g, work);
 
     if (lost >= 0) {
         oari_peer_gone(g, work, lost);
@@ -252,7 +254,7 @@ static void look_at_work(oar_group *g, oar_work *work)
         work->deadline_ns = oari_deadline(limit);
         return;
     }
-    oari_drive_stalled(g, work);
+    oari_fault_warn_stall(g, work);
     if (now < work->deadline_ns)
         return;
     if (is_in_scope(g, work)) {
@@ -272,7 +274,7 @@ static void look_at_work(oar_group *g, oar_work *work)
 /* A peer that gave up waiting may have waited for a rank that waits itself. If
  * this rank sees one that is stopped, it names that one instead, and this fault
  * counts on all ranks. */
-int oari_drive_hear(oar_group *g)
+int oari_fault_hear(oar_group *g)
 {
     const oari_fault *published = oari_group_published(g);
     const oar_work *work;
@@ -290,16 +292,16 @@ int oari_drive_hear(oar_group *g)
     return 1;
 }
 
-void oari_drive_look(oar_group *g)
+void oari_fault_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
 
-    oari_drive_hear(g);
-    oari_dispute_look(g);
+    oari_fault_hear(g);
+    oari_mismatch_look(g);
     if (e->halted)
         return; /* a mismatch has a deadline of its own */
     oari_far_scopes_look(g);
-    oari_foreign_look(g);
+    oari_external_look(g);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
             look_at_work(g, e->lane[i].work);
@@ -310,9 +312,9 @@ void oari_drive_look(oar_group *g)
 
 const oari_engine_events oari_fault_events = {
     .broke = oari_group_break,
-    .look = oari_drive_look,
-    .hear = oari_drive_hear,
-    .mismatch = oari_dispute_open,
-    .engine_failed = oari_dispute_ask_all,
-    .inquire = oari_dispute_inquire,
+    .look = oari_fault_look,
+    .hear = oari_fault_hear,
+    .mismatch = oari_mismatch_open,
+    .engine_failed = oari_mismatch_ask_all,
+    .inquire = oari_mismatch_inquire,
 };

@@ -8,15 +8,15 @@
 
 /* Looks for published faults, ranks that are gone, mismatches and deadlines.
  * Ends the group if something is wrong. */
-void oari_drive_look(oar_group *group);
+void oari_fault_look(oar_group *group);
 
 /* Ends the group if a peer has published a fault. Returns whether one has. */
-int oari_drive_hear(oar_group *group);
+int oari_fault_hear(oar_group *group);
 
 /* Returns a rank that the operation needs and that is gone, or -1. */
-int oari_drive_lost(const oar_group *group, const oar_work *work);
+int oari_fault_lost_rank(const oar_group *group, const oar_work *work);
 /* Logs once that the operation has waited for long, and for which ranks. */
-void oari_drive_stalled(const oar_group *group, oar_work *work);
+void oari_fault_warn_stall(const oar_group *group, oar_work *work);
 
 /* Ends the group because a rank is gone. work: what waits, or NULL. */
 void oari_peer_gone(oar_group *group, const oar_work *work, int rank);

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "record/account.h"
-#include "comm/fault/dispute.h"
+#include "record/op_report.h"
+#include "comm/fault/mismatch.h"
 #include "comm/fault/fault.h"
 
 /* ---- state --------------------------------------------------------------- */
@@ -86,14 +86,14 @@ const char *oari_presence_word(oari_presence presence)
 
 /* ---- scopes -------------------------------------------------------------- */
 
-int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
+int oari_presence_scope(const oar_group *g, int rank, oari_timeout_scope *scope)
 {
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
 
     if (here >= 0)
         oari_board_scope(g->board, here, scope);
     else if (rank == g->rank)
-        oari_scope_mine(g, scope);
+        oari_timeout_scope_mine(g, scope);
     else
         return oari_far_scope(g, rank, scope);
     return scope->until_ns > oari_now_ns();
@@ -114,11 +114,11 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
     const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
     char what[256], age[32];
-    const char *said = oari_dispute_last(g->engine.dispute, rank);
+    const char *said = oari_mismatch_last(g->engine.dispute, rank);
     oar_record r;
 
     if (said[0] != 0 && (recorder == NULL ||
-                         oari_dispute_is_elsewhere(g->engine.dispute, rank))) {
+                         oari_mismatch_is_elsewhere(g->engine.dispute, rank))) {
         add_text(text, bytes, "; its last operation was ");
         add_text(text, bytes, said);
         return;
@@ -132,9 +132,9 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
     add_text(text, bytes, "; its last operation was ");
     oari_record_text(&r, what, sizeof what);
     add_text(text, bytes, what);
-    oari_seconds_text(oari_now_ns() -
-                          (r.done_ns != 0 ? r.done_ns : r.posted_ns),
-                      age, sizeof age);
+    oari_duration_text(oari_now_ns() -
+                           (r.done_ns != 0 ? r.done_ns : r.posted_ns),
+                       age, sizeof age);
     add_text(text, bytes, r.done_ns != 0 ? ", done " : ", for ");
     add_text(text, bytes, age);
     add_text(text, bytes, r.done_ns != 0 ? " ago" : "");
@@ -143,13 +143,13 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
 static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
 {
     char age[32], limit[48] = "any time", line[160];
-    oari_scope s;
+    oari_timeout_scope s;
 
     if (!oari_presence_scope(g, rank, &s))
         return;
-    oari_seconds_text(oari_now_ns() - s.since_ns, age, sizeof age);
+    oari_duration_text(oari_now_ns() - s.since_ns, age, sizeof age);
     if (s.until_ns != OARI_NEVER)
-        oari_seconds_text(s.until_ns - s.since_ns, limit, sizeof limit);
+        oari_duration_text(s.until_ns - s.since_ns, limit, sizeof limit);
     snprintf(line, sizeof line, "; in scope \"%s\" for %s (up to %s)", s.label,
              age, limit);
     add_text(text, bytes, line);
@@ -163,7 +163,7 @@ static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 
     if (ms < 0)
         return;
-    oari_seconds_text(ms * 1000000, age, sizeof age);
+    oari_duration_text(ms * 1000000, age, sizeof age);
     snprintf(line, sizeof line, ", whose system answered %s ago", age);
     add_text(text, bytes, line);
 }

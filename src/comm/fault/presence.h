@@ -37,18 +37,20 @@ void oari_presence_text(const oar_group *group, int rank, char *text,
                         size_t bytes);
 
 /* A slow part that a rank has announced (oar_timeout_scope_begin). */
-typedef struct oari_scope {
+typedef struct oari_timeout_scope {
     int64_t since_ns, until_ns; /* until: 0: none is open */
     char label[48];
-} oari_scope;
+} oari_timeout_scope;
 
-_Static_assert(sizeof(oari_scope) == OARI_SCOPE_BYTES, "a scope's size");
+_Static_assert(sizeof(oari_timeout_scope) == OARI_SCOPE_BYTES,
+               "a scope's size");
 
 /* Gives the scope that a rank is in, as far as that can be seen from here, this
  * rank's too. Returns 0 if it is in none. */
-int oari_presence_scope(const oar_group *group, int rank, oari_scope *scope);
+int oari_presence_scope(const oar_group *group, int rank,
+                        oari_timeout_scope *scope);
 
-/* ---- scopes of ranks without a control block here (scope.c) --------------
+/* ---- scopes of ranks without a control block here (timeout_scope.c) --------------
  * All but `changed` are for the thread that holds the token. */
 
 typedef struct oari_far_scopes oari_far_scopes;
@@ -60,6 +62,6 @@ void oari_far_scopes_changed(oar_group *group);
  */
 void oari_far_scopes_look(oar_group *group);
 /* Gives the scope that a far rank is in; 0: none. */
-int oari_far_scope(const oar_group *group, int rank, oari_scope *scope);
+int oari_far_scope(const oar_group *group, int rank, oari_timeout_scope *scope);
 
 #endif

@@ -9,16 +9,16 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "comm/fault/dispute.h"
-#include "comm/fault/kin.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/mismatch.h"
+#include "comm/fault/siblings.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 #include "comm/rendezvous/bootstrap.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
 #include "comm/api/post.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/engine/gpu_events.h"
 #include "comm/fault/fault.h"
 
@@ -125,11 +125,11 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(oari_backend_open(g->backend, g->self, &with));
     if (g->in_tree->board != NULL)
         g->board = g->in_tree->board(g->self);
-    g->spin_ns = oari_foreign_spin(g, choose_spin_ns(g, o->spin_us));
+    g->spin_ns = oari_external_spin(g, choose_spin_ns(g, o->spin_us));
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     with.env.timeout_ms = meet_ms;
-    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &with)
+    return g->foreign.ops != NULL ? oari_external_open(g, &g->foreign, &with)
                                   : OAR_OK;
 }
 
@@ -144,7 +144,7 @@ static oar_status find_abilities(oar_group *g)
     if (caps.can & OAR_WANTS_LINKS) {
         g->foreign.ops = g->backend;
         OARI_TRY(oari_backend_links(g->ranks, &g->backend));
-        if (!oari_foreign_carries(g))
+        if (!oari_external_carries(g))
             OARI_TRY(g->backend->probe(&caps));
     }
     g->in_tree = oari_backend_in_tree(g->backend);
@@ -154,7 +154,7 @@ static oar_status find_abilities(oar_group *g)
 
 static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
-    int meets = !g->rules.messages_only && !oari_foreign_carries(g);
+    int meets = !g->rules.messages_only && !oari_external_carries(g);
 
     x->rank = g->rank;
     x->ranks = g->ranks;
@@ -184,11 +184,11 @@ static oar_status make_history(oar_group *g)
     if (g->ranks == 1 || g->backend->peek == NULL ||
         (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
-    h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
+    h->room = met ? OARI_HISTORY_SHM : OARI_HISTORY_MESSAGES;
     h->ring = oari_alloc(h->room, sizeof *h->ring);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
-    return oari_dispute_create(g, &g->engine.dispute);
+    return oari_mismatch_create(g, &g->engine.dispute);
 }
 
 /* Operations on device memory are only handed to an engine, so many may be
@@ -199,7 +199,7 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
     int means = g->backend->send != NULL ? OARI_MESSAGES : 0;
 
     if (g->board != NULL && g->board->member == NULL &&
-        !oari_foreign_carries(g))
+        !oari_external_carries(g))
         means |= OARI_MEMORY;
     e->lane =
         oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
@@ -298,16 +298,17 @@ oar_status oari_group_open(const oari_choice *choice,
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
     g->store_address = oari_store_address(g->store);
-    before = oari_store_until(oari_deadline(meet_ms));
+    before = oari_store_set_lock_deadline(oari_deadline(meet_ms));
     status = build_group(g, choice, env, meet_ms, world);
-    oari_store_until(before);
+    oari_store_set_lock_deadline(before);
     if (status != OAR_OK) {
         oar_error why;
 
-        before = oari_store_until(oari_deadline(REPORT_MS));
+        before = oari_store_set_lock_deadline(oari_deadline(REPORT_MS));
         if (g->name != NULL)
-            oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
-        oari_store_until(before);
+            oari_open_failure_report(env->store, g->name, g->rank, g->ranks,
+                                     g->missing);
+        oari_store_set_lock_deadline(before);
         why = *oar_last_error();
         oari_recorder_fault(g->recorder, &why);
         oar_group_destroy(g);
@@ -320,7 +321,7 @@ oar_status oari_group_open(const oari_choice *choice,
     g->settings.device = NULL;
     g->settings.stream = NULL;
     g->settings.nccl_id = NULL;
-    oari_kin_join(g);
+    oari_siblings_join(g);
     *group = g;
     return OAR_OK;
 }
@@ -367,22 +368,22 @@ void oar_group_destroy(oar_group *group)
         return;
     if (group->generation != oari_fork_generation())
         return; /* a child process owns none of it */
-    oari_kin_leave(group);
+    oari_siblings_leave(group);
     if (group->name != NULL) {
         oari_gpu_await(group);
         if (atomic_load(&group->engine.posted) != 0)
             oar_group_abort(group, "the group was destroyed");
         oari_engine_close(group);
     }
-    oari_foreign_close(&group->hosted);
-    oari_foreign_close(&group->gpu);
-    oari_foreign_close(&group->foreign);
+    oari_external_close(&group->hosted);
+    oari_external_close(&group->gpu);
+    oari_external_close(&group->foreign);
     if (group->opened)
         group->backend->close(group->self);
     for (int i = 0; i < group->engine.lanes; i++)
         oari_exec_clear(&group->engine.lane[i].exec);
     oari_free(group->engine.lane);
-    oari_dispute_destroy(group->engine.dispute);
+    oari_mismatch_destroy(group->engine.dispute);
     oari_free(group->engine.history.ring);
     oari_batch_drop(group);
     while (group->subsets != NULL) {
@@ -391,7 +392,7 @@ void oar_group_destroy(oar_group *group)
         group->subsets = s->next;
         oari_free(s);
     }
-    oari_scope_drop(group);
+    oari_timeout_scope_drop(group);
     oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);
     oari_free(group->in_world);

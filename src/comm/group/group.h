@@ -36,7 +36,7 @@ oar_status oari_hosted_open(oar_group *group);
 oar_status oari_group_complete(oar_group *made, oar_group **group);
 
 /* What a group made of a parent's ranks is to be. */
-typedef struct oari_kin {
+typedef struct oari_child_spec {
     const char *own;   /* what its name adds to the parent's */
     const int *member; /* ranks of the parent, ascending, this one among them */
     int count;
@@ -44,9 +44,9 @@ typedef struct oari_kin {
     int64_t meet_ms;  /* within which they must */
     void **split;     /* as in oari_choice */
     int bare;         /* without a way for device memory */
-} oari_kin;
+} oari_child_spec;
 /* Makes such a group. All its members call it with the same arguments. */
-oar_status oari_group_child(oar_group *parent, const oari_kin *spec,
+oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
                             oar_group **group);
 
 /* Sets which ranks of the parent the group's are: member, by rank. */
@@ -56,8 +56,8 @@ oar_status oari_group_place(oar_group *group, const oar_group *parent,
 /* ---- open_engine.c ------------------------------------------------------- */
 
 /* Opens an external engine beside the links. */
-oar_status oari_foreign_open(oar_group *group, oari_foreign *foreign,
-                             const oari_open *with);
+oar_status oari_external_open(oar_group *group, oari_external *foreign,
+                              const oari_open *with);
 /* Opens what the choice says for device memory, in a group that is ready but
  * for that. */
 oar_status oari_gpu_open(oar_group *group, const oari_choice *choice,

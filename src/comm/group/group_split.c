@@ -15,10 +15,10 @@
 #include "base/clock.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "comm/fault/kin.h"
+#include "comm/fault/siblings.h"
 #include "comm/group/group.h"
-#include "link/shm/local.h"
-#include "comm/fault/missed.h"
+#include "link/shm/inproc.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
@@ -153,7 +153,7 @@ enum { HOLD_MS = 20 }; /* to wait for the parent's token, at each look */
 /* What a rank checks while the members of a child meet. */
 typedef struct gathering {
     oar_group *parent;
-    const oari_kin *spec;
+    const oari_child_spec *spec;
     const char *name;
     const oar_backend_env *env;
 } gathering;
@@ -182,13 +182,13 @@ static oar_status check_members(void *arg)
         return oari_about(
             lost, oari_fail(OAR_E_PEER, "%s %s and does not join group \"%s\"",
                             who, oari_presence_end(gone), m->name));
-    if (oari_missed_word(m->env->store, m->name, m->env->rank, m->env->ranks,
-                         -1, &said))
+    if (oari_open_failure_find(m->env->store, m->name, m->env->rank,
+                               m->env->ranks, -1, &said))
         return oari_fail_with(&said);
     return OAR_OK;
 }
 
-static oar_status open_child(oar_group *parent, const oari_kin *spec,
+static oar_status open_child(oar_group *parent, const oari_child_spec *spec,
                              const char *name, oar_group **child)
 {
     oar_backend_env env = { .size = sizeof env,
@@ -212,13 +212,14 @@ static oar_status open_child(oar_group *parent, const oari_kin *spec,
     else if (parent->board != NULL && parent->board->world != NULL)
         return open_sim(parent, &env, &o, spec->meet_ms, spec->bare, child);
     env.store = spec->store != NULL ? spec->store : parent->store;
-    oari_store_watch(check_members, &(gathering){ parent, spec, name, &env });
+    oari_store_set_wait_check(check_members,
+                              &(gathering){ parent, spec, name, &env });
     status = oari_group_open(&choice, &env, &o, spec->meet_ms, NULL, child);
-    oari_store_watch(NULL, NULL);
+    oari_store_set_wait_check(NULL, NULL);
     return status;
 }
 
-oar_status oari_group_child(oar_group *parent, const oari_kin *spec,
+oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
                             oar_group **group)
 {
     oar_group *child = NULL;
@@ -242,11 +243,11 @@ static oar_status make_child(oar_group *parent, const char *own,
                              const int *member, int count, void **split,
                              oar_group **group)
 {
-    oari_kin spec = { .own = own,
-                      .member = member,
-                      .count = count,
-                      .split = split,
-                      .meet_ms = parent->timeout_ms };
+    oari_child_spec spec = { .own = own,
+                             .member = member,
+                             .count = count,
+                             .split = split,
+                             .meet_ms = parent->timeout_ms };
 
     return oari_group_child(parent, &spec, group);
 }
@@ -386,7 +387,7 @@ oar_status oari_group_place(oar_group *child, const oar_group *parent,
     for (int r = 0; r < child->ranks; r++)
         there[r] = oar_group_to_world(parent, member[r]);
     child->in_world = there;
-    oari_kin_move(child, parent);
+    oari_siblings_move(child, parent);
     oari_recorder_place(child->recorder, there, child->ranks);
     return OAR_OK;
 }

@@ -9,9 +9,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/fault/fault.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 #include "comm/group/group.h"
 
@@ -39,7 +39,7 @@ static int find_culprit(const oar_group *g)
 
 /* Fails with the rank that is to blame: an engine knows at best that some rank
  * has not come. */
-static oar_status blame_rank(oar_group *g, oari_foreign *f,
+static oar_status blame_rank(oar_group *g, oari_external *f,
                              const oari_open *with)
 {
     oar_error why = *oar_last_error();
@@ -47,9 +47,10 @@ static oar_status blame_rank(oar_group *g, oari_foreign *f,
     char who[300];
     int rank;
 
-    f->ill_ns = oari_now_ns(); /* a rank that is gone now is the cause */
-    if (oari_missed_find(with->env.store, g->name, g->rank, g->ranks,
-                         g->missing) == 0)
+    f->engine_failed_ns =
+        oari_now_ns(); /* a rank that is gone now is the cause */
+    if (oari_engine_opening_missing(with->env.store, g->name, g->rank, g->ranks,
+                                    g->missing) == 0)
         return oari_fail_with(&why);
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
@@ -63,8 +64,8 @@ static oar_status blame_rank(oar_group *g, oari_foreign *f,
                         who, f->ops->name, with->env.timeout_ms, why.text));
 }
 
-oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oari_open *with)
+oar_status oari_external_open(oar_group *group, oari_external *f,
+                              const oari_open *with)
 {
     oar_status status;
 
@@ -77,11 +78,11 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
     status = oari_backend_open(f->ops, f->self, with);
     if (with->env.store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
-    oari_missed_say_through(with->env.store, group->name, group->rank);
+    oari_engine_opening_done(with->env.store, group->name, group->rank);
     return status != OAR_OK ? blame_rank(group, f, with) : OAR_OK;
 }
 
-static oar_status open_engine(oar_group *g, oari_foreign *f,
+static oar_status open_engine(oar_group *g, oari_external *f,
                               const oari_choice *choice,
                               const oar_group_opts *o, int64_t meet_ms)
 {
@@ -104,7 +105,7 @@ static oar_status open_engine(oar_group *g, oari_foreign *f,
         with.env.split = *choice->split;
         *choice->split = NULL;
     }
-    return oari_foreign_open(g, f, &with);
+    return oari_external_open(g, f, &with);
 }
 
 /* A group with "auto" names its backend by the pair that it has got. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shrink: makes a new group of the ranks that are left of one. They agree on
- * the members in council.c; here the group itself is made, through a store that
+ * the members in membership.c; here the group itself is made, through a store that
  * the lowest of them serves: the store of the old group may have died with the
  * process that served it. */
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/status.h"
-#include "comm/group/council.h"
+#include "comm/group/membership.h"
 #include "store/store.h"
 #include "net/sock.h"
 #include "comm/api/post.h"
@@ -35,7 +35,7 @@ static int on_one_host(const oar_group *g)
 }
 
 /* Serves a store, where ranks on other hosts can reach it if there are any. */
-static oar_status serve_store(oari_council *c, oar_store_server **server)
+static oar_status serve_store(oari_membership *c, oar_store_server **server)
 {
     char at[OARI_SOCK_TEXT] = "127.0.0.1:0";
     const char *address;
@@ -52,10 +52,10 @@ static oar_status serve_store(oari_council *c, oar_store_server **server)
     return OAR_OK;
 }
 
-static oar_status open_store(oari_council *c, int64_t limit_ms,
+static oar_status open_store(oari_membership *c, int64_t limit_ms,
                              oar_store **store)
 {
-    int lowest = oari_council_lowest(c);
+    int lowest = oari_membership_lowest(c);
     oar_store_server *server = NULL;
     char address[sizeof c->mine.address];
     oar_status status = OAR_OK;
@@ -77,12 +77,12 @@ static oar_status open_store(oari_council *c, int64_t limit_ms,
 
 /* ---- the group ----------------------------------------------------------- */
 
-oar_status oari_council_form(oari_council *c)
+oar_status oari_membership_form(oari_membership *c)
 {
     oar_group *g = c->group;
     int threads = g->board != NULL && g->board->world != NULL;
     int *member = oari_alloc((size_t)g->ranks, sizeof *member);
-    oari_kin spec = { .member = member };
+    oari_child_spec spec = { .member = member };
     oar_status status = OAR_OK;
     char own[40];
 
@@ -98,7 +98,7 @@ oar_status oari_council_form(oari_council *c)
     if (spec.count > 1 && !threads)
         status = open_store(c, spec.meet_ms, &spec.store);
     if (status == OAR_OK && member[0] == g->rank)
-        oari_council_say(c, OARI_PHASE_FORM);
+        oari_membership_show(c, OARI_PHASE_FORM);
     if (status == OAR_OK)
         status = oari_group_child(g, &spec, &c->child);
     oar_store_destroy(spec.store);
@@ -156,7 +156,7 @@ static void end_parent(oar_group *g, const oari_ranks *out)
 oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
                             oar_group **new_group)
 {
-    oari_council c = { .group = group };
+    oari_membership c = { .group = group };
     oar_shrink_opts o;
     oar_status status;
 
@@ -172,8 +172,8 @@ oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
         return OAR_E_NOMEM;
     c.mine.call = ++group->shrinks;
     c.mine.before = group->shrunk;
-    status = oari_council_hold(&c);
-    group->shrunk = status == OAR_OK ? oari_note_hash(&c.mine) : 0;
+    status = oari_membership_agree(&c);
+    group->shrunk = status == OAR_OK ? oari_ballot_hash(&c.mine) : 0;
     if (status == OAR_OK) {
         end_parent(group, &c.mine.out);
         *new_group = c.child;

@@ -25,7 +25,7 @@
 #include "net/secret.h"
 #include "net/sock.h"
 #include "store/store.h"
-#include "store/store_link.h"
+#include "store/store_client.h"
 #include "store/store_server.h"
 
 enum {
@@ -56,7 +56,7 @@ static store_key make_key(const char *what, int64_t turn, const char *name)
 /* Connects to a store that is already served at the address: by a launcher, or
  * by an earlier group of this process. */
 static oar_status join_other(const char *address, int64_t timeout_ms,
-                             oari_meeting *bootstrap)
+                             oari_bootstrap *bootstrap)
 {
     oar_error why;
 
@@ -76,7 +76,7 @@ static oar_status join_other(const char *address, int64_t timeout_ms,
 }
 
 static oar_status connect_to(const char *address, int rank, int64_t timeout_ms,
-                             oari_meeting *bootstrap)
+                             oari_bootstrap *bootstrap)
 {
     if (rank != 0)
         return oar_store_create_tcp(address, timeout_ms, &bootstrap->store);
@@ -99,8 +99,8 @@ static oar_status get_from_first(oar_store *store, const char *key,
     return oari_rendezvous_get(&r, key, 0, deadline_ns, value, &bytes);
 }
 
-oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
-                            int64_t timeout_ms, oari_meeting *bootstrap)
+oar_status oari_bootstrap_tcp(const char *address, int rank, const char *name,
+                              int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     int64_t deadline_ns = oari_deadline(timeout_ms);
     store_key open = make_key("open", 0, name);
@@ -152,7 +152,7 @@ static oar_status make_own_folder(const char *folder)
 static const char address_key[] = "address", secret_key[] = "secret";
 
 static oar_status open_server(int64_t timeout_ms, const oari_secret *secret,
-                              oari_meeting *bootstrap)
+                              oari_bootstrap *bootstrap)
 {
     const char *address;
     char text[OARI_SECRET_HEX];
@@ -164,11 +164,11 @@ static oar_status open_server(int64_t timeout_ms, const oari_secret *secret,
     OARI_TRY(oar_store_set(bootstrap->door, secret_key, text, strlen(text)));
     OARI_TRY(
         oar_store_set(bootstrap->door, address_key, address, strlen(address)));
-    return oari_store_join(address, timeout_ms, secret, &bootstrap->store);
+    return oari_store_connect(address, timeout_ms, secret, &bootstrap->store);
 }
 
 static oar_status find_server(int rank, int64_t timeout_ms, oari_secret *secret,
-                              oari_meeting *bootstrap)
+                              oari_bootstrap *bootstrap)
 {
     oar_status status;
     void *address, *text;
@@ -185,13 +185,13 @@ static oar_status find_server(int rank, int64_t timeout_ms, oari_secret *secret,
     }
     if (status == OAR_OK)
         status =
-            oari_store_join(address, timeout_ms, secret, &bootstrap->store);
+            oari_store_connect(address, timeout_ms, secret, &bootstrap->store);
     oar_free(address);
     return status;
 }
 
-oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
-                               oari_meeting *bootstrap)
+oar_status oari_bootstrap_folder(const char *folder, int rank,
+                                 int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     oari_secret secret = { .known = 0 };
     oar_status status;
@@ -215,7 +215,7 @@ oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
  * speaks PMIx, get both from rank 0. A process that can read what PMIx carries
  * can join the job. */
 
-oar_status oari_meeting_secret(int rank, int64_t timeout_ms)
+oar_status oari_bootstrap_secret(int rank, int64_t timeout_ms)
 {
     char word[OARI_SECRET_HEX] = "";
     oari_secret secret;
@@ -242,8 +242,8 @@ oar_status oari_meeting_secret(int rank, int64_t timeout_ms)
 }
 
 /* Rank 0 serves at a port of the system's choice. */
-oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
-                             oari_meeting *bootstrap)
+oar_status oari_bootstrap_pmix(const char *toward, int rank, int64_t timeout_ms,
+                               oari_bootstrap *bootstrap)
 {
     static _Atomic int times; /* all ranks come here equally often */
     char key[48], address[OARI_SOCK_TEXT] = "";
@@ -254,7 +254,7 @@ oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
                          "does not speak it (Open MPI's mpirun and srun "
                          "--mpi=pmix do)",
                          rank);
-    OARI_TRY(oari_meeting_secret(rank, timeout_ms));
+    OARI_TRY(oari_bootstrap_secret(rank, timeout_ms));
     if (rank == 0) {
         OARI_TRY(oari_sock_local(toward, address));
         OARI_TRY(oar_store_serve(address, &bootstrap->server));
@@ -272,7 +272,7 @@ oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
 /* Counts this rank in. The last rank sets a key that says that all have come,
  * for which ranks with `wait` wait. The count grows over all groups of one name
  * and so says which of them this is. */
-static oar_status count_in(oar_store *store, const oari_party *g,
+static oar_status count_in(oar_store *store, const oari_bootstrap_group *g,
                            const char *what, int wait)
 {
     store_key count = make_key(what, 0, g->name), all;
@@ -293,7 +293,8 @@ static oar_status count_in(oar_store *store, const oari_party *g,
 
 /* Rank 0 waits until all ranks have met and left, the others until all have
  * met. */
-void oari_meeting_leave(oari_meeting *bootstrap, const oari_party *g)
+void oari_bootstrap_leave(oari_bootstrap *bootstrap,
+                          const oari_bootstrap_group *g)
 {
     oar_store *store = bootstrap->store;
     int all_left = bootstrap->counted && g != NULL;
@@ -308,7 +309,7 @@ void oari_meeting_leave(oari_meeting *bootstrap, const oari_party *g)
     oar_store_destroy(store);
 }
 
-oar_status oari_meeting_explain(const oari_meeting *bootstrap)
+oar_status oari_bootstrap_explain(const oari_bootstrap *bootstrap)
 {
     oar_error why = *oar_last_error();
     oar_error refused;

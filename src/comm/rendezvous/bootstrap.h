@@ -6,47 +6,48 @@
 
 #include <oarsong/group.h>
 
-typedef struct oari_meeting {
+typedef struct oari_bootstrap {
     oar_store *store;
     oar_store_server *server; /* rank 0's, where it serves the store itself */
     int counted; /* all wait for all to have met, rank 0 for all to have left */
     oar_store *door; /* a folder that says where the store is, removed when all
                         have met. NULL: none */
-} oari_meeting;
+} oari_bootstrap;
 
 /* Meets at a TCP address: rank 0 serves a store there, unless a server of ours
  * does already, and all connect. name: the group's. */
-oar_status oari_meeting_tcp(const char *address, int rank, const char *name,
-                            int64_t timeout_ms, oari_meeting *bootstrap);
+oar_status oari_bootstrap_tcp(const char *address, int rank, const char *name,
+                              int64_t timeout_ms, oari_bootstrap *bootstrap);
 
 /* Meets in a folder of this user's, which is made, for the processes of one job
  * on this host. The folder is removed after the rendezvous, so no other
  * rendezvous may use it. */
-oar_status oari_meeting_folder(const char *folder, int rank, int64_t timeout_ms,
-                               oari_meeting *bootstrap);
+oar_status oari_bootstrap_folder(const char *folder, int rank,
+                                 int64_t timeout_ms, oari_bootstrap *bootstrap);
 
 /* Meets at an address of rank 0's host that the others get from it by PMIx,
  * like the job's secret if it has none. */
-oar_status oari_meeting_pmix(const char *toward, int rank, int64_t timeout_ms,
-                             oari_meeting *bootstrap);
+oar_status oari_bootstrap_pmix(const char *toward, int rank, int64_t timeout_ms,
+                               oari_bootstrap *bootstrap);
 
 /* Gives every rank one secret of the job, by PMIx, unless it has one. */
-oar_status oari_meeting_secret(int rank, int64_t timeout_ms);
+oar_status oari_bootstrap_secret(int rank, int64_t timeout_ms);
 
 /* The group that was made at a rendezvous, as one of its ranks sees it. */
-typedef struct oari_party {
+typedef struct oari_bootstrap_group {
     const char *name;
     int rank, ranks;
     int64_t timeout_ms;
-} oari_party;
+} oari_bootstrap_group;
 
 /* Ends a rendezvous. party == NULL: the group has failed, and nothing is left
  * behind. */
-void oari_meeting_leave(oari_meeting *bootstrap, const oari_party *party);
+void oari_bootstrap_leave(oari_bootstrap *bootstrap,
+                          const oari_bootstrap_group *party);
 
 /* Fails with the last error, a timeout; or, if the server has refused a rank,
  * with that as well. */
-oar_status oari_meeting_explain(const oari_meeting *bootstrap);
+oar_status oari_bootstrap_explain(const oari_bootstrap *bootstrap);
 
 /* ---- launcher.c ---------------------------------------------------------- */
 
@@ -59,7 +60,8 @@ oar_status oari_launcher_rank(int *rank, int *size);
 int oari_launcher_first(void);
 
 /* Meets where the environment says. Needed only for more than one rank. */
-oar_status oari_launcher_meeting(int rank, int size, const char *name,
-                                 int64_t timeout_ms, oari_meeting *bootstrap);
+oar_status oari_launcher_bootstrap(int rank, int size, const char *name,
+                                   int64_t timeout_ms,
+                                   oari_bootstrap *bootstrap);
 
 #endif

@@ -128,7 +128,7 @@ static oar_status find_launching(const char *rank, launching *found)
 static void find_place(long pid, char word[PLACE_HEX])
 {
     static const char purpose[] = "oarsong job folder";
-    unsigned char auxv[AUXV_MAX], mac[OARI_PROOF_BYTES];
+    unsigned char auxv[AUXV_MAX], mac[OARI_MAC_BYTES];
     ssize_t bytes = read_proc(pid, "auxv", (char *)auxv, sizeof auxv);
     oari_secret_part key = { purpose, sizeof purpose };
     oari_secret_part part = { auxv, bytes > 0 ? (size_t)bytes : 0 };

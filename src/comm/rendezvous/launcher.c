@@ -138,7 +138,7 @@ static const char *after_scheme(const char *text, const char *scheme)
 }
 
 static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
-                             oari_meeting *bootstrap)
+                             oari_bootstrap *bootstrap)
 {
     const char *where;
 
@@ -147,7 +147,7 @@ static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
     if ((where = after_scheme(text, "tcp:")) != NULL)
         return oar_store_create_tcp(where, timeout_ms, &bootstrap->store);
     if (strcmp(text, "pmix") == 0)
-        return oari_meeting_pmix(NULL, rank, timeout_ms, bootstrap);
+        return oari_bootstrap_pmix(NULL, rank, timeout_ms, bootstrap);
     return oari_fail(OAR_E_UNAVAILABLE,
                      "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
                      "tcp:HOST:PORT or pmix",
@@ -184,7 +184,7 @@ static oar_status check_secret(const char *address, int rank,
     status = find_secret();
     if (status != OAR_E_AUTH || !oari_pmix_here(rank))
         return status;
-    if (oari_meeting_secret(rank, timeout_ms) != OAR_OK)
+    if (oari_bootstrap_secret(rank, timeout_ms) != OAR_OK)
         oari_log(OAR_LOG_WARN, "no secret by PMIx: %s", oar_last_error_text());
     return find_secret();
 }
@@ -204,7 +204,7 @@ static int spans_hosts(const launcher *l, int size)
  * ranks so, ours is at the port above (or, at the top, below). */
 static oar_status meet_at_master(const char *host, int rank, int apart,
                                  const char *name, int64_t timeout_ms,
-                                 oari_meeting *bootstrap)
+                                 oari_bootstrap *bootstrap)
 {
     const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
     char address[OARI_SOCK_TEXT];
@@ -225,7 +225,7 @@ static oar_status meet_at_master(const char *host, int rank, int apart,
                  "rank 0 serves the store at %s, a loopback address here: "
                  "ranks on other hosts cannot reach it",
                  address);
-    return oari_meeting_tcp(address, rank, name, timeout_ms, bootstrap);
+    return oari_bootstrap_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
 /* ---- without an address -------------------------------------------------- */
@@ -254,7 +254,7 @@ static oar_status on_one_host(const launcher *l, int size, int *one)
 /* Uses another folder each time: all ranks come here equally often, and one
  * that is early must not find the folder that is about to be removed. */
 static oar_status meet_in_folder(const launcher *l, int rank,
-                                 int64_t timeout_ms, oari_meeting *bootstrap)
+                                 int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     static _Atomic int times;
     char folder[OARI_JOB_FOLDER];
@@ -263,12 +263,12 @@ static oar_status meet_in_folder(const launcher *l, int rank,
         oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
     if (rank == 0)
         oari_job_sweep(folder);
-    return oari_meeting_folder(folder, rank, timeout_ms, bootstrap);
+    return oari_bootstrap_folder(folder, rank, timeout_ms, bootstrap);
 }
 
 /* The port is outside the range from which systems give any port. */
 static oar_status meet_by_slurm(const char *host, int rank, const char *name,
-                                int64_t timeout_ms, oari_meeting *bootstrap)
+                                int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     char address[OARI_SOCK_TEXT];
     int64_t job = 0, step = 0;
@@ -279,7 +279,7 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
              strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)(12288 + (job * 31 + step) % 16384));
     OARI_TRY(check_secret(address, rank, timeout_ms));
-    return oari_meeting_tcp(address, rank, name, timeout_ms, bootstrap);
+    return oari_bootstrap_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
 /* Gives the first host of the step, or else the one that srun runs on; "" where
@@ -315,8 +315,9 @@ static oar_status fail_without_place(const launcher *l, int size)
                      size, l->size);
 }
 
-oar_status oari_launcher_meeting(int rank, int size, const char *name,
-                                 int64_t timeout_ms, oari_meeting *bootstrap)
+oar_status oari_launcher_bootstrap(int rank, int size, const char *name,
+                                   int64_t timeout_ms,
+                                   oari_bootstrap *bootstrap)
 {
     const char *store = oari_env_text("OARSONG_STORE");
     const char *master = oari_env_text("MASTER_ADDR");
@@ -337,6 +338,6 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
     if (slurm[0] != 0)
         return meet_by_slurm(slurm, rank, name, timeout_ms, bootstrap);
     if (oari_pmix_here(rank))
-        return oari_meeting_pmix(NULL, rank, timeout_ms, bootstrap);
+        return oari_bootstrap_pmix(NULL, rank, timeout_ms, bootstrap);
     return fail_without_place(l, size);
 }

@@ -12,7 +12,7 @@
 
 #include <oarsong/device.h>
 
-#include "device/cuda/symbols.h"
+#include "device/cuda/cuda_symbols.h"
 
 /* Gives the driver, initialised. The first call of a process loads it; if that
  * fails, every later call fails with the same text. OAR_E_STATE in a child of a

@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "parallel/reducer/agree.h"
+#include "parallel/reducer/agreement.h"
 #include "parallel/ddp/ddp.h"
 #include "parallel/syncbn/syncbn.h"
 
@@ -377,11 +377,11 @@ oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
     }
     OARI_TRY(count_active(d, has_input, &count));
     if (has_input && count < oar_group_size(d->group))
-        d->called = oari_syncbn_call_out(d->module);
+        d->called = oari_syncbn_announce_all(d->module);
     if (!has_input && count > 0 && wants_broadcast(d))
         OARI_TRY(broadcast_buffers(d));
     if (!has_input && count > 0)
-        OARI_TRY(oari_ddp_shadow(d));
+        OARI_TRY(oari_ddp_follow(d));
     *active = count;
     return OAR_OK;
 }
@@ -391,13 +391,13 @@ oar_status oar_ddp_check_replicas_at(const char *file, int line,
 {
     OARI_CALLED_FROM(file, line);
     oari_ddp *d = ddp_of(wrapped, "ddp_check_replicas");
-    oari_replica_question question = { { 0 }, NULL };
+    oari_replica_check question = { { 0 }, NULL };
     oar_status status;
 
     if (d == NULL)
         return OAR_E_ARG;
-    OARI_TRY(oari_replica_ask(d, &question));
-    status = oari_replica_answer(d, &question);
+    OARI_TRY(oari_replica_check_begin(d, &question));
+    status = oari_replica_check_end(d, &question);
     oar_work_release(question.work);
     return status;
 }

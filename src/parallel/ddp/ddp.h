@@ -79,20 +79,20 @@ void oari_ddp_begin(oari_ddp *d, const oar_tape *tape);
 oar_status oari_ddp_finish(void *arg);
 
 /* Takes part in a pass of the other ranks on a rank without input. */
-oar_status oari_ddp_shadow(oari_ddp *d);
+oar_status oari_ddp_follow(oari_ddp *d);
 
 /* ---- replica.c ----------------------------------------------------------- */
 
 /* A comparison of the parameters of all ranks. */
-typedef struct oari_replica_question {
+typedef struct oari_replica_check {
     uint64_t word[2];
     oar_work *work;
-} oari_replica_question;
+} oari_replica_check;
 
 /* Posts the comparison. */
-oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q);
+oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q);
 
 /* Waits for it: OAR_E_MISMATCH names a rank and a parameter that differ. */
-oar_status oari_replica_answer(const oari_ddp *d, oari_replica_question *q);
+oar_status oari_replica_check_end(const oari_ddp *d, oari_replica_check *q);
 
 #endif

@@ -198,7 +198,7 @@ static oar_status take_means(oari_ddp *d)
 
 static oar_status reduce_gradients(oari_ddp *d)
 {
-    oari_replica_question question = { { 0 }, NULL };
+    oari_replica_check question = { { 0 }, NULL };
     int every = d->opts.check_every != 0 ? d->opts.check_every : 100;
     int due = every > 0 && d->reducer->passes % every == every - 1;
     oar_status status = OAR_OK;
@@ -206,11 +206,11 @@ static oar_status reduce_gradients(oari_ddp *d)
     if (due) /* after all buckets: ranks differ in how many they have posted */
         status = oari_reducer_begin_rest(d->reducer);
     if (status == OAR_OK && due)
-        status = oari_replica_ask(d, &question);
+        status = oari_replica_check_begin(d, &question);
     if (status == OAR_OK)
         status = oar_reducer_wait(d->reducer);
     if (status == OAR_OK && due)
-        status = oari_replica_answer(d, &question);
+        status = oari_replica_check_end(d, &question);
     if (status != OAR_OK)
         oari_reducer_reset(d->reducer);
     oar_work_release(question.work);
@@ -266,7 +266,7 @@ oar_status oari_ddp_finish(void *arg)
 }
 
 /* The gradients that this rank added up before it ran out of input do count. */
-oar_status oari_ddp_shadow(oari_ddp *d)
+oar_status oari_ddp_follow(oari_ddp *d)
 {
     oar_status status;
 

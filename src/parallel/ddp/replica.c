@@ -20,7 +20,7 @@ static uint64_t hash_of(const oar_tensor *param, uint64_t seed)
     return data != NULL ? XXH3_64bits_withSeed(data, bytes, seed) : seed;
 }
 
-oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q)
+oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q)
 {
     uint64_t hash = 0;
 
@@ -61,7 +61,7 @@ static oar_status find_difference(const oari_ddp *d)
     return status;
 }
 
-oar_status oari_replica_answer(const oari_ddp *d, oari_replica_question *q)
+oar_status oari_replica_check_end(const oari_ddp *d, oari_replica_check *q)
 {
     OARI_TRY(oar_work_wait(q->work));
     if (q->word[0] == ~q->word[1])

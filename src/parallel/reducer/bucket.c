@@ -28,7 +28,7 @@ static size_t round_to_line(size_t count, oar_dtype dtype)
 /* By default a bucket holds a small part of all, because the reduction of the
  * last bucket cannot overlap the rest of the pass. Without overlap, the fewer
  * buckets the better. */
-void oari_buckets_settle(oar_reducer *r)
+void oari_buckets_set_limits(oar_reducer *r)
 {
     oar_reducer_opts *o = &r->opts;
     int overlaps = oar_group_overlaps(r->group);
@@ -168,7 +168,7 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets)
     oari_free(bucket);
 }
 
-oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
+oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds)
 {
     oari_bucket *bucket = oari_alloc((size_t)r->arrays + 1, sizeof *bucket);
     size_t ranks = (size_t)oar_group_size(r->group);

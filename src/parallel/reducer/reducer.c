@@ -16,7 +16,7 @@
 #include "base/dtype.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "parallel/reducer/agree.h"
+#include "parallel/reducer/agreement.h"
 
 /* ---- a pass -------------------------------------------------------------- */
 
@@ -159,7 +159,7 @@ static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
 
     memcpy(before, r->slot, (size_t)r->arrays * sizeof *before);
     memcpy(r->order, r->came, (size_t)r->arrays * sizeof *r->order);
-    status = oari_buckets_cut(r, &old, &olds);
+    status = oari_buckets_make(r, &old, &olds);
     if (status != OAR_OK) {
         memcpy(r->slot, before, (size_t)r->arrays * sizeof *before);
         return status;
@@ -275,12 +275,12 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
         r->slot[i].array = array[i];
         r->order[i] = arrays - 1 - i; /* backward begins with the last one */
     }
-    oari_buckets_settle(r);
+    oari_buckets_set_limits(r);
     for (int i = 0; r->opts.names != NULL && i < arrays; i++)
         if ((r->slot[i].name = oari_strdup(r->opts.names[i])) == NULL)
             return OAR_E_NOMEM;
     r->opts.names = NULL;
-    return oari_buckets_cut(r, &old, &olds);
+    return oari_buckets_make(r, &old, &olds);
 }
 
 /* ---- comparing the ranks ------------------------------------------------- */

@@ -48,7 +48,7 @@ typedef struct oari_reducer_array {
     const char *name; /* or NULL */
 } oari_reducer_array;
 
-static inline oar_op oari_bucket_op(const oar_bucket *bucket)
+static inline oar_reduce_op oari_bucket_op(const oar_bucket *bucket)
 {
     return bucket->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
 }
@@ -98,12 +98,12 @@ struct oar_reducer {
 
 /* Sets the sizes of buckets that the options leave open, from the arrays; the
  * same on all ranks. */
-void oari_buckets_settle(oar_reducer *r);
+void oari_buckets_set_limits(oar_reducer *r);
 
 /* Assigns the arrays, in the order of r->order, to new buckets with memory.
  * Gives the old ones in *old (*olds of them); the caller drops them. On failure
  * nothing has changed. */
-oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds);
+oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds);
 
 /* Frees buckets. */
 void oari_buckets_drop(oari_bucket *bucket, int buckets);

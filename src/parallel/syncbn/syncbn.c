@@ -54,7 +54,7 @@ static oar_status merge_moments(void *arg, int64_t channels, double *count,
         if (l->room == NULL)
             return OAR_E_NOMEM;
     }
-    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_MOMENTS, channels));
+    OARI_TRY(oari_syncbn_announce(l, OARI_SYNC_MOMENTS, channels));
     l->room[0] = *count;
     memcpy(l->room + 1, mean, n * sizeof *mean);
     memcpy(l->room + 1 + n, spread, n * sizeof *spread);
@@ -79,7 +79,7 @@ static oar_status merge_sums(void *arg, int64_t count, double *sum)
     const oari_sync_group *c = l->shared;
     double own = c->weight > 0 ? c->weight : 1;
 
-    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_SUMS, count / 2));
+    OARI_TRY(oari_syncbn_announce(l, OARI_SYNC_SUMS, count / 2));
     for (int64_t i = 0; i < count; i++)
         sum[i] *= c->weight;
     OARI_TRY(oar_all_reduce(

@@ -37,24 +37,24 @@ void oari_syncbn_weigh(const oar_module *module, double weight);
 
 /* ---- syncbn_join.c ------------------------------------------------------- */
 
-typedef enum oari_sync_deed {
+typedef enum oari_sync_call {
     OARI_SYNC_NOTHING, /* the contribution of a rank that listens */
     OARI_SYNC_MOMENTS,
     OARI_SYNC_SUMS,
     OARI_SYNC_END
-} oari_sync_deed;
+} oari_sync_call;
 
 /* Makes all layers of the module announce their collectives until
  * oari_syncbn_dismiss; for ranks with input. Returns 0 if there are no layers.
  */
-int oari_syncbn_call_out(const oar_module *module);
+int oari_syncbn_announce_all(const oar_module *module);
 
 /* Ends the announcements: oari_syncbn_follow returns on the other ranks. */
 oar_status oari_syncbn_dismiss(const oar_module *module);
 
 /* Announces a collective of a layer before it is posted. */
-oar_status oari_syncbn_tell(const oari_sync_layer *layer, oari_sync_deed deed,
-                            int64_t channels);
+oar_status oari_syncbn_announce(const oari_sync_layer *layer,
+                                oari_sync_call deed, int64_t channels);
 
 /* Takes part in the announced collectives with an empty batch, updating the
  * running statistics too, until the others call oari_syncbn_dismiss; for ranks

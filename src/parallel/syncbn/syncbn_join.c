@@ -66,7 +66,7 @@ static int set_calls(const oar_module *module, oar_group *group)
     return n;
 }
 
-int oari_syncbn_call_out(const oar_module *module)
+int oari_syncbn_announce_all(const oar_module *module)
 {
     return set_calls(module, group_of(module)) != 0;
 }
@@ -79,8 +79,8 @@ static oar_status exchange_call(oar_group *group, call *said)
         OAR_OPTS(oar_call_opts, .label = "batch norm calls out"), NULL);
 }
 
-oar_status oari_syncbn_tell(const oari_sync_layer *layer, oari_sync_deed deed,
-                            int64_t channels)
+oar_status oari_syncbn_announce(const oari_sync_layer *layer,
+                                oari_sync_call deed, int64_t channels)
 {
     call mine = { deed, layer->number, channels };
 

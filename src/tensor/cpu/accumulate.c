@@ -11,7 +11,7 @@ typedef struct job {
     double factor;
 } job;
 
-OARI_WIDE static void add_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void add_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -30,7 +30,7 @@ void oari_add(const oari_array *to, int add, const oari_array *a,
                    add_row, &(job){ oari_row_dtype(to->dtype), add, 1 });
 }
 
-OARI_WIDE static void mul_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void mul_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -50,7 +50,7 @@ void oari_mul(const oari_array *to, int add, const oari_array *a,
 }
 
 /* Integers: factor is a whole number. */
-OARI_WIDE static void scale_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void scale_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 

@@ -12,13 +12,13 @@
 
 /* ---- forward ------------------------------------------------------------- */
 
-#define NUMBER_ROW(name, expression)                                     \
-    OARI_WIDE static void name(const oari_walk_row *row, void *arg)      \
-    {                                                                    \
-        const oar_dtype *dtype = arg;                                    \
-                                                                         \
-        OARI_BY_NUMBER(*dtype,                                           \
-                       { OARI_FLAT3(row, T, T, T, *Y = (expression)); }) \
+#define NUMBER_ROW(name, expression)                                         \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype,                                               \
+                       { OARI_FLAT3(row, T, T, T, *Y = (expression)); })     \
     }
 
 /* The second comparison is true for NaN only: it stays. */
@@ -73,17 +73,17 @@ typedef struct back {
     int add;
 } back;
 
-#define BACK_ROW(name, expression)                                  \
-    OARI_WIDE static void name(const oari_walk_row *row, void *arg) \
-    {                                                               \
-        const back *j = arg;                                        \
-                                                                    \
-        OARI_BY_FLOAT(j->dtype, {                                   \
-            if (j->add)                                             \
-                OARI_FLAT4(row, T, T, T, T, *Y += (expression));    \
-            else                                                    \
-                OARI_FLAT4(row, T, T, T, T, *Y = (expression));     \
-        })                                                          \
+#define BACK_ROW(name, expression)                                           \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const back *j = arg;                                                 \
+                                                                             \
+        OARI_BY_FLOAT(j->dtype, {                                            \
+            if (j->add)                                                      \
+                OARI_FLAT4(row, T, T, T, T, *Y += (expression));             \
+            else                                                             \
+                OARI_FLAT4(row, T, T, T, T, *Y = (expression));              \
+        })                                                                   \
     }
 
 /* Where both are equal, each has half of it. */

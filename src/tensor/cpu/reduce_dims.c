@@ -57,43 +57,43 @@ enum { LANES = 8 };
 #define ANY(x, y)  ((x) | (y))
 #define ALL(x, y)  ((x) & (y))
 
-#define SUMS_ROW(name, JOIN, identity)                                   \
-    OARI_WIDE static void name(const oari_walk_row *row, void *arg)      \
-    {                                                                    \
-        const oar_dtype *dtype = arg;                                    \
-                                                                         \
-        OARI_BY_FLOAT(*dtype, { JOIN_ROW(double, JOIN, identity); })     \
-        OARI_BY_INTEGER(*dtype, { JOIN_ROW(uint64_t, JOIN, identity); }) \
+#define SUMS_ROW(name, JOIN, identity)                                       \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_FLOAT(*dtype, { JOIN_ROW(double, JOIN, identity); })         \
+        OARI_BY_INTEGER(*dtype, { JOIN_ROW(uint64_t, JOIN, identity); })     \
     }
 
 SUMS_ROW(sum_row, SUM, 0)
 SUMS_ROW(prod_row, PROD, 1)
 
 /* What is there already is the identity. */
-#define EXTREME_ROW(name, JOIN)                                     \
-    OARI_WIDE static void name(const oari_walk_row *row, void *arg) \
-    {                                                               \
-        const oar_dtype *dtype = arg;                               \
-                                                                    \
-        OARI_BY_NUMBER(*dtype, { JOIN_ROW(T, JOIN, *y); })          \
+#define EXTREME_ROW(name, JOIN)                                              \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype, { JOIN_ROW(T, JOIN, *y); })                   \
     }
 
 EXTREME_ROW(max_row, MAX)
 EXTREME_ROW(min_row, MIN)
 
 /* The conversion to bool asks whether an element is not zero. */
-#define TRUTH_ROW(name, JOIN, identity)                             \
-    OARI_WIDE static void name(const oari_walk_row *row, void *arg) \
-    {                                                               \
-        const oar_dtype *dtype = arg;                               \
-                                                                    \
-        OARI_BY_NUMBER(*dtype, { JOIN_ROW(bool, JOIN, identity); }) \
+#define TRUTH_ROW(name, JOIN, identity)                                      \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype, { JOIN_ROW(bool, JOIN, identity); })          \
     }
 
 TRUTH_ROW(any_row, ANY, 0)
 TRUTH_ROW(all_row, ALL, 1)
 
-OARI_WIDE static void set_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void set_row(const oari_walk_row *row, void *arg)
 {
     const int64_t n = row->count, s = row->stride[0];
     const uint8_t *a = row->data[1];
@@ -310,7 +310,7 @@ oar_status oari_prod_back(oari_pool *pool, const oari_array *to, int add,
 /* ---- variance ------------------------------------------------------------ */
 
 /* data[2] is the mean. */
-OARI_WIDE static void spread_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void spread_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
     double *y = row->data[0];
@@ -347,7 +347,7 @@ oar_status oari_var(oari_pool *pool, const oari_array *to,
     return OAR_OK;
 }
 
-OARI_WIDE static void var_back_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void var_back_row(const oari_walk_row *row, void *arg)
 {
     const back *j = arg;
     const double factor = j->factor;

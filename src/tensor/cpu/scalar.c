@@ -25,7 +25,7 @@ static int64_t whole_number(double number)
 
 /* ---- forward ------------------------------------------------------------- */
 
-OARI_WIDE static void shift_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void shift_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -39,7 +39,7 @@ OARI_WIDE static void shift_row(const oari_walk_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void power_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void power_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const double exponent = j->number[0];
@@ -59,7 +59,7 @@ OARI_WIDE static void power_row(const oari_walk_row *row, void *arg)
 }
 
 /* The upper bound wins; a NaN stays one. */
-OARI_WIDE static void clamp_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void clamp_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -81,7 +81,8 @@ OARI_WIDE static void clamp_row(const oari_walk_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void leaky_relu_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void leaky_relu_row(const oari_walk_row *row,
+                                              void *arg)
 {
     const job *j = arg;
 
@@ -116,14 +117,14 @@ void oari_scalar(oari_scalar_kind kind, const oari_array *to,
             OARI_FLAT3(row, T, T, T, *Y = (expression));  \
     } while (0)
 
-OARI_WIDE static void shift_back(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void shift_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
     OARI_BY_FLOAT(j->dtype, { BACK(A); })
 }
 
-OARI_WIDE static void power_back(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void power_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const double exponent = j->number[0];
@@ -141,7 +142,7 @@ OARI_WIDE static void power_back(const oari_walk_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void clamp_back(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void clamp_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -152,7 +153,8 @@ OARI_WIDE static void clamp_back(const oari_walk_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void leaky_relu_back(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void leaky_relu_back(const oari_walk_row *row,
+                                               void *arg)
 {
     const job *j = arg;
 

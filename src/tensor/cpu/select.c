@@ -5,7 +5,7 @@
 #include "tensor/cpu/walk.h"
 
 /* By size alone: a selected element keeps its bits, whatever they mean. */
-OARI_WIDE static void where_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void where_row(const oari_walk_row *row, void *arg)
 {
     const size_t *bytes = arg;
 
@@ -39,7 +39,8 @@ typedef struct back {
     int add, side;
 } back;
 
-OARI_WIDE static void where_back_row(const oari_walk_row *row, void *arg)
+OARI_TARGET_CLONES static void where_back_row(const oari_walk_row *row,
+                                              void *arg)
 {
     const back *j = arg;
     const int side = j->side;

@@ -5,7 +5,7 @@
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { COLUMNS = 64 };
 
@@ -25,9 +25,9 @@ void oari_sum_all(const oari_array *to, const oari_array *a, double factor)
 }
 
 /* to [width] (+)= the column sums of a, row-major: what a bias gradient is. */
-OARI_WIDE static void sum_columns(const oari_array *to, int add,
-                                  const oari_array *a, int64_t rows,
-                                  int64_t width)
+OARI_TARGET_CLONES static void sum_columns(const oari_array *to, int add,
+                                           const oari_array *a, int64_t rows,
+                                           int64_t width)
 {
     OARI_BY_FLOAT(to->dtype, {
         T *y = oari_array_data(to);

@@ -23,7 +23,8 @@
 /* ---- forward ------------------------------------------------------------- */
 
 #define NUMBER_ROW(name, expression)                                          \
-    OARI_WIDE static void name##_row(const oari_walk_row *row, void *arg)     \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row,       \
+                                              void *arg)                      \
     {                                                                         \
         const oar_dtype *dtype = arg;                                         \
                                                                               \
@@ -31,7 +32,8 @@
     }
 
 #define FLOAT_ROW(name, expression)                                          \
-    OARI_WIDE static void name##_row(const oari_walk_row *row, void *arg)    \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row,      \
+                                              void *arg)                     \
     {                                                                        \
         const oar_dtype *dtype = arg;                                        \
                                                                              \
@@ -84,7 +86,7 @@ static void gelu_row(const oari_walk_row *row, void *arg)
                                                                       \
         quick_##name##_row(row, arg);                                 \
         for (int64_t i = 0; *dtype == OAR_F32 && i < row->count; i++) \
-            if (!(fabsf(a[i]) <= OARI_TURNS))                         \
+            if (!(fabsf(a[i]) <= OARI_SINCOS_MAX))                    \
                 y[i] = name##f(a[i]);                                 \
     }
 
@@ -116,17 +118,18 @@ typedef struct back {
     int add;
 } back;
 
-#define BACK_ROW(name, expression)                                         \
-    OARI_WIDE static void name##_back(const oari_walk_row *row, void *arg) \
-    {                                                                      \
-        const back *j = arg;                                               \
-                                                                           \
-        OARI_BY_FLOAT(j->dtype, {                                          \
-            if (j->add)                                                    \
-                OARI_FLAT3(row, T, T, T, *Y += (expression));              \
-            else                                                           \
-                OARI_FLAT3(row, T, T, T, *Y = (expression));               \
-        })                                                                 \
+#define BACK_ROW(name, expression)                                       \
+    OARI_TARGET_CLONES static void name##_back(const oari_walk_row *row, \
+                                               void *arg)                \
+    {                                                                    \
+        const back *j = arg;                                             \
+                                                                         \
+        OARI_BY_FLOAT(j->dtype, {                                        \
+            if (j->add)                                                  \
+                OARI_FLAT3(row, T, T, T, *Y += (expression));            \
+            else                                                         \
+                OARI_FLAT3(row, T, T, T, *Y = (expression));             \
+        })                                                               \
     }
 
 #define GELU_TANH_SLOPE(a, t)         \
@@ -209,19 +212,19 @@ void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
 /* ---- value and slope at once --------------------------------------------- */
 
 /* Y becomes the value, X the slope; A is what X was. */
-#define SPLIT_ROW(name, value, slope)                                         \
-    OARI_WIDE static void name##_split(oar_dtype dtype, void *to, void *from, \
-                                       int64_t count)                         \
-    {                                                                         \
-        OARI_BY_FLOAT(dtype, {                                                \
-            T *restrict y = to;                                               \
-            T *restrict x = from;                                             \
-            for (int64_t i = 0; i < count; i++) {                             \
-                const T A = x[i];                                             \
-                y[i] = (value);                                               \
-                x[i] = (slope);                                               \
-            }                                                                 \
-        })                                                                    \
+#define SPLIT_ROW(name, value, slope)                                      \
+    OARI_TARGET_CLONES static void name##_split(oar_dtype dtype, void *to, \
+                                                void *from, int64_t count) \
+    {                                                                      \
+        OARI_BY_FLOAT(dtype, {                                             \
+            T *restrict y = to;                                            \
+            T *restrict x = from;                                          \
+            for (int64_t i = 0; i < count; i++) {                          \
+                const T A = x[i];                                          \
+                y[i] = (value);                                            \
+                x[i] = (slope);                                            \
+            }                                                              \
+        })                                                                 \
     }
 
 static void gelu_split(oar_dtype dtype, void *to, void *from, int64_t count)

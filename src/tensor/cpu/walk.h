@@ -7,7 +7,7 @@
 #define OARI_TENSOR_CPU_WALK_H
 
 #include "tensor/tensor.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { OARI_WALK_ARRAYS = 4 };
 

@@ -11,7 +11,7 @@
 #include "tensor/cpu/product/gemm.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum {
     FEW_ROWS = 16,  /* of queries in a block while a head is small: with */
@@ -160,7 +160,7 @@ static int64_t mask_offset(const block *b, const oari_layout *m, int64_t row)
 
 /* Adds the mask to the scores, minus infinity where it hides. A row whose keys
  * are all hidden gets zeros instead. Returns a bit for each such row. */
-OARI_WIDE static uint64_t mask_scores(const block *b, void *scores)
+OARI_TARGET_CLONES static uint64_t mask_scores(const block *b, void *scores)
 {
     const oari_array *m = &b->a->mask;
     const int64_t keys = b->keys, step = m->at.stride[m->at.shape.ndim - 1];
@@ -251,7 +251,7 @@ static void drop_elements(const block *b, void *x)
 /* Makes scores probabilities and keeps each row's logarithm. What a row does
  * not see is computed too, because whole vectors are quicker, and then set to
  * zero. */
-OARI_WIDE static void make_probabilities(const block *b, void *scores)
+OARI_TARGET_CLONES static void make_probabilities(const block *b, void *scores)
 {
     const int64_t keys = b->keys;
 
@@ -277,7 +277,8 @@ OARI_WIDE static void make_probabilities(const block *b, void *scores)
 /* The same probabilities again, from what was kept. For large scores the kept
  * logarithm is rounded to more than a probability may be off, and all of a row
  * by the same factor: dividing by their sum takes it out. */
-OARI_WIDE static void restore_probabilities(const block *b, void *scores)
+OARI_TARGET_CLONES static void restore_probabilities(const block *b,
+                                                     void *scores)
 {
     const int64_t keys = b->keys;
 
@@ -296,8 +297,8 @@ OARI_WIDE static void restore_probabilities(const block *b, void *scores)
 }
 
 /* Makes the gradient of the probabilities that of the scores. */
-OARI_WIDE static void make_score_grads(const block *b, const void *prob,
-                                       void *grad)
+OARI_TARGET_CLONES static void make_score_grads(const block *b,
+                                                const void *prob, void *grad)
 {
     const int64_t keys = b->keys;
 

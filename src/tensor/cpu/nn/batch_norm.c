@@ -6,7 +6,7 @@
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 typedef struct planes {
     int64_t images, channels, inner;
@@ -23,8 +23,8 @@ static planes planes_of(oar_shape shape)
 
 /* ---- moments ------------------------------------------------------------- */
 
-OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
-                                    double *var)
+OARI_TARGET_CLONES static void plane_moments(const oari_array *x, planes p,
+                                             double *mean, double *var)
 {
     double count = (double)(p.images * p.inner);
 
@@ -45,8 +45,8 @@ OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
     })
 }
 
-OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
-                                  double *var)
+OARI_TARGET_CLONES static void row_moments(const oari_array *x, planes p,
+                                           double *mean, double *var)
 {
     for (int64_t c = 0; c < p.channels; c++)
         mean[c] = var[c] = 0;
@@ -91,8 +91,8 @@ typedef struct scales {
     const oari_array *weight, *bias; /* or NULL */
 } scales;
 
-OARI_WIDE static void plane_norm(const oari_array *to, const oari_array *x,
-                                 planes p, const scales *s)
+OARI_TARGET_CLONES static void
+plane_norm(const oari_array *to, const oari_array *x, planes p, const scales *s)
 {
     const double *mean = s->mean, *rstd = s->rstd;
 
@@ -114,8 +114,8 @@ OARI_WIDE static void plane_norm(const oari_array *to, const oari_array *x,
     })
 }
 
-OARI_WIDE static void row_norm(const oari_array *to, const oari_array *x,
-                               planes p, const scales *s)
+OARI_TARGET_CLONES static void
+row_norm(const oari_array *to, const oari_array *x, planes p, const scales *s)
 {
     const double *mean = s->mean, *rstd = s->rstd;
 
@@ -152,7 +152,7 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
 /* ---- backward ------------------------------------------------------------ */
 
 /* The sums over a channel of the gradient, and of it times x normalised. */
-OARI_WIDE static void plane_sums(const oari_norm_back *n, planes p)
+OARI_TARGET_CLONES static void plane_sums(const oari_norm_back *n, planes p)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -177,7 +177,7 @@ OARI_WIDE static void plane_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
+OARI_TARGET_CLONES static void row_sums(const oari_norm_back *n, planes p)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -198,8 +198,8 @@ OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p,
-                                  double count, int fixed)
+OARI_TARGET_CLONES static void plane_grads(const oari_norm_back *n, planes p,
+                                           double count, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -225,8 +225,8 @@ OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p,
     })
 }
 
-OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, double count,
-                                int fixed)
+OARI_TARGET_CLONES static void row_grads(const oari_norm_back *n, planes p,
+                                         double count, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);

@@ -7,7 +7,7 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 256 }; /* elements */
 
@@ -47,11 +47,9 @@ static shares shares_of(const oari_entropy_rule *rule, double weight,
     return s;
 }
 
-OARI_WIDE oari_entropy_sums oari_cross_entropy(const oari_array *to,
-                                               const oari_array *lse,
-                                               const oari_array *logits,
-                                               const oari_array *target,
-                                               const oari_entropy_rule *rule)
+OARI_TARGET_CLONES oari_entropy_sums oari_cross_entropy(
+    const oari_array *to, const oari_array *lse, const oari_array *logits,
+    const oari_array *target, const oari_entropy_rule *rule)
 {
     oari_rows r = oari_rows_of(logits->at.shape);
     oari_entropy_sums sum = { 0, 0 };
@@ -95,12 +93,11 @@ OARI_WIDE oari_entropy_sums oari_cross_entropy(const oari_array *to,
     return sum;
 }
 
-OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
-                                       double each, const oari_array *grad,
-                                       const oari_array *lse,
-                                       const oari_array *logits,
-                                       const oari_array *target,
-                                       const oari_entropy_rule *rule)
+OARI_TARGET_CLONES void
+oari_cross_entropy_back(const oari_array *to, int add, double each,
+                        const oari_array *grad, const oari_array *lse,
+                        const oari_array *logits, const oari_array *target,
+                        const oari_entropy_rule *rule)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 

@@ -6,7 +6,7 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 oari_rows oari_rows_of(oar_shape shape)
 {
@@ -33,7 +33,7 @@ oari_rows oari_rows_of(oar_shape shape)
         }                                                                    \
     } while (0)
 
-OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a){
+OARI_TARGET_CLONES void oari_softmax(const oari_array *to, const oari_array *a){
     OARI_BY_FLOAT(to->dtype,
                   {
                       EXP_ROWS(to, a, {
@@ -44,7 +44,7 @@ OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a){
                   })
 }
 
-OARI_WIDE
+OARI_TARGET_CLONES
     void oari_softmax_back(const oari_array *to, int add,
                            const oari_array *grad, const oari_array *result)
 {
@@ -65,7 +65,8 @@ OARI_WIDE
     })
 }
 
-OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a){
+OARI_TARGET_CLONES void oari_log_softmax(const oari_array *to,
+                                         const oari_array *a){
     OARI_BY_FLOAT(to->dtype,
                   {
                       EXP_ROWS(to, a, {
@@ -76,7 +77,7 @@ OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a){
                   })
 }
 
-OARI_WIDE
+OARI_TARGET_CLONES
     void oari_log_softmax_back(const oari_array *to, int add,
                                const oari_array *grad, const oari_array *result)
 {

@@ -8,7 +8,7 @@
  */
 #include "tensor/cpu/normal.h"
 #include "tensor/cpu/product/fused.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 #define EACH_ELEMENT(i, n) OARI_IVDEP for (int64_t i = 0; i < (n); i++)
 
