@@ -1,12 +1,12 @@
 # What `make install` puts where, for pkg-config and find_package alike.
 include(CMakePackageConfigHelpers)
 
-# The man page is what the command itself says.
-set(OARSONG_MAN ${CMAKE_BINARY_DIR}/oarsong.1)
+# The man pages are what the command itself says.
+set(OARSONG_MAN ${CMAKE_BINARY_DIR}/oarsong.1 ${CMAKE_BINARY_DIR}/oarsong-run.1)
 add_custom_command(OUTPUT ${OARSONG_MAN}
     COMMAND ${CMAKE_SOURCE_DIR}/scripts/make-man $<TARGET_FILE:oarsong_command>
-        > ${OARSONG_MAN}
-    DEPENDS oarsong_command scripts/make-man VERBATIM)
+        ${CMAKE_BINARY_DIR}
+    DEPENDS oarsong_command ${CMAKE_SOURCE_DIR}/scripts/make-man VERBATIM)
 
 # All that is installed, without the tests: what `make install` builds.
 get_property(engines GLOBAL PROPERTY OARSONG_ENGINES)
@@ -21,10 +21,12 @@ install(TARGETS oarsong EXPORT oarsongTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS oarsong_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${OARSONG_MAN} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES completions/oarsong.bash RENAME oarsong
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 install(FILES LICENSE README.md CHANGELOG.md SECURITY.md
     DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
-    PATTERN decisions EXCLUDE PATTERN gpu-runs EXCLUDE)
+    PATTERN decisions EXCLUDE)
 install(TARGETS oarsong_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY include/oarsong DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h" PATTERN "abi.json")

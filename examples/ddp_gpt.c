@@ -331,16 +331,16 @@ static void progress(const run *r, int64_t step, double loss, double start)
 static oar_status train(run *r, double *loss)
 {
     const settings *s = &r->set;
-    const oar_schedule *schedule =
-        OAR_OPTS(oar_schedule, .kind = OAR_COSINE, .warmup = s->steps / 20,
-                 .steps = s->steps, .final = 0.1);
+    const oar_lr_schedule *schedule =
+        OAR_OPTS(oar_lr_schedule, .kind = OAR_LR_COSINE,
+                 .warmup = s->steps / 20, .steps = s->steps, .final = 0.1);
     double start = seconds(), keep = 1 - 10 / (double)(s->steps + 10);
 
     TRY(oar_loader_start(r->loader, 0, 0));
     for (int64_t step = 1; step <= s->steps; step++) {
         double now;
 
-        TRY(train_step(r, s->lr * oar_schedule_at(schedule, step), &now));
+        TRY(train_step(r, s->lr * oar_lr_schedule_at(schedule, step), &now));
         *loss = step == 1 ? now : keep * *loss + (1 - keep) * now;
         if (oar_group_rank(r->world) == 0)
             progress(r, step, now, start);

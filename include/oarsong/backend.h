@@ -113,7 +113,7 @@ typedef struct oar_collective {
     oar_span in;
     oar_span out;
     const size_t *in_counts, *out_counts; /* as in collective.h; or NULL */
-    oar_op op;
+    oar_reduce_op op;
     int root;
     double weight;
     int ragged;  /* parts of any size: also where a rank has no counts */

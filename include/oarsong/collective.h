@@ -90,7 +90,8 @@ OAR_API oar_status oar_broadcast_at(const char *file, int line,
 #define oar_all_reduce(group, buf, op, opts, work) \
     oar_all_reduce_at(OAR_HERE, group, buf, op, opts, work)
 OAR_API oar_status oar_all_reduce_at(const char *file, int line,
-                                     oar_group *group, oar_span buf, oar_op op,
+                                     oar_group *group, oar_span buf,
+                                     oar_reduce_op op,
                                      const oar_call_opts *opts,
                                      oar_work **work);
 
@@ -100,7 +101,7 @@ OAR_API oar_status oar_all_reduce_at(const char *file, int line,
     oar_all_reduce_into_at(OAR_HERE, group, in, out, op, opts, work)
 OAR_API oar_status oar_all_reduce_into_at(const char *file, int line,
                                           oar_group *group, oar_span in,
-                                          oar_span out, oar_op op,
+                                          oar_span out, oar_reduce_op op,
                                           const oar_call_opts *opts,
                                           oar_work **work);
 
@@ -109,8 +110,9 @@ OAR_API oar_status oar_all_reduce_into_at(const char *file, int line,
 #define oar_reduce(group, in, out, op, root, opts, work) \
     oar_reduce_at(OAR_HERE, group, in, out, op, root, opts, work)
 OAR_API oar_status oar_reduce_at(const char *file, int line, oar_group *group,
-                                 oar_span in, oar_span out, oar_op op, int root,
-                                 const oar_call_opts *opts, oar_work **work);
+                                 oar_span in, oar_span out, oar_reduce_op op,
+                                 int root, const oar_call_opts *opts,
+                                 oar_work **work);
 
 /* Leaves every rank's in as its part of root's out. The others give no out, and
  * in the form in _v no counts (NULL). */
@@ -163,7 +165,8 @@ OAR_API oar_status oar_all_gather_v_at(const char *file, int line,
 OAR_API oar_status oar_reduce_scatter_v_at(const char *file, int line,
                                            oar_group *group, oar_span in,
                                            const size_t *counts, oar_span out,
-                                           oar_op op, const oar_call_opts *opts,
+                                           oar_reduce_op op,
+                                           const oar_call_opts *opts,
                                            oar_work **work);
 
 /* Leaves part r of this rank's in as part (this rank) of rank r's out. In the

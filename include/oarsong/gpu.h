@@ -24,11 +24,9 @@ OAR_BEGIN_DECLS
  * oar_all_reduce; its stream, if any, is used instead of the current one. */
 #define oar_gpu_all_reduce(group, tensor, op, opts, out) \
     oar_gpu_all_reduce_at(OAR_HERE, group, tensor, op, opts, out)
-OAR_API oar_status oar_gpu_all_reduce_at(const char *file, int line,
-                                         oar_group *group,
-                                         const oar_tensor *tensor, oar_op op,
-                                         const oar_call_opts *opts,
-                                         oar_tensor **out);
+OAR_API oar_status oar_gpu_all_reduce_at(
+    const char *file, int line, oar_group *group, const oar_tensor *tensor,
+    oar_reduce_op op, const oar_call_opts *opts, oar_tensor **out);
 
 /* Root's tensor, on every rank; the others' give shape and dtype. */
 #define oar_gpu_broadcast(group, tensor, root, opts, out) \

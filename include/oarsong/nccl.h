@@ -42,7 +42,8 @@ OAR_API oar_status oar_nccl_unique_id(unsigned char id[128]);
  * OAR_E_UNSUPPORTED with a sentence if it has none: bitwise operators, the
  * weighted mean, a premultiplied sum (which NCCL makes for each factor), 16-bit
  * integers. A truth value is an 8-bit one to NCCL, whose sum is max. */
-OAR_API oar_status oar_nccl_op(oar_op_kind op, oar_dtype dtype, int *number);
+OAR_API oar_status oar_nccl_op(oar_reduce_op_kind op, oar_dtype dtype,
+                               int *number);
 OAR_API oar_status oar_nccl_dtype(oar_dtype dtype, int *number);
 
 /* ---- groups -------------------------------------------------------------- */

@@ -50,8 +50,9 @@ OAR_API oar_tensor *oar_contiguous(oar_tape *tape, oar_tensor *a);
 /* Splits into pieces of these sizes, or into `pieces` of nearly equal size (the
  * first ones larger), as views; piece has room for all. On failure none is
  * given. */
-OAR_API oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
-                             const int64_t *size, oar_tensor **piece);
+OAR_API oar_status oar_tensor_split(oar_tape *tape, oar_tensor *a, int dim,
+                                    int pieces, const int64_t *size,
+                                    oar_tensor **piece);
 OAR_API oar_status oar_chunk(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                              oar_tensor **piece);
 
@@ -242,8 +243,9 @@ OAR_API oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
 OAR_API oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
                                    oar_tensor *index);
 /* A copy of a with source added at the places take_along would read. */
-OAR_API oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
-                                    oar_tensor *index, oar_tensor *source);
+OAR_API oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a,
+                                           int dim, oar_tensor *index,
+                                           oar_tensor *source);
 /* Rows of table [n, width] at index [..]: result [.., width]. */
 OAR_API oar_tensor *oar_embedding(oar_tape *tape, oar_tensor *table,
                                   oar_tensor *index);

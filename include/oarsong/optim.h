@@ -93,28 +93,29 @@ OAR_API oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot);
 
 /* ---- schedules: the learning rate at a step, as a factor of the first ---- */
 
-typedef enum oar_schedule_kind {
-    OAR_CONSTANT = 0,
-    OAR_LINEAR = 1, /* from 1, after the rise, to final at `steps` */
-    OAR_COSINE = 2, /* the same along half a cosine */
-    OAR_STEP = 3    /* times final after every `every` steps */
-} oar_schedule_kind;
+typedef enum oar_lr_schedule_kind {
+    OAR_LR_CONSTANT = 0,
+    OAR_LR_LINEAR = 1, /* from 1, after the rise, to final at `steps` */
+    OAR_LR_COSINE = 2, /* the same along half a cosine */
+    OAR_LR_STEP = 3    /* times final after every `every` steps */
+} oar_lr_schedule_kind;
 
-typedef struct oar_schedule {
+typedef struct oar_lr_schedule {
     size_t size;
-    oar_schedule_kind kind;
+    oar_lr_schedule_kind kind;
     int64_t warmup; /* steps of a linear rise from 0 first */
     int64_t steps;  /* in all, the rise included; constant and step: may be 0,
                        which is no end */
     int64_t every;
     double final;
-} oar_schedule;
-OAR_OPTS_INIT(oar_schedule);
+} oar_lr_schedule;
+OAR_OPTS_INIT(oar_lr_schedule);
 
 /* The factor at step 0, 1, ...; after the last it stays. NaN if malformed: a
  * number below zero, linear or cosine without steps after the rise, step
  * without `every`. */
-OAR_API double oar_schedule_at(const oar_schedule *schedule, int64_t step);
+OAR_API double oar_lr_schedule_at(const oar_lr_schedule *schedule,
+                                  int64_t step);
 
 /* ---- gradients as a whole ------------------------------------------------ */
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* recorder.h: what each rank did last.
  *
- * Every rank keeps the last OAR_RECORDS operations of each of its groups in
- * memory that outlives it, its box: one that `oarsong run` owns, or a file in
+ * Every rank keeps the last OAR_RECORDS operations of each of its groups in its
+ * recorder file, which outlives it: one that `oarsong run` owns, or a file in
  * OARSONG_RECORDER_DIR (rank-N.oarrec), else memory that only the peers on the
  * host see. One cache line is written per operation. Reading never disturbs the
- * writer. autopsy.h reads the boxes of a whole job.
+ * writer. autopsy.h reads the recorder files of a whole job.
  */
 #ifndef OARSONG_RECORDER_H
 #define OARSONG_RECORDER_H
@@ -31,7 +31,7 @@ typedef struct oar_record {
     int64_t done_ns;   /* 0 while it is under way */
     uint64_t count;    /* elements, of the larger of its buffers */
     oar_coll kind;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int root; /* or peer; -1: none */
     oar_record_state state;
@@ -45,14 +45,14 @@ typedef struct oar_record {
 } oar_record;
 OAR_OPTS_INIT(oar_record);
 
-/* The index-th newest operation (0: the newest) of a rank of the group: this
- * one, or a peer whose recorder is mapped here. OAR_E_NOT_FOUND if there is
+/* Reads the index-th newest operation (0: the newest) of a rank of the group:
+ * this one, or a peer whose recorder is mapped here. OAR_E_NOT_FOUND if there is
  * none; OAR_E_UNAVAILABLE if that rank's recorder cannot be seen from here. */
 OAR_API oar_status oar_recorder_read(const oar_group *group, int rank,
                                      int index, oar_record *record);
 
-/* The same from a file of OARSONG_RECORDER_DIR, of the group of that process
- * which called something last. */
+/* Reads the index-th newest operation from a file of OARSONG_RECORDER_DIR, of
+ * the group that its process called last. */
 OAR_API oar_status oar_recorder_read_file(const char *path, int index,
                                           oar_record *record);
 

@@ -100,50 +100,52 @@ OAR_API oar_status oar_dtype_parse(const char *name, oar_dtype *dtype);
  * Booleans know sum (or), prod (and), min, max and the bitwise operators.
  * NaN: sum, prod and avg propagate it; min and max give NaN if either is NaN.
  * Zeros: min of -0 and +0 is -0, max is +0. */
-#define OAR_OP_LIST(X)                    \
-    X(OAR_OP_SUM, 0, "sum")               \
-    X(OAR_OP_AVG, 1, "avg")               \
-    X(OAR_OP_PROD, 2, "prod")             \
-    X(OAR_OP_MIN, 3, "min")               \
-    X(OAR_OP_MAX, 4, "max")               \
-    X(OAR_OP_BAND, 5, "band")             \
-    X(OAR_OP_BOR, 6, "bor")               \
-    X(OAR_OP_BXOR, 7, "bxor")             \
-    X(OAR_OP_PREMUL_SUM, 8, "premul_sum") \
-    X(OAR_OP_WEIGHTED_MEAN, 9, "weighted_mean")
+#define OAR_REDUCE_OP_LIST(X)                    \
+    X(OAR_REDUCE_OP_SUM, 0, "sum")               \
+    X(OAR_REDUCE_OP_AVG, 1, "avg")               \
+    X(OAR_REDUCE_OP_PROD, 2, "prod")             \
+    X(OAR_REDUCE_OP_MIN, 3, "min")               \
+    X(OAR_REDUCE_OP_MAX, 4, "max")               \
+    X(OAR_REDUCE_OP_BAND, 5, "band")             \
+    X(OAR_REDUCE_OP_BOR, 6, "bor")               \
+    X(OAR_REDUCE_OP_BXOR, 7, "bxor")             \
+    X(OAR_REDUCE_OP_PREMUL_SUM, 8, "premul_sum") \
+    X(OAR_REDUCE_OP_WEIGHTED_MEAN, 9, "weighted_mean")
 
-typedef enum oar_op_kind { OAR_OP_LIST(OAR_ENUM_ROW) OAR_OP_COUNT } oar_op_kind;
+typedef enum oar_reduce_op_kind {
+    OAR_REDUCE_OP_LIST(OAR_ENUM_ROW) OAR_REDUCE_OP_COUNT
+} oar_reduce_op_kind;
 
 /* An operator. scalar is the factor each rank multiplies its own contribution
  * with under OAR_PREMUL_SUM; the others ignore it. OAR_WEIGHTED_MEAN takes this
  * rank's weight from oar_call_opts. */
-typedef struct oar_op {
-    oar_op_kind kind;
+typedef struct oar_reduce_op {
+    oar_reduce_op_kind kind;
     double scalar;
-} oar_op;
+} oar_reduce_op;
 
 #ifdef __cplusplus
-#define OAR_OP(kind, scalar) (oar_op{ (kind), (scalar) })
+#define OAR_REDUCE_OP(kind, scalar) (oar_reduce_op{ (kind), (scalar) })
 #else
-#define OAR_OP(kind, scalar) ((oar_op){ (kind), (scalar) })
+#define OAR_REDUCE_OP(kind, scalar) ((oar_reduce_op){ (kind), (scalar) })
 #endif
-#define OAR_SUM                OAR_OP(OAR_OP_SUM, 0)
-#define OAR_AVG                OAR_OP(OAR_OP_AVG, 0)
-#define OAR_PROD               OAR_OP(OAR_OP_PROD, 0)
-#define OAR_MIN                OAR_OP(OAR_OP_MIN, 0)
-#define OAR_MAX                OAR_OP(OAR_OP_MAX, 0)
-#define OAR_BAND               OAR_OP(OAR_OP_BAND, 0)
-#define OAR_BOR                OAR_OP(OAR_OP_BOR, 0)
-#define OAR_BXOR               OAR_OP(OAR_OP_BXOR, 0)
-#define OAR_PREMUL_SUM(factor) OAR_OP(OAR_OP_PREMUL_SUM, (factor))
-#define OAR_WEIGHTED_MEAN      OAR_OP(OAR_OP_WEIGHTED_MEAN, 0)
+#define OAR_SUM                OAR_REDUCE_OP(OAR_REDUCE_OP_SUM, 0)
+#define OAR_AVG                OAR_REDUCE_OP(OAR_REDUCE_OP_AVG, 0)
+#define OAR_PROD               OAR_REDUCE_OP(OAR_REDUCE_OP_PROD, 0)
+#define OAR_MIN                OAR_REDUCE_OP(OAR_REDUCE_OP_MIN, 0)
+#define OAR_MAX                OAR_REDUCE_OP(OAR_REDUCE_OP_MAX, 0)
+#define OAR_BAND               OAR_REDUCE_OP(OAR_REDUCE_OP_BAND, 0)
+#define OAR_BOR                OAR_REDUCE_OP(OAR_REDUCE_OP_BOR, 0)
+#define OAR_BXOR               OAR_REDUCE_OP(OAR_REDUCE_OP_BXOR, 0)
+#define OAR_PREMUL_SUM(factor) OAR_REDUCE_OP(OAR_REDUCE_OP_PREMUL_SUM, (factor))
+#define OAR_WEIGHTED_MEAN      OAR_REDUCE_OP(OAR_REDUCE_OP_WEIGHTED_MEAN, 0)
 
 /* "sum"; "?" for an operator that does not exist. Any thread. */
-OAR_API const char *oar_op_name(oar_op_kind kind);
+OAR_API const char *oar_reduce_op_name(oar_reduce_op_kind kind);
 
 /* Whether the operator makes sense on the dtype. If not, OAR_E_UNSUPPORTED with
  * a sentence that says why. */
-OAR_API oar_status oar_op_check(oar_op op, oar_dtype dtype);
+OAR_API oar_status oar_reduce_op_check(oar_reduce_op op, oar_dtype dtype);
 
 /* What ranks do together: name, value, text. Values are part of the ABI. */
 #define OAR_COLL_LIST(X)                            \

@@ -7,6 +7,7 @@
  * stay: the first contribution stores, the others add. A whole pass and the two
  * halves make the same contributions in the same order to the same memory, so
  * they leave the same bits. */
+#include "autograd/fused_backward.h"
 #include "autograd/saved.h"
 #include "base/call_site.h"
 #include "base/status.h"
@@ -63,30 +64,23 @@ static void reach_inputs(oar_tape *tape, oari_node *node, pass which)
     }
 }
 
-/* A module's marks are reached if the count of reached nodes grew between its
- * end and its begin. */
-static void reach_mark(oar_tape *tape, oari_node *node, int64_t reached)
-{
-    oari_node *end;
-
-    if (node->mark.is_end) {
-        node->mark.above = reached;
-    } else if (node->mark.end != 0) {
-        end = tape->node[node->mark.end];
-        node->reached = end->reached = reached > end->mark.above;
-    }
-}
-
 /* Follows the edges down from the roots, which are marked already. */
-static oar_status reach(oar_tape *tape, pass which)
+static oar_status reach_nodes(oar_tape *tape, pass which)
 {
     int64_t reached = 0;
 
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
 
-        if (node->op == NULL)
-            reach_mark(tape, node, reached);
+        /* A module's marks are reached if the count of reached nodes grew
+         * between its end and its begin. */
+        if (node->op == NULL && node->mark.is_end) {
+            node->mark.above = reached;
+        } else if (node->op == NULL && node->mark.end != 0) {
+            oari_node *end = tape->node[node->mark.end];
+
+            node->reached = end->reached = reached > end->mark.above;
+        }
         if (node->op == NULL || !node->reached)
             continue;
         if (node->state != OARI_RECORDED)
@@ -115,24 +109,14 @@ static int can_take_over(const oari_node *node, int i, pass which)
     if (which == INPUTS && wants_any(WEIGHTS, node))
         return 0;
     for (int k = i + 1; k < node->inputs; k++)
-        if (wants(which, &node->input[k]) && !node->op->stashes)
+        if (wants(which, &node->input[k]) && node->op->fused_backward == NULL)
             return 0;
     return 1;
 }
 
-/* Whether the gradient of input i is that of the result, to be shared until
- * one of the two is written to. */
-static int can_share(const oari_node *node, int i)
-{
-    const oari_node *from = node->input[i].node;
-
-    return node->op->passes && from->grad == NULL &&
-           from->out->dtype == node->grad->dtype &&
-           oari_shape_equal(from->out->at.shape, node->grad->at.shape);
-}
-
-/* Before a contribution is added: memory of its own for a shared gradient. */
-static oar_status part(oari_node *node)
+/* Gives the node's gradient memory of its own if it shares that of another
+ * node, before a contribution is added to it. */
+static oar_status unshare_grad(oari_node *node)
 {
     oari_pool *pool = &node->tape->pool;
     oar_tensor *own;
@@ -151,43 +135,42 @@ static oar_status part(oari_node *node)
     return OAR_OK;
 }
 
-static oar_status share(oari_node *node, oari_node *from)
+static oar_status backward_input(oari_node *node, int i, const oari_array *to,
+                                 int add)
 {
-    from->grad = oari_tensor_over(&node->tape->pool, node->grad->storage,
-                                  node->grad->dtype, &node->grad->at);
-    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
+    if (node->op->fused_backward != NULL)
+        return oari_fused_backward(node, i, to, add);
+    return node->op->backward(node, i, to, add);
 }
 
-/* Makes the gradient of the node that input i comes from. */
-static oar_status open_node(oari_node *node, int i, pass which)
+/* Adds the gradient of input i to that of the node which the input comes from.
+ * The first contribution makes the gradient; where it is the result's own, both
+ * nodes share it until one of them is written to. */
+static oar_status give_to_node(oari_node *node, int i, pass which)
 {
     oari_node *from = node->input[i].node;
     oari_pool *pool = &node->tape->pool;
     oari_layout at = oari_layout_rows(from->out->at.shape);
-
-    if (from->grad != NULL)
-        return OAR_OK;
-    if (can_take_over(node, i, which))
-        from->grad =
-            oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
-    else
-        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
-    return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
-}
-
-static oar_status give_to_node(oari_node *node, int i, pass which)
-{
-    oari_node *from = node->input[i].node;
     int add = from->grad != NULL;
     oari_array to;
 
-    if (can_share(node, i))
-        return share(node, from);
-    if (add)
-        OARI_TRY(part(from));
-    OARI_TRY(open_node(node, i, which));
+    if (add) {
+        OARI_TRY(unshare_grad(from));
+    } else if (node->op->passes && from->out->dtype == node->grad->dtype &&
+               oari_shape_equal(from->out->at.shape, node->grad->at.shape)) {
+        from->grad = oari_tensor_over(pool, node->grad->storage,
+                                      node->grad->dtype, &node->grad->at);
+        return from->grad != NULL ? OAR_OK : OAR_E_NOMEM;
+    } else if (can_take_over(node, i, which)) {
+        from->grad =
+            oari_tensor_over(pool, node->grad->storage, node->grad->dtype, &at);
+    } else {
+        from->grad = oari_tensor_make(pool, from->out->dtype, at.shape);
+    }
+    if (from->grad == NULL)
+        return OAR_E_NOMEM;
     to = oari_array_of(from->grad);
-    return node->op->backward(node, i, &to, add);
+    return backward_input(node, i, &to, add);
 }
 
 static oar_status give_to_leaf(oari_node *node, int i)
@@ -195,9 +178,9 @@ static oar_status give_to_leaf(oari_node *node, int i)
     oar_tensor *tensor = node->tape->leaves.leaf[node->input[i].leaf].tensor;
     oari_array to;
 
-    OARI_TRY(oari_slot_open(&node->tape->pool, tensor));
+    OARI_TRY(oari_grad_slot_open(&node->tape->pool, tensor));
     to = oari_array_of(tensor->slot.home);
-    OARI_TRY(node->op->backward(node, i, &to, tensor->slot.written));
+    OARI_TRY(backward_input(node, i, &to, tensor->slot.written));
     tensor->slot.written = 1;
     return OAR_OK;
 }
@@ -212,13 +195,13 @@ oar_status oari_part_done(const oari_node *node, int i, int64_t done,
     if (edge->kind == OARI_EDGE_NODE || node->tape->replaying)
         return OAR_OK;
     leaf = &node->tape->leaves.leaf[edge->leaf];
-    return leaf->pending == 1 ? oari_slot_part(leaf->tensor, done, next)
+    return leaf->pending == 1 ? oari_grad_slot_part(leaf->tensor, done, next)
                               : OAR_OK;
 }
 
 /* Tells the leaves that got their last contribution. After the whole node, so
  * that a hook may change a weight that its backward has just read. */
-static oar_status tell_leaves(oari_node *node, pass which)
+static oar_status notify_leaves(oari_node *node, pass which)
 {
     if (node->tape->replaying) /* the outer tape knows what is still to come */
         return OAR_OK;
@@ -230,7 +213,7 @@ static oar_status tell_leaves(oari_node *node, pass which)
             continue;
         leaf = &node->tape->leaves.leaf[edge->leaf];
         if (--leaf->pending == 0)
-            OARI_TRY(oari_slot_ready(leaf->tensor));
+            OARI_TRY(oari_grad_slot_ready(leaf->tensor));
     }
     return OAR_OK;
 }
@@ -252,12 +235,12 @@ static oar_status run_node(oari_node *node, pass which)
         node->state = OARI_HELD;
     } else {
         oari_node_spend(node);
-        oari_settle(node->out);
+        oari_release_if_unused(node->out);
     }
-    return tell_leaves(node, which);
+    return notify_leaves(node, which);
 }
 
-static oar_status walk(oar_tape *tape, pass which)
+static oar_status walk_nodes(oar_tape *tape, pass which)
 {
     for (int64_t i = tape->nodes - 1; i >= 0; i--) {
         oari_node *node = tape->node[i];
@@ -298,21 +281,21 @@ static oar_status run_deferred(oar_tape *tape)
 }
 
 /* After a failure in the middle nothing of this pass can be run again. */
-static void give_up(oar_tape *tape)
+static void spend_reached(oar_tape *tape)
 {
     for (int64_t i = 0; i < tape->nodes; i++)
         if (tape->node[i]->reached)
             oari_node_spend(tape->node[i]);
 }
 
-static oar_status finish(oar_tape *tape, pass which)
+static oar_status finish_pass(oar_tape *tape, pass which)
 {
     oar_status status;
 
     tape->running = tape->pool.lends = 1;
-    status = walk(tape, which);
+    status = walk_nodes(tape, which);
     if (status != OAR_OK)
-        give_up(tape);
+        spend_reached(tape);
     else if (which == INPUTS)
         tape->halved = 1;
     else
@@ -362,7 +345,7 @@ static oar_status check_root(const oar_tape *tape, const oar_tensor *root,
 
 /* Starts the gradient of a root, or adds to it: a root may be given twice. The
  * copy is the walk's own, to be overwritten. */
-static oar_status plant(oar_tensor *root, const oar_tensor *seed)
+static oar_status seed_root(oar_tensor *root, const oar_tensor *seed)
 {
     oari_pool *pool = &root->node->tape->pool;
     oar_tensor *grad = oari_tensor_make(pool, root->dtype, root->at.shape);
@@ -386,8 +369,8 @@ static oar_status plant(oar_tensor *root, const oar_tensor *seed)
     return OAR_OK;
 }
 
-static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
-                        oar_tensor *const *seed, pass which)
+static oar_status start_pass(oar_tape *tape, int roots, oar_tensor *const *root,
+                             oar_tensor *const *seed, pass which)
 {
     if (tape == NULL || roots < 1 || root == NULL)
         return oari_fail(OAR_E_ARG, "backward without a tape or a root");
@@ -399,13 +382,13 @@ static oar_status start(oar_tape *tape, int roots, oar_tensor *const *root,
     forget_reached(tape);
     for (int i = 0; i < roots; i++)
         root[i]->node->reached = root[i]->node->root = 1;
-    OARI_TRY(reach(tape, which));
+    OARI_TRY(reach_nodes(tape, which));
     for (int i = 0; i < roots; i++)
-        if (plant(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
-            give_up(tape);
+        if (seed_root(root[i], seed != NULL ? seed[i] : NULL) != OAR_OK) {
+            spend_reached(tape);
             return OAR_E_NOMEM;
         }
-    return finish(tape, which);
+    return finish_pass(tape, which);
 }
 
 oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
@@ -416,7 +399,7 @@ oar_status oar_backward_at(const char *file, int line, oar_tape *tape,
         return oari_fail(OAR_E_SHAPE,
                          "backward from a tensor %s: a loss is one number",
                          oari_shape_text(loss->at.shape).text);
-    return start(tape, 1, &loss, NULL, WHOLE);
+    return start_pass(tape, 1, &loss, NULL, WHOLE);
 }
 
 oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
@@ -424,7 +407,7 @@ oar_status oar_backward_from_at(const char *file, int line, oar_tape *tape,
                                 oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start(tape, roots, root, seed, WHOLE);
+    return start_pass(tape, roots, root, seed, WHOLE);
 }
 
 oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
@@ -432,7 +415,7 @@ oar_status oar_backward_inputs_at(const char *file, int line, oar_tape *tape,
                                   oar_tensor *const *seed)
 {
     OARI_CALLED_FROM(file, line);
-    return start(tape, roots, root, seed, INPUTS);
+    return start_pass(tape, roots, root, seed, INPUTS);
 }
 
 oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
@@ -456,5 +439,5 @@ oar_status oar_backward_weights_at(const char *file, int line, oar_tape *tape)
         if (node->reached)
             reach_inputs(tape, node, WEIGHTS);
     }
-    return finish(tape, WEIGHTS);
+    return finish_pass(tape, WEIGHTS);
 }

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "autograd/record.h"
 #include "tensor/dlpack_abi.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 static const oari_dl_dtype dtypes[OAR_DTYPE_COUNT] = {
     [OAR_F32] = { OARI_DL_FLOAT, 32, 1 },
@@ -185,24 +185,6 @@ static int is_version(oari_dl_version version)
     return version.major >= 1 && version.major <= MOST && version.minor <= MOST;
 }
 
-static oar_status check_tensor(const oari_dl_tensor *dl)
-{
-    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
-        dl->device.type != OARI_DL_CUDA_HOST)
-        return oari_fail(OAR_E_DEVICE,
-                         "dlpack_import from device %d:%d: only from the cpu "
-                         "and from CUDA",
-                         dl->device.type, dl->device.id);
-    if (dl->device.type == OARI_DL_CUDA && dl->device.id < 0)
-        return oari_fail(OAR_E_DEVICE, "dlpack_import from cuda:%d",
-                         dl->device.id);
-    if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
-        (dl->ndim > 0 && dl->shape == NULL))
-        return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
-                         (int)dl->ndim, (int)OAR_MAX_DIMS);
-    return OAR_OK;
-}
-
 /* Makes the layout from the first element that is reached on, and counts the
  * elements up to the last. */
 static oar_status find_layout(const oari_dl_tensor *dl, oar_dtype dtype,
@@ -265,14 +247,26 @@ static oar_status find_data(const oari_dl_tensor *dl, oar_dtype dtype,
 }
 
 /* A storage over the memory, which takes it only if all goes well. */
-static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
-                       oar_storage **storage)
+static oar_status wrap_memory(const arrival *in, oar_dtype *dtype,
+                              oari_layout *at, oar_storage **storage)
 {
     const oari_dl_tensor *dl = in->tensor;
     int64_t elements = 0;
     void *data = NULL;
 
-    OARI_TRY(check_tensor(dl));
+    if (dl->device.type != OARI_DL_CPU && dl->device.type != OARI_DL_CUDA &&
+        dl->device.type != OARI_DL_CUDA_HOST)
+        return oari_fail(OAR_E_DEVICE,
+                         "dlpack_import from device %d:%d: only from the cpu "
+                         "and from CUDA",
+                         dl->device.type, dl->device.id);
+    if (dl->device.type == OARI_DL_CUDA && dl->device.id < 0)
+        return oari_fail(OAR_E_DEVICE, "dlpack_import from cuda:%d",
+                         dl->device.id);
+    if (dl->ndim < 0 || dl->ndim > OAR_MAX_DIMS ||
+        (dl->ndim > 0 && dl->shape == NULL))
+        return oari_fail(OAR_E_ARG, "dlpack_import of %d dims: at most %d",
+                         (int)dl->ndim, (int)OAR_MAX_DIMS);
     OARI_TRY(find_dtype(dl->dtype, dtype));
     OARI_TRY(find_layout(dl, *dtype, at, &elements));
     OARI_TRY(find_data(dl, *dtype, at, elements, &data));
@@ -284,14 +278,14 @@ static oar_status wrap(const arrival *in, oar_dtype *dtype, oari_layout *at,
     return OAR_OK;
 }
 
-static oar_tensor *take(oar_tape *tape, const arrival *in)
+static oar_tensor *take_tensor(oar_tape *tape, const arrival *in)
 {
     oar_storage *storage;
     oar_tensor *made;
     oari_layout at;
     oar_dtype dtype = OAR_F32;
 
-    if (wrap(in, &dtype, &at, &storage) != OAR_OK) {
+    if (wrap_memory(in, &dtype, &at, &storage) != OAR_OK) {
         in->drop(in->arg);
         return NULL;
     }
@@ -325,7 +319,7 @@ oar_tensor *oar_dlpack_import(oar_tape *tape,
     }
     taken = (arrival){ &in->tensor, (in->flags & OARI_DL_READ_ONLY) != 0,
                        drop_versioned, in };
-    return take(tape, &taken);
+    return take_tensor(tape, &taken);
 }
 
 oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
@@ -347,5 +341,5 @@ oar_tensor *oar_dlpack_import_unversioned(oar_tape *tape,
         return NULL;
     }
     taken = (arrival){ &in->tensor, 0, drop_unversioned, in };
-    return take(tape, &taken);
+    return take_tensor(tape, &taken);
 }

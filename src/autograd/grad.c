@@ -2,7 +2,8 @@
 /* grad: the one gradient slot of a leaf.
  *
  * The slot's home is either memory of its own, kept from step to step, or a
- * view somebody bound (of a bucket, say). Clearing only marks it unwritten. */
+ * view that was bound to it (of a bucket, say). Clearing only marks it
+ * unwritten. */
 #include "autograd/tape.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -78,7 +79,7 @@ static oar_status check_home(const oar_tensor *tensor, const oar_tensor *home)
 }
 
 /* Makes home, whose reference this takes, the slot's. */
-static oar_status move_home(oari_slot *slot, oar_tensor *home, int bound)
+static oar_status move_home(oari_grad_slot *slot, oar_tensor *home, int bound)
 {
     oar_status status = OAR_OK;
 
@@ -163,9 +164,9 @@ oar_status oar_tensor_on_grad_parts(oar_tensor *leaf, oar_grad_fn whole,
     return OAR_OK;
 }
 
-oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
+oar_status oari_grad_slot_open(oari_pool *pool, oar_tensor *leaf)
 {
-    oari_slot *slot = &leaf->slot;
+    oari_grad_slot *slot = &leaf->slot;
 
     if (slot->home == NULL)
         slot->home = oari_tensor_make(slot->input ? pool : NULL, leaf->dtype,
@@ -180,7 +181,7 @@ oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf)
                      oari_shape_text(leaf->at.shape).text);
 }
 
-oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)
+oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)
 {
     const oar_hook *hook = oari_hook_at(leaf->slot.hooks.first);
     oar_status status;
@@ -193,7 +194,7 @@ oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next)
     return status == OAR_OK ? OAR_OK : oari_hook_failed("gradient", status);
 }
 
-oar_status oari_slot_ready(oar_tensor *leaf)
+oar_status oari_grad_slot_ready(oar_tensor *leaf)
 {
     OARI_EACH_HOOK(hook, following, &leaf->slot.hooks)
     {

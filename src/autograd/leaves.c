@@ -16,7 +16,7 @@ static int64_t *place_for(const oari_leaves *l, const oar_tensor *leaf)
     return &l->index[at];
 }
 
-static oar_status grow(oari_leaves *l)
+static oar_status grow_leaves(oari_leaves *l)
 {
     oari_leaves more = { .count = l->count,
                          .room = l->room > 0 ? 2 * l->room : 32 };
@@ -43,7 +43,7 @@ int64_t oari_leaves_find(oari_leaves *leaves, oar_tensor *leaf)
 {
     int64_t *place;
 
-    if (leaves->count == leaves->room && grow(leaves) != OAR_OK)
+    if (leaves->count == leaves->room && grow_leaves(leaves) != OAR_OK)
         return -1;
     place = place_for(leaves, leaf);
     if (*place == 0) {

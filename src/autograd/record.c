@@ -6,33 +6,29 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-static oar_status check_input(const char *name, oar_tape *tape,
-                              const oar_tensor *a)
-{
-    if (!oari_tensor_attached(a))
-        return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
-                         oari_shape_text(a->at.shape).text, oari_absence(a));
-    if (a->storage->device.kind != OAR_CPU)
-        return oari_fail(OAR_E_DEVICE,
-                         "%s of a tensor %s that is not on the cpu", name,
-                         oari_shape_text(a->at.shape).text);
-    if (tape != NULL && tape->recording && a->node != NULL &&
-        a->node->tape != tape)
-        return oari_fail(OAR_E_STATE,
-                         "%s of a tensor %s that was computed on another tape: "
-                         "bring it over with oar_tape_input",
-                         name, oari_shape_text(a->at.shape).text);
-    return OAR_OK;
-}
-
 oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                              oar_tensor *const *input)
 {
     for (int i = 0; i < inputs; i++)
         if (input[i] == NULL)
             return oari_null(name);
-    for (int i = 0; i < inputs; i++)
-        OARI_TRY(check_input(name, tape, input[i]));
+    for (int i = 0; i < inputs; i++) {
+        if (!oari_tensor_attached(input[i]))
+            return oari_fail(OAR_E_STATE, "%s of a tensor %s %s", name,
+                             oari_shape_text(input[i]->at.shape).text,
+                             oari_absence(input[i]));
+        if (input[i]->storage->device.kind != OAR_CPU)
+            return oari_fail(OAR_E_DEVICE,
+                             "%s of a tensor %s that is not on the cpu", name,
+                             oari_shape_text(input[i]->at.shape).text);
+        if (tape != NULL && tape->recording && input[i]->node != NULL &&
+            input[i]->node->tape != tape)
+            return oari_fail(
+                OAR_E_STATE,
+                "%s of a tensor %s that was computed on another tape: "
+                "bring it over with oar_tape_input",
+                name, oari_shape_text(input[i]->at.shape).text);
+    }
     return OAR_OK;
 }
 
@@ -64,7 +60,7 @@ oar_status oari_check_same_dtype(const char *name, const oar_tensor *a,
         oar_dtype_name(b->dtype), oari_shape_text(b->at.shape).text);
 }
 
-int oari_wanted(const oar_tape *tape, const oar_tensor *a)
+int oari_grad_wanted(const oar_tape *tape, const oar_tensor *a)
 {
     return tape != NULL && tape->recording && a != NULL &&
            (a->node != NULL || a->slot.required);
@@ -72,7 +68,7 @@ int oari_wanted(const oar_tape *tape, const oar_tensor *a)
 
 static oar_status make_edge(oar_tape *tape, oar_tensor *a, oari_edge *edge)
 {
-    if (!oari_wanted(tape, a))
+    if (!oari_grad_wanted(tape, a))
         return OAR_OK;
     if (a->node != NULL) {
         edge->kind = OARI_EDGE_NODE;
@@ -84,8 +80,8 @@ static oar_status make_edge(oar_tape *tape, oar_tensor *a, oari_edge *edge)
     return edge->leaf < 0 ? OAR_E_NOMEM : OAR_OK;
 }
 
-static oar_status record(oar_tape *tape, oar_tensor *out,
-                         const oari_recipe *recipe)
+static oar_status record_node(oar_tape *tape, oar_tensor *out,
+                              const oari_node_record *recipe)
 {
     oari_node *node = oari_tape_node(tape);
 
@@ -112,15 +108,15 @@ oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out)
 }
 
 oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
-                      const oari_recipe *recipe)
+                      const oari_node_record *recipe)
 {
     int wanted = 0;
 
     if (oari_keep(tape, out) == NULL)
         return NULL;
     for (int i = 0; i < recipe->inputs; i++)
-        wanted |= oari_wanted(tape, recipe->input[i]);
-    if (wanted && record(tape, out, recipe) != OAR_OK)
+        wanted |= oari_grad_wanted(tape, recipe->input[i]);
+    if (wanted && record_node(tape, out, recipe) != OAR_OK)
         return NULL; /* out stays the tape's until reset */
     return out;
 }

@@ -11,32 +11,34 @@
 oar_status oari_check_inputs(const char *name, oar_tape *tape, int inputs,
                              oar_tensor *const *input);
 
-/* Whether an operation called name computes in this dtype: any number, or
- * floats only. */
+/* Check that an operation computes in a's dtype: any number, or floats only; or
+ * that two inputs have one dtype. `name` is the operation's. */
 oar_status oari_check_number(const char *name, const oar_tensor *a);
 oar_status oari_check_float(const char *name, const oar_tensor *a);
 oar_status oari_check_same_dtype(const char *name, const oar_tensor *a,
                                  const oar_tensor *b);
 
-/* Whether an operation on this tape will be asked for the gradient of a. */
-int oari_wanted(const oar_tape *tape, const oar_tensor *a);
+/* Returns whether an operation on this tape will be asked for the gradient of
+ * a. */
+int oari_grad_wanted(const oar_tape *tape, const oar_tensor *a);
 
 /* An operation that has been computed. */
-typedef struct oari_recipe {
-    const oari_op *op;
+typedef struct oari_node_record {
+    const oari_op_class *op;
     int inputs;
     oar_tensor *input[OARI_MAX_INPUTS]; /* borrowed; NULL where absent */
     oar_tensor *saved[OARI_MAX_SAVED];  /* borrowed; a reference is taken */
     oari_extra extra;
-} oari_recipe;
+} oari_node_record;
 
 /* Takes the reference to out, records the recipe if an input wants a gradient,
  * and returns out to be given to the caller; NULL on failure, or if out was
  * NULL already. */
 oar_tensor *oari_emit(oar_tape *tape, oar_tensor *out,
-                      const oari_recipe *recipe);
+                      const oari_node_record *recipe);
 
-/* The same for a tensor that no operation made. */
+/* Takes the reference to a tensor that no operation made, for the tape if there
+ * is one, and returns it; NULL on failure, or if out was NULL already. */
 oar_tensor *oari_keep(oar_tape *tape, oar_tensor *out);
 
 #endif

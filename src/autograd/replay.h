@@ -7,16 +7,16 @@
 
 #include "autograd/tape.h"
 
-/* The tape inside `tape`, empty; made on first asking. NULL: no memory. It is
- * kept, with its pool, as long as the outer one. */
+/* Returns the tape inside `tape`, empty; makes it at the first call. NULL: no
+ * memory. The outer tape keeps it, with its pool, as long as it lives. */
 oar_tape *oari_replay_tape(oar_tape *tape);
 
-/* Whether an operation on this tape runs for the second time, so that what it
- * changes besides its result has been changed already. */
+/* Returns whether operations on this tape run for the second time, so that what
+ * they change besides their results has been changed already. */
 int oari_replaying(const oar_tape *tape);
 
-/* What every operation with a seed does first: on an inner tape the first time
- * the seed is written down, the second time read back. */
+/* Records *seed on an inner tape the first time, and reads it back the second.
+ * Every operation with a seed calls this first. */
 oar_status oari_replay_seed(oar_tape *tape, uint64_t *seed);
 
 #endif

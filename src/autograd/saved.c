@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-static int counts(const oari_node *node, const oar_tensor *t)
+static int is_counted(const oari_node *node, const oar_tensor *t)
 {
     return t->owner == &node->tape->pool;
 }
@@ -18,7 +18,7 @@ void oari_save(oari_node *node, int k, oar_tensor *tensor)
     node->saved[k] = oar_tensor_retain(tensor);
     if (tensor->storage != NULL)
         node->version[k] = tensor->storage->version;
-    tensor->saves += counts(node, tensor);
+    tensor->saves += is_counted(node, tensor);
 }
 
 void oari_unsave(oari_node *node, int k)
@@ -29,13 +29,13 @@ void oari_unsave(oari_node *node, int k)
     if (t == NULL)
         return;
     node->saved[k] = NULL;
-    if (!counts(node, t)) {
+    if (!is_counted(node, t)) {
         oari_tensor_drop(pool, t);
         return;
     }
     t->saves--;
     oar_tensor_release(t); /* not the last: the tape has one */
-    oari_settle(t);
+    oari_release_if_unused(t);
 }
 
 /* ---- giving back --------------------------------------------------------- */
@@ -55,19 +55,13 @@ static int can_rebuild(const oar_tensor *t)
     return 1;
 }
 
-static int is_over(const oar_tensor *t)
-{
-    const oari_node *node = t->node;
-
-    return t->spare ||
-           (node != NULL && node->state == OARI_SPENT && !node->root);
-}
-
-void oari_settle(oar_tensor *tensor)
+void oari_release_if_unused(oar_tensor *tensor)
 {
     oar_tensor *t = tensor;
+    int over = t->spare || (t->node != NULL && t->node->state == OARI_SPENT &&
+                            !t->node->root);
 
-    if (t->owner == NULL || t->storage == NULL || !is_over(t) ||
+    if (t->owner == NULL || t->storage == NULL || !over ||
         oari_tensor_retained(t))
         return;
     if (t->saves > 0 && (!t->spare || t->rebuilt || !can_rebuild(t)))
@@ -83,7 +77,7 @@ void oari_tape_drop(oar_tape *tape, oar_tensor *tensor)
     if (tensor == NULL || tensor->owner != &tape->pool || tensor->spare)
         return;
     tensor->spare = 1;
-    oari_settle(tensor);
+    oari_release_if_unused(tensor);
 }
 
 int oari_unshared(const oar_tape *tape, const oar_tensor *tensor)
@@ -105,24 +99,9 @@ int oari_saved_alone(const oari_node *node, int k)
 
 /* ---- bringing back ------------------------------------------------------- */
 
-static oar_status check(const oari_node *node, int k)
-{
-    const oar_tensor *t = node->saved[k];
-
-    if (!oari_tensor_attached(t))
-        return oari_fail(OAR_E_STATE, "backward of %s needs a tensor %s %s",
-                         node->op->name, oari_shape_text(t->at.shape).text,
-                         oari_absence(t));
-    if (!t->spare && t->storage->version != node->version[k])
-        return oari_fail(OAR_E_STATE,
-                         "backward of %s needs a tensor %s that was changed "
-                         "after it was saved",
-                         node->op->name, oari_shape_text(t->at.shape).text);
-    return OAR_OK;
-}
-
-/* t was made by its node row by row, from the start of its storage. */
-static oar_status rebuild(oar_tensor *t)
+/* Computes t once more; its node made it row by row, from the start of its
+ * storage. */
+static oar_status rebuild_result(oar_tensor *t)
 {
     oari_node *node = t->node;
     size_t bytes = (size_t)t->count * oar_dtype_size(t->dtype);
@@ -143,8 +122,16 @@ oar_status oari_restore(oari_node *node)
         if (t == NULL)
             continue;
         if (t->storage == NULL && can_rebuild(t))
-            OARI_TRY(rebuild(t));
-        OARI_TRY(check(node, k));
+            OARI_TRY(rebuild_result(t));
+        if (!oari_tensor_attached(t))
+            return oari_fail(OAR_E_STATE, "backward of %s needs a tensor %s %s",
+                             node->op->name, oari_shape_text(t->at.shape).text,
+                             oari_absence(t));
+        if (!t->spare && t->storage->version != node->version[k])
+            return oari_fail(OAR_E_STATE,
+                             "backward of %s needs a tensor %s that was "
+                             "changed after it was saved",
+                             node->op->name, oari_shape_text(t->at.shape).text);
     }
     return OAR_OK;
 }

@@ -34,28 +34,26 @@ void oari_node_spend(oari_node *node)
     for (int i = 0; i < OARI_MAX_SAVED; i++)
         oari_unsave(node, i);
     for (int i = 0; i < OARI_MAX_INPUTS; i++) {
-        oari_tensor_drop(pool, node->stash[i]);
-        node->stash[i] = NULL;
+        oari_tensor_drop(pool, node->fused_grad[i]);
+        node->fused_grad[i] = NULL;
     }
     if (node->op != NULL && node->op->drop != NULL && node->state != OARI_SPENT)
         node->op->drop(node);
     node->state = OARI_SPENT;
 }
 
-static void forget_node(oari_node *node)
-{
-    oari_node_spend(node);
-    if (node->mark.drop != NULL && !node->mark.is_end)
-        node->mark.drop(node->mark.arg);
-    memset(&node->mark, 0, sizeof node->mark);
-}
-
 void oar_tape_reset(oar_tape *tape)
 {
     if (tape == NULL)
         return;
-    while (tape->nodes > 0)
-        forget_node(tape->node[--tape->nodes]);
+    while (tape->nodes > 0) {
+        oari_node *node = tape->node[--tape->nodes];
+
+        oari_node_spend(node);
+        if (node->mark.drop != NULL && !node->mark.is_end)
+            node->mark.drop(node->mark.arg);
+        memset(&node->mark, 0, sizeof node->mark);
+    }
     oari_leaves_reset(&tape->leaves, &tape->pool);
     oari_pool_reset(&tape->pool);
     tape->deferred.count = 0;

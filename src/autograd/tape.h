@@ -11,25 +11,27 @@
 #include <oarsong/tape.h>
 
 #include "base/vec.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 enum { OARI_MAX_INPUTS = 4, OARI_MAX_SAVED = 5 };
 
 typedef struct oari_node oari_node;
 
 /* A kind of operation, as backward sees it. */
-typedef struct oari_op {
+typedef struct oari_op_class {
     const char *name;
     /* to (+)= the gradient of input i, given that of the result, node->grad.
      * `to` has the input's shape and is row-major. */
     oar_status (*backward)(oari_node *node, int i, const oari_array *to,
                            int add);
+    /* Computes the gradients of all inputs at once, in place of `backward`: see
+     * fused_backward.h. Only the first input asked for reads node->grad. */
+    oar_status (*fused_backward)(oari_node *node, const oari_array *to,
+                                 int add);
     /* `to` may lie in the memory of node->grad if the counts are the same. */
     int in_place;
     /* The gradient of an input with the result's shape is node->grad itself. */
     int passes;
-    /* Only the first input asked for reads node->grad: see stash.h. */
-    int stashes;
     /* (optional) Counts what backward will give to leaves that are no inputs.*/
     void (*reach)(oari_node *node);
     void (*drop)(oari_node *node); /* (optional) gives up what extra owns */
@@ -37,7 +39,7 @@ typedef struct oari_op {
     oar_status (*rebuild)(oari_node *node, const oari_array *to);
     unsigned rebuild_from; /* bit k: it needs saved[k], which may be NULL */
     int costly;            /* to rebuild: only where memory would grow */
-} oari_op;
+} oari_op_class;
 
 /* What an operation wants remembered besides tensors. */
 typedef union oari_extra {
@@ -55,7 +57,7 @@ typedef union oari_extra {
     struct {
         int dim;
         int drops; /* the result does not have the dim */
-    } along;
+    } picked;
     struct {
         int dim;
         int64_t start, length, step;
@@ -147,16 +149,16 @@ typedef struct oari_mark {
 } oari_mark;
 
 struct oari_node {
-    const oari_op *op; /* NULL: a mark */
+    const oari_op_class *op; /* NULL: a mark */
     oar_tape *tape;
     oar_tensor *out; /* borrowed: the tape owns it until reset */
     int inputs;
     oari_edge input[OARI_MAX_INPUTS];
     oar_tensor *saved[OARI_MAX_SAVED]; /* references: see saved.h */
     unsigned version[OARI_MAX_SAVED];  /* of their storages at that time */
-    /* Gradients of inputs that were made along with that of another, until
-     * they are asked for; references. */
-    oar_tensor *stash[OARI_MAX_INPUTS];
+    /* Gradients of inputs that were computed along with that of another, until
+     * backward asks for them; references. */
+    oar_tensor *fused_grad[OARI_MAX_INPUTS];
     oari_extra extra;
     oari_mark mark;
     oari_node_state state;
@@ -207,15 +209,16 @@ static inline oari_pool *oari_tape_pool(oar_tape *tape)
     return tape != NULL ? &tape->pool : NULL;
 }
 
-/* The next node, blank; NULL with the last error set. It is not on the tape
- * before oari_tape_push. */
+/* Returns the next node, blank; NULL with the last error set. The node is not
+ * on the tape before oari_tape_push. */
 oari_node *oari_tape_node(oar_tape *tape);
 void oari_tape_push(oar_tape *tape);
 
 /* Gives back what a node saved for backward. */
 void oari_node_spend(oari_node *node);
 
-/* The place of a leaf among the tape's, made if it is new; -1 on failure. */
+/* Returns the place of a leaf among the tape's, which it makes for a new one;
+ * -1 on failure. */
 int64_t oari_leaves_find(oari_leaves *leaves, oar_tensor *leaf);
 void oari_leaves_reset(oari_leaves *leaves, oari_pool *pool);
 void oari_leaves_close(oari_leaves *leaves, oari_pool *pool);
@@ -227,16 +230,17 @@ oar_status oari_mark_begin(oar_tape *tape, oari_mark_fn fn,
                            void (*drop)(void *arg), void *arg, int64_t *index);
 oar_status oari_mark_end(oar_tape *tape, int64_t begin);
 
-/* The gradient slot, for backward. Makes the home if there is none, from pool
- * for leaves that belong to the tape. */
-oar_status oari_slot_open(oari_pool *pool, oar_tensor *leaf);
-oar_status oari_slot_ready(oar_tensor *leaf); /* runs the hooks */
-/* Tells the first hook of a part. *next: when it is to be told again. */
-oar_status oari_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
+/* Makes the memory of a leaf's gradient if there is none, from pool for leaves
+ * that belong to the tape. */
+oar_status oari_grad_slot_open(oari_pool *pool, oar_tensor *leaf);
+oar_status oari_grad_slot_ready(oar_tensor *leaf); /* runs hooks */
+/* Calls the first hook for a part of the gradient, of which `done` elements are
+ * ready. *next: how many must be ready for the next call. */
+oar_status oari_grad_slot_part(oar_tensor *leaf, int64_t done, int64_t *next);
 
-/* The same for an operation that computes the gradient of its input i in parts,
- * of `count` elements in all. Nobody is told unless it is a leaf's last
- * contribution in this pass; then *next is `count`. */
+/* Calls oari_grad_slot_part for an operation that computes the gradient of its
+ * input i, `count` elements, in parts. Calls no hook, and sets *next to
+ * `count`, unless this is the leaf's last contribution in this pass. */
 oar_status oari_part_done(const oari_node *node, int i, int64_t done,
                           int64_t count, int64_t *next);
 

@@ -10,28 +10,15 @@
 #include "autopsy/autopsy.h"
 
 enum {
-    ONE_EACH = 8, /* up to so many ranks have a line each */
+    ONE_EACH = 8, /* groups of up to this size have a line for each rank */
     MAX_WAITS = 16,
     WIDTH = 120,
     RANKS = 11,
-    HERE = 8,
+    STATE = 8,
     LAST = 45,
     AGE = 11,
     LIFE = 20
 };
-
-static const char *const here_names[] = {
-    [OARI_UNKNOWN] = "unknown", [OARI_ABSENT] = "not yet",
-    [OARI_JOINING] = "joining", [OARI_IDLE] = "-",
-    [OARI_MISSING] = "missing", [OARI_LEFT] = "left",
-    [OARI_WAITS] = "waits",     [OARI_FAILED_IN] = "failed",
-    [OARI_DONE_WITH] = "done",
-};
-
-const char *oari_here_name(oari_here here)
-{
-    return here_names[here];
-}
 
 /* ---- rows ---------------------------------------------------------------- */
 
@@ -40,7 +27,7 @@ typedef struct row {
     char age[32], life[192], host[160];
 } row;
 
-/* A text in its column, cut with ".." if it is too long. */
+/* Adds a text in its column, cut with ".." if it is too long. */
 static void say_cell(oari_words *w, const char *text, int width)
 {
     int n = (int)strlen(text);
@@ -51,137 +38,120 @@ static void say_cell(oari_words *w, const char *text, int width)
         oari_say(w, "%.*s..  ", width - 2, text);
 }
 
-static void fill_last(const oari_case *c, const oari_part *p, char *text,
-                      size_t bytes)
-{
-    const oari_op *op = oari_part_newest(p);
-    size_t n;
-
-    oari_op_text(c, p, op, text, bytes);
-    n = strlen(text);
-    if (op->state == OAR_RECORD_DONE && n < bytes)
-        snprintf(text + n, bytes - n, ", done");
-}
-
-static row fill_row(const oari_case *c, const oari_part *p)
+static row fill_row(const oari_group_view *g, const oari_member *m)
 {
     row r = { "-", "-", "-", "-" };
-    const oari_head *head;
+    const oari_dump *d = m->dump;
 
-    if (p->witness == NULL)
+    if (d == NULL)
         return r;
-    head = &p->witness->image.box->head;
-    if (p->ring != NULL && p->ops > 0) {
-        fill_last(c, p, r.last, sizeof r.last);
-        oari_age_text(oari_op_age(p, oari_part_newest(p)), r.age);
+    if (m->ring != NULL && m->ops > 0) {
+        const oari_op_view *op = oari_member_newest(m);
+        oari_text_line last = { r.last, sizeof r.last, 0 };
+
+        oari_text_add_op(&last, g, m, op);
+        if (op->state == OAR_RECORD_DONE)
+            oari_text_add(&last, ", done");
+        oari_age_text(oari_op_age(m, op), r.age);
     }
-    oari_life_text(p->witness, r.life, sizeof r.life);
-    snprintf(r.host, sizeof r.host, "%s:%" PRId64, head->host,
-             atomic_load(&head->owner));
+    snprintf(r.life, sizeof r.life, "%s",
+             d->note[0] != 0                  ? d->note
+             : d->life == OARI_PROCESS_ABSENT ? "no call yet"
+             : d->life == OARI_PROCESS_UNKNOWN
+                 ? "not seen from here"
+                 : oari_process_state_name(d->life));
+    snprintf(r.host, sizeof r.host, "%s:%" PRId64, d->image.box->head.host,
+             atomic_load(&d->image.box->head.owner));
     return r;
 }
 
-/* Whether two parts can share a line: but for age and pid they are the same. */
-static int alike(const oari_case *c, const oari_part *a, const oari_part *b)
+/* Returns whether two members can share a line: all but age and pid is equal.
+ */
+static int are_alike(const oari_group_view *g, const oari_member *a,
+                     const oari_member *b)
 {
     row x, y;
 
-    if (a->here != b->here || (a->witness == NULL) != (b->witness == NULL))
+    if (a->arrival != b->arrival || (a->dump == NULL) != (b->dump == NULL))
         return 0;
-    if (a->witness == NULL)
+    if (a->dump == NULL)
         return 1;
-    if (a->last != b->last || a->witness->life != b->witness->life)
-        return 0; /* as they most often differ, and quickly said */
-    x = fill_row(c, a);
-    y = fill_row(c, b);
+    if (a->last != b->last || a->dump->life != b->dump->life)
+        return 0; /* the most frequent difference, and quick to find */
+    x = fill_row(g, a);
+    y = fill_row(g, b);
     return strcmp(x.last, y.last) == 0 && strcmp(x.life, y.life) == 0 &&
-           strcmp(a->witness->image.box->head.host,
-                  b->witness->image.box->head.host) == 0;
+           strcmp(a->dump->image.box->head.host,
+                  b->dump->image.box->head.host) == 0;
 }
 
-static void say_row(oari_words *w, const oari_case *c, const oari_part *p,
-                    const int *rank, int count)
+static void say_row(oari_words *w, const oari_group_view *g,
+                    const oari_member *m, const int *rank, int count)
 {
-    row r = fill_row(c, p);
+    row r = fill_row(g, m);
     char ranks[RANKS + 2];
 
-    if (count == 1)
-        snprintf(ranks, sizeof ranks, "%d", rank[0]);
-    else {
-        oari_rank_list(rank, count, ranks, sizeof ranks);
-        if (p->witness != NULL)
-            snprintf(r.host, sizeof r.host, "%s, %d pids",
-                     p->witness->image.box->head.host, count);
-    }
+    oari_rank_list(rank, count, ", ", ranks, sizeof ranks);
+    if (count > 1 && m->dump != NULL)
+        snprintf(r.host, sizeof r.host, "%s, %d pids",
+                 m->dump->image.box->head.host, count);
     oari_say(w, "  ");
     say_cell(w, ranks, RANKS);
-    say_cell(w, here_names[p->here], HERE);
+    say_cell(w, oari_arrival_name(m->arrival), STATE);
     say_cell(w, r.last, LAST);
     say_cell(w, r.age, AGE);
     say_cell(w, r.life, LIFE);
-    oari_say(w, "%.*s\n", WIDTH - (RANKS + HERE + LAST + AGE + LIFE + 12),
+    oari_say(w, "%.*s\n", WIDTH - (RANKS + STATE + LAST + AGE + LIFE + 12),
              r.host);
 }
 
-static void say_rows(oari_words *w, const oari_case *c)
+static void say_rows(oari_words *w, const oari_group_view *g)
 {
     unsigned char said[OARI_MEMBERS] = { 0 };
     int rank[OARI_MEMBERS];
 
-    for (int i = 0; i < c->ranks; i++) {
+    for (int i = 0; i < g->ranks; i++) {
         int count = 0;
 
-        for (int j = i; j < c->ranks && !said[i]; j++)
-            if (!said[j] && (j == i || (c->ranks > ONE_EACH &&
-                                        alike(c, &c->part[i], &c->part[j])))) {
-                const oari_part *p = &c->part[j];
+        for (int j = i; j < g->ranks && !said[i]; j++)
+            if (!said[j] &&
+                (j == i || (g->ranks > ONE_EACH &&
+                            are_alike(g, &g->member[i], &g->member[j])))) {
+                const oari_member *m = &g->member[j];
 
-                rank[count++] = p->world >= 0 ? p->world : p->rank;
+                rank[count++] = m->world >= 0 ? m->world : m->rank;
                 said[j] = j != i;
             }
         if (count > 0)
-            say_row(w, c, &c->part[i], rank, count);
+            say_row(w, g, &g->member[i], rank, count);
     }
 }
 
 /* ---- groups -------------------------------------------------------------- */
 
-static void bytes_text(uint64_t count, oar_dtype dtype, char text[32])
+/* Adds the operation that the group is at. */
+static void say_operation(oari_words *w, const oari_group_view *g)
 {
-    double bytes = (double)count * (double)oar_dtype_size(dtype);
+    const oari_member *m = &g->member[g->teller];
+    const oari_op_view *op = m->at;
+    oar_record r = oari_op_record(m, op);
 
-    if (bytes < 1024)
-        snprintf(text, 32, "%.0f B", bytes);
-    else if (bytes < 1024 * 1024)
-        snprintf(text, 32, "%.1f KiB", bytes / 1024);
-    else if (bytes < 1024.0 * 1024 * 1024)
-        snprintf(text, 32, "%.1f MiB", bytes / 1048576);
-    else
-        snprintf(text, 32, "%.1f GiB", bytes / 1073741824);
-}
-
-static int reduces(oar_coll kind)
-{
-    return kind == OAR_COLL_ALL_REDUCE || kind == OAR_COLL_REDUCE ||
-           kind == OAR_COLL_REDUCE_SCATTER;
-}
-
-/* What the group is at. */
-static void say_operation(oari_words *w, const oari_case *c)
-{
-    const oari_part *p = &c->part[c->teller];
-    const oari_op *op = p->at;
-    oar_record r = oari_op_record(p, op);
-    char bytes[32];
-
-    oari_say(w, ": %s #%" PRIu64, oar_coll_name(op->kind), c->number);
+    oari_say(w, ": %s #%" PRIu64, oar_coll_name(op->kind), g->number);
     if (op->kind != OAR_COLL_BARRIER) {
-        bytes_text(op->count, op->dtype, bytes);
-        oari_say(w, ", %" PRIu64 " %s (%s)", op->count,
-                 oar_dtype_name(op->dtype), bytes);
+        double bytes = (double)op->count * (double)oar_dtype_size(op->dtype);
+
+        oari_say(w, ", %" PRIu64 " %s (", op->count, oar_dtype_name(op->dtype));
+        if (bytes < 1024)
+            oari_say(w, "%.0f B)", bytes);
+        else if (bytes < 1024 * 1024)
+            oari_say(w, "%.1f KiB)", bytes / 1024);
+        else if (bytes < 1024.0 * 1024 * 1024)
+            oari_say(w, "%.1f MiB)", bytes / 1048576);
+        else
+            oari_say(w, "%.1f GiB)", bytes / 1073741824);
     }
-    if (reduces(op->kind))
-        oari_say(w, ", %s", oar_op_name(op->op));
+    if (oari_kind_reduces(op->kind))
+        oari_say(w, ", %s", oar_reduce_op_name(op->op));
     if (op->root >= 0)
         oari_say(w, ", root %d", op->root);
     oari_say(w, ", at %s", r.site);
@@ -189,160 +159,165 @@ static void say_operation(oari_words *w, const oari_case *c)
         oari_say(w, " \"%s\"", r.label);
 }
 
-static void say_fault(oari_words *w, const oari_case *c)
+static void say_fault(oari_words *w, const oari_group_view *g)
 {
-    const oari_box_fault *f = &c->part[c->broken].ring->fault;
-    int known = f->rank >= 0 && f->rank < c->ranks;
+    const oari_ring_fault *f = g->fault;
 
     oari_say(w, "  fault: %s", oar_status_name((oar_status)f->status));
-    if (known)
-        oari_say(w, ", as rank %d (%s:%" PRId64 ") saw it",
-                 c->part[f->rank].world, f->host, f->pid);
+    if (f->rank >= 0 && f->rank < g->ranks)
+        oari_say(w, ", seen by rank %d (%s:%" PRId64 ")",
+                 g->member[f->rank].world, f->host, f->pid);
     if (f->site[0] != 0)
-        oari_say(w, ", in %s at %s", f->operation, f->site);
+        oari_say(w, " in %s at %s", f->operation, f->site);
     oari_say(w, "\n    %s\n", f->text);
 }
 
-static void say_messages(oari_words *w, const oari_inquest *q,
-                         const oari_case *c)
+static void say_messages(oari_words *w, const oari_analysis *a,
+                         const oari_group_view *g)
 {
     int said = 0, left = 0;
 
-    for (int i = 0; i < q->waits; i++) {
-        const oari_wait *wait = &q->wait[i];
-        char what[256], age[32];
+    for (int i = 0; i < a->waits; i++) {
+        const oari_wait *wait = &a->wait[i];
+        char what[91], age[32];
 
-        if (wait->in != c || wait->op == NULL || wait->op->kind < OAR_COLL_SEND)
+        if (wait->in != g || wait->op == NULL || wait->op->kind < OAR_COLL_SEND)
             continue;
         if (said == MAX_WAITS) {
             left++;
             continue;
         }
-        oari_op_text(c, wait->part, wait->op, what, sizeof what);
+        oari_text_add_op(&(oari_text_line){ what, sizeof what, 0 }, g,
+                         wait->member, wait->op);
         oari_age_text(wait->age_ns, age);
-        oari_say(w, "  rank %d waits in %.90s since %s\n", wait->part->world,
-                 what, age);
+        oari_say(w, "  rank %d has waited %s in %s\n", wait->member->world, age,
+                 what);
         said++;
     }
     if (left > 0)
-        oari_say(w, "  and %d more messages wait\n", left);
+        oari_say(w, "  %d more message%s waiting\n", left,
+                 left == 1 ? " is" : "s are");
 }
 
-static void say_case(oari_words *w, const oari_inquest *q, const oari_case *c)
+static void say_group(oari_words *w, const oari_analysis *a,
+                      const oari_group_view *g)
 {
-    oari_say(w, "\ngroup \"%s\", %d rank%s%s%s", c->ring->group, c->ranks,
-             c->ranks == 1 ? "" : "s", c->ring->backend[0] != 0 ? ", " : "",
-             c->ring->backend);
-    if (c->ring->epoch != 0)
-        oari_say(w, ", epoch %" PRId64, c->ring->epoch);
-    if (c->number != 0 && c->teller >= 0)
-        say_operation(w, c);
-    else if (c->joining)
-        oari_say(w, ": being made");
+    oari_say(w, "\ngroup \"%s\", %d rank%s%s%s", g->ring->group, g->ranks,
+             g->ranks == 1 ? "" : "s", g->ring->backend[0] != 0 ? ", " : "",
+             g->ring->backend);
+    if (g->ring->epoch != 0)
+        oari_say(w, ", epoch %" PRId64, g->ring->epoch);
+    if (g->number != 0 && g->teller >= 0)
+        say_operation(w, g);
+    else if (g->joining)
+        oari_say(w, ": being created");
     oari_say(w, "\n  ");
     say_cell(w, "ranks", RANKS);
-    say_cell(w, "here", HERE);
+    say_cell(w, "state", STATE);
     say_cell(w, "last operation", LAST);
     say_cell(w, "age", AGE);
     say_cell(w, "process", LIFE);
     oari_say(w, "host:pid\n");
-    say_rows(w, c);
-    say_messages(w, q, c);
-    if (c->broken >= 0)
-        say_fault(w, c);
+    say_rows(w, g);
+    say_messages(w, a, g);
+    if (g->fault != NULL)
+        say_fault(w, g);
 }
 
-/* ---- ranks that are in no table ------------------------------------------ */
+/* ---- remarks ------------------------------------------------------------- */
 
+/* Names the ranks that are in no table. */
 static void say_unread(oari_words *w, const oar_autopsy *a)
 {
     int rank[OARI_MEMBERS], n = 0;
     char list[96];
 
     for (int r = 0; r < a->ranks && r < OARI_MEMBERS; r++) {
-        const oari_witness *of = oari_autopsy_of(a, r);
+        const oari_dump *d = oari_dump_of_rank(a, r);
 
-        if (of == NULL)
+        if (d == NULL)
             rank[n++] = r;
-        else if (of->image.box == NULL)
+        else if (d->image.box == NULL)
             oari_say(w, "rank %d is unknown%s%s: %s\n", r,
-                     of->note[0] != 0 ? ", " : "", of->note, of->why);
-        else if (of->life == OARI_LIFE_ABSENT)
-            oari_say(w, "rank %d has made no group yet%s%s\n", r,
-                     of->note[0] != 0 ? ": " : "", of->note);
+                     d->note[0] != 0 ? ", " : "", d->note, d->why);
+        else if (d->life == OARI_PROCESS_ABSENT)
+            oari_say(w, "rank %d has not created a group yet%s%s\n", r,
+                     d->note[0] != 0 ? ": " : "", d->note);
     }
     if (n > 0) {
-        oari_rank_list(rank, n, list, sizeof list);
-        oari_say(w, "rank%s %s: unknown, no box was found\n", n == 1 ? "" : "s",
-                 list);
+        oari_rank_list(rank, n, " and ", list, sizeof list);
+        oari_say(w, "rank%s %s %s unknown: no recorder file was found\n",
+                 n == 1 ? "" : "s", list, n == 1 ? "is" : "are");
     }
-    for (int i = 0; i < a->witnesses; i++)
-        if (a->witness[i].rank < 0 && a->witness[i].image.box == NULL)
-            oari_say(w, "a box was left out: %s\n", a->witness[i].why);
+    for (int i = 0; i < a->dumps; i++)
+        if (a->dump[i].rank < 0 && a->dump[i].image.box == NULL)
+            oari_say(w, "a recorder file was left out: %s\n", a->dump[i].why);
 }
 
-static void say_lost(oari_words *w, const oar_autopsy *a)
+/* Names the ranks of which not all groups are in a table. */
+static void say_lost_groups(oari_words *w, const oar_autopsy *a)
 {
-    for (int i = 0; i < a->witnesses; i++) {
-        const oari_image *image = &a->witness[i].image;
+    for (int i = 0; i < a->dumps; i++) {
+        const oari_recorder_copy *image = &a->dump[i].image;
         uint32_t crowded;
 
         if (image->box == NULL)
             continue;
         crowded = atomic_load(&image->box->head.crowded);
         if (crowded > 0)
-            oari_say(w, "rank %d had more than %d groups: %u are not here\n",
-                     a->witness[i].rank, OARI_BOX_RINGS, crowded);
+            oari_say(w,
+                     "rank %d had more than %d groups: %u of them %s not "
+                     "recorded\n",
+                     a->dump[i].rank, OARI_FILE_RINGS, crowded,
+                     crowded == 1 ? "is" : "are");
         if (image->damaged > 0)
-            oari_say(w, "rank %d: %d groups in its box make no sense\n",
-                     a->witness[i].rank, image->damaged);
+            oari_say(w, "rank %d: %d group%s in its recorder file %s damaged\n",
+                     a->dump[i].rank, image->damaged,
+                     image->damaged == 1 ? "" : "s",
+                     image->damaged == 1 ? "is" : "are");
     }
 }
 
-/* Whether ages say less than they seem to: nobody was seen alive, or to end. */
-static int nobody_seen(const oar_autopsy *a)
+/* Returns whether no process was seen alive, or seen to end. Ages then say less
+ * than they seem to. */
+static int none_seen(const oar_autopsy *a)
 {
-    for (int i = 0; i < a->witnesses; i++) {
-        const oari_witness *w = &a->witness[i];
+    for (int i = 0; i < a->dumps; i++) {
+        const oari_dump *d = &a->dump[i];
 
-        if (w->image.box != NULL &&
-            (w->image.box->head.seen_ns != 0 ||
-             w->image.box->head.fell_ns != 0 || !oari_witness_gone(w)))
+        if (d->image.box != NULL &&
+            (d->image.box->head.seen_ns != 0 ||
+             d->image.box->head.fell_ns != 0 || !oari_dump_gone(d)))
             return 0;
     }
     return 1;
 }
 
-static void say_idle(oari_words *w, const oari_inquest *q)
-{
-    int idle = 0;
-
-    for (int i = 0; i < q->items; i++)
-        idle += q->item[i].idle;
-    if (idle > 0)
-        oari_say(w, "\n%d group%s idle\n", idle, idle == 1 ? " is" : "s are");
-}
-
 oar_status oar_autopsy_text(const oar_autopsy *autopsy, char **text)
 {
-    oari_inquest q = { 0 };
+    oari_analysis a = { 0 };
     oari_words w = { 0 };
+    int idle = 0;
 
     if (autopsy == NULL || text == NULL)
         return oari_fail(OAR_E_ARG, "autopsy_text without %s",
-                         autopsy == NULL ? "an autopsy" : "a place for it");
-    OARI_TRY(oari_inquest_hold(autopsy, &q));
-    oari_say(&w, "%s\n", q.verdict);
-    for (int i = 0; i < q.items; i++)
-        if (!q.item[i].idle)
-            say_case(&w, &q, &q.item[i]);
-    say_idle(&w, &q);
-    if (q.wrong && nobody_seen(autopsy))
-        oari_say(&w, "\nnobody lives any more: ages are counted from the last "
-                     "thing that any of them did\n");
+                         autopsy == NULL ? "an autopsy"
+                                         : "a place for the result");
+    OARI_TRY(oari_analysis_make(autopsy, &a));
+    oari_say(&w, "%s\n", a.verdict);
+    for (int i = 0; i < a.groups; i++)
+        if (a.group[i].idle)
+            idle++;
+        else
+            say_group(&w, &a, &a.group[i]);
+    if (idle > 0)
+        oari_say(&w, "\n%d group%s idle\n", idle, idle == 1 ? " is" : "s are");
+    if (a.wrong && none_seen(autopsy))
+        oari_say(&w, "\nno process is alive any more: ages are counted from "
+                     "the last thing that any rank did\n");
     say_unread(&w, autopsy);
-    say_lost(&w, autopsy);
-    oari_inquest_clear(&q);
+    say_lost_groups(&w, autopsy);
+    oari_analysis_clear(&a);
     if (w.failed) {
         oari_free(w.text);
         return oari_fail(OAR_E_NOMEM, "the text of an autopsy");

@@ -27,35 +27,30 @@ void oari_say(oari_words *w, const char *format, ...)
     w->used += (size_t)bytes;
 }
 
-/* How many ranks from `at` on follow each other. */
-static int run_length(const int *rank, int count, int at)
-{
-    int n = 1;
-
-    while (at + n < count && rank[at + n] == rank[at] + n)
-        n++;
-    return n;
-}
-
-void oari_rank_list(const int *rank, int count, char *text, size_t bytes)
+void oari_rank_list(const int *rank, int count, const char *last, char *text,
+                    size_t bytes)
 {
     size_t used = 0;
 
     text[0] = 0;
-    for (int i = 0; i < count;) {
-        int n = run_length(rank, count, i);
+    for (int i = 0, n; i < count; i += n) {
         char one[40];
 
+        n = 1; /* ranks from here on that follow each other */
+        while (i + n < count && rank[i + n] == rank[i] + n)
+            n++;
         if (n < 3)
             n = 1;
-        snprintf(one, sizeof one, n > 1 ? "%s%d-%d" : "%s%d", i > 0 ? ", " : "",
+        snprintf(one, sizeof one, n > 1 ? "%s%d-%d" : "%s%d",
+                 i == 0           ? ""
+                 : i + n == count ? last
+                                  : ", ",
                  rank[i], rank[i] + n - 1);
         if (used + strlen(one) + 5 > bytes) {
             snprintf(text + used, bytes - used, "..");
             return;
         }
         used += (size_t)snprintf(text + used, bytes - used, "%s", one);
-        i += n;
     }
 }
 
@@ -75,49 +70,55 @@ void oari_age_text(int64_t ns, char text[32])
                  (int)(s / 60 % 60));
 }
 
-void oari_life_text(const oari_witness *w, char *text, size_t bytes)
+const char *oari_process_state_name(oari_process_state life)
 {
-    const char *word = "not seen from here";
-
-    switch (w->life) {
-    case OARI_LIFE_ABSENT: word = "no call yet"; break;
-    case OARI_LIFE_RUNS: word = "running"; break;
-    case OARI_LIFE_SLEEPS: word = "sleeping"; break;
-    case OARI_LIFE_STOPPED: word = "stopped"; break;
-    case OARI_LIFE_EXITED: word = "exited"; break;
-    case OARI_LIFE_DEAD: word = "dead"; break;
-    case OARI_LIFE_UNKNOWN: break;
+    switch (life) {
+    case OARI_PROCESS_ABSENT: return "absent";
+    case OARI_PROCESS_RUNS: return "running";
+    case OARI_PROCESS_SLEEPS: return "sleeping";
+    case OARI_PROCESS_STOPPED: return "stopped";
+    case OARI_PROCESS_EXITED: return "exited";
+    case OARI_PROCESS_DEAD: return "dead";
+    case OARI_PROCESS_UNKNOWN: break;
     }
-    snprintf(text, bytes, "%s", w->note[0] != 0 ? w->note : word);
+    return "unknown";
 }
 
-/* " from rank 1, tag 7", with the rank's number in the world. */
-static void say_peer(const oari_case *c, const oari_op *op, char *text,
-                     size_t bytes)
+const char *oari_arrival_name(oari_arrival arrival)
 {
-    const char *way = op->kind == OAR_COLL_SEND ? "to" : "from";
-    int known = op->root >= 0 && op->root < c->ranks;
-    int world = known ? c->part[op->root].world : -1;
-    int n = known ? snprintf(text, bytes, " %s rank %d", way,
-                             world >= 0 ? world : op->root)
-                  : snprintf(text, bytes, " %s any rank", way);
+    static const char *const name[] = {
+        [OARI_UNKNOWN] = "unknown", [OARI_ABSENT] = "not yet",
+        [OARI_JOINING] = "joining", [OARI_IDLE] = "-",
+        [OARI_MISSING] = "missing", [OARI_LEFT] = "left",
+        [OARI_WAITS] = "waits",     [OARI_FAILED_IN] = "failed",
+        [OARI_DONE_WITH] = "done",
+    };
 
-    if (n < 0 || (size_t)n >= bytes)
-        return;
-    if (op->tag >= 0)
-        snprintf(text + n, bytes - (size_t)n, ", tag %" PRId64 ",", op->tag);
+    return name[arrival];
 }
 
-void oari_op_text(const oari_case *c, const oari_part *p, const oari_op *op,
-                  char *text, size_t bytes)
+/* A peer is named by its rank in the world, where that is known. */
+void oari_text_add_op(oari_text_line *to, const oari_group_view *g,
+                      const oari_member *m, const oari_op_view *op)
 {
-    oar_record r = oari_op_record(p, op);
-    char peer[64] = "";
+    oar_record r = oari_op_record(m, op);
 
-    if (op->kind >= OAR_COLL_SEND)
-        say_peer(c, op, peer, sizeof peer);
-    snprintf(
-        text, bytes, "%s #%" PRIu64 "%s at %s%s%s%s", oar_coll_name(op->kind),
-        op->number != 0 ? op->number : op->sequence, peer, r.site,
-        r.label[0] != 0 ? " \"" : "", r.label, r.label[0] != 0 ? "\"" : "");
+    oari_text_add(to, "%s #%" PRIu64, oar_coll_name(op->kind),
+                  op->number != 0 ? op->number : op->sequence);
+    if (op->kind >= OAR_COLL_SEND) {
+        const char *way = op->kind == OAR_COLL_SEND ? "to" : "from";
+
+        if (op->root >= 0 && op->root < g->ranks) {
+            int world = g->member[op->root].world;
+
+            oari_text_add(to, " %s rank %d", way,
+                          world >= 0 ? world : op->root);
+        } else
+            oari_text_add(to, " %s any rank", way);
+        if (op->tag >= 0)
+            oari_text_add(to, ", tag %" PRId64 ",", op->tag);
+    }
+    oari_text_add(to, " at %s", r.site);
+    if (r.label[0] != 0)
+        oari_text_add(to, " \"%s\"", r.label);
 }

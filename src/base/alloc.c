@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alloc: a counting front of malloc. The counters are relaxed atomics; a block
- * remembers its size in a header before it, so that live bytes are exact. */
+/* alloc: counts what malloc gives. The counters are relaxed atomics; a header
+ * before each block holds its size, so that live bytes are exact. */
 #include "base/alloc.h"
 
 #include <stdatomic.h>
@@ -9,10 +9,10 @@
 
 #include "base/status.h"
 
-/* Sits just before the memory that is given out. 64 bytes in all, so that the
- * memory itself keeps a cache line's alignment. */
+/* The header just before the memory that is given out, which is aligned to a
+ * cache line. */
 typedef struct block {
-    void *base; /* what malloc gave */
+    void *base; /* malloc's pointer */
     size_t bytes;
 } block;
 
@@ -20,19 +20,13 @@ enum { MIN_ALIGN = 64 };
 
 static atomic_uint_fast64_t allocations, live, live_bytes, fail_in;
 
-static int fails_now(void)
+int oari_alloc_allowed(size_t bytes)
 {
     uint_fast64_t n = atomic_load_explicit(&fail_in, memory_order_relaxed);
 
-    while (n != 0)
-        if (atomic_compare_exchange_weak(&fail_in, &n, n - 1))
-            return n == 1;
-    return 0;
-}
-
-int oari_alloc_allowed(size_t bytes)
-{
-    if (!fails_now())
+    while (n != 0 && !atomic_compare_exchange_weak(&fail_in, &n, n - 1))
+        ;
+    if (n != 1)
         return 1;
     oari_fail(OAR_E_NOMEM, "out of memory: %zu bytes", bytes);
     return 0;

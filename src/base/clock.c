@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock: the rate of the raw counter, deadlines, and ages as text. */
+/* clock: the rate of the raw counter, deadlines, and durations as text. */
 #include "base/clock.h"
 
 #include <inttypes.h>
@@ -51,7 +51,7 @@ int oari_deadline_left_ms(int64_t deadline_ns)
     return left > INT_MAX ? INT_MAX : (int)left;
 }
 
-void oari_seconds_text(int64_t ns, char *text, size_t bytes)
+void oari_duration_text(int64_t ns, char *text, size_t bytes)
 {
     if (ns < 10 * INT64_C(1000000000))
         snprintf(text, bytes, "%.1f s", (double)ns / 1e9);

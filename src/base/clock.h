@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/clock.h: time. The raw counter is cheap (a few ns) and counts at a rate
- * that oari_ticks_per_second tells; the clock proper is CLOCK_MONOTONIC. */
+/* base/clock.h: a raw counter, which is cheap to read (a few ns) and counts
+ * oari_ticks_per_second, and CLOCK_MONOTONIC with its deadlines. */
 #ifndef OARI_BASE_CLOCK_H
 #define OARI_BASE_CLOCK_H
 
@@ -12,8 +12,9 @@
 #include <x86intrin.h>
 #endif
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
+/* Returns the raw counter. */
 static inline uint64_t oari_ticks(void)
 {
 #if defined(__aarch64__)
@@ -29,10 +30,11 @@ static inline uint64_t oari_ticks(void)
 #endif
 }
 
-/* Measured once (about 1 ms) where the machine does not say it. */
+/* Returns the rate of the raw counter. Where the machine does not say it, the
+ * first call measures it (about 1 ms). */
 double oari_ticks_per_second(void);
 
-/* Nanoseconds of CLOCK_MONOTONIC. */
+/* Returns CLOCK_MONOTONIC in nanoseconds. */
 static inline int64_t oari_now_ns(void)
 {
     struct timespec now;
@@ -40,15 +42,16 @@ static inline int64_t oari_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* A point in time timeout_ms from now; a negative timeout never comes. */
+/* Returns the time timeout_ms from now; OARI_NEVER for a negative timeout. */
 OARI_FOR_PLUGINS int64_t oari_deadline(int64_t timeout_ms);
 
-/* Milliseconds left, rounded up, for poll(2): -1 for never, 0 when past. */
+/* Returns the milliseconds left, rounded up, for poll(2): -1 for OARI_NEVER, 0
+ * after the deadline. */
 OARI_FOR_PLUGINS int oari_deadline_left_ms(int64_t deadline_ns);
 
 #define OARI_NEVER INT64_MAX
 
-/* Writes how long that is: "14 s" or "0.3 s". */
-void oari_seconds_text(int64_t ns, char *text, size_t bytes);
+/* Writes a duration as "14 s" or "0.3 s". */
+void oari_duration_text(int64_t ns, char *text, size_t bytes);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert: elements of any dtype to any other.
+/* convert: converts elements of any dtype to any other.
  *
  * The pairs that training uses (halves and f64 to and from f32) have loops of
- * their own. All others go block by block through a wide form that holds every
- * value exactly: f64 for floats, i64 or u64 for integers. Narrowing to a half
- * rounds once: the step to f32 in between rounds to odd, which keeps what the
- * last rounding needs to know. Buffers need no alignment. */
+ * their own. All others are converted block by block by way of a wide form that
+ * holds every value exactly: f64 for floats, i64 or u64 for integers. Narrowing
+ * to a half rounds once: the step to f32 in between rounds to odd, which keeps
+ * the bits that decide the last rounding. Buffers need no alignment. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ typedef void loop_fn(void *to, const void *from, size_t count);
 typedef void read_fn(wide *to, const unsigned char *from, size_t count);
 typedef void write_fn(unsigned char *to, const wide *from, size_t count);
 
-/* Which member of the wide form a dtype is read into. */
+/* The member of the wide form into which a dtype is read. */
 typedef enum form { F64, I64, U64, FORMS } form;
 
 /* name, C type, form, least, greatest, first value that is too great */
@@ -60,11 +60,11 @@ typedef enum form { F64, I64, U64, FORMS } form;
 LOOP(f32_from_f16, float, __fp16, x) /* one instruction in hardware */
 LOOP(f16_from_f32, __fp16, float, x)
 #else
-LOOP(f32_from_f16, float, uint16_t, oari_half_to_f32(x))
-LOOP(f16_from_f32, uint16_t, float, oari_half_from_f32(x))
+LOOP(f32_from_f16, float, uint16_t, oari_f16_bits_to_f32(x))
+LOOP(f16_from_f32, uint16_t, float, oari_f16_bits_from_f32(x))
 #endif
-LOOP(f32_from_bf16, float, uint16_t, oari_brain_to_f32(x))
-LOOP(bf16_from_f32, uint16_t, float, oari_brain_from_f32(x))
+LOOP(f32_from_bf16, float, uint16_t, oari_bf16_bits_to_f32(x))
+LOOP(bf16_from_f32, uint16_t, float, oari_bf16_bits_from_f32(x))
 LOOP(f64_from_f32, double, float, x)
 LOOP(f32_from_f64, float, double, x)
 
@@ -100,8 +100,8 @@ static loop_fn *direct_loop(oar_dtype to, oar_dtype from)
 
 INTEGERS(READ_INTEGER)
 READ(bool, unsigned char, u64, x != 0)
-READ(f16, uint16_t, f64, (double)oari_half_to_f32(x))
-READ(bf16, uint16_t, f64, (double)oari_brain_to_f32(x))
+READ(f16, uint16_t, f64, (double)oari_f16_bits_to_f32(x))
+READ(bf16, uint16_t, f64, (double)oari_bf16_bits_to_f32(x))
 READ(f32, float, f64, (double)x)
 READ(f64, double, f64, x)
 
@@ -161,12 +161,12 @@ WRITE(f64, u64, double, x)
 WRITE(f32, f64, float, x)
 WRITE(f32, i64, float, x)
 WRITE(f32, u64, float, x)
-WRITE(f16, f64, uint16_t, oari_half_from_f32(oari_odd_from_f64(x)))
-WRITE(f16, i64, uint16_t, oari_half_from_f32(oari_odd_from_i64(x)))
-WRITE(f16, u64, uint16_t, oari_half_from_f32(oari_odd_from_u64(x)))
-WRITE(bf16, f64, uint16_t, oari_brain_from_f32(oari_odd_from_f64(x)))
-WRITE(bf16, i64, uint16_t, oari_brain_from_f32(oari_odd_from_i64(x)))
-WRITE(bf16, u64, uint16_t, oari_brain_from_f32(oari_odd_from_u64(x)))
+WRITE(f16, f64, uint16_t, oari_f16_bits_from_f32(oari_odd_from_f64(x)))
+WRITE(f16, i64, uint16_t, oari_f16_bits_from_f32(oari_odd_from_i64(x)))
+WRITE(f16, u64, uint16_t, oari_f16_bits_from_f32(oari_odd_from_u64(x)))
+WRITE(bf16, f64, uint16_t, oari_bf16_bits_from_f32(oari_odd_from_f64(x)))
+WRITE(bf16, i64, uint16_t, oari_bf16_bits_from_f32(oari_odd_from_i64(x)))
+WRITE(bf16, u64, uint16_t, oari_bf16_bits_from_f32(oari_odd_from_u64(x)))
 
 #define TO_FLOAT(name)                                      \
     {                                                       \

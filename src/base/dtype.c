@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dtype: names and sizes of dtypes, operators and collectives, which operator
- * suits which dtype, and single half values. Bulk conversion is in convert.c. */
+/* dtype: names and sizes of dtypes, operators and collectives, the operators
+ * that each dtype allows, and conversion of single half values. Bulk conversion
+ * is in convert.c. */
 #include "base/dtype.h"
 
 #include <string.h>
@@ -43,15 +44,15 @@ oar_status oar_dtype_parse(const char *name, oar_dtype *dtype)
     return oari_fail(OAR_E_ARG, "there is no dtype \"%s\"", name);
 }
 
-const char *oar_op_name(oar_op_kind kind)
+const char *oar_reduce_op_name(oar_reduce_op_kind kind)
 {
     static const char *const name_of[] = {
 #define X(name, value, text) [name] = text,
-        OAR_OP_LIST(X)
+        OAR_REDUCE_OP_LIST(X)
 #undef X
     };
 
-    return (unsigned)kind < OAR_OP_COUNT ? name_of[kind] : "?";
+    return (unsigned)kind < OAR_REDUCE_OP_COUNT ? name_of[kind] : "?";
 }
 
 const char *oar_coll_name(oar_coll kind)
@@ -65,57 +66,60 @@ const char *oar_coll_name(oar_coll kind)
     return (unsigned)kind < OAR_COLL_COUNT ? name_of[kind] : "?";
 }
 
-static oar_status refuse(oar_op_kind kind, oar_dtype dtype, const char *why)
+static oar_status fail_unsupported(oar_reduce_op_kind kind, oar_dtype dtype,
+                                   const char *why)
 {
-    return oari_fail(OAR_E_UNSUPPORTED, "%s on %s: %s", oar_op_name(kind),
-                     oar_dtype_name(dtype), why);
+    return oari_fail(OAR_E_UNSUPPORTED, "%s on %s: %s",
+                     oar_reduce_op_name(kind), oar_dtype_name(dtype), why);
 }
 
-oar_status oar_op_check(oar_op op, oar_dtype dtype)
+oar_status oar_reduce_op_check(oar_reduce_op op, oar_dtype dtype)
 {
     if ((unsigned)dtype >= OAR_DTYPE_COUNT_ALL)
         return oari_fail(OAR_E_ARG, "there is no dtype %d", (int)dtype);
     if ((unsigned)dtype >= OAR_DTYPE_COUNT)
-        return refuse(op.kind, dtype,
-                      "floats of 8 bits are only moved, except by NCCL");
+        return fail_unsupported(op.kind, dtype,
+                                "only NCCL computes with floats of 8 bits");
     switch (op.kind) {
-    case OAR_OP_SUM:
-    case OAR_OP_PROD:
-    case OAR_OP_MIN:
-    case OAR_OP_MAX: return OAR_OK;
-    case OAR_OP_AVG:
-    case OAR_OP_PREMUL_SUM:
-    case OAR_OP_WEIGHTED_MEAN:
+    case OAR_REDUCE_OP_SUM:
+    case OAR_REDUCE_OP_PROD:
+    case OAR_REDUCE_OP_MIN:
+    case OAR_REDUCE_OP_MAX: return OAR_OK;
+    case OAR_REDUCE_OP_AVG:
+    case OAR_REDUCE_OP_PREMUL_SUM:
+    case OAR_REDUCE_OP_WEIGHTED_MEAN:
         if (dtype == OAR_BOOL)
-            return refuse(op.kind, dtype, "truth values have no multiples");
+            return fail_unsupported(op.kind, dtype,
+                                    "truth values have no multiples");
         return OAR_OK;
-    case OAR_OP_BAND:
-    case OAR_OP_BOR:
-    case OAR_OP_BXOR:
+    case OAR_REDUCE_OP_BAND:
+    case OAR_REDUCE_OP_BOR:
+    case OAR_REDUCE_OP_BXOR:
         if (oari_dtype_is_float(dtype))
-            return refuse(op.kind, dtype, "only integers and bool have bits");
+            return fail_unsupported(op.kind, dtype,
+                                    "only integers and bool have bits");
         return OAR_OK;
-    case OAR_OP_COUNT: break;
+    case OAR_REDUCE_OP_COUNT: break;
     }
     return oari_fail(OAR_E_ARG, "there is no operator %d", (int)op.kind);
 }
 
 uint16_t oari_f16_from_f32(float value)
 {
-    return oari_half_from_f32(value);
+    return oari_f16_bits_from_f32(value);
 }
 
 float oari_f16_to_f32(uint16_t bits)
 {
-    return oari_half_to_f32(bits);
+    return oari_f16_bits_to_f32(bits);
 }
 
 uint16_t oari_bf16_from_f32(float value)
 {
-    return oari_brain_from_f32(value);
+    return oari_bf16_bits_from_f32(value);
 }
 
 float oari_bf16_to_f32(uint16_t bits)
 {
-    return oari_brain_to_f32(bits);
+    return oari_bf16_bits_to_f32(bits);
 }

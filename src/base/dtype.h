@@ -5,17 +5,17 @@
 
 #include <oarsong/span.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
-/* Bit patterns. Rounding is to nearest, ties to even; overflow gives infinity;
- * NaN stays a (quiet) NaN. */
+/* Convert between an f32 and the bits of a half type. Rounding is to nearest,
+ * ties to even; overflow gives infinity; NaN stays a (quiet) NaN. */
 uint16_t oari_f16_from_f32(float value);
 float oari_f16_to_f32(uint16_t bits);
 uint16_t oari_bf16_from_f32(float value);
 float oari_bf16_to_f32(uint16_t bits);
 
 /* Converts count elements. Float to integer truncates toward zero and
- * saturates, NaN gives 0; anything to bool is "is not zero"; integer to
+ * saturates, NaN gives 0; a bool is 1 for every value but zero; integer to
  * integer wraps. The buffers may be the same only if the dtypes are. */
 OARI_FOR_PLUGINS void oari_convert(void *to, oar_dtype to_dtype,
                                    const void *from, oar_dtype from_dtype,

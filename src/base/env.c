@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* env: numbers and texts from the environment. */
+/* env: reads numbers and texts from the environment. */
 #include "base/env.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #include "base/status.h"
@@ -16,32 +17,21 @@ const char *oari_env_text(const char *name)
     return text != NULL && *text != 0 ? text : NULL;
 }
 
-static int64_t unit_of(const char *tail)
-{
-    if (tail[0] != 0 && tail[1] != 0)
-        return 0;
-    switch (tail[0]) {
-    case 0: return 1;
-    case 'k':
-    case 'K': return 1 << 10;
-    case 'm':
-    case 'M': return 1 << 20;
-    case 'g':
-    case 'G': return 1 << 30;
-    }
-    return 0;
-}
-
 oar_status oari_parse_int(const char *what, const char *text, int64_t low,
                           int64_t high, int64_t *value)
 {
+    static const char units[] = "kKmMgG"; /* two letters for each 2^10 */
+    int64_t number, unit = 1;
+    const char *found;
     char *tail;
-    int64_t number, unit;
 
     errno = 0;
     number = strtoll(text, &tail, 10);
-    unit = unit_of(tail);
-    if (errno != 0 || tail == text || unit == 0 ||
+    if (tail != text && *tail != 0 && (found = strchr(units, *tail)) != NULL) {
+        unit = INT64_C(1) << (found - units + 2) / 2 * 10;
+        tail++;
+    }
+    if (errno != 0 || tail == text || *tail != 0 ||
         __builtin_mul_overflow(number, unit, &number) || number < low ||
         number > high)
         return oari_fail(OAR_E_ARG,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* env_check: a variable of ours with a name that we do not know is a typing
- * error that would change nothing, silently. So is a word that means nothing.
- * The first is told once, because it may be a newer version's; the second is an
- * error. */
+/* env_check: finds typing errors in OARSONG_ variables, which would otherwise
+ * change nothing, silently. An unknown name is logged once, because a newer
+ * version may know it; an unknown value is an error. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,25 +26,22 @@ static const known_name known[] = {
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
-static int is_called(const known_name *k, const char *name, size_t bytes)
-{
-    size_t length = strlen(k->name);
-
-    if (k->name[length - 1] == '*')
-        return bytes >= length - 1 && strncmp(name, k->name, length - 1) == 0;
-    return bytes == length && strncmp(name, k->name, length) == 0;
-}
-
 static const known_name *find_name(const char *name, size_t bytes)
 {
-    for (int i = 0; i < KNOWN; i++)
-        if (is_called(&known[i], name, bytes))
+    for (int i = 0; i < KNOWN; i++) {
+        size_t length = strlen(known[i].name);
+        int open = known[i].name[length - 1] == '*';
+
+        length -= (size_t)open;
+        if ((open ? bytes >= length : bytes == length) &&
+            strncmp(name, known[i].name, length) == 0)
             return &known[i];
+    }
     return NULL;
 }
 
-/* The one that begins most like it; NULL: none does. */
-static const char *find_nearest(const char *name, size_t bytes)
+/* Logs an unknown name with the known one that shares its longest prefix. */
+static void warn_of_name(const char *name, size_t bytes)
 {
     const char *best = NULL;
     size_t most = NEAR;
@@ -59,16 +55,9 @@ static const char *find_nearest(const char *name, size_t bytes)
             best = known[i].name;
         }
     }
-    return best;
-}
-
-static void warn_of_name(const char *name, size_t bytes)
-{
-    const char *nearest = find_nearest(name, bytes);
-
     oari_log(OAR_LOG_WARN, "%.*s is set, but means nothing to this version%s%s",
-             (int)bytes, name, nearest != NULL ? "; the nearest name is " : "",
-             nearest != NULL ? nearest : "");
+             (int)bytes, name, best != NULL ? "; the nearest name is " : "",
+             best != NULL ? best : "");
 }
 
 static int is_word(const char *words, const char *value)
@@ -84,7 +73,7 @@ static int is_word(const char *words, const char *value)
     return 0;
 }
 
-/* "auto, plain, auth or tls" of "auto plain auth tls". */
+/* Writes "auto, plain, auth or tls" for "auto plain auth tls". */
 static void list_words(const char *words, char *text, size_t room)
 {
     const char *last = strrchr(words, ' ');

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/env_names.h: every variable of ours, once. X(name, words): words are all
- * that it may be set to, in any case, with spaces between; NULL: a text or a
+/* base/env_names.h: lists every OARSONG_ variable once. X(name, words): words
+ * are the allowed values, in any case, separated by spaces; NULL: a text or a
  * number, which is checked where it is read. A name that ends in '*' stands for
- * all that begin so. scripts/check-environment compares this list with what the
- * source reads and what the documents describe. */
+ * all that begin so. scripts/check-environment compares this list with the
+ * variables that the source reads and the documents describe. */
 #ifndef OARI_BASE_ENV_NAMES_H
 #define OARI_BASE_ENV_NAMES_H
 
 #define OARI_YES_OR_NO "1 true yes on 0 false no off"
 
-/* What users set. */
+/* Variables that users set. */
 #define OARI_ENV_SETTINGS(X)                                  \
     X("OARSONG_ALGO", NULL)                                   \
     X("OARSONG_BACKEND", NULL)                                \
@@ -68,7 +68,7 @@
     X("OARSONG_UCC_BF16", OARI_YES_OR_NO)                     \
     X("OARSONG_WIRE", "auto plain auth tls")
 
-/* What `oarsong run` tells its ranks. */
+/* Variables that `oarsong run` sets for its ranks. */
 #define OARI_ENV_LAUNCHER(X)       \
     X("OARSONG_EPOCH", NULL)       \
     X("OARSONG_LOCAL_RANK", NULL)  \
@@ -80,7 +80,7 @@
     X("OARSONG_RUN_ID", NULL)      \
     X("OARSONG_SIZE", NULL)
 
-/* What the tests and scripts of this tree set. */
+/* Variables that the tests and scripts of this tree set. */
 #define OARI_ENV_TESTS(X)            \
     X("OARSONG_BUILD_DIR", NULL)     \
     X("OARSONG_CLI_*", NULL)         \

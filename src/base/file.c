@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* file: see file.h. The signal comes to the thread whose call failed: so it is
- * held there for the time of the call, and taken away. */
+/* file: SIGXFSZ goes to the thread whose call failed. So the thread blocks it
+ * during the call and then discards it. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -10,12 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct quiet {
+typedef struct blocked_signal {
     sigset_t signal, before;
-    int pending; /* it was there already, and is somebody else's */
-} quiet;
+    int pending; /* before the call: it belongs to the program */
+} blocked_signal;
 
-static void begin_quiet(quiet *q)
+static void block_sigxfsz(blocked_signal *q)
 {
     sigset_t pending;
 
@@ -26,7 +26,7 @@ static void begin_quiet(quiet *q)
         sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
 }
 
-static void end_quiet(const quiet *q)
+static void unblock_sigxfsz(const blocked_signal *q)
 {
     static const struct timespec at_once = { 0, 0 };
     int saved = errno;
@@ -39,34 +39,34 @@ static void end_quiet(const quiet *q)
 
 int oari_file_resize(int fd, off_t bytes)
 {
-    quiet q;
+    blocked_signal q;
     int result;
 
-    begin_quiet(&q);
+    block_sigxfsz(&q);
     result = ftruncate(fd, bytes);
-    end_quiet(&q);
+    unblock_sigxfsz(&q);
     return result;
 }
 
 int oari_file_reserve(int fd, off_t at, off_t bytes)
 {
-    quiet q;
+    blocked_signal q;
     int result;
 
-    begin_quiet(&q);
+    block_sigxfsz(&q);
     result = posix_fallocate(fd, at, bytes);
-    end_quiet(&q);
+    unblock_sigxfsz(&q);
     return result;
 }
 
 ssize_t oari_file_write(int fd, const void *data, size_t bytes)
 {
-    quiet q;
+    blocked_signal q;
     ssize_t result;
 
-    begin_quiet(&q);
+    block_sigxfsz(&q);
     result = write(fd, data, bytes);
-    end_quiet(&q);
+    unblock_sigxfsz(&q);
     return result;
 }
 

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/file.h: files that grow. A limit on the size of files (ulimit -f) is a
- * failure like any other, EFBIG, and not the signal SIGXFSZ, which would end
- * the process. It holds for memory that has a descriptor, too. Any thread. */
+/* base/file.h: makes files grow. At the limit on the size of files (ulimit -f),
+ * which holds for memory with a descriptor too, these functions fail with
+ * EFBIG; they do not raise SIGXFSZ, which would end the process. Any thread may
+ * call them. */
 #ifndef OARI_BASE_FILE_H
 #define OARI_BASE_FILE_H
 
 #include <sys/types.h>
 
-/* ftruncate. */
+/* Calls ftruncate. */
 int oari_file_resize(int fd, off_t bytes);
 
-/* posix_fallocate: 0, or an errno. */
+/* Calls posix_fallocate; returns 0 or an errno. */
 int oari_file_reserve(int fd, off_t at, off_t bytes);
 
-/* write. */
+/* Calls write. */
 ssize_t oari_file_write(int fd, const void *data, size_t bytes);
 
-/* " (ulimit -f)" if that is what errno says, or else "". */
+/* Returns " (ulimit -f)" if errno is EFBIG, else "". */
 const char *oari_file_limit(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fork: a bitmap of descriptors that children close, and a count of
- * generations. The bitmap is atomics only, because a child may not take locks
- * that another thread of its parent held. */
+/* fork: a bitmap of the descriptors that a child closes, and a count of
+ * generations. The bitmap has only atomics, because a child may not take a lock
+ * that another thread of its parent may hold. */
 #include "base/fork.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ atomic_uint oari_fork_count;
 static _Atomic uint64_t guarded[WORDS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void in_child(void)
+static void close_guarded(void)
 {
     atomic_fetch_add(&oari_fork_count, 1);
     for (int i = 0; i < WORDS; i++) {
@@ -26,14 +26,14 @@ static void in_child(void)
     }
 }
 
-static void watch_forks(void)
+static void install_handler(void)
 {
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(NULL, NULL, close_guarded);
 }
 
 void oari_fork_watch(void)
 {
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, install_handler);
 }
 
 int oari_fork_guard(int fd)

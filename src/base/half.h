@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/half.h: f16 and bf16 to and from f32, in C without branches, so that
- * loops over them vectorise. Exact: nearest, ties to even; subnormals, infinity
- * and NaN included. They hold with denormals flushed to zero too, as far as the
- * f32 itself survives that. And the step from wider numbers to f32 before it,
- * such that rounding twice gives what rounding once would. */
+/* base/half.h: converts f16 and bf16 to and from f32 in C without branches, so
+ * that loops vectorise. The results are exact: nearest, ties to even, with
+ * subnormals, infinity and NaN. They hold with denormals flushed to zero too,
+ * as far as the f32 itself survives that. oari_odd_from_... convert wider
+ * numbers to f32 such that a second rounding, to a half, gives the same as one
+ * rounding would. */
 #ifndef OARI_BASE_HALF_H
 #define OARI_BASE_HALF_H
 
@@ -33,8 +34,9 @@ OARI_INLINE float oari_bits_to_f32(uint32_t bits)
     return value;
 }
 
-/* yes where body < limit (both below 2^31), else no. In a way that no compiler
- * turns back into a branch, which would keep a loop from being vectorised. */
+/* Returns yes if body < limit (both below 2^31), else no, in a form that no
+ * compiler turns back into a branch, which would keep a loop from being
+ * vectorised. */
 OARI_INLINE uint32_t oari_bits_pick(uint32_t body, uint32_t limit, uint32_t yes,
                                     uint32_t no)
 {
@@ -43,7 +45,7 @@ OARI_INLINE uint32_t oari_bits_pick(uint32_t body, uint32_t limit, uint32_t yes,
     return (yes & mask) | (no & ~mask);
 }
 
-OARI_INLINE float oari_half_to_f32(uint16_t half)
+OARI_INLINE float oari_f16_bits_to_f32(uint16_t half)
 {
     const uint32_t least = 113u << 23; /* 2^-14, the least normal f16 */
     uint32_t sign = (half & 0x8000u) << 16;
@@ -60,7 +62,7 @@ OARI_INLINE float oari_half_to_f32(uint16_t half)
     return oari_bits_to_f32(result | sign);
 }
 
-OARI_INLINE uint16_t oari_half_from_f32(float value)
+OARI_INLINE uint16_t oari_f16_bits_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t sign = (bits >> 16) & 0x8000u;
@@ -78,7 +80,7 @@ OARI_INLINE uint16_t oari_half_from_f32(float value)
     return (uint16_t)(result | sign);
 }
 
-OARI_INLINE float oari_brain_to_f32(uint16_t brain)
+OARI_INLINE float oari_bf16_bits_to_f32(uint16_t brain)
 {
     uint32_t bits = (uint32_t)brain << 16;
 
@@ -86,7 +88,7 @@ OARI_INLINE float oari_brain_to_f32(uint16_t brain)
     return oari_bits_to_f32(bits);
 }
 
-OARI_INLINE uint16_t oari_brain_from_f32(float value)
+OARI_INLINE uint16_t oari_bf16_bits_from_f32(float value)
 {
     uint32_t bits = oari_bits_from_f32(value);
     uint32_t odd = (bits >> 16) & 1u;
@@ -97,8 +99,8 @@ OARI_INLINE uint16_t oari_brain_from_f32(float value)
     return (uint16_t)(bits >> 16);
 }
 
-/* f64 to f32 and back as hosts do it: a NaN stays the same, quieted. GPUs know
- * one NaN only. */
+/* Convert between f64 and f32 as hosts do: a NaN keeps its bits, quieted. GPUs
+ * have one NaN only. */
 OARI_INLINE float oari_f32_from_f64(double value)
 {
 #ifdef __CUDA_ARCH__
@@ -127,7 +129,8 @@ OARI_INLINE double oari_f64_from_f32(float value)
     return (double)value;
 }
 
-/* The f32 next to value whose last bit is set, unless value is an f32. */
+/* Returns value if it is an f32, else the f32 next to it whose last bit is set.
+ */
 OARI_INLINE float oari_odd_from_f64(double value)
 {
     float near = oari_f32_from_f64(value);
@@ -139,7 +142,7 @@ OARI_INLINE float oari_odd_from_f64(double value)
     return oari_bits_to_f32(above ? bits - 1 : bits + 1);
 }
 
-/* The low bits gathered into one where f64 could not hold them all. */
+/* As f64 cannot hold them all, the low bits of a large value become one bit. */
 OARI_INLINE float oari_odd_from_u64(uint64_t value)
 {
     uint64_t low = value & 0xffff;

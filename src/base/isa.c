@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* isa: what the processor has, and what the user allows. */
+/* isa: the instruction set that the processor has and the user allows. */
 #include "base/isa.h"
 
 #include <pthread.h>
@@ -10,20 +10,17 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#endif
 
-/* Not every compiler's __builtin_cpu_supports knows F16C. */
-static int has_f16c(void)
+static oari_isa processor_isa(void)
 {
+#if defined(__x86_64__)
     unsigned a, b, c, d;
 
-    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-}
-
-static oari_isa of_processor(void)
-{
+    /* Not every compiler's __builtin_cpu_supports knows F16C. */
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !has_f16c())
+        !__get_cpuid(1, &a, &b, &c, &d) || (c & bit_F16C) == 0)
         return OARI_ISA_BASELINE;
     if (!__builtin_cpu_supports("avx512f") ||
         !__builtin_cpu_supports("avx512bw") ||
@@ -31,13 +28,10 @@ static oari_isa of_processor(void)
         !__builtin_cpu_supports("avx512vl"))
         return OARI_ISA_AVX2;
     return OARI_ISA_AVX512;
-}
 #else
-static oari_isa of_processor(void)
-{
     return OARI_ISA_BASELINE;
-}
 #endif
+}
 
 static const char *const names[OARI_ISA_COUNT] = {
     [OARI_ISA_BASELINE] = "baseline",
@@ -48,32 +42,26 @@ static const char *const names[OARI_ISA_COUNT] = {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static oari_isa here;
 
-/* The last one that the user wants. */
-static oari_isa wanted(void)
+static void choose_isa(void)
 {
     const char *text = oari_env_text("OARSONG_ISA");
+    oari_isa has = processor_isa();
+    int most = 0;
 
-    for (int i = 0; text != NULL && i < OARI_ISA_COUNT; i++)
-        if (strcmp(text, names[i]) == 0)
-            return (oari_isa)i;
-    if (text != NULL)
+    while (text != NULL && most < OARI_ISA_COUNT &&
+           strcmp(text, names[most]) != 0)
+        most++;
+    if (most == OARI_ISA_COUNT)
         oari_log(OAR_LOG_WARN,
                  "OARSONG_ISA is \"%s\", but should be baseline, avx2 or "
                  "avx512",
                  text);
-    return OARI_ISA_COUNT - 1;
-}
-
-static void settle(void)
-{
-    oari_isa has = of_processor(), most = wanted();
-
-    here = most < has ? most : has;
+    here = text != NULL && most < (int)has ? (oari_isa)most : has;
 }
 
 oari_isa oari_isa_here(void)
 {
-    pthread_once(&once, settle);
+    pthread_once(&once, choose_isa);
     return here;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/list.h: a doubly linked list whose links lie in the things it holds. A
- * list of zeros is empty. It owns nothing, and nothing here can fail. */
+/* base/list.h: a doubly linked list whose links lie in its elements. A list of
+ * zeros is empty. It owns nothing, and no function here can fail. */
 #ifndef OARI_BASE_LIST_H
 #define OARI_BASE_LIST_H
 
@@ -14,14 +14,16 @@ typedef struct oari_list {
     oari_link *first, *last;
 } oari_list;
 
-/* The thing of this type that holds the link in this member; NULL for NULL. */
-#define OARI_HOLDER(link, type, member) \
-    ((type *)oari_list_holder((link), offsetof(type, member)))
-static inline void *oari_list_holder(oari_link *link, size_t offset)
+/* Returns the struct of this type that has the link as this member; NULL for
+ * NULL. */
+#define OARI_CONTAINER_OF(link, type, member) \
+    ((type *)oari_list_container((link), offsetof(type, member)))
+static inline void *oari_list_container(oari_link *link, size_t offset)
 {
     return link != NULL ? (char *)link - offset : NULL;
 }
 
+/* Adds a link at the end. */
 static inline void oari_list_append(oari_list *list, oari_link *link)
 {
     link->prev = list->last;
@@ -33,7 +35,7 @@ static inline void oari_list_append(oari_list *list, oari_link *link)
     list->last = link;
 }
 
-/* Takes out a link that is in the list. */
+/* Removes a link that is in the list. */
 static inline void oari_list_remove(oari_list *list, oari_link *link)
 {
     if (link->prev != NULL)
@@ -47,7 +49,7 @@ static inline void oari_list_remove(oari_list *list, oari_link *link)
     link->prev = link->next = NULL;
 }
 
-/* Takes out the first and returns it; NULL: the list is empty. */
+/* Removes the first link and returns it; NULL: the list is empty. */
 static inline oari_link *oari_list_take(oari_list *list)
 {
     oari_link *first = list->first;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log: one line at a time to the user's function, or to standard error up to
- * the level that OARSONG_LOG asks for. The sink is set before threads start;
- * the level from the environment is read once. */
+/* log: writes lines to the user's function, or to standard error up to the
+ * level of OARSONG_LOG. The function is set before threads start; the level of
+ * the environment is read once. */
 #include "base/log.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@ static struct {
     oar_log_fn fn;
     void *arg;
     oar_log_level level;
-} sink;
+} output;
 
 static pthread_once_t env_once = PTHREAD_ONCE_INIT;
 static oar_log_level env_level = OAR_LOG_WARN;
@@ -33,9 +33,9 @@ static void read_env_level(void)
 
 void oar_log_to(oar_log_fn fn, void *arg, oar_log_level level)
 {
-    sink.fn = fn;
-    sink.arg = arg;
-    sink.level = level;
+    output.fn = fn;
+    output.arg = arg;
+    output.level = level;
 }
 
 void oari_log(oar_log_level level, const char *format, ...)
@@ -44,13 +44,13 @@ void oari_log(oar_log_level level, const char *format, ...)
     va_list args;
 
     pthread_once(&env_once, read_env_level);
-    if (level > (sink.fn != NULL ? sink.level : env_level))
+    if (level > (output.fn != NULL ? output.level : env_level))
         return;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (sink.fn != NULL)
-        sink.fn(sink.arg, level, line);
+    if (output.fn != NULL)
+        output.fn(output.arg, level, line);
     else
         dprintf(STDERR_FILENO, "oarsong: %s\n", line);
 }

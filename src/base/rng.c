@@ -5,7 +5,7 @@
  *
  * A block makes a fixed number of results: four f32 (one word each) or two f64
  * (two words each). A range that starts or ends inside a block makes the whole
- * block and keeps its part, so that the cut never shows. */
+ * block and keeps its part, so that results do not depend on the range. */
 #include "base/rng.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static void round_once(lanes word[4], uint32_t low_key, uint32_t high_key)
     }
 }
 
-/* The words of blocks block, block + 1, ... */
+/* Makes the words of blocks block, block + 1, ... */
 static void make_batch(oari_rng rng, uint64_t block, uint32_t out[BATCH][4])
 {
     uint32_t low_key = (uint32_t)rng.seed,
@@ -58,12 +58,12 @@ void oari_rng_block(oari_rng rng, uint64_t block, uint32_t word[4])
     memcpy(word, made[0], sizeof made[0]);
 }
 
-static uint64_t join(const uint32_t word[2])
+static uint64_t join_words(const uint32_t word[2])
 {
     return (uint64_t)word[1] << 32 | word[0];
 }
 
-/* The two normal numbers of two uniform ones; u is in (0, 1]. */
+/* Makes two normal numbers of two uniform ones; u is in (0, 1]. */
 static void box_muller(double u, double v, double normal[2])
 {
     const double two_pi = 6.283185307179586476925286766559;
@@ -82,7 +82,7 @@ static void uniform_four(const uint32_t word[4], float made[4])
 static void uniform_two(const uint32_t word[4], double made[2])
 {
     for (int i = 0; i < 2; i++)
-        made[i] = (double)(join(word + 2 * i) >> 11) * 0x1p-53;
+        made[i] = (double)(join_words(word + 2 * i) >> 11) * 0x1p-53;
 }
 
 static void normal_four(const uint32_t word[4], float made[4])
@@ -99,8 +99,8 @@ static void normal_four(const uint32_t word[4], float made[4])
 
 static void normal_two(const uint32_t word[4], double made[2])
 {
-    box_muller((double)((join(word) >> 11) + 1) * 0x1p-53,
-               (double)(join(word + 2) >> 11) * 0x1p-53, made);
+    box_muller((double)((join_words(word) >> 11) + 1) * 0x1p-53,
+               (double)(join_words(word + 2) >> 11) * 0x1p-53, made);
 }
 
 /* Defines one public function: from each block, `make` makes `per` numbers. */

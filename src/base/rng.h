@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/rng.h: Philox 4x32-10, a counter-based generator. Number i of stream s
- * under seed k is a pure function of (k, s, i): any part of a sequence can be
- * made anywhere, so results do not depend on how work is cut over ranks. */
+ * under seed k is a pure function of (k, s, i): any rank can make any part of a
+ * sequence, so results do not depend on how work is divided among ranks. */
 #ifndef OARI_BASE_RNG_H
 #define OARI_BASE_RNG_H
 
@@ -13,7 +13,7 @@ typedef struct oari_rng {
     uint64_t stream;
 } oari_rng;
 
-/* The four 32-bit words of block i. */
+/* Makes the four 32-bit words of a block. */
 void oari_rng_block(oari_rng rng, uint64_t block, uint32_t word[4]);
 
 /* Fill out with numbers first .. first+count-1 of the sequence. Uniform: in

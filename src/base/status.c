@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* status: names and texts of the status codes, and one last error per thread.
- * The record is thread-local, so nothing here takes a lock. */
+/* status: names and texts of the status codes, and each thread's last error.
+ * The record is thread-local, so no function here takes a lock. */
 #include "base/status.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ const char *oar_last_error_text(void)
     return last_error.text;
 }
 
-static void error_clear(oar_error *record, oar_status status)
+static void clear_error(oar_error *record, oar_status status)
 {
     memset(record, 0, sizeof *record);
     record->size = sizeof *record;
@@ -55,18 +55,18 @@ static void error_clear(oar_error *record, oar_status status)
 
 void oar_clear_error(void)
 {
-    error_clear(&last_error, OAR_OK);
+    clear_error(&last_error, OAR_OK);
 }
 
-/* The arguments may point into the record (an error that repeats the one before
- * it), so the text is made before anything is cleared. */
-static void error_write(oar_error *record, oar_status status,
+/* The arguments may point into the record (an error that repeats the previous
+ * one), so the text is made before the record is cleared. */
+static void write_error(oar_error *record, oar_status status,
                         const char *format, va_list args)
 {
     char text[sizeof record->text];
 
     vsnprintf(text, sizeof text, format, args);
-    error_clear(record, status);
+    clear_error(record, status);
     memcpy(record->text, text, strlen(text) + 1);
 }
 
@@ -76,7 +76,7 @@ void oari_error_set(oar_error *record, oar_status status, const char *format,
     va_list args;
 
     va_start(args, format);
-    error_write(record, status, format, args);
+    write_error(record, status, format, args);
     va_end(args);
 }
 
@@ -90,7 +90,7 @@ oar_status oari_fail(oar_status status, const char *format, ...)
     if (by_system && saved == ENOMEM)
         status = OAR_E_NOMEM;
     va_start(args, format);
-    error_write(e, status, format, args);
+    write_error(e, status, format, args);
     va_end(args);
     if (by_system) {
         e->sys_errno = saved;
@@ -113,7 +113,7 @@ oar_status oari_fail_with(const oar_error *record)
     return record->status;
 }
 
-/* No options struct is larger: what is, has a size that nobody has set. */
+/* No options struct is larger: a larger size was never set. */
 enum { MOST_BYTES = 4096 };
 
 void oar_opts_init(void *opts, size_t size)

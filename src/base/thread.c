@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread: the cores that are really ours, and threads that leave signals alone.
+/* thread: counts the cores of this process and starts threads without signals.
  */
 #include "base/thread.h"
 
@@ -13,31 +13,20 @@
 #include "base/clock.h"
 #include "base/status.h"
 
-/* The quota of cgroup v2 in whole cores, rounded up; 0: none. */
-static int quota_cpus(void)
-{
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    long quota, period;
-    int cpus = 0;
-
-    if (file == NULL)
-        return 0;
-    if (fscanf(file, "%ld %ld", &quota, &period) == 2 && quota > 0 &&
-        period > 0)
-        cpus = (int)((quota + period - 1) / period);
-    fclose(file);
-    return cpus;
-}
-
 int oari_cpus(void)
 {
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re"); /* of cgroup v2 */
     cpu_set_t mask;
-    int cpus = 1, quota = quota_cpus();
+    long quota = 0, period = 0;
+    int cpus = 1;
 
     if (sched_getaffinity(0, sizeof mask, &mask) == 0)
         cpus = CPU_COUNT(&mask);
-    if (quota != 0 && quota < cpus)
-        cpus = quota;
+    if (file != NULL && fscanf(file, "%ld %ld", &quota, &period) == 2 &&
+        quota > 0 && period > 0 && (quota + period - 1) / period < cpus)
+        cpus = (int)((quota + period - 1) / period);
+    if (file != NULL)
+        fclose(file);
     return cpus > 0 ? cpus : 1;
 }
 
@@ -54,36 +43,28 @@ void oari_cpu_bits(uint64_t *bits, int words)
             bits[cpu / 64] |= UINT64_C(1) << cpu % 64;
 }
 
-static int start_quiet(pthread_t *thread, void *(*body)(void *), void *arg)
+oar_status oari_thread_start(pthread_t *thread, const char *name,
+                             void *(*body)(void *arg), void *arg)
 {
     static const int kept[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
     sigset_t all, before;
+    char short_name[16];
     int failed;
 
+    if (!oari_alloc_allowed(0)) /* for its stack */
+        return oari_fail(OAR_E_NOMEM, "out of memory: the thread %s", name);
     sigfillset(&all);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         sigdelset(&all, kept[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     failed = pthread_create(thread, NULL, body, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
-oar_status oari_thread_start(pthread_t *thread, const char *name,
-                             void *(*body)(void *arg), void *arg)
-{
-    char kept[16];
-    int failed;
-
-    if (!oari_alloc_allowed(0)) /* for its stack */
-        return oari_fail(OAR_E_NOMEM, "out of memory: the thread %s", name);
-    failed = start_quiet(thread, body, arg);
     if (failed != 0) {
         errno = failed;
         return oari_fail(OAR_E_SYSTEM, "start the thread %s", name);
     }
-    snprintf(kept, sizeof kept, "%s", name);
-    pthread_setname_np(*thread, kept);
+    snprintf(short_name, sizeof short_name, "%s", name);
+    pthread_setname_np(*thread, short_name);
     return OAR_OK;
 }
 
@@ -108,7 +89,7 @@ int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
-void oari_rest(int64_t *since)
+void oari_backoff(int64_t *since)
 {
     enum { YIELD_NS = 100000, NAP_MAX_NS = 1000000 };
     int64_t now = oari_now_ns(), idle, nap;

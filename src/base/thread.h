@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/thread.h: how many cores there are for us, threads of the library's own,
- * and how to be kind to the others. */
+/* base/thread.h: the cores of this process, the library's own threads, and ways
+ * to wait. */
 #ifndef OARI_BASE_THREAD_H
 #define OARI_BASE_THREAD_H
 
@@ -9,37 +9,37 @@
 
 #include <oarsong/status.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
-/* Cores this process may use: its affinity mask, cut by the cgroup's quota. At
- * least 1. */
+/* Returns how many cores this process may use: those of its affinity mask, but
+ * no more than the cgroup's quota, rounded up. At least 1. */
 int oari_cpus(void);
 
-/* That mask, a bit for each core. */
+/* Gives the affinity mask, a bit for each core. */
 void oari_cpu_bits(uint64_t *bits, int words);
 
-/* Starts a thread with this name, of which 15 characters count. All signals are
- * blocked in it, so that the program's own threads get them; only those that an
- * instruction raises (SIGSEGV and its like) are not, so that the program's
- * handlers see them. The caller joins or detaches the thread. */
+/* Starts a thread with this name, of which 15 characters count. The thread
+ * blocks all signals, so that the program's own threads get them, except those
+ * that an instruction raises (SIGSEGV and the like), which the program's
+ * handlers should see. The caller joins or detaches the thread. */
 OARI_FOR_PLUGINS oar_status oari_thread_start(pthread_t *thread,
                                               const char *name,
                                               void *(*body)(void *arg),
                                               void *arg);
 
-/* A condition variable on the monotonic clock, and a wait on it: 0 when the
- * deadline has passed. */
+/* Makes a condition variable on the monotonic clock. */
 OARI_FOR_PLUGINS void oari_cond_init(pthread_cond_t *cond);
+
+/* Waits on a condition variable; returns 0 if the deadline has passed. */
 OARI_FOR_PLUGINS int oari_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock,
                                     int64_t deadline_ns);
 
-/* In a loop that looks again and again for something: yields at first, then
- * sleeps for longer and longer, up to a millisecond. *since: 0 before the first
- * time. */
-void oari_rest(int64_t *since);
+/* Pauses in a polling loop: yields at first, then sleeps for longer and longer,
+ * up to a millisecond. *since is 0 before the first call. */
+void oari_backoff(int64_t *since);
 
-/* In a loop that waits for another core. */
-static inline void oari_relax(void)
+/* Tells the processor that a loop waits for another core. */
+static inline void oari_cpu_pause(void)
 {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -10,16 +10,16 @@
 #include "base/alloc.h"
 #include "base/status.h"
 
-/* Declares one:  OARI_VEC(oari_wait) waits; */
+/* Declares a vector:  OARI_VEC(oari_wait) waits; */
 #define OARI_VEC(type)           \
     struct {                     \
         type *data;              \
         int64_t count, capacity; \
     }
 
-/* Returns an array with room for `more` elements behind the first `count`: data
- * itself, or a larger copy in place of it, zeroed behind those. Without memory,
- * data and *capacity are as they were, and the last error is set. */
+/* Returns an array with room for `more` elements after the first `count`: data
+ * itself, or a larger copy that replaces it, with zeros after those. Without
+ * memory, data and *capacity do not change, and the last error is set. */
 static inline void *oari_vec_grow(void *data, int64_t count, int64_t more,
                                   int64_t *capacity, size_t size)
 {
@@ -47,17 +47,17 @@ static inline void *oari_vec_grow(void *data, int64_t count, int64_t more,
     return larger;
 }
 
-/* These are expressions that give a status. They read their arguments more than
- * once. */
+/* oari_array_reserve, oari_vec_reserve and oari_vec_push are expressions that
+ * give a status. They evaluate their arguments more than once. */
 
-/* Makes room for `more` elements behind the first `count` of an array, whose
- * capacity is an int64_t. For arrays that have names of their own. */
+/* Makes room for `more` elements after the first `count` of an array that is
+ * not a vector; its capacity is an int64_t. */
 #define oari_array_reserve(array, count, capacity, more)                     \
     ((array) = oari_vec_grow((array), (int64_t)(count), (more), &(capacity), \
                              sizeof *(array)),                               \
      (more) <= (capacity) - (int64_t)(count) ? OAR_OK : OAR_E_NOMEM)
 
-/* Makes room for that many more elements. */
+/* Makes room for `more` more elements. */
 #define oari_vec_reserve(v, more) \
     oari_array_reserve((v)->data, (v)->count, (v)->capacity, more)
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* version: which library this is. */
+/* version: the version of this library and how it was built. */
 #include <oarsong/version.h>
 
 #include <pthread.h>

@@ -18,7 +18,7 @@ struct oari_worker {
     pthread_cond_t more, room;
     oari_list queue;
     int64_t waiting; /* jobs in the queue */
-    int woken;       /* step is to be called */
+    int woken;       /* the thread has to call step */
     int stop;
     int posting; /* threads that wait for room */
     int threads; /* that have started */
@@ -27,39 +27,22 @@ struct oari_worker {
 
 /* ---- the threads --------------------------------------------------------- */
 
-/* With the lock. */
-static oari_job *take_job(oari_worker *w)
-{
-    oari_link *link = oari_list_take(&w->queue);
-
-    if (link != NULL) {
-        w->waiting--;
-        pthread_cond_signal(&w->room);
-    }
-    return OARI_HOLDER(link, oari_job, link);
-}
-
-static int is_over(const oari_worker *w, int64_t due_ns)
-{
-    return w->stop && !w->woken && w->queue.first == NULL &&
-           due_ns == OARI_NEVER;
-}
-
-static int is_due(const oari_worker *w, int64_t due_ns)
-{
-    return w->woken || (due_ns != OARI_NEVER && oari_now_ns() >= due_ns);
-}
-
 static void *run_worker(void *arg)
 {
     oari_worker *w = arg;
     int64_t due_ns = w->opts.step != NULL ? 0 : OARI_NEVER; /* the next step */
 
     pthread_mutex_lock(&w->lock);
-    while (!is_over(w, due_ns)) {
-        oari_job *job = take_job(w);
+    while (!w->stop || w->woken || w->queue.first != NULL ||
+           due_ns != OARI_NEVER) {
+        oari_link *link = oari_list_take(&w->queue);
+        oari_job *job = OARI_CONTAINER_OF(link, oari_job, link);
 
-        if (job == NULL && !is_due(w, due_ns)) {
+        if (job != NULL) {
+            w->waiting--;
+            pthread_cond_signal(&w->room);
+        } else if (!w->woken &&
+                   (due_ns == OARI_NEVER || oari_now_ns() < due_ns)) {
             oari_cond_wait(&w->more, &w->lock, due_ns);
             continue;
         }
@@ -75,7 +58,7 @@ static void *run_worker(void *arg)
     return NULL;
 }
 
-/* ---- life ---------------------------------------------------------------- */
+/* ---- making and ending --------------------------------------------------- */
 
 oar_status oari_worker_create(const oari_worker_opts *opts,
                               oari_worker **worker)
@@ -133,7 +116,7 @@ void oari_worker_destroy(oari_worker *worker, void (*drop)(void *arg))
     pthread_cond_broadcast(&worker->room);
     pthread_mutex_unlock(&worker->lock);
     while ((link = oari_list_take(&dropped)) != NULL)
-        drop(OARI_HOLDER(link, oari_job, link)->arg);
+        drop(OARI_CONTAINER_OF(link, oari_job, link)->arg);
     for (int i = 0; i < worker->threads; i++)
         pthread_join(worker->thread[i], NULL);
     pthread_mutex_lock(&worker->lock);
@@ -146,9 +129,9 @@ void oari_worker_destroy(oari_worker *worker, void (*drop)(void *arg))
     oari_free(worker);
 }
 
-/* ---- what others ask of it ----------------------------------------------- */
+/* ---- jobs ---------------------------------------------------------------- */
 
-/* With the lock. */
+/* The caller has the lock. */
 static oar_status await_room(oari_worker *w, int64_t deadline_ns)
 {
     int64_t most = w->opts.capacity;
@@ -160,10 +143,10 @@ static oar_status await_room(oari_worker *w, int64_t deadline_ns)
     w->posting--;
     if (w->stop) {
         pthread_cond_broadcast(&w->room); /* oari_worker_destroy may wait */
-        return oari_fail(OAR_E_STATE, "%s: the worker ends", w->opts.name);
+        return oari_fail(OAR_E_STATE, "%s: the worker is ending", w->opts.name);
     }
     if (most != 0 && w->waiting >= most)
-        return oari_fail(OAR_E_TIMEOUT, "%s: %lld jobs wait already",
+        return oari_fail(OAR_E_TIMEOUT, "%s: %lld jobs are waiting already",
                          w->opts.name, (long long)most);
     return OAR_OK;
 }
@@ -175,7 +158,7 @@ oar_status oari_worker_post(oari_worker *worker, oari_job *job,
 
     if (!oari_worker_is_here(worker))
         return oari_fail(OAR_E_STATE,
-                         "%s: the parent of this process has made the worker",
+                         "%s: the parent of this process made the worker",
                          worker->opts.name);
     pthread_mutex_lock(&worker->lock);
     status = await_room(worker, deadline_ns);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/worker.h: threads that do jobs in the order in which they are posted, or
- * take a step of their own now and then, or both.
+/* base/worker.h: threads that run jobs in the order in which they are posted,
+ * or call a step function from time to time, or both.
  *
  * The threads sleep when there is nothing to do. They leave signals to the
  * program (base/thread.h). A child made by fork has the worker's memory but not
- * its threads: there posting fails, and all else does nothing. */
+ * its threads: there posting fails, and the other functions do nothing. */
 #ifndef OARI_BASE_WORKER_H
 #define OARI_BASE_WORKER_H
 
@@ -13,7 +13,7 @@
 #include <oarsong/status.h>
 
 #include "base/list.h"
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 typedef struct oari_worker oari_worker;
 
@@ -42,24 +42,24 @@ typedef struct oari_worker_opts {
 OARI_FOR_PLUGINS oar_status oari_worker_create(const oari_worker_opts *opts,
                                                oari_worker **worker);
 
-/* Gives the worker a job. Where as many wait as may, blocks until one of them
- * is begun or the deadline has passed (0: at once), and then fails with
- * OAR_E_TIMEOUT. OAR_E_STATE: the worker is being destroyed, or was made by the
- * parent of this process. */
+/* Gives the worker a job. If the queue is full, blocks until a job is begun;
+ * OAR_E_TIMEOUT if the deadline passes first (0: at once). OAR_E_STATE: the
+ * worker is being destroyed, or was made by the parent of this process. */
 OARI_FOR_PLUGINS oar_status oari_worker_post(oari_worker *worker, oari_job *job,
                                              int64_t deadline_ns);
 
 /* Makes the thread call step soon. Any thread may call this. */
 void oari_worker_wake(oari_worker *worker);
 
-/* Whether the worker's threads are in this process: a parent's are not. */
+/* Returns whether the worker's threads are in this process: a parent's are not.
+ */
 int oari_worker_is_here(const oari_worker *worker);
 
 /* Ends the worker and joins its threads; NULL is fine. The jobs that still wait
- * are done first, or, with `drop`, their arguments are given to it instead, in
+ * are run first; with `drop`, it is called with their arguments instead, in
  * order. Then step is called until it returns OARI_NEVER. A post that waits for
- * room fails; no call may begin after this one. Not to be called by a job or a
- * step. */
+ * room fails; no call may begin after this one. A job or a step must not call
+ * this. */
 OARI_FOR_PLUGINS void oari_worker_destroy(oari_worker *worker,
                                           void (*drop)(void *arg));
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/comm.h: what a group and an operation of it are made of. Every
- * folder of comm includes this; what each of them does is in its own header. */
+/* comm/comm.h: what a group, its engine and its operations are made of. Every
+ * folder of comm includes this header; what each of them does is in its own.
+ *
+ * "The driver's" marks what belongs to the thread that holds the engine's token
+ * (engine.c): no other thread reads or writes it. */
 #ifndef OARI_COMM_COMM_H
 #define OARI_COMM_COMM_H
 
@@ -12,10 +15,10 @@
 
 #include "backends/registry/registry.h"
 #include "comm/exec/exec.h"
-#include "comm/exec/foreign.h"
+#include "comm/exec/external.h"
 #include "link/link.h"
 #include "link/match.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "record/recorder.h"
 
 enum {
@@ -24,31 +27,34 @@ enum {
     OARI_DEFAULT_SPIN_NS = 50000 /* on a backend without a board */
 };
 
-/* One operation in flight. Two hold it: the caller's handle and the engine. */
+/* ---- an operation -------------------------------------------------------- */
+
+/* One operation in flight. It has two holders: the caller's handle and the
+ * engine. A whole is the handle of several operations, its parts. */
 struct oar_work {
     oar_group *group;
     oari_call call;
-    uint64_t sequence;
-    int64_t deadline_ns;    /* 0: not looked at yet */
-    int64_t since_ns;       /* looked at for the first time */
-    int64_t inquired_ns;    /* a message that did not fit: 0, or until when its
-                               sender may say where it sent it */
+    uint64_t sequence;      /* its number on this rank */
+    int64_t deadline_ns;    /* 0: the driver has not looked at it yet */
+    int64_t since_ns;       /* when the driver looked at it first */
+    int64_t inquired_ns;    /* of a message that did not fit: 0, or until when
+                               its sender may answer where it sent it */
     struct oari_lane *lane; /* of a collective under way */
-    struct oar_work *next;
-    oar_work *whole; /* it is a part of this one; NULL: it stands alone */
-    void *then_arg;
-    unsigned char warned;   /* that it stalls */
+    struct oar_work *next;  /* in a queue, a batch or a list of messages */
+    oar_work *whole;        /* the whole that it is a part of, or NULL */
+    void *then_arg;         /* of `then` */
+    unsigned char warned;   /* it was logged that it stalls */
     unsigned char slow;     /* its deadline waits for the end of a scope */
-    unsigned char put_off;  /* it has waited a little longer than it may */
+    unsigned char put_off;  /* its deadline was put off once */
     unsigned char on_stack; /* the caller waits; not touched once done */
-    unsigned char mine;     /* and drives it itself: nobody else looks */
-    unsigned char heavy;    /* posted: the engine's thread drives it at once */
+    unsigned char mine;     /* the caller drives it; no other thread sees it */
+    unsigned char heavy;    /* posted: worth waking the engine's thread */
     unsigned char more;     /* the next in the queue is of the same batch */
-    unsigned char order_only; /* on a GPU: nobody waits longer than until it is
+    unsigned char order_only; /* on a GPU: its caller waits only until it is
                                  ordered */
     oar_status status;        /* once done */
-    oar_status failed;        /* of a whole: the first of its parts to fail */
-    _Atomic(oar_work_fn) then;
+    oar_status failed; /* of a whole: the status of the first that failed */
+    _Atomic(oar_work_fn) then; /* runs when it ends (oar_work_then) */
     _Atomic int done;
     _Atomic int holders;
     _Atomic int parts;   /* of a whole: how many are not done */
@@ -56,12 +62,12 @@ struct oar_work {
 
     /* Not set by oari_work_init, but where they are first used: */
     oar_transfer transfer; /* of a message that has been started */
-    char sent[160];        /* what the sender said; once inquired_ns is set */
+    char sent[160];        /* the sender's answer, once inquired_ns is set */
 };
 
-/* Sets all members but the last two: each by itself, because that takes less
- * time than to clear them in one go. tests/unit/work_test.c finds one that is
- * left out. */
+/* Sets all members but the last two, one by one: that takes less time than to
+ * clear the whole struct. tests/unit/work_test.c finds a member that is left
+ * out. */
 static inline void oari_work_init(oar_work *work, oar_group *group,
                                   const oari_call *call)
 {
@@ -83,9 +89,12 @@ static inline void oari_work_init(oar_work *work, oar_group *group,
     atomic_init(&work->ordered, 0);
 }
 
-/* A place for one collective under way. Over a board there is one, because
- * meetings have one order; over messages several, told apart by their numbers.
- */
+/* ---- the engine ---------------------------------------------------------- */
+
+/* A place for one collective under way. Over a board there is one lane, because
+ * collectives meet there in one order; over messages there are several, whose
+ * collectives are told apart by their numbers. Operations on device memory have
+ * lanes of their own. */
 typedef struct oari_lane {
     oari_exec exec;
     oar_work *work; /* NULL: free */
@@ -93,54 +102,65 @@ typedef struct oari_lane {
 
 enum { OARI_LANES = 8, OARI_GPU_LANES = 128 };
 
-/* Who drives, and what is to be driven. See engine.c. */
+/* Which thread drives, and what is to be driven. See engine.c. */
 typedef struct oari_engine {
     const struct oari_engine_events *events; /* engine.h */
-    _Atomic int token;                       /* 1: somebody drives */
-    _Atomic int waiters;                     /* users that want to */
-    _Atomic int posted; /* operations queued, or taken from the queue and not
-                            done */
-    _Atomic int heavy;  /* of those posted: worth the engine's thread */
-    _Atomic int queued; /* of those posted: not begun */
+
+    /* the token, and counts that any thread may read */
+    _Atomic int token;   /* 1: a thread drives */
+    _Atomic int waiters; /* users that wait for the token */
+    _Atomic int posted;  /* operations queued or under way, but not those that
+                            their caller drives (mine) */
+    _Atomic int heavy;   /* of those posted: worth waking the engine's thread */
+    _Atomic int queued;  /* of those posted: not begun */
     _Atomic unsigned driven; /* how often users have driven and left */
-    _Atomic int parked;      /* the engine's thread sleeps until it is told */
+    _Atomic int parked;      /* the engine's thread sleeps until it is woken */
+
+    /* queues, under lock */
     pthread_mutex_t lock;
-    pthread_cond_t changed;   /* for users that wait for the token */
-    pthread_cond_t roused;    /* for the engine's thread */
-    oar_work *first, *last;   /* collectives queued; under lock */
-    oar_work *fresh;          /* messages queued; under lock, newest first */
-    oari_lane *lane;          /* the driver's: collectives under way */
-    int host_lanes;           /* the first; the others are for device memory */
-    int lanes, busy;          /* how many, and in use */
+    pthread_cond_t changed; /* for users that wait for the token */
+    pthread_cond_t roused;  /* for the engine's thread */
+    oar_work *first, *last; /* collectives */
+    oar_work *fresh;        /* messages, newest first */
+
+    /* the driver's: collectives under way */
+    oari_lane *lane;
+    int host_lanes;           /* the first of them; the others are for GPUs */
+    int lanes, busy;          /* how many, and how many are in use */
     int on_gpu;               /* lanes for device memory in use */
     int gpu_looks;            /* at events, left in this round */
     int gpu_turn, gpu_missed; /* the lane that comes first in this round, and
                                  in the next */
     _Atomic int watched;      /* of those posted: on a stream by now */
     _Atomic int watching;     /* the engine's thread naps between two looks */
-    int alone;                /* the one under way, or next, is a barrier */
-    int cancel_state;         /* the driver's: before it took the token */
-    int64_t until_ns;         /* the driver's: how long it waits */
-    uint64_t number;          /* of the collective started last */
-    oari_told_parts parts;    /* of the last one that has some */
-    oari_history history;     /* the driver's */
-    struct oari_dispute *dispute; /* the driver's; NULL: none can be held */
-    int halted;   /* the driver's: a dispute goes on; collectives stand still */
-    int restless; /* the driver's: who waits must not sleep for long */
-    oar_work *message; /* the driver's: messages under way */
-    struct {           /* the driver's: the newest probe that did not wait */
+
+    /* the driver's */
+    int alone;               /* the one under way, or next, is a barrier */
+    int cancel_state;        /* of the driver before it took the token */
+    int64_t until_ns;        /* how long the driver waits */
+    uint64_t number;         /* of the collective started last */
+    oari_report_parts parts; /* of the last collective that has some */
+    oari_history history;
+    struct oari_mismatch *dispute; /* NULL: mismatches cannot be explained */
+    int halted;        /* a mismatch is open; collectives stand still */
+    int restless;      /* a thread that waits must not sleep for long */
+    oar_work *message; /* messages under way */
+    struct {           /* the newest probe that did not wait */
         uint64_t sequence;
         int peer;
         int64_t tag;
     } polled;
+
     pthread_t thread;
     _Atomic int has_thread; /* stays so */
     int stop;               /* under lock */
 } oari_engine;
 
-/* Calls collected between oar_batch_begin and _end. Those two guard it: only
- * the thread that opened it touches it. Others look whose it is, even while it
- * changes hands: it is never theirs. */
+/* ---- a group ------------------------------------------------------------- */
+
+/* Calls collected between oar_batch_begin and oar_batch_end. Only the thread
+ * that opened the batch touches it. Other threads only look whose it is, even
+ * while it changes hands: it is never theirs. */
 typedef struct oari_batch {
     _Atomic int taken, open;
     _Atomic pthread_t owner;
@@ -156,76 +176,83 @@ typedef struct oari_subset {
 
 struct oar_group {
     int rank, ranks;
-    unsigned generation; /* of fork */
+    unsigned generation; /* of fork, when it was made */
     char *name;
     int64_t timeout_ms;
+
+    /* what carries its operations */
     const oar_backend_ops *backend; /* its links */
-    const oari_backend *in_tree;    /* the same, if it is of this tree; never
-                                       NULL once it is opened */
-    void *self;
-    int opened;
-    oari_foreign foreign;
-    oari_foreign gpu;    /* for device memory (gpu.c) */
-    oari_foreign hosted; /* the same through the host, where allowed */
-    int device;          /* this rank's GPU */
-    int bare;            /* no way through the host */
-    char *backend_name;  /* as the user thinks of it */
-    oari_board *board;   /* NULL: none */
-    int64_t spin_ns;     /* before a waiter yields */
-    int spare;           /* every rank here has a core besides its own */
+    const oari_backend *in_tree; /* the links, as a backend of this tree; never
+                                    NULL once they are opened */
+    void *self;                  /* of the links */
+    int opened;                  /* the links */
+    oari_external foreign;       /* external engine for host memory */
+    oari_external gpu;           /* external engine for device memory */
+    oari_external hosted; /* device memory through the host, where allowed */
+    int device;           /* this rank's GPU */
+    int bare;             /* device memory must not go through the host */
+    char *backend_name;   /* as the user knows it; NULL: the engine's */
+    oari_board *board;    /* NULL: none */
+    int64_t spin_ns;      /* before a waiter yields */
+    int spare;            /* every rank here has a core besides its own */
+
+    /* its operations, and how it ended */
     oari_recorder *recorder;
-    _Atomic uint64_t sequence;
-    _Atomic int broken; /* OARI_FAULT_* */
-    oari_fault fault;
-    uint32_t can; /* OAR_CAN_ bits of who carries messages */
+    _Atomic uint64_t sequence; /* of the operation posted last */
+    _Atomic int broken;        /* OARI_FAULT_* */
+    oari_fault fault;          /* once broken */
+    uint32_t can;              /* OAR_CAN_ bits of what carries its messages */
     oari_rules rules;
     oari_engine engine;
     oari_batch batch;
 
     /* for groups made of this one */
     oar_store *store;          /* a reference; NULL: none */
-    const char *store_address; /* its server's; NULL: none */
-    oar_group_opts settings;   /* every default filled in, rank 0's where it
-                                counts; without name and backend */
-    char *algorithm;           /* what settings point to; NULL: not ours */
-    uint64_t splits;
+    const char *store_address; /* of its server; NULL: none */
+    oar_group_opts settings;   /* every default filled in, rank 0's where all
+                                  must agree; without name and backend */
+    char *algorithm;           /* what settings point to; NULL: none */
+    uint64_t splits;           /* calls of oar_group_split so far */
     oari_subset *subsets;
-    int *in_world; /* by rank: the rank in the first group; NULL: this is
-                      it */
+    int *in_world; /* by rank: the rank in the first group; NULL: this is the
+                      first */
     unsigned char *missing; /* while it is made: as in oari_open */
     uint64_t world_key;     /* the same in all groups of one world, in here */
-    uint64_t watched;       /* monitored barriers so far */
-    struct oar_group *kin;  /* the next of this process; see kin.h */
-    int has_kin;            /* it is in that list */
-    oar_timeout_scope *scopes;          /* of mine; under the engine's lock */
-    struct oari_far_scopes *far_scopes; /* the driver's; NULL: nobody is far */
+    struct oar_group *next_sibling; /* siblings.h */
+    int has_siblings;               /* it is in that list */
+
+    uint64_t watched;                   /* monitored barriers so far */
+    oar_timeout_scope *scopes;          /* this rank's; under engine.lock */
+    struct oari_far_scopes *far_scopes; /* the driver's; NULL: no rank is far */
     uint32_t shrinks;                   /* calls of oar_group_shrink so far */
-    uint32_t shrunk; /* what the last of them came to (council.h) */
+    uint32_t
+        shrunk; /* hash of what the last of them agreed on (membership.h) */
 };
 
+/* Returns whether the group has ended; then `fault` says why. */
 static inline int oari_group_broken(const oar_group *group)
 {
-    /* a load that acquires waits for the stores before it */
+    /* relaxed first: a load that acquires waits for the stores before it */
     return atomic_load_explicit(&group->broken, memory_order_relaxed) ==
                OARI_FAULT_READY &&
            atomic_load_explicit(&group->broken, memory_order_acquire) ==
                OARI_FAULT_READY;
 }
 
-/* What the user asked for: the foreign engine, or else the backend. */
+/* Returns what the user asked for: the external engine, or else the backend. */
 static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
 {
     return group->foreign.ops != NULL ? group->foreign.ops : group->backend;
 }
 
-/* The backend's name, as the user thinks of it. */
+/* Returns the backend's name, as the user knows it. */
 static inline const char *oari_group_backend_name(const oar_group *group)
 {
     return group->backend_name != NULL ? group->backend_name
                                        : oari_group_asked(group)->name;
 }
 
-/* The recorder of a rank, if it is mapped here, or NULL. */
+/* Returns the recorder of a rank if it is mapped here, or NULL. */
 static inline const void *oari_group_recorder(const oar_group *group, int rank)
 {
     const oari_board *board = group->board;
@@ -236,18 +263,22 @@ static inline const void *oari_group_recorder(const oar_group *group, int rank)
     return here >= 0 ? board->recorder[here] : NULL;
 }
 
-/* Whether it carries messages; and who does. */
-static inline int oari_foreign_carries(const oar_group *group)
+/* Returns whether the external engine carries messages. */
+static inline int oari_external_carries(const oar_group *group)
 {
     return group->foreign.ops != NULL && group->foreign.ops->send != NULL;
 }
+
+/* Returns what carries messages: the external engine, or the links. */
 static inline const oar_backend_ops *oari_carrier(const oar_group *group)
 {
-    return oari_foreign_carries(group) ? group->foreign.ops : group->backend;
+    return oari_external_carries(group) ? group->foreign.ops : group->backend;
 }
+
+/* Returns the self of what carries messages. */
 static inline void *oari_carrier_self(const oar_group *group)
 {
-    return oari_foreign_carries(group) ? group->foreign.self : group->self;
+    return oari_external_carries(group) ? group->foreign.self : group->self;
 }
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 oar_status oari_dataset_make(const oari_dataset_class *kind,
                              oar_dataset **dataset)
@@ -38,18 +38,11 @@ int oar_dataset_fields(const oar_dataset *dataset)
     return dataset != NULL ? dataset->fields : 0;
 }
 
-static oar_status check_index(const oar_dataset *dataset, int64_t count,
-                              const int64_t *index)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (index[i] < 0 || index[i] >= dataset->count)
-            return oari_fail(OAR_E_ARG, "sample %lld of a data set with %lld",
-                             (long long)index[i], (long long)dataset->count);
-    return OAR_OK;
-}
-
+/* Makes the fields of a batch and copies the samples into them. What it has
+ * made when it fails is the caller's to drop. */
 static oar_status make_fields(const oar_dataset *dataset, oari_pool *pool,
-                              int64_t count, oar_tensor **field)
+                              int64_t count, const int64_t *index,
+                              oar_tensor **field)
 {
     for (int i = 0; i < dataset->fields; i++) {
         oar_shape shape = dataset->shape[i];
@@ -59,12 +52,6 @@ static oar_status make_fields(const oar_dataset *dataset, oari_pool *pool,
         if (field[i] == NULL)
             return oar_last_error()->status;
     }
-    return OAR_OK;
-}
-
-static oar_status fill_fields(const oar_dataset *dataset, int64_t count,
-                              const int64_t *index, oar_tensor *const *field)
-{
     if (dataset->kind->open != NULL)
         OARI_TRY(dataset->kind->open(dataset, count, index));
     for (int64_t i = 0; i < count; i++)
@@ -79,10 +66,11 @@ oar_status oari_dataset_batch(const oar_dataset *dataset, oari_pool *pool,
     oar_tensor *made[OARI_DATASET_FIELDS] = { 0 };
     oar_status status;
 
-    OARI_TRY(check_index(dataset, count, index));
-    status = make_fields(dataset, pool, count, made);
-    if (status == OAR_OK)
-        status = fill_fields(dataset, count, index, made);
+    for (int64_t i = 0; i < count; i++)
+        if (index[i] < 0 || index[i] >= dataset->count)
+            return oari_fail(OAR_E_ARG, "sample %lld of a data set with %lld",
+                             (long long)index[i], (long long)dataset->count);
+    status = make_fields(dataset, pool, count, index, made);
     for (int i = 0; i < dataset->fields; i++)
         if (status == OAR_OK)
             field[i] = made[i];

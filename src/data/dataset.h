@@ -38,16 +38,17 @@ struct oar_dataset {
     } file;
 };
 
-/* An empty data set of a kind, to be filled in. */
+/* Makes an empty data set of a kind, to be filled in. */
 oar_status oari_dataset_make(const oari_dataset_class *kind,
                              oar_dataset **dataset);
 
-/* oar_dataset_batch with tensors from a pool (NULL: from the system). */
+/* Does what oar_dataset_batch does, with tensors from a pool (NULL: from the
+ * system). */
 oar_status oari_dataset_batch(const oar_dataset *dataset, oari_pool *pool,
                               int64_t count, const int64_t *index,
                               oar_tensor **field);
 
-/* Where row `row` of a contiguous field begins. */
+/* Returns where row `row` of a contiguous field begins. */
 static inline void *oari_dataset_row(const oar_tensor *field, int64_t row)
 {
     int64_t rows = field->at.shape.dim[0];

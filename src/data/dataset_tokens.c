@@ -29,21 +29,10 @@ static char *token_at(const oar_dataset *d, int64_t index)
     return d->file.map + index * token_bytes(d);
 }
 
-/* Asks for the pages of a sample before they are needed, so that a batch waits
- * for the disk once. Advice: whether it is taken does not matter. */
-static void ask_for_sample(const oar_dataset *d, int64_t index)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    char *from = token_at(d, index * d->file.stride);
-    char *to = from + (d->file.length + 1) * token_bytes(d);
-    size_t before = (uintptr_t)from % page;
-
-    (void)madvise(from - before, (size_t)(to - from) + before, MADV_WILLNEED);
-}
-
 static oar_status open_batch(const oar_dataset *d, int64_t count,
                              const int64_t *index)
 {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     struct stat st;
 
     if (fstat(d->file.fd, &st) != 0)
@@ -53,8 +42,17 @@ static oar_status open_batch(const oar_dataset *d, int64_t count,
                          "%s has %lld bytes: it had %zu when it was opened, "
                          "and must not become shorter while it is in use",
                          d->file.path, (long long)st.st_size, d->file.bytes);
-    for (int64_t i = 0; i < count; i++)
-        ask_for_sample(d, index[i]);
+    for (int64_t i = 0; i < count; i++) {
+        char *from = token_at(d, index[i] * d->file.stride);
+        char *to = from + (d->file.length + 1) * token_bytes(d);
+        size_t before = (uintptr_t)from % page;
+
+        /* The pages of all samples are asked for before they are needed, so
+         * that a batch waits for the disk once. It is advice: whether the
+         * system takes it does not matter. */
+        (void)madvise(from - before, (size_t)(to - from) + before,
+                      MADV_WILLNEED);
+    }
     return OAR_OK;
 }
 
@@ -99,23 +97,6 @@ static const oari_dataset_class tokens_class = { .open = open_batch,
                                                  .copy = copy_sample,
                                                  .close = close_file };
 
-static oar_status check_ask(const char *path, oar_dtype dtype, int64_t length,
-                            int64_t stride, oar_dataset *const *dataset)
-{
-    if (path == NULL || dataset == NULL)
-        return oari_fail(OAR_E_ARG, "dataset_tokens: no path or nowhere to "
-                                    "give it");
-    if (dtype != OAR_U8 && dtype != OAR_U16 && dtype != OAR_I32)
-        return oari_fail(OAR_E_DTYPE, "tokens of %s: only u8, u16 and i32",
-                         oar_dtype_name(dtype));
-    if (length < 1 || stride < 0)
-        return oari_fail(OAR_E_ARG,
-                         "samples of %lld tokens, %lld apart: at least one, "
-                         "and forward",
-                         (long long)length, (long long)stride);
-    return OAR_OK;
-}
-
 /* Opens the file and counts its tokens. */
 static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
 {
@@ -142,22 +123,11 @@ static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
     return OAR_OK;
 }
 
-/* Maps the file, which is not empty. Samples come in any order, so the pages
- * around them are not worth reading. */
-static oar_status map_file(oar_dataset *d)
+/* Maps the file, which then has at least one sample, and counts the samples. */
+static oar_status map_samples(oar_dataset *d, int64_t tokens)
 {
-    void *map = mmap(NULL, d->file.bytes, PROT_READ, MAP_SHARED, d->file.fd, 0);
+    void *map;
 
-    if (map == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "map %s, %zu bytes", d->file.path,
-                         d->file.bytes);
-    d->file.map = map;
-    (void)madvise(map, d->file.bytes, MADV_RANDOM);
-    return OAR_OK;
-}
-
-static oar_status count_samples(oar_dataset *d, int64_t tokens)
-{
     if (tokens <= d->file.length)
         return oari_fail(OAR_E_DATA,
                          "%s has %lld tokens: a sample of %lld and its target "
@@ -170,6 +140,13 @@ static oar_status count_samples(oar_dataset *d, int64_t tokens)
         d->dtype[i] = OAR_I64;
         d->shape[i] = OAR_SHAPE(0, d->file.length);
     }
+    map = mmap(NULL, d->file.bytes, PROT_READ, MAP_SHARED, d->file.fd, 0);
+    if (map == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map %s, %zu bytes", d->file.path,
+                         d->file.bytes);
+    d->file.map = map;
+    /* Samples come in any order: pages around them are not worth reading. */
+    (void)madvise(map, d->file.bytes, MADV_RANDOM);
     return OAR_OK;
 }
 
@@ -180,16 +157,24 @@ oar_status oar_dataset_tokens(const char *path, oar_dtype dtype, int64_t length,
     int64_t tokens = 0;
     oar_status status;
 
-    OARI_TRY(check_ask(path, dtype, length, stride, dataset));
+    if (path == NULL || dataset == NULL)
+        return oari_fail(OAR_E_ARG, "dataset_tokens: no path or nowhere to "
+                                    "give it");
+    if (dtype != OAR_U8 && dtype != OAR_U16 && dtype != OAR_I32)
+        return oari_fail(OAR_E_DTYPE, "tokens of %s: only u8, u16 and i32",
+                         oar_dtype_name(dtype));
+    if (length < 1 || stride < 0)
+        return oari_fail(OAR_E_ARG,
+                         "samples of %lld tokens, %lld apart: at least one, "
+                         "and forward",
+                         (long long)length, (long long)stride);
     OARI_TRY(oari_dataset_make(&tokens_class, &made));
     made->file.dtype = dtype;
     made->file.length = length;
     made->file.stride = stride > 0 ? stride : length;
     status = open_file(made, path, &tokens);
     if (status == OAR_OK)
-        status = count_samples(made, tokens);
-    if (status == OAR_OK)
-        status = map_file(made);
+        status = map_samples(made, tokens);
     if (status != OAR_OK) {
         oar_dataset_destroy(made);
         return status;

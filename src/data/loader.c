@@ -18,7 +18,7 @@
 #include "base/worker.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 enum { AHEAD = 2, AHEAD_MOST = 1024 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sampler: a shuffled data set dealt to ranks like cards.
+/* sampler: the samples of a shuffled data set, given to the ranks in turn.
  *
  * The order is that of ferrotorch's DistributedSampler, number for number: a
  * Fisher-Yates shuffle from the end, by an xorshift64 whose seed is mixed with
@@ -18,7 +18,7 @@ static uint64_t draw(uint64_t *state)
     return *state;
 }
 
-/* One of 0 .. bound-1, each as likely as the other. */
+/* Returns one of 0 .. bound-1, each as likely as the other. */
 static uint64_t draw_below(uint64_t *state, uint64_t bound)
 {
     unsigned __int128 product = (unsigned __int128)draw(state) * bound;
@@ -32,28 +32,23 @@ static uint64_t draw_below(uint64_t *state, uint64_t bound)
     return (uint64_t)(product >> 64);
 }
 
-static void shuffle(int64_t *list, int64_t count, uint64_t seed)
+void oari_sampler_order(int64_t *list, int64_t samples, uint64_t epoch,
+                        const oar_sampler_opts *opts)
 {
-    uint64_t state = seed != 0 ? seed : 0xdeadbeefcafeu; /* 0 would stay 0 */
+    const uint64_t spread = 0x9e3779b97f4a7c15u;
+    uint64_t state = opts->seed ^ epoch * spread;
 
-    for (int64_t i = count - 1; i > 0; i--) {
+    for (int64_t i = 0; i < samples; i++)
+        list[i] = i;
+    if (state == 0)
+        state = 0xdeadbeefcafeu; /* 0 would stay 0 */
+    for (int64_t i = opts->no_shuffle ? 0 : samples - 1; i > 0; i--) {
         int64_t k = (int64_t)draw_below(&state, (uint64_t)i + 1);
         int64_t kept = list[i];
 
         list[i] = list[k];
         list[k] = kept;
     }
-}
-
-void oari_sampler_order(int64_t *list, int64_t samples, uint64_t epoch,
-                        const oar_sampler_opts *opts)
-{
-    const uint64_t spread = 0x9e3779b97f4a7c15u;
-
-    for (int64_t i = 0; i < samples; i++)
-        list[i] = i;
-    if (!opts->no_shuffle)
-        shuffle(list, samples, opts->seed ^ epoch * spread);
 }
 
 oar_status oari_sampler_check(int64_t samples, int rank, int ranks)
@@ -68,29 +63,12 @@ oar_status oari_sampler_check(int64_t samples, int rank, int ranks)
     return OAR_OK;
 }
 
-/* Takes the rank's part out of the order. */
-static oar_status deal(const int64_t *order, int64_t samples, int rank,
-                       int ranks, int64_t **index, int64_t *count)
-{
-    int64_t part = oari_sampler_count(samples, ranks);
-    int64_t *made = oari_alloc((size_t)part, sizeof *made);
-
-    if (made == NULL)
-        return OAR_E_NOMEM;
-    for (int64_t k = 0; k < part; k++)
-        made[k] = order[oari_sampler_place(samples, rank, ranks, k)];
-    *index = made;
-    *count = part;
-    return OAR_OK;
-}
-
 oar_status oar_sampler_indices(int64_t samples, int rank, int ranks,
                                uint64_t epoch, const oar_sampler_opts *opts,
                                int64_t **index, int64_t *count)
 {
     oar_sampler_opts o;
-    oar_status status;
-    int64_t *order;
+    int64_t *order, *made, part;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     OARI_TRY(oari_sampler_check(samples, rank, ranks));
@@ -100,7 +78,14 @@ oar_status oar_sampler_indices(int64_t samples, int rank, int ranks,
     if (order == NULL)
         return OAR_E_NOMEM;
     oari_sampler_order(order, samples, epoch, &o);
-    status = deal(order, samples, rank, ranks, index, count);
+    part = oari_sampler_count(samples, ranks);
+    made = oari_alloc((size_t)part, sizeof *made);
+    for (int64_t k = 0; made != NULL && k < part; k++)
+        made[k] = order[oari_sampler_place(samples, rank, ranks, k)];
     oari_free(order);
-    return status;
+    if (made == NULL)
+        return OAR_E_NOMEM;
+    *index = made;
+    *count = part;
+    return OAR_OK;
 }

@@ -10,16 +10,17 @@
 void oari_sampler_order(int64_t *list, int64_t samples, uint64_t epoch,
                         const oar_sampler_opts *opts);
 
-/* Whether these numbers can be: OAR_E_WORLD, OAR_E_RANK, OAR_E_ARG. */
+/* Checks the numbers: OAR_E_WORLD, OAR_E_RANK or OAR_E_ARG if one cannot be. */
 oar_status oari_sampler_check(int64_t samples, int rank, int ranks);
 
-/* How many samples each rank sees: the last ones from the start again. */
+/* Returns how many samples each rank sees; the last ranks see samples from the
+ * start again. */
 static inline int64_t oari_sampler_count(int64_t samples, int ranks)
 {
     return samples / ranks + (samples % ranks != 0);
 }
 
-/* The place in the order of a rank's k-th sample. */
+/* Returns the place in the order of a rank's k-th sample. */
 static inline int64_t oari_sampler_place(int64_t samples, int rank, int ranks,
                                          int64_t k)
 {

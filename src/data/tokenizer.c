@@ -61,33 +61,27 @@ static oar_status mark_points(const char *text, size_t bytes, uint64_t *seen)
     return OAR_OK;
 }
 
-static oar_status list_points(const uint64_t *seen, oar_tokenizer *tokenizer)
-{
-    uint32_t *next;
-
-    for (uint32_t i = 0; i < OARI_UTF8_POINTS / WORD; i++)
-        tokenizer->count += __builtin_popcountll(seen[i]);
-    tokenizer->point = oari_alloc((size_t)tokenizer->count, sizeof *next);
-    if (tokenizer->point == NULL)
-        return OAR_E_NOMEM;
-    next = tokenizer->point;
-    for (uint32_t p = 0; p < OARI_UTF8_POINTS; p++)
-        if (seen[p / WORD] >> p % WORD & 1)
-            *next++ = p;
-    return OAR_OK;
-}
-
+/* Fills the tokenizer's table with the code points of a text. */
 static oar_status find_points(const char *text, size_t bytes,
                               oar_tokenizer *tokenizer)
 {
     uint64_t *seen = oari_alloc(OARI_UTF8_POINTS / WORD, sizeof *seen);
     oar_status status;
+    uint32_t *next;
 
     if (seen == NULL)
         return OAR_E_NOMEM;
     status = mark_points(text, bytes, seen);
-    if (status == OAR_OK)
-        status = list_points(seen, tokenizer);
+    if (status == OAR_OK) {
+        for (uint32_t i = 0; i < OARI_UTF8_POINTS / WORD; i++)
+            tokenizer->count += __builtin_popcountll(seen[i]);
+        next = oari_alloc((size_t)tokenizer->count, sizeof *next);
+        tokenizer->point = next;
+        status = next != NULL ? OAR_OK : OAR_E_NOMEM;
+    }
+    for (uint32_t p = 0; status == OAR_OK && p < OARI_UTF8_POINTS; p++)
+        if (seen[p / WORD] >> p % WORD & 1)
+            *next++ = p;
     oari_free(seen);
     return status;
 }
@@ -130,7 +124,7 @@ int64_t oar_tokenizer_count(const oar_tokenizer *tokenizer)
 
 /* ---- encoding ------------------------------------------------------------ */
 
-/* The place of a code point in the table, or -1. */
+/* Returns the place of a code point in the table, or -1. */
 static int64_t token_of(const oar_tokenizer *tokenizer, uint32_t point)
 {
     int64_t low = 0, high = tokenizer->count;
@@ -144,12 +138,6 @@ static int64_t token_of(const oar_tokenizer *tokenizer, uint32_t point)
             high = middle;
     }
     return low < tokenizer->count && tokenizer->point[low] == point ? low : -1;
-}
-
-static void encode_bytes(const char *text, size_t bytes, int64_t *token)
-{
-    for (size_t i = 0; i < bytes; i++)
-        token[i] = (unsigned char)text[i];
 }
 
 static oar_status encode_points(const oar_tokenizer *tokenizer,
@@ -192,7 +180,8 @@ oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
     if (tokenizer->point != NULL)
         status = encode_points(tokenizer, text, bytes, made);
     else
-        encode_bytes(text, bytes, made);
+        for (size_t i = 0; i < bytes; i++)
+            made[i] = (unsigned char)text[i];
     if (status != OAR_OK) {
         oari_free(made);
         return status;
@@ -203,21 +192,6 @@ oar_status oar_tokenizer_encode(const oar_tokenizer *tokenizer,
 }
 
 /* ---- decoding ------------------------------------------------------------ */
-
-static oar_status check_tokens(const oar_tokenizer *tokenizer,
-                               const int64_t *token, size_t count)
-{
-    if (token == NULL && count > 0)
-        return oari_fail(OAR_E_ARG, "decode: no tokens");
-    for (size_t i = 0; i < count; i++)
-        if (token[i] < 0 || token[i] >= tokenizer->count)
-            return oari_fail(OAR_E_DATA,
-                             "decode: token %lld, number %zu, of "
-                             "a tokenizer with %lld",
-                             (long long)token[i], i,
-                             (long long)tokenizer->count);
-    return OAR_OK;
-}
 
 /* Writes the tokens as text and returns its bytes; with NULL only counts. */
 static size_t write_text(const oar_tokenizer *tokenizer, const int64_t *token,
@@ -248,7 +222,15 @@ oar_status oar_tokenizer_decode(const oar_tokenizer *tokenizer,
     if (tokenizer == NULL || text == NULL)
         return oari_fail(OAR_E_ARG, "decode: no tokenizer or nowhere to give "
                                     "the text");
-    OARI_TRY(check_tokens(tokenizer, token, count));
+    if (token == NULL && count > 0)
+        return oari_fail(OAR_E_ARG, "decode: no tokens");
+    for (size_t i = 0; i < count; i++)
+        if (token[i] < 0 || token[i] >= tokenizer->count)
+            return oari_fail(OAR_E_DATA,
+                             "decode: token %lld, number %zu, of "
+                             "a tokenizer with %lld",
+                             (long long)token[i], i,
+                             (long long)tokenizer->count);
     length = write_text(tokenizer, token, count, NULL);
     made = oari_alloc(length + 1, 1);
     if (made == NULL)

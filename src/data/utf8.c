@@ -20,23 +20,20 @@ static int is_continuation(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-static const form *form_of(unsigned char first)
-{
-    for (int i = 0; i < OARI_UTF8_LONGEST; i++)
-        if ((first & forms[i].mask) == forms[i].mark)
-            return &forms[i];
-    return NULL;
-}
-
 size_t oari_utf8_read(const char *text, size_t bytes, uint32_t *point)
 {
-    const form *f = form_of((unsigned char)text[0]);
-    size_t length = f != NULL ? (size_t)(f - forms) + 1 : 0;
+    unsigned char first = (unsigned char)text[0];
+    const form *f;
+    size_t length = 1;
     uint32_t p;
 
-    if (length == 0 || length > bytes)
+    while (length <= OARI_UTF8_LONGEST &&
+           (first & forms[length - 1].mask) != forms[length - 1].mark)
+        length++;
+    if (length > OARI_UTF8_LONGEST || length > bytes)
         return 0;
-    p = (unsigned char)text[0] & (unsigned char)~f->mask;
+    f = &forms[length - 1];
+    p = first & (unsigned char)~f->mask;
     for (size_t i = 1; i < length; i++) {
         if (!is_continuation(text[i]))
             return 0;

@@ -16,7 +16,8 @@ size_t oari_utf8_read(const char *text, size_t bytes, uint32_t *point);
 /* Writes a character and returns its length. */
 size_t oari_utf8_write(uint32_t point, char text[OARI_UTF8_LONGEST]);
 
-/* How many characters a well-formed text has; never fewer if it is not. */
+/* Counts the characters of a well-formed text. Of another text it counts at
+ * least as many as oari_utf8_read would find. */
 size_t oari_utf8_count(const char *text, size_t bytes);
 
 #endif

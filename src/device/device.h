@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/device.h: memory by the kind of device it is on. */
+/* device/device.h: allocates memory of any device. */
 #ifndef OARI_DEVICE_DEVICE_H
 #define OARI_DEVICE_DEVICE_H
 
@@ -10,15 +10,15 @@ typedef enum oari_memory_kind {
     OARI_SHARED = 1   /* in a segment that peers on the host can map */
 } oari_memory_kind;
 
-/* Memory for bytes (0 is fine), aligned to 64 bytes at least. Not zeroed,
- * except shared memory. Any thread. */
+/* Allocates bytes (0 is fine), aligned to 64 bytes at least. Only shared memory
+ * is zeroed. Any thread may call this. */
 oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
                              size_t bytes, void **memory);
 
-/* Takes back what oari_device_alloc gave, with the same device and kind. A
- * GPU's is not handed out again before this thread's current stream has run
- * what is on it by now: who has used it on another says so to oar_device_free.
- */
+/* Frees memory of oari_device_alloc, with the same device and kind. A GPU's
+ * memory is not given out again before this thread's current stream has run all
+ * that is on it now. If another stream has used it, call oar_device_free with
+ * that stream instead. */
 void oari_device_free(oar_device device, oari_memory_kind kind, void *memory);
 
 #endif

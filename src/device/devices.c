@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* devices: which there are, their names and what they are like. The current
- * one is a thread's own. */
+/* devices: lists and describes devices. Each thread has a current device. */
 #include <oarsong/device.h>
 
 #include <stdio.h>
@@ -48,8 +47,8 @@ oar_status oar_device_parse(const char *text, oar_device *device)
     if (strncmp(text, "cuda:", 5) != 0 || text[5] < '0' || text[5] > '9' ||
         (index = strtol(text + 5, &end, 10)) > 9999 || *end != 0)
         return oari_fail(OAR_E_ARG,
-                         "\"%s\" is no device: \"cpu\", \"cuda\" or \"cuda:1\" "
-                         "is meant",
+                         "\"%s\" is not a device: write \"cpu\", \"cuda\" or "
+                         "\"cuda:1\"",
                          text);
     *device = oar_device_of(OAR_CUDA, (int)index);
     return OAR_OK;
@@ -59,11 +58,11 @@ oar_status oari_cuda_only(oar_device device, const char *what)
 {
     if (device.kind == OAR_CUDA)
         return OAR_OK;
-    return oari_fail(OAR_E_DEVICE, "%s: %s is no GPU", what,
+    return oari_fail(OAR_E_DEVICE, "%s: %s is not a GPU", what,
                      oar_device_text(device).text);
 }
 
-/* ---- which there are ----------------------------------------------------- */
+/* ---- counting ------------------------------------------------------------ */
 
 oar_status oar_device_available(oar_device_kind kind)
 {
@@ -90,58 +89,32 @@ int oar_device_count(oar_device_kind kind)
     return count;
 }
 
-/* ---- what they are like -------------------------------------------------- */
+/* ---- properties ---------------------------------------------------------- */
 
-static void describe_cpu(oar_device_properties *p)
+static oar_status describe_gpu(int index, oar_device_properties *p)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-
-    snprintf(p->name, sizeof p->name, "cpu");
-    p->processors = oari_cpus();
-    p->memory_bytes = page * (size_t)sysconf(_SC_PHYS_PAGES);
-    p->free_bytes = page * (size_t)sysconf(_SC_AVPHYS_PAGES);
-}
-
-static int read_names(const oari_cuda *cu, oari_cu_device handle,
-                      oar_device_properties *p)
-{
+    const oari_cuda *cu;
+    oari_cu_device handle;
     oari_cu_uuid uuid;
-    int result = cu->DeviceGetName(p->name, sizeof p->name, handle);
+    int result;
 
+    OARI_TRY(oari_cuda_device(index, &cu, &handle));
+    OARI_TRY(oari_cuda_enter(index, &cu));
+    result = cu->DeviceGetName(p->name, sizeof p->name, handle);
     if (result == OARI_CU_SUCCESS)
         result = cu->DeviceGetPCIBusId(p->bus, sizeof p->bus, handle);
     if (result == OARI_CU_SUCCESS)
         result = cu->DeviceGetUuid(&uuid, handle);
     if (result == OARI_CU_SUCCESS)
         memcpy(p->uuid, uuid.bytes, sizeof p->uuid);
-    return result;
-}
-
-static int read_numbers(const oari_cuda *cu, oari_cu_device handle,
-                        oar_device_properties *p)
-{
-    int result = cu->DeviceGetAttribute(&p->major, MAJOR, handle);
-
+    if (result == OARI_CU_SUCCESS)
+        result = cu->DeviceGetAttribute(&p->major, MAJOR, handle);
     if (result == OARI_CU_SUCCESS)
         result = cu->DeviceGetAttribute(&p->minor, MINOR, handle);
     if (result == OARI_CU_SUCCESS)
         result = cu->DeviceGetAttribute(&p->processors, PROCESSORS, handle);
     if (result == OARI_CU_SUCCESS)
         result = cu->MemGetInfo(&p->free_bytes, &p->memory_bytes);
-    return result;
-}
-
-static oar_status describe_gpu(int index, oar_device_properties *p)
-{
-    const oari_cuda *cu;
-    oari_cu_device handle;
-    int result;
-
-    OARI_TRY(oari_cuda_device(index, &cu, &handle));
-    OARI_TRY(oari_cuda_enter(index, &cu));
-    result = read_names(cu, handle, p);
-    if (result == OARI_CU_SUCCESS)
-        result = read_numbers(cu, handle, p);
     oari_cuda_leave();
     p->driver_version = oari_cuda_version();
     return oari_cuda_check(result, "describe a GPU");
@@ -151,12 +124,17 @@ oar_status oar_device_describe(oar_device device,
                                oar_device_properties *properties)
 {
     oar_device_properties made = oar_device_properties_init();
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     if (device.kind == OAR_CPU) {
         if (device.index != 0)
-            return oari_fail(OAR_E_DEVICE, "there is no cpu %d: they are one",
+            return oari_fail(OAR_E_DEVICE,
+                             "there is no cpu %d: all cores are cpu 0",
                              device.index);
-        describe_cpu(&made);
+        snprintf(made.name, sizeof made.name, "cpu");
+        made.processors = oari_cpus();
+        made.memory_bytes = page * (size_t)sysconf(_SC_PHYS_PAGES);
+        made.free_bytes = page * (size_t)sysconf(_SC_AVPHYS_PAGES);
     } else {
         OARI_TRY(oari_cuda_only(device, "describe"));
         OARI_TRY(describe_gpu(device.index, &made));
@@ -165,7 +143,7 @@ oar_status oar_device_describe(oar_device device,
                             "device properties");
 }
 
-/* ---- the current one ----------------------------------------------------- */
+/* ---- the current device -------------------------------------------------- */
 
 oar_status oar_device_set_current(oar_device device)
 {
@@ -177,24 +155,20 @@ oar_status oar_device_set_current(oar_device device)
     return OAR_OK;
 }
 
-/* Which one a launcher meant for this process; the first, if it does not say
- * so in a number. */
-static int dealt_index(void)
-{
-    oar_error before = *oar_last_error();
-    int count = oar_device_count(OAR_CUDA);
-    int64_t rank = 0;
-
-    if (oari_env_int("LOCAL_RANK", 0, INT32_MAX, &rank) != OAR_OK) {
-        oari_fail_with(&before);
-        rank = 0;
-    }
-    return count > 0 ? (int)(rank % count) : 0;
-}
-
+/* Without a choice of the thread it is the GPU that the launcher gave to this
+ * process by LOCAL_RANK, or the first one if that is not a number. */
 oar_device oar_device_current(void)
 {
-    if (current < 0 && oar_device_count(OAR_CUDA) > 0)
-        current = dealt_index();
+    oar_error before = *oar_last_error();
+    int count = current < 0 ? oar_device_count(OAR_CUDA) : 0;
+    int64_t rank = 0;
+
+    if (count > 0) {
+        if (oari_env_int("LOCAL_RANK", 0, INT32_MAX, &rank) != OAR_OK) {
+            oari_fail_with(&before);
+            rank = 0;
+        }
+        current = (int)(rank % count);
+    }
     return oar_device_of(OAR_CUDA, current < 0 ? 0 : current);
 }

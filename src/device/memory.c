@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory: by the device it is on: the host's private from the heap, shared from
- * a segment; a GPU's from its pool. It has no state of its own. */
+/* memory: allocates private host memory from the heap, shared host memory from
+ * a segment, and a GPU's memory from its pool. It has no state of its own. */
 #include "device/device.h"
 
 #include <oarsong/device.h>
@@ -8,33 +8,28 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "device/cuda/driver.h"
-#include "device/cuda/pool.h"
+#include "device/cuda/cuda_pool.h"
 #include "device/segment.h"
 
 enum { ALIGNMENT = 64 };
 
-static oar_status alloc_host(oari_memory_kind kind, size_t bytes, void **memory)
-{
-    void *made;
-
-    if (kind == OARI_SHARED)
-        return oari_segment_alloc(bytes, memory);
-    made = oari_alloc_aligned(ALIGNMENT, bytes);
-    if (made == NULL)
-        return OAR_E_NOMEM;
-    *memory = made;
-    return OAR_OK;
-}
-
 oar_status oari_device_alloc(oar_device device, oari_memory_kind kind,
                              size_t bytes, void **memory)
 {
-    if (device.kind == OAR_CPU)
-        return alloc_host(kind, bytes, memory);
+    void *made;
+
+    if (device.kind == OAR_CPU && kind == OARI_SHARED)
+        return oari_segment_alloc(bytes, memory);
+    if (device.kind == OAR_CPU) {
+        if ((made = oari_alloc_aligned(ALIGNMENT, bytes)) == NULL)
+            return OAR_E_NOMEM;
+        *memory = made;
+        return OAR_OK;
+    }
     OARI_TRY(oari_cuda_only(device, "take memory"));
     if (kind == OARI_SHARED)
         return oari_fail(OAR_E_UNSUPPORTED,
-                         "shared memory is the host's, not that of %s",
+                         "shared memory is host memory, not memory of %s",
                          oar_device_text(device).text);
     return oari_cuda_pool_alloc(device.index, bytes, memory);
 }
@@ -49,7 +44,7 @@ void oari_device_free(oar_device device, oari_memory_kind kind, void *memory)
         oari_free(memory);
 }
 
-/* ---- the public names ---------------------------------------------------- */
+/* ---- public functions ---------------------------------------------------- */
 
 oar_status oar_device_alloc(oar_device device, size_t bytes, void **memory)
 {

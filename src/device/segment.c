@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* segment: this process's shared memory, as a list of memfds that only grows.
+/* segment: this process's shared memory, a list of memfds that only grows.
  *
- * Each segment is a row of pages, each free, used or dead. Dead pages are those
- * that were taken away from peers: they are never shared again, because a peer
- * that was stopped may still hold the old ones. Pages that are given back are
- * punched out of the memfd, so free pages read as zero and cost nothing.
+ * Each page of a segment is free, used or dead. Dead pages were taken away from
+ * peers: they are never shared again, because a peer that was stopped may still
+ * map the old ones. Freed pages are punched out of the memfd, so free pages
+ * read as zero and cost nothing.
  *
  * One lock guards the page tables. Lookups take it only when a segment has dead
  * pages: the list itself is append-only, its length an atomic.
@@ -36,43 +36,43 @@ typedef struct segment {
     unsigned char *state; /* per page */
     uint32_t *run;        /* at the first page of an allocation: its pages */
     atomic_size_t dead;   /* pages */
-    int spent;            /* none of its pages can be shared: fd is `nothing` */
+    int spent;            /* none of its pages can be shared: fd is empty_fd */
 } segment;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static segment segments[MAX_SEGMENTS];
 static atomic_uint segment_total;
-static int nothing = -1; /* a page that stands for spent segments */
+static int empty_fd = -1; /* one page, in place of each spent segment */
 
 /* ---- fork: a child starts without segments ------------------------------- */
 
-static void before_fork(void)
+static void lock_before_fork(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-static void in_parent(void)
+static void unlock_in_parent(void)
 {
     pthread_mutex_unlock(&lock);
 }
 
-static void in_child(void)
+static void drop_segments_in_child(void)
 {
     unsigned total = atomic_load(&segment_total);
 
     for (unsigned i = 0; i < total; i++)
         if (!segments[i].spent)
             close(segments[i].fd);
-    if (nothing >= 0)
-        close(nothing);
-    nothing = -1;
+    if (empty_fd >= 0)
+        close(empty_fd);
+    empty_fd = -1;
     atomic_store(&segment_total, 0);
     pthread_mutex_unlock(&lock);
 }
 
-static void watch_forks(void)
+static void install_fork_handlers(void)
 {
-    pthread_atfork(before_fork, in_parent, in_child);
+    pthread_atfork(lock_before_fork, unlock_in_parent, drop_segments_in_child);
 }
 
 static size_t page_size(void)
@@ -149,11 +149,11 @@ oar_status oari_segment_map(int fd, size_t bytes, int writable, void **base)
         return OAR_E_NOMEM;
     seals = fcntl(fd, F_GET_SEALS);
     if (fstat(fd, &info) != 0 || seals < 0)
-        return oari_fail(OAR_E_SYSTEM, "look at a peer's segment");
+        return oari_fail(OAR_E_SYSTEM, "examine a peer's segment");
     if (info.st_size < 0 || (size_t)info.st_size != bytes ||
         (seals & F_SEAL_SHRINK) == 0)
         return oari_fail(OAR_E_DATA,
-                         "a peer's segment of %lld bytes was said to have %zu",
+                         "a peer's segment has %lld bytes, but should have %zu",
                          (long long)info.st_size, bytes);
     return map_memfd(fd, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
                      base);
@@ -195,33 +195,17 @@ static void drop_tables(segment *s, size_t pages)
     s->state = NULL;
 }
 
-static oar_status make_tables(segment *s, size_t pages)
-{
-    size_t bytes = table_bytes(pages);
-    void *at;
-
-    if (!oari_alloc_allowed(bytes))
-        return OAR_E_NOMEM;
-    at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-              -1, 0);
-    if (at == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "map the tables of %zu pages", pages);
-    s->run = at;
-    s->state = (unsigned char *)(s->run + pages);
-    return OAR_OK;
-}
-
 /* Appends a segment with room for `bytes`. Called with the lock held. */
-static oar_status grow(size_t bytes)
+static oar_status append_segment(size_t bytes)
 {
     unsigned at = atomic_load(&segment_total);
     segment *s = &segments[at];
     size_t size = round_up(bytes, HUGE_PAGE), pages;
-    oar_status status;
-
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    oar_status status;
+    void *tables;
 
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, install_fork_handlers);
     if (at == MAX_SEGMENTS)
         return oari_fail(OAR_E_NOMEM, "more than %d shared segments",
                          MAX_SEGMENTS);
@@ -230,7 +214,14 @@ static oar_status grow(size_t bytes)
     pages = size / page_size();
     /* of the process this one was forked from */
     drop_tables(s, s->bytes / page_size());
-    OARI_TRY(make_tables(s, pages));
+    if (!oari_alloc_allowed(table_bytes(pages)))
+        return OAR_E_NOMEM;
+    tables = mmap(NULL, table_bytes(pages), PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (tables == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "map the tables of %zu pages", pages);
+    s->run = tables;
+    s->state = (unsigned char *)(s->run + pages);
     status = oari_segment_make("oarsong", size, &s->fd, (void **)&s->base);
     if (status != OAR_OK) {
         drop_tables(s, pages);
@@ -243,31 +234,22 @@ static oar_status grow(size_t bytes)
     return OAR_OK;
 }
 
-/* The first of `pages` free pages in a row, or -1. */
-static ptrdiff_t find_run(const segment *s, size_t pages)
-{
-    size_t total = s->bytes / page_size(), run = 0;
-
-    for (size_t i = 0; !s->spent && i < total; i++) {
-        run = s->state[i] == FREE ? run + 1 : 0;
-        if (run == pages)
-            return (ptrdiff_t)(i + 1 - pages);
-    }
-    return -1;
-}
-
+/* Takes the first `pages` free pages in a row; NULL: no segment has them. */
 static void *take_run(size_t pages)
 {
     unsigned total = atomic_load(&segment_total);
-    ptrdiff_t first;
 
     for (unsigned i = 0; i < total; i++) {
         segment *s = &segments[i];
-        if ((first = find_run(s, pages)) < 0)
+        size_t end = s->spent ? 0 : s->bytes / page_size(), at = 0, run = 0;
+
+        while (at < end && run < pages)
+            run = s->state[at++] == FREE ? run + 1 : 0;
+        if (run < pages)
             continue;
-        memset(s->state + first, USED, pages);
-        s->run[first] = (uint32_t)pages;
-        return s->base + (size_t)first * page_size();
+        memset(s->state + at - pages, USED, pages);
+        s->run[at - pages] = (uint32_t)pages;
+        return s->base + (at - pages) * page_size();
     }
     return NULL;
 }
@@ -284,7 +266,8 @@ oar_status oari_segment_alloc(size_t bytes, void **memory)
         return OAR_E_NOMEM;
     pthread_mutex_lock(&lock);
     taken = take_run(pages);
-    if (taken == NULL && (status = grow(pages * page_size())) == OAR_OK)
+    if (taken == NULL &&
+        (status = append_segment(pages * page_size())) == OAR_OK)
         taken = take_run(pages);
     pthread_mutex_unlock(&lock);
     if (status == OAR_OK)
@@ -292,7 +275,7 @@ oar_status oari_segment_alloc(size_t bytes, void **memory)
     return status;
 }
 
-/* The segment that holds a byte, or NULL. */
+/* Returns the segment that contains a byte, or NULL. */
 static segment *segment_of(const void *memory)
 {
     const unsigned char *byte = memory;
@@ -305,62 +288,54 @@ static segment *segment_of(const void *memory)
     return NULL;
 }
 
-/* Dead pages lose their private copy and what is left in the memfd. They stay
- * dead: a peer that wakes up late may write to the memfd again. A mapping that
- * nobody may touch takes their place; those of neighbours become one. */
-static void clear_dead(segment *s, size_t offset, size_t bytes)
-{
-    unsigned char *at = s->base + offset;
-
-    if (mmap(at, bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-             0) == MAP_FAILED)
-        madvise(at, bytes, MADV_DONTNEED);
-    fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset,
-              (off_t)bytes);
-}
-
-/* Gives pages first .. end-1 back: free ones read as zero again. */
+/* Frees pages first .. end-1, which then read as zero. Dead pages lose their
+ * private copy and their content in the memfd, but stay dead: a peer that wakes
+ * up late may write to the memfd again. An inaccessible mapping replaces them;
+ * neighbouring ones become one. */
 static void clear_pages(segment *s, size_t first, size_t end)
 {
     size_t page = page_size(), stop;
 
     for (size_t i = first; i < end; i = stop) {
         int dead = s->state[i] == DEAD;
+        unsigned char *at = s->base + i * page;
+        size_t bytes;
+
         for (stop = i + 1; stop < end && (s->state[stop] == DEAD) == dead;)
             stop++;
-        if (dead) {
-            clear_dead(s, i * page, (stop - i) * page);
+        bytes = (stop - i) * page;
+        if (!dead) {
+            madvise(at, bytes, MADV_REMOVE);
+            memset(s->state + i, FREE, stop - i);
             continue;
         }
-        madvise(s->base + i * page, (stop - i) * page, MADV_REMOVE);
-        memset(s->state + i, FREE, stop - i);
+        if (mmap(at, bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                 0) == MAP_FAILED)
+            madvise(at, bytes, MADV_DONTNEED);
+        fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  (off_t)(i * page), (off_t)bytes);
     }
 }
 
-/* Whether all its pages were given up, and given back since. */
-static int is_spent(segment *s)
+/* Closes a segment whose pages are all dead and freed, and drops its tables and
+ * the memory that only peers may still map. Its number and its addresses stay
+ * taken. */
+static void retire_if_spent(segment *s)
 {
     size_t pages = s->bytes / page_size();
 
     if (s->spent || atomic_load(&s->dead) != pages)
-        return 0;
+        return;
     for (size_t i = 0; i < pages; i++)
         if (s->run[i] != 0)
-            return 0;
-    return 1;
-}
-
-/* Its descriptor and its table of pages go, and the memory that only peers may
- * still map. Its number and its addresses stay taken. */
-static void retire(segment *s)
-{
-    if (nothing < 0 && make_memfd("oarsong", page_size(), &nothing) != OAR_OK)
+            return;
+    if (empty_fd < 0 && make_memfd("oarsong", page_size(), &empty_fd) != OAR_OK)
         return;
     close(s->fd);
-    s->fd = nothing;
+    s->fd = empty_fd;
     s->spent = 1;
-    drop_tables(s, s->bytes / page_size());
+    drop_tables(s, pages);
 }
 
 void oari_segment_free(void *memory)
@@ -376,8 +351,7 @@ void oari_segment_free(void *memory)
         clear_pages(s, first, first + s->run[first]);
         s->run[first] = 0;
     }
-    if (is_spent(s))
-        retire(s);
+    retire_if_spent(s);
     pthread_mutex_unlock(&lock);
 }
 
@@ -403,7 +377,7 @@ oar_status oari_segment_export(uint32_t number, int *fd, size_t *bytes)
     return OAR_OK;
 }
 
-/* Whether any page of the range is dead. */
+/* Returns whether any page of the range is dead. */
 static int touches_dead(segment *s, size_t offset, size_t bytes)
 {
     size_t first = offset / page_size();
@@ -418,7 +392,8 @@ static int touches_dead(segment *s, size_t offset, size_t bytes)
     return found;
 }
 
-int oari_segment_find(const void *memory, size_t bytes, oari_place *place)
+int oari_segment_find(const void *memory, size_t bytes,
+                      oari_segment_location *place)
 {
     segment *s = segment_of(memory);
     size_t offset;
@@ -439,7 +414,7 @@ int oari_segment_find(const void *memory, size_t bytes, oari_place *place)
 /* ---- taking pages away from peers ---------------------------------------- */
 
 /* Replaces pages with private ones of the same content, in one step: other
- * threads of this process see the old pages or the new, never a hole. */
+ * threads of this process see the old or the new pages, never a hole. */
 static oar_status swap_pages(unsigned char *at, size_t bytes)
 {
     void *copy;
@@ -449,32 +424,16 @@ static oar_status swap_pages(unsigned char *at, size_t bytes)
     copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
-        return oari_fail(OAR_E_SYSTEM, "copy %zu bytes from reach", bytes);
+        return oari_fail(OAR_E_SYSTEM, "copy %zu bytes to private pages",
+                         bytes);
     madvise(copy, bytes, MADV_DONTFORK); /* like all of the segment */
     memcpy(copy, at, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
         MAP_FAILED) {
-        oar_status status =
-            oari_fail(OAR_E_SYSTEM, "move %zu bytes out of reach", bytes);
+        oar_status status = oari_fail(
+            OAR_E_SYSTEM, "replace %zu bytes by private pages", bytes);
         munmap(copy, bytes);
         return status;
-    }
-    return OAR_OK;
-}
-
-static oar_status detach_pages(segment *s, size_t first, size_t last)
-{
-    size_t page = page_size(), end;
-
-    for (size_t i = first; !s->spent && i <= last; i = end) {
-        end = i + 1;
-        if (s->state[i] == DEAD)
-            continue;
-        while (end <= last && s->state[end] != DEAD)
-            end++;
-        OARI_TRY(swap_pages(s->base + i * page, (end - i) * page));
-        memset(s->state + i, DEAD, end - i);
-        atomic_fetch_add(&s->dead, end - i);
     }
     return OAR_OK;
 }
@@ -482,22 +441,33 @@ static oar_status detach_pages(segment *s, size_t first, size_t last)
 oar_status oari_segment_detach(void *memory, size_t bytes)
 {
     segment *s = segment_of(memory);
-    size_t offset;
-    oar_status status;
+    size_t page = page_size(), offset, last, end;
+    oar_status status = OAR_OK;
 
     if (s == NULL || bytes == 0)
         return OAR_OK;
     offset = (size_t)((unsigned char *)memory - s->base);
     if (bytes > s->bytes - offset)
         bytes = s->bytes - offset;
+    last = (offset + bytes - 1) / page;
     pthread_mutex_lock(&lock);
-    status = detach_pages(s, offset / page_size(),
-                          (offset + bytes - 1) / page_size());
+    for (size_t i = offset / page; !s->spent && i <= last; i = end) {
+        end = i + 1;
+        if (s->state[i] == DEAD)
+            continue;
+        while (end <= last && s->state[end] != DEAD)
+            end++;
+        status = swap_pages(s->base + i * page, (end - i) * page);
+        if (status != OAR_OK)
+            break;
+        memset(s->state + i, DEAD, end - i);
+        atomic_fetch_add(&s->dead, end - i);
+    }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-/* ---- the public names ---------------------------------------------------- */
+/* ---- public functions ---------------------------------------------------- */
 
 oar_status oar_shared_alloc(size_t bytes, void **memory)
 {
@@ -513,7 +483,7 @@ void oar_shared_free(void *memory)
 
 int oar_shared_reachable(const void *memory, size_t bytes)
 {
-    oari_place place;
+    oari_segment_location place;
 
     return oari_segment_find(memory, bytes, &place);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bind: cores for ranks. Neighbours in rank are neighbours in the machine: rank
- * i of n gets the part at i * parts / n, of the cores this process may use. */
+/* bind: cores for ranks. Neighbouring ranks are neighbours in the machine: of
+ * the cores this process may use, rank i of n gets the part at i * parts / n.
+ */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -31,22 +32,7 @@ static const struct {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static oar_status open_topology(hwloc_topology_t *machine)
-{
-    if (hwloc_topology_init(machine) != 0)
-        return oari_fail(OAR_E_NOMEM, "no memory to look at the machine");
-#if HWLOC_API_VERSION >= 0x00020500
-    hwloc_topology_set_flags(*machine,
-                             HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM |
-                                 HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING);
-#endif
-    if (hwloc_topology_load(*machine) == 0)
-        return OAR_OK;
-    hwloc_topology_destroy(*machine);
-    return oari_fail(OAR_E_SYSTEM, "look at the machine's cores");
-}
-
-/* The parts numbered from `first` to before `last`, as a set of cores. */
+/* Gives the cores of the parts from `first` to before `last`. */
 static void join_parts(hwloc_topology_t machine, int depth, int first, int last,
                        cpu_set_t *set)
 {
@@ -63,23 +49,17 @@ static void join_parts(hwloc_topology_t machine, int depth, int first, int last,
     hwloc_bitmap_free(cores);
 }
 
-/* A machine may not say which caches its cores share, or be one whole. */
-static int find_depth(hwloc_topology_t machine, hwloc_obj_type_t type)
+static oar_status share_cores(hwloc_topology_t machine, int way, int ranks,
+                              cpu_set_t *sets)
 {
-    int depth = hwloc_get_type_depth(machine, type);
+    int depth = hwloc_get_type_depth(machine, ways[way].type);
+    int parts;
 
-    return depth == HWLOC_TYPE_DEPTH_UNKNOWN ||
-                   hwloc_get_nbobjs_by_depth(machine, depth) == 0
-               ? hwloc_get_type_depth(machine, HWLOC_OBJ_MACHINE)
-               : depth;
-}
-
-static oar_status share_out(hwloc_topology_t machine, int way, int ranks,
-                            cpu_set_t *sets)
-{
-    int depth = find_depth(machine, ways[way].type);
-    int parts = (int)hwloc_get_nbobjs_by_depth(machine, depth);
-
+    /* A machine may not say which caches its cores share, or be undivided. */
+    if (depth == HWLOC_TYPE_DEPTH_UNKNOWN ||
+        hwloc_get_nbobjs_by_depth(machine, depth) == 0)
+        depth = hwloc_get_type_depth(machine, HWLOC_OBJ_MACHINE);
+    parts = (int)hwloc_get_nbobjs_by_depth(machine, depth);
     if (ways[way].exclusive && parts < ranks)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "%d ranks cannot have cores of their own: there are "
@@ -93,18 +73,27 @@ static oar_status share_out(hwloc_topology_t machine, int way, int ranks,
     return OAR_OK;
 }
 
-static oar_status plan(int way, int ranks, cpu_set_t **sets)
+static oar_status plan_cores(int way, int ranks, cpu_set_t **sets)
 {
     hwloc_topology_t machine;
-    cpu_set_t *made = oari_alloc((size_t)ranks, sizeof *made);
+    cpu_set_t *made;
     oar_status status;
 
+    if (hwloc_topology_init(&machine) != 0)
+        return oari_fail(OAR_E_NOMEM, "no memory to look at the machine");
+#if HWLOC_API_VERSION >= 0x00020500
+    hwloc_topology_set_flags(machine,
+                             HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM |
+                                 HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING);
+#endif
+    made = oari_alloc((size_t)ranks, sizeof *made);
     if (made == NULL)
-        return OAR_E_NOMEM;
-    if ((status = open_topology(&machine)) == OAR_OK) {
-        status = share_out(machine, way, ranks, made);
-        hwloc_topology_destroy(machine);
-    }
+        status = OAR_E_NOMEM;
+    else if (hwloc_topology_load(machine) != 0)
+        status = oari_fail(OAR_E_SYSTEM, "look at the machine's cores");
+    else
+        status = share_cores(machine, way, ranks, made);
+    hwloc_topology_destroy(machine);
     if (status == OAR_OK)
         *sets = made;
     else
@@ -119,7 +108,7 @@ oar_status launch_bind_plan(const char *how, int ranks, cpu_set_t **sets)
         return OAR_OK;
     for (int i = 0; i < WAYS; i++)
         if (strcmp(how, ways[i].name) == 0)
-            return plan(i, ranks, sets);
+            return plan_cores(i, ranks, sets);
     return oari_fail(OAR_E_ARG, "no binding \"%s\": %s", how, names);
 }
 

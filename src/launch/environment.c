@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* environment: what a rank is told, under our names and those of torchrun. */
+/* environment: what a rank is told, under our names and those of torchrun, and
+ * the store and secret of an epoch, which are a part of that. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/env.h"
+#include "base/status.h"
 #include "launch/launch.h"
 
 static void set_number(const char *name, int value)
@@ -18,7 +21,7 @@ static void set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-static void set_ours(const launch *l, int local)
+static void set_own_names(const launch *l, int local)
 {
     const launch_epoch *e = &l->epoch;
     char store[OARI_SOCK_TEXT + 8];
@@ -42,8 +45,8 @@ static void set_ours(const launch *l, int local)
         unsetenv("OARSONG_RECORDER_FD");
 }
 
-/* A program that uses torch's way to meet has rank 0 serve at MASTER_PORT. */
-static void set_torch(const launch *l, int local)
+/* In a program that meets as torch does, rank 0 serves at MASTER_PORT. */
+static void set_torch_names(const launch *l, int local)
 {
     const launch_epoch *e = &l->epoch;
 
@@ -64,31 +67,29 @@ static void set_torch(const launch *l, int local)
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
 }
 
-static void set_asked_for(const char *const *env)
+void launch_environment_set(const launch *l, int local)
 {
     char name[256];
 
-    for (; env != NULL && *env != NULL; env++) {
+    /* Many threads in each of many ranks are slower than one. */
+    if (l->ranks > 1 && oari_env_text("OMP_NUM_THREADS") == NULL)
+        setenv("OMP_NUM_THREADS", "1", 1);
+    for (const char *const *env = l->opts.env; env != NULL && *env != NULL;
+         env++) {
         size_t bytes = strcspn(*env, "=");
+
         if ((*env)[bytes] == 0 || bytes == 0 || bytes >= sizeof name)
-            continue; /* refused at the beginning */
+            continue; /* the options were checked for that */
         memcpy(name, *env, bytes);
         name[bytes] = 0;
         setenv(name, *env + bytes + 1, 1);
     }
+    set_own_names(l, local);
+    set_torch_names(l, local);
 }
 
-void launch_environment_set(const launch *l, int local)
-{
-    /* Many threads in each of many ranks are slower than one. */
-    if (l->ranks > 1 && oari_env_text("OMP_NUM_THREADS") == NULL)
-        setenv("OMP_NUM_THREADS", "1", 1);
-    set_asked_for(l->opts.env);
-    set_ours(l, local);
-    set_torch(l, local);
-}
-
-int launch_free_port(void)
+/* Returns a port that was free a moment ago; 0: there is none. */
+static int find_free_port(void)
 {
     struct sockaddr_in here = { .sin_family = AF_INET };
     socklen_t bytes = sizeof here;
@@ -101,4 +102,28 @@ int launch_free_port(void)
     if (fd >= 0)
         close(fd);
     return port;
+}
+
+oar_status launch_epoch_serve(launch *l, const char *host)
+{
+    launch_epoch *e = &l->epoch;
+    char address[OARI_SOCK_TEXT];
+    unsigned char bytes[32];
+    int v6 = strchr(host, ':') != NULL;
+
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return oari_fail(OAR_E_SYSTEM, "make a secret for the job");
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(e->secret + 2 * i, 3, "%02x", bytes[i]);
+    snprintf(e->master, sizeof e->master, "%s",
+             l->opts.master_addr != NULL ? l->opts.master_addr : host);
+    e->master_port =
+        l->opts.master_port > 0 ? l->opts.master_port : find_free_port();
+    if (e->master_port <= 0)
+        return oari_fail(OAR_E_SYSTEM, "find a free port for MASTER_PORT");
+    snprintf(address, sizeof address, v6 ? "[%.250s]:0" : "%.250s:0", host);
+    return launch_store_process_start(
+        &l->keeper,
+        &(launch_store_task){ .serve = address, .secret = e->secret },
+        e->store);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hostfile: line by line, of bytes that anybody may have written. */
+/* hostfile: reads line by line; the bytes may be anything. */
 #include "launch/hostfile.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static int is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next word of the line; of no bytes at its end. */
+/* Returns the next word of the line; it has no bytes at the end. */
 static word next_word(const char **at, const char *end)
 {
     word w;
@@ -39,7 +39,7 @@ static word next_word(const char **at, const char *end)
     return w;
 }
 
-/* A number from 1 to LAUNCH_SLOTS_MAX; 0: it is none. */
+/* Returns a number from 1 to LAUNCH_SLOTS_MAX; 0: it is none. */
 static int read_slots(const char *at, size_t bytes)
 {
     int value = 0;
@@ -54,7 +54,7 @@ static int read_slots(const char *at, size_t bytes)
     return value <= LAUNCH_SLOTS_MAX ? value : 0;
 }
 
-static int begins(word w, const char *text)
+static int begins_with(word w, const char *text)
 {
     size_t bytes = strlen(text);
 
@@ -63,7 +63,8 @@ static int begins(word w, const char *text)
 
 /* ---- lines --------------------------------------------------------------- */
 
-/* "name" or "name:4", but not the colons of an IPv6 address. */
+/* Reads "name" or "name:4"; the colons of an IPv6 address are part of a name.
+ */
 static int read_name(word w, launch_host *host)
 {
     const char *colon = memchr(w.at, ':', w.bytes);
@@ -92,9 +93,9 @@ static int read_line(const char *at, const char *end, launch_host *host)
     if (!read_name(w, host))
         return 0;
     while ((w = next_word(&at, end)).bytes > 0) {
-        if (begins(w, "slots="))
+        if (begins_with(w, "slots="))
             host->slots = read_slots(w.at + 6, w.bytes - 6);
-        else if (!begins(w, "max_slots=") && !begins(w, "max-slots="))
+        else if (!begins_with(w, "max_slots=") && !begins_with(w, "max-slots="))
             return 0;
         if (host->slots == 0)
             return 0;
@@ -146,19 +147,10 @@ static oar_status read_lines(const char *text, const char *end,
                       : oari_fail(OAR_E_DATA, "the hostfile names no host");
 }
 
-/* Lines are an upper bound of hosts. */
-static size_t count_lines(const char *text, const char *end)
-{
-    size_t lines = 1;
-
-    while (text < end)
-        lines += *text++ == '\n';
-    return lines < LAUNCH_HOSTS_MAX ? lines : LAUNCH_HOSTS_MAX;
-}
-
 oar_status launch_hostfile_read(const char *text, size_t bytes,
                                 launch_host **hosts, int *count)
 {
+    size_t lines = 1; /* at least as many as hosts */
     launch_host *found;
     int n = 0;
     oar_status status;
@@ -166,7 +158,11 @@ oar_status launch_hostfile_read(const char *text, size_t bytes,
     if (bytes > LAUNCH_HOSTFILE_MAX)
         return oari_fail(OAR_E_DATA, "a hostfile of more than %d bytes",
                          LAUNCH_HOSTFILE_MAX);
-    found = oari_alloc(count_lines(text, text + bytes), sizeof *found);
+    for (size_t i = 0; i < bytes; i++)
+        lines += text[i] == '\n';
+    if (lines > LAUNCH_HOSTS_MAX)
+        lines = LAUNCH_HOSTS_MAX;
+    found = oari_alloc(lines, sizeof *found);
     if (found == NULL)
         return OAR_E_NOMEM;
     status = read_lines(text, text + bytes, found, &n);
@@ -181,7 +177,7 @@ oar_status launch_hostfile_read(const char *text, size_t bytes,
 
 /* ---- this host ----------------------------------------------------------- */
 
-static int is_my_address(const char *name)
+static int is_own_address(const char *name)
 {
     char text[NI_MAXHOST];
     struct ifaddrs *all = NULL;
@@ -203,7 +199,8 @@ static int is_my_address(const char *name)
     return mine;
 }
 
-/* By name, with or without a domain, or by number. */
+/* Returns whether this host has that name, with or without a domain, or that
+ * address. */
 static int is_here(const char *name)
 {
     char self[256] = "";
@@ -214,7 +211,7 @@ static int is_here(const char *name)
     return strcasecmp(name, "localhost") == 0 || strcasecmp(name, self) == 0 ||
            (bytes > 0 && strncasecmp(name, self, bytes) == 0 &&
             (name[bytes] == 0 || name[bytes] == '.')) ||
-           is_my_address(name);
+           is_own_address(name);
 }
 
 static oar_status read_file(const char *path, char **text, size_t *bytes)

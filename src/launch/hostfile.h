@@ -18,14 +18,14 @@ typedef struct launch_host {
 } launch_host;
 
 /* Reads "host", "host slots=4" (Open MPI) and "host:4" (MPICH), one on a line,
- * with comments behind '#'. A host that comes again has the sum of its slots.
- * Gives an array (oari_free it). OAR_E_DATA names the line. Only reads `bytes`
- * bytes, and at most LAUNCH_HOSTFILE_MAX. */
+ * with comments behind '#'. A host that is named again has the sum of its
+ * slots. Gives an array (oari_free it). OAR_E_DATA names the line. Only reads
+ * `bytes` bytes, and at most LAUNCH_HOSTFILE_MAX. */
 oar_status launch_hostfile_read(const char *text, size_t bytes,
                                 launch_host **hosts, int *count);
 
-/* The slots of this host in the file at path. A file with others is refused
- * with a sentence that says what to start there. */
+/* Gives this host's slots in the file at path. Refuses a file with other hosts,
+ * and says what to start there. */
 oar_status launch_hostfile_slots(const char *path, int *slots);
 
 #endif

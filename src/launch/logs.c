@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* logs: torchrun's folders, and torchrun's way to say what goes there. */
+/* logs: torchrun's folders, and torchrun's notation for what goes there. */
 #include "launch/logs.h"
 
 #include <errno.h>
@@ -17,7 +17,8 @@ enum { RUNS_MAX = 9999 }; /* with one id in one folder */
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* A number from 0 to most that ends at `end` or the text's end; -1: none. */
+/* Returns a number from 0 to most that ends before one of `ends` or at the end
+ * of the text; -1: there is none. */
 static int read_number(const char **text, const char *ends, int most)
 {
     char *tail;
@@ -33,7 +34,7 @@ static int read_number(const char **text, const char *ends, int most)
     return (int)value;
 }
 
-static oar_status no_std(const char *what, const char *text)
+static oar_status fail_std(const char *what, const char *text)
 {
     return oari_fail(OAR_E_ARG,
                      "%s is \"%s\", but should be 0 (none), 1 (stdout), 2 "
@@ -52,14 +53,14 @@ oar_status launch_std_read(const char *what, const char *text, int ranks,
         return OAR_OK;
     if (strchr(text, ':') == NULL) {
         if ((std = read_number(&at, "", 3)) < 0)
-            return no_std(what, text);
+            return fail_std(what, text);
         memset(value, std, (size_t)ranks);
         return OAR_OK;
     }
     for (;; at++) {
         if ((rank = read_number(&at, ":", INT_MAX)) < 0 || *at++ != ':' ||
             (std = read_number(&at, ",", 3)) < 0)
-            return no_std(what, text);
+            return fail_std(what, text);
         if (rank >= ranks)
             return oari_fail(OAR_E_ARG, "%s names local rank %d of %d", what,
                              rank, ranks);
@@ -89,30 +90,12 @@ oar_status launch_filter_read(const char *text, int ranks, unsigned char *value)
     return OAR_OK;
 }
 
-/* Files for what is redirected or teed; with a folder and neither, for all. */
-static oar_status read_files(launch_logs *logs, const oar_launch_opts *o,
-                             int ranks)
-{
-    int all = o->log_dir != NULL && o->redirects == NULL && o->tee == NULL;
-
-    OARI_TRY(launch_std_read("redirects", o->redirects, ranks, logs->only));
-    OARI_TRY(launch_std_read("tee", all ? "3" : o->tee, ranks, logs->file));
-    OARI_TRY(launch_filter_read(o->show_ranks, ranks, logs->shown));
-    for (int i = 0; i < ranks; i++) {
-        if (logs->only[i] != 0 && o->log_dir == NULL)
-            return oari_fail(OAR_E_ARG, "redirects to files without a log-dir");
-        logs->only[i] &= (unsigned char)~logs->file[i]; /* teed all the same */
-        logs->file[i] |= logs->only[i];
-        if (o->log_dir == NULL)
-            logs->file[i] = 0;
-    }
-    return OAR_OK;
-}
-
 oar_status launch_logs_read(launch_logs *logs, const oar_launch_opts *opts,
                             const char *run_id, int ranks)
 {
     size_t n = (size_t)ranks;
+    int all = opts->log_dir != NULL && opts->redirects == NULL &&
+              opts->tee == NULL; /* a folder alone is for all output */
 
     logs->file = oari_alloc(3 * n, 1);
     if (logs->file == NULL)
@@ -123,7 +106,18 @@ oar_status launch_logs_read(launch_logs *logs, const oar_launch_opts *opts,
         snprintf(logs->folder, sizeof logs->folder, "%s/%s", opts->log_dir,
                  run_id) >= (int)sizeof logs->folder - 64)
         return oari_fail(OAR_E_ARG, "the path of log-dir is too long");
-    return read_files(logs, opts, ranks);
+    OARI_TRY(launch_std_read("redirects", opts->redirects, ranks, logs->only));
+    OARI_TRY(launch_std_read("tee", all ? "3" : opts->tee, ranks, logs->file));
+    OARI_TRY(launch_filter_read(opts->show_ranks, ranks, logs->shown));
+    for (int i = 0; i < ranks; i++) {
+        if (logs->only[i] != 0 && opts->log_dir == NULL)
+            return oari_fail(OAR_E_ARG, "redirects to files without a log-dir");
+        logs->only[i] &= (unsigned char)~logs->file[i]; /* tee goes first */
+        logs->file[i] |= logs->only[i];
+        if (opts->log_dir == NULL)
+            logs->file[i] = 0;
+    }
+    return OAR_OK;
 }
 
 void launch_logs_drop(launch_logs *logs)
@@ -134,7 +128,7 @@ void launch_logs_drop(launch_logs *logs)
 
 /* ---- making -------------------------------------------------------------- */
 
-/* All folders of the path, up to the last '/'. */
+/* Makes all folders of the path, up to the last '/'. */
 static oar_status make_folders(const char *path)
 {
     char part[PATH_MAX];
@@ -147,7 +141,8 @@ static oar_status make_folders(const char *path)
     return OAR_OK;
 }
 
-/* Other nodes may share the folder, so only this rank's place in it tells. */
+/* Other nodes may share the folder, so only this rank's part of it shows
+ * whether an earlier run has used it. */
 static oar_status choose_folder(launch_logs *logs, int attempt, int rank)
 {
     size_t bytes = strlen(logs->folder);

@@ -13,27 +13,27 @@ enum { LAUNCH_STDOUT = 1, LAUNCH_STDERR = 2 };
 
 typedef struct launch_logs {
     char folder[PATH_MAX]; /* FOLDER/RUN_ID; "": no files */
-    int chosen;            /* it has no files of this rank from before */
+    int chosen;            /* the folder has no files of an earlier run */
     unsigned char *file;   /* by local rank: what goes to a file, */
     unsigned char *only;   /* of that, what goes nowhere else, */
     unsigned char *shown;  /* and whether the rest is passed on */
 } launch_logs;
 
-/* Reads the options for so many ranks. Makes nothing yet. */
+/* Reads the options for this many ranks. Makes no files yet. */
 oar_status launch_logs_read(launch_logs *logs, const oar_launch_opts *opts,
                             const char *run_id, int ranks);
 void launch_logs_drop(launch_logs *logs);
 
-/* "3", or "0:1,2:3": a number from 0 to 3 for each of the ranks. NULL: 0. what
- * names the option. */
+/* Reads "3" or "0:1,2:3": a number from 0 to 3 for each of the ranks. NULL: 0.
+ * what names the option. */
 oar_status launch_std_read(const char *what, const char *text, int ranks,
                            unsigned char *value);
 
-/* "0,2": 1 for each rank that is named. NULL: for all. */
+/* Reads "0,2": gives 1 for each rank that is named. NULL: for all. */
 oar_status launch_filter_read(const char *text, int ranks,
                               unsigned char *value);
 
-/* Makes the file of a rank in an attempt. The first call settles the folder. */
+/* Makes the file of a rank in an attempt. The first call chooses the folder. */
 oar_status launch_logs_open(launch_logs *logs, int attempt, int rank,
                             int stream, int *fd);
 

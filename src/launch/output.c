@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* output: of all ranks, by one poll. Each pass looks at everybody once, a
- * different one first each time, and takes at most one buffer from each. */
+/* output: what all ranks write, by one poll. Each pass looks at every stream
+ * once, at another one first each time, and takes at most one buffer from each.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -15,19 +16,9 @@
 #include "base/status.h"
 #include "launch/launch.h"
 
-enum { SINK_HIGH = LAUNCH_SINK_ROOM / 2, COLOURS = 6 };
+enum { SINK_HIGH = LAUNCH_WRITER_ROOM / 2, COLOURS = 6 };
 
 /* ---- where lines go ------------------------------------------------------ */
-
-static oar_status open_sinks(launch *l)
-{
-    l->out = l->err = &l->sink[0];
-    OARI_TRY(launch_sink_open(&l->sink[0], STDOUT_FILENO));
-    if (launch_same_file(STDOUT_FILENO, STDERR_FILENO))
-        return OAR_OK;
-    l->err = &l->sink[1];
-    return launch_sink_open(&l->sink[1], STDERR_FILENO);
-}
 
 oar_status launch_output_open(launch *l)
 {
@@ -35,18 +26,26 @@ oar_status launch_output_open(launch *l)
     l->poll = oari_alloc((size_t)l->ranks * 2 + 4, sizeof *l->poll);
     if (l->poll == NULL)
         return OAR_E_NOMEM;
-    return l->opts.lines ? open_sinks(l) : OAR_OK;
+    if (!l->opts.lines)
+        return OAR_OK;
+    l->out = l->err = &l->sink[0];
+    OARI_TRY(launch_writer_open(&l->sink[0], STDOUT_FILENO));
+    if (launch_same_file(STDOUT_FILENO, STDERR_FILENO))
+        return OAR_OK;
+    l->err = &l->sink[1];
+    return launch_writer_open(&l->sink[1], STDERR_FILENO);
 }
 
-/* That nobody reads is no news; that a disk is full is, once. */
-static void tell_of_loss(launch *l, int i)
+/* Warns once of output that could not be written, for instance because the disk
+ * is full. That the reader is gone needs no warning. */
+static void warn_of_loss(launch *l, int i)
 {
-    launch_sink *k = &l->sink[i];
+    launch_writer *k = &l->sink[i];
     int why = k->lost != 0 ? k->lost : k->broken;
 
-    if (why == 0 || why == EPIPE || k->told)
+    if (why == 0 || why == EPIPE || k->warned)
         return;
-    k->told = 1;
+    k->warned = 1;
     launch_say(l, "what ranks wrote to standard %s is not complete: %s",
                i == 0 ? "output" : "error", strerror(why));
 }
@@ -54,14 +53,14 @@ static void tell_of_loss(launch *l, int i)
 void launch_output_close(launch *l)
 {
     for (int i = 0; i < 2; i++) {
-        if (l->told == 0)
-            launch_sink_finish(&l->sink[i]);
-        tell_of_loss(l, i);
+        if (l->stop_signal == 0)
+            launch_writer_finish(&l->sink[i]);
+        warn_of_loss(l, i);
     }
     for (int i = 0; i < 2; i++) {
-        if (l->told == 0)
-            launch_sink_finish(&l->sink[i]);
-        launch_sink_close(&l->sink[i]);
+        if (l->stop_signal == 0)
+            launch_writer_finish(&l->sink[i]);
+        launch_writer_close(&l->sink[i]);
     }
     l->out = l->err = NULL;
     oari_free(l->poll);
@@ -86,36 +85,28 @@ static void make_tag(const launch *l, int local, launch_stream *s)
         snprintf(s->tag, sizeof s->tag, "[%d] ", rank);
 }
 
-/* Only if it is not the one that was asked for. */
-static void tell_folder(launch *l)
-{
-    const char *name = strrchr(l->logs.folder, '/');
-
-    if (strcmp(name + 1, l->run_id) != 0)
-        launch_say(l,
-                   "logs of an earlier run are there already; those of this "
-                   "one go to %s",
-                   l->logs.folder);
-}
-
-/* Where one of its outputs goes: to a file alone, which it then writes itself;
- * to nobody; or through us. */
+/* Opens one of a rank's outputs: a file alone, which the rank then writes
+ * itself; nothing; or a stream to the launcher. */
 static oar_status open_stream(launch *l, int local, int which)
 {
     launch_stream *s = &l->rank[local].stream[which];
     int bit = which == 0 ? LAUNCH_STDOUT : LAUNCH_STDERR, log_fd = -1;
-    launch_sink *sink = which == 0 ? l->out : l->err;
+    launch_writer *sink = which == 0 ? l->out : l->err;
 
     if (l->logs.file[local] & bit) {
         int chosen = l->logs.chosen;
+
         OARI_TRY(launch_logs_open(&l->logs, l->epoch.number,
                                   l->epoch.first + local, which, &log_fd));
-        if (!chosen)
-            tell_folder(l);
+        if (!chosen && strcmp(strrchr(l->logs.folder, '/') + 1, l->run_id) != 0)
+            launch_say(l,
+                       "logs of an earlier run are there already; those of "
+                       "this one go to %s",
+                       l->logs.folder);
     }
     s->peer_fd = log_fd;
     if (l->logs.only[local] & bit) {
-        oari_fork_forget(log_fd); /* it is the rank's, not ours */
+        oari_fork_forget(log_fd); /* the rank has it, not the launcher */
         return OAR_OK;
     }
     if (!l->logs.shown[local]) {
@@ -143,8 +134,9 @@ oar_status launch_output_rank(launch *l, int local)
     return OAR_OK;
 }
 
-/* Only the first rank may read what we could, and only if nobody types it. */
-static void give_input(const launch *l, int local)
+/* Only the first rank may read the launcher's input, and only if that is no
+ * terminal. */
+static void set_input(const launch *l, int local)
 {
     int fd;
 
@@ -163,7 +155,7 @@ void launch_output_in_rank(const launch *l, int local)
 
     if (!l->opts.lines)
         return;
-    give_input(l, local);
+    set_input(l, local);
     if (s[0].peer_fd >= 0)
         dup2(s[0].peer_fd, STDOUT_FILENO);
     if (s[1].peer_fd >= 0)
@@ -188,7 +180,7 @@ void launch_output_started(launch *l, int local)
 static int may_read(const launch_stream *s)
 {
     return launch_stream_wants(s) &&
-           (s->sink == NULL || launch_sink_waiting(s->sink) < SINK_HIGH);
+           (s->sink == NULL || launch_writer_waiting(s->sink) < SINK_HIGH);
 }
 
 int launch_output_poll(launch *l, int count)
@@ -200,18 +192,13 @@ int launch_output_poll(launch *l, int count)
             l->poll[count++] = (struct pollfd){ s->fd, POLLIN, 0 };
     }
     for (int i = 0; i < 2; i++)
-        if (l->sink[i].fd >= 0 && launch_sink_waiting(&l->sink[i]) > 0)
+        if (l->sink[i].fd >= 0 && launch_writer_waiting(&l->sink[i]) > 0)
             l->poll[count++] = (struct pollfd){ l->sink[i].fd, POLLOUT, 0 };
     return count;
 }
 
-static int more(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-/* One stream's turn. */
-static int move(launch *l, launch_stream *s)
+/* Reads from one stream, if the poll says so, and passes on what it can. */
+static int move_stream(launch *l, launch_stream *s)
 {
     int heard = s->slot >= 0 && l->poll[s->slot].revents != 0 && may_read(s);
 
@@ -219,21 +206,8 @@ static int move(launch *l, launch_stream *s)
         launch_stream_read(s);
     s->slot = -1;
     if (launch_stream_pump(s))
-        return LAUNCH_OUTPUT_DONE; /* it may be its end that was heard */
+        return LAUNCH_OUTPUT_DONE; /* what was heard may be the end */
     return heard || s->have > 0 ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_SILENT;
-}
-
-static int move_sinks(launch *l)
-{
-    int busy = 0;
-
-    for (int i = 0; i < 2; i++)
-        if (l->sink[i].fd >= 0) {
-            launch_sink_write(&l->sink[i]);
-            tell_of_loss(l, i);
-            busy |= launch_sink_waiting(&l->sink[i]) > 0;
-        }
-    return busy ? LAUNCH_OUTPUT_BUSY : LAUNCH_OUTPUT_DONE;
 }
 
 int launch_output_move(launch *l)
@@ -245,9 +219,19 @@ int launch_output_move(launch *l)
     l->turn = (l->turn + 1) % streams;
     for (int k = 0; k < streams; k++) {
         int i = (l->turn + k) % streams;
-        state = more(state, move(l, &l->rank[i / 2].stream[i % 2]));
+        int one = move_stream(l, &l->rank[i / 2].stream[i % 2]);
+
+        state = one > state ? one : state;
     }
-    return more(state, move_sinks(l));
+    for (int i = 0; i < 2; i++) {
+        if (l->sink[i].fd < 0)
+            continue;
+        launch_writer_write(&l->sink[i]);
+        warn_of_loss(l, i);
+        if (launch_writer_waiting(&l->sink[i]) > 0)
+            state = LAUNCH_OUTPUT_BUSY;
+    }
+    return state;
 }
 
 void launch_output_end(launch *l)
@@ -256,8 +240,8 @@ void launch_output_end(launch *l)
         launch_stream *s = &l->rank[i / 2].stream[i % 2];
         oari_fork_close(s->fd);
         s->fd = -1;
-        while (l->told == 0 && !launch_stream_pump(s))
-            launch_sink_finish(s->sink);
+        while (l->stop_signal == 0 && !launch_stream_pump(s))
+            launch_writer_finish(s->sink);
         if (s->log_errno != 0)
             launch_say(l, "the log of rank %d is not complete: %s",
                        l->epoch.first + i / 2, strerror(s->log_errno));
@@ -265,26 +249,26 @@ void launch_output_end(launch *l)
     }
 }
 
-/* ---- the launcher's own words -------------------------------------------- */
+/* ---- the launcher's own lines -------------------------------------------- */
 
-/* Whole lines, between those of the ranks; if the sink is full, straight. */
+/* Writes a line between those of the ranks; directly, if the sink is full. */
 static void say_line(launch *l, const char *line, size_t bytes)
 {
-    launch_sink *k = l->err;
+    launch_writer *k = l->err;
 
-    if (k == NULL || k->broken || launch_sink_free(k) < bytes + 64) {
+    if (k == NULL || k->broken || launch_writer_free(k) < bytes + 64) {
         if (k != NULL)
-            launch_sink_finish(k);
+            launch_writer_finish(k);
         fwrite(line, 1, bytes, stderr);
         return;
     }
     if (k->owner != NULL)
-        launch_sink_put(k, "\n", 1);
+        launch_writer_put(k, "\n", 1);
     if (k->shown != NULL)
-        launch_sink_put(k, "\r\033[K", 4);
+        launch_writer_put(k, "\r\033[K", 4);
     k->shown = NULL;
-    launch_sink_put(k, line, bytes);
-    launch_sink_write(k);
+    launch_writer_put(k, line, bytes);
+    launch_writer_write(k);
 }
 
 void launch_say_text(launch *l, const char *text)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ranks: each is the leader of a process group, so that what it starts ends
- * with it, and is killed by the system when the launcher dies. */
+/* ranks: each rank leads a process group, so that the processes it starts end
+ * with it; and the system kills it when the launcher dies. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ enum {
 
 /* ---- in the rank --------------------------------------------------------- */
 
-static int run_function(const launch *l, int local)
+static int run_rank_function(const launch *l, int local)
 {
     oar_group *group = NULL;
     oar_status status = oar_group_from_env(l->group_opts, &group);
@@ -36,7 +36,7 @@ static int run_function(const launch *l, int local)
     return (int)status;
 }
 
-static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
+static _Noreturn void run_rank(const launch *l, int local, pid_t parent)
 {
     int code;
 
@@ -46,16 +46,17 @@ static _Noreturn void be_rank(const launch *l, int local, pid_t parent)
         _exit(1);
     launch_terminal_in_rank(l, parent);
     launch_output_in_rank(l, local);
-    launch_boxes_in_rank(l, local);
+    launch_recorders_in_rank(l, local);
     if (l->bound != NULL)
         sched_setaffinity(0, sizeof *l->bound, &l->bound[local]);
     setrlimit(RLIMIT_NOFILE, &l->files);
     launch_environment_set(l, local);
     sigprocmask(SIG_SETMASK, &l->before, NULL);
     if (l->argv == NULL)
-        exit(run_function(l, local)); /* flushes what the function printed */
+        exit(run_rank_function(l,
+                               local)); /* flushes what the function printed */
     execvp(l->argv[0], l->argv);
-    code = errno == ENOENT ? 127 : 126; /* as shells say it */
+    code = errno == ENOENT ? 127 : 126; /* the codes of shells */
     fprintf(stderr, "oarsong: cannot start %s: %s\n", l->argv[0],
             strerror(errno));
     _exit(code);
@@ -71,11 +72,11 @@ static oar_status start_rank(launch *l, int local)
     OARI_TRY(launch_output_rank(l, local));
     fflush(NULL); /* or the rank would print it again */
     if ((pid = fork()) == 0)
-        be_rank(l, local, self);
+        run_rank(l, local, self);
     if (pid < 0)
         return oari_fail(OAR_E_SYSTEM, "start rank %d", l->epoch.first + local);
-    setpgid(pid, pid); /* whoever of us two is first */
-    launch_keeper_note(&l->keeper, pid);
+    setpgid(pid, pid); /* the rank does so too: one of the two is first */
+    launch_store_process_add(&l->keeper, pid);
     launch_output_started(l, local);
     r->pid = pid;
     l->left++;
@@ -127,77 +128,88 @@ void launch_ranks_end(launch *l, int sig)
         return;
     if (grace > 0)
         launch_ranks_signal(l, sig);
-    launch_ranks_signal(l, SIGCONT); /* a stopped one cannot end */
+    launch_ranks_signal(l, SIGCONT); /* a stopped rank cannot end */
     l->kill_ns = oari_deadline(grace > 0 ? grace : 0);
     l->settle_ns = OARI_NEVER;
 }
 
-/* A rank that has ended is looked at before it is reaped: until then its
- * process group is still its own, and what it left running can be ended. */
-static int has_ended(const launch *l, pid_t pid, int *how)
+void launch_ranks_stop(launch *l, int sig)
 {
-    siginfo_t info = { .si_pid = 0 };
+    if (l->kill_ns != OARI_NEVER) /* they are ending already */
+        launch_ranks_signal(l, sig);
+    if (l->stop_signal != 0)
+        l->kill_ns = 0;
+    l->stop_signal = sig;
+    if (l->result.exit_code == 0)
+        l->result.exit_code = 128 + sig;
+    launch_ranks_end(l, sig);
+}
 
-    if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+oar_status launch_fail_stopped(const launch *l)
+{
+    return oari_fail(OAR_E_ABORTED, "ended by SIG%s",
+                     sigabbrev_np(l->stop_signal));
+}
+
+/* Reaps a rank that has ended. Until then its process group is still its own,
+ * and what it left running can be ended. */
+static int reap_rank(launch *l, int local)
+{
+    launch_rank *r = &l->rank[local];
+    siginfo_t info = { .si_pid = 0 };
+    pid_t pid = r->pid;
+    int how, sig;
+
+    if (pid <= 0 ||
+        waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid != pid)
         return 0;
     kill(-pid, SIGKILL);
-    launch_keeper_forget(&l->keeper, pid);
-    return waitpid(pid, how, 0) == pid;
-}
-
-static void note_end(launch *l, int local, int how)
-{
-    launch_rank *r = &l->rank[local];
-
+    launch_store_process_forget(&l->keeper, pid);
+    if (waitpid(pid, &how, 0) != pid)
+        return 0;
     r->pid = 0;
     r->code = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
     r->late = l->kill_ns != OARI_NEVER;
     l->left--;
     if (l->left > 0 || l->epoch.nodes > 1)
-        launch_keeper_tell_end(&l->keeper, l->epoch.first + local, r->code);
-    launch_terminal_ended(l, how);
+        launch_store_process_tell_end(&l->keeper, l->epoch.first + local,
+                                      r->code);
+    if ((sig = launch_terminal_ended(l, how)) != 0)
+        launch_ranks_stop(l, sig);
+    return 1;
 }
 
-/* Of several that are found at once, one that a signal killed is more likely
- * the cause than one that gave up. */
-static int more_telling(const launch *l, int a, int b)
-{
-    return b < 0 || (l->rank[a].code > 128 && l->rank[b].code <= 128);
-}
-
-/* A large process takes a while to end after SIGKILL, longer than others take
- * to find out and give up; and nobody gets that signal because others gave up.
- */
+/* Returns whether a SIGKILL ended this rank before the failure that was seen
+ * first. A large process takes a while to end after SIGKILL, longer than others
+ * take to notice and give up; and no rank gets that signal because others gave
+ * up. */
 static int was_killed_first(const launch *l, int rank)
 {
     return l->rank[rank].code == 128 + SIGKILL &&
            l->rank[l->first_failed].code <= 128;
 }
 
-static void tell_failure(launch *l, int local)
-{
-    if (l->rank[local].code != 0 && l->left > 0 && l->kill_ns == OARI_NEVER)
-        launch_say(
-            l, "rank %d %s; %d of %d ranks go on", l->epoch.first + local,
-            launch_how_ended(l->rank[local].code).text, l->left, l->ranks);
-}
-
 void launch_ranks_reap(launch *l)
 {
-    int failed = -1, how;
+    int failed = -1;
 
     for (int i = 0; i < l->ranks; i++) {
-        if (l->rank[i].pid <= 0 || !has_ended(l, l->rank[i].pid, &how))
+        const launch_rank *r = &l->rank[i];
+
+        if (!reap_rank(l, i) || r->code == 0)
             continue;
-        note_end(l, i, how);
-        if (l->opts.keep_going)
-            tell_failure(l, i);
-        if (l->rank[i].code != 0 && more_telling(l, i, failed))
+        if (l->opts.keep_going && l->left > 0 && l->kill_ns == OARI_NEVER)
+            launch_say(l, "rank %d %s; %d of %d ranks go on",
+                       l->epoch.first + i, launch_how_ended(r->code).text,
+                       l->left, l->ranks);
+        /* Of several at once, a rank that a signal killed is more likely the
+         * cause than one that gave up. */
+        if (failed < 0 || (r->code > 128 && l->rank[failed].code <= 128))
             failed = i;
     }
     if (failed < 0 || l->kill_ns != OARI_NEVER)
-        return; /* good, or ended by us */
+        return; /* no failure, or the launcher has ended the ranks */
     if (l->first_failed < 0 || l->opts.keep_going)
         l->settle_ns = oari_deadline(SETTLE_MS);
     if (l->first_failed >= 0 &&
@@ -206,8 +218,8 @@ void launch_ranks_reap(launch *l)
     l->first_failed = failed;
 }
 
-/* The others are left a moment to find out by themselves, and to say what they
- * have to: who only left, and who waited for whom, is clearer then. */
+/* The other ranks get a moment to notice and to record it: which ranks only
+ * left, and which waited for which, is clearer then. */
 void launch_ranks_settle(launch *l)
 {
     if (l->settle_ns == OARI_NEVER || l->kill_ns != OARI_NEVER ||
@@ -222,34 +234,27 @@ void launch_ranks_settle(launch *l)
 
 /* ---- orphans ------------------------------------------------------------- */
 
-/* Our children as the system lists them. */
-static int list_children(pid_t *pid)
-{
-    char path[64];
-    FILE *file;
-    int count = 0, number;
-
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    if ((file = fopen(path, "re")) == NULL)
-        return 0;
-    while (count < ORPHANS_MAX && fscanf(file, "%d", &number) == 1)
-        pid[count++] = number;
-    fclose(file);
-    return count;
-}
-
-/* The ranks have ended: what is left of us came to us when its parent died. The
- * keepers are ours, and stay. */
+/* The ranks have ended: the other children became the launcher's when their
+ * parents died. Its own helper processes stay. */
 void launch_ranks_end_orphans(const launch *l)
 {
     pid_t pid[ORPHANS_MAX];
+    char path[64];
     int found = 1;
 
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     for (int sweep = 0; l->opts.sole && found && sweep < SWEEPS; sweep++) {
-        int count = list_children(pid);
+        FILE *file = fopen(path, "re");
+        int count = 0, number;
+
+        while (file != NULL && count < ORPHANS_MAX &&
+               fscanf(file, "%d", &number) == 1)
+            pid[count++] = number;
+        if (file != NULL)
+            fclose(file);
         found = 0;
         for (int i = 0; i < count; i++)
-            if (pid[i] != l->keeper.pid && !launch_nodes_owns(l, pid[i])) {
+            if (pid[i] != l->keeper.pid && pid[i] != l->node_server) {
                 found = 1;
                 kill(pid[i], SIGKILL);
                 waitpid(pid[i], NULL, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report: what the recorders of the ranks say when something is wrong. Each
- * rank records into memory that is the launcher's too (a box), so that it can
- * be read when the rank is dead. */
+ * rank records into memory that it shares with the launcher (a recorder file),
+ * so that the launcher can read it when the rank is dead. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,15 +15,15 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "autopsy/autopsy.h"
-#include "record/box.h"
+#include "record/recorder_file.h"
 #include "launch/launch.h"
 
 enum { DEFAULT_STALL_MS = 30000, STALL_LOOK_MS = 1000 };
 
-/* ---- boxes --------------------------------------------------------------- */
+/* ---- recorder files ------------------------------------------------------ */
 
-/* Files of the user's own choice take their place. */
-static const char *own_folder(void)
+/* Returns the folder where the user wants the recorder files; NULL: none. */
+static const char *user_folder(void)
 {
     return oari_env_text("OARSONG_RECORDER_DIR");
 }
@@ -33,18 +33,19 @@ static int is_wanted(const launch *l)
     return l->opts.narrate || l->logs.folder[0] != 0;
 }
 
-void launch_boxes_make(launch *l)
+void launch_recorders_make(launch *l)
 {
     for (int i = 0; i < l->ranks; i++) {
         l->rank[i].box = -1;
-        if (is_wanted(l) && own_folder() == NULL &&
-            oari_box_make(l->epoch.first + i, &l->rank[i].box) != OAR_OK)
-            l->rank[i].box = -1; /* then without */
+        if (is_wanted(l) && user_folder() == NULL &&
+            oari_recorder_file_make(l->epoch.first + i, &l->rank[i].box) !=
+                OAR_OK)
+            l->rank[i].box = -1; /* the rank runs without */
     }
     l->stall_look_ns = 0;
 }
 
-void launch_boxes_drop(launch *l)
+void launch_recorders_drop(launch *l)
 {
     for (int i = 0; i < l->ranks; i++) {
         if (l->rank[i].box >= 0)
@@ -53,7 +54,7 @@ void launch_boxes_drop(launch *l)
     }
 }
 
-void launch_boxes_in_rank(const launch *l, int local)
+void launch_recorders_in_rank(const launch *l, int local)
 {
     for (int i = 0; i < l->ranks; i++)
         if (i != local && l->rank[i].box >= 0)
@@ -64,15 +65,20 @@ void launch_boxes_in_rank(const launch *l, int local)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static oar_autopsy *read_boxes(const launch *l)
+static oar_autopsy *open_autopsy(const launch *l)
 {
-    int *fds = oari_alloc((size_t)l->epoch.world, sizeof *fds);
     oar_autopsy *autopsy = NULL;
+    int *fds;
 
-    if (fds == NULL)
+    if (!is_wanted(l))
+        return NULL;
+    if (user_folder() != NULL)
+        return oar_autopsy_open(user_folder(), &autopsy) == OAR_OK ? autopsy
+                                                                   : NULL;
+    if ((fds = oari_alloc((size_t)l->epoch.world, sizeof *fds)) == NULL)
         return NULL;
     for (int r = 0; r < l->epoch.world; r++)
-        fds[r] = -1; /* of other nodes */
+        fds[r] = -1; /* ranks of other nodes */
     for (int i = 0; i < l->ranks; i++)
         fds[l->epoch.first + i] = l->rank[i].box;
     if (oar_autopsy_from_fds(fds, l->epoch.world, &autopsy) != OAR_OK)
@@ -81,18 +87,7 @@ static oar_autopsy *read_boxes(const launch *l)
     return autopsy;
 }
 
-static oar_autopsy *open_autopsy(const launch *l)
-{
-    oar_autopsy *autopsy = NULL;
-
-    if (!is_wanted(l))
-        return NULL;
-    if (own_folder() == NULL)
-        return read_boxes(l);
-    return oar_autopsy_open(own_folder(), &autopsy) == OAR_OK ? autopsy : NULL;
-}
-
-/* How the ranks of this node ended is for us to say. */
+/* Adds how the ranks of this node ended: only the launcher knows. */
 static void note_ends(const launch *l, oar_autopsy *a)
 {
     char text[64];
@@ -112,22 +107,17 @@ static void note_ends(const launch *l, oar_autopsy *a)
         oari_autopsy_note_first(a, l->epoch.first + l->first_failed);
 }
 
-/* ---- telling ------------------------------------------------------------- */
+/* ---- reporting ----------------------------------------------------------- */
 
-static void print(launch *l, const oar_autopsy *a)
+/* Prints the report, and saves it where there is a folder for logs. */
+static void give_report(launch *l, const oar_autopsy *a)
 {
-    char *text = NULL;
+    char folder[PATH_MAX], *text = NULL;
 
-    if (!l->opts.narrate || oar_autopsy_text(a, &text) != OAR_OK)
-        return;
-    launch_say_text(l, text);
-    oar_free(text);
-}
-
-static void save(launch *l, const oar_autopsy *a)
-{
-    char folder[PATH_MAX];
-
+    if (l->opts.narrate && oar_autopsy_text(a, &text) == OAR_OK) {
+        launch_say_text(l, text);
+        oar_free(text);
+    }
     if (l->logs.folder[0] == 0)
         return;
     if (launch_logs_recorder(&l->logs, l->epoch.number, folder) != OAR_OK ||
@@ -137,39 +127,35 @@ static void save(launch *l, const oar_autopsy *a)
         launch_say(l, "`oarsong autopsy %s` shows this again", folder);
 }
 
-/* Whether anybody has recorded in it. */
-static int is_used(int box)
+/* Returns whether a rank has recorded anything: programs that do not use the
+ * library have not. */
+static int has_records(const launch *l)
 {
-    oari_head head;
+    oari_recorder_head head;
 
-    return box >= 0 &&
-           pread(box, &head, sizeof head, 0) == (ssize_t)sizeof head &&
-           head.owner != 0;
-}
-
-/* Programs that do not use the library have nothing to tell. */
-static int has_something(const launch *l)
-{
-    if (own_folder() != NULL)
+    if (user_folder() != NULL)
         return 1;
-    for (int i = 0; i < l->ranks; i++)
-        if (is_used(l->rank[i].box))
+    for (int i = 0; i < l->ranks; i++) {
+        int box = l->rank[i].box;
+        if (box >= 0 &&
+            pread(box, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+            head.owner != 0)
             return 1;
+    }
     return 0;
 }
 
 void launch_report(launch *l, const char *why)
 {
     oar_error kept = *oar_last_error();
-    oar_autopsy *a = has_something(l) ? open_autopsy(l) : NULL;
+    oar_autopsy *a = has_records(l) ? open_autopsy(l) : NULL;
 
     if (a == NULL)
         return;
     note_ends(l, a);
     l->culprit = oari_autopsy_culprit(a);
     launch_say(l, "%s; what the ranks did last:", why);
-    print(l, a);
-    save(l, a);
+    give_report(l, a);
     oar_autopsy_destroy(a);
     if (kept.status != OAR_OK)
         oari_fail_with(&kept);
@@ -177,7 +163,7 @@ void launch_report(launch *l, const char *why)
 
 /* ---- stalls -------------------------------------------------------------- */
 
-static uint64_t identity(const oar_stall *s)
+static uint64_t hash_stall(const oar_stall *s)
 {
     uint64_t h = s->number * 31 + (uint64_t)s->kind + 1;
 
@@ -186,18 +172,7 @@ static uint64_t identity(const oar_stall *s)
     return h;
 }
 
-static void report_stall(launch *l, oar_autopsy *a, const oar_stall *stall)
-{
-    if (identity(stall) == l->stall_seen)
-        return; /* once is enough */
-    l->stall_seen = identity(stall);
-    launch_say(l, "the job is stalled; what the ranks did last:");
-    note_ends(l, a);
-    print(l, a);
-    save(l, a);
-}
-
-void launch_look_for_stall(launch *l)
+void launch_check_stall(launch *l)
 {
     int64_t stall_ms =
         l->opts.stall_ms != 0 ? l->opts.stall_ms : DEFAULT_STALL_MS;
@@ -210,9 +185,14 @@ void launch_look_for_stall(launch *l)
         l->kill_ns != OARI_NEVER)
         return;
     l->stall_look_ns = oari_deadline(look_ms);
-    if (!has_something(l) || (a = open_autopsy(l)) == NULL)
+    if (!has_records(l) || (a = open_autopsy(l)) == NULL)
         return;
-    if (oar_autopsy_stall(a, stall_ms, &stall))
-        report_stall(l, a, &stall);
+    if (oar_autopsy_stall(a, stall_ms, &stall) &&
+        hash_stall(&stall) != l->stall_seen) { /* each is reported once */
+        l->stall_seen = hash_stall(&stall);
+        launch_say(l, "the job is stalled; what the ranks did last:");
+        note_ends(l, a);
+        give_report(l, a);
+    }
     oar_autopsy_destroy(a);
 }

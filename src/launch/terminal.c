@@ -32,41 +32,39 @@ void launch_terminal_lend(launch *l)
     l->lent = tcgetpgrp(STDIN_FILENO) == l->rank[0].pid;
 }
 
-static void take_back(launch *l)
+static void take_back_terminal(launch *l)
 {
     if (l->lent)
         tcsetpgrp(STDIN_FILENO, getpgrp());
     l->lent = 0;
 }
 
-/* Keys that end the rank were meant for the whole run. */
-void launch_terminal_ended(launch *l, int how)
+int launch_terminal_ended(launch *l, int how)
 {
     int by_key = l->lent && WIFSIGNALED(how) &&
                  (WTERMSIG(how) == SIGINT || WTERMSIG(how) == SIGQUIT);
 
-    take_back(l);
-    if (by_key)
-        launch_told_to_end(l, WTERMSIG(how));
+    take_back_terminal(l);
+    return by_key ? WTERMSIG(how) : 0;
 }
 
 /* Stops this process and the rest of its group (a pipeline of the shell's), as
- * Ctrl-Z would have. Returns when it is continued; at once where no shell could
- * do that. */
+ * Ctrl-Z would have. Returns when it is continued, or at once where no shell
+ * could continue it. */
 static void stop_own_group(void)
 {
     sigset_t stop;
 
     sigemptyset(&stop);
     sigaddset(&stop, SIGTSTP);
-    kill(0, SIGTSTP); /* waits, for it is blocked */
+    kill(0, SIGTSTP); /* pending, because it is blocked */
     sigprocmask(SIG_UNBLOCK, &stop, NULL);
     sigprocmask(SIG_BLOCK, &stop, NULL);
 }
 
-/* In the background the rank stays stopped: SIGCONT, which the launcher passes
- * on, comes when the user's shell wants it to run. */
-void launch_terminal_look(launch *l)
+/* In the background the rank stays stopped until the user's shell sends
+ * SIGCONT, which the launcher passes on. */
+void launch_terminal_check(launch *l)
 {
     siginfo_t info = { .si_pid = 0 };
     pid_t pid = l->rank[0].pid;
@@ -75,9 +73,9 @@ void launch_terminal_look(launch *l)
         waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG) != 0 ||
         info.si_pid != pid || info.si_status == SIGSTOP)
         return;
-    take_back(l);
+    take_back_terminal(l);
     stop_own_group();
     launch_terminal_lend(l);
-    if (l->lent)
-        launch_ranks_signal(l, SIGCONT);
+    if (l->lent && l->rank[0].pid > 0)
+        kill(-l->rank[0].pid, SIGCONT);
 }

@@ -13,8 +13,8 @@
 
 enum {
     OARI_MAX_RANKS = 1024,
-    OARI_NAME_MAX = 150,  /* bytes; keys of the store begin with it */
-    OARI_NOTE_BYTES = 256 /* of a ballot: council.h */
+    OARI_NAME_MAX = 150,    /* bytes; keys of the store begin with it */
+    OARI_BALLOT_BYTES = 256 /* of a ballot: membership.h */
 };
 
 struct oari_board;
@@ -35,7 +35,7 @@ typedef struct oari_open {
     int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
                         made of survivors */
     unsigned char *missing;   /* by rank: set for whom this rank waited for when
-                                 it gave up (missed.h); NULL: nobody asks */
+                                 it gave up (open_failure.h); NULL: nobody asks */
     struct oari_board *board; /* an engine for GPUs: of this host; NULL: none */
     oar_group *group;         /* and whose it is; NULL: nobody's */
 } oari_open;
@@ -79,7 +79,7 @@ typedef struct oari_backend {
      * thread. (both or none; where publish tells other hosts) */
     int (*agreed)(void *self);
     const oari_fault *(*conclude)(void *self);
-    /* A note of this rank's (OARI_NOTE_BYTES) to all others, whatever has
+    /* A note of this rank's (OARI_BALLOT_BYTES) to all others, whatever has
      * become of the group, and what a rank's note is (0: none yet). NULL: over
      * the board. The driver's. */
     void (*tell)(void *self, const void *note);

@@ -22,24 +22,23 @@ oar_status native_secret(oari_secret *secret)
 }
 
 oar_status native_vouch(const oari_secret *secret, const native_note *note,
-                        unsigned char proof[OARI_PROOF_BYTES])
+                        unsigned char proof[OARI_MAC_BYTES])
 {
     const void *part[] = { note->prefix, note->data };
     size_t bytes[] = { strlen(note->prefix), note->bytes };
     unsigned char key[OARI_SECRET_BYTES];
 
-    memset(proof, 0, OARI_PROOF_BYTES);
+    memset(proof, 0, OARI_MAC_BYTES);
     if (!secret->known)
         return OAR_OK;
     OARI_TRY(oari_secret_key(secret, "note", 0, note->rank, -1, key));
-    return oari_secret_prove(key, part, bytes, 2, proof);
+    return oari_secret_mac(key, part, bytes, 2, proof);
 }
 
 oar_status native_believe(const oari_secret *secret, const native_note *note,
-                          int proves,
-                          const unsigned char proof[OARI_PROOF_BYTES])
+                          int proves, const unsigned char proof[OARI_MAC_BYTES])
 {
-    unsigned char expected[OARI_PROOF_BYTES];
+    unsigned char expected[OARI_MAC_BYTES];
 
     if ((proves != 0) != secret->known)
         return oari_fail(OAR_E_AUTH,
@@ -49,7 +48,7 @@ oar_status native_believe(const oari_secret *secret, const native_note *note,
                          note->rank, proves ? "a job secret" : "no job secret",
                          secret->known ? "one" : "none");
     OARI_TRY(native_vouch(secret, note, expected));
-    if (!oari_secret_same(expected, proof))
+    if (!oari_secret_mac_equal(expected, proof))
         return oari_fail(OAR_E_AUTH,
                          "rank %d has another job secret than this rank",
                          note->rank);

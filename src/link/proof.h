@@ -20,12 +20,12 @@ typedef struct native_note {
 
 /* The proof that belongs to a note; zeros without a secret. */
 oar_status native_vouch(const oari_secret *secret, const native_note *note,
-                        unsigned char proof[OARI_PROOF_BYTES]);
+                        unsigned char proof[OARI_MAC_BYTES]);
 
 /* Whether a note that says whether it `proves` anything is of this job:
  * OAR_E_AUTH, with a sentence, if not. */
 oar_status native_believe(const oari_secret *secret, const native_note *note,
                           int proves,
-                          const unsigned char proof[OARI_PROOF_BYTES]);
+                          const unsigned char proof[OARI_MAC_BYTES]);
 
 #endif

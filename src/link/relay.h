@@ -16,7 +16,7 @@
 
 #include <oarsong/backend.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 typedef struct oari_relay oari_relay;
 

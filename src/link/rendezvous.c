@@ -15,7 +15,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "record/box_host.h"
+#include "record/recorder_host.h"
 #include "link/link.h"
 #include "store/store.h"
 
@@ -70,7 +70,7 @@ static void say(oari_rendezvous *r, int peer, int64_t deadline_ns)
     char left[48] = "it does not give up";
 
     list_missing(r, peer, who, sizeof who);
-    oari_seconds_text(oari_now_ns() - r->start_ns, age, sizeof age);
+    oari_duration_text(oari_now_ns() - r->start_ns, age, sizeof age);
     if (deadline_ns != OARI_NEVER)
         snprintf(left, sizeof left, "it gives up in %" PRId64 " s",
                  (deadline_ns - oari_now_ns()) / 1000000000);
@@ -189,7 +189,7 @@ oar_status oari_rendezvous_get(oari_rendezvous *r, const char *key, int peer,
 
 enum { SIGNATURE = 256 };
 
-static void write_signature(const oari_head *h, char text[SIGNATURE])
+static void write_signature(const oari_recorder_head *h, char text[SIGNATURE])
 {
     snprintf(text, SIGNATURE, "%lld %llu %llu %.40s %.64s",
              (long long)atomic_load(&h->owner),
@@ -197,7 +197,7 @@ static void write_signature(const oari_head *h, char text[SIGNATURE])
              h->boot, h->host);
 }
 
-static int read_signature(const char *text, oari_head *h)
+static int read_signature(const char *text, oari_recorder_head *h)
 {
     long long pid;
     unsigned long long space, started;
@@ -211,21 +211,22 @@ static int read_signature(const char *text, oari_head *h)
     return 1;
 }
 
-static int lives(oari_life life)
+static int lives(oari_process_state life)
 {
-    return life == OARI_LIFE_RUNS || life == OARI_LIFE_SLEEPS ||
-           life == OARI_LIFE_STOPPED;
+    return life == OARI_PROCESS_RUNS || life == OARI_PROCESS_SLEEPS ||
+           life == OARI_PROCESS_STOPPED;
 }
 
 static oar_status check_signature(const char *group, int rank, const char *text,
-                                  const oari_head *mine)
+                                  const oari_recorder_head *mine)
 {
-    oari_head *other = oari_alloc(1, sizeof *other);
+    oari_recorder_head *other = oari_alloc(1, sizeof *other);
     oar_status status = OAR_OK;
 
     if (other == NULL)
         return OAR_E_NOMEM;
-    if (read_signature(text, other) && lives(oari_host_life(other, mine)))
+    if (read_signature(text, other) &&
+        lives(oari_host_process_state(other, mine)))
         status = oari_fail(OAR_E_RANK,
                            "rank %d of group \"%s\" is there twice: process "
                            "%lld has joined as that rank, too (this is process "
@@ -240,7 +241,7 @@ static oar_status check_signature(const char *group, int rank, const char *text,
  * nothing is known: then this one takes its place. */
 static oar_status sign_over(oar_store *store, const char *group, int rank,
                             const char *key, const char *mine,
-                            const oari_head *head)
+                            const oari_recorder_head *head)
 {
     oar_status status = OAR_OK;
     void *text = NULL;
@@ -258,7 +259,7 @@ static oar_status sign_over(oar_store *store, const char *group, int rank,
 oar_status oari_rendezvous_sign(oar_store *store, const char *group, int rank)
 {
     char key[OARI_NAME_MAX + 32], mine[SIGNATURE];
-    oari_head *head = oari_alloc(1, sizeof *head);
+    oari_recorder_head *head = oari_alloc(1, sizeof *head);
     oar_status status;
     int first = 0;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* frame: bytes of the head and of a fault record, and CRC32C. */
+/* frame: encodes and decodes the header and the fault record; CRC32C. */
 #include "net/frame.h"
 
 #include <string.h>
@@ -49,20 +49,12 @@ uint32_t oari_crc32c_plain(const void *data, size_t bytes)
 #define CRC_1(crc, byte) __crc32cb(crc, byte)
 #endif
 
-static int processor_can(void)
-{
-    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
-}
+#define HAS_CRC() ((getauxval(AT_HWCAP) & HWCAP_CRC32) != 0)
 
 #elif defined(__x86_64__)
 
-#define BY_PROCESSOR __attribute__((target("sse4.2")))
-
-static int processor_can(void)
-{
-    return __builtin_cpu_supports("sse4.2");
-}
-
+#define BY_PROCESSOR     __attribute__((target("sse4.2")))
+#define HAS_CRC()        __builtin_cpu_supports("sse4.2")
 #define CRC_8(crc, word) (uint32_t) _mm_crc32_u64(crc, word)
 #define CRC_1(crc, byte) _mm_crc32_u8(crc, byte)
 
@@ -84,30 +76,26 @@ BY_PROCESSOR static uint32_t crc_fast(const unsigned char *at, size_t bytes)
     return ~crc;
 }
 
-uint32_t oari_crc32c(const void *data, size_t bytes)
-{
-    return processor_can() ? crc_fast(data, bytes)
-                           : oari_crc32c_plain(data, bytes);
-}
-
-#else
+#endif
 
 uint32_t oari_crc32c(const void *data, size_t bytes)
 {
+#if defined(BY_PROCESSOR)
+    if (HAS_CRC())
+        return crc_fast(data, bytes);
+#endif
     return oari_crc32c_plain(data, bytes);
 }
 
-#endif
+/* ---- little-endian numbers ----------------------------------------------- */
 
-/* ---- numbers ------------------------------------------------------------- */
-
-static void put(unsigned char *at, uint64_t value, int bytes)
+static void put_le(unsigned char *at, uint64_t value, int bytes)
 {
     for (int i = 0; i < bytes; i++)
         at[i] = (unsigned char)(value >> 8 * i);
 }
 
-static uint64_t get(const unsigned char *at, int bytes)
+static uint64_t get_le(const unsigned char *at, int bytes)
 {
     uint64_t value = 0;
 
@@ -116,57 +104,51 @@ static uint64_t get(const unsigned char *at, int bytes)
     return value;
 }
 
-/* ---- heads --------------------------------------------------------------- */
+/* ---- headers ------------------------------------------------------------- */
 
 void oari_frame_write(const oari_frame *frame,
                       unsigned char raw[OARI_FRAME_BYTES])
 {
-    put(raw, MAGIC, 4);
+    put_le(raw, MAGIC, 4);
     raw[4] = OARI_FRAME_VERSION;
     raw[5] = (unsigned char)frame->kind;
-    put(raw + 6, frame->flags, 2);
-    put(raw + 8, frame->context, 8);
-    put(raw + 16, frame->sequence, 4);
-    put(raw + 20, frame->source, 4);
-    put(raw + 24, frame->tag, 8);
-    put(raw + 32, frame->bytes, 8);
-    put(raw + 40, frame->handle, 8);
-    put(raw + 48, frame->fingerprint, 8);
-    put(raw + 56, frame->credit, 4);
-    put(raw + 60, oari_crc32c(raw, 60), 4);
+    put_le(raw + 6, frame->flags, 2);
+    put_le(raw + 8, frame->context, 8);
+    put_le(raw + 16, frame->sequence, 4);
+    put_le(raw + 20, frame->source, 4);
+    put_le(raw + 24, frame->tag, 8);
+    put_le(raw + 32, frame->bytes, 8);
+    put_le(raw + 40, frame->handle, 8);
+    put_le(raw + 48, frame->fingerprint, 8);
+    put_le(raw + 56, frame->credit, 4);
+    put_le(raw + 60, oari_crc32c(raw, 60), 4);
 }
 
-static oar_status check_raw(const unsigned char *raw)
+oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
+                           oari_frame *frame)
 {
-    if (get(raw, 4) != MAGIC)
-        return oari_fail(OAR_E_DATA, "what is no frame of ours");
-    if (get(raw + 60, 4) != oari_crc32c(raw, 60))
+    if (get_le(raw, 4) != MAGIC)
+        return oari_fail(OAR_E_DATA, "bytes that are not a frame");
+    if (get_le(raw + 60, 4) != oari_crc32c(raw, 60))
         return oari_fail(OAR_E_DATA, "a frame whose checksum is wrong");
     if (raw[4] != OARI_FRAME_VERSION)
         return oari_fail(OAR_E_DATA, "a frame of protocol %d, this is %d",
                          raw[4], OARI_FRAME_VERSION);
     if (raw[5] == 0 || raw[5] >= OARI_FRAME_KINDS)
         return oari_fail(OAR_E_DATA, "a frame of kind %d", raw[5]);
-    if ((get(raw + 6, 2) & ~(uint64_t)OARI_FRAME_FLAGS) != 0)
+    if ((get_le(raw + 6, 2) & ~(uint64_t)OARI_FRAME_FLAGS) != 0)
         return oari_fail(OAR_E_DATA, "a frame with flags %#x",
-                         (unsigned)get(raw + 6, 2));
-    return OAR_OK;
-}
-
-oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
-                           oari_frame *frame)
-{
-    OARI_TRY(check_raw(raw));
+                         (unsigned)get_le(raw + 6, 2));
     frame->kind = (oari_frame_kind)raw[5];
-    frame->flags = (uint16_t)get(raw + 6, 2);
-    frame->context = get(raw + 8, 8);
-    frame->sequence = (uint32_t)get(raw + 16, 4);
-    frame->source = (uint32_t)get(raw + 20, 4);
-    frame->tag = get(raw + 24, 8);
-    frame->bytes = get(raw + 32, 8);
-    frame->handle = get(raw + 40, 8);
-    frame->fingerprint = get(raw + 48, 8);
-    frame->credit = (uint32_t)get(raw + 56, 4);
+    frame->flags = (uint16_t)get_le(raw + 6, 2);
+    frame->context = get_le(raw + 8, 8);
+    frame->sequence = (uint32_t)get_le(raw + 16, 4);
+    frame->source = (uint32_t)get_le(raw + 20, 4);
+    frame->tag = get_le(raw + 24, 8);
+    frame->bytes = get_le(raw + 32, 8);
+    frame->handle = get_le(raw + 40, 8);
+    frame->fingerprint = get_le(raw + 48, 8);
+    frame->credit = (uint32_t)get_le(raw + 56, 4);
     return OAR_OK;
 }
 
@@ -186,13 +168,13 @@ void oari_fault_write(const oari_fault *fault,
     const oar_error *record = &fault->error;
     unsigned char *at = raw + 36;
 
-    put(raw, (uint32_t)record->status, 4);
-    put(raw + 4, (uint32_t)record->rank, 4);
-    put(raw + 8, (uint32_t)record->peer, 4);
-    put(raw + 12, (uint32_t)record->sys_errno, 4);
-    put(raw + 16, (uint64_t)record->pid, 8);
-    put(raw + 24, record->sequence, 8);
-    put(raw + 32, (uint32_t)fault->evidence, 4);
+    put_le(raw, (uint32_t)record->status, 4);
+    put_le(raw + 4, (uint32_t)record->rank, 4);
+    put_le(raw + 8, (uint32_t)record->peer, 4);
+    put_le(raw + 12, (uint32_t)record->sys_errno, 4);
+    put_le(raw + 16, (uint64_t)record->pid, 8);
+    put_le(raw + 24, record->sequence, 8);
+    put_le(raw + 32, (uint32_t)fault->evidence, 4);
 #define X(member, size)                                                     \
     _Static_assert(sizeof record->member == (size), "a text of oar_error"); \
     memcpy(at, record->member, size);                                       \
@@ -201,39 +183,19 @@ void oari_fault_write(const oari_fault *fault,
 #undef X
 }
 
-/* Whether a character begins here that a terminal would obey: of ASCII, or of
- * Latin-1 as UTF-8 has it. */
-static int controls(const unsigned char *at)
-{
-    return *at < 0x20 || *at == 0x7f ||
-           (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0);
-}
-
-/* A text of a peer's is shown to people: it ends, and only its letters count.
- */
+/* Copies a peer's text, which people will read: it ends with a zero byte, and
+ * '?' replaces the control characters of ASCII and of Latin-1 in UTF-8, which a
+ * terminal would obey. */
 static void read_text(char *into, const unsigned char *from, size_t bytes)
 {
     memcpy(into, from, bytes - 1);
     into[bytes - 1] = 0;
-    for (char *at = into; *at != 0; at++)
-        if (controls((const unsigned char *)at))
+    for (char *at = into; *at != 0; at++) {
+        const unsigned char *c = (const unsigned char *)at;
+        if (c[0] < 0x20 || c[0] == 0x7f ||
+            (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0))
             *at = '?';
-}
-
-static oar_status read_status(uint64_t raw)
-{
-    switch (raw) {
-#define X(name, value, text) \
-    case value: return value == OAR_OK ? OAR_E_PEER : name;
-        OAR_STATUS_LIST(X)
-#undef X
-    default: return OAR_E_PEER; /* it is a failure, whatever it is */
     }
-}
-
-static oari_evidence read_evidence(uint64_t raw)
-{
-    return raw < OARI_EVIDENCES ? (oari_evidence)raw : OARI_EVIDENCE_TIMEOUT;
 }
 
 void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
@@ -243,13 +205,21 @@ void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
     oar_error *record = &fault->error;
 
     *fault = (oari_fault){ .error.size = sizeof *record };
-    fault->evidence = read_evidence(get(raw + 32, 4));
-    record->status = read_status(get(raw, 4));
-    record->rank = (int32_t)get(raw + 4, 4);
-    record->peer = (int32_t)get(raw + 8, 4);
-    record->sys_errno = (int32_t)get(raw + 12, 4);
-    record->pid = (int64_t)get(raw + 16, 8);
-    record->sequence = get(raw + 24, 8);
+    fault->evidence = get_le(raw + 32, 4) < OARI_EVIDENCES
+                          ? (oari_evidence)get_le(raw + 32, 4)
+                          : OARI_EVIDENCE_TIMEOUT;
+    record->status = OAR_E_PEER; /* for success and for an unknown status */
+    switch (get_le(raw, 4)) {
+#define X(name, value, text) \
+    case value: record->status = name != OAR_OK ? name : OAR_E_PEER; break;
+        OAR_STATUS_LIST(X)
+#undef X
+    }
+    record->rank = (int32_t)get_le(raw + 4, 4);
+    record->peer = (int32_t)get_le(raw + 8, 4);
+    record->sys_errno = (int32_t)get_le(raw + 12, 4);
+    record->pid = (int64_t)get_le(raw + 16, 8);
+    record->sequence = get_le(raw + 24, 8);
 #define X(member, bytes)                  \
     read_text(record->member, at, bytes); \
     at += (bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/frame.h: the head of everything that goes over TCP between ranks.
+/* net/frame.h: the header of every message between ranks over TCP.
  *
- * 64 bytes, little-endian whatever the machine, with a CRC32C over the rest of
- * it, checked before anything is done or allocated on its word:
+ * It has 64 bytes, little-endian on every machine. A CRC32C covers the others
+ * and is checked before anything is done or allocated as the header says:
  *
  *    0  magic "OARF"       4  version    5  kind       6  flags (2)
  *    8  context           16  sequence (4)            20  source (4)
@@ -17,8 +17,8 @@
 enum { OARI_FRAME_BYTES = 64, OARI_FRAME_VERSION = 3 };
 
 typedef enum oari_frame_kind {
-    OARI_FRAME_HELLO = 1, /* who calls, and a proof; the first on a socket,
-                             both ways */
+    OARI_FRAME_HELLO = 1, /* the sender's rank and its authentication code; the
+                             first frame on a socket, in both directions */
     OARI_FRAME_PUSH,      /* a message with its data */
     OARI_FRAME_OFFER,     /* a message without it */
     OARI_FRAME_TAKE,      /* an offered message is wanted, or refused */
@@ -26,14 +26,14 @@ typedef enum oari_frame_kind {
     OARI_FRAME_CREDIT,    /* nothing but its credit */
     OARI_FRAME_FAULT,     /* the group has ended: its record */
     OARI_FRAME_GOODBYE,   /* the sender leaves, in good order */
-    OARI_FRAME_NOTE,      /* what it says in a council, whatever has become of
-                             the group */
+    OARI_FRAME_BALLOT,    /* the sender's ballot of a membership vote; sent
+                             even when the group has failed */
     OARI_FRAME_KINDS
 } oari_frame_kind;
 
 enum {
-    OARI_FRAME_REFUSED = 1, /* TAKE: of another size than its receive */
-    OARI_FRAME_LAST = 2,    /* HELLO: only for the fault that follows */
+    OARI_FRAME_REFUSED = 1, /* TAKE: its size is not that of the receive */
+    OARI_FRAME_LAST = 2,    /* HELLO: only a fault follows on this socket */
     OARI_FRAME_FLAGS = 3
 };
 
@@ -53,11 +53,12 @@ typedef struct oari_frame {
     uint32_t credit;      /* given back since the beginning, modulo 2^32 */
 } oari_frame;
 
+/* Encodes a header. */
 void oari_frame_write(const oari_frame *frame,
                       unsigned char raw[OARI_FRAME_BYTES]);
 
-/* OAR_E_DATA, with the reason, if these bytes are not a frame. Whether kind and
- * numbers make sense is the reader's to see. */
+/* Decodes a header; OAR_E_DATA, with the reason, if the bytes are not one. The
+ * caller checks whether the kind and the numbers make sense. */
 oar_status oari_frame_read(const unsigned char raw[OARI_FRAME_BYTES],
                            oari_frame *frame);
 
@@ -71,28 +72,34 @@ typedef enum oari_evidence {
     OARI_EVIDENCES
 } oari_evidence;
 
-/* A fault as the ranks of a group tell it to each other. */
+/* A fault as the ranks of a group report it to each other. */
 typedef struct oari_fault {
     oar_error error;
     oari_evidence evidence;
 } oari_fault;
 
-/* A fault record as it travels. What is read is a failure that this library
- * knows, and its texts end and have no control characters, whatever came.
- * Evidence that this library does not know is read as a timeout. */
+/* Bytes of an encoded fault record. */
 enum {
     OARI_FAULT_BYTES = 804,
-    /* Of byte 3, which is 0 in a record: who sends it has ended with it. */
+    /* A bit of byte 3, which is 0 in a record: the sender's group has ended
+     * with this fault. */
     OARI_FAULT_SETTLED = 0x80
 };
+
+/* Encodes a fault. */
 void oari_fault_write(const oari_fault *fault,
                       unsigned char raw[OARI_FAULT_BYTES]);
+/* Decodes a fault. Its status is a failure that this library knows; its texts
+ * end with a zero byte and have no control characters, whatever the bytes are.
+ * Unknown evidence becomes OARI_EVIDENCE_TIMEOUT. */
 void oari_fault_read(const unsigned char raw[OARI_FAULT_BYTES],
                      oari_fault *fault);
 
-/* CRC32C (Castagnoli), by the processor where it can. */
+/* Returns the CRC32C (Castagnoli), by the processor's instruction if it has
+ * one. */
 uint32_t oari_crc32c(const void *data, size_t bytes);
-/* The same without its help, to compare. */
+
+/* Returns the CRC32C without that instruction; tests compare the two. */
 uint32_t oari_crc32c_plain(const void *data, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* seal: AES-256-GCM by OpenSSL, the number as its nonce. */
+/* seal: OpenSSL's AES-256-GCM with the number as its nonce. */
 #include "net/seal.h"
 
 #include <limits.h>
@@ -12,21 +12,15 @@
 
 enum { NONCE = 12 };
 
-static void make_nonce(uint64_t number, unsigned char nonce[NONCE])
-{
-    memset(nonce, 0, NONCE);
-    for (int i = 0; i < 8; i++)
-        nonce[i] = (unsigned char)(number >> 8 * i);
-}
-
-/* A context that is ready for data; NULL: there is none. */
-static EVP_CIPHER_CTX *begin(const unsigned char *key, uint64_t number,
-                             int sealing)
+/* Returns a context that is ready for data, or NULL. */
+static EVP_CIPHER_CTX *begin_cipher(const unsigned char *key, uint64_t number,
+                                    int sealing)
 {
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
-    unsigned char nonce[NONCE];
+    unsigned char nonce[NONCE] = { 0 };
 
-    make_nonce(number, nonce);
+    for (int i = 0; i < 8; i++)
+        nonce[i] = (unsigned char)(number >> 8 * i);
     if (c != NULL &&
         EVP_CipherInit_ex(c, EVP_aes_256_gcm(), NULL, key, nonce, sealing) == 1)
         return c;
@@ -34,62 +28,51 @@ static EVP_CIPHER_CTX *begin(const unsigned char *key, uint64_t number,
     return NULL;
 }
 
-static int run(EVP_CIPHER_CTX *c, unsigned char *data, size_t bytes)
+static int run_cipher(EVP_CIPHER_CTX *c, unsigned char *data, size_t bytes)
 {
+    unsigned char none[16]; /* GCM has nothing left to write at its end */
     int done;
 
     return bytes <= INT_MAX &&
-           EVP_CipherUpdate(c, data, &done, data, (int)bytes) == 1;
+           EVP_CipherUpdate(c, data, &done, data, (int)bytes) == 1 &&
+           EVP_CipherFinal_ex(c, none, &done) == 1;
 }
 
-/* A stream cipher: nothing is left to be written at its end. */
-static int end(EVP_CIPHER_CTX *c)
-{
-    unsigned char none[16];
-    int done;
-
-    return EVP_CipherFinal_ex(c, none, &done) == 1;
-}
-
-static oar_status finish(EVP_CIPHER_CTX *c)
-{
-    EVP_CIPHER_CTX_free(c);
-    ERR_clear_error();
-    return OAR_OK;
-}
-
-/* Only data that does not fit its tag is somebody else's. What could not begin,
- * and has no reason, had no memory even for that. */
-static oar_status fail(EVP_CIPHER_CTX *c, int sealing)
+/* Frees the context and says why it failed unless it is done. Only data that
+ * does not match its tag is OAR_E_AUTH. A context that could not be made for no
+ * stated reason had no memory even for the reason. */
+static oar_status end_cipher(EVP_CIPHER_CTX *c, int sealing, int done)
 {
     int begun = c != NULL, silent = ERR_peek_error() == 0;
     int starved = oari_openssl_starved() || (!begun && silent);
 
     EVP_CIPHER_CTX_free(c);
+    if (done)
+        return OAR_OK;
     if (starved)
-        return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory to seal by");
+        return oari_fail(OAR_E_NOMEM, "OpenSSL has no memory to seal a record");
     if (sealing || !begun)
         return oari_fail(OAR_E_UNAVAILABLE, "OpenSSL has no AES-GCM here");
-    return oari_fail(OAR_E_AUTH, "a record that nobody sealed so");
+    return oari_fail(OAR_E_AUTH, "a record that was not sealed with this key");
 }
 
 oar_status oari_seal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
                      unsigned char *data, size_t bytes,
                      unsigned char tag[OARI_SEAL_TAG])
 {
-    EVP_CIPHER_CTX *c = begin(key, number, 1);
+    EVP_CIPHER_CTX *c = begin_cipher(key, number, 1);
     int sealed =
-        c != NULL && run(c, data, bytes) && end(c) &&
+        c != NULL && run_cipher(c, data, bytes) &&
         EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, OARI_SEAL_TAG, tag) == 1;
 
-    return sealed ? finish(c) : fail(c, 1);
+    return end_cipher(c, 1, sealed);
 }
 
 oar_status oari_unseal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
                        unsigned char *data, size_t bytes,
                        const unsigned char tag[OARI_SEAL_TAG])
 {
-    EVP_CIPHER_CTX *c = begin(key, number, 0);
+    EVP_CIPHER_CTX *c = begin_cipher(key, number, 0);
     unsigned char expected[OARI_SEAL_TAG];
     int whole;
 
@@ -97,6 +80,6 @@ oar_status oari_unseal(const unsigned char key[OARI_SEAL_KEY], uint64_t number,
     whole = c != NULL &&
             EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, OARI_SEAL_TAG,
                                 expected) == 1 &&
-            run(c, data, bytes) && end(c);
-    return whole ? finish(c) : fail(c, 0);
+            run_cipher(c, data, bytes);
+    return end_cipher(c, 0, whole);
 }

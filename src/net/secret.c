@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* secret: where a job's secret comes from, and the keys and proofs made of it.
- * The arithmetic is OpenSSL's. */
+/* secret: finds a job's secret and derives keys and authentication codes from
+ * it, by OpenSSL. */
 #include "net/secret.h"
 
 #include <errno.h>
@@ -33,10 +33,10 @@ enum {
 static const char key_salt[] = "oarsong key 1";
 static const char file_salt[] = "oarsong secret file 1";
 
-/* ---- arithmetic ---------------------------------------------------------- */
+/* ---- HKDF and HMAC ------------------------------------------------------- */
 
-/* OpenSSL is not to be taken down at exit: threads of ours may still be using
- * it then. Whoever uses it first decides. */
+/* Keeps OpenSSL from tearing itself down at exit: threads of this library may
+ * still use it then. Only the first initialisation in a process decides. */
 static void keep_openssl(void)
 {
     OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
@@ -59,8 +59,9 @@ int oari_openssl_starved(void)
     return starved;
 }
 
-/* Without a reason there was no memory even for that. */
-static oar_status broken(const char *what)
+/* Fails with OpenSSL's reason. If it gives none, it had no memory even for
+ * that. */
+static oar_status fail_openssl(const char *what)
 {
     int silent = ERR_peek_error() == 0;
 
@@ -70,8 +71,7 @@ static oar_status broken(const char *what)
     return oari_fail(OAR_E_INTERNAL, "OpenSSL cannot compute %s", what);
 }
 
-/* What a function is given of it must be writable by its type, though OpenSSL
- * only reads it. */
+/* OpenSSL only reads the data, but its type asks for a writable pointer. */
 static OSSL_PARAM param_of(const char *name, oari_secret_part part)
 {
     union {
@@ -82,73 +82,61 @@ static OSSL_PARAM param_of(const char *name, oari_secret_part part)
     return OSSL_PARAM_construct_octet_string(name, data.to, part.bytes);
 }
 
-static OSSL_PARAM digest(const char *name)
+static OSSL_PARAM sha256_param(const char *name)
 {
     static char sha256[] = "SHA256";
 
     return OSSL_PARAM_construct_utf8_string(name, sha256, 0);
 }
 
-static EVP_KDF *fetch_hkdf(void)
-{
-    oari_secret_prepare();
-    return EVP_KDF_fetch(NULL, "HKDF", NULL);
-}
-
-static EVP_MAC *fetch_hmac(void)
-{
-    oari_secret_prepare();
-    return EVP_MAC_fetch(NULL, "HMAC", NULL);
-}
-
 oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
                             oari_secret_part info, unsigned char *out,
                             size_t out_bytes)
 {
-    EVP_KDF *kdf = fetch_hkdf();
-    EVP_KDF_CTX *context = kdf != NULL ? EVP_KDF_CTX_new(kdf) : NULL;
-    OSSL_PARAM param[] = { digest(OSSL_KDF_PARAM_DIGEST),
+    OSSL_PARAM param[] = { sha256_param(OSSL_KDF_PARAM_DIGEST),
                            param_of(OSSL_KDF_PARAM_KEY, key),
                            param_of(OSSL_KDF_PARAM_SALT, salt),
                            param_of(OSSL_KDF_PARAM_INFO, info),
                            OSSL_PARAM_construct_end() };
-    int done =
-        context != NULL && EVP_KDF_derive(context, out, out_bytes, param) == 1;
+    EVP_KDF_CTX *context;
+    EVP_KDF *kdf;
+    int done;
 
+    oari_secret_prepare();
+    kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
+    context = kdf != NULL ? EVP_KDF_CTX_new(kdf) : NULL;
+    done =
+        context != NULL && EVP_KDF_derive(context, out, out_bytes, param) == 1;
     EVP_KDF_CTX_free(context);
     EVP_KDF_free(kdf);
-    return done ? OAR_OK : broken("a key");
-}
-
-static int mac_of(EVP_MAC_CTX *context, oari_secret_part key,
-                  const oari_secret_part *part, int parts, unsigned char *mac)
-{
-    OSSL_PARAM param[] = { digest(OSSL_MAC_PARAM_DIGEST),
-                           OSSL_PARAM_construct_end() };
-    size_t bytes = 0;
-
-    if (EVP_MAC_init(context, key.data, key.bytes, param) != 1)
-        return 0;
-    for (int i = 0; i < parts; i++)
-        if (EVP_MAC_update(context, part[i].data, part[i].bytes) != 1)
-            return 0;
-    return EVP_MAC_final(context, mac, &bytes, OARI_PROOF_BYTES) == 1 &&
-           bytes == OARI_PROOF_BYTES;
+    return done ? OAR_OK : fail_openssl("a key");
 }
 
 oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
-                            int parts, unsigned char mac[OARI_PROOF_BYTES])
+                            int parts, unsigned char mac[OARI_MAC_BYTES])
 {
-    EVP_MAC *hmac = fetch_hmac();
-    EVP_MAC_CTX *context = hmac != NULL ? EVP_MAC_CTX_new(hmac) : NULL;
-    int done = context != NULL && mac_of(context, key, part, parts, mac);
+    OSSL_PARAM param[] = { sha256_param(OSSL_MAC_PARAM_DIGEST),
+                           OSSL_PARAM_construct_end() };
+    EVP_MAC_CTX *context;
+    EVP_MAC *hmac;
+    size_t bytes = 0;
+    int good;
 
+    oari_secret_prepare();
+    hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
+    context = hmac != NULL ? EVP_MAC_CTX_new(hmac) : NULL;
+    good = context != NULL &&
+           EVP_MAC_init(context, key.data, key.bytes, param) == 1;
+    for (int i = 0; good && i < parts; i++)
+        good = EVP_MAC_update(context, part[i].data, part[i].bytes) == 1;
+    good = good && EVP_MAC_final(context, mac, &bytes, OARI_MAC_BYTES) == 1 &&
+           bytes == OARI_MAC_BYTES;
     EVP_MAC_CTX_free(context);
     EVP_MAC_free(hmac);
-    return done ? OAR_OK : broken("a proof");
+    return good ? OAR_OK : fail_openssl("an authentication code");
 }
 
-/* ---- keys and proofs ----------------------------------------------------- */
+/* ---- keys and authentication codes --------------------------------------- */
 
 static unsigned char *put_number(unsigned char *at, uint64_t n)
 {
@@ -165,7 +153,7 @@ oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
     size_t bytes = strlen(purpose);
 
     if (!secret->known || bytes > PURPOSE_MAX)
-        return oari_fail(OAR_E_INTERNAL, "no key for \"%s\" of %s secret",
+        return oari_fail(OAR_E_INTERNAL, "no key for \"%s\" from %s secret",
                          purpose, secret->known ? "this" : "no");
     memcpy(at, purpose, bytes + 1);
     at = put_number(at + bytes + 1, context);
@@ -180,31 +168,31 @@ oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
 
 enum { PARTS_MAX = 16 };
 
-oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
-                             const void *const *part, const size_t *bytes,
-                             int parts, unsigned char proof[OARI_PROOF_BYTES])
+oar_status oari_secret_mac(const unsigned char key[OARI_SECRET_BYTES],
+                           const void *const *part, const size_t *bytes,
+                           int parts, unsigned char mac[OARI_MAC_BYTES])
 {
-    oari_secret_part piece[2 * PARTS_MAX] = { { NULL, 0 } };
+    oari_secret_part hashed[2 * PARTS_MAX] = { { NULL, 0 } };
     unsigned char length[PARTS_MAX][NUMBER];
 
     if (parts > PARTS_MAX)
-        return oari_fail(OAR_E_INTERNAL, "a proof of %d parts", parts);
+        return oari_fail(OAR_E_INTERNAL, "an HMAC of %d parts", parts);
     for (int i = 0; i < parts; i++) {
         put_number(length[i], bytes[i]);
-        piece[2 * i] = (oari_secret_part){ length[i], NUMBER };
-        piece[2 * i + 1] = (oari_secret_part){ part[i], bytes[i] };
+        hashed[2 * i] = (oari_secret_part){ length[i], NUMBER };
+        hashed[2 * i + 1] = (oari_secret_part){ part[i], bytes[i] };
     }
-    return oari_secret_hmac((oari_secret_part){ key, OARI_SECRET_BYTES }, piece,
-                            2 * parts, proof);
+    return oari_secret_hmac((oari_secret_part){ key, OARI_SECRET_BYTES },
+                            hashed, 2 * parts, mac);
 }
 
-int oari_secret_same(const unsigned char a[OARI_PROOF_BYTES],
-                     const unsigned char b[OARI_PROOF_BYTES])
+int oari_secret_mac_equal(const unsigned char a[OARI_MAC_BYTES],
+                          const unsigned char b[OARI_MAC_BYTES])
 {
-    return CRYPTO_memcmp(a, b, OARI_PROOF_BYTES) == 0;
+    return CRYPTO_memcmp(a, b, OARI_MAC_BYTES) == 0;
 }
 
-/* ---- where it comes from ------------------------------------------------- */
+/* ---- finding the secret -------------------------------------------------- */
 
 oar_status oari_secret_make(oari_secret *secret)
 {
@@ -232,7 +220,7 @@ void oari_secret_text(const oari_secret *secret, char text[OARI_SECRET_HEX])
     *text = 0;
 }
 
-static int value_of(char c)
+static int hex_value(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';
@@ -247,7 +235,7 @@ oar_status oari_secret_parse(const char *what, const char *text,
     int good = strlen(text) == OARI_SECRET_HEX - 1;
 
     for (int i = 0; good && i < OARI_SECRET_BYTES; i++) {
-        int high = value_of(text[2 * i]), low = value_of(text[2 * i + 1]);
+        int high = hex_value(text[2 * i]), low = hex_value(text[2 * i + 1]);
         good = high >= 0 && low >= 0;
         if (good)
             made.bytes[i] = (unsigned char)(high << 4 | low);
@@ -260,8 +248,8 @@ oar_status oari_secret_parse(const char *what, const char *text,
     return OAR_OK;
 }
 
-/* Whoever else can read it is in the job; whoever can write it can make others
- * be. */
+/* A user who can read the file can join the job, and one who can write it can
+ * let others join: nobody but its owner may do either. */
 static oar_status check_file(int fd, const char *path)
 {
     struct stat info;
@@ -269,12 +257,13 @@ static oar_status check_file(int fd, const char *path)
     if (fstat(fd, &info) != 0)
         return oari_fail(OAR_E_SYSTEM, "look at OARSONG_SECRET_FILE %s", path);
     if (!S_ISREG(info.st_mode))
-        return oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s is no file", path);
+        return oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s is not a file",
+                         path);
     if ((info.st_uid != geteuid() && info.st_uid != 0) ||
         (info.st_mode & 077) != 0)
         return oari_fail(OAR_E_AUTH,
                          "OARSONG_SECRET_FILE %s is open to others than its "
-                         "owner, or another user's: chmod 600 it",
+                         "owner, or belongs to another user: chmod 600 it",
                          path);
     if (info.st_size < FILE_MIN || info.st_size > FILE_MAX)
         return oari_fail(OAR_E_ARG,
@@ -284,33 +273,27 @@ static oar_status check_file(int fd, const char *path)
     return OAR_OK;
 }
 
-static oar_status read_all(int fd, const char *path, unsigned char *into,
-                           size_t *have)
-{
-    ssize_t got = 1;
-
-    while (got != 0 && *have < FILE_MAX) {
-        got = read(fd, into + *have, FILE_MAX - *have);
-        if (got < 0 && errno != EINTR)
-            return oari_fail(OAR_E_SYSTEM, "read OARSONG_SECRET_FILE %s", path);
-        *have += got > 0 ? (size_t)got : 0;
-    }
-    if (*have < FILE_MIN)
-        return oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s became shorter",
-                         path);
-    return OAR_OK;
-}
-
 static oar_status hash_file(int fd, const char *path, oari_secret *secret)
 {
     unsigned char *content = oari_alloc(FILE_MAX, 1);
     oari_secret_part part = { content, 0 };
     oar_status status;
+    ssize_t got = 1;
 
     if (content == NULL)
         return OAR_E_NOMEM;
-    status = read_all(fd, path, content, &part.bytes);
-    if (status == OAR_OK)
+    while (got != 0 && part.bytes < FILE_MAX) {
+        got = read(fd, content + part.bytes, FILE_MAX - part.bytes);
+        if (got < 0 && errno != EINTR)
+            break;
+        part.bytes += got > 0 ? (size_t)got : 0;
+    }
+    if (got < 0)
+        status = oari_fail(OAR_E_SYSTEM, "read OARSONG_SECRET_FILE %s", path);
+    else if (part.bytes < FILE_MIN)
+        status =
+            oari_fail(OAR_E_ARG, "OARSONG_SECRET_FILE %s became shorter", path);
+    else
         status =
             oari_secret_hmac((oari_secret_part){ file_salt, strlen(file_salt) },
                              &part, 1, secret->bytes);
@@ -363,29 +346,13 @@ oar_status oari_secret_find(oari_secret *secret)
     return OAR_OK;
 }
 
-/* ---- what a connection has to be ----------------------------------------- */
+/* ---- how a connection is protected --------------------------------------- */
 
 typedef enum wanted { AUTO, PLAIN, AUTH, TLS, WANTED } wanted;
 
 static const char *const names[WANTED] = { "auto", "plain", "auth", "tls" };
 
-static oar_status read_wanted(wanted *w)
-{
-    const char *text = oari_env_text("OARSONG_WIRE");
-
-    *w = AUTO;
-    if (text == NULL)
-        return OAR_OK;
-    for (*w = 0; *w < WANTED; (*w)++)
-        if (strcmp(text, names[*w]) == 0)
-            return OAR_OK;
-    return oari_fail(OAR_E_ARG,
-                     "OARSONG_WIRE is \"%.40s\", but should be auto, plain, "
-                     "auth or tls",
-                     text);
-}
-
-oar_status oari_wire_refuse(void)
+oar_status oari_wire_fail_no_secret(void)
 {
     return oari_fail(OAR_E_AUTH,
                      "no connection to another host without a secret of the "
@@ -396,29 +363,31 @@ oar_status oari_wire_refuse(void)
                      "and read, OARSONG_WIRE=plain");
 }
 
-static oar_status no_secret(wanted w)
-{
-    if (w == AUTO)
-        return oari_wire_refuse();
-    return oari_fail(OAR_E_AUTH,
-                     "OARSONG_WIRE=%s needs a secret of the job: start it "
-                     "with `oarsong run` or set OARSONG_SECRET_FILE",
-                     names[w]);
-}
-
 oar_status oari_wire_for(const oari_secret *secret, int loopback,
                          oari_wire *wire)
 {
     static const oari_wire fixed[WANTED] = { [PLAIN] = OARI_WIRE_PLAIN,
                                              [AUTH] = OARI_WIRE_AUTH,
                                              [TLS] = OARI_WIRE_TLS };
-    wanted w;
+    const char *text = oari_env_text("OARSONG_WIRE");
+    wanted w = AUTO;
 
-    OARI_TRY(read_wanted(&w));
+    while (text != NULL && w < WANTED && strcmp(text, names[w]) != 0)
+        w++;
+    if (w == WANTED)
+        return oari_fail(OAR_E_ARG,
+                         "OARSONG_WIRE is \"%.40s\", but should be auto, "
+                         "plain, auth or tls",
+                         text);
     if (w == PLAIN || (w == AUTO && !secret->known && loopback))
         *wire = OARI_WIRE_PLAIN;
     else if (!secret->known)
-        return no_secret(w);
+        return w == AUTO ? oari_wire_fail_no_secret()
+                         : oari_fail(OAR_E_AUTH,
+                                     "OARSONG_WIRE=%s needs a secret of the "
+                                     "job: start it with `oarsong run` or set "
+                                     "OARSONG_SECRET_FILE",
+                                     names[w]);
     else if (w == AUTO)
         *wire = loopback ? OARI_WIRE_AUTH : OARI_WIRE_TLS;
     else

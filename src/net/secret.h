@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* net/secret.h: what the ranks of a job know and nobody else does, the keys
- * that are derived from it, and what a connection has to be.
+/* net/secret.h: the secret that only the ranks of a job know, the keys that are
+ * derived from it, and how a connection is protected.
  *
  * A secret is never sent and never used as a key itself: oari_secret_key makes
- * one key for each purpose, job or group, and direction, so that what is proved
- * with one is worth nothing anywhere else, nor sent back to whoever proved it.
- * Any thread.
+ * one key for each purpose, job or group, and direction. So an authentication
+ * code is valid nowhere else, not even when it is sent back to its sender. Any
+ * thread may call these functions.
  */
 #ifndef OARI_NET_SECRET_H
 #define OARI_NET_SECRET_H
@@ -15,7 +15,7 @@
 enum {
     OARI_SECRET_BYTES = 32,
     OARI_SECRET_HEX = 2 * OARI_SECRET_BYTES + 1, /* as text, zero byte too */
-    OARI_PROOF_BYTES = 32
+    OARI_MAC_BYTES = 32
 };
 
 typedef struct oari_secret {
@@ -23,84 +23,90 @@ typedef struct oari_secret {
     int known;
 } oari_secret;
 
-/* A random one. */
+/* Makes a random secret. */
 oar_status oari_secret_make(oari_secret *secret);
 
-/* The one in this process's environment: OARSONG_SECRET (64 hex digits, set by
- * the launcher), else what OARSONG_SECRET_FILE holds (32 bytes to 64 KiB,
- * hashed; OAR_E_AUTH if it is another user's or others may touch it), else the
- * one that was adopted, else none: known = 0. */
+/* Finds this process's secret: OARSONG_SECRET (64 hex digits, set by the
+ * launcher), else the hash of the file OARSONG_SECRET_FILE (32 bytes to 64 KiB;
+ * OAR_E_AUTH if it belongs to another user or others may read or write it),
+ * else the adopted one, else none: known = 0. */
 oar_status oari_secret_find(oari_secret *secret);
 
-/* The job's secret came another way: this process's from now on, unless its
+/* Makes a secret that came another way this process's secret, unless its
  * environment has one. */
 void oari_secret_adopt(const oari_secret *secret);
 
-/* As OARSONG_SECRET has it, and back (OAR_E_ARG names `what`). */
+/* Writes a secret in hex digits, as OARSONG_SECRET has it. */
 void oari_secret_text(const oari_secret *secret, char text[OARI_SECRET_HEX]);
+
+/* Reads a secret from hex digits; the text of OAR_E_ARG names `what`. */
 oar_status oari_secret_parse(const char *what, const char *text,
                              oari_secret *secret);
 
-/* Overwrites it. NULL is fine. */
+/* Overwrites a secret. NULL is fine. */
 void oari_secret_forget(oari_secret *secret);
 
-/* HKDF-SHA256: the key for a purpose ("link", "store" ...; up to 32 bytes), a
- * context (a job or group), and a direction: `caller` calls `answerer`. Another
- * in any of these is another key. */
+/* Derives a key by HKDF-SHA256 for a purpose ("link", "store" ...; up to 32
+ * bytes), a context (a job or group), and a direction (`caller` connects to
+ * `answerer`). A difference in any of them gives another key. */
 oar_status oari_secret_key(const oari_secret *secret, const char *purpose,
                            uint64_t context, int64_t caller, int64_t answerer,
                            unsigned char key[OARI_SECRET_BYTES]);
 
-/* HMAC-SHA256 over parts, each with its length (8 bytes, little-endian) before
- * it: bytes cannot move from one part to its neighbour. */
-oar_status oari_secret_prove(const unsigned char key[OARI_SECRET_BYTES],
-                             const void *const *part, const size_t *bytes,
-                             int parts, unsigned char proof[OARI_PROOF_BYTES]);
+/* Computes an HMAC-SHA256 over parts. The length of each part (8 bytes,
+ * little-endian) precedes it, so that bytes cannot move from one part to the
+ * next. */
+oar_status oari_secret_mac(const unsigned char key[OARI_SECRET_BYTES],
+                           const void *const *part, const size_t *bytes,
+                           int parts, unsigned char mac[OARI_MAC_BYTES]);
 
-/* Whether they are equal, in a time that does not tell where they differ. */
-int oari_secret_same(const unsigned char a[OARI_PROOF_BYTES],
-                     const unsigned char b[OARI_PROOF_BYTES]);
+/* Returns whether two HMACs are equal, in a time that does not depend on where
+ * they differ. */
+int oari_secret_mac_equal(const unsigned char a[OARI_MAC_BYTES],
+                          const unsigned char b[OARI_MAC_BYTES]);
 
-/* The two above are made of these, which are as RFC 5869 and RFC 2104 have
- * them. */
 typedef struct oari_secret_part {
     const void *data;
     size_t bytes;
 } oari_secret_part;
+
+/* Computes HKDF-SHA256 as RFC 5869 defines it. */
 oar_status oari_secret_hkdf(oari_secret_part key, oari_secret_part salt,
                             oari_secret_part info, unsigned char *out,
                             size_t out_bytes);
-oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
-                            int parts, unsigned char mac[OARI_PROOF_BYTES]);
 
-/* Makes OpenSSL ready, in the way we need it, before it is first used. Whoever
- * uses it without these functions calls this first; as often as it likes. */
+/* Computes HMAC-SHA256 over the concatenated parts as RFC 2104 defines it. */
+oar_status oari_secret_hmac(oari_secret_part key, const oari_secret_part *part,
+                            int parts, unsigned char mac[OARI_MAC_BYTES]);
+
+/* Initialises OpenSSL. Code that uses OpenSSL without these functions calls
+ * this first; it may call it again. */
 void oari_secret_prepare(void);
 
-/* OpenSSL has failed in this thread: whether for want of memory, as far as its
- * errors say, which are forgotten. */
+/* Returns whether OpenSSL failed in this thread for lack of memory, and clears
+ * its errors. */
 int oari_openssl_starved(void);
 
-/* ---- what a connection has to be ----------------------------------------- */
+/* ---- how a connection is protected --------------------------------------- */
 
 typedef enum oari_wire {
-    OARI_WIRE_PLAIN, /* whoever knows the address */
+    OARI_WIRE_PLAIN, /* every process that knows the address may connect */
     OARI_WIRE_AUTH,  /* both ends prove that they know the secret */
-    OARI_WIRE_TLS    /* that, and all is encrypted and checked */
+    OARI_WIRE_TLS    /* both do, and TLS encrypts and checks all bytes */
 } oari_wire;
 
-/* What a connection has to be, by OARSONG_WIRE:
+/* Gives how a connection is to be protected, by OARSONG_WIRE:
  *
  *   auto    with a secret: AUTH on loopback, TLS elsewhere
  *           without one: PLAIN on loopback, refused elsewhere
  *   plain   PLAIN
  *   auth    AUTH, tls: TLS; refused without a secret
  *
- * Refused is OAR_E_AUTH with a sentence that says what to do. */
+ * A refusal is OAR_E_AUTH with a sentence that says what to do. */
 oar_status oari_wire_for(const oari_secret *secret, int loopback,
                          oari_wire *wire);
 
-/* That sentence, for whoever has asked before: of auto, across hosts. */
-oar_status oari_wire_refuse(void);
+/* Fails with that sentence for "auto" without a secret between two hosts. */
+oar_status oari_wire_fail_no_secret(void);
 
 #endif

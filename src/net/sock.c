@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sock: listening, connecting and accepting, without ever waiting. */
+/* sock: listens, connects and accepts, and never blocks. */
 #include "net/sock.h"
 
 #include <errno.h>
@@ -12,16 +12,11 @@
 #include "base/status.h"
 #include "net/sock_address.h"
 
-typedef union any_address {
-    struct sockaddr any;
-    struct sockaddr_storage room;
-} any_address;
-
-/* A peer that is gone without a word is noticed after so long. */
+/* After this time the kernel notices that a silent peer is gone. */
 enum { KEEP_MS = 20000 };
 
 /* Closes after a failure without disturbing errno. */
-static void drop(int fd)
+static void close_quietly(int fd)
 {
     int kept = errno;
 
@@ -29,27 +24,28 @@ static void drop(int fd)
     errno = kept;
 }
 
-static int set(int fd, int level, int option, int value)
+static int set_option(int fd, int level, int option, int value)
 {
     return setsockopt(fd, level, option, &value, sizeof value);
 }
 
-/* The kernel counts in seconds: some idle, then a question every so often. */
+/* The kernel counts in seconds: it waits while nothing comes, then probes. */
 void oari_sock_keep_alive(int fd, int64_t lease_ms)
 {
     int seconds = (int)((lease_ms + 999) / 1000);
     int every = seconds / 5 > 0 ? seconds / 5 : 1;
 
-    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
-    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
-    set(fd, IPPROTO_TCP, TCP_KEEPCNT, (seconds + every - 1) / every);
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, every);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, every);
+    set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, (seconds + every - 1) / every);
 }
 
-/* What every connection has. Options that a kernel lacks are no failure. */
-static void tune(int fd)
+/* Sets the options of every connection. One that the kernel lacks is no
+ * failure. */
+static void tune_connection(int fd)
 {
-    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     oari_sock_keep_alive(fd, KEEP_MS);
 }
 
@@ -61,27 +57,20 @@ static int make_socket(const struct addrinfo *at)
 
 /* ---- listening ----------------------------------------------------------- */
 
-/* A descriptor, or -1 with errno. */
+/* Returns a descriptor, or -1 with errno. */
 static int listen_at(const struct addrinfo *at, int backlog)
 {
     int fd = make_socket(at);
 
     if (fd < 0)
         return -1;
-    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (at->ai_family == AF_INET6)
-        set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+        set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, backlog) == 0)
         return fd;
-    drop(fd);
+    close_quietly(fd);
     return -1;
-}
-
-/* An address that somebody else has here is not passed over: whoever resolves
- * the same name would find the other. */
-static int try_next(int error)
-{
-    return error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
 }
 
 oar_status oari_sock_listen(const char *address, int backlog, int *fd)
@@ -91,8 +80,11 @@ oar_status oari_sock_listen(const char *address, int backlog, int *fd)
     int made = -1;
 
     OARI_TRY(oari_sock_resolve(address, &found));
+    /* An address that another process uses is not passed over: peers that
+     * resolve the same name would connect to that process. */
     for (at = found; at != NULL; at = at->ai_next)
-        if ((made = listen_at(at, backlog)) >= 0 || !try_next(errno))
+        if ((made = listen_at(at, backlog)) >= 0 ||
+            (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT))
             break;
     if (made < 0)
         status = oari_fail(OAR_E_SYSTEM, "listen at %s", address);
@@ -112,15 +104,15 @@ oar_status oari_sock_accept(int listener, int *fd)
     if (made < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
         return oari_fail(OAR_E_SYSTEM, "accept a connection");
     if (made >= 0)
-        tune(oari_fork_guard(made));
+        tune_connection(oari_fork_guard(made));
     *fd = made;
     return OAR_OK;
 }
 
 /* ---- connecting ---------------------------------------------------------- */
 
-static const struct addrinfo *pick(const struct addrinfo *found,
-                                   unsigned attempt)
+static const struct addrinfo *pick_address(const struct addrinfo *found,
+                                           unsigned attempt)
 {
     const struct addrinfo *at;
     unsigned count = 1;
@@ -132,30 +124,24 @@ static const struct addrinfo *pick(const struct addrinfo *found,
     return at;
 }
 
-/* A descriptor, or -1 with errno. */
-static int connect_at(const struct addrinfo *at)
-{
-    int fd = make_socket(at);
-
-    if (fd < 0)
-        return -1;
-    tune(fd);
-    if (connect(fd, at->ai_addr, at->ai_addrlen) == 0 || errno == EINPROGRESS ||
-        errno == EINTR)
-        return fd;
-    drop(fd);
-    return -1;
-}
-
 oar_status oari_sock_connect_again(const char *address, unsigned attempt,
                                    int *fd)
 {
+    const struct addrinfo *at;
     struct addrinfo *found;
     oar_status status = OAR_OK;
     int made;
 
     OARI_TRY(oari_sock_resolve(address, &found));
-    made = connect_at(pick(found, attempt));
+    at = pick_address(found, attempt);
+    if ((made = make_socket(at)) >= 0) {
+        tune_connection(made);
+        if (connect(made, at->ai_addr, at->ai_addrlen) != 0 &&
+            errno != EINPROGRESS && errno != EINTR) {
+            close_quietly(made);
+            made = -1;
+        }
+    }
     if (made < 0)
         status = oari_fail(OAR_E_SYSTEM, "connect to %s", address);
     else
@@ -169,32 +155,25 @@ oar_status oari_sock_connect(const char *address, int *fd)
     return oari_sock_connect_again(address, 0, fd);
 }
 
-/* -1 with errno: not connected. */
-static int read_peer(int fd, any_address *peer, socklen_t *bytes)
+/* Returns -1 with errno if the socket is not connected. */
+static int read_peer(int fd, oari_sock_any *peer, socklen_t *bytes)
 {
     *bytes = sizeof *peer;
     memset(peer, 0, sizeof *peer);
     return getpeername(fd, &peer->any, bytes);
 }
 
-static int read_own(int fd, any_address *own, socklen_t *bytes)
+static int read_own(int fd, oari_sock_any *own, socklen_t *bytes)
 {
     *bytes = sizeof *own;
     memset(own, 0, sizeof *own);
     return getsockname(fd, &own->any, bytes);
 }
 
-static int talks_to_itself(int fd)
-{
-    char own[OARI_SOCK_TEXT], peer[OARI_SOCK_TEXT];
-
-    return oari_sock_name(fd, own) == OAR_OK &&
-           oari_sock_peer(fd, peer) == OAR_OK && strcmp(own, peer) == 0;
-}
-
 oar_status oari_sock_connected(int fd, const char *address, int *done)
 {
-    any_address peer;
+    char own_text[OARI_SOCK_TEXT], peer_text[OARI_SOCK_TEXT];
+    oari_sock_any peer;
     int error = 0;
     socklen_t bytes = sizeof error;
 
@@ -206,7 +185,9 @@ oar_status oari_sock_connected(int fd, const char *address, int *done)
         *done = 0;
         return OAR_OK;
     }
-    if (error == 0 && talks_to_itself(fd))
+    if (error == 0 && oari_sock_name(fd, own_text) == OAR_OK &&
+        oari_sock_peer(fd, peer_text) == OAR_OK &&
+        strcmp(own_text, peer_text) == 0)
         error = ECONNREFUSED;
     if (error != 0) {
         errno = error;
@@ -216,11 +197,11 @@ oar_status oari_sock_connected(int fd, const char *address, int *done)
     return OAR_OK;
 }
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- the two ends -------------------------------------------------------- */
 
 oar_status oari_sock_name(int fd, char text[OARI_SOCK_TEXT])
 {
-    any_address own;
+    oari_sock_any own;
     socklen_t bytes;
 
     if (read_own(fd, &own, &bytes) != 0)
@@ -230,52 +211,40 @@ oar_status oari_sock_name(int fd, char text[OARI_SOCK_TEXT])
 
 oar_status oari_sock_peer(int fd, char text[OARI_SOCK_TEXT])
 {
-    any_address peer;
+    oari_sock_any peer;
     socklen_t bytes;
 
     if (read_peer(fd, &peer, &bytes) != 0)
-        return oari_fail(OAR_E_SYSTEM, "ask who is at the other end");
+        return oari_fail(OAR_E_SYSTEM, "ask for the address of the other end");
     return oari_sock_text(&peer.any, bytes, text);
 }
 
 oar_status oari_sock_buffers(int fd, int send_bytes, int receive_bytes)
 {
-    if ((send_bytes > 0 && set(fd, SOL_SOCKET, SO_SNDBUF, send_bytes) != 0) ||
+    if ((send_bytes > 0 &&
+         set_option(fd, SOL_SOCKET, SO_SNDBUF, send_bytes) != 0) ||
         (receive_bytes > 0 &&
-         set(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes) != 0))
+         set_option(fd, SOL_SOCKET, SO_RCVBUF, receive_bytes) != 0))
         return oari_fail(OAR_E_SYSTEM, "set buffers of %d and %d bytes",
                          send_bytes, receive_bytes);
     return OAR_OK;
 }
 
-/* Whether two ends have one address, whatever their ports. */
-static int same_host(const any_address *a, const any_address *b)
-{
-    const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
-    const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
-
-    if (a->any.sa_family != b->any.sa_family)
-        return 0;
-    if (a->any.sa_family == AF_INET)
-        return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
-    return a->any.sa_family == AF_INET6 &&
-           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
-}
-
 int oari_sock_is_loopback(int fd)
 {
-    any_address own, peer;
+    oari_sock_any own, peer;
     socklen_t bytes;
 
     if (read_peer(fd, &peer, &bytes) != 0)
         return 0;
     return oari_sock_loopback(&peer.any) ||
-           (read_own(fd, &own, &bytes) == 0 && same_host(&own, &peer));
+           (read_own(fd, &own, &bytes) == 0 &&
+            oari_sock_same_host(&own.any, &peer.any));
 }
 
 int oari_sock_has_peer(int fd)
 {
-    any_address peer;
+    oari_sock_any peer;
     socklen_t bytes;
 
     return read_peer(fd, &peer, &bytes) == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sock_address: what a text stands for. */
+/* sock_address: parses, resolves and prints addresses. */
 #include "net/sock_address.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ typedef struct parts {
 static oar_status not_an_address(const char *address)
 {
     return oari_fail(OAR_E_ARG,
-                     "\"%s\" is no address: write host:port or [v6]:port",
+                     "\"%s\" is not an address: write host:port or [v6]:port",
                      address);
 }
 
@@ -31,8 +31,8 @@ static oar_status copy_part(const char *address, const char *from, size_t bytes,
     return OAR_OK;
 }
 
-/* The host ends at its bracket, or at the only colon. */
-static oar_status split(const char *address, parts *p)
+/* The host ends at its bracket or at the only colon. */
+static oar_status split_address(const char *address, parts *p)
 {
     const char *host = address, *end;
     int64_t port;
@@ -81,14 +81,14 @@ oar_status oari_sock_resolve(const char *address, struct addrinfo **found)
 
     if (address == NULL)
         return oari_fail(OAR_E_ARG, "no address");
-    OARI_TRY(split(address, &p));
+    OARI_TRY(split_address(address, &p));
     OARI_TRY(oari_sock_family(&hints.ai_family));
     error = getaddrinfo(p.host, p.port, &hints, found);
     if (error == EAI_SYSTEM)
         return oari_fail(OAR_E_SYSTEM, "look up %s", address);
     if (error == EAI_MEMORY)
         return oari_fail(OAR_E_NOMEM, "look up %s", address);
-    if (error == EAI_AGAIN) /* the servers of names may answer later */
+    if (error == EAI_AGAIN) /* the name server may answer later */
         return oari_fail(OAR_E_TIMEOUT, "look up %s: %s", address,
                          gai_strerror(error));
     if (error != 0)
@@ -127,4 +127,17 @@ int oari_sock_loopback(const struct sockaddr *address)
         return 0;
     memcpy(&four, address, sizeof four);
     return ntohl(four.sin_addr.s_addr) >> 24 == 127;
+}
+
+int oari_sock_same_host(const struct sockaddr *a, const struct sockaddr *b)
+{
+    const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+    const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
+
+    if (a->sa_family != b->sa_family)
+        return 0;
+    if (a->sa_family == AF_INET)
+        return a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+    return a->sa_family == AF_INET6 &&
+           memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sock_interface: which of this host's addresses its peers should use. */
+/* sock_interface: chooses the address of this host that its peers should use.
+ */
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -11,13 +12,6 @@
 #include "base/env.h"
 #include "base/status.h"
 #include "net/sock_address.h"
-
-typedef union any_address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-    struct sockaddr_storage room;
-} any_address;
 
 static socklen_t bytes_of(const struct sockaddr *address)
 {
@@ -52,34 +46,28 @@ int oari_sock_allows(const char *pattern, const char *name)
 
 /* ---- the route ----------------------------------------------------------- */
 
-/* The address that packets to `there` leave from: connecting a datagram socket
- * sends nothing but makes the kernel choose. */
-static int route_from(const struct addrinfo *there, any_address *from)
-{
-    int fd = socket(there->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    socklen_t bytes = sizeof *from;
-    int found;
-
-    if (fd < 0)
-        return 0;
-    found = connect(fd, there->ai_addr, there->ai_addrlen) == 0 &&
-            getsockname(fd, &from->any, &bytes) == 0;
-    close(fd);
-    return found;
-}
-
-/* Leaves *from without a family when there is no way. */
-static oar_status find_route(const char *toward, any_address *from)
+/* Gives the address that packets to `toward` leave from: connecting a datagram
+ * socket sends nothing but makes the kernel choose. Leaves *from without a
+ * family if there is no route. */
+static oar_status find_route(const char *toward, oari_sock_any *from)
 {
     struct addrinfo *found;
-    int way = 0;
+    int done = 0;
 
     if (toward == NULL)
         return OAR_OK;
     OARI_TRY(oari_sock_resolve(toward, &found));
-    for (struct addrinfo *at = found; at != NULL && !way; at = at->ai_next)
-        way = route_from(at, from);
-    if (!way)
+    for (struct addrinfo *at = found; at != NULL && !done; at = at->ai_next) {
+        int fd = socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        socklen_t bytes = sizeof *from;
+
+        if (fd < 0)
+            continue;
+        done = connect(fd, at->ai_addr, at->ai_addrlen) == 0 &&
+               getsockname(fd, &from->any, &bytes) == 0;
+        close(fd);
+    }
+    if (!done)
         memset(from, 0, sizeof *from);
     freeaddrinfo(found);
     return OAR_OK;
@@ -87,35 +75,13 @@ static oar_status find_route(const char *toward, any_address *from)
 
 /* ---- the interfaces ------------------------------------------------------ */
 
-static int same_host(const struct sockaddr *a, const struct sockaddr *b)
-{
-    any_address x = { 0 }, y = { 0 };
-
-    if (a->sa_family != b->sa_family)
-        return 0;
-    memcpy(&x, a, bytes_of(a));
-    memcpy(&y, b, bytes_of(b));
-    if (a->sa_family == AF_INET)
-        return x.four.sin_addr.s_addr == y.four.sin_addr.s_addr;
-    return memcmp(&x.six.sin6_addr, &y.six.sin6_addr, 16) == 0;
-}
-
-static int is_link_local(const struct sockaddr *address)
-{
-    any_address a = { 0 };
-
-    if (address->sa_family != AF_INET6)
-        return 0;
-    memcpy(&a, address, sizeof a.six);
-    return IN6_IS_ADDR_LINKLOCAL(&a.six.sin6_addr);
-}
-
-/* How well an address serves; 0: not at all. The routed one first, then its
- * family, then one that others can reach. */
-static int fitness(const struct ifaddrs *i, const char *pattern, int family,
-                   const any_address *route)
+/* Returns how suitable an address is; 0: not at all. The routed one is best,
+ * then one of its family, then one that other hosts can reach. */
+static int score_address(const struct ifaddrs *i, const char *pattern,
+                         int family, const oari_sock_any *route)
 {
     const struct sockaddr *a = i->ifa_addr;
+    const struct sockaddr_in6 *six = (const void *)a;
     int points = 1;
 
     if (a == NULL || (i->ifa_flags & IFF_UP) == 0 ||
@@ -123,70 +89,45 @@ static int fitness(const struct ifaddrs *i, const char *pattern, int family,
         (family != AF_UNSPEC && a->sa_family != family) ||
         !oari_sock_allows(pattern, i->ifa_name))
         return 0;
-    if (same_host(a, &route->any))
+    if (oari_sock_same_host(a, &route->any))
         points += 16;
     if (route->any.sa_family == a->sa_family)
         points += 8;
     if (!oari_sock_loopback(a))
         points += 4;
-    if (!is_link_local(a))
+    if (a->sa_family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr))
         points += 2;
     if (a->sa_family == AF_INET)
         points += 1;
     return points;
 }
 
-static const struct ifaddrs *fittest(const struct ifaddrs *all,
-                                     const char *pattern, int family,
-                                     const any_address *route)
+/* The text names each interface once, as far as there is room. */
+static oar_status fail_no_address(const struct ifaddrs *all,
+                                  const char *pattern)
 {
-    const struct ifaddrs *best = NULL;
-    int most = 0;
-
-    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        int points = fitness(i, pattern, family, route);
-        if (points > most) {
-            most = points;
-            best = i;
-        }
-    }
-    return best;
-}
-
-/* The names there are, once each, as far as they fit. */
-static void list_names(const struct ifaddrs *all, char *text, size_t room)
-{
+    const char *family = oari_env_text("OARSONG_SOCKET_FAMILY");
+    char names[200] = "";
     size_t used = 0;
 
-    text[0] = 0;
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
         if (i->ifa_addr == NULL || i->ifa_addr->sa_family != AF_PACKET ||
-            used + strlen(i->ifa_name) + 3 > room)
+            used + strlen(i->ifa_name) + 3 > sizeof names)
             continue;
-        used += (size_t)snprintf(text + used, room - used, "%s%s",
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
                                  used > 0 ? ", " : "", i->ifa_name);
     }
-}
-
-static oar_status none_fits(const struct ifaddrs *all, const char *pattern)
-{
-    char names[200];
-
-    list_names(all, names, sizeof names);
     return oari_fail(OAR_E_UNAVAILABLE,
                      "no address of this host fits OARSONG_SOCKET_IFNAME=%s "
                      "and OARSONG_SOCKET_FAMILY=%s; its interfaces are: %s",
                      pattern != NULL ? pattern : "",
-                     oari_env_text("OARSONG_SOCKET_FAMILY") != NULL
-                         ? oari_env_text("OARSONG_SOCKET_FAMILY")
-                         : "",
-                     names);
+                     family != NULL ? family : "", names);
 }
 
-static oar_status tell(const struct sockaddr *address,
-                       char text[OARI_SOCK_TEXT])
+static oar_status write_address(const struct sockaddr *address,
+                                char text[OARI_SOCK_TEXT])
 {
-    any_address a = { 0 };
+    oari_sock_any a = { 0 };
 
     memcpy(&a, address, bytes_of(address));
     if (address->sa_family == AF_INET6)
@@ -199,21 +140,27 @@ static oar_status tell(const struct sockaddr *address,
 oar_status oari_sock_local(const char *toward, char text[OARI_SOCK_TEXT])
 {
     const char *pattern = oari_env_text("OARSONG_SOCKET_IFNAME");
-    any_address route = { 0 };
-    const struct ifaddrs *best;
+    oari_sock_any route = { 0 };
+    const struct ifaddrs *best = NULL;
     struct ifaddrs *all;
     oar_status status;
-    int family;
+    int family, most = 0;
 
     OARI_TRY(oari_sock_family(&family));
     OARI_TRY(find_route(toward, &route));
     if (pattern == NULL && route.any.sa_family != AF_UNSPEC)
-        return tell(&route.any, text);
+        return write_address(&route.any, text);
     if (getifaddrs(&all) != 0)
         return oari_fail(OAR_E_SYSTEM, "list the interfaces of this host");
-    best = fittest(all, pattern, family, &route);
-    status =
-        best != NULL ? tell(best->ifa_addr, text) : none_fits(all, pattern);
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
+        int score = score_address(i, pattern, family, &route);
+        if (score > most) {
+            most = score;
+            best = i;
+        }
+    }
+    status = best != NULL ? write_address(best->ifa_addr, text)
+                          : fail_no_address(all, pattern);
     freeifaddrs(all);
     return status;
 }

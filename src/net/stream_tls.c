@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stream_tls: OpenSSL as streams use it.
+/* stream_tls: uses OpenSSL for streams.
  *
- * It reads and writes through a BIO of our own, which never raises SIGPIPE,
- * bounds what a stranger may send before it has proved itself, and takes every
- * record whole: what the socket has no room for is kept (unsent). So OpenSSL
- * never asks for a write to be repeated. */
+ * OpenSSL reads and writes through a BIO of this file, which never raises
+ * SIGPIPE, bounds the bytes that an unauthenticated peer may send, and takes
+ * every record whole: bytes for which the socket has no room are kept (unsent).
+ * So OpenSSL never asks for a write to be repeated. */
 #include "net/stream_tls.h"
 
 #include <errno.h>
@@ -52,8 +52,8 @@ int oari_tls_flush(oari_stream_tls *tls)
     return tls->unsent == NULL && tls->error == 0;
 }
 
-/* Keeps bytes behind those that are unsent already. */
-static int keep(oari_stream_tls *t, const char *bytes, size_t count)
+/* Keeps bytes after those that are unsent already. */
+static int keep_unsent(oari_stream_tls *t, const char *bytes, size_t count)
 {
     size_t have = t->unsent != NULL ? t->unsent_bytes - t->unsent_done : 0;
     unsigned char *all;
@@ -85,7 +85,7 @@ static int bio_write(BIO *bio, const char *bytes, int count)
         return -1;
     if (put < 0)
         put = 0;
-    if (put < count && !keep(t, bytes + put, (size_t)(count - put))) {
+    if (put < count && !keep_unsent(t, bytes + put, (size_t)(count - put))) {
         t->error = ENOBUFS;
         return -1;
     }
@@ -126,22 +126,14 @@ static long bio_control(BIO *bio, int what, long number, void *arg)
     return what == BIO_CTRL_EOF && t->ended;
 }
 
-/* ---- what is made once --------------------------------------------------- */
+/* ---- contexts, made once ------------------------------------------------- */
 
-/* Of a rank that calls, of one that is called; NULL: they cannot be made. */
-static SSL_CTX *calling, *answering;
-static BIO_METHOD *method;
+/* NULL: they cannot be made. */
+static SSL_CTX *client, *server;
+static BIO_METHOD *bio_method;
 
-static int make_method(void)
-{
-    method =
-        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "oarsong");
-    return method != NULL && BIO_meth_set_write(method, bio_write) == 1 &&
-           BIO_meth_set_read(method, bio_read) == 1 &&
-           BIO_meth_set_ctrl(method, bio_control) == 1;
-}
-
-/* A key is told by its SHA-256; the cipher may be any that has that. */
+/* The session stands for the key. Its cipher only says that the hash is
+ * SHA-256; the connection may choose any cipher with that hash. */
 static SSL_SESSION *session_of(SSL *tls, const unsigned char *key)
 {
     static const unsigned char aes_128_gcm_sha256[] = { 0x13, 0x01 };
@@ -169,8 +161,8 @@ static int use_key(SSL *tls, const EVP_MD *hash, const unsigned char **identity,
     return 1;
 }
 
-/* Without a session the handshake goes on as if no key had been offered, and
- * ends, because there is no other way. */
+/* Without a session the handshake continues as if the client had offered no
+ * key, and fails, because the server has no certificate. */
 static int find_key(SSL *tls, const unsigned char *identity, size_t bytes,
                     SSL_SESSION **session)
 {
@@ -189,7 +181,7 @@ static int find_key(SSL *tls, const unsigned char *identity, size_t bytes,
     return 1;
 }
 
-static int restrict_to_our_kind(SSL_CTX *c)
+static int restrict_context(SSL_CTX *c)
 {
     SSL_CTX_set_mode(c, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION |
@@ -210,60 +202,50 @@ static int restrict_to_our_kind(SSL_CTX *c)
 static void make_contexts(void)
 {
     oari_secret_prepare();
-    calling = SSL_CTX_new(TLS_client_method());
-    answering = SSL_CTX_new(TLS_server_method());
-    if (calling == NULL || answering == NULL || !make_method() ||
-        !restrict_to_our_kind(calling) || !restrict_to_our_kind(answering)) {
-        SSL_CTX_free(calling);
-        SSL_CTX_free(answering);
-        calling = answering = NULL;
+    bio_method =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "oarsong");
+    client = SSL_CTX_new(TLS_client_method());
+    server = SSL_CTX_new(TLS_server_method());
+    if (client == NULL || server == NULL || bio_method == NULL ||
+        BIO_meth_set_write(bio_method, bio_write) != 1 ||
+        BIO_meth_set_read(bio_method, bio_read) != 1 ||
+        BIO_meth_set_ctrl(bio_method, bio_control) != 1 ||
+        !restrict_context(client) || !restrict_context(server)) {
+        SSL_CTX_free(client);
+        SSL_CTX_free(server);
+        client = server = NULL;
         return;
     }
-    /* Nobody's certificate is good. */
-    SSL_CTX_set_verify(calling, SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_psk_use_session_callback(calling, use_key);
-    SSL_CTX_set_psk_find_session_callback(answering, find_key);
-}
-
-static oar_status prepare(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, make_contexts);
-    ERR_clear_error();
-    if (calling == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "OpenSSL is set up here in a way that has no TLS 1.3 "
-                         "with SHA-256 and X25519 or P-256");
-    return OAR_OK;
+    /* No certificate is accepted. */
+    SSL_CTX_set_verify(client, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_psk_use_session_callback(client, use_key);
+    SSL_CTX_set_psk_find_session_callback(server, find_key);
 }
 
 /* ---- a connection -------------------------------------------------------- */
 
-static SSL *make(SSL_CTX *context, oari_stream_tls *t)
+oar_status oari_tls_make(oari_stream_tls *t, SSL **tls)
 {
-    SSL *tls = SSL_new(context);
-    BIO *bio = tls != NULL ? BIO_new(method) : NULL;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    SSL *made;
+    BIO *bio;
 
+    pthread_once(&once, make_contexts);
+    ERR_clear_error();
+    if (client == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "OpenSSL is set up here in a way that has no TLS 1.3 "
+                         "with SHA-256 and X25519 or P-256");
+    made = SSL_new(t->find != NULL ? server : client);
+    bio = made != NULL ? BIO_new(bio_method) : NULL;
     if (bio == NULL) {
-        SSL_free(tls);
-        return NULL;
+        SSL_free(made);
+        return oari_fail(OAR_E_NOMEM, "no memory for TLS");
     }
     BIO_set_data(bio, t);
     BIO_set_init(bio, 1);
-    SSL_set_bio(tls, bio, bio);
-    SSL_set_app_data(tls, t);
-    return tls;
-}
-
-oar_status oari_tls_make(oari_stream_tls *t, SSL **tls)
-{
-    SSL *made;
-
-    OARI_TRY(prepare());
-    made = make(t->find != NULL ? answering : calling, t);
-    if (made == NULL)
-        return oari_fail(OAR_E_NOMEM, "no memory for TLS");
+    SSL_set_bio(made, bio, bio);
+    SSL_set_app_data(made, t);
     if (t->find != NULL)
         SSL_set_accept_state(made);
     else

@@ -5,7 +5,7 @@
 
 #include <oarsong/module.h>
 
-/* Whether a layer called name can have numbers of this dtype. */
+/* Checks that a layer called name can have numbers of this dtype. */
 oar_status oari_layer_dtype(const char *name, oar_dtype dtype);
 
 /* Register what the call before has made: NULL is that call's failure. */
@@ -20,8 +20,8 @@ oar_status oari_layer_child(oar_module *module, const char *name,
 oar_status oari_layer_give(oar_status status, oar_module *made,
                            oar_module **module);
 
-/* Says that nobody will read x again, which child made inside the module that
- * calls this; backward may. A child with backward hooks keeps it, because its
+/* Drops x, which child made inside the module that calls this: only backward
+ * may read it again. A child with backward hooks keeps it, because its
  * parameters may be away when x would have to be computed again. */
 void oari_layer_drop(oar_tape *tape, const oar_module *child, oar_tensor *x);
 

@@ -14,7 +14,7 @@ typedef struct stack {
 } stack;
 
 /* made is read after the call that made it has returned status. */
-static void push(stack *s, oar_status status, oar_module *const *made)
+static void push_layer(stack *s, oar_status status, oar_module *const *made)
 {
     if (status == OAR_OK)
         s->layer[s->count++] = *made;
@@ -33,29 +33,18 @@ static void push_stage(stack *s, int64_t in, int64_t out, uint64_t seed,
     oar_module *made = NULL;
 
     if (s->status == OAR_OK)
-        push(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made), &made);
+        push_layer(s, oar_conv2d_create(in, out, 3, 3, seed, &conv, &made),
+                   &made);
     if (s->status == OAR_OK)
-        push(s, oar_batch_norm_create(2, out, &norm, &made), &made);
+        push_layer(s, oar_batch_norm_create(2, out, &norm, &made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_relu_create(&made), &made);
+        push_layer(s, oar_relu_create(&made), &made);
     if (s->status == OAR_OK)
-        push(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
+        push_layer(s, oar_max_pool2d_create(2, 2, NULL, &made), &made);
 }
 
-static void push_end(stack *s, int64_t in, int64_t out, uint64_t seed,
-                     oar_dtype dtype)
-{
-    oar_linear_opts linear = { .size = sizeof linear, .dtype = dtype };
-    oar_module *made = NULL;
-
-    if (s->status == OAR_OK)
-        push(s, oar_flatten_create(1, &made), &made);
-    if (s->status == OAR_OK)
-        push(s, oar_linear_create(in, out, seed, &linear, &made), &made);
-}
-
-/* What both stages leave of an image, for the linear layer. Returns 1 if that
- * cannot be counted. */
+/* Counts the numbers that both stages leave of an image, the inputs of the
+ * linear layer. Returns 1 if the count does not fit. */
 static int count_features(int64_t image, int64_t width, int64_t *features)
 {
     int64_t side = image / 2 / 2;
@@ -70,6 +59,8 @@ oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
     oar_cnn_opts o;
     stack s = { .status = OAR_OK };
     int64_t channels, image, width, classes, features;
+    oar_linear_opts linear;
+    oar_module *made = NULL;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     channels = o.channels != 0 ? o.channels : 1;
@@ -89,7 +80,14 @@ oar_status oar_cnn_create(const oar_cnn_opts *opts, oar_module **module)
                          (long long)image, (long long)width);
     push_stage(&s, channels, width, o.seed, o.dtype);
     push_stage(&s, width, 2 * width, o.seed + 2, o.dtype);
-    push_end(&s, features, classes, o.seed + 4, o.dtype);
+    linear = (oar_linear_opts){ .size = sizeof linear, .dtype = o.dtype };
+    if (s.status == OAR_OK)
+        push_layer(&s, oar_flatten_create(1, &made), &made);
+    if (s.status == OAR_OK)
+        push_layer(
+            &s,
+            oar_linear_create(features, classes, o.seed + 4, &linear, &made),
+            &made);
     if (s.status == OAR_OK)
         return oar_sequential_create(s.count, s.layer, module);
     for (int i = 0; i < s.count; i++)

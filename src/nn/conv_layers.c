@@ -54,10 +54,36 @@ typedef struct request {
     oar_conv_transpose2d_layer_opts o; /* what all have among them */
 } request;
 
-/* Fills in the defaults. */
-static oar_status check(request *r)
+static oar_status add_params(oar_module *module, const request *r)
+{
+    int transposed = r->kind != &conv1d_class;
+    int64_t rows = transposed ? r->in : r->out;
+    int64_t columns = (transposed ? r->out : r->in) / r->o.groups;
+    oar_shape shape =
+        r->dims == 1 ? OAR_SHAPE(rows, columns, r->kernel[1])
+                     : OAR_SHAPE(rows, columns, r->kernel[0], r->kernel[1]);
+    oar_dtype dtype = r->o.dtype;
+    double fan_in = 1, bound;
+
+    for (int i = 1; i < shape.ndim; i++)
+        fan_in *= (double)shape.dim[i];
+    bound = 1 / sqrt(fan_in);
+    OARI_TRY(oari_layer_param(
+        module, "weight",
+        oar_uniform(NULL, dtype, shape, r->seed, -bound, bound)));
+    if (r->o.no_bias)
+        return OAR_OK;
+    return oari_layer_param(module, "bias",
+                            oar_uniform(NULL, dtype, OAR_SHAPE(r->out),
+                                        r->seed + 1, -bound, bound));
+}
+
+/* Fills in the defaults and gives the module, whose own options are still to be
+ * set. */
+static oar_status create_conv(request *r, oar_module **module)
 {
     oar_conv_transpose2d_layer_opts *o = &r->o;
+    oar_module *made;
 
     o->groups = o->groups != 0 ? o->groups : 1;
     if (r->in < 1 || r->out < 1 || o->groups < 1 || r->in % o->groups != 0 ||
@@ -82,44 +108,7 @@ static oar_status check(request *r)
                 r->kind->name, r->kernel[i], stride, o->padding[i], dilation,
                 more);
     }
-    return oari_layer_dtype(r->kind->name, o->dtype);
-}
-
-static oar_shape weight_shape(const request *r)
-{
-    int transposed = r->kind != &conv1d_class;
-    int64_t rows = transposed ? r->in : r->out;
-    int64_t columns = (transposed ? r->out : r->in) / r->o.groups;
-
-    return r->dims == 1 ? OAR_SHAPE(rows, columns, r->kernel[1])
-                        : OAR_SHAPE(rows, columns, r->kernel[0], r->kernel[1]);
-}
-
-static oar_status add_params(oar_module *module, const request *r)
-{
-    oar_shape shape = weight_shape(r);
-    oar_dtype dtype = r->o.dtype;
-    double fan_in = 1, bound;
-
-    for (int i = 1; i < shape.ndim; i++)
-        fan_in *= (double)shape.dim[i];
-    bound = 1 / sqrt(fan_in);
-    OARI_TRY(oari_layer_param(
-        module, "weight",
-        oar_uniform(NULL, dtype, shape, r->seed, -bound, bound)));
-    if (r->o.no_bias)
-        return OAR_OK;
-    return oari_layer_param(module, "bias",
-                            oar_uniform(NULL, dtype, OAR_SHAPE(r->out),
-                                        r->seed + 1, -bound, bound));
-}
-
-/* Gives the module, whose own options are still to be set. */
-static oar_status create(request *r, oar_module **module)
-{
-    oar_module *made;
-
-    OARI_TRY(check(r));
+    OARI_TRY(oari_layer_dtype(r->kind->name, o->dtype));
     if (module == NULL)
         return oari_fail(OAR_E_ARG, "%s_create: nowhere to give it",
                          r->kind->name);
@@ -146,7 +135,7 @@ oar_status oar_conv1d_create(int64_t in, int64_t out, int kernel, uint64_t seed,
                                              .groups = o.groups,
                                              .no_bias = o.no_bias,
                                              .dtype = o.dtype };
-    OARI_TRY(create(&r, module));
+    OARI_TRY(create_conv(&r, module));
     *(oar_conv1d_opts *)oar_module_self(*module) =
         (oar_conv1d_opts){ sizeof(oar_conv1d_opts), o.stride, o.padding,
                            o.dilation, o.groups };
@@ -176,7 +165,7 @@ oar_conv_transpose1d_create(int64_t in, int64_t out, int kernel, uint64_t seed,
         .no_bias = o.no_bias,
         .dtype = o.dtype
     };
-    OARI_TRY(create(&r, module));
+    OARI_TRY(create_conv(&r, module));
     *(oar_conv_transpose1d_opts *)oar_module_self(*module) =
         (oar_conv_transpose1d_opts){ sizeof(oar_conv_transpose1d_opts),
                                      o.stride,
@@ -200,7 +189,7 @@ oar_status oar_conv_transpose2d_create(
     oar_conv_transpose2d_opts *self;
 
     OARI_TRY(oari_opts_read(&r.o, sizeof r.o, opts));
-    OARI_TRY(create(&r, module));
+    OARI_TRY(create_conv(&r, module));
     self = oar_module_self(*module);
     self->size = sizeof *self;
     for (int i = 0; i < 2; i++) {

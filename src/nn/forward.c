@@ -41,7 +41,9 @@ static void drop_module(void *arg)
     oar_module_release(arg);
 }
 
-static oar_status begin(oar_tape *tape, oar_module *module, int64_t *mark)
+/* Marks the place of the module on a tape that records; else sets *mark to -1.
+ */
+static oar_status mark_module(oar_tape *tape, oar_module *module, int64_t *mark)
 {
     oar_status status;
 
@@ -66,7 +68,7 @@ oar_tensor *oar_forward_at(const char *file, int line, oar_tape *tape,
         oari_null("forward");
         return NULL;
     }
-    if (begin(tape, module, &mark) != OAR_OK ||
+    if (mark_module(tape, module, &mark) != OAR_OK ||
         run_hooks(tape, module, OAR_BEFORE_FORWARD) != OAR_OK)
         return NULL;
     y = module->kind.forward(tape, module, x);

@@ -7,7 +7,7 @@
 
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "nn/attention.h"
+#include "nn/attention_layer.h"
 #include "nn/build.h"
 
 static const double rotary_base = 10000, deviation = 0.02;
@@ -15,12 +15,6 @@ static const double rotary_base = 10000, deviation = 0.02;
 /* ---- a block ------------------------------------------------------------- */
 
 enum { NORM1, ATTENTION, DROP1, NORM2, UP, ACTIVATION, DOWN, DROP2 };
-
-static oar_tensor *run(oar_tape *tape, oar_module *module, int child,
-                       oar_tensor *x)
-{
-    return oar_forward(tape, oar_module_child(module, child), x);
-}
 
 /* x plus what children first to last make of it, one after the other. What
  * flows between them is dropped once the next has seen it. */
@@ -30,7 +24,7 @@ static oar_tensor *residual(oar_tape *tape, oar_module *module, int first,
     oar_tensor *y = x;
 
     for (int i = first; i <= last; i++) {
-        oar_tensor *next = run(tape, module, i, y);
+        oar_tensor *next = oar_forward(tape, oar_module_child(module, i), y);
 
         if (i > first && next != y)
             oari_layer_drop(tape, oar_module_child(module, i - 1), y);
@@ -121,25 +115,21 @@ static oar_status add_attention(oar_module *module, seeds *s,
     return oari_layer_child(module, "attention", status, made);
 }
 
-static oar_status add_activation(oar_module *module, const oar_gpt_opts *o)
-{
-    oar_module *made = NULL;
-    oar_status status = oar_activation_create(o->activation, &made);
-
-    return oari_layer_child(module, "activation", status, made);
-}
-
-static oar_status fill_block(oar_module *block, int frugal, seeds *s,
+static oar_status fill_block(oar_module *block, int rebuild_qkv, seeds *s,
                              const oar_gpt_opts *o)
 {
+    oar_module *made = NULL;
+    oar_status status;
+
     OARI_TRY(add_norm(block, "norm1", o));
     OARI_TRY(add_attention(block, s, o));
-    if (frugal)
-        oari_attention_frugal(oar_module_child(block, ATTENTION));
+    if (rebuild_qkv)
+        oari_attention_rebuild_qkv(oar_module_child(block, ATTENTION));
     OARI_TRY(add_dropout(block, "drop1", s, o));
     OARI_TRY(add_norm(block, "norm2", o));
     OARI_TRY(add_linear(block, "up", o->width, o->hidden, 0, s, o));
-    OARI_TRY(add_activation(block, o));
+    status = oar_activation_create(o->activation, &made);
+    OARI_TRY(oari_layer_child(block, "activation", status, made));
     OARI_TRY(add_linear(block, "down", o->hidden, o->width, 0, s, o));
     return add_dropout(block, "drop2", s, o);
 }
@@ -174,10 +164,10 @@ static const oar_module_class blocks_class = { .size = sizeof blocks_class,
                                                .self_size = sizeof(blocks),
                                                .forward = blocks_forward };
 
-/* One block in so many is frugal with its q, k and v: the first ones, to which
- * backward comes last, when most memory is free again. In the bench's model
- * that is a twentieth of the memory for a seventieth of the time. */
-enum { FRUGAL = 4 };
+/* One block in so many rebuilds its q, k and v in backward: the first blocks,
+ * which backward reaches last, when most memory is free again. In the bench's
+ * model that is a twentieth of the memory for a seventieth of the time. */
+enum { REBUILD_QKV = 4 };
 
 static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
 {
@@ -189,7 +179,7 @@ static oar_status fill_blocks(oar_module *row, seeds *s, const oar_gpt_opts *o)
         snprintf(name, sizeof name, "%d", i);
         OARI_TRY(oar_module_create(&block_class, &block));
         OARI_TRY(oar_module_add_child(row, name, block));
-        OARI_TRY(fill_block(block, i < o->layers / FRUGAL, s, o));
+        OARI_TRY(fill_block(block, i < o->layers / REBUILD_QKV, s, o));
     }
     return OAR_OK;
 }
@@ -201,63 +191,34 @@ typedef struct gpt {
     int64_t context;
 } gpt;
 
-/* 0, 1, ... t - 1. */
-static oar_tensor *positions(oar_tape *tape, int64_t t)
-{
-    oar_tensor *made = oar_empty(tape, OAR_I64, OAR_SHAPE(t));
-    int64_t *at = oar_tensor_data(made);
-
-    for (int64_t i = 0; made != NULL && i < t; i++)
-        at[i] = i;
-    return made;
-}
-
-static oar_status check_tokens(const gpt *g, const oar_tensor *x)
-{
-    oar_shape shape = oar_tensor_shape(x);
-
-    if (shape.ndim == 2 && shape.dim[1] <= g->context)
-        return OAR_OK;
-    return oari_fail(
-        OAR_E_SHAPE,
-        "gpt of tokens with %d dims, the last %lld long: [n, t] "
-        "with t up to %lld",
-        shape.ndim, (long long)(shape.ndim > 0 ? shape.dim[shape.ndim - 1] : 1),
-        (long long)g->context);
-}
-
-static oar_tensor *embed(oar_tape *tape, const gpt *g, oar_tensor *tokens)
-{
-    int64_t t = oar_tensor_shape(tokens).dim[1];
-    oar_tensor *tok = oar_forward(tape, g->tok, tokens), *x = tok;
-
-    if (g->pos != NULL) {
-        x = oari_add_over(tape, oar_forward(tape, g->pos, positions(tape, t)),
-                          tok);
-    }
-    return oar_forward(tape, g->drop, x);
-}
-
-static oar_tensor *predict(oar_tape *tape, const gpt *g, oar_tensor *x)
-{
-    if (g->head != NULL)
-        return oar_forward(tape, g->head, x);
-    return oar_linear(tape, x, oar_module_param(g->tok, 0), NULL);
-}
-
 static oar_tensor *gpt_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *tokens)
 {
     const gpt *g = oar_module_self(module);
-    oar_tensor *x, *logits;
+    oar_shape s = oar_tensor_shape(tokens);
+    oar_tensor *x, *place, *logits;
 
     if (tape == NULL)
         return oari_forward_alone(gpt_forward, module, tokens);
-    if (check_tokens(g, tokens) != OAR_OK)
+    if (s.ndim != 2 || s.dim[1] > g->context) {
+        oari_fail(OAR_E_SHAPE,
+                  "gpt of tokens with %d dims, the last %lld long: [n, t] "
+                  "with t up to %lld",
+                  s.ndim, (long long)(s.ndim > 0 ? s.dim[s.ndim - 1] : 1),
+                  (long long)g->context);
         return NULL;
-    x = oar_forward(tape, g->blocks, embed(tape, g, tokens));
+    }
+    x = oar_forward(tape, g->tok, tokens);
+    if (g->pos != NULL) {
+        place = oar_arange(tape, OAR_I64, s.dim[1], 0, 1);
+        x = oari_add_over(tape, oar_forward(tape, g->pos, place), x);
+    }
+    x = oar_forward(tape, g->drop, x);
+    x = oar_forward(tape, g->blocks, x);
     x = oar_forward(tape, g->norm, x);
-    logits = predict(tape, g, x);
+    logits = g->head != NULL
+                 ? oar_forward(tape, g->head, x)
+                 : oar_linear(tape, x, oar_module_param(g->tok, 0), NULL);
     oari_layer_drop(tape, g->norm, x);
     if (logits == NULL)
         return NULL;
@@ -270,17 +231,6 @@ static const oar_module_class gpt_class = { .size = sizeof gpt_class,
                                             .name = "gpt",
                                             .self_size = sizeof(gpt),
                                             .forward = gpt_forward };
-
-static void set_defaults(oar_gpt_opts *o)
-{
-    o->vocabulary = o->vocabulary != 0 ? o->vocabulary : 256;
-    o->context = o->context != 0 ? o->context : 64;
-    o->width = o->width != 0 ? o->width : 128;
-    o->layers = o->layers != 0 ? o->layers : 4;
-    o->heads = o->heads != 0 ? o->heads : 4;
-    if (o->activation == OAR_ACTIVATION_DEFAULT)
-        o->activation = OAR_GELU;
-}
 
 static oar_status check_opts(const oar_gpt_opts *o)
 {
@@ -310,19 +260,6 @@ static oar_status add_table(oar_module *module, const char *name, int64_t count,
     return oari_layer_child(module, name, status, made);
 }
 
-static oar_status add_blocks(oar_module *module, seeds *s,
-                             const oar_gpt_opts *o)
-{
-    oar_module *made;
-    oar_status status;
-
-    OARI_TRY(oar_module_create(&blocks_class, &made));
-    status = fill_blocks(made, s, o);
-    if (status != OAR_OK)
-        oar_module_release(made);
-    return oari_layer_child(module, "blocks", status, made);
-}
-
 static oar_module *last_child(const oar_module *module)
 {
     return oar_module_child(module, oar_module_children(module) - 1);
@@ -342,8 +279,9 @@ static oar_status fill_gpt(oar_module *module, const oar_gpt_opts *o)
     }
     OARI_TRY(add_dropout(module, "drop", &s, o));
     g->drop = last_child(module);
-    OARI_TRY(add_blocks(module, &s, o));
-    g->blocks = last_child(module);
+    OARI_TRY(oar_module_create(&blocks_class, &g->blocks));
+    OARI_TRY(oar_module_add_child(module, "blocks", g->blocks));
+    OARI_TRY(fill_blocks(g->blocks, &s, o));
     OARI_TRY(add_norm(module, "norm", o));
     g->norm = last_child(module);
     if (o->tied)
@@ -359,7 +297,13 @@ oar_status oar_gpt_create(const oar_gpt_opts *opts, oar_module **module)
     oar_module *made;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    set_defaults(&o);
+    o.vocabulary = o.vocabulary != 0 ? o.vocabulary : 256;
+    o.context = o.context != 0 ? o.context : 64;
+    o.width = o.width != 0 ? o.width : 128;
+    o.layers = o.layers != 0 ? o.layers : 4;
+    o.heads = o.heads != 0 ? o.heads : 4;
+    if (o.activation == OAR_ACTIVATION_DEFAULT)
+        o.activation = OAR_GELU;
     OARI_TRY(check_opts(&o));
     o.hidden = o.hidden != 0 ? o.hidden : 4 * o.width;
     if (module == NULL)

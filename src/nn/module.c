@@ -81,8 +81,12 @@ int oar_module_is(const oar_module *module, const oar_module_class *kind)
 
 /* ---- registering --------------------------------------------------------- */
 
-static oar_status check_name(const oar_module *module, const char *name)
+/* Registers an entry without its name; what it holds is taken on success. */
+static oar_status append_entry(oar_module *module, const char *name,
+                               const oari_entry *entry)
 {
+    char *copy;
+
     if (name == NULL || name[0] == '\0' || strchr(name, '.') != NULL)
         return oari_fail(OAR_E_ARG,
                          "module %s: \"%s\" is no name; it needs at least one "
@@ -92,16 +96,6 @@ static oar_status check_name(const oar_module *module, const char *name)
         if (strcmp(module->entry[i].name, name) == 0)
             return oari_fail(OAR_E_ARG, "module %s has a \"%s\" already",
                              module->kind.name, name);
-    return OAR_OK;
-}
-
-/* Registers an entry without its name; what it holds is taken on success. */
-static oar_status append(oar_module *module, const char *name,
-                         const oari_entry *entry)
-{
-    char *copy;
-
-    OARI_TRY(check_name(module, name));
     OARI_TRY(
         oari_array_reserve(module->entry, module->entries, module->room, 1));
     copy = oari_strdup(name);
@@ -124,8 +118,8 @@ static oar_status add_tensor(oar_module *module, const char *name,
     else
         status = OAR_OK;
     if (status == OAR_OK)
-        status = append(module, name,
-                        &(oari_entry){ .kind = kind, .tensor = tensor });
+        status = append_entry(module, name,
+                              &(oari_entry){ .kind = kind, .tensor = tensor });
     if (status != OAR_OK)
         oar_tensor_release(tensor);
     return status;
@@ -144,13 +138,13 @@ oar_status oar_module_add_buffer(oar_module *module, const char *name,
 }
 
 /* Whether module is `wanted` or holds it at any depth. */
-static int holds(const oar_module *module, const oar_module *wanted)
+static int holds_module(const oar_module *module, const oar_module *wanted)
 {
     if (module == wanted)
         return 1;
     for (int i = 0; i < module->entries; i++)
         if (module->entry[i].child != NULL &&
-            holds(module->entry[i].child, wanted))
+            holds_module(module->entry[i].child, wanted))
             return 1;
     return 0;
 }
@@ -162,12 +156,12 @@ oar_status oar_module_add_child(oar_module *module, const char *name,
 
     if (module == NULL || child == NULL)
         status = oari_null("registration");
-    else if (holds(child, module))
+    else if (holds_module(child, module))
         status = oari_fail(OAR_E_ARG, "module %s would be inside itself",
                            module->kind.name);
     else
-        status = append(module, name,
-                        &(oari_entry){ .kind = OARI_CHILD, .child = child });
+        status = append_entry(
+            module, name, &(oari_entry){ .kind = OARI_CHILD, .child = child });
     if (status != OAR_OK)
         oar_module_release(child);
     return status;

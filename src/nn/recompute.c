@@ -41,26 +41,26 @@ static oar_status each_param(oari_node *node, oar_status (*fn)(oari_leaf *leaf))
     return OAR_OK;
 }
 
-static oar_status know(oari_leaf *leaf)
+static oar_status remember_leaf(oari_leaf *leaf)
 {
     return OAR_OK;
 }
 
-static oar_status expect(oari_leaf *leaf)
+static oar_status expect_grad(oari_leaf *leaf)
 {
     leaf->pending++;
     return OAR_OK;
 }
 
 /* Hooks run here; not while this tape is inside another, which does it. */
-static oar_status settle(oari_leaf *leaf)
+static oar_status settle_leaf(oari_leaf *leaf)
 {
     if (--leaf->pending > 0 || !leaf->tensor->slot.written)
         return OAR_OK;
-    return oari_slot_ready(leaf->tensor);
+    return oari_grad_slot_ready(leaf->tensor);
 }
 
-static oar_status expect_only(oari_leaf *leaf)
+static oar_status count_grad(oari_leaf *leaf)
 {
     --leaf->pending;
     return OAR_OK;
@@ -69,22 +69,15 @@ static oar_status expect_only(oari_leaf *leaf)
 /* They are known since the operation was recorded: no memory is needed. */
 static void recompute_reach(oari_node *node)
 {
-    each_param(node, expect);
+    each_param(node, expect_grad);
 }
 
 /* ---- the second time ----------------------------------------------------- */
 
-/* What to give module the second time: x as a leaf, if it needs a gradient. */
-static oar_tensor *second_input(oari_node *node, oar_tape *inner)
-{
-    oar_tensor *x = node->saved[0];
-
-    if (node->input[X].kind == OARI_EDGE_NONE)
-        return x;
-    return oar_tape_input(inner, x);
-}
-
-static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
+/* Runs the module once more, recorded, and backward through it. Gives the input
+ * of that run: x as a leaf, if it needs a gradient. */
+static oar_status replay_module(oari_node *node, oar_tape *inner,
+                                oar_tensor **x)
 {
     const oari_extra *extra = &node->extra;
     oar_tensor *y;
@@ -93,29 +86,13 @@ static oar_status replay(oari_node *node, oar_tape *inner, oar_tensor **x)
     inner->seed_at = extra->recompute.first;
     inner->seeds_end = extra->recompute.first + extra->recompute.count;
     oar_tape_record(inner, 1);
-    *x = second_input(node, inner);
+    *x = node->saved[0];
+    if (node->input[X].kind != OARI_EDGE_NONE)
+        *x = oar_tape_input(inner, *x);
     y = oar_forward(inner, extra->recompute.module, *x);
     if (y == NULL)
         return oar_last_error()->status;
     return oar_backward_from(inner, 1, &y, &node->grad);
-}
-
-/* to (+)= the gradient of x, if backward has come to it. */
-static oar_status give(const oar_tensor *x, const oari_array *to, int add)
-{
-    oari_array from;
-
-    if (oar_tensor_grad(x) == NULL) {
-        if (!add)
-            oari_fill(to, 0);
-        return OAR_OK;
-    }
-    from = oari_array_of(oar_tensor_grad(x));
-    if (add)
-        oari_scale(to, 1, &from, 1);
-    else
-        oari_copy(to, &from);
-    return OAR_OK;
 }
 
 static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
@@ -123,6 +100,7 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
 {
     oar_tape *inner;
     oar_tensor *x;
+    oari_array from;
     oar_status status;
 
     if (i == TICKET && node->input[X].kind != OARI_EDGE_NONE)
@@ -130,13 +108,20 @@ static oar_status recompute_back(oari_node *node, int i, const oari_array *to,
     inner = oari_replay_tape(node->tape);
     if (inner == NULL)
         return OAR_E_NOMEM;
-    status = replay(node, inner, &x);
-    if (status == OAR_OK && i == X)
-        status = give(x, to, add);
+    status = replay_module(node, inner, &x);
+    if (status == OAR_OK && i == X && oar_tensor_grad(x) != NULL) {
+        from = oari_array_of(oar_tensor_grad(x));
+        if (add)
+            oari_scale(to, 1, &from, 1);
+        else
+            oari_copy(to, &from);
+    } else if (status == OAR_OK && i == X && !add) {
+        oari_fill(to, 0); /* backward has not reached x */
+    }
     inner->replaying = 0;
     oar_tape_reset(inner);
     OARI_TRY(status);
-    return each_param(node, node->tape->replaying ? expect_only : settle);
+    return each_param(node, node->tape->replaying ? count_grad : settle_leaf);
 }
 
 static void recompute_drop(oari_node *node)
@@ -144,16 +129,17 @@ static void recompute_drop(oari_node *node)
     oar_module_release(node->extra.recompute.module);
 }
 
-static const oari_op recompute_op = { .name = "recompute",
-                                      .backward = recompute_back,
-                                      .reach = recompute_reach,
-                                      .drop = recompute_drop };
+static const oari_op_class recompute_op = { .name = "recompute",
+                                            .backward = recompute_back,
+                                            .reach = recompute_reach,
+                                            .drop = recompute_drop };
 
 /* ---- the first time ------------------------------------------------------ */
 
 /* A copy of the result on the outer tape, so that the inner one keeps its
  * memory for the next part. Not owned by the tape yet. */
-static oar_tensor *first_run(oar_tape *tape, oar_module *module, oar_tensor *x)
+static oar_tensor *run_first_time(oar_tape *tape, oar_module *module,
+                                  oar_tensor *x)
 {
     oar_tape *inner = oari_replay_tape(tape);
     oar_tensor *y, *out = NULL;
@@ -177,19 +163,12 @@ static oar_tensor *first_run(oar_tape *tape, oar_module *module, oar_tensor *x)
 static int wants_any(const oar_tape *tape, const oar_module *module,
                      const oar_tensor *x)
 {
-    if (oari_wanted(tape, x))
+    if (oari_grad_wanted(tape, x))
         return 1;
     for (int i = 0; i < oar_module_params(module); i++)
-        if (oari_wanted(tape, oar_module_param(module, i)))
+        if (oari_grad_wanted(tape, oar_module_param(module, i)))
             return 1;
     return 0;
-}
-
-static oar_tensor *make_ticket(oar_tape *tape)
-{
-    oar_tensor *one = oar_full(tape, OAR_F32, OAR_SCALAR, 0);
-
-    return one != NULL ? oar_tape_input(tape, one) : NULL;
 }
 
 oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
@@ -205,20 +184,22 @@ oar_tensor *oar_recompute_at(const char *file, int line, oar_tape *tape,
     }
     if (tape == NULL || !tape->recording || !wants_any(tape, module, x))
         return oar_forward(tape, module, x);
-    ticket = make_ticket(tape);
+    ticket = oar_full(tape, OAR_F32, OAR_SCALAR, 0);
+    if (ticket != NULL)
+        ticket = oar_tape_input(tape, ticket);
     if (ticket == NULL)
         return NULL;
     extra.recompute.first = tape->seeds.count;
-    out = first_run(tape, module, x);
+    out = run_first_time(tape, module, x);
     extra.recompute.count = tape->seeds.count - extra.recompute.first;
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &recompute_op,
-                                    .inputs = 2,
-                                    .input = { x, ticket },
-                                    .saved = { x },
-                                    .extra = extra });
+                    &(oari_node_record){ .op = &recompute_op,
+                                         .inputs = 2,
+                                         .input = { x, ticket },
+                                         .saved = { x },
+                                         .extra = extra });
     if (out == NULL)
         return NULL;
     oar_module_retain(module); /* the node has it from here on */
-    return each_param(out->node, know) == OAR_OK ? out : NULL;
+    return each_param(out->node, remember_leaf) == OAR_OK ? out : NULL;
 }

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-/* On a NULL tape nobody else owns what flows between the children. */
+/* On a NULL tape this owns what flows between the children. */
 static oar_tensor *sequential_forward(oar_tape *tape, oar_module *module,
                                       oar_tensor *x)
 {

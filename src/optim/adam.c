@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 /* What is the same for all numbers of a step. */
 typedef struct factors {
@@ -22,7 +22,7 @@ typedef struct factors {
     double step; /* the learning rate over the first bias correction */
 } factors;
 
-static factors factors_of(const oar_adam_opts *o, const oari_pace *pace,
+static factors factors_of(const oar_adam_opts *o, const oari_step_rates *pace,
                           int decoupled)
 {
     double t = (double)pace->step;
@@ -40,7 +40,7 @@ static factors factors_of(const oar_adam_opts *o, const oari_pace *pace,
 /* One function for each type and rule. LARGEST, the expression of the second
  * moment to divide by, may use x, the largest so far. */
 #define RULE(name, T, ROOT, LARGEST)                                          \
-    OARI_WIDE static void move_##name(                                        \
+    OARI_TARGET_CLONES static void move_##name(                               \
         T *restrict p, const T *restrict grad, T *restrict m, T *restrict v,  \
         T *restrict x, int64_t n, const factors *f)                           \
     {                                                                         \
@@ -68,7 +68,7 @@ RULE(amsgrad_f64, double, sqrt, AMSGRAD)
     move_##name((s)->param, (s)->grad, (s)->state[0], (s)->state[1], \
                 (s)->state[2], (s)->count, f)
 
-static void move(const factors *f, const oari_stretch *s)
+static void move_chunk(const factors *f, const oari_param_chunk *s)
 {
     int amsgrad = s->state[2] != NULL;
 
@@ -82,20 +82,20 @@ static void move(const factors *f, const oari_stretch *s)
         MOVE(f32, s, f);
 }
 
-static void adam_move(const oar_optim *optim, const oari_pace *pace,
-                      const oari_stretch *s)
+static void adam_move(const oar_optim *optim, const oari_step_rates *pace,
+                      const oari_param_chunk *s)
 {
     factors f = factors_of(&optim->of.adam, pace, 0);
 
-    move(&f, s);
+    move_chunk(&f, s);
 }
 
-static void adamw_move(const oar_optim *optim, const oari_pace *pace,
-                       const oari_stretch *s)
+static void adamw_move(const oar_optim *optim, const oari_step_rates *pace,
+                       const oari_param_chunk *s)
 {
     factors f = factors_of(&optim->of.adam, pace, 1);
 
-    move(&f, s);
+    move_chunk(&f, s);
 }
 
 /* By whether the decay is decoupled, and by whether there is AMSGrad. */
@@ -116,8 +116,8 @@ static const oari_optim_class classes[2][2] = {
 
 /* Makes a number what it means: the default if it is 0, unless is_zero says
  * that 0 is meant. */
-static oar_status settle(const char *kind, const char *name, int is_zero,
-                         double otherwise, double *number)
+static oar_status fill_default(const char *kind, const char *name, int is_zero,
+                               double otherwise, double *number)
 {
     if (is_zero && *number != 0)
         return oari_fail(OAR_E_ARG, "%s with no_%s and a %s of %g", kind, name,
@@ -127,53 +127,46 @@ static oar_status settle(const char *kind, const char *name, int is_zero,
     return OAR_OK;
 }
 
-/* Fills in the defaults. */
-static oar_status read_opts(const oar_adam_opts *opts, int decoupled,
-                            oar_adam_opts *o)
+static oar_status create_adam_over(int decoupled, int count,
+                                   oar_tensor *const *param,
+                                   const oar_adam_opts *opts, oar_optim **optim)
 {
+    oar_adam_opts o;
     const char *kind = classes[decoupled][0].name;
 
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
+    /* Fills in the defaults. */
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (!(o.lr >= 0) || !(o.eps >= 0) || !(o.weight_decay >= 0))
         return oari_fail(OAR_E_ARG,
                          "%s with lr %g, eps %g, weight decay %g: none may be "
                          "negative",
-                         kind, o->lr, o->eps, o->weight_decay);
-    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+                         kind, o.lr, o.eps, o.weight_decay);
+    if (!(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1))
         return oari_fail(OAR_E_ARG,
                          "%s with betas %g and %g: they must be at least 0 and "
                          "below 1",
-                         kind, o->beta1, o->beta2);
-    OARI_TRY(settle(kind, "lr", 0, 1e-3, &o->lr));
-    OARI_TRY(settle(kind, "beta1", o->no_beta1, 0.9, &o->beta1));
-    OARI_TRY(settle(kind, "beta2", o->no_beta2, 0.999, &o->beta2));
-    OARI_TRY(settle(kind, "eps", o->no_eps, 1e-8, &o->eps));
-    return settle(kind, "decay", o->no_decay, decoupled ? 0.01 : 0,
-                  &o->weight_decay);
-}
-
-static oar_status create_over(int decoupled, int count,
-                              oar_tensor *const *param,
-                              const oar_adam_opts *opts, oar_optim **optim)
-{
-    oar_adam_opts o;
-
-    OARI_TRY(read_opts(opts, decoupled, &o));
+                         kind, o.beta1, o.beta2);
+    OARI_TRY(fill_default(kind, "lr", 0, 1e-3, &o.lr));
+    OARI_TRY(fill_default(kind, "beta1", o.no_beta1, 0.9, &o.beta1));
+    OARI_TRY(fill_default(kind, "beta2", o.no_beta2, 0.999, &o.beta2));
+    OARI_TRY(fill_default(kind, "eps", o.no_eps, 1e-8, &o.eps));
+    OARI_TRY(fill_default(kind, "decay", o.no_decay, decoupled ? 0.01 : 0,
+                          &o.weight_decay));
     OARI_TRY(oari_optim_make(&classes[decoupled][o.amsgrad != 0], o.lr,
                              o.weight_decay, count, param, optim));
     (*optim)->of.adam = o;
     return OAR_OK;
 }
 
-static oar_status create(int decoupled, const oar_module *module,
-                         const oar_adam_opts *opts, oar_optim **optim)
+static oar_status create_adam(int decoupled, const oar_module *module,
+                              const oar_adam_opts *opts, oar_optim **optim)
 {
     oar_tensor **param;
     oar_status status;
     int count;
 
     OARI_TRY(oari_optim_list(module, &count, &param));
-    status = create_over(decoupled, count, param, opts, optim);
+    status = create_adam_over(decoupled, count, param, opts, optim);
     oari_free(param);
     return status;
 }
@@ -181,23 +174,23 @@ static oar_status create(int decoupled, const oar_module *module,
 oar_status oar_adam_create(const oar_module *module, const oar_adam_opts *opts,
                            oar_optim **optim)
 {
-    return create(0, module, opts, optim);
+    return create_adam(0, module, opts, optim);
 }
 
 oar_status oar_adam_create_over(int count, oar_tensor *const *param,
                                 const oar_adam_opts *opts, oar_optim **optim)
 {
-    return create_over(0, count, param, opts, optim);
+    return create_adam_over(0, count, param, opts, optim);
 }
 
 oar_status oar_adamw_create(const oar_module *module, const oar_adam_opts *opts,
                             oar_optim **optim)
 {
-    return create(1, module, opts, optim);
+    return create_adam(1, module, opts, optim);
 }
 
 oar_status oar_adamw_create_over(int count, oar_tensor *const *param,
                                  const oar_adam_opts *opts, oar_optim **optim)
 {
-    return create_over(1, count, param, opts, optim);
+    return create_adam_over(1, count, param, opts, optim);
 }

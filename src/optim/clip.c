@@ -9,8 +9,8 @@
 #include "optim/optim.h"
 #include "tensor/tensor.h"
 
-static oar_status check(const char *what, int count, oar_tensor *const *param,
-                        double limit)
+static oar_status check_grads(const char *what, int count,
+                              oar_tensor *const *param, double limit)
 {
     if (count < 0 || (count > 0 && param == NULL))
         return oari_fail(OAR_E_ARG, "%s over %d parameters: none given", what,
@@ -31,7 +31,8 @@ static oar_status check(const char *what, int count, oar_tensor *const *param,
     return OAR_OK;
 }
 
-/* The gradient of parameter i; NULL if it has none, or came before. */
+/* Returns the gradient of parameter i, or NULL if it has none or is in the list
+ * before i, too. */
 static oar_tensor *grad_of(oar_tensor *const *param, int i)
 {
     for (int k = 0; k < i; k++)
@@ -43,7 +44,7 @@ static oar_tensor *grad_of(oar_tensor *const *param, int i)
 oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
                                double limit)
 {
-    OARI_TRY(check("clip_grad_value", count, param, limit));
+    OARI_TRY(check_grads("clip_grad_value", count, param, limit));
     for (int i = 0; i < count; i++) {
         oar_tensor *grad = grad_of(param, i);
 
@@ -53,27 +54,20 @@ oar_status oar_clip_grad_value(int count, oar_tensor *const *param,
     return OAR_OK;
 }
 
-static double norm_of(int count, oar_tensor *const *param)
+oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
+                              double *norm)
 {
-    double sum = 0;
+    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
+    double total, factor, sum = 0;
 
+    OARI_TRY(check_grads("clip_grad_norm", count, param, limit));
     for (int i = 0; i < count; i++) {
         const oar_tensor *grad = grad_of(param, i);
 
         if (grad != NULL)
             sum += oari_grad_squares(grad);
     }
-    return sqrt(sum);
-}
-
-oar_status oar_clip_grad_norm(int count, oar_tensor *const *param, double limit,
-                              double *norm)
-{
-    const double guard = 1e-6; /* PyTorch's: keeps the result below limit */
-    double total, factor;
-
-    OARI_TRY(check("clip_grad_norm", count, param, limit));
-    total = norm_of(count, param);
+    total = sqrt(sum);
     factor = limit / (total + guard);
     for (int i = 0; i < count && isfinite(total) && factor < 1; i++) {
         oar_tensor *grad = grad_of(param, i);

@@ -4,7 +4,7 @@
 #include "optim/grads.h"
 
 #include "base/dtype.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 1024, LANES = 8 };
 
@@ -20,8 +20,8 @@ typedef struct changer {
 } changer;
 
 #define LOOPS(name, T)                                                      \
-    OARI_WIDE static double squares_##name(const T *x, int64_t n,           \
-                                           double found)                    \
+    OARI_TARGET_CLONES static double squares_##name(const T *x, int64_t n,  \
+                                                    double found)           \
     {                                                                       \
         double lane[LANES] = { 0 };                                         \
         int64_t i = 0;                                                      \
@@ -34,20 +34,21 @@ typedef struct changer {
             found += lane[k];                                               \
         return found;                                                       \
     }                                                                       \
-    OARI_WIDE static double odd_##name(const T *x, int64_t n, double found) \
+    OARI_TARGET_CLONES static double odd_##name(const T *x, int64_t n,      \
+                                                double found)               \
     {                                                                       \
         int odd = 0;                                                        \
         for (int64_t i = 0; i < n; i++)                                     \
             odd |= !(x[i] - x[i] == 0); /* infinity and NaN give NaN */     \
         return odd ? 1 : found;                                             \
     }                                                                       \
-    OARI_WIDE static void scale_##name(T *x, int64_t n, double by)          \
+    OARI_TARGET_CLONES static void scale_##name(T *x, int64_t n, double by) \
     {                                                                       \
         const T factor = (T)by;                                             \
         for (int64_t i = 0; i < n; i++)                                     \
             x[i] *= factor;                                                 \
     }                                                                       \
-    OARI_WIDE static void clamp_##name(T *x, int64_t n, double by)          \
+    OARI_TARGET_CLONES static void clamp_##name(T *x, int64_t n, double by) \
     {                                                                       \
         const T limit = (T)by;                                              \
         for (int64_t i = 0; i < n; i++) {                                   \
@@ -64,12 +65,12 @@ static const finder odd = { odd_f32, odd_f64 };
 static const changer scale = { scale_f32, scale_f64 };
 static const changer clamp = { clamp_f32, clamp_f64 };
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static double find(const finder *f, const oar_tensor *grad)
+static double find_in_grad(const finder *f, const oar_tensor *grad)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
     const uint16_t *half = oar_tensor_const_data(grad);
@@ -82,7 +83,7 @@ static double find(const finder *f, const oar_tensor *grad)
     if (dtype == OAR_F64)
         return f->f64(oar_tensor_const_data(grad), n, 0);
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = least(n - i, BLOCK);
+        int64_t count = smaller(n - i, BLOCK);
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         found = f->f32(wide, count, found);
@@ -90,15 +91,21 @@ static double find(const finder *f, const oar_tensor *grad)
     return found;
 }
 
-static void change_half(const changer *c, oar_tensor *grad, double by)
+static void change_grad(const changer *c, oar_tensor *grad, double by)
 {
     oar_dtype dtype = oar_tensor_dtype(grad);
     uint16_t *half = oar_tensor_data(grad);
     int64_t n = oar_tensor_count(grad);
     float wide[BLOCK];
 
+    if (dtype == OAR_F32)
+        c->f32(oar_tensor_data(grad), n, by);
+    else if (dtype == OAR_F64)
+        c->f64(oar_tensor_data(grad), n, by);
+    if (dtype == OAR_F32 || dtype == OAR_F64)
+        return;
     for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t count = least(n - i, BLOCK);
+        int64_t count = smaller(n - i, BLOCK);
 
         oari_convert(wide, OAR_F32, half + i, dtype, (size_t)count);
         c->f32(wide, count, by);
@@ -106,34 +113,22 @@ static void change_half(const changer *c, oar_tensor *grad, double by)
     }
 }
 
-static void change(const changer *c, oar_tensor *grad, double by)
-{
-    int64_t n = oar_tensor_count(grad);
-
-    if (oar_tensor_dtype(grad) == OAR_F32)
-        c->f32(oar_tensor_data(grad), n, by);
-    else if (oar_tensor_dtype(grad) == OAR_F64)
-        c->f64(oar_tensor_data(grad), n, by);
-    else
-        change_half(c, grad, by);
-}
-
 double oari_grad_squares(const oar_tensor *grad)
 {
-    return find(&squares, grad);
+    return find_in_grad(&squares, grad);
 }
 
 int oari_grad_finite(const oar_tensor *grad)
 {
-    return find(&odd, grad) == 0;
+    return find_in_grad(&odd, grad) == 0;
 }
 
 void oari_grad_scale(oar_tensor *grad, double factor)
 {
-    change(&scale, grad, factor);
+    change_grad(&scale, grad, factor);
 }
 
 void oari_grad_clamp(oar_tensor *grad, double limit)
 {
-    change(&clamp, grad, limit);
+    change_grad(&clamp, grad, limit);
 }

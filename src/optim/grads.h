@@ -7,15 +7,15 @@
 
 #include <oarsong/tensor.h>
 
-/* The sum of the squares, in f64. */
+/* Returns the sum of the squares, in f64. */
 double oari_grad_squares(const oar_tensor *grad);
 
 void oari_grad_scale(oar_tensor *grad, double factor);
 
-/* Cuts to [-limit, limit]; NaN stays. */
+/* Cuts the numbers to [-limit, limit]; NaN stays. */
 void oari_grad_clamp(oar_tensor *grad, double limit);
 
-/* Whether no number is infinite or NaN. */
+/* Returns whether no number is infinite or NaN. */
 int oari_grad_finite(const oar_tensor *grad);
 
 #endif

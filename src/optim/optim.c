@@ -14,27 +14,10 @@ enum { BLOCK = 1024 }; /* elements of a half type that are widened at once */
 
 /* ---- making -------------------------------------------------------------- */
 
-static oar_status check_param(const char *name, const oar_tensor *p)
+/* Returns the index of a parameter, or -1. */
+static int find_param(const oar_optim *optim, const oar_tensor *tensor)
 {
-    if (p == NULL)
-        return oari_null(name);
-    if (!oar_tensor_requires_grad(p))
-        return oari_fail(OAR_E_ARG,
-                         "%s over a tensor %s that requires no gradient", name,
-                         oari_shape_text(p->at.shape).text);
-    if (!oar_tensor_is_contiguous(p))
-        return oari_fail(OAR_E_ARG,
-                         "%s over a tensor %s that is not contiguous", name,
-                         oari_shape_text(p->at.shape).text);
-    if (oar_tensor_is_read_only(p))
-        return oari_check_writable(name, p);
-    return OAR_OK;
-}
-
-/* The index of a parameter among the first `params`, or -1. */
-static int find(const oar_optim *optim, int params, const oar_tensor *tensor)
-{
-    for (int i = 0; i < params; i++)
+    for (int i = 0; i < optim->params; i++)
         if (optim->param[i].tensor == tensor)
             return i;
     return -1;
@@ -52,8 +35,19 @@ static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
     oari_optim_param *p = &optim->param[optim->params];
     oar_dtype dtype;
 
-    OARI_TRY(check_param(optim->kind->name, tensor));
-    if (find(optim, optim->params, tensor) >= 0) /* shared by two modules */
+    if (tensor == NULL)
+        return oari_null(optim->kind->name);
+    if (!oar_tensor_requires_grad(tensor))
+        return oari_fail(
+            OAR_E_ARG, "%s over a tensor %s that requires no gradient",
+            optim->kind->name, oari_shape_text(tensor->at.shape).text);
+    if (!oar_tensor_is_contiguous(tensor))
+        return oari_fail(
+            OAR_E_ARG, "%s over a tensor %s that is not contiguous",
+            optim->kind->name, oari_shape_text(tensor->at.shape).text);
+    if (oar_tensor_is_read_only(tensor))
+        return oari_check_writable(optim->kind->name, tensor);
+    if (find_param(optim, tensor) >= 0) /* shared by two modules */
         return OAR_OK;
     optim->params++;
     *p = (oari_optim_param){ .tensor = oar_tensor_retain(tensor),
@@ -69,22 +63,16 @@ static oar_status add_param(oar_optim *optim, oar_tensor *tensor)
     return OAR_OK;
 }
 
-/* Makes room for that many parameters and one group more. */
-static oar_status make_room(oar_optim *optim, int params)
-{
-    OARI_TRY(oari_array_reserve(optim->param, optim->params, optim->param_room,
-                                params));
-    return oari_array_reserve(optim->group, optim->groups, optim->group_room,
-                              1);
-}
-
 static oar_status add_group(oar_optim *optim, int count,
                             oar_tensor *const *param, oari_optim_group scales)
 {
     oar_status status;
     int before = optim->params;
 
-    OARI_TRY(make_room(optim, count));
+    OARI_TRY(oari_array_reserve(optim->param, optim->params, optim->param_room,
+                                count));
+    OARI_TRY(
+        oari_array_reserve(optim->group, optim->groups, optim->group_room, 1));
     status = OAR_OK;
     for (int i = 0; i < count && status == OAR_OK; i++)
         status = add_param(optim, param[i]);
@@ -157,9 +145,14 @@ void oar_optim_destroy(oar_optim *optim)
     oari_free(optim);
 }
 
-static oar_status check_group(const oar_optim *optim, int count,
-                              oar_tensor *const *param, oari_optim_group scales)
+oar_status oar_optim_add_group(oar_optim *optim, int count,
+                               oar_tensor *const *param, double lr_scale,
+                               double decay_scale)
 {
+    oari_optim_group scales = { lr_scale, decay_scale };
+
+    if (optim == NULL)
+        return oari_null("add_group");
     if (count < 0 || (count > 0 && param == NULL))
         return oari_fail(OAR_E_ARG, "a group of %d parameters: none given",
                          count);
@@ -171,7 +164,7 @@ static oar_status check_group(const oar_optim *optim, int count,
                          "the second not below",
                          scales.lr_scale, scales.decay_scale);
     for (int i = 0; i < count; i++) {
-        int at = param[i] != NULL ? find(optim, optim->params, param[i]) : -1;
+        int at = param[i] != NULL ? find_param(optim, param[i]) : -1;
 
         if (at >= 0)
             return oari_fail(OAR_E_ARG,
@@ -179,18 +172,6 @@ static oar_status check_group(const oar_optim *optim, int count,
                              oari_shape_text(param[i]->at.shape).text,
                              optim->param[at].group);
     }
-    return OAR_OK;
-}
-
-oar_status oar_optim_add_group(oar_optim *optim, int count,
-                               oar_tensor *const *param, double lr_scale,
-                               double decay_scale)
-{
-    oari_optim_group scales = { lr_scale, decay_scale };
-
-    if (optim == NULL)
-        return oari_null("add_group");
-    OARI_TRY(check_group(optim, count, param, scales));
     return add_group(optim, count, param, scales);
 }
 
@@ -221,15 +202,15 @@ oar_status oari_optim_ready(const oar_optim *optim)
     return OAR_OK;
 }
 
-/* Numbers first .. first+count-1 of a half parameter: computed in f32, rounded
- * once. */
-static void move_half(const oar_optim *optim, const oari_pace *pace,
-                      const oari_stretch *all, int64_t first, int64_t count)
+/* Moves numbers first .. first+count-1 of a half parameter: computes in f32 and
+ * rounds once. */
+static void move_half(const oar_optim *optim, const oari_step_rates *pace,
+                      const oari_param_chunk *all, int64_t first, int64_t count)
 {
     float param[BLOCK], grad[BLOCK];
     uint16_t *p = (uint16_t *)all->param + first;
     const uint16_t *g = (const uint16_t *)all->grad + first;
-    oari_stretch part = {
+    oari_param_chunk part = {
         .dtype = OAR_F32, .count = count, .param = param, .grad = grad
     };
 
@@ -242,8 +223,8 @@ static void move_half(const oar_optim *optim, const oari_pace *pace,
     oari_convert(p, all->dtype, param, OAR_F32, (size_t)count);
 }
 
-static void move(const oar_optim *optim, const oari_pace *pace,
-                 const oari_stretch *s)
+static void move_stretch(const oar_optim *optim, const oari_step_rates *pace,
+                         const oari_param_chunk *s)
 {
     if (!oari_dtype_is_half(s->dtype)) {
         optim->kind->move(optim, pace, s);
@@ -254,31 +235,32 @@ static void move(const oar_optim *optim, const oari_pace *pace,
                   s->count - i < BLOCK ? s->count - i : BLOCK);
 }
 
-static void step_param(const oar_optim *optim, oari_optim_param *p)
-{
-    const oari_optim_group *group = &optim->group[p->group];
-    oari_pace pace = { .lr = optim->lr * group->lr_scale,
-                       .decay = optim->weight_decay * group->decay_scale,
-                       .step = ++p->steps };
-    oari_stretch s = { .dtype = oar_tensor_dtype(p->tensor),
-                       .count = oar_tensor_count(p->tensor),
-                       .param = oar_tensor_data(p->tensor),
-                       .grad = oar_tensor_data(oar_tensor_grad(p->tensor)) };
-
-    for (int k = 0; k < OARI_OPTIM_STATES; k++)
-        s.state[k] = oar_tensor_data(p->state[k]);
-    move(optim, &pace, &s);
-    p->tensor->storage->version++;
-}
-
 oar_status oar_optim_step(oar_optim *optim)
 {
     if (optim == NULL)
         return oari_null("optim_step");
     OARI_TRY(oari_optim_ready(optim));
-    for (int i = 0; i < optim->params; i++)
-        if (oar_tensor_grad(optim->param[i].tensor) != NULL)
-            step_param(optim, &optim->param[i]);
+    for (int i = 0; i < optim->params; i++) {
+        oari_optim_param *p = &optim->param[i];
+        const oari_optim_group *group = &optim->group[p->group];
+        const oar_tensor *grad = oar_tensor_grad(p->tensor);
+        oari_step_rates pace = { .lr = optim->lr * group->lr_scale,
+                                 .decay =
+                                     optim->weight_decay * group->decay_scale,
+                                 .step = p->steps + 1 };
+        oari_param_chunk s = { .dtype = oar_tensor_dtype(p->tensor),
+                               .count = oar_tensor_count(p->tensor) };
+
+        if (grad == NULL)
+            continue;
+        s.param = oar_tensor_data(p->tensor);
+        s.grad = oar_tensor_data(grad);
+        for (int k = 0; k < OARI_OPTIM_STATES; k++)
+            s.state[k] = oar_tensor_data(p->state[k]);
+        move_stretch(optim, &pace, &s);
+        p->steps++;
+        p->tensor->storage->version++;
+    }
     optim->steps++;
     optim->unscaled_by = NULL;
     return OAR_OK;

@@ -20,26 +20,26 @@ typedef struct oari_optim_param {
     int group;
 } oari_optim_param;
 
-/* What a rule works on: count numbers, all f32 or all f64. */
-typedef struct oari_stretch {
+/* The numbers that a rule moves: `count` of them, all f32 or all f64. */
+typedef struct oari_param_chunk {
     oar_dtype dtype;
     int64_t count;
     void *param;
     const void *grad;
     void *state[OARI_OPTIM_STATES];
-} oari_stretch;
+} oari_param_chunk;
 
-/* How far it moves them: after the scales of the parameter's group. */
-typedef struct oari_pace {
+/* How far a rule moves them, with the scales of the parameter's group. */
+typedef struct oari_step_rates {
     double lr, decay;
     int64_t step; /* this one; the first is 1 */
-} oari_pace;
+} oari_step_rates;
 
 typedef struct oari_optim_class {
     const char *name;
     const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
-    void (*move)(const oar_optim *optim, const oari_pace *pace,
-                 const oari_stretch *stretch);
+    void (*move)(const oar_optim *optim, const oari_step_rates *pace,
+                 const oari_param_chunk *stretch);
 } oari_optim_class;
 
 struct oar_optim {
@@ -58,19 +58,19 @@ struct oar_optim {
     } of;
 };
 
-/* An optimizer over these parameters, each once, in group 0. Its state is made
- * with it, of each parameter's shape, zero: f64 for f64, else f32. */
+/* Makes an optimizer over these parameters, each once, in group 0. Its state is
+ * made with it, of each parameter's shape, zero: f64 for f64, else f32. */
 oar_status oari_optim_make(const oari_optim_class *kind, double lr,
                            double weight_decay, int count,
                            oar_tensor *const *param, oar_optim **optim);
 
-/* The parameters of a module that are trained, in order: gives an array to be
- * freed. */
+/* Gives an array of a module's parameters that are trained, in order. The
+ * caller frees it. */
 oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param);
 
-/* Whether every parameter that has a gradient can be stepped: their data is
- * there. Else OAR_E_STATE. After that, oar_optim_step does not fail. */
+/* Checks that the data of every parameter with a gradient is there, else
+ * OAR_E_STATE. After that, oar_optim_step does not fail. */
 oar_status oari_optim_ready(const oar_optim *optim);
 
 #endif

@@ -48,7 +48,8 @@ double oar_scaler_scale(const oar_scaler *scaler)
     return scaler != NULL ? scaler->scale : 0;
 }
 
-static int all_finite(const oar_optim *optim)
+/* Divides the gradients, unless one is not finite. Returns whether all were. */
+static int unscale_grads(const oar_scaler *scaler, const oar_optim *optim)
 {
     for (int i = 0; i < optim->params; i++) {
         const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
@@ -56,41 +57,13 @@ static int all_finite(const oar_optim *optim)
         if (grad != NULL && !oari_grad_finite(grad))
             return 0;
     }
-    return 1;
-}
-
-static void divide(const oar_optim *optim, double scale)
-{
     for (int i = 0; i < optim->params; i++) {
         oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
         if (grad != NULL)
-            oari_grad_scale(grad, 1 / scale);
+            oari_grad_scale(grad, 1 / scaler->scale);
     }
-}
-
-/* The scale stays within what an f32 holds. */
-static void adapt(oar_scaler *scaler, int good)
-{
-    if (!good) {
-        scaler->good = 0;
-        if (scaler->scale > 2 * (double)FLT_MIN)
-            scaler->scale /= 2;
-    } else if (++scaler->good >= scaler->interval) {
-        scaler->good = 0;
-        if (scaler->scale < (double)FLT_MAX / 2)
-            scaler->scale *= 2;
-    }
-}
-
-/* Divides the gradients, unless one is not finite. Returns whether all were. */
-static int unscale(const oar_scaler *scaler, const oar_optim *optim)
-{
-    int good = all_finite(optim);
-
-    if (good)
-        divide(optim, scaler->scale);
-    return good;
+    return 1;
 }
 
 oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
@@ -101,7 +74,7 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
         return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
                                       "unscaled already, before a step");
     OARI_TRY(oari_optim_ready(optim));
-    optim->was_finite = unscale(scaler, optim);
+    optim->was_finite = unscale_grads(scaler, optim);
     optim->unscaled_by = scaler;
     if (finite != NULL)
         *finite = optim->was_finite;
@@ -118,12 +91,21 @@ oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
         return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
                                       "scaler has unscaled");
     OARI_TRY(oari_optim_ready(optim));
-    good =
-        optim->unscaled_by != NULL ? optim->was_finite : unscale(scaler, optim);
+    good = optim->unscaled_by != NULL ? optim->was_finite
+                                      : unscale_grads(scaler, optim);
     if (good)
         OARI_TRY(oar_optim_step(optim));
     optim->unscaled_by = NULL;
-    adapt(scaler, good);
+    /* The scale stays within what an f32 holds. */
+    if (!good) {
+        scaler->good = 0;
+        if (scaler->scale > 2 * (double)FLT_MIN)
+            scaler->scale /= 2;
+    } else if (++scaler->good >= scaler->interval) {
+        scaler->good = 0;
+        if (scaler->scale < (double)FLT_MAX / 2)
+            scaler->scale *= 2;
+    }
     if (stepped != NULL)
         *stepped = good;
     return OAR_OK;

@@ -4,29 +4,29 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "optim/optim.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 /* The rules for one type: n numbers p, their gradients g, their velocities v.
  */
 #define RULES(name, T)                                                        \
-    OARI_WIDE static void plain_##name(T *restrict p, const T *restrict g,    \
-                                       int64_t n, T lr, T decay)              \
+    OARI_TARGET_CLONES static void plain_##name(                              \
+        T *restrict p, const T *restrict g, int64_t n, T lr, T decay)         \
     {                                                                         \
         for (int64_t i = 0; i < n; i++)                                       \
             p[i] -= lr * (g[i] + decay * p[i]);                               \
     }                                                                         \
-    OARI_WIDE static void heavy_##name(T *restrict p, const T *restrict g,    \
-                                       T *restrict v, int64_t n, T lr,        \
-                                       T decay, T momentum)                   \
+    OARI_TARGET_CLONES static void heavy_##name(                              \
+        T *restrict p, const T *restrict g, T *restrict v, int64_t n, T lr,   \
+        T decay, T momentum)                                                  \
     {                                                                         \
         for (int64_t i = 0; i < n; i++) {                                     \
             v[i] = momentum * v[i] + (g[i] + decay * p[i]);                   \
             p[i] -= lr * v[i];                                                \
         }                                                                     \
     }                                                                         \
-    OARI_WIDE static void nesterov_##name(T *restrict p, const T *restrict g, \
-                                          T *restrict v, int64_t n, T lr,     \
-                                          T decay, T momentum)                \
+    OARI_TARGET_CLONES static void nesterov_##name(                           \
+        T *restrict p, const T *restrict g, T *restrict v, int64_t n, T lr,   \
+        T decay, T momentum)                                                  \
     {                                                                         \
         for (int64_t i = 0; i < n; i++) {                                     \
             T d = g[i] + decay * p[i];                                        \
@@ -34,8 +34,9 @@
             p[i] -= lr * (d + momentum * v[i]);                               \
         }                                                                     \
     }                                                                         \
-    static void move_##name(const oar_sgd_opts *o, const oari_pace *pace,     \
-                            const oari_stretch *s)                            \
+    static void move_##name(const oar_sgd_opts *o,                            \
+                            const oari_step_rates *pace,                      \
+                            const oari_param_chunk *s)                        \
     {                                                                         \
         T lr = (T)pace->lr, decay = (T)pace->decay, m = (T)o->momentum;       \
         if (o->momentum == 0)                                                 \
@@ -51,8 +52,8 @@
 RULES(f32, float)
 RULES(f64, double)
 
-static void sgd_move(const oar_optim *optim, const oari_pace *pace,
-                     const oari_stretch *s)
+static void sgd_move(const oar_optim *optim, const oari_step_rates *pace,
+                     const oari_param_chunk *s)
 {
     if (s->dtype == OAR_F64)
         move_f64(&optim->of.sgd, pace, s);
@@ -65,25 +66,19 @@ static const oari_optim_class momentum_class = {
     .name = "sgd", .state_name = { "momentum_buffer" }, .move = sgd_move
 };
 
-static oar_status check_opts(const oar_sgd_opts *o)
-{
-    if (!(o->lr >= 0) || !(o->momentum >= 0) || !(o->weight_decay >= 0))
-        return oari_fail(OAR_E_ARG,
-                         "sgd with lr %g, momentum %g, weight decay %g: none "
-                         "may be negative",
-                         o->lr, o->momentum, o->weight_decay);
-    if (o->nesterov && o->momentum == 0)
-        return oari_fail(OAR_E_ARG, "sgd with nesterov needs a momentum");
-    return OAR_OK;
-}
-
 oar_status oar_sgd_create_over(int count, oar_tensor *const *param,
                                const oar_sgd_opts *opts, oar_optim **optim)
 {
     oar_sgd_opts o;
 
     OARI_TRY(oari_opts_read(&o, sizeof o, opts));
-    OARI_TRY(check_opts(&o));
+    if (!(o.lr >= 0) || !(o.momentum >= 0) || !(o.weight_decay >= 0))
+        return oari_fail(OAR_E_ARG,
+                         "sgd with lr %g, momentum %g, weight decay %g: none "
+                         "may be negative",
+                         o.lr, o.momentum, o.weight_decay);
+    if (o.nesterov && o.momentum == 0)
+        return oari_fail(OAR_E_ARG, "sgd with nesterov needs a momentum");
     OARI_TRY(oari_optim_make(o.momentum > 0 ? &momentum_class : &plain_class,
                              o.lr > 0 ? o.lr : 0.01, o.weight_decay, count,
                              param, optim));

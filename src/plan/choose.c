@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* choose: the table of algorithms and the rules for it. See choose.h.
  *
- * A row is tried only if it fits the operation at all. Of those that fit, the
- * one forced by name counts; else the first that is `wanted`, in the order of
- * the table; else the first. */
+ * A row is considered only if it fits the operation at all. Of those that fit,
+ * the one that is forced by name is chosen; else the first one that the rules
+ * want, in the order of the table; else the first. */
 #include "plan/choose.h"
 
 #include <stdio.h>
@@ -13,46 +13,42 @@
 #include "base/status.h"
 #include "plan/planners.h"
 
-/* ---- what can be done by whom -------------------------------------------- */
+/* ---- what a row fits ----------------------------------------------------- */
 
-/* Whether ranks must first tell each other sizes to go by memory. */
-static int open_sizes(const oari_ask *ask)
+/* Whether every rank knows all sizes that it needs to go by shared memory. */
+static int knows_sizes(const oari_plan_request *req)
 {
-    return ask->object || (ask->ragged && (ask->kind == OAR_COLL_GATHER ||
-                                           ask->kind == OAR_COLL_SCATTER ||
-                                           ask->kind == OAR_COLL_ALL_TO_ALL));
+    return !req->object && !(req->ragged && (req->kind == OAR_COLL_GATHER ||
+                                             req->kind == OAR_COLL_SCATTER ||
+                                             req->kind == OAR_COLL_ALL_TO_ALL));
 }
 
-static int unsettled(const oari_ask *ask)
+static int needs_sizes(const oari_plan_request *req)
 {
-    return open_sizes(ask) && !ask->settled;
+    return !knows_sizes(req) && !req->sizes_known;
 }
 
-/* A line has room only for so much; nothing may force more into it. */
-static int fits_line(const oari_ask *ask)
+/* A slot has little room, and nothing may force more into it. */
+static int fits_slot(const oari_plan_request *req)
 {
-    return !open_sizes(ask) &&
-           oari_line_count(ask) <= ask->small_bytes / ask->element;
+    return knows_sizes(req) &&
+           oari_slot_count(req) <= req->small_bytes / req->element;
 }
 
-static int is_object(const oari_ask *ask)
+/* Whether messages need sizes first: only those of objects do. */
+static int needs_object_sizes(const oari_plan_request *req)
 {
-    return ask->object && !ask->settled;
+    return req->object && !req->sizes_known;
 }
 
-static int known(const oari_ask *ask)
+static int knows_object_sizes(const oari_plan_request *req)
 {
-    return !open_sizes(ask);
+    return !needs_object_sizes(req);
 }
 
-static int open_object(const oari_ask *ask)
+static int has_equal_parts(const oari_plan_request *req)
 {
-    return !ask->object || ask->settled;
-}
-
-static int equal_parts(const oari_ask *ask)
-{
-    return !ask->ragged && !ask->object;
+    return !req->ragged && !req->object;
 }
 
 #define ROW(name, kind, over, canonical, fits, plan)       \
@@ -70,7 +66,7 @@ static int equal_parts(const oari_ask *ask)
         MEMORY(name, ALL_TO_ALL, fits, plan)
 #define SENT(name, kind, fits, plan) \
     ROW(name, kind, OARI_MESSAGES, 1, fits, plan)
-/* In an order of its own. */
+/* Combines in an order of its own. */
 #define OWN_ORDER(name, kind, fits, plan) \
     ROW(name, kind, OARI_MESSAGES, 0, fits, plan)
 #define LEVELS(kind, canonical)                                       \
@@ -80,18 +76,18 @@ static int equal_parts(const oari_ask *ask)
 /* clang-format off */
 const oari_algorithm oari_algorithms[] = {
     MEMORY("line", BARRIER, NULL, oari_plan_line),
-    ALL_KINDS("line", fits_line, oari_plan_line),
-    ALL_KINDS("direct", known, oari_plan_direct),
-    ALL_KINDS("staged", known, oari_plan_staged),
-    MEMORY("sizes", BROADCAST, unsettled, oari_plan_sizes),
-    MEMORY("sizes", GATHER, unsettled, oari_plan_sizes),
-    MEMORY("sizes", SCATTER, unsettled, oari_plan_sizes),
-    MEMORY("sizes", ALL_GATHER, unsettled, oari_plan_sizes),
-    MEMORY("sizes", ALL_TO_ALL, unsettled, oari_plan_sizes),
-    SENT("sizes", BROADCAST, is_object, oari_plan_size_messages),
-    SENT("sizes", GATHER, is_object, oari_plan_size_messages),
-    SENT("sizes", SCATTER, is_object, oari_plan_size_messages),
-    SENT("sizes", ALL_GATHER, is_object, oari_plan_size_messages),
+    ALL_KINDS("line", fits_slot, oari_plan_line),
+    ALL_KINDS("direct", knows_sizes, oari_plan_direct),
+    ALL_KINDS("staged", knows_sizes, oari_plan_staged),
+    MEMORY("sizes", BROADCAST, needs_sizes, oari_plan_sizes),
+    MEMORY("sizes", GATHER, needs_sizes, oari_plan_sizes),
+    MEMORY("sizes", SCATTER, needs_sizes, oari_plan_sizes),
+    MEMORY("sizes", ALL_GATHER, needs_sizes, oari_plan_sizes),
+    MEMORY("sizes", ALL_TO_ALL, needs_sizes, oari_plan_sizes),
+    SENT("sizes", BROADCAST, needs_object_sizes, oari_plan_size_messages),
+    SENT("sizes", GATHER, needs_object_sizes, oari_plan_size_messages),
+    SENT("sizes", SCATTER, needs_object_sizes, oari_plan_size_messages),
+    SENT("sizes", ALL_GATHER, needs_object_sizes, oari_plan_size_messages),
 
     LEVELS(BARRIER, 1),
     LEVELS(BROADCAST, 1),
@@ -101,8 +97,8 @@ const oari_algorithm oari_algorithms[] = {
     LEVELS(REDUCE_SCATTER, 0),
 
     SENT("dissemination", BARRIER, NULL, oari_plan_dissemination),
-    SENT("binomial", BROADCAST, open_object, oari_plan_binomial),
-    SENT("chain", BROADCAST, open_object, oari_plan_chain),
+    SENT("binomial", BROADCAST, knows_object_sizes, oari_plan_binomial),
+    SENT("chain", BROADCAST, knows_object_sizes, oari_plan_chain),
     SENT("exchange", ALL_REDUCE, NULL, oari_plan_exchange),
     SENT("bruck", ALL_REDUCE, NULL, oari_plan_bruck),
     OWN_ORDER("doubling", ALL_REDUCE, NULL, oari_plan_doubling),
@@ -111,117 +107,109 @@ const oari_algorithm oari_algorithms[] = {
     SENT("exchange", REDUCE, NULL, oari_plan_exchange),
     OWN_ORDER("binomial", REDUCE, NULL, oari_plan_binomial),
     OWN_ORDER("chain", REDUCE, NULL, oari_plan_chain),
-    SENT("linear", GATHER, open_object, oari_plan_linear),
-    SENT("binomial", GATHER, equal_parts, oari_plan_binomial),
-    SENT("linear", SCATTER, open_object, oari_plan_linear),
-    SENT("binomial", SCATTER, equal_parts, oari_plan_binomial),
-    SENT("ring", ALL_GATHER, open_object, oari_plan_ring_all_gather),
-    SENT("bruck", ALL_GATHER, open_object, oari_plan_bruck),
-    SENT("exchange", ALL_GATHER, open_object, oari_plan_exchange),
+    SENT("linear", GATHER, knows_object_sizes, oari_plan_linear),
+    SENT("binomial", GATHER, has_equal_parts, oari_plan_binomial),
+    SENT("linear", SCATTER, knows_object_sizes, oari_plan_linear),
+    SENT("binomial", SCATTER, has_equal_parts, oari_plan_binomial),
+    SENT("ring", ALL_GATHER, knows_object_sizes, oari_plan_ring_all_gather),
+    SENT("bruck", ALL_GATHER, knows_object_sizes, oari_plan_bruck),
+    SENT("exchange", ALL_GATHER, knows_object_sizes, oari_plan_exchange),
     SENT("exchange", REDUCE_SCATTER, NULL, oari_plan_exchange),
     OWN_ORDER("ring", REDUCE_SCATTER, NULL, oari_plan_ring_reduce_scatter),
     SENT("pairwise", ALL_TO_ALL, NULL, oari_plan_pairwise),
-    SENT("bruck", ALL_TO_ALL, equal_parts, oari_plan_bruck),
+    SENT("bruck", ALL_TO_ALL, has_equal_parts, oari_plan_bruck),
     { NULL, OAR_COLL_COUNT, 0, 0, NULL, NULL },
 };
 /* clang-format on */
 
 /* ---- which of those that fit is best ------------------------------------- */
 
-size_t oari_ask_bytes(const oari_ask *ask)
+size_t oari_request_bytes(const oari_plan_request *req)
 {
-    if (unsettled(ask) || (ask->ragged && ask->at == NULL))
+    oari_partition row = oari_partition_parts(req);
+
+    if (needs_sizes(req) || (req->ragged && req->at == NULL))
         return SIZE_MAX;
-    switch (ask->kind) {
+    switch (req->kind) {
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
     case OAR_COLL_ALL_GATHER:
     case OAR_COLL_REDUCE_SCATTER:
-    case OAR_COLL_ALL_TO_ALL: {
-        oari_cut row = oari_cut_parts(ask);
-        return oari_cut_first(&row, ask->ranks) * ask->element;
-    }
-    default: return ask->count * ask->element;
+    case OAR_COLL_ALL_TO_ALL:
+        return oari_partition_first(&row, req->ranks) * req->element;
+    default: return req->count * req->element;
     }
 }
 
-static const char *best_all_reduce(const oari_ask *a, const oari_rules *r,
-                                   size_t bytes)
+static const char *best_all_reduce(const oari_plan_request *req,
+                                   const oari_rules *r, size_t bytes)
 {
     int64_t size = (int64_t)bytes;
-    int doubles = a->wide != a->element; /* what a sum travels as */
+    int wider = req->wide != req->element; /* partial results travel wider */
 
-    if (a->ranks == 2 && !doubles && size <= r->pair_bytes)
+    if (req->ranks == 2 && !wider && size <= r->pair_bytes)
         return size <= r->swap_bytes ? "doubling" : "halving";
-    if ((a->ranks <= r->exchange_ranks || doubles) && size > r->latency_bytes)
+    if ((req->ranks <= r->exchange_ranks || wider) && size > r->latency_bytes)
         return "exchange";
     if (size <= r->latency_bytes)
-        return a->ranks <= r->bruck_ranks ? "bruck" : "doubling";
+        return req->ranks <= r->bruck_ranks ? "bruck" : "doubling";
     return size < r->ring_bytes ? "halving" : "ring";
 }
 
-/* The name that the rules want for an operation over messages. */
-static const char *best_message(const oari_ask *a, const oari_rules *r)
+/* Returns the name that the rules want for an operation over messages. */
+static const char *best_over_messages(const oari_plan_request *req,
+                                      const oari_rules *r)
 {
-    size_t bytes = oari_ask_bytes(a);
+    size_t bytes = oari_request_bytes(req);
     int large = (int64_t)bytes >= r->chain_bytes;
     int small = bytes <= (size_t)r->latency_bytes;
-    int few = a->ranks <= r->exchange_ranks;
+    int few = req->ranks <= r->exchange_ranks;
+    size_t part = bytes / (size_t)req->ranks;
 
-    switch (a->kind) {
+    switch (req->kind) {
     case OAR_COLL_BROADCAST:
-        return large && a->ranks > 2 ? "chain" : "binomial";
-    case OAR_COLL_ALL_REDUCE: return best_all_reduce(a, r, bytes);
+        return large && req->ranks > 2 ? "chain" : "binomial";
+    case OAR_COLL_ALL_REDUCE: return best_all_reduce(req, r, bytes);
     case OAR_COLL_REDUCE:
         return few ? "exchange" : large ? "chain" : "binomial";
     case OAR_COLL_GATHER:
     case OAR_COLL_SCATTER:
-        return equal_parts(a) &&
-                       bytes / (size_t)a->ranks <= (size_t)r->tree_bytes
+        return has_equal_parts(req) && part <= (size_t)r->tree_bytes
                    ? "binomial"
                    : "linear";
     case OAR_COLL_ALL_GATHER:
         return small ? "bruck" : few ? "exchange" : "ring";
     case OAR_COLL_REDUCE_SCATTER:
-        return small || few || a->wide != a->element ? "exchange" : "ring";
+        return small || few || req->wide != req->element ? "exchange" : "ring";
     case OAR_COLL_ALL_TO_ALL:
-        return small && equal_parts(a) ? "bruck" : "pairwise";
+        return small && has_equal_parts(req) ? "bruck" : "pairwise";
     default: return "dissemination";
     }
 }
 
-static int over_of(const oari_ask *ask)
+const oari_algorithm *oari_choose(const oari_plan_request *req,
+                                  const oari_rules *rules)
 {
-    return (ask->board_ranks == ask->ranks ? OARI_MEMORY : 0) |
-           (ask->sends || ask->ranks == 1 ? OARI_MESSAGES : 0);
-}
-
-static const char *best(const oari_ask *ask, const oari_rules *rules)
-{
-    if (over_of(ask) & OARI_MEMORY)
-        return unsettled(ask) ? "sizes" : fits_line(ask) ? "line" : "direct";
-    if (is_object(ask))
-        return "sizes";
-    if (rules->two_level && oari_has_levels(ask))
-        return "two_level";
-    return best_message(ask, rules);
-}
-
-static int may(const oari_algorithm *a, const oari_ask *ask)
-{
-    return a->kind == ask->kind && (a->over & ~over_of(ask)) == 0 &&
-           (a->canonical || !ask->canonical) &&
-           (a->fits == NULL || a->fits(ask));
-}
-
-const oari_algorithm *oari_choose(const oari_ask *ask, const oari_rules *rules)
-{
-    const char *forced = rules->forced[ask->kind];
-    const char *wanted = best(ask, rules);
+    int memory = req->shm_ranks == req->ranks;
+    int messages = req->sends || req->ranks == 1;
+    int over = (memory ? OARI_MEMORY : 0) | (messages ? OARI_MESSAGES : 0);
+    const char *forced = rules->forced[req->kind], *wanted;
     const oari_algorithm *found = NULL;
 
+    if (memory)
+        wanted = needs_sizes(req) ? "sizes"
+                 : fits_slot(req) ? "line"
+                                  : "direct";
+    else if (needs_object_sizes(req))
+        wanted = "sizes";
+    else if (rules->two_level && oari_has_levels(req))
+        wanted = "two_level";
+    else
+        wanted = best_over_messages(req, rules);
     for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
-        if (!may(a, ask))
+        if (a->kind != req->kind || (a->over & ~over) != 0 ||
+            (req->canonical && !a->canonical) ||
+            (a->fits != NULL && !a->fits(req)))
             continue;
         if (strcmp(a->name, forced) == 0)
             return a;
@@ -230,38 +218,15 @@ const oari_algorithm *oari_choose(const oari_ask *ask, const oari_rules *rules)
             found = a;
     }
     if (found == NULL)
-        oari_fail(OAR_E_UNSUPPORTED, "%s of %zu elements has no algorithm",
-                  oar_coll_name(ask->kind), ask->count);
+        oari_fail(OAR_E_UNSUPPORTED, "no algorithm does %s of %zu elements",
+                  oar_coll_name(req->kind), req->count);
     return found;
 }
 
 /* ---- rules --------------------------------------------------------------- */
 
-static int has_algorithm(const char *name, int kind)
-{
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++)
-        if (strcmp(a->name, name) == 0 && (kind < 0 || (int)a->kind == kind))
-            return 1;
-    return 0;
-}
-
-static void list_names(int kind, char *text, size_t bytes)
-{
-    size_t used = 0;
-
-    text[0] = 0;
-    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
-        char quoted[20];
-        snprintf(quoted, sizeof quoted, " %s,", a->name);
-        if ((kind >= 0 && (int)a->kind != kind) ||
-            strstr(text, quoted) != NULL || strcmp(a->name, "sizes") == 0)
-            continue;
-        used += (size_t)snprintf(text + used, bytes - used, "%s", quoted);
-    }
-    if (used > 0)
-        text[used - 1] = 0; /* the last comma */
-}
-
+/* Returns what the algorithms of a name need; kind < 0: those of all kinds. 0:
+ * there is none. */
 static int needs_of(const char *name, int kind)
 {
     int needs = 0;
@@ -272,70 +237,57 @@ static int needs_of(const char *name, int kind)
     return needs;
 }
 
-static oar_status refuse(const char *name, int kind)
+static oar_status refuse_name(const char *name, int kind)
 {
-    char names[400];
+    char names[400] = "";
+    size_t used = 0;
 
-    list_names(kind, names, sizeof names);
+    for (const oari_algorithm *a = oari_algorithms; a->name != NULL; a++) {
+        char quoted[20];
+        snprintf(quoted, sizeof quoted, " %s,", a->name);
+        if ((kind >= 0 && (int)a->kind != kind) ||
+            strstr(names, quoted) != NULL || strcmp(a->name, "sizes") == 0)
+            continue;
+        used +=
+            (size_t)snprintf(names + used, sizeof names - used, "%s", quoted);
+    }
+    if (used > 0)
+        names[used - 1] = 0; /* the last comma */
     return oari_fail(OAR_E_ARG, "there is no algorithm \"%s\"%s%s; there are%s",
                      name, kind >= 0 ? " of " : "",
                      kind >= 0 ? oar_coll_name((oar_coll)kind) : "", names);
 }
 
-static oar_status force(oari_rules *rules, int kind, const char *name)
+/* Forces what a text says: "ring" or "all_reduce:ring". */
+static oar_status force_one(oari_rules *rules, char *text)
 {
-    if (strcmp(name, "sizes") == 0 || !has_algorithm(name, kind))
-        return refuse(name, kind);
+    char *colon = strchr(text, ':');
+    const char *name = colon != NULL ? colon + 1 : text;
+    int kind = -1;
+
+    if (colon != NULL) {
+        *colon = 0;
+        for (int k = 0; k < OAR_COLL_SEND; k++)
+            if (strcmp(text, oar_coll_name((oar_coll)k)) == 0)
+                kind = k;
+        if (kind < 0)
+            return oari_fail(OAR_E_ARG, "there is no collective \"%s\"", text);
+    }
+    if (strcmp(name, "sizes") == 0 || needs_of(name, kind) == 0)
+        return refuse_name(name, kind);
     for (int k = 0; k < OAR_COLL_COUNT; k++)
-        if ((kind < 0 && has_algorithm(name, k)) || kind == k)
-            snprintf(rules->forced[k], sizeof rules->forced[k], "%s", name);
+        if ((kind < 0 && needs_of(name, k) != 0) || kind == k)
+            snprintf(rules->forced[k], sizeof rules->forced[k], "%.15s", name);
     if (kind < 0 && needs_of(name, -1) == OARI_MESSAGES &&
         strcmp(name, "two_level") != 0)
         rules->messages_only = 1;
     return OAR_OK;
 }
 
-static oar_status find_kind(const char *name, int *kind)
-{
-    for (int k = 0; k < OAR_COLL_SEND; k++)
-        if (strcmp(name, oar_coll_name((oar_coll)k)) == 0) {
-            *kind = k;
-            return OAR_OK;
-        }
-    return oari_fail(OAR_E_ARG, "there is no collective \"%s\"", name);
-}
-
-/* "ring" or "all_reduce:ring". */
-static oar_status force_one(oari_rules *rules, char *text)
-{
-    char *colon = strchr(text, ':');
-    int kind = -1;
-
-    if (colon == NULL)
-        return force(rules, -1, text);
-    *colon = 0;
-    OARI_TRY(find_kind(text, &kind));
-    return force(rules, kind, colon + 1);
-}
-
-static oar_status force_all(oari_rules *rules, const char *text)
+oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
 {
     char one[64];
 
-    while (*text != 0) {
-        size_t length = strcspn(text, ",");
-        if (length >= sizeof one)
-            return oari_fail(OAR_E_ARG, "an algorithm named \"%s\"", text);
-        memcpy(one, text, length);
-        one[length] = 0;
-        OARI_TRY(force_one(rules, one));
-        text += length + (text[length] == ',');
-    }
-    return OAR_OK;
-}
-
-oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
-{
     memset(rules, 0, sizeof *rules);
 #define X(field, name, normal, text) \
     rules->field = (normal);         \
@@ -345,7 +297,17 @@ oar_status oari_rules_read(oari_rules *rules, const char *algorithm)
     rules->through_host = oari_env_flag("OARSONG_ENABLE_GPU_FALLBACK");
     if (algorithm == NULL)
         algorithm = oari_env_text("OARSONG_ALGO");
-    return algorithm != NULL ? force_all(rules, algorithm) : OAR_OK;
+    while (algorithm != NULL && *algorithm != 0) {
+        size_t length = strcspn(algorithm, ",");
+        if (length >= sizeof one)
+            return oari_fail(OAR_E_ARG, "there is no algorithm \"%s\"",
+                             algorithm);
+        memcpy(one, algorithm, length);
+        one[length] = 0;
+        OARI_TRY(force_one(rules, one));
+        algorithm += length + (algorithm[length] == ',');
+    }
+    return OAR_OK;
 }
 
 int oar_threshold_text(int index, char *text, size_t bytes)

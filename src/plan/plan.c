@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan: the list of steps, and how rows and messages are cut. */
+/* plan: the list of steps, and how rows and messages are divided. */
 #include "plan/plan.h"
 
 #include <string.h>
@@ -9,15 +9,15 @@
 
 enum {
     BLOCK = 64,            /* elements */
-    CHUNK_LEAST = 32 << 10 /* bytes: what is shorter is not worth cutting */
+    CHUNK_LEAST = 32 << 10 /* bytes: cutting a shorter message does not pay */
 };
 
 oar_status oari_plan_make(const char *name, oari_planner planner,
-                          const oari_ask *ask, oari_plan *plan)
+                          const oari_plan_request *req, oari_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
     plan->algorithm = name;
-    planner(ask, plan);
+    planner(req, plan);
     oari_plan_end(plan);
     if (plan->failed) {
         oari_plan_clear(plan);
@@ -45,22 +45,22 @@ void oari_plan_step(oari_plan *plan, oari_step step)
     plan->step[plan->steps++] = step;
 }
 
-void oari_plan_meet(oari_plan *plan, size_t from_at, size_t count)
+void oari_plan_sync(oari_plan *plan, size_t from_at, size_t count)
 {
-    oari_plan_step(plan, (oari_step){ .kind = OARI_MEET,
+    oari_plan_step(plan, (oari_step){ .kind = OARI_SYNC,
                                       .peer = -1,
                                       .from = OARI_IN,
                                       .from_at = from_at,
                                       .count = count });
 }
 
-void oari_plan_meet_table(oari_plan *plan)
+void oari_plan_sync_table(oari_plan *plan)
 {
     oari_plan_step(
-        plan, (oari_step){ .kind = OARI_MEET, .peer = -1, .from = OARI_TABLE });
+        plan, (oari_step){ .kind = OARI_SYNC, .peer = -1, .from = OARI_TABLE });
 }
 
-int oari_plan_unless_reachable(oari_plan *plan, oari_where what, int peer)
+int oari_plan_unless_reachable(oari_plan *plan, oari_buffer what, int peer)
 {
     oari_plan_step(plan, (oari_step){ .kind = OARI_UNLESS_REACHABLE,
                                       .from = what,
@@ -68,7 +68,7 @@ int oari_plan_unless_reachable(oari_plan *plan, oari_where what, int peer)
     return plan->steps - 1;
 }
 
-void oari_plan_land(oari_plan *plan, int jump)
+void oari_plan_jump_here(oari_plan *plan, int jump)
 {
     if (!plan->failed)
         plan->step[jump].jump = plan->steps;
@@ -79,13 +79,13 @@ void oari_plan_end(oari_plan *plan)
     oari_plan_step(plan, (oari_step){ .kind = OARI_END, .peer = -1 });
 }
 
-void oari_plan_settle(oari_plan *plan)
+void oari_plan_replan(oari_plan *plan)
 {
-    oari_plan_step(plan, (oari_step){ .kind = OARI_SETTLE, .peer = -1 });
+    oari_plan_step(plan, (oari_step){ .kind = OARI_REPLAN, .peer = -1 });
 }
 
-void oari_plan_copy(oari_plan *plan, oari_where to, size_t to_at,
-                    oari_where from, int peer, size_t from_at, size_t count)
+void oari_plan_copy(oari_plan *plan, oari_buffer to, size_t to_at,
+                    oari_buffer from, int peer, size_t from_at, size_t count)
 {
     if (count != 0)
         oari_plan_step(plan, (oari_step){ .kind = OARI_COPY,
@@ -99,7 +99,7 @@ void oari_plan_copy(oari_plan *plan, oari_where to, size_t to_at,
 }
 
 void oari_plan_copy_out(oari_plan *plan, int to_peer, size_t to_at,
-                        oari_where from, size_t from_at, size_t count)
+                        oari_buffer from, size_t from_at, size_t count)
 {
     if (count != 0)
         oari_plan_step(plan, (oari_step){ .kind = OARI_COPY,
@@ -112,8 +112,8 @@ void oari_plan_copy_out(oari_plan *plan, int to_peer, size_t to_at,
                                           .count = count });
 }
 
-void oari_plan_reduce(oari_plan *plan, oari_where to, size_t to_at,
-                      oari_where from, size_t from_at, size_t count)
+void oari_plan_reduce(oari_plan *plan, oari_buffer to, size_t to_at,
+                      oari_buffer from, size_t from_at, size_t count)
 {
     if (count != 0)
         oari_plan_step(plan, (oari_step){ .kind = OARI_REDUCE,
@@ -126,14 +126,14 @@ void oari_plan_reduce(oari_plan *plan, oari_where to, size_t to_at,
                                           .count = count });
 }
 
-void oari_plan_combine(oari_plan *plan, oari_spot to, oari_spot left,
-                       oari_spot right, int finish, size_t count)
+void oari_plan_combine(oari_plan *plan, oari_location to, oari_location left,
+                       oari_location right, int finish, size_t count)
 {
     if (count != 0)
         oari_plan_step(plan, (oari_step){ .kind = OARI_COMBINE,
-                                          .to = to.where,
-                                          .from = left.where,
-                                          .with = right.where,
+                                          .to = to.buffer,
+                                          .from = left.buffer,
+                                          .with = right.buffer,
                                           .peer = -1,
                                           .to_peer = -1,
                                           .finish = finish,
@@ -145,48 +145,48 @@ void oari_plan_combine(oari_plan *plan, oari_spot to, oari_spot left,
 
 /* ---- messages ------------------------------------------------------------ */
 
-static void post(oari_plan *plan, oari_step step)
+static void append_message(oari_plan *plan, oari_step step)
 {
     plan->posted++;
-    if (plan->posted - plan->waited > plan->most)
-        plan->most = plan->posted - plan->waited;
+    if (plan->posted - plan->waited > plan->max_in_flight)
+        plan->max_in_flight = plan->posted - plan->waited;
     oari_plan_step(plan, step);
 }
 
-void oari_plan_send(oari_plan *plan, int peer, oari_where from, size_t from_at,
+void oari_plan_send(oari_plan *plan, int peer, oari_buffer from, size_t from_at,
                     size_t count)
 {
     if (count != 0)
-        post(plan, (oari_step){ .kind = OARI_SEND,
-                                .from = from,
-                                .peer = peer,
-                                .to_peer = -1,
-                                .from_at = from_at,
-                                .count = count });
+        append_message(plan, (oari_step){ .kind = OARI_SEND,
+                                          .from = from,
+                                          .peer = peer,
+                                          .to_peer = -1,
+                                          .from_at = from_at,
+                                          .count = count });
 }
 
-void oari_plan_recv(oari_plan *plan, int peer, oari_where to, size_t to_at,
+void oari_plan_recv(oari_plan *plan, int peer, oari_buffer to, size_t to_at,
                     size_t count)
 {
     if (count != 0)
-        post(plan, (oari_step){ .kind = OARI_RECV,
-                                .to = to,
-                                .peer = peer,
-                                .to_peer = -1,
-                                .to_at = to_at,
-                                .count = count });
+        append_message(plan, (oari_step){ .kind = OARI_RECV,
+                                          .to = to,
+                                          .peer = peer,
+                                          .to_peer = -1,
+                                          .to_at = to_at,
+                                          .count = count });
 }
 
 void oari_plan_signal(oari_plan *plan, int to, int from)
 {
-    post(plan, (oari_step){ .kind = OARI_RECV,
-                            .to = OARI_NOWHERE,
-                            .peer = from,
-                            .to_peer = -1 });
-    post(plan, (oari_step){ .kind = OARI_SEND,
-                            .from = OARI_NOWHERE,
-                            .peer = to,
-                            .to_peer = -1 });
+    append_message(plan, (oari_step){ .kind = OARI_RECV,
+                                      .to = OARI_NOWHERE,
+                                      .peer = from,
+                                      .to_peer = -1 });
+    append_message(plan, (oari_step){ .kind = OARI_SEND,
+                                      .from = OARI_NOWHERE,
+                                      .peer = to,
+                                      .to_peer = -1 });
 }
 
 void oari_plan_wait_until(oari_plan *plan, int posted)
@@ -205,7 +205,7 @@ void oari_plan_wait(oari_plan *plan)
     oari_plan_wait_until(plan, plan->posted);
 }
 
-/* ---- cutting ------------------------------------------------------------- */
+/* ---- partitions ---------------------------------------------------------- */
 
 size_t oari_slice_first(size_t count, int ranks, int r)
 {
@@ -222,45 +222,46 @@ size_t oari_slice_count(size_t count, int ranks, int r)
            oari_slice_first(count, ranks, r);
 }
 
-oari_cut oari_cut_slices(size_t count, int n)
+oari_partition oari_partition_slices(size_t count, int n)
 {
-    return (oari_cut){ .n = n, .count = count, .slices = 1 };
+    return (oari_partition){ .n = n, .count = count, .slices = 1 };
 }
 
-oari_cut oari_cut_parts(const oari_ask *ask)
+oari_partition oari_partition_parts(const oari_plan_request *req)
 {
-    return (oari_cut){ .n = ask->ranks, .count = ask->count, .at = ask->at };
+    return (
+        oari_partition){ .n = req->ranks, .count = req->count, .at = req->at };
 }
 
-size_t oari_cut_first(const oari_cut *cut, int r)
+size_t oari_partition_first(const oari_partition *p, int r)
 {
-    if (cut->at != NULL)
-        return cut->at[r];
-    if (cut->slices)
-        return oari_slice_first(cut->count, cut->n, r);
-    return (size_t)r * cut->count;
+    if (p->at != NULL)
+        return p->at[r];
+    if (p->slices)
+        return oari_slice_first(p->count, p->n, r);
+    return (size_t)r * p->count;
 }
 
-size_t oari_cut_count(const oari_cut *cut, int r)
+size_t oari_partition_count(const oari_partition *p, int r)
 {
-    if (cut->at != NULL)
-        return cut->at[r + 1] - cut->at[r];
-    return cut->slices ? oari_slice_count(cut->count, cut->n, r) : cut->count;
+    if (p->at != NULL)
+        return p->at[r + 1] - p->at[r];
+    return p->slices ? oari_slice_count(p->count, p->n, r) : p->count;
 }
 
-size_t oari_cut_most(const oari_cut *cut)
+size_t oari_partition_longest(const oari_partition *p)
 {
-    size_t most = 0;
+    size_t longest = 0;
 
-    if (cut->at == NULL)
-        return oari_cut_count(cut, 0);
-    for (int r = 0; r < cut->n; r++)
-        if (oari_cut_count(cut, r) > most)
-            most = oari_cut_count(cut, r);
-    return most;
+    if (p->at == NULL)
+        return oari_partition_count(p, 0);
+    for (int r = 0; r < p->n; r++)
+        if (oari_partition_count(p, r) > longest)
+            longest = oari_partition_count(p, r);
+    return longest;
 }
 
-size_t oari_piece(size_t count, size_t size, size_t index, size_t *got)
+size_t oari_chunk_first(size_t count, size_t size, size_t index, size_t *got)
 {
     size_t first = index * size < count ? index * size : count;
     size_t left = count - first;
@@ -269,9 +270,10 @@ size_t oari_piece(size_t count, size_t size, size_t index, size_t *got)
     return first;
 }
 
-size_t oari_chunk(const oari_ask *ask, size_t count, size_t element)
+size_t oari_chunk_size(const oari_plan_request *req, size_t count,
+                       size_t element)
 {
-    size_t chunk = ask->chunk_bytes / element / BLOCK * BLOCK;
+    size_t chunk = req->chunk_bytes / element / BLOCK * BLOCK;
     size_t quarter = (count / OARI_WINDOW + BLOCK - 1) / BLOCK * BLOCK;
     size_t least = CHUNK_LEAST / element;
 
@@ -280,30 +282,31 @@ size_t oari_chunk(const oari_ask *ask, size_t count, size_t element)
     return chunk != 0 ? chunk : BLOCK;
 }
 
-/* ---- circles ------------------------------------------------------------- */
+/* ---- rings of ranks ------------------------------------------------------ */
 
-oari_circle oari_circle_all(const oari_ask *ask)
+oari_rank_ring oari_ring_all(const oari_plan_request *req)
 {
-    return (oari_circle){ .n = ask->ranks, .me = ask->rank };
+    return (oari_rank_ring){ .n = req->ranks, .me = req->rank };
 }
 
-oari_circle oari_circle_from(const oari_ask *ask, int first)
+oari_rank_ring oari_ring_from(const oari_plan_request *req, int first)
 {
-    int n = ask->ranks;
+    int n = req->ranks;
 
-    return (oari_circle){ .n = n,
-                          .me = (ask->rank - first + n) % n,
-                          .first = first };
+    return (oari_rank_ring){ .n = n,
+                             .me = (req->rank - first + n) % n,
+                             .first = first };
 }
 
-int oari_circle_wrap(const oari_circle *c, int member)
+int oari_ring_wrap(const oari_rank_ring *ring, int member)
 {
-    return (member % c->n + c->n) % c->n;
+    return (member % ring->n + ring->n) % ring->n;
 }
 
-int oari_circle_rank(const oari_circle *c, int member)
+int oari_ring_rank(const oari_rank_ring *ring, int member)
 {
-    int index = oari_circle_wrap(c, member);
+    int index = oari_ring_wrap(ring, member);
 
-    return c->rank != NULL ? c->rank[index] : (index + c->first) % c->n;
+    return ring->rank != NULL ? ring->rank[index]
+                              : (index + ring->first) % ring->n;
 }

@@ -1,86 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_bruck: few rounds, for small data.
  *
- * all_gather (Bruck): rank r begins with part r. After a round in which it had
- * the k parts r .. r+k-1 it has 2k of them: it sends its k to rank r-k and gets
- * those of rank r+k. ceil(log2 n) rounds for any n; parts lie where they belong
- * from the start, so a run of parts that goes over the end of the row is two
- * messages.
+ * all_gather (Bruck): rank r begins with part r. After a round that it began
+ * with the k parts r .. r+k-1 it has 2k of them: it sends its k parts to rank
+ * r-k and receives those of rank r+k. That is ceil(log2 n) rounds for any n.
+ * Parts lie where they belong from the start, so a run of parts that goes over
+ * the end of the row is two messages.
  *
- * all_reduce: the inputs of all ranks gathered that way, then combined by
- * everyone in the order of ranks: n times the bytes, but log n rounds, and the
- * same bits as everywhere.
+ * all_reduce: the inputs of all ranks are gathered that way, then every rank
+ * combines them in the order of ranks: n times the bytes, but log n rounds, and
+ * the same bits as every canonical algorithm.
  *
  * all_to_all: data for the rank d places ahead goes there in jumps of the
  * powers of two that make up d; in round j everything with bit j of d set moves
  * by 2^j. ceil(log2 n) messages of half a row each, instead of n-1 small ones.
  *
- * barrier (dissemination): in round j, tell rank r + 2^j and hear r - 2^j.
+ * barrier (dissemination): in round j, signal rank r + 2^j and wait for the
+ * signal of rank r - 2^j.
  */
 #include "plan/planners.h"
 
 typedef struct row {
-    oari_where where;
-    oari_cut cut;
+    oari_buffer buffer;
+    oari_partition partition;
 } row;
 
-/* Parts first .. first+k-1 around the row, to or from a rank. */
+/* Sends or receives parts first .. first+k-1, counted around the row. */
 static void move_parts(oari_plan *plan, const row *w, int sending, int peer,
                        int first, int k)
 {
-    int n = w->cut.n, end = first + k <= n ? first + k : n;
-    size_t at = oari_cut_first(&w->cut, first);
-    size_t count = oari_cut_first(&w->cut, end) - at;
+    int n = w->partition.n, end = first + k <= n ? first + k : n;
+    size_t at = oari_partition_first(&w->partition, first);
+    size_t count = oari_partition_first(&w->partition, end) - at;
 
     if (sending)
-        oari_plan_send(plan, peer, w->where, at, count);
+        oari_plan_send(plan, peer, w->buffer, at, count);
     else
-        oari_plan_recv(plan, peer, w->where, at, count);
+        oari_plan_recv(plan, peer, w->buffer, at, count);
     if (first + k > n)
         move_parts(plan, w, sending, peer, 0, first + k - n);
 }
 
-static void gather_row(const oari_circle *c, oari_plan *plan, const row *w)
+static void gather_row(const oari_plan_request *req, oari_plan *plan,
+                       const row *w)
 {
-    for (int have = 1; have < c->n; have *= 2) {
-        int k = have < c->n - have ? have : c->n - have;
-        int behind = oari_circle_wrap(c, c->me - have);
-        int ahead = oari_circle_wrap(c, c->me + have);
+    int n = req->ranks, me = req->rank;
 
-        move_parts(plan, w, 0, oari_circle_rank(c, ahead), ahead, k);
-        move_parts(plan, w, 1, oari_circle_rank(c, behind), c->me, k);
+    for (int have = 1; have < n; have *= 2) {
+        int k = have < n - have ? have : n - have;
+        int behind = (me - have + n) % n, ahead = (me + have) % n;
+
+        move_parts(plan, w, 0, ahead, ahead, k);
+        move_parts(plan, w, 1, behind, me, k);
         oari_plan_wait(plan);
     }
 }
 
-void oari_bruck_words(const oari_ask *ask, oari_plan *plan, oari_where words)
+void oari_bruck_words(const oari_plan_request *req, oari_plan *plan,
+                      oari_buffer words)
 {
-    oari_circle c = oari_circle_all(ask);
-    row w = { words, { .n = ask->ranks, .count = 1 } };
+    row w = { words, { .n = req->ranks, .count = 1 } };
 
-    gather_row(&c, plan, &w);
+    gather_row(req, plan, &w);
 }
 
-static void all_gather(const oari_ask *ask, oari_plan *plan)
+/* GATHER holds the input of rank r + i at place i, so that no run of inputs
+ * goes over its end. */
+static void plan_all_reduce(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_circle c = oari_circle_all(ask);
-    row w = { OARI_OUT, oari_cut_parts(ask) };
+    size_t count = req->count;
+    int n = req->ranks, me = req->rank;
 
-    oari_plan_copy(plan, OARI_OUT, oari_cut_first(&w.cut, ask->rank), OARI_IN,
-                   -1, 0, oari_cut_count(&w.cut, ask->rank));
-    gather_row(&c, plan, &w);
-}
-
-/* Slot i of GATHER is rank r + i's, so that no run of slots goes around. */
-static void all_reduce(const oari_ask *ask, oari_plan *plan)
-{
-    size_t count = ask->count;
-    int n = ask->ranks, me = ask->rank;
-
-    if (ask->weighted)
-        oari_bruck_words(ask, plan, OARI_FACTOR);
-    plan->slots = n;
-    plan->slot_count = count;
+    if (req->weighted)
+        oari_bruck_words(req, plan, OARI_FACTOR);
+    plan->gather_ranks = n;
+    plan->gather_stride = count;
     plan->gather_count = (size_t)n * count;
     oari_plan_copy(plan, OARI_GATHER, 0, OARI_IN, -1, 0, count);
     for (int have = 1; have < n; have *= 2) {
@@ -102,20 +96,21 @@ static void all_reduce(const oari_ask *ask, oari_plan *plan)
 
 /* ---- all_to_all ---------------------------------------------------------- */
 
-/* Slot d of GATHER holds what has d places left to go, or came from d places
- * behind; slots n on are for packing, and those from `in` on for what comes. */
-static void jump(const oari_ask *ask, oari_plan *plan, int bit)
+/* Moves everything with `bit` set in its distance. Place d of GATHER holds what
+ * has d places left to go, or came from d places behind; places n on are for
+ * packing, and those from `in` on for what is received. */
+static void jump_ahead(const oari_plan_request *req, oari_plan *plan, int bit)
 {
-    size_t count = ask->count, n = (size_t)ask->ranks;
+    size_t count = req->count, n = (size_t)req->ranks;
     size_t out = n, in = n + (n + 1) / 2, k = 0;
 
     for (size_t d = 0; d < n; d++)
         if (d & (size_t)bit)
             oari_plan_copy(plan, OARI_GATHER, (out + k++) * count, OARI_GATHER,
                            -1, d * count, count);
-    oari_plan_recv(plan, (ask->rank - bit + ask->ranks) % ask->ranks,
+    oari_plan_recv(plan, (req->rank - bit + req->ranks) % req->ranks,
                    OARI_GATHER, in * count, k * count);
-    oari_plan_send(plan, (ask->rank + bit) % ask->ranks, OARI_GATHER,
+    oari_plan_send(plan, (req->rank + bit) % req->ranks, OARI_GATHER,
                    out * count, k * count);
     oari_plan_wait(plan);
     k = 0;
@@ -125,45 +120,52 @@ static void jump(const oari_ask *ask, oari_plan *plan, int bit)
                            (in + k++) * count, count);
 }
 
-static void all_to_all(const oari_ask *ask, oari_plan *plan)
+static void plan_all_to_all(const oari_plan_request *req, oari_plan *plan)
 {
-    size_t count = ask->count;
-    int n = ask->ranks, me = ask->rank;
+    size_t count = req->count;
+    int n = req->ranks, me = req->rank;
 
     plan->gather_count = ((size_t)n + 2 * (((size_t)n + 1) / 2)) * count;
     for (int d = 0; d < n; d++)
         oari_plan_copy(plan, OARI_GATHER, (size_t)d * count, OARI_IN, -1,
                        (size_t)((me + d) % n) * count, count);
     for (int bit = 1; bit < n; bit *= 2)
-        jump(ask, plan, bit);
+        jump_ahead(req, plan, bit);
     for (int d = 0; d < n; d++)
         oari_plan_copy(plan, OARI_OUT, (size_t)((me - d + n) % n) * count,
                        OARI_GATHER, -1, (size_t)d * count, count);
 }
 
-void oari_plan_bruck(const oari_ask *ask, oari_plan *plan)
+void oari_plan_bruck(const oari_plan_request *req, oari_plan *plan)
 {
-    switch (ask->kind) {
-    case OAR_COLL_ALL_REDUCE: all_reduce(ask, plan); break;
-    case OAR_COLL_ALL_TO_ALL: all_to_all(ask, plan); break;
-    default: all_gather(ask, plan); break;
+    row w = { OARI_OUT, oari_partition_parts(req) };
+
+    switch (req->kind) {
+    case OAR_COLL_ALL_REDUCE: plan_all_reduce(req, plan); break;
+    case OAR_COLL_ALL_TO_ALL: plan_all_to_all(req, plan); break;
+    default:
+        oari_plan_copy(plan, OARI_OUT,
+                       oari_partition_first(&w.partition, req->rank), OARI_IN,
+                       -1, 0, oari_partition_count(&w.partition, req->rank));
+        gather_row(req, plan, &w);
+        break;
     }
 }
 
 /* ---- barrier ------------------------------------------------------------- */
 
-void oari_signal_all(const oari_circle *c, oari_plan *plan)
+void oari_signal_all(const oari_rank_ring *ring, oari_plan *plan)
 {
-    for (int bit = 1; bit < c->n; bit *= 2) {
-        oari_plan_signal(plan, oari_circle_rank(c, c->me + bit),
-                         oari_circle_rank(c, c->me - bit));
+    for (int bit = 1; bit < ring->n; bit *= 2) {
+        oari_plan_signal(plan, oari_ring_rank(ring, ring->me + bit),
+                         oari_ring_rank(ring, ring->me - bit));
         oari_plan_wait(plan);
     }
 }
 
-void oari_plan_dissemination(const oari_ask *ask, oari_plan *plan)
+void oari_plan_dissemination(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_circle c = oari_circle_all(ask);
+    oari_rank_ring ring = oari_ring_all(req);
 
-    oari_signal_all(&c, plan);
+    oari_signal_all(&ring, plan);
 }

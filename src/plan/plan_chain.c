@@ -1,84 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_chain: large broadcasts and reductions as a pipeline: root, the rank
  * after it, the rank after that, ... Every rank sends the buffer at most once,
- * in chunks, and passes each chunk on while the next one comes; so, once the
+ * in chunks, and passes each chunk on while it receives the next; so, once the
  * pipeline is full, all links are busy in one direction. It takes n-2 chunks
- * longer than one message of the whole would.
+ * longer than one message of the whole buffer would.
  *
- * reduce runs the other way: the last rank begins, and each adds its own to the
- * left of what comes. Every chunk is summed in the same order, root first.
+ * reduce runs the other way: the last rank begins, and each rank adds its own
+ * contribution to the left of what it receives. Every chunk is summed in the
+ * same order, root first.
  */
 #include "plan/planners.h"
 
 typedef struct chain {
-    const oari_ask *ask;
-    oari_circle circle;
     size_t size, chunks;
-    int near, far; /* the rank towards root, and the one away from it */
+    int first, last; /* whether I am root, or the end of the chain */
+    int near, far;   /* the rank towards root, and the one away from it */
 } chain;
 
-static chain make_chain(const oari_ask *ask, size_t element)
+static chain make_chain(const oari_plan_request *req, size_t element)
 {
-    chain h = { .ask = ask, .circle = oari_circle_from(ask, ask->root) };
+    oari_rank_ring ring = oari_ring_from(req, req->root);
+    chain h = { .size = oari_chunk_size(req, req->count, element),
+                .first = ring.me == 0,
+                .last = ring.me == ring.n - 1,
+                .near = oari_ring_rank(&ring, ring.me - 1),
+                .far = oari_ring_rank(&ring, ring.me + 1) };
 
-    h.size = oari_chunk(ask, ask->count, element);
-    if (h.size > ask->count && ask->count != 0)
-        h.size = ask->count;
-    h.chunks = (ask->count + h.size - 1) / h.size;
-    h.near = oari_circle_rank(&h.circle, h.circle.me - 1);
-    h.far = oari_circle_rank(&h.circle, h.circle.me + 1);
+    if (h.size > req->count && req->count != 0)
+        h.size = req->count;
+    h.chunks = (req->count + h.size - 1) / h.size;
     return h;
 }
 
-static int is_first(const chain *h)
+/* Root sends chunk i while the others receive it; they send it on when it has
+ * arrived. */
+static void plan_broadcast(const oari_plan_request *req, oari_plan *plan)
 {
-    return h->circle.me == 0;
-}
-
-static int is_last(const chain *h)
-{
-    return h->circle.me == h->circle.n - 1;
-}
-
-static size_t chunk_of(const chain *h, size_t index, size_t *count)
-{
-    return oari_piece(h->ask->count, h->size, index, count);
-}
-
-/* ---- broadcast ----------------------------------------------------------- */
-
-static void pass_on(const chain *h, oari_plan *plan, size_t index)
-{
-    size_t count, at = chunk_of(h, index, &count);
-
-    if (!is_last(h))
-        oari_plan_send(plan, h->far, is_first(h) ? OARI_IN : OARI_OUT, at,
-                       count);
-}
-
-static void take_in(const chain *h, oari_plan *plan, size_t index)
-{
-    size_t count, at = chunk_of(h, index, &count);
-
-    if (!is_first(h))
-        oari_plan_recv(plan, h->near, OARI_OUT, at, count);
-}
-
-static void broadcast(const oari_ask *ask, oari_plan *plan)
-{
-    chain h = make_chain(ask, ask->element);
+    chain h = make_chain(req, req->element);
+    size_t delay = h.first ? 0 : OARI_WINDOW, count, at;
     int posted[OARI_WINDOW] = { 0 };
 
     for (size_t i = 0; i < h.chunks + OARI_WINDOW; i++) {
-        if (i >= OARI_WINDOW) {
+        if (i >= OARI_WINDOW)
             oari_plan_wait_until(plan, posted[i % OARI_WINDOW]);
-            if (!is_first(&h))
-                pass_on(&h, plan, i - OARI_WINDOW);
+        if (!h.last && i >= delay && i < h.chunks + delay) {
+            at = oari_chunk_first(req->count, h.size, i - delay, &count);
+            oari_plan_send(plan, h.far, h.first ? OARI_IN : OARI_OUT, at,
+                           count);
         }
-        if (i < h.chunks) {
-            take_in(&h, plan, i);
-            if (is_first(&h))
-                pass_on(&h, plan, i);
+        if (!h.first && i < h.chunks) {
+            at = oari_chunk_first(req->count, h.size, i, &count);
+            oari_plan_recv(plan, h.near, OARI_OUT, at, count);
         }
         posted[i % OARI_WINDOW] = plan->posted;
     }
@@ -87,64 +59,54 @@ static void broadcast(const oari_ask *ask, oari_plan *plan)
 
 /* ---- reduce -------------------------------------------------------------- */
 
-/* A place is used again only when what was sent from it has left: the window of
- * what comes, and as much again of what goes. */
+/* A place is used again only when what was sent from it has left: there are
+ * places for the window of what arrives, and as many for what is sent. */
 enum { PLACES = 2 * OARI_WINDOW + 2 };
 
-static oari_spot place_of(const chain *h, size_t index)
+static void add_and_send(const oari_plan_request *req, const chain *h,
+                         oari_plan *plan, size_t index)
 {
-    return (oari_spot){ OARI_WORK, index % PLACES * h->size };
-}
+    size_t count, at = oari_chunk_first(req->count, h->size, index, &count);
+    oari_location mine = { OARI_IN, at }, nothing = { OARI_NOWHERE, 0 };
+    oari_location sum = { OARI_WORK, index % PLACES * h->size };
+    oari_location to = h->first ? (oari_location){ OARI_OUT, at } : sum;
 
-static void await_sum(const chain *h, oari_plan *plan, size_t index)
-{
-    size_t count;
-
-    chunk_of(h, index, &count);
-    if (!is_last(h))
-        oari_plan_recv(plan, h->far, OARI_WORK, place_of(h, index).at, count);
-}
-
-static void add_mine(const chain *h, oari_plan *plan, size_t index)
-{
-    size_t count, at = chunk_of(h, index, &count);
-    oari_spot mine = { OARI_IN, at }, nothing = { OARI_NOWHERE, 0 };
-    oari_spot sum = is_last(h) ? nothing : place_of(h, index);
-    oari_spot to =
-        is_first(h) ? (oari_spot){ OARI_OUT, at } : place_of(h, index);
-
-    if (is_last(h) && !is_first(h) && !h->ask->lift)
+    if (h->last && !h->first && !req->promote)
         to = mine; /* sent as it is */
     else
-        oari_plan_combine(plan, to, mine, sum, is_first(h), count);
-    if (!is_first(h))
-        oari_plan_send(plan, h->near, to.where, to.at, count);
+        oari_plan_combine(plan, to, mine, h->last ? nothing : sum, h->first,
+                          count);
+    if (!h->first)
+        oari_plan_send(plan, h->near, to.buffer, to.at, count);
 }
 
-static void reduce(const oari_ask *ask, oari_plan *plan)
+static void plan_reduce(const oari_plan_request *req, oari_plan *plan)
 {
-    chain h = make_chain(ask, ask->wide);
+    chain h = make_chain(req, req->wide);
     int posted[OARI_WINDOW] = { 0 };
 
-    if (ask->mean)
-        oari_bruck_words(ask, plan, OARI_FACTOR);
+    if (req->mean)
+        oari_bruck_words(req, plan, OARI_FACTOR);
     plan->work_count = PLACES * h.size;
     for (size_t i = 0; i < h.chunks + OARI_WINDOW; i++) {
         if (i >= OARI_WINDOW) {
             oari_plan_wait_until(plan, posted[i % OARI_WINDOW]);
-            add_mine(&h, plan, i - OARI_WINDOW);
+            add_and_send(req, &h, plan, i - OARI_WINDOW);
         }
-        if (i < h.chunks)
-            await_sum(&h, plan, i);
+        if (i < h.chunks && !h.last) {
+            size_t count;
+            oari_chunk_first(req->count, h.size, i, &count);
+            oari_plan_recv(plan, h.far, OARI_WORK, i % PLACES * h.size, count);
+        }
         posted[i % OARI_WINDOW] = plan->posted;
     }
     oari_plan_wait(plan);
 }
 
-void oari_plan_chain(const oari_ask *ask, oari_plan *plan)
+void oari_plan_chain(const oari_plan_request *req, oari_plan *plan)
 {
-    if (ask->kind == OAR_COLL_REDUCE)
-        reduce(ask, plan);
+    if (req->kind == OAR_COLL_REDUCE)
+        plan_reduce(req, plan);
     else
-        broadcast(ask, plan);
+        plan_broadcast(req, plan);
 }

@@ -5,74 +5,62 @@
  * lower one's to the left; log2 n rounds with the whole buffer. For small data.
  *
  * halving (Rabenseifner): partners split what they are responsible for: each
- * sends the other's half and combines its own. After log2 n rounds everyone has
- * one finished slice; then partners swap finished slices in the opposite order.
- * As few bytes as a ring, in 2 log2 n rounds.
+ * sends the other's half and combines its own. After log2 n rounds every rank
+ * has one finished slice; then partners swap finished slices in the opposite
+ * order. As few bytes as a ring, in 2 log2 n rounds.
  *
  * Any number of ranks: with p the power of two not above n, the first 2 (n-p)
- * ranks are paired off, and the odd one of each pair hands its buffer to the
- * even one before, and gets the result after. The p that are left are
- * `players`, counted anew in the same order.
+ * ranks form pairs. The odd rank of a pair hands its buffer to the even one
+ * before, and gets the result after. The p ranks that are left are active, and
+ * are numbered from 0 in the same order.
  */
 #include "plan/planners.h"
 
-typedef struct game {
-    const oari_flow *flow;
+typedef struct doubling {
+    const oari_plan_reduction *reduction;
     oari_plan *plan;
     size_t count;
-    int players, extra;
-    int me;         /* as a player; -1: none */
-    oari_spot mine; /* where my partial result is */
-    oari_spot sum;  /* where it goes */
-    size_t come;    /* WORK: what a partner sends */
-    size_t size;    /* elements of a chunk */
-} game;
+    int active, pairs;  /* active ranks; pairs of which one is not */
+    int me;             /* my number among the active ranks; -1: none */
+    oari_location mine; /* where my partial result is */
+    oari_location sum;  /* where it goes */
+    size_t received;    /* WORK: what a partner sends */
+    size_t size;        /* elements of a chunk */
+} doubling;
 
-static const oari_spot nothing = { OARI_NOWHERE, 0 };
+static const oari_location nothing = { OARI_NOWHERE, 0 };
 
-static game begin(const oari_flow *flow, oari_plan *plan, size_t count)
+static doubling make_doubling(const oari_plan_reduction *reduction,
+                              oari_plan *plan, size_t count)
 {
-    const oari_circle *c = &flow->circle;
-    game g = { .flow = flow,
-               .plan = plan,
-               .count = count,
-               .players = 1,
-               .mine = flow->in,
-               .sum = { OARI_WORK, flow->work },
-               .come = flow->work + count };
+    const oari_rank_ring *ring = &reduction->ring;
+    doubling d = { .reduction = reduction,
+                   .plan = plan,
+                   .count = count,
+                   .active = 1,
+                   .mine = reduction->in,
+                   .sum = { OARI_WORK, reduction->work },
+                   .received = reduction->work + count };
 
-    while (2 * g.players <= c->n)
-        g.players *= 2;
-    g.extra = c->n - g.players;
-    g.me = c->me >= 2 * g.extra ? c->me - g.extra
-           : c->me % 2 == 0     ? c->me / 2
-                                : -1;
-    g.size = oari_chunk(flow->ask, count, flow->ask->wide);
-    if (g.size > count)
-        g.size = count;
-    if (plan->work_count < g.come + OARI_WINDOW * g.size)
-        plan->work_count = g.come + OARI_WINDOW * g.size;
-    return g;
+    while (2 * d.active <= ring->n)
+        d.active *= 2;
+    d.pairs = ring->n - d.active;
+    d.me = ring->me >= 2 * d.pairs ? ring->me - d.pairs
+           : ring->me % 2 == 0     ? ring->me / 2
+                                   : -1;
+    d.size = oari_chunk_size(reduction->req, count, reduction->req->wide);
+    if (d.size > count)
+        d.size = count;
+    if (plan->work_count < d.received + OARI_WINDOW * d.size)
+        plan->work_count = d.received + OARI_WINDOW * d.size;
+    return d;
 }
 
-/* The rank of a player. */
-static int rank_of(const game *g, int player)
+/* Returns the rank of an active rank's number. */
+static int rank_of(const doubling *d, int number)
 {
-    return oari_circle_rank(&g->flow->circle,
-                            player < g->extra ? 2 * player : player + g->extra);
-}
-
-static oari_spot moved(oari_spot spot, size_t by)
-{
-    return (oari_spot){ spot.where, spot.at + by };
-}
-
-static void lift(game *g)
-{
-    if (!g->flow->ask->lift || g->mine.where == OARI_WORK)
-        return;
-    oari_plan_combine(g->plan, g->sum, g->mine, nothing, 0, g->count);
-    g->mine = g->sum;
+    return oari_ring_rank(&d->reduction->ring,
+                          number < d->pairs ? 2 * number : number + d->pairs);
 }
 
 /* ---- swapping, chunk by chunk -------------------------------------------- */
@@ -81,192 +69,175 @@ typedef struct range {
     size_t first, count;
 } range;
 
-static void combine_chunk(const game *g, range keep, int left, int whole,
-                          size_t index)
-{
-    size_t count, at = oari_piece(keep.count, g->size, index, &count);
-    oari_spot come = { OARI_WORK, g->come + index % OARI_WINDOW * g->size };
-    oari_spot mine = moved(g->mine, keep.first + at);
-    oari_spot to = moved(whole ? g->flow->out : g->sum, keep.first + at);
-
-    oari_plan_combine(g->plan, to, left ? mine : come, left ? come : mine,
-                      whole, count);
-}
-
-static void post_chunk(const game *g, int rank, range give, range keep,
-                       size_t index)
-{
-    size_t sent, come, at = oari_piece(give.count, g->size, index, &sent);
-
-    oari_piece(keep.count, g->size, index, &come);
-    oari_plan_recv(g->plan, rank, OARI_WORK,
-                   g->come + index % OARI_WINDOW * g->size, come);
-    oari_plan_send(g->plan, rank, g->mine.where, g->mine.at + give.first + at,
-                   sent);
-}
-
 /* Gives a rank one range of my partial result and combines its version of
  * another with mine, which stands to the left if `left`. */
-static void swap(game *g, int rank, range give, range keep, int left, int whole)
+static void swap_ranges(const doubling *d, int rank, range give, range keep,
+                        int left, int finish)
 {
+    oari_location to = finish ? d->reduction->out : d->sum;
     size_t longer = give.count > keep.count ? give.count : keep.count;
-    size_t chunks = g->size != 0 ? (longer + g->size - 1) / g->size : 0;
+    size_t chunks = d->size != 0 ? (longer + d->size - 1) / d->size : 0;
     int posted[OARI_WINDOW] = { 0 };
 
     for (size_t i = 0; i < chunks + OARI_WINDOW; i++) {
+        size_t place = d->received + i % OARI_WINDOW * d->size, count, at;
         if (i >= OARI_WINDOW) {
-            oari_plan_wait_until(g->plan, posted[i % OARI_WINDOW]);
-            combine_chunk(g, keep, left, whole, i - OARI_WINDOW);
+            oari_location come = { OARI_WORK, place };
+            at = keep.first +
+                 oari_chunk_first(keep.count, d->size, i - OARI_WINDOW, &count);
+            oari_location mine = { d->mine.buffer, d->mine.at + at };
+            oari_plan_wait_until(d->plan, posted[i % OARI_WINDOW]);
+            oari_plan_combine(d->plan, (oari_location){ to.buffer, to.at + at },
+                              left ? mine : come, left ? come : mine, finish,
+                              count);
         }
-        if (i < chunks)
-            post_chunk(g, rank, give, keep, i);
-        posted[i % OARI_WINDOW] = g->plan->posted;
+        if (i < chunks) {
+            oari_chunk_first(keep.count, d->size, i, &count);
+            oari_plan_recv(d->plan, rank, OARI_WORK, place, count);
+            at = give.first + oari_chunk_first(give.count, d->size, i, &count);
+            oari_plan_send(d->plan, rank, d->mine.buffer, d->mine.at + at,
+                           count);
+        }
+        posted[i % OARI_WINDOW] = d->plan->posted;
     }
 }
 
-/* ---- those who do not play ----------------------------------------------- */
+/* ---- before and after ---------------------------------------------------- */
 
-static void fold(game *g)
+/* Promotes my contribution, and combines those of each pair in its even rank.
+ * Returns where my partial result is then. */
+static oari_location combine_pairs(doubling d)
 {
-    const oari_circle *c = &g->flow->circle;
-    range all = { 0, g->count }, none = { 0, 0 };
+    const oari_rank_ring *ring = &d.reduction->ring;
+    range all = { 0, d.count }, none = { 0, 0 };
 
-    if (c->me >= 2 * g->extra)
-        return;
-    if (g->me < 0)
-        swap(g, oari_circle_rank(c, c->me - 1), all, none, 1, 0);
-    else {
-        swap(g, oari_circle_rank(c, c->me + 1), none, all, 1, 0);
-        g->mine = g->sum;
+    if (d.reduction->req->promote && d.mine.buffer != OARI_WORK) {
+        oari_plan_combine(d.plan, d.sum, d.mine, nothing, 0, d.count);
+        d.mine = d.sum;
     }
-}
-
-static void unfold(const game *g)
-{
-    const oari_circle *c = &g->flow->circle;
-    oari_spot out = g->flow->out;
-
-    if (c->me >= 2 * g->extra)
-        return;
-    if (g->me < 0)
-        oari_plan_recv(g->plan, oari_circle_rank(c, c->me - 1), out.where,
-                       out.at, g->count);
+    if (ring->me >= 2 * d.pairs)
+        return d.mine;
+    if (d.me < 0)
+        swap_ranges(&d, oari_ring_rank(ring, ring->me - 1), all, none, 1, 0);
     else
-        oari_plan_send(g->plan, oari_circle_rank(c, c->me + 1), out.where,
-                       out.at, g->count);
-    oari_plan_wait(g->plan);
+        swap_ranges(&d, oari_ring_rank(ring, ring->me + 1), none, all, 1, 0);
+    return d.sum;
+}
+
+/* Sends the result to the odd rank of each pair. */
+static void send_result_to_pairs(const doubling *d)
+{
+    const oari_rank_ring *ring = &d->reduction->ring;
+    oari_location out = d->reduction->out;
+
+    if (ring->me >= 2 * d->pairs)
+        return;
+    if (d->me < 0)
+        oari_plan_recv(d->plan, oari_ring_rank(ring, ring->me - 1), out.buffer,
+                       out.at, d->count);
+    else
+        oari_plan_send(d->plan, oari_ring_rank(ring, ring->me + 1), out.buffer,
+                       out.at, d->count);
+    oari_plan_wait(d->plan);
 }
 
 /* ---- doubling ------------------------------------------------------------ */
 
 /* Both need the other's version of everything: what is sent must not change
  * until it has gone, so nothing is combined before. */
-static void double_up(game *g, int bit)
+static void swap_everything(const doubling *d, int bit)
 {
-    int partner = g->me ^ bit, rank = rank_of(g, partner);
-    int whole = 2 * bit == g->players;
-    oari_spot come = { OARI_WORK, g->come };
-    oari_spot to = whole ? g->flow->out : g->sum;
+    int partner = d->me ^ bit, rank = rank_of(d, partner);
+    int last = 2 * bit == d->active;
+    oari_location received = { OARI_WORK, d->received };
+    oari_location to = last ? d->reduction->out : d->sum;
 
-    oari_plan_recv(g->plan, rank, come.where, come.at, g->count);
-    oari_plan_send(g->plan, rank, g->mine.where, g->mine.at, g->count);
-    oari_plan_wait(g->plan);
-    if (g->me < partner)
-        oari_plan_combine(g->plan, to, g->mine, come, whole, g->count);
+    oari_plan_recv(d->plan, rank, received.buffer, received.at, d->count);
+    oari_plan_send(d->plan, rank, d->mine.buffer, d->mine.at, d->count);
+    oari_plan_wait(d->plan);
+    if (d->me < partner)
+        oari_plan_combine(d->plan, to, d->mine, received, last, d->count);
     else
-        oari_plan_combine(g->plan, to, come, g->mine, whole, g->count);
-    g->mine = g->sum;
+        oari_plan_combine(d->plan, to, received, d->mine, last, d->count);
 }
 
-static void finish_alone(const game *g)
+void oari_doubling(const oari_plan_reduction *reduction, oari_plan *plan,
+                   size_t count)
 {
-    oari_plan_combine(g->plan, g->flow->out, g->flow->in, nothing, 1, g->count);
-}
+    doubling d = make_doubling(reduction, plan, count);
 
-void oari_doubling(const oari_flow *flow, oari_plan *plan, size_t count)
-{
-    game g = begin(flow, plan, count);
-
-    if (flow->circle.n == 1) {
-        finish_alone(&g);
+    if (reduction->ring.n == 1) {
+        oari_plan_combine(plan, reduction->out, reduction->in, nothing, 1,
+                          count);
         return;
     }
-    if (plan->work_count < g.come + count)
-        plan->work_count = g.come + count;
-    lift(&g);
-    fold(&g);
-    for (int bit = 1; g.me >= 0 && bit < g.players; bit *= 2)
-        double_up(&g, bit);
-    unfold(&g);
+    if (plan->work_count < d.received + count)
+        plan->work_count = d.received + count;
+    d.mine = combine_pairs(d);
+    for (int bit = 1; d.me >= 0 && bit < d.active; bit *= 2) {
+        swap_everything(&d, bit);
+        d.mine = d.sum;
+    }
+    send_result_to_pairs(&d);
+}
+
+void oari_plan_doubling(const oari_plan_request *req, oari_plan *plan)
+{
+    oari_plan_reduction reduction =
+        oari_plan_reduction_all(req, oari_partition_slices(req->count, 1));
+
+    if (req->mean)
+        oari_bruck_words(req, plan, OARI_FACTOR);
+    oari_doubling(&reduction, plan, req->count);
 }
 
 /* ---- halving ------------------------------------------------------------- */
 
-/* The slices that a player is left with when partners at distance `bit` have
- * split: those of the players that differ from it only below that bit. */
-static range slices_of(const game *g, int player, int bit)
+/* Returns the slices that an active rank is left with when partners at distance
+ * `bit` have split: those of the ranks that differ from it only below that bit.
+ */
+static range slices_of(const doubling *d, int number, int bit)
 {
-    int first = player & ~(bit - 1);
-    size_t at = oari_slice_first(g->count, g->players, first);
+    int first = number & ~(bit - 1);
+    size_t at = oari_slice_first(d->count, d->active, first);
 
     return (range){ at,
-                    oari_slice_first(g->count, g->players, first + bit) - at };
+                    oari_slice_first(d->count, d->active, first + bit) - at };
 }
 
-static void halve(game *g, int bit)
+static void swap_finished_slices(const doubling *d, int bit)
 {
-    int partner = g->me ^ bit;
+    int partner = d->me ^ bit, rank = rank_of(d, partner);
+    range theirs = slices_of(d, partner, bit), mine = slices_of(d, d->me, bit);
+    oari_location out = d->reduction->out;
 
-    swap(g, rank_of(g, partner), slices_of(g, partner, bit),
-         slices_of(g, g->me, bit), g->me < partner, bit == 1);
-    g->mine = g->sum;
-}
-
-static void share(const game *g, int bit)
-{
-    int partner = g->me ^ bit, rank = rank_of(g, partner);
-    range theirs = slices_of(g, partner, bit), mine = slices_of(g, g->me, bit);
-    oari_spot out = g->flow->out;
-
-    oari_plan_recv(g->plan, rank, out.where, out.at + theirs.first,
+    oari_plan_recv(d->plan, rank, out.buffer, out.at + theirs.first,
                    theirs.count);
-    oari_plan_send(g->plan, rank, out.where, out.at + mine.first, mine.count);
-    oari_plan_wait(g->plan);
+    oari_plan_send(d->plan, rank, out.buffer, out.at + mine.first, mine.count);
+    oari_plan_wait(d->plan);
 }
 
-void oari_halving(const oari_flow *flow, oari_plan *plan, size_t count)
+void oari_plan_halving(const oari_plan_request *req, oari_plan *plan)
 {
-    game g = begin(flow, plan, count);
+    oari_plan_reduction reduction =
+        oari_plan_reduction_all(req, oari_partition_slices(req->count, 1));
+    doubling d = make_doubling(&reduction, plan, req->count);
 
-    if (flow->circle.n == 1) {
-        finish_alone(&g);
+    if (req->mean)
+        oari_bruck_words(req, plan, OARI_FACTOR);
+    if (req->ranks == 1) {
+        oari_plan_combine(plan, reduction.out, reduction.in, nothing, 1,
+                          req->count);
         return;
     }
-    lift(&g);
-    fold(&g);
-    for (int bit = g.players / 2; g.me >= 0 && bit > 0; bit /= 2)
-        halve(&g, bit);
-    for (int bit = 1; g.me >= 0 && bit < g.players; bit *= 2)
-        share(&g, bit);
-    unfold(&g);
-}
-
-/* ---- the planners -------------------------------------------------------- */
-
-void oari_plan_doubling(const oari_ask *ask, oari_plan *plan)
-{
-    oari_flow flow = oari_flow_all(ask, oari_cut_slices(ask->count, 1));
-
-    if (ask->mean)
-        oari_bruck_words(ask, plan, OARI_FACTOR);
-    oari_doubling(&flow, plan, ask->count);
-}
-
-void oari_plan_halving(const oari_ask *ask, oari_plan *plan)
-{
-    oari_flow flow = oari_flow_all(ask, oari_cut_slices(ask->count, 1));
-
-    if (ask->mean)
-        oari_bruck_words(ask, plan, OARI_FACTOR);
-    oari_halving(&flow, plan, ask->count);
+    d.mine = combine_pairs(d);
+    for (int bit = d.active / 2; d.me >= 0 && bit > 0; bit /= 2) {
+        int partner = d.me ^ bit;
+        swap_ranges(&d, rank_of(&d, partner), slices_of(&d, partner, bit),
+                    slices_of(&d, d.me, bit), d.me < partner, bit == 1);
+        d.mine = d.sum;
+    }
+    for (int bit = 1; d.me >= 0 && bit < d.active; bit *= 2)
+        swap_finished_slices(&d, bit);
+    send_result_to_pairs(&d);
 }

@@ -7,48 +7,49 @@
 #include "plan/planners.h"
 
 typedef struct oari_levels {
-    const oari_ask *ask;
+    const oari_plan_request *req;
     oari_plan *plan;
-    int hosts, lanes;
-    int host, local, locals; /* mine: which, my rank there, how many */
-    int staged;              /* buffers here cannot be reached */
-    size_t chunks;           /* of the stage used so far */
+    int hosts, rails;
+    int root_host;           /* -1: there is no root */
+    int host, local, locals; /* my host, my shm rank there, its ranks */
+    int staged;              /* buffers of my host cannot be reached */
+    size_t chunks;           /* of the bounce buffer used so far */
 } oari_levels;
 
-/* A run of elements in its share: where it begins in the row, where in the
- * share, whose it is (a rank; -1: everybody's). */
-typedef struct oari_run {
+/* A run of elements in a rail's share: where it begins in the row, where in the
+ * share, whose it is (a rank; -1: every rank's). */
+typedef struct oari_rail_run {
     size_t first, at, count;
     int rank;
-} oari_run;
+} oari_rail_run;
 
-/* Runs of a lane in turn, in the order of hosts: begin with host = -1. Of a
- * vector there is one, its slice. */
-typedef struct oari_walk {
+/* Walks over the runs of a rail in the order of hosts. A vector has one run,
+ * the rail's slice. */
+typedef struct oari_rail_walk {
     int host, local;
-    oari_run now;
-} oari_walk;
+    oari_rail_run now;
+} oari_rail_walk;
 
-oari_walk oari_lane_begin(void);
-int oari_lane_next(const oari_levels *l, int lane, oari_walk *w);
+oari_rail_walk oari_rail_begin(void);
+int oari_rail_next(const oari_levels *l, int rail, oari_rail_walk *w);
 
-/* Elements in a lane's share. */
-size_t oari_lane_share(const oari_levels *l, int lane);
+/* Returns the elements in a rail's share. */
+size_t oari_rail_share(const oari_levels *l, int rail);
 
-int oari_lane_has_parts(const oari_ask *ask); /* not slices of a vector */
-int oari_is_lane(const oari_levels *l);
+/* Whether I am on a rail. */
+int oari_is_on_rail(const oari_levels *l);
 
-/* A rank's rank on the board of its host, and back. */
-int oari_local_of(const oari_ask *ask, int rank);
-int oari_rank_at(const oari_ask *ask, int host, int local);
+/* Return a rank's shm rank on its host, and the rank of a shm rank. */
+int oari_local_of(const oari_plan_request *req, int rank);
+int oari_rank_at(const oari_plan_request *req, int host, int local);
 
 /* ---- plan_host.c: inside my host ----------------------------------------- */
 
-/* Leaves what its ranks contribute to each lane's share in its WORK. */
+/* Leaves what its ranks contribute to each rail's share in that rail's WORK. */
 void oari_host_collect(oari_levels *l);
-/* Hands what its lanes have to its ranks. */
-void oari_host_share(oari_levels *l);
-/* Its ranks' parts, or root's buffer, to all its ranks. */
+/* Delivers what its rails have to its ranks. */
+void oari_host_deliver(oari_levels *l);
+/* Sends its ranks' parts, or root's buffer, to all its ranks. */
 void oari_host_gather(oari_levels *l);
 void oari_host_broadcast(oari_levels *l);
 

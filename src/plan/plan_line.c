@@ -1,98 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plan_line: small operations. Each rank shows its data in its exchange line;
- * one meeting later everybody reads what it needs of everybody's. n lines read,
- * one written, no second meeting: lines are double-buffered. */
+/* plan_line: small operations. Each rank publishes its data in its slot; after
+ * one sync point every rank reads what it needs from the slots of the others. n
+ * slots are read and one is written. There is no second sync point: slots are
+ * double-buffered. */
 #include "plan/planners.h"
 
-static void broadcast(const oari_ask *ask, oari_plan *plan)
+/* Publishes as much as a rank needs of this one. */
+static void sync_with_data(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_plan_meet(plan, 0, ask->rank == ask->root ? ask->count : 0);
-    if (ask->rank != ask->root)
-        oari_plan_copy(plan, OARI_OUT, 0, OARI_LINE, ask->root, 0, ask->count);
-}
+    oari_partition row = oari_partition_parts(req);
+    int root = req->rank == req->root;
+    size_t count = req->count;
 
-static void all_reduce(const oari_ask *ask, oari_plan *plan)
-{
-    oari_plan_meet(plan, 0, ask->count);
-    oari_plan_reduce(plan, OARI_OUT, 0, OARI_LINE, 0, ask->count);
-}
-
-static void reduce(const oari_ask *ask, oari_plan *plan)
-{
-    oari_plan_meet(plan, 0, ask->count);
-    if (ask->rank == ask->root)
-        oari_plan_reduce(plan, OARI_OUT, 0, OARI_LINE, 0, ask->count);
-}
-
-static void gather(const oari_ask *ask, oari_plan *plan)
-{
-    oari_cut row = oari_cut_parts(ask);
-
-    oari_plan_meet(plan, 0, oari_cut_count(&row, ask->rank));
-    for (int r = 0; r < ask->ranks; r++)
-        if (ask->kind == OAR_COLL_ALL_GATHER || ask->rank == ask->root)
-            oari_plan_copy(plan, OARI_OUT, oari_cut_first(&row, r),
-                           r == ask->rank ? OARI_IN : OARI_LINE, r, 0,
-                           oari_cut_count(&row, r));
-}
-
-static void scatter(const oari_ask *ask, oari_plan *plan)
-{
-    oari_cut row = oari_cut_parts(ask);
-    int root = ask->rank == ask->root;
-
-    oari_plan_meet(plan, 0, root ? oari_cut_first(&row, ask->ranks) : 0);
-    oari_plan_copy(plan, OARI_OUT, 0, root ? OARI_IN : OARI_LINE, ask->root,
-                   oari_cut_first(&row, ask->rank),
-                   oari_cut_count(&row, ask->rank));
-}
-
-static void reduce_scatter(const oari_ask *ask, oari_plan *plan)
-{
-    oari_cut row = oari_cut_parts(ask);
-
-    oari_plan_meet(plan, 0, oari_cut_first(&row, ask->ranks));
-    oari_plan_reduce(plan, OARI_OUT, 0, OARI_LINE,
-                     oari_cut_first(&row, ask->rank),
-                     oari_cut_count(&row, ask->rank));
-}
-
-/* Equal parts only: nobody knows the rows of the others before a meeting. */
-static void all_to_all(const oari_ask *ask, oari_plan *plan)
-{
-    size_t count = ask->count, mine = count * (size_t)ask->rank;
-
-    oari_plan_meet(plan, 0, count * (size_t)ask->ranks);
-    for (int r = 0; r < ask->ranks; r++)
-        oari_plan_copy(plan, OARI_OUT, count * (size_t)r,
-                       r == ask->rank ? OARI_IN : OARI_LINE, r, mine, count);
-}
-
-void oari_plan_line(const oari_ask *ask, oari_plan *plan)
-{
-    switch (ask->kind) {
-    case OAR_COLL_BARRIER: oari_plan_meet(plan, 0, 0); break;
-    case OAR_COLL_BROADCAST: broadcast(ask, plan); break;
-    case OAR_COLL_ALL_REDUCE: all_reduce(ask, plan); break;
-    case OAR_COLL_REDUCE: reduce(ask, plan); break;
+    switch (req->kind) {
+    case OAR_COLL_BARRIER: count = 0; break;
+    case OAR_COLL_BROADCAST: count = root ? count : 0; break;
     case OAR_COLL_GATHER:
-    case OAR_COLL_ALL_GATHER: gather(ask, plan); break;
-    case OAR_COLL_SCATTER: scatter(ask, plan); break;
-    case OAR_COLL_REDUCE_SCATTER: reduce_scatter(ask, plan); break;
-    default: all_to_all(ask, plan); break;
+    case OAR_COLL_ALL_GATHER:
+        count = oari_partition_count(&row, req->rank);
+        break;
+    case OAR_COLL_SCATTER:
+        count = root ? oari_partition_first(&row, req->ranks) : 0;
+        break;
+    case OAR_COLL_REDUCE_SCATTER:
+        count = oari_partition_first(&row, req->ranks);
+        break;
+    case OAR_COLL_ALL_TO_ALL: count *= (size_t)req->ranks; break;
+    default: break;
+    }
+    oari_plan_sync(plan, 0, count);
+}
+
+/* all_to_all has equal parts only: before a sync point no rank knows the rows
+ * of the others. */
+void oari_plan_line(const oari_plan_request *req, oari_plan *plan)
+{
+    oari_partition row = oari_partition_parts(req);
+    int root = req->rank == req->root, all = req->root < 0;
+    int all_to_all = req->kind == OAR_COLL_ALL_TO_ALL;
+    size_t first = oari_partition_first(&row, req->rank);
+    size_t count = oari_partition_count(&row, req->rank);
+
+    sync_with_data(req, plan);
+    switch (req->kind) {
+    case OAR_COLL_BARRIER: break;
+    case OAR_COLL_BROADCAST:
+        if (!root)
+            oari_plan_copy(plan, OARI_OUT, 0, OARI_SLOT, req->root, 0,
+                           req->count);
+        break;
+    case OAR_COLL_ALL_REDUCE:
+    case OAR_COLL_REDUCE:
+        if (all || root)
+            oari_plan_reduce(plan, OARI_OUT, 0, OARI_SLOT, 0, req->count);
+        break;
+    case OAR_COLL_SCATTER:
+        oari_plan_copy(plan, OARI_OUT, 0, root ? OARI_IN : OARI_SLOT, req->root,
+                       first, count);
+        break;
+    case OAR_COLL_REDUCE_SCATTER:
+        oari_plan_reduce(plan, OARI_OUT, 0, OARI_SLOT, first, count);
+        break;
+    default:
+        for (int r = 0; r < req->ranks; r++)
+            if (all || root)
+                oari_plan_copy(plan, OARI_OUT, oari_partition_first(&row, r),
+                               r == req->rank ? OARI_IN : OARI_SLOT, r,
+                               all_to_all ? first : 0,
+                               oari_partition_count(&row, r));
+        break;
     }
 }
 
-size_t oari_line_count(const oari_ask *ask)
+size_t oari_slot_count(const oari_plan_request *req)
 {
-    oari_cut row = oari_cut_parts(ask);
+    oari_partition row = oari_partition_parts(req);
 
-    switch (ask->kind) {
+    switch (req->kind) {
     case OAR_COLL_GATHER:
-    case OAR_COLL_ALL_GATHER: return oari_cut_most(&row);
+    case OAR_COLL_ALL_GATHER: return oari_partition_longest(&row);
     case OAR_COLL_SCATTER:
     case OAR_COLL_REDUCE_SCATTER:
-    case OAR_COLL_ALL_TO_ALL: return oari_cut_first(&row, ask->ranks);
-    default: return ask->count;
+    case OAR_COLL_ALL_TO_ALL: return oari_partition_first(&row, req->ranks);
+    default: return req->count;
     }
 }

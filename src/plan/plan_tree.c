@@ -13,225 +13,209 @@
  */
 #include "plan/planners.h"
 
-/* The lowest set bit; of root, the first power of two that is not below n. */
-static int lowest_bit(const oari_circle *c)
+/* Returns the lowest set bit of my member number; for root, the first power of
+ * two that is not below n. */
+static int lowest_bit(const oari_rank_ring *ring)
 {
     int bit = 1;
 
-    while (bit < c->n && (c->me & bit) == 0)
+    while (bit < ring->n && (ring->me & bit) == 0)
         bit *= 2;
     return bit;
 }
 
-/* Members in the subtree that begins at m with this bit. */
-static int subtree(const oari_circle *c, int m, int bit)
+void oari_tree_broadcast(const oari_rank_ring *ring, oari_plan *plan,
+                         oari_location buffer, size_t count)
 {
-    return m + bit <= c->n ? bit : c->n - m;
-}
+    int bit = lowest_bit(ring);
 
-void oari_tree_broadcast(const oari_circle *c, oari_plan *plan,
-                         oari_spot buffer, size_t count)
-{
-    int bit = lowest_bit(c);
-
-    if (c->me != 0) {
-        oari_plan_recv(plan, oari_circle_rank(c, c->me - bit), buffer.where,
-                       buffer.at, count);
+    if (ring->me != 0) {
+        oari_plan_recv(plan, oari_ring_rank(ring, ring->me - bit),
+                       buffer.buffer, buffer.at, count);
         oari_plan_wait(plan);
     }
     for (bit /= 2; bit > 0; bit /= 2)
-        if (c->me + bit < c->n)
-            oari_plan_send(plan, oari_circle_rank(c, c->me + bit), buffer.where,
-                           buffer.at, count);
+        if (ring->me + bit < ring->n)
+            oari_plan_send(plan, oari_ring_rank(ring, ring->me + bit),
+                           buffer.buffer, buffer.at, count);
     oari_plan_wait(plan);
 }
 
-/* ---- reduce -------------------------------------------------------------- */
-
-static oari_spot lifted(const oari_flow *flow, oari_plan *plan, oari_spot sum,
-                        size_t count)
+/* WORK holds one sum, and beside it what a child sends. */
+void oari_tree_reduce(const oari_plan_reduction *reduction, oari_plan *plan,
+                      size_t count)
 {
-    if (!flow->ask->lift || flow->in.where == OARI_WORK)
-        return flow->in;
-    oari_plan_combine(plan, sum, flow->in, (oari_spot){ OARI_NOWHERE, 0 }, 0,
-                      count);
-    return sum;
-}
+    const oari_rank_ring *ring = &reduction->ring;
+    oari_location mine = reduction->in, nothing = { OARI_NOWHERE, 0 };
+    oari_location sum = { OARI_WORK, reduction->work };
+    oari_location received = { OARI_WORK, reduction->work + count };
+    int end = lowest_bit(ring), leaf = end == 1 || ring->me + 1 >= ring->n;
 
-/* One sum, and beside it what a child sends. */
-void oari_tree_reduce(const oari_flow *flow, oari_plan *plan, size_t count)
-{
-    const oari_circle *c = &flow->circle;
-    oari_spot sum = { OARI_WORK, flow->work };
-    oari_spot come = { OARI_WORK, flow->work + count }, mine = flow->in;
-    int end = lowest_bit(c);
-
-    if (plan->work_count < flow->work + 2 * count)
-        plan->work_count = flow->work + 2 * count;
-    for (int bit = 1; bit < end && c->me + bit < c->n; bit *= 2) {
-        int whole = c->me == 0 && 2 * bit >= c->n;
-        oari_plan_recv(plan, oari_circle_rank(c, c->me + bit), come.where,
-                       come.at, count);
+    if (plan->work_count < reduction->work + 2 * count)
+        plan->work_count = reduction->work + 2 * count;
+    for (int bit = 1; bit < end && ring->me + bit < ring->n; bit *= 2) {
+        int last = ring->me == 0 && 2 * bit >= ring->n;
+        oari_plan_recv(plan, oari_ring_rank(ring, ring->me + bit),
+                       received.buffer, received.at, count);
         oari_plan_wait(plan);
-        oari_plan_combine(plan, whole ? flow->out : sum, mine, come, whole,
-                          count);
+        oari_plan_combine(plan, last ? reduction->out : sum, mine, received,
+                          last, count);
         mine = sum;
     }
-    if (c->me != 0) {
-        if (end == 1 || c->me + 1 >= c->n)
-            mine = lifted(flow, plan, sum, count);
-        oari_plan_send(plan, oari_circle_rank(c, c->me - end), mine.where,
-                       mine.at, count);
-        oari_plan_wait(plan);
-    } else if (c->n == 1)
-        oari_plan_combine(plan, flow->out, flow->in,
-                          (oari_spot){ OARI_NOWHERE, 0 }, 1, count);
-}
-
-static void reduce(const oari_ask *ask, oari_plan *plan)
-{
-    oari_flow flow = oari_flow_all(ask, oari_cut_slices(ask->count, 1));
-
-    flow.circle = oari_circle_from(ask, ask->root);
-    if (ask->mean)
-        oari_bruck_words(ask, plan, OARI_FACTOR);
-    oari_tree_reduce(&flow, plan, ask->count);
+    if (ring->n == 1)
+        oari_plan_combine(plan, reduction->out, mine, nothing, 1, count);
+    if (ring->me == 0)
+        return;
+    if (leaf && reduction->req->promote && mine.buffer != OARI_WORK) {
+        oari_plan_combine(plan, sum, mine, nothing, 0, count);
+        mine = sum;
+    }
+    oari_plan_send(plan, oari_ring_rank(ring, ring->me - end), mine.buffer,
+                   mine.at, count);
+    oari_plan_wait(plan);
 }
 
 /* ---- gather and scatter: equal parts ------------------------------------- */
 
-/* Parts of members m .. m+k-1 between root's row and a member. */
-static void move_at_root(const oari_ask *ask, oari_plan *plan, int peer, int m,
+/* Returns the members in the subtree that begins at m with this bit. */
+static int subtree(const oari_rank_ring *ring, int m, int bit)
+{
+    return m + bit <= ring->n ? bit : ring->n - m;
+}
+
+/* Moves `count` elements up the tree in a gather, down in a scatter, between a
+ * location here and a rank, which is my parent or my child. */
+static void move_parts(const oari_plan_request *req, oari_plan *plan, int peer,
+                       int is_parent, oari_location here, size_t count)
+{
+    if ((req->kind == OAR_COLL_GATHER) == is_parent)
+        oari_plan_send(plan, peer, here.buffer, here.at, count);
+    else
+        oari_plan_recv(plan, peer, here.buffer, here.at, count);
+}
+
+/* Moves the parts of members m .. m+k-1 between root's row, which they may go
+ * over the end of, and a child of root. `parts` is where the child has them;
+ * is_parent: I am that child. */
+static void move_at_root(const oari_plan_request *req, oari_plan *plan,
+                         int peer, int is_parent, oari_location parts, int m,
                          int k)
 {
-    int n = ask->ranks, first = (m + ask->root) % n;
-    int end = first + k <= n ? first + k : n;
-    size_t at = (size_t)first * ask->count;
-    size_t count = (size_t)(end - first) * ask->count;
-
-    if (ask->kind == OAR_COLL_GATHER)
-        oari_plan_recv(plan, peer, OARI_OUT, at, count);
-    else
-        oari_plan_send(plan, peer, OARI_IN, at, count);
-    if (first + k > n)
-        move_at_root(ask, plan, peer, m + end - first, k - (end - first));
-}
-
-/* The other end of that, at member m. */
-static void move_to_root(const oari_ask *ask, oari_plan *plan, oari_spot parts,
-                         int m, int k)
-{
-    int n = ask->ranks, first = (m + ask->root) % n;
+    int n = req->ranks, first = (m + req->root) % n;
     int part = first + k <= n ? k : n - first;
-    size_t count = (size_t)part * ask->count;
+    size_t count = (size_t)part * req->count;
+    oari_location row = { req->kind == OAR_COLL_GATHER ? OARI_OUT : OARI_IN,
+                          (size_t)first * req->count };
 
-    if (ask->kind == OAR_COLL_GATHER)
-        oari_plan_send(plan, ask->root, parts.where, parts.at, count);
-    else
-        oari_plan_recv(plan, ask->root, parts.where, parts.at, count);
-    if (part < k) {
-        parts.at += count;
-        move_to_root(ask, plan, parts, m + part, k - part);
-    }
-}
-
-static void move_to_parent(const oari_ask *ask, const oari_circle *c,
-                           oari_plan *plan, oari_spot parts, int bit)
-{
-    int k = subtree(c, c->me, bit), parent = oari_circle_rank(c, c->me - bit);
-
-    if (c->me == bit)
-        move_to_root(ask, plan, parts, c->me, k);
-    else if (ask->kind == OAR_COLL_GATHER)
-        oari_plan_send(plan, parent, parts.where, parts.at,
-                       (size_t)k * ask->count);
-    else
-        oari_plan_recv(plan, parent, parts.where, parts.at,
-                       (size_t)k * ask->count);
-}
-
-static void move_to_child(const oari_ask *ask, const oari_circle *c,
-                          oari_plan *plan, int bit)
-{
-    int child = c->me + bit, k = subtree(c, child, bit);
-    int peer = oari_circle_rank(c, child);
-
-    if (child >= c->n)
+    move_parts(req, plan, peer, is_parent, is_parent ? parts : row, count);
+    if (part == k)
         return;
-    if (c->me == 0)
-        move_at_root(ask, plan, peer, child, k);
-    else if (ask->kind == OAR_COLL_GATHER)
-        oari_plan_recv(plan, peer, OARI_GATHER, (size_t)bit * ask->count,
-                       (size_t)k * ask->count);
-    else
-        oari_plan_send(plan, peer, OARI_GATHER, (size_t)bit * ask->count,
-                       (size_t)k * ask->count);
+    parts.at += count;
+    move_at_root(req, plan, peer, is_parent, parts, m + part, k - part);
 }
 
-/* A leaf needs no scratch. */
-static oari_spot parts_of(const oari_ask *ask, const oari_circle *c,
-                          oari_plan *plan, int bit)
+static void move_to_parent(const oari_plan_request *req,
+                           const oari_rank_ring *ring, oari_plan *plan,
+                           oari_location parts, int bit)
 {
-    int k = subtree(c, c->me, bit);
+    int k = subtree(ring, ring->me, bit);
+
+    if (ring->me == bit)
+        move_at_root(req, plan, req->root, 1, parts, ring->me, k);
+    else
+        move_parts(req, plan, oari_ring_rank(ring, ring->me - bit), 1, parts,
+                   (size_t)k * req->count);
+}
+
+static void move_to_child(const oari_plan_request *req,
+                          const oari_rank_ring *ring, oari_plan *plan, int bit)
+{
+    int child = ring->me + bit, k = subtree(ring, child, bit);
+    int peer = oari_ring_rank(ring, child);
+    oari_location parts = { OARI_GATHER, (size_t)bit * req->count };
+
+    if (child >= ring->n)
+        return;
+    if (ring->me == 0)
+        move_at_root(req, plan, peer, 0, parts, child, k);
+    else
+        move_parts(req, plan, peer, 0, parts, (size_t)k * req->count);
+}
+
+/* Returns where I hold the parts of my subtree. A leaf needs no scratch. */
+static oari_location parts_of(const oari_plan_request *req,
+                              const oari_rank_ring *ring, oari_plan *plan,
+                              int bit)
+{
+    int k = subtree(ring, ring->me, bit);
 
     if (k == 1)
-        return (oari_spot){ ask->kind == OAR_COLL_GATHER ? OARI_IN : OARI_OUT,
-                            0 };
-    plan->gather_count = (size_t)k * ask->count;
-    return (oari_spot){ OARI_GATHER, 0 };
+        return (oari_location){ req->kind == OAR_COLL_GATHER ? OARI_IN
+                                                             : OARI_OUT,
+                                0 };
+    plan->gather_count = (size_t)k * req->count;
+    return (oari_location){ OARI_GATHER, 0 };
 }
 
-static void gather(const oari_ask *ask, oari_plan *plan)
+static void plan_gather(const oari_plan_request *req,
+                        const oari_rank_ring *ring, oari_plan *plan)
 {
-    oari_circle c = oari_circle_from(ask, ask->root);
-    int end = lowest_bit(&c);
+    int end = lowest_bit(ring);
 
     for (int bit = 1; bit < end; bit *= 2)
-        move_to_child(ask, &c, plan, bit);
-    if (c.me == 0) {
-        oari_plan_copy(plan, OARI_OUT, (size_t)ask->rank * ask->count, OARI_IN,
-                       -1, 0, ask->count);
+        move_to_child(req, ring, plan, bit);
+    if (ring->me == 0) {
+        oari_plan_copy(plan, OARI_OUT, (size_t)req->rank * req->count, OARI_IN,
+                       -1, 0, req->count);
     } else {
-        oari_spot parts = parts_of(ask, &c, plan, end);
-        if (parts.where == OARI_GATHER)
-            oari_plan_copy(plan, OARI_GATHER, 0, OARI_IN, -1, 0, ask->count);
+        oari_location parts = parts_of(req, ring, plan, end);
+        if (parts.buffer == OARI_GATHER)
+            oari_plan_copy(plan, OARI_GATHER, 0, OARI_IN, -1, 0, req->count);
         oari_plan_wait(plan);
-        move_to_parent(ask, &c, plan, parts, end);
+        move_to_parent(req, ring, plan, parts, end);
     }
     oari_plan_wait(plan);
 }
 
-static void scatter(const oari_ask *ask, oari_plan *plan)
+static void plan_scatter(const oari_plan_request *req,
+                         const oari_rank_ring *ring, oari_plan *plan)
 {
-    oari_circle c = oari_circle_from(ask, ask->root);
-    oari_spot parts = { OARI_IN, (size_t)ask->rank * ask->count };
-    int end = lowest_bit(&c);
+    oari_location parts = { OARI_IN, (size_t)req->rank * req->count };
+    int end = lowest_bit(ring);
 
-    if (c.me != 0) {
-        parts = parts_of(ask, &c, plan, end);
-        move_to_parent(ask, &c, plan, parts, end);
+    if (ring->me != 0) {
+        parts = parts_of(req, ring, plan, end);
+        move_to_parent(req, ring, plan, parts, end);
         oari_plan_wait(plan);
     }
     for (int bit = end / 2; bit > 0; bit /= 2)
-        move_to_child(ask, &c, plan, bit);
-    if (parts.where != OARI_OUT)
-        oari_plan_copy(plan, OARI_OUT, 0, parts.where, -1, parts.at,
-                       ask->count);
+        move_to_child(req, ring, plan, bit);
+    if (parts.buffer != OARI_OUT)
+        oari_plan_copy(plan, OARI_OUT, 0, parts.buffer, -1, parts.at,
+                       req->count);
     oari_plan_wait(plan);
 }
 
-void oari_plan_binomial(const oari_ask *ask, oari_plan *plan)
+void oari_plan_binomial(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_circle c = oari_circle_from(ask, ask->root);
+    oari_rank_ring ring = oari_ring_from(req, req->root);
+    oari_plan_reduction reduction =
+        oari_plan_reduction_all(req, oari_partition_slices(req->count, 1));
 
-    switch (ask->kind) {
-    case OAR_COLL_REDUCE: reduce(ask, plan); break;
-    case OAR_COLL_GATHER: gather(ask, plan); break;
-    case OAR_COLL_SCATTER: scatter(ask, plan); break;
+    switch (req->kind) {
+    case OAR_COLL_REDUCE:
+        reduction.ring = ring;
+        if (req->mean)
+            oari_bruck_words(req, plan, OARI_FACTOR);
+        oari_tree_reduce(&reduction, plan, req->count);
+        break;
+    case OAR_COLL_GATHER: plan_gather(req, &ring, plan); break;
+    case OAR_COLL_SCATTER: plan_scatter(req, &ring, plan); break;
     default:
-        oari_tree_broadcast(&c, plan,
-                            (oari_spot){ c.me == 0 ? OARI_IN : OARI_OUT, 0 },
-                            ask->count);
+        oari_tree_broadcast(
+            &ring, plan,
+            (oari_location){ ring.me == 0 ? OARI_IN : OARI_OUT, 0 },
+            req->count);
         break;
     }
 }

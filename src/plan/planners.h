@@ -6,80 +6,89 @@
 
 #include "plan/plan.h"
 
-/* ---- over memory --------------------------------------------------------- */
+/* ---- over shared memory -------------------------------------------------- */
 
-/* plan_line.c: the data fits into the exchange line. One meeting. */
-void oari_plan_line(const oari_ask *ask, oari_plan *plan);
-/* Elements that the rank which shows most puts into its line. */
-size_t oari_line_count(const oari_ask *ask);
+/* plan_line.c: the data fits into the slots. Plans one sync point. */
+void oari_plan_line(const oari_plan_request *req, oari_plan *plan);
+/* Returns the elements in the slot of the rank that publishes most. */
+size_t oari_slot_count(const oari_plan_request *req);
 
-/* plan_direct.c: on the peers' buffers in place; staged where they cannot be
- * reached. */
-void oari_plan_direct(const oari_ask *ask, oari_plan *plan);
-/* The same after a meeting that has shown the buffers. */
-void oari_plan_direct_rest(const oari_ask *ask, oari_plan *plan);
+/* plan_direct.c: on the peers' buffers in place; staged if one of them cannot
+ * be reached. */
+void oari_plan_direct(const oari_plan_request *req, oari_plan *plan);
+/* Plans the rest of it, after a sync point that has shown the buffers. */
+void oari_plan_direct_after_sync(const oari_plan_request *req, oari_plan *plan);
 
-/* plan_staged.c: through shared chunks, for private memory. The rest: after a
- * first meeting. */
-void oari_plan_staged(const oari_ask *ask, oari_plan *plan);
-void oari_plan_staged_rest(const oari_ask *ask, oari_plan *plan);
+/* plan_staged.c: through bounce buffers, for private memory. */
+void oari_plan_staged(const oari_plan_request *req, oari_plan *plan);
+/* Plans the rest of it, after a first sync point. */
+void oari_plan_staged_after_sync(const oari_plan_request *req, oari_plan *plan);
 
-/* plan_sizes.c: where not every rank knows all sizes: they are told first. */
-void oari_plan_sizes(const oari_ask *ask, oari_plan *plan);
-void oari_plan_size_messages(const oari_ask *ask, oari_plan *plan);
-/* Words that a rank shows in such a meeting besides its counts; 0: none. */
-size_t oari_table_words(const oari_ask *ask);
+/* plan_sizes.c: not every rank knows all sizes, so ranks exchange them first.
+ */
+void oari_plan_sizes(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_size_messages(const oari_plan_request *req, oari_plan *plan);
+/* Returns the words that a rank publishes besides its counts; 0: none. */
+size_t oari_table_words(const oari_plan_request *req);
 
 /* ---- over messages ------------------------------------------------------- */
 
-/* A reduction over a circle of ranks: where the contributions are and where the
+/* A reduction over a ring of ranks: where the contributions are and where the
  * result goes. */
-typedef struct oari_flow {
-    const oari_ask *ask;
-    oari_circle circle;
-    oari_cut cut;  /* which slice or part is whose */
-    oari_spot in;  /* IN, or WORK with partial results */
-    oari_spot out; /* the finished result */
-    size_t work;   /* where scratch in WORK begins */
-} oari_flow;
+typedef struct oari_plan_reduction {
+    const oari_plan_request *req;
+    oari_rank_ring ring;
+    oari_partition partition; /* which slice or part is whose */
+    oari_location in;         /* IN, or WORK with partial results */
+    oari_location out;        /* the finished result */
+    size_t work;              /* where scratch in WORK begins */
+} oari_plan_reduction;
 
-oari_flow oari_flow_all(const oari_ask *ask, oari_cut cut);
+/* Returns the reduction from IN to OUT over all ranks. */
+oari_plan_reduction oari_plan_reduction_all(const oari_plan_request *req,
+                                            oari_partition partition);
 
-/* plan_exchange.c: everyone to everyone, the order of ranks. */
-void oari_plan_exchange(const oari_ask *ask, oari_plan *plan);
+/* plan_exchange.c: every rank to every rank, combined in the order of ranks. */
+void oari_plan_exchange(const oari_plan_request *req, oari_plan *plan);
 
 /* plan_ring.c */
-void oari_plan_ring_all_reduce(const oari_ask *ask, oari_plan *plan);
-void oari_plan_ring_reduce_scatter(const oari_ask *ask, oari_plan *plan);
-void oari_plan_ring_all_gather(const oari_ask *ask, oari_plan *plan);
-void oari_ring_reduce(const oari_flow *flow, oari_plan *plan, int gather);
-void oari_ring_gather(const oari_flow *flow, oari_plan *plan);
+void oari_plan_ring_all_reduce(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_ring_reduce_scatter(const oari_plan_request *req,
+                                   oari_plan *plan);
+void oari_plan_ring_all_gather(const oari_plan_request *req, oari_plan *plan);
+/* gather: the finished slices go to all ranks of the ring. */
+void oari_ring_reduce(const oari_plan_reduction *reduction, oari_plan *plan,
+                      int gather);
 
 /* plan_doubling.c */
-void oari_plan_doubling(const oari_ask *ask, oari_plan *plan);
-void oari_plan_halving(const oari_ask *ask, oari_plan *plan);
-void oari_doubling(const oari_flow *flow, oari_plan *plan, size_t count);
-void oari_halving(const oari_flow *flow, oari_plan *plan, size_t count);
+void oari_plan_doubling(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_halving(const oari_plan_request *req, oari_plan *plan);
+void oari_doubling(const oari_plan_reduction *reduction, oari_plan *plan,
+                   size_t count);
 
-/* plan_tree.c, plan_chain.c */
-void oari_plan_binomial(const oari_ask *ask, oari_plan *plan);
-void oari_plan_linear(const oari_ask *ask, oari_plan *plan);
-void oari_plan_chain(const oari_ask *ask, oari_plan *plan);
-/* A buffer down a tree of the circle, from its first member. */
-void oari_tree_broadcast(const oari_circle *circle, oari_plan *plan,
-                         oari_spot buffer, size_t count);
-void oari_tree_reduce(const oari_flow *flow, oari_plan *plan, size_t count);
+/* plan_tree.c, plan_chain.c, plan_pairwise.c */
+void oari_plan_binomial(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_chain(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_linear(const oari_plan_request *req, oari_plan *plan);
+/* Sends a buffer down a tree of the ring, from its member 0. */
+void oari_tree_broadcast(const oari_rank_ring *ring, oari_plan *plan,
+                         oari_location buffer, size_t count);
+/* Leaves the result at member 0 of the ring. */
+void oari_tree_reduce(const oari_plan_reduction *reduction, oari_plan *plan,
+                      size_t count);
 
 /* plan_bruck.c, plan_pairwise.c */
-void oari_plan_bruck(const oari_ask *ask, oari_plan *plan);
-void oari_plan_pairwise(const oari_ask *ask, oari_plan *plan);
-void oari_plan_dissemination(const oari_ask *ask, oari_plan *plan);
-void oari_signal_all(const oari_circle *circle, oari_plan *plan);
-/* One word of every rank to all, for factors and sizes. */
-void oari_bruck_words(const oari_ask *ask, oari_plan *plan, oari_where words);
+void oari_plan_bruck(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_pairwise(const oari_plan_request *req, oari_plan *plan);
+void oari_plan_dissemination(const oari_plan_request *req, oari_plan *plan);
+/* A barrier of the ring. */
+void oari_signal_all(const oari_rank_ring *ring, oari_plan *plan);
+/* Sends one word of every rank to all ranks: factors, or sizes. */
+void oari_bruck_words(const oari_plan_request *req, oari_plan *plan,
+                      oari_buffer words);
 
 /* plan_levels.c: inside hosts, then across. */
-void oari_plan_two_level(const oari_ask *ask, oari_plan *plan);
-int oari_has_levels(const oari_ask *ask);
+void oari_plan_two_level(const oari_plan_request *req, oari_plan *plan);
+int oari_has_levels(const oari_plan_request *req);
 
 #endif

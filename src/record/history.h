@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/history.h: which collectives this rank has begun on a group.
+/* record/history.h: the collectives that this rank has begun on a group.
  *
  * Each has a link: a hash of its fingerprint and of the link before it. So two
  * ranks whose links agree have called the same collectives in the same order
- * since the beginning; and where a call that nobody waited for was wrong, the
- * next message of whatever follows shows it. Only the driver touches this.
+ * since the beginning; and where a wrong call made no rank wait, the next
+ * message of a later call shows it. Only the driver touches a history.
  *
- * A monitored barrier that waits stands where the next collective would be, as
+ * A monitored barrier that waits takes the place of the next collective, as
  * long as none begins; it leaves nothing behind.
  */
 #ifndef OARI_RECORD_HISTORY_H
@@ -15,22 +15,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a rank remembers. Over a board nobody can be ahead of the others. */
-enum { OARI_PAST_MET = 16, OARI_PAST_SENT = 512 };
+/* How many collectives a rank remembers. In shared memory no rank can be far
+ * ahead of the others. */
+enum { OARI_HISTORY_SHM = 16, OARI_HISTORY_MESSAGES = 512 };
 
 /* Four of them share a cache line. */
-typedef struct oari_past {
+typedef struct oari_history_entry {
     uint64_t link;
     uint64_t what; /* sequence << 8 | OARI_FORM_ bits */
-} oari_past;
+} oari_history_entry;
 
 typedef struct oari_history {
     uint64_t number;           /* of the newest; 0: none yet */
     uint64_t link;             /* of the newest */
     uint64_t room;             /* of the ring, a power of two; 0: only links */
-    oari_past *ring;           /* by number */
+    oari_history_entry *ring;  /* by number */
     uint64_t monitored_number; /* of a monitored barrier that waits; 0: none */
-    oari_past monitored;
+    oari_history_entry monitored;
 } oari_history;
 
 static inline uint64_t oari_history_link(const oari_history *h,
@@ -41,8 +42,8 @@ static inline uint64_t oari_history_link(const oari_history *h,
     return link ^ link >> 32;
 }
 
-/* Enters a collective: its number, that of the operation on this rank, its form
- * (OARI_FORM_ bits) and its fingerprint. Returns its link. */
+/* Enters a collective: its number, the sequence number of the operation on this
+ * rank, its form (OARI_FORM_ bits) and its fingerprint. Returns its link. */
 static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
                                         uint64_t sequence, uint32_t form,
                                         uint64_t fingerprint)
@@ -53,29 +54,31 @@ static inline uint64_t oari_history_add(oari_history *h, uint64_t number,
     h->link = link;
     if (h->room != 0)
         h->ring[number & (h->room - 1)] =
-            (oari_past){ link, sequence << 8 | form };
+            (oari_history_entry){ link, sequence << 8 | form };
     return link;
 }
 
-/* A monitored barrier begins to wait. */
-static inline void oari_history_watch(oari_history *h, uint64_t sequence,
-                                      uint32_t form, uint64_t fingerprint)
+/* Enters a monitored barrier that begins to wait. */
+static inline void oari_history_add_monitored(oari_history *h,
+                                              uint64_t sequence, uint32_t form,
+                                              uint64_t fingerprint)
 {
     h->monitored_number = h->number + 1;
-    h->monitored =
-        (oari_past){ oari_history_link(h, fingerprint), sequence << 8 | form };
+    h->monitored = (oari_history_entry){ oari_history_link(h, fingerprint),
+                                         sequence << 8 | form };
 }
 
-/* The number of the newest, or of a monitored barrier behind it; 0: none. */
+/* Returns the number of the newest collective, or of a monitored barrier behind
+ * it; 0: none. */
 static inline uint64_t oari_history_newest(const oari_history *h)
 {
     return h->monitored_number == h->number + 1 ? h->monitored_number
                                                 : h->number;
 }
 
-/* NULL: not begun, or forgotten. */
-static inline const oari_past *oari_history_find(const oari_history *h,
-                                                 uint64_t number)
+/* Returns a collective, or NULL: not begun, or forgotten. */
+static inline const oari_history_entry *oari_history_find(const oari_history *h,
+                                                          uint64_t number)
 {
     if (number == h->number + 1 && number == h->monitored_number)
         return &h->monitored;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/operation.h: one operation as it is recorded: what it is, in which
- * form, and where it was called. */
+/* record/operation.h: an operation as it is recorded: what it is, in which form,
+ * and where it was called. */
 #ifndef OARI_RECORD_OPERATION_H
 #define OARI_RECORD_OPERATION_H
 
@@ -8,10 +8,10 @@
 
 typedef struct oari_operation {
     oar_coll kind;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int root;          /* or the peer of a message; -1: none, or any */
-    uint64_t count;    /* elements, as its user thinks of them */
+    uint64_t count;    /* elements, as the caller counts them */
     uint64_t tag;      /* of a message */
     const char *label; /* may be NULL */
     const char *file;  /* one pointer for each name (base/call_site.h) */
@@ -20,7 +20,7 @@ typedef struct oari_operation {
     unsigned char is_object; /* the form in _bytes */
 } oari_operation;
 
-/* How a call is made, beyond its kind. */
+/* The form of a call, beyond its kind. */
 enum {
     OARI_FORM_PARTS = 1,     /* the form in _v */
     OARI_FORM_OBJECT = 2,    /* the form in _bytes */
@@ -37,5 +37,13 @@ static inline int oari_kind_reduces(oar_coll kind)
 
 /* Writes "file:line" with the folders cut off. */
 void oari_site_text(const char *file, int line, char *text, size_t bytes);
+
+/* A text that is made piece by piece. What does not fit is cut off. */
+typedef struct oari_text_line {
+    char *text;
+    size_t room, used;
+} oari_text_line;
+void oari_text_add(oari_text_line *to, const char *format, ...)
+    OAR_PRINTF(2, 3);
 
 #endif

@@ -16,7 +16,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "record/recorder_view.h"
 
 typedef struct site_key {
     const char *file; /* one pointer for each name (base/call_site.h) */
@@ -26,10 +25,10 @@ typedef struct site_key {
 } site_key;
 
 struct oari_recorder {
-    oari_slot *slot;           /* of the ring */
+    oari_record_slot *slot;    /* of the ring */
     _Atomic uint64_t messages; /* posted so far */
     oari_ring_place place;
-    oari_view view;
+    oari_ring_view view;
     _Atomic int holders;
     pthread_mutex_t lock;                /* of entering a site, and faults */
     _Atomic(site_key *) key[OARI_SITES]; /* by hash; entered once, then const */
@@ -53,7 +52,7 @@ oar_status oari_recorder_make(const oari_ring_owner *owner,
 
     if (r == NULL)
         return OAR_E_NOMEM;
-    status = oari_box_take(owner, &r->place);
+    status = oari_ring_take(owner, &r->place);
     if (status != OAR_OK) {
         oari_free(r);
         return status;
@@ -85,7 +84,7 @@ void oari_recorder_destroy(oari_recorder *recorder)
 {
     if (recorder == NULL || atomic_fetch_sub(&recorder->holders, 1) != 1)
         return;
-    oari_box_give(&recorder->place);
+    oari_ring_give(&recorder->place);
     pthread_mutex_destroy(&recorder->lock);
     oari_free(recorder);
 }
@@ -105,7 +104,7 @@ uint64_t oari_recorder_at(const oari_recorder *recorder)
     return recorder->place.at;
 }
 
-/* ---- what a group tells -------------------------------------------------- */
+/* ---- facts about the group ----------------------------------------------- */
 
 void oari_recorder_opened(oari_recorder *recorder)
 {
@@ -123,33 +122,29 @@ void oari_recorder_place(oari_recorder *recorder, const int *member, int count)
     atomic_store(&ring->members, (uint32_t)count);
 }
 
-static void write_fault(oari_box_fault *f, const oar_error *e)
+void oari_recorder_fault(oari_recorder *recorder, const oar_error *e)
 {
-    f->status = (int32_t)e->status;
-    f->rank = e->rank;
-    f->peer = e->peer;
-    f->sys_errno = e->sys_errno;
-    f->pid = e->pid;
-    f->sequence = e->sequence;
-    oari_box_text(f->operation, sizeof f->operation, e->operation,
-                  sizeof e->operation);
-    oari_box_text(f->site, sizeof f->site, e->site, sizeof e->site);
-    oari_box_text(f->label, sizeof f->label, e->label, sizeof e->label);
-    oari_box_text(f->host, sizeof f->host, e->host, sizeof e->host);
-    oari_box_text(f->text, sizeof f->text, e->text, sizeof e->text);
-    atomic_store_explicit(&f->ready, 1, memory_order_release);
-}
-
-void oari_recorder_fault(oari_recorder *recorder, const oar_error *error)
-{
-    oari_box_fault *f;
+    oari_ring_fault *f;
 
     if (recorder == NULL)
         return;
     f = &recorder->place.ring->fault;
     pthread_mutex_lock(&recorder->lock);
-    if (!atomic_load(&f->ready))
-        write_fault(f, error);
+    if (!atomic_load(&f->ready)) {
+        f->status = (int32_t)e->status;
+        f->rank = e->rank;
+        f->peer = e->peer;
+        f->sys_errno = e->sys_errno;
+        f->pid = e->pid;
+        f->sequence = e->sequence;
+        oari_text_copy(f->operation, sizeof f->operation, e->operation,
+                       sizeof e->operation);
+        oari_text_copy(f->site, sizeof f->site, e->site, sizeof e->site);
+        oari_text_copy(f->label, sizeof f->label, e->label, sizeof e->label);
+        oari_text_copy(f->host, sizeof f->host, e->host, sizeof e->host);
+        oari_text_copy(f->text, sizeof f->text, e->text, sizeof e->text);
+        atomic_store_explicit(&f->ready, 1, memory_order_release);
+    }
     pthread_mutex_unlock(&recorder->lock);
 }
 
@@ -175,7 +170,7 @@ static unsigned site_hash(const oari_operation *op)
     return (unsigned)(word * 0x9e37u >> 12) % OARI_SITES;
 }
 
-/* The key of a site, or NULL. *at is where it is, or belongs. */
+/* Returns the key of a site, or NULL. *at is where it is, or belongs. */
 static site_key *find_site(oari_recorder *r, const oari_operation *op,
                            unsigned *at)
 {
@@ -190,7 +185,7 @@ static site_key *find_site(oari_recorder *r, const oari_operation *op,
     return NULL;
 }
 
-/* Enters a new site; 0 when the table is full. */
+/* Enters a new site. Returns its index, or 0 when the table is full. */
 __attribute__((noinline, cold)) static uint32_t
 enter_site(oari_recorder *r, const oari_operation *op)
 {
@@ -218,8 +213,9 @@ enter_site(oari_recorder *r, const oari_operation *op)
     return index;
 }
 
-/* Labels that are made on the way ("step 1", "step 2", ...) may fill half of
- * the table: later ones go without, so that lines of the program have room. */
+/* Finds or enters a site. Labels that change ("step 1", "step 2", ...) may fill
+ * half of the table; later sites are entered without their label, so that the
+ * lines of the program have room. */
 __attribute__((noinline)) static uint32_t search_site(oari_recorder *r,
                                                       const oari_operation *op)
 {
@@ -237,8 +233,9 @@ __attribute__((noinline)) static uint32_t search_site(oari_recorder *r,
     return search_site(r, &bare);
 }
 
-/* Most are where they belong: those cost no call. */
-static inline uint32_t site_of(oari_recorder *r, const oari_operation *op)
+/* Returns the index of a site. Most are where their hash says, and cost no
+ * call. */
+static inline uint32_t site_index(oari_recorder *r, const oari_operation *op)
 {
     site_key *key =
         atomic_load_explicit(&r->key[site_hash(op)], memory_order_acquire);
@@ -248,18 +245,18 @@ static inline uint32_t site_of(oari_recorder *r, const oari_operation *op)
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void put(_Atomic uint64_t *word, uint64_t value)
+static void store_word(_Atomic uint64_t *word, uint64_t value)
 {
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
 
-static uint64_t take(const _Atomic uint64_t *word)
+static uint64_t load_word(const _Atomic uint64_t *word)
 {
     return atomic_load_explicit(word, memory_order_relaxed);
 }
 
-/* Orders the zero in `sequence` before the words that follow: store before
- * store is all that is needed, which is cheaper than a release fence. */
+/* Orders the zero in `sequence` before the words that follow. Ordering stores
+ * is enough, and cheaper than a release fence. */
 static void order_stores(void)
 {
 #if defined(__aarch64__)
@@ -278,39 +275,37 @@ count_message(oari_recorder *r, const oari_operation *op)
     return op->tag;
 }
 
-/* The tag of a message; or how many messages came before a collective, which
- * makes its number among collectives out of its sequence number. */
-static inline uint64_t extra_of(oari_recorder *r, const oari_operation *op)
-{
-    return op->kind < OAR_COLL_SEND ? take(&r->messages) : count_message(r, op);
-}
-
-/* `done` keeps what it was: nobody reads it before the state says so. */
+/* Leaves `done` as it was: no reader looks at it before the state says so. The
+ * extra word is the tag of a message; of a collective, how many messages came
+ * before it, from which a reader computes its number among the collectives. */
 void oari_recorder_post(oari_recorder *recorder, uint64_t sequence,
                         const oari_operation *op, uint64_t state)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
 
-    put(&s->sequence, 0);
+    store_word(&s->sequence, 0);
     order_stores();
-    put(&s->posted, oari_ticks());
-    put(&s->count, op->count);
-    put(&s->what, (uint64_t)op->kind | (uint64_t)op->op << 8 |
-                      (uint64_t)op->dtype << 16 | (uint64_t)op->ragged << 24 |
-                      (uint64_t)op->is_object << 25 |
-                      (uint64_t)(uint32_t)(op->root + 1) << 32);
-    put(&s->extra, extra_of(recorder, op));
-    put(&s->site, site_of(recorder, op));
-    put(&s->state, state);
+    store_word(&s->posted, oari_ticks());
+    store_word(&s->count, op->count);
+    store_word(&s->what, (uint64_t)op->kind | (uint64_t)op->op << 8 |
+                             (uint64_t)op->dtype << 16 |
+                             (uint64_t)op->ragged << 24 |
+                             (uint64_t)op->is_object << 25 |
+                             (uint64_t)(uint32_t)(op->root + 1) << 32);
+    store_word(&s->extra, op->kind < OAR_COLL_SEND
+                              ? load_word(&recorder->messages)
+                              : count_message(recorder, op));
+    store_word(&s->site, site_index(recorder, op));
+    store_word(&s->state, state);
     atomic_store_explicit(&s->sequence, sequence, memory_order_release);
 }
 
 void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
     uint64_t before = waits ? OARI_POSTED : OARI_AWAITED;
 
-    if (sequence != 0 && take(&s->sequence) == sequence)
+    if (sequence != 0 && load_word(&s->sequence) == sequence)
         atomic_compare_exchange_strong_explicit(
             &s->state, &before, waits ? OARI_AWAITED : OARI_POSTED,
             memory_order_relaxed, memory_order_relaxed);
@@ -319,10 +314,10 @@ void oari_recorder_wait(oari_recorder *recorder, uint64_t sequence, int waits)
 void oari_recorder_done(oari_recorder *recorder, uint64_t sequence,
                         oar_record_state state)
 {
-    oari_slot *s = &recorder->slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &recorder->slot[sequence % OAR_RECORDS];
 
-    if (take(&s->sequence) != sequence)
-        return; /* so long under way that its place was taken */
-    put(&s->done, oari_ticks());
+    if (load_word(&s->sequence) != sequence)
+        return; /* a later operation has taken its slot */
+    store_word(&s->done, oari_ticks());
     atomic_store_explicit(&s->state, state, memory_order_release);
 }

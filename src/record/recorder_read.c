@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder_read: records out of a ring: one's own, a peer's that is being
- * written, or a copy in memory. No word of it is trusted: numbers are checked
- * where they are used, texts are cut and ended. */
+/* recorder_read: reads records from a ring: this process's own, a peer's that is
+ * being written, or a copy in memory. No word of a ring is trusted: numbers are
+ * checked where they are used, texts are cut and ended. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,15 +10,14 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "record/recorder.h"
-#include "record/recorder_view.h"
 
-/* An acquiring load: what is read next is not older than this. */
-static uint64_t look(const _Atomic uint64_t *word)
+/* Loads a word with acquire order: what is read next is not older. */
+static uint64_t load_word(const _Atomic uint64_t *word)
 {
     return atomic_load_explicit(word, memory_order_acquire);
 }
 
-void oari_box_text(char *to, size_t room, const char *from, size_t bytes)
+void oari_text_copy(char *to, size_t room, const char *from, size_t bytes)
 {
     size_t n = strnlen(from, bytes);
 
@@ -30,7 +29,7 @@ void oari_box_text(char *to, size_t room, const char *from, size_t bytes)
 
 /* ---- one record ---------------------------------------------------------- */
 
-/* 0 for a time that cannot be. */
+/* Returns 0 for a time that cannot be. */
 static int64_t ticks_to_ns(const oari_ring *r, double rate, uint64_t ticks)
 {
     double since = (double)(int64_t)(ticks - r->base_ticks);
@@ -43,50 +42,42 @@ static int64_t ticks_to_ns(const oari_ring *r, double rate, uint64_t ticks)
     return sum;
 }
 
-static void decode_what(const oari_slot *s, oar_record *out)
-{
-    uint64_t what = look(&s->what), extra = look(&s->extra);
-
-    out->kind = (oar_coll)(what & 0xff);
-    out->op = (oar_op_kind)(what >> 8 & 0xff);
-    out->dtype = (oar_dtype)(what >> 16 & 0xff);
-    out->root = (int)((uint32_t)(what >> 32) - 1);
-    out->ragged = (int)(what >> 24 & 3);
-    out->tag = out->kind >= OAR_COLL_SEND ? (int64_t)extra : -1;
-    out->number = out->kind < OAR_COLL_SEND ? out->sequence - extra : 0;
-}
-
-/* The state is read before the time of the end, which was written before it. */
-static void decode(const oari_ring *r, double rate, const oari_slot *s,
-                   oar_record *out)
-{
-    uint64_t index = look(&s->site), state = look(&s->state);
-    const oari_site *where = &r->site[index < OARI_SITES ? index : 0];
-
-    out->state = (oar_record_state)(state & 0xff);
-    out->waited = (state & OARI_WAITED) != 0;
-    out->posted_ns = ticks_to_ns(r, rate, look(&s->posted));
-    if (out->state != OAR_RECORD_POSTED)
-        out->done_ns = ticks_to_ns(r, rate, look(&s->done));
-    out->count = look(&s->count);
-    decode_what(s, out);
-    oari_box_text(out->site, sizeof out->site, where->text, sizeof where->text);
-    oari_box_text(out->label, sizeof out->label, where->label,
-                  sizeof where->label);
-}
-
+/* Reads the state before the time of the end, which was written before it; and
+ * the sequence number first and last, so that the record is of one operation. */
 int oari_ring_find(const oari_ring *ring, double rate, uint64_t sequence,
                    oar_record *record)
 {
-    const oari_slot *s = &ring->slot[sequence % OAR_RECORDS];
-    oar_record found = { .size = sizeof found, .sequence = sequence };
+    const oari_record_slot *s = &ring->slot[sequence % OAR_RECORDS];
+    oar_record out = { .size = sizeof out, .sequence = sequence };
+    uint64_t index, state, what, extra;
+    const oari_site *where;
 
-    if (sequence == 0 || look(&s->sequence) != sequence)
+    if (sequence == 0 || load_word(&s->sequence) != sequence)
         return 0;
-    decode(ring, rate, s, &found);
-    if (look(&s->sequence) != sequence)
+    index = load_word(&s->site);
+    state = load_word(&s->state);
+    what = load_word(&s->what);
+    extra = load_word(&s->extra);
+    where = &ring->site[index < OARI_SITES ? index : 0];
+    out.state = (oar_record_state)(state & 0xff);
+    out.waited = (state & OARI_WAITED) != 0;
+    out.posted_ns = ticks_to_ns(ring, rate, load_word(&s->posted));
+    if (out.state != OAR_RECORD_POSTED)
+        out.done_ns = ticks_to_ns(ring, rate, load_word(&s->done));
+    out.count = load_word(&s->count);
+    out.kind = (oar_coll)(what & 0xff);
+    out.op = (oar_reduce_op_kind)(what >> 8 & 0xff);
+    out.dtype = (oar_dtype)(what >> 16 & 0xff);
+    out.root = (int)((uint32_t)(what >> 32) - 1);
+    out.ragged = (int)(what >> 24 & 3);
+    out.tag = out.kind >= OAR_COLL_SEND ? (int64_t)extra : -1;
+    out.number = out.kind < OAR_COLL_SEND ? sequence - extra : 0;
+    oari_text_copy(out.site, sizeof out.site, where->text, sizeof where->text);
+    oari_text_copy(out.label, sizeof out.label, where->label,
+                   sizeof where->label);
+    if (load_word(&s->sequence) != sequence)
         return 0;
-    *record = found;
+    *record = out;
     return 1;
 }
 
@@ -95,7 +86,7 @@ uint64_t oari_ring_newest(const oari_ring *ring)
     uint64_t newest = 0, at;
 
     for (int i = 0; i < OAR_RECORDS; i++)
-        if ((at = look(&ring->slot[i].sequence)) > newest &&
+        if ((at = load_word(&ring->slot[i].sequence)) > newest &&
             at % OAR_RECORDS == (uint64_t)i)
             newest = at;
     return newest;
@@ -103,20 +94,20 @@ uint64_t oari_ring_newest(const oari_ring *ring)
 
 /* ---- through a view ------------------------------------------------------ */
 
-/* Whether the ring is still the one that the view was made for. */
-static int is_same(const oari_view *v)
+/* Returns whether the ring is still the one that the view was made for. */
+static int is_current(const oari_ring_view *v)
 {
-    return look(&v->ring->serial) == v->serial;
+    return load_word(&v->ring->serial) == v->serial;
 }
 
 oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,
                                      oar_record *record)
 {
-    const oari_view *v = base;
+    const oari_ring_view *v = base;
     oar_record found;
 
-    if (!is_same(v) || !oari_ring_find(v->ring, 0, sequence, &found) ||
-        !is_same(v))
+    if (!is_current(v) || !oari_ring_find(v->ring, 0, sequence, &found) ||
+        !is_current(v))
         return oari_fail(OAR_E_NOT_FOUND, "no record of operation %llu",
                          (unsigned long long)sequence);
     *record = found;
@@ -125,70 +116,68 @@ oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,
 
 oar_status oari_recorder_newest(const void *base, int index, oar_record *record)
 {
-    const oari_view *v = base;
-    uint64_t newest = is_same(v) ? oari_ring_newest(v->ring) : 0;
+    const oari_ring_view *v = base;
+    uint64_t newest = is_current(v) ? oari_ring_newest(v->ring) : 0;
 
     if (index < 0 || (uint64_t)index >= newest || index >= OAR_RECORDS)
         return oari_fail(OAR_E_NOT_FOUND, "no record %d", index);
     return oari_recorder_by_sequence(base, newest - (uint64_t)index, record);
 }
 
-/* ---- a peer's ------------------------------------------------------------ */
+/* ---- the ring of a peer ------------------------------------------------------------ */
 
-/* A memfd must not shrink under us; a file of ours never does: it is replaced.
- */
-static int is_there(int fd, uint64_t at)
+/* Returns whether a descriptor has a ring at that place that cannot go away: a
+ * memfd must be sealed against shrinking; a named file of ours never shrinks,
+ * it is replaced. */
+static int has_ring_at(int fd, uint64_t at)
 {
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
 
     return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           at % OARI_BOX_UNIT == 0 && at < OARI_BOX_BYTES &&
-           info.st_size >= (off_t)(at + OARI_BOX_UNIT) &&
+           at % OARI_FILE_UNIT == 0 && at < OARI_FILE_BYTES &&
+           info.st_size >= (off_t)(at + OARI_FILE_UNIT) &&
            (seals < 0 || (seals & F_SEAL_SHRINK) != 0);
-}
-
-static int is_ring(const oari_ring *ring)
-{
-    return memcmp(ring->magic, oari_ring_magic, sizeof ring->magic) == 0 &&
-           ring->version == OARI_BOX_VERSION;
 }
 
 oar_status oari_recorder_map(int fd, uint64_t at, const void **base)
 {
-    oari_view *view;
-    void *ring;
+    oar_status status;
+    oari_ring_view *view;
+    oari_ring *ring;
 
-    if (!is_there(fd, at))
-        return oari_fail(OAR_E_DATA, "a peer's recorder is not one");
+    if (!has_ring_at(fd, at))
+        return oari_fail(OAR_E_DATA,
+                         "a peer's descriptor has no recorder ring");
     if ((view = oari_alloc(1, sizeof *view)) == NULL)
         return OAR_E_NOMEM;
-    ring = mmap(NULL, OARI_BOX_UNIT, PROT_READ, MAP_SHARED, fd, (off_t)at);
-    if (ring == MAP_FAILED || !is_ring(ring)) {
-        oar_status status =
-            oari_fail(ring == MAP_FAILED ? OAR_E_SYSTEM : OAR_E_DATA,
-                      "a peer's recorder cannot be mapped");
+    ring = mmap(NULL, OARI_FILE_UNIT, PROT_READ, MAP_SHARED, fd, (off_t)at);
+    if (ring == MAP_FAILED ||
+        memcmp(ring->magic, oari_ring_magic, sizeof ring->magic) != 0 ||
+        ring->version != OARI_FILE_VERSION) {
+        status = oari_fail(ring == MAP_FAILED ? OAR_E_SYSTEM : OAR_E_DATA,
+                           "a peer's recorder cannot be mapped");
         if (ring != MAP_FAILED)
-            munmap(ring, OARI_BOX_UNIT);
+            munmap(ring, OARI_FILE_UNIT);
         oari_free(view);
         return status;
     }
-    madvise(ring, OARI_BOX_UNIT, MADV_DONTFORK);
+    madvise(ring, OARI_FILE_UNIT, MADV_DONTFORK);
     view->ring = ring;
-    view->serial = look(&view->ring->serial);
+    view->serial = load_word(&view->ring->serial);
     *base = view;
     return OAR_OK;
 }
 
 void oari_recorder_unmap(const void *base)
 {
-    oari_view *view;
+    oari_ring_view *view;
     void *ring;
 
     if (base == NULL)
         return;
     memcpy(&view, &base, sizeof view);
     memcpy(&ring, &view->ring, sizeof ring);
-    munmap(ring, OARI_BOX_UNIT);
+    munmap(ring, OARI_FILE_UNIT);
     oari_free(view);
 }

@@ -53,19 +53,6 @@ void oar_store_destroy(oar_store *store)
     oari_free(store);
 }
 
-oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value)
-{
-    unsigned char *copy = oari_alloc(bytes + 1, 1);
-
-    if (copy == NULL)
-        return OAR_E_NOMEM;
-    if (bytes != 0)
-        memcpy(copy, data, bytes);
-    value->data = copy;
-    value->bytes = bytes;
-    return OAR_OK;
-}
-
 /* ---- arguments ----------------------------------------------------------- */
 
 static oar_status check_store(const oar_store *store)
@@ -98,7 +85,7 @@ static oar_status check_value(const char *key, const void *value, size_t bytes)
     return OAR_OK;
 }
 
-static oar_status too_late(const char *key, int64_t timeout_ms)
+static oar_status fail_late(const char *key, int64_t timeout_ms)
 {
     return oari_fail(OAR_E_TIMEOUT,
                      "store key \"%s\" did not appear in %" PRId64 " ms", key,
@@ -110,50 +97,53 @@ static oar_status too_late(const char *key, int64_t timeout_ms)
 oar_status oar_store_set(oar_store *store, const char *key, const void *value,
                          size_t bytes)
 {
+    oari_change change = { .kind = OARI_CHANGE_SET, .key = key };
+
     OARI_TRY(check_key(store, key));
     OARI_TRY(check_value(key, value, bytes));
-    return store->ops->set(store->self, key, (oari_bytes){ value, bytes });
+    change.value = (oari_bytes){ value, bytes };
+    return store->ops->change(store->self, &change);
 }
 
-/* Between two looks: at first, and at most. */
-enum { LOOK_NS = 10000000, LOOK_MAX_NS = 500000000 };
+/* The time between two calls of the thread's check: at first, and at most. */
+enum { CHECK_NS = 10000000, CHECK_MAX_NS = 500000000 };
 
 static _Thread_local struct {
-    oari_look_fn look;
+    oari_wait_check_fn look;
     void *arg;
-} watch;
+} wait_check;
 
-void oari_store_watch(oari_look_fn look, void *arg)
+void oari_store_set_wait_check(oari_wait_check_fn look, void *arg)
 {
-    watch.look = look;
-    watch.arg = arg;
+    wait_check.look = look;
+    wait_check.arg = arg;
 }
 
-static oar_status get_watching(const oar_store *store, const char *key,
-                               int64_t deadline, oari_value *found)
+static oar_status get_with_check(const oar_store *store, const char *key,
+                                 int64_t deadline, oari_value *found)
 {
-    int64_t nap = LOOK_NS;
+    int64_t nap = CHECK_NS;
 
     for (;;) {
         int64_t now = oari_now_ns();
         int64_t until = deadline - now < nap ? deadline : now + nap;
         oar_status status;
 
-        status = store->ops->get(store->self, key, until, found);
+        status = store->ops->get(store->self, key, until, 0, found);
         if (status != OAR_OK && status != OAR_E_CLOSED)
             return status;
         if (found->data != NULL || oari_now_ns() >= deadline)
             return status;
-        if (watch.look(watch.arg) != OAR_OK) {
+        if (wait_check.look(wait_check.arg) != OAR_OK) {
             oar_error why = *oar_last_error();
 
             if (status == OAR_OK)
-                store->ops->get(store->self, key, 0, found);
+                store->ops->get(store->self, key, 0, 0, found);
             return found->data != NULL ? OAR_OK : oari_fail_with(&why);
         }
-        if (status == OAR_E_CLOSED) /* it may come back, in its own time */
-            return store->ops->get(store->self, key, deadline, found);
-        nap = 2 * nap < LOOK_MAX_NS ? 2 * nap : LOOK_MAX_NS;
+        if (status == OAR_E_CLOSED) /* the server may come back */
+            return store->ops->get(store->self, key, deadline, 0, found);
+        nap = 2 * nap < CHECK_MAX_NS ? 2 * nap : CHECK_MAX_NS;
     }
 }
 
@@ -161,7 +151,7 @@ static oar_status give_value(const oari_value *found, const char *key,
                              int64_t timeout_ms, void **value, size_t *bytes)
 {
     if (found->data == NULL)
-        return too_late(key, timeout_ms);
+        return fail_late(key, timeout_ms);
     *value = found->data;
     *bytes = found->bytes;
     return OAR_OK;
@@ -175,36 +165,37 @@ oar_status oar_store_get(oar_store *store, const char *key, int64_t timeout_ms,
     OARI_TRY(check_key(store, key));
     if (value == NULL || bytes == NULL)
         return oari_fail(OAR_E_ARG,
-                         "store get of \"%s\" with nowhere to put it", key);
-    if (watch.look != NULL && timeout_ms != 0)
-        OARI_TRY(get_watching(store, key, oari_deadline(timeout_ms), &found));
+                         "store get of \"%s\" with nowhere to put the value",
+                         key);
+    if (wait_check.look != NULL && timeout_ms != 0)
+        OARI_TRY(get_with_check(store, key, oari_deadline(timeout_ms), &found));
     else
-        OARI_TRY(store->ops->get(store->self, key, oari_deadline(timeout_ms),
+        OARI_TRY(store->ops->get(store->self, key, oari_deadline(timeout_ms), 0,
                                  &found));
     return give_value(&found, key, timeout_ms, value, bytes);
 }
 
-oar_status oari_store_glance(oar_store *store, const char *key,
-                             int64_t timeout_ms, void **value, size_t *bytes)
+oar_status oari_store_get_once(oar_store *store, const char *key,
+                               int64_t timeout_ms, void **value, size_t *bytes)
 {
     oari_value found = { 0 };
 
     OARI_TRY(check_key(store, key));
-    OARI_TRY(
-        (store->ops->glance != NULL ? store->ops->glance : store->ops->get)(
-            store->self, key, oari_deadline(timeout_ms), &found));
+    OARI_TRY(store->ops->get(store->self, key, oari_deadline(timeout_ms), 1,
+                             &found));
     return give_value(&found, key, timeout_ms, value, bytes);
 }
 
 oar_status oar_store_add(oar_store *store, const char *key, int64_t delta,
                          int64_t *sum)
 {
-    int64_t result = 0;
+    oari_change change = { .kind = OARI_CHANGE_ADD, .key = key };
 
     OARI_TRY(check_key(store, key));
-    OARI_TRY(store->ops->add(store->self, key, delta, &result));
+    change.delta = delta;
+    OARI_TRY(store->ops->change(store->self, &change));
     if (sum != NULL)
-        *sum = result;
+        *sum = change.sum;
     return OAR_OK;
 }
 
@@ -213,23 +204,26 @@ oar_status oar_store_compare_set(oar_store *store, const char *key,
                                  const void *wanted, size_t wanted_bytes,
                                  int *swapped)
 {
-    int did = 0;
+    oari_change change = { .kind = OARI_CHANGE_COMPARE_SET, .key = key };
 
     OARI_TRY(check_key(store, key));
     OARI_TRY(check_value(key, wanted, wanted_bytes));
+    change.value = (oari_bytes){ wanted, wanted_bytes };
+    change.expected = (oari_bytes){ expected, expected_bytes };
     if (expected == NULL || expected_bytes <= OAR_STORE_VALUE_MAX)
-        OARI_TRY(store->ops->compare_set(
-            store->self, key, (oari_bytes){ expected, expected_bytes },
-            (oari_bytes){ wanted, wanted_bytes }, &did));
+        OARI_TRY(store->ops->change(store->self, &change));
     if (swapped != NULL)
-        *swapped = did; /* no value is as large as that one */
+        *swapped =
+            change.swapped; /* 0 if no value can be as large as expected */
     return OAR_OK;
 }
 
 oar_status oar_store_delete(oar_store *store, const char *key)
 {
+    oari_change change = { .kind = OARI_CHANGE_DELETE, .key = key };
+
     OARI_TRY(check_key(store, key));
-    return store->ops->remove(store->self, key);
+    return store->ops->change(store->self, &change);
 }
 
 oar_status oar_store_wait(oar_store *store, int count, const char *const *key,
@@ -245,28 +239,28 @@ oar_status oar_store_wait(oar_store *store, int count, const char *const *key,
     if (count > 0)
         OARI_TRY(store->ops->wait(store->self, count, key,
                                   oari_deadline(timeout_ms), &missing));
-    return missing < 0 ? OAR_OK : too_late(key[missing], timeout_ms);
+    return missing < 0 ? OAR_OK : fail_late(key[missing], timeout_ms);
 }
 
 oar_status oar_store_list(oar_store *store, const char *prefix, int *count,
                           char ***keys)
 {
-    oari_names names = { 0 };
+    oari_key_list list = { 0 };
     oar_status status;
 
     OARI_TRY(check_store(store));
     if (count == NULL || keys == NULL)
-        return oari_fail(OAR_E_ARG, "store list with nowhere to put it");
+        return oari_fail(OAR_E_ARG, "store list with nowhere to put the keys");
     if (prefix == NULL)
         prefix = "";
     status = strlen(prefix) > OAR_STORE_KEY_MAX
-                 ? OAR_OK /* no key is as long as that */
-                 : store->ops->list(store->self, prefix, &names);
+                 ? OAR_OK /* no key is that long */
+                 : store->ops->list(store->self, prefix, &list);
     if (status != OAR_OK) {
-        oari_names_drop(&names);
+        oari_key_list_drop(&list);
         return status;
     }
-    return oari_names_give(&names, count, keys);
+    return oari_key_list_give(&list, count, keys);
 }
 
 oar_status oar_store_clear(oar_store *store)

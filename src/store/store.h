@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/store.h: what a kind of store is. The public calls in store.c check
- * arguments and word what went wrong; a kind does the rest. Kinds that keep
- * their values in reach are made of a few functions more, see store_shelf.h. */
+ * arguments and word the failures; a kind does the rest. Kinds whose values
+ * this process can reach itself share their operations, see store_local.h. */
 #ifndef OARI_STORE_STORE_H
 #define OARI_STORE_STORE_H
 
@@ -9,49 +9,62 @@
 
 #include <oarsong/store.h>
 
-/* A value, owned by whoever holds it. data == NULL: there is none. */
+/* A value, with memory that its holder owns. data == NULL: there is none. */
 typedef struct oari_value {
     void *data;
     size_t bytes;
 } oari_value;
 
-/* The same, only to be read. */
+/* Borrowed bytes, only to be read. */
 typedef struct oari_bytes {
     const void *data;
     size_t bytes;
 } oari_bytes;
 
-/* Keys that a list is made of: texts one behind the other. */
-typedef struct oari_names {
+/* A list of keys: texts one behind the other, each with its zero byte. */
+typedef struct oari_key_list {
     char *text;
     size_t bytes;
     int64_t room;
     int count;
-} oari_names;
+} oari_key_list;
 
-/* Keys and sizes have been checked. Deadlines are of oari_now_ns. */
+/* One change of one value. */
+typedef enum oari_change_kind {
+    OARI_CHANGE_SET,
+    OARI_CHANGE_ADD,
+    OARI_CHANGE_COMPARE_SET,
+    OARI_CHANGE_DELETE
+} oari_change_kind;
+
+typedef struct oari_change {
+    oari_change_kind kind;
+    const char *key;
+    oari_bytes value;    /* SET, COMPARE_SET: the new value */
+    oari_bytes expected; /* COMPARE_SET; data == NULL: the key must not exist */
+    int64_t delta;       /* ADD */
+    int64_t sum;         /* result of ADD */
+    int swapped;         /* result of COMPARE_SET */
+} oari_change;
+
+/* One kind of store. The callers have checked keys and sizes. Deadlines are on
+ * the clock of oari_now_ns. */
 typedef struct oari_store_ops {
-    oar_status (*set)(void *self, const char *key, oari_bytes value);
-    /* OAR_OK without a value: it did not come in time. */
+    oar_status (*change)(void *self, oari_change *change);
+    /* Gives OAR_OK without a value if none appears by the deadline. once: does
+     * not reconnect, but fails as soon as the store cannot be reached, and soon
+     * after the deadline if the store is silent. */
     oar_status (*get)(void *self, const char *key, int64_t deadline_ns,
-                      oari_value *value);
-    /* (optional: get) The same of a store that may be gone: fails as soon as
-     * it cannot be reached, and soon after the deadline if it is silent. */
-    oar_status (*glance)(void *self, const char *key, int64_t deadline_ns,
-                         oari_value *value);
-    oar_status (*add)(void *self, const char *key, int64_t delta, int64_t *sum);
-    /* expected.data == NULL: the key is not to be there. */
-    oar_status (*compare_set)(void *self, const char *key, oari_bytes expected,
-                              oari_bytes wanted, int *swapped);
-    oar_status (*remove)(void *self, const char *key);
-    /* *missing: -1, or the first that did not come in time. */
+                      int once, oari_value *value);
+    /* *missing: -1, or the first key that is missing at the deadline. */
     oar_status (*wait)(void *self, int count, const char *const *key,
                        int64_t deadline_ns, int *missing);
-    /* Adds the keys that begin so. */
-    oar_status (*list)(void *self, const char *prefix, oari_names *names);
-    /* Removes the keys that begin so; "": all, and what held them. */
+    /* Adds the keys that begin with prefix to the list. */
+    oar_status (*list)(void *self, const char *prefix, oari_key_list *keys);
+    /* Removes the keys that begin with prefix; "": all keys, and what held
+     * them. */
     oar_status (*clear)(void *self, const char *prefix);
-    /* (optional) Where its server is, "host:port"; NULL: nowhere. */
+    /* (optional) Returns "host:port" of the server; NULL: it has none. */
     const char *(*address)(void *self);
     void (*destroy)(void *self);
 } oari_store_ops;
@@ -60,54 +73,51 @@ struct oar_store {
     const oari_store_ops *ops;
     void *self;
     _Atomic int holders;
-    oar_store_server *server; /* goes with it; NULL: none */
+    oar_store_server *server; /* destroyed with the store; NULL: none */
 };
 
-/* Wraps self, which is destroyed through ops if this fails. */
+/* Makes a store of ops and self, and takes self: a failure destroys it. */
 oar_status oari_store_wrap(const oari_store_ops *ops, void *self,
                            oar_store **store);
 
-/* One more oar_store_destroy is needed. Gives back the store. NULL is fine. Any
- * thread. */
+/* Returns the store, which needs one more oar_store_destroy now. NULL is fine.
+ * Any thread may call this. */
 oar_store *oari_store_retain(oar_store *store);
 
-/* Where its server is; NULL: it has none. Borrowed. */
+/* Returns "host:port" of the store's server, borrowed; NULL: it has none. */
 const char *oari_store_address(const oar_store *store);
 
-/* Takes the server (may be NULL): it is destroyed with the store. */
+/* Takes the server (may be NULL) and destroys it with the store. */
 void oari_store_take_server(oar_store *store, oar_store_server *server);
 
-/* Like oar_store_get, but does not wait for a store that is gone: fails as soon
- * as the store cannot be reached, and at most half a second after the timeout.
+/* Gets a value as oar_store_get does, but never reconnects: fails as soon as
+ * the store cannot be reached, and at most half a second after the timeout. */
+oar_status oari_store_get_once(oar_store *store, const char *key,
+                               int64_t timeout_ms, void **value, size_t *bytes);
+
+/* Makes every oar_store_get of this thread, on any store, call `look` from time
+ * to time while it waits, and fail as `look` fails unless the value has
+ * appeared by then. NULL ends that. */
+typedef oar_status (*oari_wait_check_fn)(void *arg);
+void oari_store_set_wait_check(oari_wait_check_fn look, void *arg);
+
+/* Sets how long changes by this thread may wait for the lock of a store: until
+ * a time of oari_now_ns, or, with 0, as long as the kind of store allows.
+ * Returns the deadline that was set before, so that the caller can restore it.
  */
-oar_status oari_store_glance(oar_store *store, const char *key,
-                             int64_t timeout_ms, void **value, size_t *bytes);
+int64_t oari_store_set_lock_deadline(int64_t deadline_ns);
 
-/* While this thread makes a group, its oar_store_get, on whatever store, also
- * asks `look` every now and then, and fails as that does, unless the value has
- * come meanwhile. NULL: no more. */
-typedef oar_status (*oari_look_fn)(void *arg);
-void oari_store_watch(oari_look_fn look, void *arg);
+/* ---- store_value.c: lists of keys ---------------------------------------- */
 
-/* Until when changes that this thread makes may wait for those of other
- * processes: a deadline of oari_now_ns, or 0: as long as the kind of store
- * takes to be enough. Gives the one before, to be set again. */
-int64_t oari_store_until(int64_t deadline_ns);
+oar_status oari_key_list_add(oari_key_list *list, const char *key);
+void oari_key_list_drop(oari_key_list *list);
 
-/* A value with a copy of these bytes, and a zero byte behind them. */
-oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);
+/* Gives the keys as one allocation, a sorted array of texts with a NULL at the
+ * end, and drops the list, on failure too. */
+oar_status oari_key_list_give(oari_key_list *list, int *count, char ***keys);
 
-/* ---- store_names.c ------------------------------------------------------- */
-
-oar_status oari_names_add(oari_names *names, const char *key);
-void oari_names_drop(oari_names *names);
-
-/* Turns them, dropped in any case, into one allocation: a sorted array of texts
- * with a NULL behind it. */
-oar_status oari_names_give(oari_names *names, int *count, char ***keys);
-
-/* Sorted pointers into them (oari_free the array). */
-oar_status oari_names_sort(const oari_names *names, char ***order);
+/* Gives sorted pointers into the list (oari_free the array). */
+oar_status oari_key_list_sort(const oari_key_list *list, char ***sorted);
 
 static inline int oari_begins_with(const char *key, const char *prefix)
 {
@@ -117,30 +127,15 @@ static inline int oari_begins_with(const char *key, const char *prefix)
     return 1;
 }
 
-/* ---- store_change.c: one step on one value ------------------------------- */
+/* ---- store_value.c: one change of one value ------------------------------ */
 
-/* Makes *value what it is to be; on failure it is what it was. */
+/* Gives a copy of these bytes, with a zero byte behind them. */
+oar_status oari_value_copy(const void *data, size_t bytes, oari_value *value);
+
+/* Changes *value; on failure it keeps its old content. */
 typedef oar_status (*oari_change_fn)(void *arg, oari_value *value);
 
-typedef struct oari_addition {
-    const char *key;
-    int64_t delta;
-    int64_t sum;
-} oari_addition;
-
-typedef struct oari_swap {
-    oari_bytes expected, wanted;
-    int swapped;
-} oari_swap;
-
-typedef struct oari_removal {
-    const char *key;
-} oari_removal;
-
-/* With a pointer to oari_bytes and to the structs above. */
-oar_status oari_change_to(void *bytes, oari_value *value);
-oar_status oari_change_by_adding(void *addition, oari_value *value);
-oar_status oari_change_if_expected(void *swap, oari_value *value);
-oar_status oari_change_to_nothing(void *removal, oari_value *value);
+/* Applies an oari_change: an oari_change_fn. */
+oar_status oari_change_apply(void *change, oari_value *value);
 
 #endif

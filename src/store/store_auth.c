@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_auth: keys by role, and proofs over both challenges and both names. */
+/* store_auth: keys by role, and proofs over both challenges and both ids. */
 #include "store/store_auth.h"
 
 #include <openssl/crypto.h>
@@ -9,20 +9,13 @@
 #include "base/status.h"
 #include "net/sock.h"
 
-/* Directions of keys: who speaks to whom. */
+/* Roles, from one of which to the other a key is for. */
 enum { CLIENT = 1, SERVER = 2 };
 
-/* The name of the one key there is. */
+/* The name of the TLS key: there is only one. */
 static const char identity[] = "oarsong store 1";
 
 /* ---- trust --------------------------------------------------------------- */
-
-static oar_status make_keys(const oari_secret *secret, oari_trust *t)
-{
-    OARI_TRY(oari_secret_key(secret, "store", 0, CLIENT, SERVER, t->client));
-    OARI_TRY(oari_secret_key(secret, "store", 0, SERVER, CLIENT, t->server));
-    return oari_secret_key(secret, "store tls", 0, CLIENT, SERVER, t->tls);
-}
 
 oar_status oari_trust_make(const oari_secret *secret, oari_trust *trust)
 {
@@ -34,8 +27,14 @@ oar_status oari_trust_make(const oari_secret *secret, oari_trust *trust)
     if (far != OAR_OK && far != OAR_E_AUTH)
         return far;
     made.not_far = far != OAR_OK;
-    if (secret->known)
-        OARI_TRY(make_keys(secret, &made));
+    if (secret->known) {
+        OARI_TRY(
+            oari_secret_key(secret, "store", 0, CLIENT, SERVER, made.client));
+        OARI_TRY(
+            oari_secret_key(secret, "store", 0, SERVER, CLIENT, made.server));
+        OARI_TRY(
+            oari_secret_key(secret, "store tls", 0, CLIENT, SERVER, made.tls));
+    }
     *trust = made;
     oari_trust_forget(&made);
     return OAR_OK;
@@ -50,10 +49,10 @@ oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire)
 {
     int here = oari_sock_is_loopback(fd);
 
-    if (!here && !oari_sock_has_peer(fd)) /* a server that is going away */
+    if (!here && !oari_sock_has_peer(fd)) /* the server is going away */
         return oari_fail(OAR_E_CLOSED, "the connection was reset");
     if (!here && trust->not_far)
-        return oari_wire_refuse();
+        return oari_wire_fail_no_secret();
     *wire = here ? trust->near : trust->far;
     return OAR_OK;
 }
@@ -69,76 +68,73 @@ static int find_key(void *arg, const char *name,
     return 1;
 }
 
-oar_status oari_trust_call(const oari_trust *trust, int fd, oari_stream *stream)
+oar_status oari_trust_start_tls(const oari_trust *trust, int fd,
+                                oari_stream *stream)
 {
-    return oari_stream_call(stream, fd, identity, trust->tls);
+    return oari_stream_tls_client(stream, fd, identity, trust->tls);
 }
 
-oar_status oari_trust_answer(oari_trust *trust, int fd, oari_stream *stream)
+oar_status oari_trust_accept_tls(oari_trust *trust, int fd, oari_stream *stream)
 {
-    return oari_stream_answer(stream, fd, find_key, trust);
+    return oari_stream_tls_server(stream, fd, find_key, trust);
 }
 
 /* ---- proofs -------------------------------------------------------------- */
 
-static void put_number(unsigned char bytes[8], uint64_t n)
+static oar_status make_proof(const oari_auth *a, const unsigned char *key,
+                             unsigned char proof[OARI_MAC_BYTES])
 {
-    for (int i = 0; i < 8; i++, n >>= 8)
-        bytes[i] = (unsigned char)n;
-}
-
-static oar_status prove(const oari_auth *a, const unsigned char *key,
-                        unsigned char proof[OARI_PROOF_BYTES])
-{
-    unsigned char client[8], server[8];
+    unsigned char client[8], server[8]; /* little-endian */
     const void *part[] = { client, server, a->challenge[0], a->challenge[1] };
-    const size_t bytes[] = { 8, 8, OARI_PROOF_BYTES, OARI_PROOF_BYTES };
+    const size_t bytes[] = { 8, 8, OARI_MAC_BYTES, OARI_MAC_BYTES };
 
-    put_number(client, a->client);
-    put_number(server, a->server);
-    return oari_secret_prove(key, part, bytes, 4, proof);
+    for (int i = 0; i < 8; i++) {
+        client[i] = (unsigned char)(a->client >> 8 * i);
+        server[i] = (unsigned char)(a->server >> 8 * i);
+    }
+    return oari_secret_mac(key, part, bytes, 4, proof);
 }
 
-/* Whether these bytes are the proof under that key. */
-static oar_status check(const oari_auth *a, const unsigned char *key,
-                        oari_bytes proof, int *good)
+/* Gives whether these bytes are the proof under that key. */
+static oar_status check_proof(const oari_auth *a, const unsigned char *key,
+                              oari_bytes proof, int *good)
 {
-    unsigned char wanted[OARI_PROOF_BYTES];
+    unsigned char wanted[OARI_MAC_BYTES];
 
-    OARI_TRY(prove(a, key, wanted));
-    *good =
-        proof.bytes == sizeof wanted && oari_secret_same(proof.data, wanted);
+    OARI_TRY(make_proof(a, key, wanted));
+    *good = proof.bytes == sizeof wanted &&
+            oari_secret_mac_equal(proof.data, wanted);
     return OAR_OK;
 }
 
-static oar_status make_challenge(unsigned char challenge[OARI_PROOF_BYTES])
+static oar_status make_challenge(unsigned char challenge[OARI_MAC_BYTES])
 {
-    if (getrandom(challenge, OARI_PROOF_BYTES, 0) != OARI_PROOF_BYTES)
+    if (getrandom(challenge, OARI_MAC_BYTES, 0) != OARI_MAC_BYTES)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     return OAR_OK;
 }
 
 static oar_status take_challenge(oari_bytes from,
-                                 unsigned char challenge[OARI_PROOF_BYTES])
+                                 unsigned char challenge[OARI_MAC_BYTES])
 {
-    if (from.bytes != OARI_PROOF_BYTES)
+    if (from.bytes != OARI_MAC_BYTES)
         return oari_fail(OAR_E_AUTH, "a challenge of %zu bytes, not %d",
-                         from.bytes, OARI_PROOF_BYTES);
-    memcpy(challenge, from.data, OARI_PROOF_BYTES);
+                         from.bytes, OARI_MAC_BYTES);
+    memcpy(challenge, from.data, OARI_MAC_BYTES);
     return OAR_OK;
 }
 
 /* ---- methods ------------------------------------------------------------- */
 
-static oar_status check_none(oari_bytes challenge, oari_bytes proof)
+static oar_status check_no_proof(oari_bytes challenge, oari_bytes proof)
 {
     if (challenge.bytes != 0 || proof.bytes != 0)
-        return oari_fail(OAR_E_AUTH, "a proof that nobody asked for");
+        return oari_fail(OAR_E_AUTH, "a proof that was not asked for");
     return OAR_OK;
 }
 
-/* What a server says to a client that would do it otherwise. */
-static oar_status server_differs(uint32_t ours, uint32_t theirs)
+/* Fails with what a server tells a client that uses another method. */
+static oar_status fail_method(uint32_t ours, uint32_t theirs)
 {
     if (theirs == OARI_AUTH_NONE)
         return oari_fail(OAR_E_AUTH,
@@ -163,7 +159,7 @@ static uint32_t method_of(oari_wire wire)
     return wire == OARI_WIRE_PLAIN ? OARI_AUTH_NONE : OARI_AUTH_HMAC;
 }
 
-/* ---- the greeting -------------------------------------------------------- */
+/* ---- the handshake ------------------------------------------------------- */
 
 oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
                           oari_wire_message *hello)
@@ -174,7 +170,7 @@ oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
     if (auth->method == OARI_AUTH_NONE)
         return OAR_OK;
     OARI_TRY(make_challenge(auth->challenge[0]));
-    hello->expected = (oari_bytes){ auth->challenge[0], OARI_PROOF_BYTES };
+    hello->expected = (oari_bytes){ auth->challenge[0], OARI_MAC_BYTES };
     return OAR_OK;
 }
 
@@ -187,15 +183,15 @@ oar_status oari_auth_welcome(oari_auth *auth, const oari_trust *trust,
     auth->client = hello->id;
     auth->server = welcome->id;
     if (hello->method != auth->method)
-        return server_differs(auth->method, hello->method);
+        return fail_method(auth->method, hello->method);
     if (auth->method == OARI_AUTH_NONE)
-        return check_none(hello->expected, hello->value);
-    OARI_TRY(check_none((oari_bytes){ NULL, 0 }, hello->value));
+        return check_no_proof(hello->expected, hello->value);
+    OARI_TRY(check_no_proof((oari_bytes){ NULL, 0 }, hello->value));
     OARI_TRY(take_challenge(hello->expected, auth->challenge[0]));
     OARI_TRY(make_challenge(auth->challenge[1]));
-    OARI_TRY(prove(auth, trust->server, auth->proof));
-    welcome->expected = (oari_bytes){ auth->challenge[1], OARI_PROOF_BYTES };
-    welcome->value = (oari_bytes){ auth->proof, OARI_PROOF_BYTES };
+    OARI_TRY(make_proof(auth, trust->server, auth->proof));
+    welcome->expected = (oari_bytes){ auth->challenge[1], OARI_MAC_BYTES };
+    welcome->value = (oari_bytes){ auth->proof, OARI_MAC_BYTES };
     return OAR_OK;
 }
 
@@ -211,16 +207,16 @@ oar_status oari_auth_answer(oari_auth *auth, const oari_trust *trust,
                          "the store proves itself by method %u, not %u",
                          welcome->method, auth->method);
     if (auth->method == OARI_AUTH_NONE)
-        return check_none(welcome->expected, welcome->value);
+        return check_no_proof(welcome->expected, welcome->value);
     OARI_TRY(take_challenge(welcome->expected, auth->challenge[1]));
-    OARI_TRY(check(auth, trust->server, welcome->value, &good));
+    OARI_TRY(check_proof(auth, trust->server, welcome->value, &good));
     if (!good)
         return oari_fail(OAR_E_AUTH,
                          "the store does not know this job's secret: it is "
                          "another job's, or the secrets differ "
                          "(OARSONG_SECRET_FILE)");
-    OARI_TRY(prove(auth, trust->client, auth->proof));
-    proof->value = (oari_bytes){ auth->proof, OARI_PROOF_BYTES };
+    OARI_TRY(make_proof(auth, trust->client, auth->proof));
+    proof->value = (oari_bytes){ auth->proof, OARI_MAC_BYTES };
     return OAR_OK;
 }
 
@@ -230,8 +226,8 @@ oar_status oari_auth_check(oari_auth *auth, const oari_trust *trust,
     int good = 0;
 
     if (auth->method == OARI_AUTH_NONE)
-        return check_none((oari_bytes){ NULL, 0 }, proof->value);
-    OARI_TRY(check(auth, trust->client, proof->value, &good));
+        return check_no_proof((oari_bytes){ NULL, 0 }, proof->value);
+    OARI_TRY(check_proof(auth, trust->client, proof->value, &good));
     if (!good)
         return oari_fail(OAR_E_AUTH,
                          "the caller does not know this job's secret");

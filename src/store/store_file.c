@@ -2,11 +2,10 @@
 /* store_file: a folder with one file per key, for ranks that share a disk.
  *
  * A value is written aside and renamed into place, so a reader sees the old one
- * or the new, never half. Changes that depend on the old value hold a lock on
- * the file ".lock" of the folder. A key's file is named by its bytes, with all
- * but letters, digits, '-' and '_' as %XX. Waiting is looking again, at growing
- * intervals: that works on network disks too.
- */
+ * or the new, never half of one. Changes that depend on the old value hold a
+ * lock on the file ".lock" of the folder. A key's file is named by its bytes,
+ * with all but letters, digits, '-' and '_' as %XX. Waiting looks again at
+ * growing intervals, which works on network disks too. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -22,23 +21,24 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 
 typedef struct file_store {
-    oari_shelf shelf;
+    oari_local_store local;
     int folder; /* descriptor */
     char *path;
 } file_store;
 
 enum {
     NAME_MAX_BYTES = 3 * OAR_STORE_KEY_MAX + 1,
-    LOCK_MS = 30000, /* for others to be done with their changes */
-    LOCK_TRIES = 5   /* that make the pauses longer, up to 1.6 ms */
+    LOCK_MS = 30000, /* for other processes to finish their changes */
+    LOCK_TRIES = 5   /* after which the pauses stay at 1.6 ms */
 };
 
-static _Thread_local int64_t until_ns; /* 0: not set */
+static _Thread_local int64_t lock_deadline_ns; /* 0: LOCK_MS from now */
 
-static oar_status name_of(const char *key, char name[NAME_MAX_BYTES])
+/* Writes the name of the key's file. */
+static oar_status name_file(const char *key, char name[NAME_MAX_BYTES])
 {
     char *out = name;
 
@@ -48,90 +48,75 @@ static oar_status name_of(const char *key, char name[NAME_MAX_BYTES])
         else
             out += sprintf(out, "%%%02X", *c);
     *out = 0;
-    if (out - name > 250) /* what file systems take */
+    if (out - name > 250) /* the limit of most file systems */
         return oari_fail(OAR_E_ARG,
                          "store key \"%s\" is too long for a file name", key);
     return OAR_OK;
 }
 
-/* Reads all of an open file. */
-static oar_status read_value(file_store *s, int fd, oari_value *value)
-{
-    struct stat info;
-    size_t have = 0;
-    ssize_t got;
-
-    if (fstat(fd, &info) != 0)
-        return oari_fail(OAR_E_SYSTEM, "look at a key in %s", s->path);
-    if (info.st_size > OAR_STORE_VALUE_MAX)
-        return oari_fail(OAR_E_DATA, "a value of %lld bytes in %s",
-                         (long long)info.st_size, s->path);
-    value->bytes = (size_t)info.st_size;
-    if ((value->data = oari_alloc(value->bytes + 1, 1)) == NULL)
-        return OAR_E_NOMEM;
-    while (have < value->bytes) {
-        got = read(fd, (char *)value->data + have, value->bytes - have);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            oari_free(value->data);
-            value->data = NULL;
-            return oari_fail(OAR_E_SYSTEM, "read a key in %s", s->path);
-        }
-        have += (size_t)got;
-    }
-    return OAR_OK;
-}
-
-static oar_status look(void *self, const char *key, oari_value *value)
+static oar_status look_up(void *self, const char *key, oari_value *value)
 {
     file_store *s = self;
+    oar_status status = OAR_OK;
     char name[NAME_MAX_BYTES];
-    oar_status status;
+    oari_value found = { 0 };
+    struct stat info;
+    size_t have = 0;
     int fd;
 
-    OARI_TRY(name_of(key, name));
+    OARI_TRY(name_file(key, name));
     fd = openat(s->folder, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT)
-        return OAR_OK;
     if (fd < 0)
-        return oari_fail(OAR_E_SYSTEM, "open %s/%s", s->path, name);
-    status = read_value(s, fd, value);
+        return errno == ENOENT
+                   ? OAR_OK
+                   : oari_fail(OAR_E_SYSTEM, "open %s/%s", s->path, name);
+    if (fstat(fd, &info) != 0)
+        status = oari_fail(OAR_E_SYSTEM, "stat %s/%s", s->path, name);
+    else if (info.st_size > OAR_STORE_VALUE_MAX)
+        status = oari_fail(OAR_E_DATA, "a value of %lld bytes in %s",
+                           (long long)info.st_size, s->path);
+    else {
+        found.bytes = (size_t)info.st_size;
+        if ((found.data = oari_alloc(found.bytes + 1, 1)) == NULL)
+            status = OAR_E_NOMEM;
+    }
+    while (status == OAR_OK && have < found.bytes) {
+        ssize_t got = read(fd, (char *)found.data + have, found.bytes - have);
+        if (got > 0)
+            have += (size_t)got;
+        else if (got == 0 || errno != EINTR)
+            status = oari_fail(OAR_E_SYSTEM, "read %s/%s", s->path, name);
+    }
     close(fd);
+    if (status == OAR_OK)
+        *value = found;
+    else
+        oari_free(found.data);
     return status;
 }
 
-static oar_status write_all(int fd, const oari_value *value)
-{
-    size_t done = 0;
-    ssize_t put;
-
-    while (done < value->bytes) {
-        put = oari_file_write(fd, (const char *)value->data + done,
-                              value->bytes - done);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return OAR_E_SYSTEM;
-        done += (size_t)put;
-    }
-    return OAR_OK;
-}
-
-/* Writes the value aside, under a name of this process and thread, and renames
- * it into place. The caller holds the folder's lock. */
-static oar_status put_value(file_store *s, const char *name,
-                            const oari_value *value)
+/* Writes the value aside and renames it into place. The caller holds the
+ * folder's lock, so that one name for it is enough. */
+static oar_status write_value(file_store *s, const char *name,
+                              const oari_value *value)
 {
     const char *aside = ".new";
     int fd = openat(s->folder, aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
                     0600);
-    oar_status status;
+    int failed = 0;
+    size_t done = 0;
 
     if (fd < 0)
         return oari_fail(OAR_E_SYSTEM, "create %s/%s", s->path, aside);
-    status = write_all(fd, value);
-    if (close(fd) != 0 || status != OAR_OK ||
+    while (done < value->bytes && !failed) {
+        ssize_t put = oari_file_write(fd, (const char *)value->data + done,
+                                      value->bytes - done);
+        if (put >= 0)
+            done += (size_t)put;
+        else
+            failed = errno != EINTR;
+    }
+    if (close(fd) != 0 || failed ||
         renameat(s->folder, aside, s->folder, name) != 0) {
         oari_fail(OAR_E_SYSTEM, "write %s/%s%s", s->path, name,
                   oari_file_limit());
@@ -141,27 +126,17 @@ static oar_status put_value(file_store *s, const char *name,
     return OAR_OK;
 }
 
-static oar_status update_locked(file_store *s, const char *key,
-                                oari_change_fn change, void *arg)
-{
-    char name[NAME_MAX_BYTES];
-    oari_value value = { 0 };
-    int had;
-    oar_status status;
+/* ---- changes, under a lock ----------------------------------------------- */
 
-    OARI_TRY(name_of(key, name));
-    OARI_TRY(look(s, key, &value));
-    had = value.data != NULL;
-    status = change(arg, &value);
-    if (status == OAR_OK && value.data != NULL)
-        status = put_value(s, name, &value);
-    else if (status == OAR_OK && had && unlinkat(s->folder, name, 0) != 0)
-        status = oari_fail(OAR_E_SYSTEM, "remove %s/%s", s->path, name);
-    oari_free(value.data);
-    return status;
+int64_t oari_store_set_lock_deadline(int64_t deadline_ns)
+{
+    int64_t before = lock_deadline_ns;
+
+    lock_deadline_ns = deadline_ns;
+    return before;
 }
 
-/* 50 us at first, doubling to 20 ms. */
+/* Sleeps for 50 us at the first try, doubling to 20 ms. */
 static void pause_longer(void *self, int tries, int64_t deadline_ns)
 {
     int64_t nap = 50000LL << (tries < 9 ? tries : 9);
@@ -177,16 +152,8 @@ static void pause_longer(void *self, int tries, int64_t deadline_ns)
     nanosleep(&time, NULL);
 }
 
-int64_t oari_store_until(int64_t deadline_ns)
-{
-    int64_t before = until_ns;
-
-    until_ns = deadline_ns;
-    return before;
-}
-
-/* Which process has the lock, as far as the system says; 0: it does not. */
-static long find_holder(int lock)
+/* Returns the process that holds the lock; 0: the system does not say. */
+static long find_lock_holder(int lock)
 {
     FILE *locks = fopen("/proc/locks", "re");
     unsigned long long inode;
@@ -207,59 +174,65 @@ static long find_holder(int lock)
     return found;
 }
 
-static oar_status locked_out(const file_store *s, int lock, int64_t since)
-{
-    char holder[32] = "another process";
-    long pid = find_holder(lock);
-
-    if (pid > 0)
-        snprintf(holder, sizeof holder, "process %ld", pid);
-    return oari_fail(
-        OAR_E_TIMEOUT, "the store in %s: %s has had it locked for %lld ms",
-        s->path, holder, (long long)((oari_now_ns() - since) / 1000000));
-}
-
 static oar_status take_lock(file_store *s, int lock)
 {
     int64_t since = oari_now_ns();
-    int64_t deadline = until_ns != 0 ? until_ns : oari_deadline(LOCK_MS);
+    int64_t deadline =
+        lock_deadline_ns != 0 ? lock_deadline_ns : oari_deadline(LOCK_MS);
+    char holder[32] = "another process";
+    long pid;
 
     for (int tries = 0; flock(lock, LOCK_EX | LOCK_NB) != 0; tries++) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return oari_fail(OAR_E_SYSTEM, "lock %s", s->path);
-        if (oari_now_ns() >= deadline)
-            return locked_out(s, lock, since);
-        pause_longer(s, tries < LOCK_TRIES ? tries : LOCK_TRIES, deadline);
+        if (oari_now_ns() < deadline) {
+            pause_longer(s, tries < LOCK_TRIES ? tries : LOCK_TRIES, deadline);
+            continue;
+        }
+        if ((pid = find_lock_holder(lock)) > 0)
+            snprintf(holder, sizeof holder, "process %ld", pid);
+        return oari_fail(
+            OAR_E_TIMEOUT, "the store in %s: %s has had it locked for %lld ms",
+            s->path, holder, (long long)((oari_now_ns() - since) / 1000000));
     }
     return OAR_OK;
 }
 
-static oar_status update(void *self, const char *key, oari_change_fn change,
-                         void *arg)
+static oar_status update_value(void *self, const char *key,
+                               oari_change_fn change, void *arg)
 {
     file_store *s = self;
-    oar_status status;
     int fd = openat(s->folder, ".lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    char name[NAME_MAX_BYTES];
+    oari_value value = { 0 };
+    oar_status status;
+    int existed;
 
     if (fd < 0)
         return oari_fail(OAR_E_SYSTEM, "lock %s", s->path);
     status = take_lock(s, fd);
     if (status == OAR_OK)
-        status = update_locked(s, key, change, arg);
+        status = name_file(key, name);
+    if (status == OAR_OK)
+        status = look_up(s, key, &value);
+    existed = value.data != NULL;
+    if (status == OAR_OK)
+        status = change(arg, &value);
+    if (status == OAR_OK && value.data != NULL)
+        status = write_value(s, name, &value);
+    else if (status == OAR_OK && existed && unlinkat(s->folder, name, 0) != 0)
+        status = oari_fail(OAR_E_SYSTEM, "remove %s/%s", s->path, name);
+    oari_free(value.data);
     close(fd);
     return status;
 }
 
 /* ---- all keys ------------------------------------------------------------ */
 
-static int hex(char c)
+/* Reads the key out of a file's name; 0: the file is not a key's. */
+static int parse_name(const char *name, char key[OAR_STORE_KEY_MAX + 1])
 {
-    return c <= '9' ? c - '0' : c - 'A' + 10;
-}
-
-/* The key that a file is named by; 0 for other files. */
-static int key_of(const char *name, char key[OAR_STORE_KEY_MAX + 1])
-{
+    unsigned byte;
     size_t n = 0;
 
     if (*name == '.')
@@ -267,8 +240,9 @@ static int key_of(const char *name, char key[OAR_STORE_KEY_MAX + 1])
     for (; *name != 0 && n < OAR_STORE_KEY_MAX; n++)
         if (*name != '%')
             key[n] = *name++;
-        else if (strspn(name + 1, "0123456789ABCDEF") >= 2) {
-            key[n] = (char)(hex(name[1]) * 16 + hex(name[2]));
+        else if (strspn(name + 1, "0123456789ABCDEF") >= 2 &&
+                 sscanf(name + 1, "%2X", &byte) == 1) {
+            key[n] = (char)byte;
             name += 3;
         } else
             return 0;
@@ -276,12 +250,12 @@ static int key_of(const char *name, char key[OAR_STORE_KEY_MAX + 1])
     return *name == 0;
 }
 
-/* Calls fn for each key that begins so. */
-static oar_status each_key(file_store *s, const char *prefix,
-                           oar_status (*fn)(file_store *s, const char *key,
-                                            const char *name, void *arg),
-                           void *arg)
+/* Adds each key that begins with prefix to the list, or, with keys == NULL,
+ * removes it. */
+static oar_status list_or_remove(void *self, const char *prefix,
+                                 oari_key_list *keys)
 {
+    file_store *s = self;
     char key[OAR_STORE_KEY_MAX + 1];
     DIR *folder = opendir(s->path);
     oar_status status = OAR_OK;
@@ -290,39 +264,29 @@ static oar_status each_key(file_store *s, const char *prefix,
     if (folder == NULL)
         return errno == ENOENT ? OAR_OK
                                : oari_fail(OAR_E_SYSTEM, "open %s", s->path);
-    while (status == OAR_OK && (item = readdir(folder)) != NULL)
-        if (key_of(item->d_name, key) && oari_begins_with(key, prefix))
-            status = fn(s, key, item->d_name, arg);
+    while (status == OAR_OK && (item = readdir(folder)) != NULL) {
+        if (!parse_name(item->d_name, key) || !oari_begins_with(key, prefix))
+            continue;
+        if (keys != NULL)
+            status = oari_key_list_add(keys, key);
+        else if (unlinkat(s->folder, item->d_name, 0) != 0 && errno != ENOENT)
+            status =
+                oari_fail(OAR_E_SYSTEM, "remove %s/%s", s->path, item->d_name);
+    }
     closedir(folder);
     return status;
 }
 
-static oar_status note_key(file_store *s, const char *key, const char *name,
-                           void *names)
+/* Removes the keys, and without a prefix the folder with all its files too. */
+static oar_status clear_keys(void *self, const char *prefix)
 {
-    return oari_names_add(names, key);
-}
-
-static oar_status list(void *self, const char *prefix, oari_names *names)
-{
-    return each_key(self, prefix, note_key, names);
-}
-
-static oar_status remove_file(file_store *s, const char *key, const char *name,
-                              void *arg)
-{
-    if (unlinkat(s->folder, name, 0) != 0 && errno != ENOENT)
-        return oari_fail(OAR_E_SYSTEM, "remove %s/%s", s->path, name);
-    return OAR_OK;
-}
-
-/* Everything, the folder too. */
-static oar_status remove_folder(file_store *s)
-{
-    DIR *folder = opendir(s->path);
+    file_store *s = self;
+    DIR *folder;
     struct dirent *item;
 
-    if (folder == NULL)
+    if (*prefix != 0)
+        return list_or_remove(s, prefix, NULL);
+    if ((folder = opendir(s->path)) == NULL)
         return errno == ENOENT ? OAR_OK
                                : oari_fail(OAR_E_SYSTEM, "open %s", s->path);
     while ((item = readdir(folder)) != NULL)
@@ -333,13 +297,7 @@ static oar_status remove_folder(file_store *s)
     return OAR_OK;
 }
 
-static oar_status clear(void *self, const char *prefix)
-{
-    return *prefix == 0 ? remove_folder(self)
-                        : each_key(self, prefix, remove_file, NULL);
-}
-
-static void destroy(void *self)
+static void destroy_store(void *self)
 {
     file_store *s = self;
 
@@ -349,39 +307,43 @@ static void destroy(void *self)
     oari_free(s);
 }
 
-static const oari_shelf_ops file_ops = {
-    .look = look,
-    .update = update,
+static const oari_local_store_ops file_local_ops = {
+    .look = look_up,
+    .update = update_value,
     .pause = pause_longer,
-    .list = list,
-    .clear = clear,
-    .destroy = destroy,
 };
 
-static oar_status open_folder(file_store *s)
-{
-    if (mkdir(s->path, 0700) != 0 && errno != EEXIST)
-        return oari_fail(OAR_E_SYSTEM, "make folder %s", s->path);
-    s->folder = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (s->folder < 0)
-        return oari_fail(OAR_E_SYSTEM, "open folder %s", s->path);
-    return OAR_OK;
-}
+static const oari_store_ops file_ops = {
+    .change = oari_local_store_change,
+    .get = oari_local_store_get,
+    .wait = oari_local_store_wait,
+    .list = list_or_remove,
+    .clear = clear_keys,
+    .destroy = destroy_store,
+};
 
 oar_status oar_store_create_file(const char *folder, oar_store **store)
 {
+    oar_status status = OAR_OK;
     file_store *s;
 
     if (folder == NULL || store == NULL)
         return oari_fail(OAR_E_ARG, "store_create_file without %s",
-                         folder == NULL ? "a folder" : "a place for it");
+                         folder == NULL ? "a folder" : "a place for the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->shelf.ops = &file_ops;
+    s->local.ops = &file_local_ops;
     s->folder = -1;
-    if ((s->path = oari_strdup(folder)) == NULL || open_folder(s) != OAR_OK) {
-        destroy(s);
-        return oar_last_error()->status;
+    if ((s->path = oari_strdup(folder)) == NULL)
+        status = OAR_E_NOMEM;
+    else if (mkdir(s->path, 0700) != 0 && errno != EEXIST)
+        status = oari_fail(OAR_E_SYSTEM, "make folder %s", s->path);
+    else if ((s->folder = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) <
+             0)
+        status = oari_fail(OAR_E_SYSTEM, "open folder %s", s->path);
+    if (status != OAR_OK) {
+        destroy_store(s);
+        return status;
     }
-    return oari_store_wrap(&oari_shelf_store, s, store);
+    return oari_store_wrap(&file_ops, s, store);
 }

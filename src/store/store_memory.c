@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store_memory: keys in a table of this process, for ranks that are threads.
- * One lock guards the table; every change wakes all who wait. */
+ * One lock guards the table; every change wakes all threads that wait. */
 #include <pthread.h>
 #include <string.h>
 
@@ -8,17 +8,17 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 #include "store/store_table.h"
 
 typedef struct memory_store {
-    oari_shelf shelf;
+    oari_local_store local;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     oari_table table;
 } memory_store;
 
-static oar_status look(void *self, const char *key, oari_value *value)
+static oar_status look_up(void *self, const char *key, oari_value *value)
 {
     memory_store *s = self;
     oar_status status = OAR_OK;
@@ -32,8 +32,8 @@ static oar_status look(void *self, const char *key, oari_value *value)
     return status;
 }
 
-static oar_status update(void *self, const char *key, oari_change_fn change,
-                         void *arg)
+static oar_status update_value(void *self, const char *key,
+                               oari_change_fn change, void *arg)
 {
     memory_store *s = self;
     oar_status status;
@@ -45,7 +45,7 @@ static oar_status update(void *self, const char *key, oari_change_fn change,
     return status;
 }
 
-/* A change between the look and this pause is seen after a millisecond. */
+/* Sees a change between the look-up and this pause after a millisecond. */
 static void pause_until_change(void *self, int tries, int64_t deadline_ns)
 {
     memory_store *s = self;
@@ -57,18 +57,18 @@ static void pause_until_change(void *self, int tries, int64_t deadline_ns)
     pthread_mutex_unlock(&s->lock);
 }
 
-static oar_status list(void *self, const char *prefix, oari_names *names)
+static oar_status list_keys(void *self, const char *prefix, oari_key_list *keys)
 {
     memory_store *s = self;
     oar_status status;
 
     pthread_mutex_lock(&s->lock);
-    status = oari_table_list(&s->table, prefix, names);
+    status = oari_table_list(&s->table, prefix, keys);
     pthread_mutex_unlock(&s->lock);
     return status;
 }
 
-static oar_status clear(void *self, const char *prefix)
+static oar_status clear_keys(void *self, const char *prefix)
 {
     memory_store *s = self;
 
@@ -81,7 +81,7 @@ static oar_status clear(void *self, const char *prefix)
     return OAR_OK;
 }
 
-static void destroy(void *self)
+static void destroy_store(void *self)
 {
     memory_store *s = self;
 
@@ -91,13 +91,19 @@ static void destroy(void *self)
     oari_free(s);
 }
 
-static const oari_shelf_ops memory_ops = {
-    .look = look,
-    .update = update,
+static const oari_local_store_ops memory_local_ops = {
+    .look = look_up,
+    .update = update_value,
     .pause = pause_until_change,
-    .list = list,
-    .clear = clear,
-    .destroy = destroy,
+};
+
+static const oari_store_ops memory_ops = {
+    .change = oari_local_store_change,
+    .get = oari_local_store_get,
+    .wait = oari_local_store_wait,
+    .list = list_keys,
+    .clear = clear_keys,
+    .destroy = destroy_store,
 };
 
 oar_status oar_store_create_memory(oar_store **store)
@@ -106,11 +112,11 @@ oar_status oar_store_create_memory(oar_store **store)
 
     if (store == NULL)
         return oari_fail(OAR_E_ARG, "store_create_memory with nowhere to put "
-                                    "it");
+                                    "the store");
     if ((s = oari_alloc(1, sizeof *s)) == NULL)
         return OAR_E_NOMEM;
-    s->shelf.ops = &memory_ops;
+    s->local.ops = &memory_local_ops;
     pthread_mutex_init(&s->lock, NULL);
     oari_cond_init(&s->changed);
-    return oari_store_wrap(&oari_shelf_store, s, store);
+    return oari_store_wrap(&memory_ops, s, store);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_prefix: a namespace: the keys of another store that begin alike. */
+/* store_prefix: a namespace: the keys of another store that begin with one
+ * prefix. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -16,13 +17,14 @@ typedef struct full_key {
     char text[OAR_STORE_KEY_MAX + 1];
 } full_key;
 
-static oar_status extend(const prefix_store *s, const char *key, full_key *full)
+static oar_status add_prefix(const prefix_store *s, const char *key,
+                             full_key *full)
 {
     size_t bytes = strlen(key);
 
     if (s->bytes + bytes > OAR_STORE_KEY_MAX)
         return oari_fail(OAR_E_ARG,
-                         "store key \"%s\" behind the prefix \"%s\": more than "
+                         "store key \"%s\" with the prefix \"%s\": more than "
                          "%d bytes",
                          key, s->prefix, OAR_STORE_KEY_MAX);
     memcpy(full->text, s->prefix, s->bytes);
@@ -30,68 +32,33 @@ static oar_status extend(const prefix_store *s, const char *key, full_key *full)
     return OAR_OK;
 }
 
-static oar_status set(void *self, const char *key, oari_bytes value)
+static oar_status change_value(void *self, oari_change *change)
+{
+    prefix_store *s = self;
+    oari_change full_change = *change;
+    full_key full;
+
+    OARI_TRY(add_prefix(s, change->key, &full));
+    full_change.key = full.text;
+    OARI_TRY(s->parent->ops->change(s->parent->self, &full_change));
+    change->sum = full_change.sum;
+    change->swapped = full_change.swapped;
+    return OAR_OK;
+}
+
+static oar_status get_value(void *self, const char *key, int64_t deadline_ns,
+                            int once, oari_value *value)
 {
     prefix_store *s = self;
     full_key full;
 
-    OARI_TRY(extend(s, key, &full));
-    return s->parent->ops->set(s->parent->self, full.text, value);
+    OARI_TRY(add_prefix(s, key, &full));
+    return s->parent->ops->get(s->parent->self, full.text, deadline_ns, once,
+                               value);
 }
 
-static oar_status get(void *self, const char *key, int64_t deadline_ns,
-                      oari_value *value)
-{
-    prefix_store *s = self;
-    full_key full;
-
-    OARI_TRY(extend(s, key, &full));
-    return s->parent->ops->get(s->parent->self, full.text, deadline_ns, value);
-}
-
-static oar_status glance(void *self, const char *key, int64_t deadline_ns,
-                         oari_value *value)
-{
-    prefix_store *s = self;
-    const oari_store_ops *ops = s->parent->ops;
-    full_key full;
-
-    OARI_TRY(extend(s, key, &full));
-    return (ops->glance != NULL ? ops->glance : ops->get)(
-        s->parent->self, full.text, deadline_ns, value);
-}
-
-static oar_status add(void *self, const char *key, int64_t delta, int64_t *sum)
-{
-    prefix_store *s = self;
-    full_key full;
-
-    OARI_TRY(extend(s, key, &full));
-    return s->parent->ops->add(s->parent->self, full.text, delta, sum);
-}
-
-static oar_status compare_set(void *self, const char *key, oari_bytes expected,
-                              oari_bytes wanted, int *swapped)
-{
-    prefix_store *s = self;
-    full_key full;
-
-    OARI_TRY(extend(s, key, &full));
-    return s->parent->ops->compare_set(s->parent->self, full.text, expected,
-                                       wanted, swapped);
-}
-
-static oar_status remove_key(void *self, const char *key)
-{
-    prefix_store *s = self;
-    full_key full;
-
-    OARI_TRY(extend(s, key, &full));
-    return s->parent->ops->remove(s->parent->self, full.text);
-}
-
-static oar_status wait_for(void *self, int count, const char *const *key,
-                           int64_t deadline_ns, int *missing)
+static oar_status wait_for_keys(void *self, int count, const char *const *key,
+                                int64_t deadline_ns, int *missing)
 {
     prefix_store *s = self;
     full_key *full = oari_alloc((size_t)count, sizeof *full);
@@ -99,7 +66,7 @@ static oar_status wait_for(void *self, int count, const char *const *key,
     oar_status status = full != NULL && text != NULL ? OAR_OK : OAR_E_NOMEM;
 
     for (int i = 0; i < count && status == OAR_OK; i++) {
-        status = extend(s, key[i], &full[i]);
+        status = add_prefix(s, key[i], &full[i]);
         text[i] = full[i].text;
     }
     if (status == OAR_OK)
@@ -110,44 +77,38 @@ static oar_status wait_for(void *self, int count, const char *const *key,
     return status;
 }
 
-/* The parent's names, without what all of them begin with. */
-static oar_status shorten(const oari_names *found, size_t bytes,
-                          oari_names *names)
-{
-    const char *key = found->text;
-
-    for (int i = 0; i < found->count; i++, key += strlen(key) + 1)
-        OARI_TRY(oari_names_add(names, key + bytes));
-    return OAR_OK;
-}
-
-static oar_status list(void *self, const char *prefix, oari_names *names)
+/* Lists the parent's keys without the prefix. */
+static oar_status list_keys(void *self, const char *prefix, oari_key_list *keys)
 {
     prefix_store *s = self;
-    oari_names found = { 0 };
+    oari_key_list found = { 0 };
+    const char *key;
     full_key full;
     oar_status status;
 
     if (s->bytes + strlen(prefix) > OAR_STORE_KEY_MAX)
-        return OAR_OK; /* there can be none */
-    OARI_TRY(extend(s, prefix, &full));
+        return OAR_OK; /* no key is that long */
+    OARI_TRY(add_prefix(s, prefix, &full));
     status = s->parent->ops->list(s->parent->self, full.text, &found);
-    if (status == OAR_OK)
-        status = shorten(&found, s->bytes, names);
-    oari_names_drop(&found);
+    key = found.text;
+    for (int i = 0; i < found.count && status == OAR_OK; i++) {
+        status = oari_key_list_add(keys, key + s->bytes);
+        key += strlen(key) + 1;
+    }
+    oari_key_list_drop(&found);
     return status;
 }
 
-static oar_status clear(void *self, const char *prefix)
+static oar_status clear_keys(void *self, const char *prefix)
 {
     prefix_store *s = self;
     full_key full;
 
-    OARI_TRY(extend(s, prefix, &full));
+    OARI_TRY(add_prefix(s, prefix, &full));
     return s->parent->ops->clear(s->parent->self, full.text);
 }
 
-static void destroy(void *self)
+static void destroy_store(void *self)
 {
     prefix_store *s = self;
 
@@ -155,23 +116,19 @@ static void destroy(void *self)
     oari_free(s);
 }
 
-static const char *address_of(void *self)
+static const char *get_address(void *self)
 {
     return oari_store_address(((prefix_store *)self)->parent);
 }
 
 static const oari_store_ops prefix_ops = {
-    .set = set,
-    .get = get,
-    .glance = glance,
-    .add = add,
-    .compare_set = compare_set,
-    .remove = remove_key,
-    .wait = wait_for,
-    .list = list,
-    .clear = clear,
-    .address = address_of,
-    .destroy = destroy,
+    .change = change_value,
+    .get = get_value,
+    .wait = wait_for_keys,
+    .list = list_keys,
+    .clear = clear_keys,
+    .address = get_address,
+    .destroy = destroy_store,
 };
 
 oar_status oar_store_create_prefix(oar_store *parent, const char *prefix,

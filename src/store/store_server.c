@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store_server: one thread with one epoll for all clients. A connection has at
- * most one deadline; all are looked through when the earliest may have come. */
+ * most one deadline; the thread looks through all connections when the earliest
+ * deadline may have passed. */
 #include "store/store_server.h"
 
 #include <errno.h>
@@ -21,112 +22,145 @@ const oari_store_limits oari_store_default_limits = {
     .grace_ms = 250,
     .transfer_ms = 60000,
     .clients = 60000,
-    .strangers = 1024,
+    .pending = 1024,
     .sessions = 16384,
     .kept_bytes = (size_t)1 << 30,
     .moving_bytes = (size_t)256 << 20,
 };
 
-enum { EVENTS = 64, ACCEPTS = 64, BACKLOG = 4096, REST_MS = 50 };
+enum {
+    EVENTS = 64,
+    ACCEPTS = 64,
+    BACKLOG = 4096,
+    PAUSE_MS = 50, /* between attempts to accept again */
+    TURN = 16      /* requests of one client before those of others */
+};
 
-/* ---- time ---------------------------------------------------------------- */
+/* ---- connections --------------------------------------------------------- */
 
-static void expect_by(oar_store_server *s, int64_t when_ns)
+oari_connection *oari_connection_create(oar_store_server *server, int fd)
 {
-    if (when_ns < s->next_deadline_ns)
-        s->next_deadline_ns = when_ns;
+    oari_connection *c = oari_alloc(1, sizeof *c);
+    oar_status wire;
+
+    if (c == NULL) {
+        oari_fork_close(fd);
+        return NULL;
+    }
+    c->server = server;
+    c->fd = fd;
+    oari_stream_plain(&c->stream, fd);
+    wire = oari_trust_wire(&server->trust, fd, &c->wire);
+    c->far = wire != OAR_OK;
+    if (wire == OAR_E_AUTH)
+        oari_handshake_note_refusal(c);
+    c->deadline_ns = OARI_NEVER;
+    oari_list_append(&server->all, &c->all);
+    server->connections++;
+    oari_list_append(&server->pending, &c->pending);
+    server->pending_count++;
+    c->is_pending = 1;
+    return c;
 }
 
-void oari_conn_set_deadline(oari_conn *conn, int64_t timeout_ms)
+void oari_connection_destroy(oari_connection *conn)
 {
-    conn->deadline_ns = oari_deadline(timeout_ms);
-    expect_by(conn->server, conn->deadline_ns);
+    oar_store_server *s = conn->server;
+
+    oari_request_cancel(conn);
+    oari_session_leave(conn);
+    oari_handshake_end(conn);
+    oari_connection_drop_body(conn);
+    oari_connection_drop_reply(conn);
+    /* Closing alone leaves it in the set while a forked child has it open. */
+    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, conn->fd, NULL);
+    oari_stream_close(&conn->stream);
+    oari_fork_close(conn->fd);
+    oari_list_remove(&s->all, &conn->all);
+    s->connections--;
+    oari_free(conn);
 }
 
-static void time_is_up(oari_conn *c)
+/* Reads and handles the requests that have arrived. Bytes that TLS has read
+ * already bring no event, so they are taken now. */
+static void read_requests(oari_connection *c)
 {
-    if (c->state == OARI_CONN_PARKED)
-        oari_desk_give_up(c);
-    else
-        oari_conn_kill(c);
-}
+    oari_wire_message message;
 
-static void expire(oar_store_server *s)
-{
-    int64_t now = oari_now_ns();
-
-    if (now < s->next_deadline_ns)
+    if (c->state == OARI_CONNECTION_FIRST || c->state == OARI_CONNECTION_TLS)
+        oari_handshake_tls(c);
+    if (c->state == OARI_CONNECTION_FIRST || c->state == OARI_CONNECTION_TLS)
         return;
-    s->next_deadline_ns = OARI_NEVER;
-    for (oari_link *l = s->all.first; l != NULL; l = l->next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
-
-        if (!c->dead && c->deadline_ns <= now)
-            time_is_up(c);
-        if (!c->dead)
-            expect_by(s, c->deadline_ns);
+    for (int i = 0; !c->dead; i++) {
+        if (c->out != NULL || c->state == OARI_CONNECTION_PARKED)
+            return;
+        if (i >= TURN && !oari_stream_pending(&c->stream))
+            return;
+        if (!oari_connection_read(c, &message))
+            return;
+        if (c->state == OARI_CONNECTION_READY)
+            oari_request_handle(c, &message);
+        else
+            oari_handshake_message(c, &message);
+        if (c->state != OARI_CONNECTION_PARKED)
+            oari_connection_drop_body(c);
     }
 }
 
-static void bury(oar_store_server *s)
+void oari_connection_event(oari_connection *conn, uint32_t events)
 {
+    if (conn->dead)
+        return;
+    if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
+        oari_connection_kill(conn);
+        return;
+    }
+    if (events & EPOLLOUT)
+        oari_connection_flush(conn);
+    if (events & EPOLLIN || conn->state == OARI_CONNECTION_TLS ||
+        oari_stream_pending(&conn->stream))
+        read_requests(conn);
+    if (!conn->dead)
+        oari_connection_watch_next(conn);
+}
+
+/* Ends what has passed its deadline, and destroys the connections that are
+ * dead. */
+static void end_connections(oar_store_server *s)
+{
+    int64_t now = oari_now_ns();
     oari_link *next;
 
+    if (now >= s->next_deadline_ns) {
+        s->next_deadline_ns = OARI_NEVER;
+        for (oari_link *l = s->all.first; l != NULL; l = l->next) {
+            oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
+            int is_late = !c->dead && c->deadline_ns <= now;
+
+            if (is_late && c->state == OARI_CONNECTION_PARKED)
+                oari_request_time_out(c);
+            else if (is_late)
+                oari_connection_kill(c);
+            if (!c->dead && c->deadline_ns < s->next_deadline_ns)
+                s->next_deadline_ns = c->deadline_ns;
+        }
+    }
     if (!s->any_dead)
         return;
     s->any_dead = 0;
     for (oari_link *l = s->all.first; l != NULL; l = next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+        oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
 
         next = l->next;
         if (c->dead)
-            oari_conn_destroy(c);
+            oari_connection_destroy(c);
     }
 }
 
-/* ---- strangers: in the order in which they came -------------------------- */
+/* ---- accepting ----------------------------------------------------------- */
 
-static void add_stranger(oar_store_server *s, oari_conn *c)
-{
-    c->stranger = 1;
-    oari_list_append(&s->stranger, &c->strangers);
-    s->strangers++;
-}
-
-void oari_conn_is_known(oari_conn *conn)
-{
-    oar_store_server *s = conn->server;
-
-    if (!conn->stranger)
-        return;
-    conn->stranger = 0;
-    oari_list_remove(&s->stranger, &conn->strangers);
-    s->strangers--;
-}
-
-/* Those who have been here longest without proving themselves go, so that many
- * who say nothing keep nobody out. Whether anybody went. */
-static int make_room(oar_store_server *s)
-{
-    int64_t left = s->limits.handshake_ms - s->limits.grace_ms;
-    int64_t now = oari_now_ns();
-    int gone = 0;
-
-    for (oari_link *l = s->stranger.first; l != NULL && gone < ACCEPTS;
-         l = l->next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, strangers);
-
-        if (!c->dead && c->deadline_ns - left * 1000000 > now)
-            break;
-        oari_conn_kill(c);
-        gone++;
-    }
-    return gone > 0;
-}
-
-/* ---- who connects -------------------------------------------------------- */
-
-static int watch(oar_store_server *s, int fd, uint32_t events, void *what)
+static int add_to_epoll(oar_store_server *s, int fd, uint32_t events,
+                        void *what)
 {
     struct epoll_event event = { .events = events, .data.ptr = what };
 
@@ -136,59 +170,55 @@ static int watch(oar_store_server *s, int fd, uint32_t events, void *what)
 static int is_full(const oar_store_server *s)
 {
     return s->connections >= s->limits.clients ||
-           s->strangers >= s->limits.strangers;
+           s->pending_count >= s->limits.pending;
 }
 
-/* Not listening for a moment: the connections wait in the kernel. */
-static void rest(oar_store_server *s)
+/* Ends the connections that have gone longest without a proof, so that many
+ * silent clients keep no other out. Returns whether there were any. */
+static int drop_oldest_pending(oar_store_server *s)
 {
-    s->deaf = 1;
-    epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, s->listener, NULL);
-}
+    int64_t left = s->limits.handshake_ms - s->limits.grace_ms;
+    int64_t now = oari_now_ns();
+    int gone = 0;
 
-static void listen_again(oar_store_server *s)
-{
-    if (s->deaf && (!is_full(s) || make_room(s)) &&
-        watch(s, s->listener, EPOLLIN, s) == 0)
-        s->deaf = 0;
-}
+    for (oari_link *l = s->pending.first; l != NULL && gone < ACCEPTS;
+         l = l->next) {
+        oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, pending);
 
-static void welcome(oar_store_server *s, int fd)
-{
-    oari_conn *c = oari_conn_create(s, fd);
-
-    if (c == NULL)
-        return;
-    add_stranger(s, c);
-    c->events = EPOLLIN | EPOLLRDHUP;
-    if (watch(s, fd, c->events, c) != 0)
-        oari_conn_kill(c);
-    oari_conn_set_deadline(c, s->limits.handshake_ms);
+        if (!c->dead && c->deadline_ns - left * 1000000 > now)
+            break;
+        oari_connection_kill(c);
+        gone++;
+    }
+    return gone > 0;
 }
 
 static void accept_some(oar_store_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
+        oari_connection *c;
         int fd;
+
         if (is_full(s) || oari_sock_accept(s->listener, &fd) != OAR_OK) {
-            if (!make_room(s)) /* too many, or no descriptors left */
-                rest(s);
+            /* Too many, or no descriptors left: they wait in the kernel. */
+            if (!drop_oldest_pending(s)) {
+                s->paused = 1;
+                epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, s->listener, NULL);
+            }
             return;
         }
         if (fd < 0)
             return;
-        welcome(s, fd);
+        if ((c = oari_connection_create(s, fd)) == NULL)
+            continue;
+        c->events = EPOLLIN | EPOLLRDHUP;
+        if (add_to_epoll(s, fd, c->events, c) != 0)
+            oari_connection_kill(c);
+        oari_connection_set_deadline(c, s->limits.handshake_ms);
     }
 }
 
 /* ---- the thread ---------------------------------------------------------- */
-
-static int wait_ms(const oar_store_server *s)
-{
-    int left = oari_deadline_left_ms(s->next_deadline_ns);
-
-    return s->deaf && (left < 0 || left > REST_MS) ? REST_MS : left;
-}
 
 static void *serve(void *arg)
 {
@@ -196,44 +226,43 @@ static void *serve(void *arg)
     struct epoll_event event[EVENTS];
 
     while (!atomic_load(&s->stop)) {
-        int n = epoll_wait(s->epoll_fd, event, EVENTS, wait_ms(s));
+        int left = oari_deadline_left_ms(s->next_deadline_ns), n;
+
+        if (s->paused && (left < 0 || left > PAUSE_MS))
+            left = PAUSE_MS;
+        n = epoll_wait(s->epoll_fd, event, EVENTS, left);
         for (int i = 0; i < n; i++)
             if (event[i].data.ptr == s)
                 accept_some(s);
             else if (event[i].data.ptr != NULL)
-                oari_conn_event(event[i].data.ptr, event[i].events);
-        expire(s);
-        bury(s);
-        listen_again(s);
+                oari_connection_event(event[i].data.ptr, event[i].events);
+        end_connections(s);
+        if (s->paused && (!is_full(s) || drop_oldest_pending(s)) &&
+            add_to_epoll(s, s->listener, EPOLLIN, s) == 0)
+            s->paused = 0;
     }
     return NULL;
 }
 
-/* ---- its life ------------------------------------------------------------ */
+/* ---- making and ending a server ------------------------------------------ */
 
-/* It was asked to be there, and is; but whoever it was for cannot come. */
-static void warn_of_strangers(const oar_store_server *s)
-{
-    if (s->trust.not_far && !oari_sock_names_loopback(s->address))
-        oari_log(OAR_LOG_WARN,
-                 "the store at %s takes callers from this host only, because "
-                 "the job has no secret: start it with `oarsong run`, or set "
-                 "OARSONG_SECRET_FILE, or OARSONG_WIRE=plain",
-                 s->address);
-}
-
-static oar_status open_all(oar_store_server *s, const char *address)
+static oar_status start_server(oar_store_server *s, const char *address)
 {
     OARI_TRY(oari_sock_listen(address, BACKLOG, &s->listener));
     OARI_TRY(oari_sock_name(s->listener, s->address));
     s->epoll_fd = oari_fork_guard(epoll_create1(EPOLL_CLOEXEC));
     s->wake_fd = oari_fork_guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (s->epoll_fd < 0 || s->wake_fd < 0 ||
-        watch(s, s->wake_fd, EPOLLIN, NULL) != 0 ||
-        watch(s, s->listener, EPOLLIN, s) != 0 ||
+        add_to_epoll(s, s->wake_fd, EPOLLIN, NULL) != 0 ||
+        add_to_epoll(s, s->listener, EPOLLIN, s) != 0 ||
         getrandom(&s->id, sizeof s->id, 0) != sizeof s->id)
         return oari_fail(OAR_E_SYSTEM, "serve a store at %s", s->address);
-    warn_of_strangers(s);
+    if (s->trust.not_far && !oari_sock_names_loopback(s->address))
+        oari_log(OAR_LOG_WARN,
+                 "the store at %s takes callers from this host only, because "
+                 "the job has no secret: start it with `oarsong run`, or set "
+                 "OARSONG_SECRET_FILE, or OARSONG_WIRE=plain",
+                 s->address);
     OARI_TRY(oari_thread_start(&s->thread, "oar-store", serve, s));
     s->has_thread = 1;
     return OAR_OK;
@@ -254,7 +283,7 @@ oar_status oari_store_serve(const char *address,
     oari_fork_watch();
     s->generation = oari_fork_generation();
     if (oari_trust_make(secret, &s->trust) != OAR_OK ||
-        open_all(s, address) != OAR_OK) {
+        start_server(s, address) != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_store_server_destroy(s);
         return oari_fail_with(&why);
@@ -270,7 +299,8 @@ oar_status oar_store_serve(const char *address, oar_store_server **server)
 
     if (address == NULL || server == NULL)
         return oari_fail(OAR_E_ARG, "store_serve without %s",
-                         address == NULL ? "an address" : "a place for it");
+                         address == NULL ? "an address"
+                                         : "a place for the server");
     OARI_TRY(oari_secret_find(&secret));
     status =
         oari_store_serve(address, &oari_store_default_limits, &secret, server);
@@ -291,24 +321,21 @@ const char *oar_store_server_address(const oar_store_server *server)
     return server != NULL ? server->address : "";
 }
 
-static void stop_thread(oar_store_server *s)
+void oar_store_server_destroy(oar_store_server *server)
 {
     uint64_t one = 1;
 
-    atomic_store(&s->stop, 1);
-    while (write(s->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-        continue;
-    pthread_join(s->thread, NULL);
-}
-
-void oar_store_server_destroy(oar_store_server *server)
-{
     if (server == NULL || server->generation != oari_fork_generation())
         return;
-    if (server->has_thread)
-        stop_thread(server);
+    if (server->has_thread) {
+        atomic_store(&server->stop, 1);
+        while (write(server->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+            continue;
+        pthread_join(server->thread, NULL);
+    }
     while (server->all.first != NULL)
-        oari_conn_destroy(OARI_HOLDER(server->all.first, oari_conn, all));
+        oari_connection_destroy(
+            OARI_CONTAINER_OF(server->all.first, oari_connection, all));
     oari_session_drop_all(server);
     oari_table_drop(&server->table);
     oari_fork_close(server->listener);

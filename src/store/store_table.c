@@ -26,8 +26,8 @@ uint64_t oari_key_hash(const char *key)
     return h ^ h >> 32;
 }
 
-/* Where the entry of the key is, or would be. The table has buckets. */
-static entry **find(const oari_table *t, const char *key, uint64_t hash)
+/* Returns where the key's entry is, or would be. The table has buckets. */
+static entry **find_entry(const oari_table *t, const char *key, uint64_t hash)
 {
     entry **at = &t->bucket[hash & (t->buckets - 1)];
 
@@ -42,12 +42,21 @@ const oari_value *oari_table_find(const oari_table *table, const char *key)
 
     if (table->buckets == 0)
         return NULL;
-    e = *find(table, key, oari_key_hash(key));
+    e = *find_entry(table, key, oari_key_hash(key));
     return e != NULL ? &e->value : NULL;
 }
 
-static void rehash(oari_table *t, entry **bucket, size_t buckets)
+/* Doubles the buckets when they are as many as the entries. Without memory for
+ * that, the chains grow longer instead. */
+static oar_status grow_table(oari_table *t)
 {
+    size_t buckets = t->buckets != 0 ? 2 * t->buckets : FIRST_BUCKETS;
+    entry **bucket;
+
+    if (t->count < t->buckets)
+        return OAR_OK;
+    if ((bucket = oari_alloc(buckets, sizeof(entry *))) == NULL)
+        return t->buckets != 0 ? OAR_OK : OAR_E_NOMEM;
     for (size_t i = 0; i < t->buckets; i++)
         while (t->bucket[i] != NULL) {
             entry *e = t->bucket[i];
@@ -58,23 +67,10 @@ static void rehash(oari_table *t, entry **bucket, size_t buckets)
     oari_free(t->bucket);
     t->bucket = bucket;
     t->buckets = buckets;
+    return OAR_OK;
 }
 
-/* Without memory to grow, long chains must do. */
-static oar_status make_room(oari_table *t)
-{
-    size_t buckets = t->buckets != 0 ? 2 * t->buckets : FIRST_BUCKETS;
-    entry **bucket;
-
-    if (t->count < t->buckets)
-        return OAR_OK;
-    bucket = oari_alloc(buckets, sizeof(entry *));
-    if (bucket != NULL)
-        rehash(t, bucket, buckets);
-    return t->buckets != 0 ? OAR_OK : OAR_E_NOMEM;
-}
-
-static size_t weight(const entry *e)
+static size_t entry_bytes(const entry *e)
 {
     return sizeof *e + strlen(e->key) + e->value.bytes;
 }
@@ -89,50 +85,40 @@ static void remove_entry(oari_table *t, entry **at)
     oari_free(e);
 }
 
-/* A new entry without a value at the end of a chain. */
-static oar_status add_entry(oari_table *t, entry **at, const char *key,
-                            uint64_t hash)
-{
-    size_t bytes = strlen(key) + 1;
-    entry *e = oari_alloc(1, sizeof *e + bytes);
-
-    if (e == NULL)
-        return OAR_E_NOMEM;
-    e->hash = hash;
-    memcpy(e->key, key, bytes);
-    *at = e;
-    t->count++;
-    return OAR_OK;
-}
-
 oar_status oari_table_update(oari_table *table, const char *key,
                              oari_change_fn change, void *arg)
 {
     uint64_t hash = oari_key_hash(key);
+    size_t bytes = strlen(key) + 1;
     oar_status status;
-    entry **at;
+    entry **at, *made;
 
-    OARI_TRY(make_room(table));
-    at = find(table, key, hash);
-    if (*at == NULL)
-        OARI_TRY(add_entry(table, at, key, hash));
-    else
-        table->bytes -= weight(*at);
+    OARI_TRY(grow_table(table));
+    at = find_entry(table, key, hash);
+    if (*at == NULL) {
+        if ((made = oari_alloc(1, sizeof *made + bytes)) == NULL)
+            return OAR_E_NOMEM;
+        made->hash = hash;
+        memcpy(made->key, key, bytes);
+        *at = made;
+        table->count++;
+    } else
+        table->bytes -= entry_bytes(*at);
     status = change(arg, &(*at)->value);
     if ((*at)->value.data == NULL)
         remove_entry(table, at);
     else
-        table->bytes += weight(*at);
+        table->bytes += entry_bytes(*at);
     return status;
 }
 
 oar_status oari_table_list(const oari_table *table, const char *prefix,
-                           oari_names *names)
+                           oari_key_list *keys)
 {
     for (size_t i = 0; i < table->buckets; i++)
         for (entry *e = table->bucket[i]; e != NULL; e = e->next)
             if (oari_begins_with(e->key, prefix))
-                OARI_TRY(oari_names_add(names, e->key));
+                OARI_TRY(oari_key_list_add(keys, e->key));
     return OAR_OK;
 }
 
@@ -141,7 +127,7 @@ void oari_table_clear(oari_table *table, const char *prefix)
     for (size_t i = 0; i < table->buckets; i++)
         for (entry **at = &table->bucket[i]; *at != NULL;)
             if (oari_begins_with((*at)->key, prefix)) {
-                table->bytes -= weight(*at);
+                table->bytes -= entry_bytes(*at);
                 remove_entry(table, at);
             } else
                 at = &(*at)->next;

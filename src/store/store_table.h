@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store_table.h: keys and values in memory, for the store of one process
- * and for the server. Zeroed is empty. Not locked. */
+/* store/store_table.h: keys and values in memory, for the memory store and for
+ * the server. A zeroed table is empty. The caller locks. */
 #ifndef OARI_STORE_STORE_TABLE_H
 #define OARI_STORE_STORE_TABLE_H
 
@@ -9,25 +9,29 @@
 typedef struct oari_table {
     struct oari_table_entry **bucket;
     size_t buckets, count;
-    size_t bytes; /* of keys, values and what holds them */
+    size_t bytes; /* of keys, values and entries */
 } oari_table;
 
-/* NULL: not there. Borrowed, until the table is changed. */
+/* Returns the value of key, borrowed until the table changes; NULL: there is
+ * none. */
 const oari_value *oari_table_find(const oari_table *table, const char *key);
 
+/* Calls `change` on the value of key, and removes the key if that leaves none.
+ */
 oar_status oari_table_update(oari_table *table, const char *key,
                              oari_change_fn change, void *arg);
 
+/* Adds the keys that begin with prefix to the list. */
 oar_status oari_table_list(const oari_table *table, const char *prefix,
-                           oari_names *names);
+                           oari_key_list *keys);
 
-/* Removes the keys that begin so. */
+/* Removes the keys that begin with prefix. */
 void oari_table_clear(oari_table *table, const char *prefix);
 
-/* Removes everything and gives back all memory. */
+/* Removes all keys and frees all memory. */
 void oari_table_drop(oari_table *table);
 
-/* Of a key, for tables of one's own. */
+/* Returns the hash of a key, for other tables by key. */
 uint64_t oari_key_hash(const char *key);
 
 #endif

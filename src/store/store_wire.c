@@ -28,8 +28,8 @@ static const struct {
 #undef X
 };
 
-/* NULL for a kind that is none. */
-static const char *fields_of(const oari_wire_head *head)
+/* Returns the letters of the message's fields; NULL: there is no such kind. */
+static const char *fields_of(const oari_wire_header *head)
 {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (head->kind == formats[i].kind)
@@ -40,7 +40,8 @@ static const char *fields_of(const oari_wire_head *head)
     return NULL;
 }
 
-/* Where in a message the bytes of a field are, and how many there may be. */
+/* Returns where in a message the bytes of a field are, and gives how many there
+ * may be. NULL: the field is a number, or keys. */
 static oari_bytes *bytes_of(oari_wire_message *m, char field, size_t *least,
                             size_t *most)
 {
@@ -74,7 +75,7 @@ static uint64_t read_number(const unsigned char *at, int bytes)
     return n;
 }
 
-static oar_status too_short(void)
+static oar_status fail_short(void)
 {
     return oari_fail(OAR_E_DATA, "a store message ends in the middle");
 }
@@ -82,7 +83,7 @@ static oar_status too_short(void)
 static oar_status take_number(cursor *c, int bytes, uint64_t *number)
 {
     if (c->left < (size_t)bytes)
-        return too_short();
+        return fail_short();
     *number = read_number(c->at, bytes);
     c->at += bytes;
     c->left -= (size_t)bytes;
@@ -101,61 +102,48 @@ static oar_status take_bytes(cursor *c, size_t least, size_t most,
                          "are allowed",
                          (unsigned long long)count, least, most);
     if (c->left < count)
-        return too_short();
+        return fail_short();
     *bytes = (oari_bytes){ c->at, count };
     c->at += count;
     c->left -= count;
     return OAR_OK;
 }
 
-static oar_status check_no_zero(oari_bytes key)
+static oar_status check_zero_free(oari_bytes key)
 {
     if (key.bytes != 0 && memchr(key.data, 0, key.bytes) != NULL)
         return oari_fail(OAR_E_DATA, "a store key with a zero byte in it");
     return OAR_OK;
 }
 
-static oar_status take_keys(cursor *c, oari_wire_message *m)
-{
-    const unsigned char *begin;
-    uint64_t count = 0;
-    oari_bytes key;
-
-    OARI_TRY(take_number(c, 4, &count));
-    if (count > OARI_WIRE_KEYS_MAX)
-        return oari_fail(OAR_E_DATA, "a store message with %llu keys",
-                         (unsigned long long)count);
-    begin = c->at;
-    for (uint64_t i = 0; i < count; i++) {
-        OARI_TRY(take_bytes(c, 1, OAR_STORE_KEY_MAX, &key));
-        OARI_TRY(check_no_zero(key));
-    }
-    m->count = (uint32_t)count;
-    m->keys = (oari_bytes){ begin, (size_t)(c->at - begin) };
-    return OAR_OK;
-}
-
 static oar_status take_field(cursor *c, char field, oari_wire_message *m)
 {
     size_t least, most;
-    oari_bytes *into = bytes_of(m, field, &least, &most);
+    oari_bytes *into = bytes_of(m, field, &least, &most), key;
     uint64_t n = 0;
 
     if (into != NULL) {
         OARI_TRY(take_bytes(c, least, most, into));
-        return strchr("kpa", field) != NULL ? check_no_zero(*into) : OAR_OK;
+        return strchr("kpa", field) != NULL ? check_zero_free(*into) : OAR_OK;
     }
-    if (field == 'n')
-        return take_keys(c, m);
     OARI_TRY(take_number(c, field == 'd' || field == 'i' ? 8 : 4, &n));
-    if (field == 'd')
-        m->id = n;
-    else if (field == 'i')
-        m->amount = (int64_t)n;
-    else if (field == 'm')
-        m->method = (uint32_t)n;
-    else
-        m->flag = (uint32_t)n;
+    switch (field) {
+    case 'd': m->id = n; return OAR_OK;
+    case 'i': m->amount = (int64_t)n; return OAR_OK;
+    case 'm': m->method = (uint32_t)n; return OAR_OK;
+    case 'f': m->flag = (uint32_t)n; return OAR_OK;
+    default: break;
+    }
+    if (n > OARI_WIRE_KEYS_MAX)
+        return oari_fail(OAR_E_DATA, "a store message with %llu keys",
+                         (unsigned long long)n);
+    m->count = (uint32_t)n;
+    m->keys.data = c->at;
+    for (uint32_t i = 0; i < m->count; i++) {
+        OARI_TRY(take_bytes(c, 1, OAR_STORE_KEY_MAX, &key));
+        OARI_TRY(check_zero_free(key));
+    }
+    m->keys.bytes = (size_t)(c->at - (const unsigned char *)m->keys.data);
     return OAR_OK;
 }
 
@@ -164,12 +152,13 @@ int oari_wire_plausible(const unsigned char *bytes, size_t count)
     return memcmp(bytes, magic, count < 4 ? count : 4) == 0;
 }
 
-oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
-                               oari_wire_head *head)
+oar_status
+oari_wire_read_header(const unsigned char bytes[OARI_WIRE_HEADER_BYTES],
+                      oari_wire_header *head)
 {
     memset(head, 0, sizeof *head);
     if (!oari_wire_plausible(bytes, 4))
-        return oari_fail(OAR_E_DATA, "these bytes are no store message");
+        return oari_fail(OAR_E_DATA, "these bytes are not a store message");
     head->version = bytes[4];
     if (head->version != OARI_WIRE_VERSION)
         return oari_fail(OAR_E_UNSUPPORTED,
@@ -189,8 +178,8 @@ oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
     return OAR_OK;
 }
 
-oar_status oari_wire_read(const oari_wire_head *head, const unsigned char *body,
-                          oari_wire_message *message)
+oar_status oari_wire_read(const oari_wire_header *head,
+                          const unsigned char *body, oari_wire_message *message)
 {
     cursor c = { body, head->bytes };
 
@@ -235,6 +224,24 @@ size_t oari_wire_put_key(unsigned char *at, const char *key)
     return (size_t)(put_bytes(at, (oari_bytes){ key, strlen(key) }) - at);
 }
 
+size_t oari_wire_bytes(const oari_wire_message *message)
+{
+    oari_wire_message m = *message;
+    size_t bytes = OARI_WIRE_HEADER_BYTES, least, most;
+
+    for (const char *f = fields_of(&m.head); *f != 0; f++) {
+        const oari_bytes *from = bytes_of(&m, *f, &least, &most);
+
+        if (from != NULL)
+            bytes += 4 + from->bytes;
+        else if (*f == 'n')
+            bytes += 4 + m.keys.bytes;
+        else
+            bytes += *f == 'd' || *f == 'i' ? 8 : 4;
+    }
+    return bytes;
+}
+
 static unsigned char *put_field(unsigned char *at, char field,
                                 oari_wire_message *m)
 {
@@ -256,28 +263,6 @@ static unsigned char *put_field(unsigned char *at, char field,
     }
 }
 
-static size_t field_bytes(char field, oari_wire_message *m)
-{
-    size_t least, most;
-    oari_bytes *from = bytes_of(m, field, &least, &most);
-
-    if (from != NULL)
-        return 4 + from->bytes;
-    if (field == 'n')
-        return 4 + m->keys.bytes;
-    return field == 'd' || field == 'i' ? 8 : 4;
-}
-
-size_t oari_wire_bytes(const oari_wire_message *message)
-{
-    oari_wire_message m = *message;
-    size_t bytes = OARI_WIRE_HEAD;
-
-    for (const char *f = fields_of(&m.head); *f != 0; f++)
-        bytes += field_bytes(*f, &m);
-    return bytes;
-}
-
 void oari_wire_write(const oari_wire_message *message, unsigned char *frame)
 {
     oari_wire_message m = *message;
@@ -287,7 +272,7 @@ void oari_wire_write(const oari_wire_message *message, unsigned char *frame)
     at[4] = OARI_WIRE_VERSION;
     at[5] = (unsigned char)m.head.kind;
     at = put_number(at + 6, (uint64_t)m.head.status, 2);
-    at = put_number(at, oari_wire_bytes(message) - OARI_WIRE_HEAD, 4);
+    at = put_number(at, oari_wire_bytes(message) - OARI_WIRE_HEADER_BYTES, 4);
     at = put_number(at, 0, 4);
     at = put_number(at, m.head.number, 8);
     for (const char *f = fields_of(&m.head); *f != 0; f++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/store_wire.h: the TCP store's protocol, as docs/formats.md has it:
- * frames to messages and back. Nothing here allocates on a peer's word or reads
- * past what it was given. */
+/* store/store_wire.h: the TCP store's protocol, which docs/formats.md
+ * describes: frames to messages and back. Nothing here allocates what a peer
+ * announces, or reads past the bytes it was given. */
 #ifndef OARI_STORE_STORE_WIRE_H
 #define OARI_STORE_STORE_WIRE_H
 
@@ -9,8 +9,9 @@
 
 enum {
     OARI_WIRE_VERSION = 1,
-    OARI_WIRE_HEAD = 24,          /* bytes before the body */
-    OARI_WIRE_GREETING_MAX = 256, /* body before the peer is known */
+    OARI_WIRE_HEADER_BYTES = 24, /* bytes of the header, before the body */
+    OARI_WIRE_HANDSHAKE_MAX =
+        256, /* bytes of a body before the peer has proved itself */
     OARI_WIRE_BODY_MAX = 2 * OAR_STORE_VALUE_MAX + 1024,
     OARI_WIRE_PROOF_MAX = 64,
     OARI_WIRE_TEXT_MAX = 511,
@@ -18,8 +19,8 @@ enum {
     OARI_WIRE_REPLY = 0x80     /* added to the kind */
 };
 
-/* name, number, fields of the request, fields of the reply. A field is a
- * letter, see store_wire.c. A reply that is a failure has "ft" instead. */
+/* Kinds of messages: name, number, fields of the request, fields of the reply.
+ * A field is a letter, see store_wire.c. A reply with a failure has "ft". */
 #define OARI_WIRE_LIST(X)           \
     X(HELLO, 1, "dmcw", "dmcw")     \
     X(PROOF, 2, "w", "")            \
@@ -38,56 +39,61 @@ typedef enum oari_wire_kind {
 #undef X
 } oari_wire_kind;
 
-typedef struct oari_wire_head {
+typedef struct oari_wire_header {
     int version;
     int kind;          /* with OARI_WIRE_REPLY in replies */
     oar_status status; /* of a reply */
     uint32_t bytes;    /* of the body */
     uint64_t number;   /* of the request */
-} oari_wire_head;
+} oari_wire_header;
 
-/* One message. Which members count depends on the kind; bytes are borrowed from
- * the frame. */
+/* One message. Which members are set depends on the kind; bytes are borrowed
+ * from the frame. */
 typedef struct oari_wire_message {
-    oari_wire_head head;
-    uint64_t id;         /* d: who speaks */
-    uint32_t method;     /* m: of proving who one is */
+    oari_wire_header head;
+    uint64_t id;         /* d: of the client or server that sends this */
+    uint32_t method;     /* m: of authentication */
     uint32_t flag;       /* f */
     int64_t amount;      /* i: timeout in ms, number to add, sum */
     oari_bytes key;      /* k, p */
     oari_bytes value;    /* v, t, w */
     oari_bytes expected; /* e, c */
     oari_bytes after;    /* a */
-    uint32_t count;      /* n: of keys */
+    uint32_t count;      /* n: number of keys */
     oari_bytes keys;     /* n: as they lie in the frame */
 } oari_wire_message;
 
-/* Whether these bytes (at most OARI_WIRE_HEAD) can begin a frame. */
+/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEADER_BYTES.
+ */
 int oari_wire_plausible(const unsigned char *bytes, size_t count);
 
-/* OAR_E_DATA: no frame of ours; OAR_E_UNSUPPORTED: of another version, and then
- * only the version is read. */
-oar_status oari_wire_read_head(const unsigned char bytes[OARI_WIRE_HEAD],
-                               oari_wire_head *head);
+/* Reads a header. OAR_E_DATA: this is not a frame of this protocol.
+ * OAR_E_UNSUPPORTED: it is of another version; only head->version is set. */
+oar_status
+oari_wire_read_header(const unsigned char bytes[OARI_WIRE_HEADER_BYTES],
+                      oari_wire_header *head);
 
-/* Reads the body of head.bytes into a message. OAR_E_DATA says what is wrong.
- */
-oar_status oari_wire_read(const oari_wire_head *head, const unsigned char *body,
+/* Reads a body of head->bytes into a message. OAR_E_DATA says what is wrong. */
+oar_status oari_wire_read(const oari_wire_header *head,
+                          const unsigned char *body,
                           oari_wire_message *message);
 
-/* The bytes of the whole frame, and the frame itself, into memory for it. The
- * message must be one that can be read back. */
+/* Returns how many bytes the message's frame has. The message must be one that
+ * can be read back. */
 size_t oari_wire_bytes(const oari_wire_message *message);
+
+/* Writes the frame into memory of oari_wire_bytes. */
 void oari_wire_write(const oari_wire_message *message, unsigned char *frame);
 
-/* The same in memory of its own (oari_free it). */
+/* Gives the frame in memory of its own (oari_free it). */
 oar_status oari_wire_frame(const oari_wire_message *message,
                            unsigned char **frame, size_t *bytes);
 
-/* Key by key out of message->keys: *at begins as 0. The message was read. */
+/* Returns the next key of message->keys, which oari_wire_read has checked. *at
+ * begins as 0. */
 oari_bytes oari_wire_next_key(const oari_wire_message *message, size_t *at);
 
-/* Appends a key in the form of message->keys; returns the bytes it takes. */
+/* Writes a key in the form of message->keys; returns the bytes it takes. */
 size_t oari_wire_put_key(unsigned char *at, const char *key);
 
 #endif

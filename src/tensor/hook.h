@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/hook.h: lists of functions that somebody wants called. Tensors and
+/* tensor/hook.h: lists of functions to be called at some moment. Tensors and
  * modules have them; each knows the true type of its functions and casts. */
 #ifndef OARI_TENSOR_HOOK_H
 #define OARI_TENSOR_HOOK_H
@@ -20,20 +20,20 @@ struct oar_hook {
     void *arg;
 };
 
-/* Appends. The list must stay where it is as long as the hook lives. */
+/* Appends a hook. The list must stay where it is as long as the hook lives. */
 oar_status oari_hook_add(oari_hooks *list, oari_hook_fn fn, void *arg,
                          oar_hook **hook);
 
-/* Removes and frees all of them. */
+/* Removes and frees all hooks of a list. */
 void oari_hooks_clear(oari_hooks *list);
 
-/* Returns the status a hook of this kind ended with; a hook that did not say
- * why gets a sentence. */
+/* Returns the status that a hook ended with, and sets the last error if the
+ * hook has not. `what` is the kind of hook. */
 oar_status oari_hook_failed(const char *what, oar_status status);
 
 static inline oar_hook *oari_hook_at(oari_link *link)
 {
-    return OARI_HOLDER(link, oar_hook, link);
+    return OARI_CONTAINER_OF(link, oar_hook, link);
 }
 
 static inline oar_hook *oari_hook_after(const oar_hook *hook)

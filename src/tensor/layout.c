@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 
-oari_text oari_shape_text(oar_shape shape)
+oari_shape_string oari_shape_text(oar_shape shape)
 {
-    oari_text out;
+    oari_shape_string out;
     int used = snprintf(out.text, sizeof out.text, "[");
 
     for (int i = 0; i < shape.ndim && i < OAR_MAX_DIMS; i++)
@@ -239,33 +239,9 @@ oari_layout oari_layout_insert(oari_layout at, int dim)
     return at;
 }
 
-/* The end of the run of dims from `first` on that lie like one dim. */
-static int run_end(const oari_layout *at, int first)
-{
-    int last = first;
-
-    while (last + 1 < at->shape.ndim &&
-           at->stride[last] == at->stride[last + 1] * at->shape.dim[last + 1])
-        last++;
-    return last + 1;
-}
-
-/* The same layout without its dims of size 1, which any stride suits. */
-static oari_layout squeeze(const oari_layout *at)
-{
-    oari_layout out = { .offset = at->offset };
-
-    for (int i = 0; i < at->shape.ndim; i++)
-        if (at->shape.dim[i] != 1) {
-            out.shape.dim[out.shape.ndim] = at->shape.dim[i];
-            out.stride[out.shape.ndim++] = at->stride[i];
-        }
-    return out;
-}
-
-/* Gives the dims of view from `first` on strides, as long as they divide a run
- * of `count` elements that lie `stride` apart. Returns the dim after them, or
- * -1 if they do not divide it. */
+/* Sets the strides of view's dims from `first` on, as many as divide a run of
+ * `count` elements that lie `stride` apart. Returns the dim after them, or -1
+ * if the dims do not divide the run. */
 static int split_run(oari_layout *view, int first, int64_t count,
                      int64_t stride)
 {
@@ -288,22 +264,29 @@ static int split_run(oari_layout *view, int first, int64_t count,
 int oari_layout_reshape(const oari_layout *at, oar_shape shape,
                         oari_layout *view)
 {
-    oari_layout out = oari_layout_rows(shape), from = squeeze(at);
-    int next = 0;
+    oari_layout out = oari_layout_rows(shape), from = { .offset = at->offset };
+    int dims, next = 0, end;
 
-    out.offset = at->offset;
-    if (oari_shape_count(shape) > 0)
-        for (int first = 0; first < from.shape.ndim;) {
-            int end = run_end(&from, first);
-            int64_t count = 1;
-
-            for (int i = first; i < end; i++)
-                count *= from.shape.dim[i];
-            next = split_run(&out, next, count, from.stride[end - 1]);
-            if (next < 0)
-                return 0;
-            first = end;
+    for (int i = 0; i < at->shape.ndim; i++)
+        if (at->shape.dim[i] != 1) { /* any stride suits a dim of size 1 */
+            from.shape.dim[from.shape.ndim] = at->shape.dim[i];
+            from.stride[from.shape.ndim++] = at->stride[i];
         }
+    out.offset = at->offset;
+    dims = oari_shape_count(shape) > 0 ? from.shape.ndim : 0;
+    for (int first = 0; first < dims; first = end) {
+        int64_t count = from.shape.dim[first];
+
+        /* The dims from `first` to `end` lie in memory like one dim. */
+        for (end = first + 1;
+             end < dims &&
+             from.stride[end - 1] == from.stride[end] * from.shape.dim[end];
+             end++)
+            count *= from.shape.dim[end];
+        next = split_run(&out, next, count, from.stride[end - 1]);
+        if (next < 0)
+            return 0;
+    }
     *view = out;
     return 1;
 }

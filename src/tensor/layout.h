@@ -14,24 +14,25 @@ typedef struct oari_layout {
 } oari_layout;
 
 /* "[3, 4]", for error sentences: oari_shape_text(shape).text. */
-typedef struct oari_text {
+typedef struct oari_shape_string {
     char text[192];
-} oari_text;
-oari_text oari_shape_text(oar_shape shape);
+} oari_shape_string;
+oari_shape_string oari_shape_text(oar_shape shape);
 
-/* Whether there are tensors of this dtype: OAR_E_ARG if there is no such dtype,
- * OAR_E_UNSUPPORTED if it is one that can only be moved. name is that of the
- * function which was asked for it. */
+/* Checks that there are tensors of this dtype: OAR_E_ARG if there is no such
+ * dtype, OAR_E_UNSUPPORTED if collectives can only move it. `name` is the call
+ * that asks. */
 oar_status oari_check_dtype(const char *name, oar_dtype dtype);
 
-/* Whether a tensor of this shape can exist: 0 to OAR_MAX_DIMS dims, none of
+/* Checks that a tensor of this shape can exist: 0 to OAR_MAX_DIMS dims, none of
  * them negative, and a size in bytes that fits. Else OAR_E_ARG. */
 oar_status oari_shape_check(const char *name, oar_shape shape, oar_dtype dtype);
 
 int64_t oari_shape_count(oar_shape shape);
 int oari_shape_equal(oar_shape a, oar_shape b);
 
-/* What a and b broadcast to, as in NumPy. Returns 0 if they do not. */
+/* Gives the shape that a and b broadcast to, as in NumPy. Returns 0 if they do
+ * not. */
 int oari_shape_broadcast(oar_shape a, oar_shape b, oar_shape *shape);
 
 /* Makes a dim that counts from the end count from the start. Returns 0 if the
@@ -45,17 +46,17 @@ typedef struct oari_around {
 } oari_around;
 oari_around oari_shape_around(oar_shape shape, int dim);
 
-/* Row by row from the start of the storage. */
+/* Returns the layout that goes row by row from the start of the storage. */
 oari_layout oari_layout_rows(oar_shape shape);
 
-/* Whether the elements lie row by row without gaps. */
+/* Returns whether the elements lie row by row without gaps. */
 int oari_layout_is_rows(const oari_layout *at);
 
-/* The first and the last element that a layout of at least one reaches, from
- * its offset. Returns 0 if that does not fit the arithmetic. */
+/* Gives the first and the last element that a layout of at least one element
+ * reaches, from its offset. Returns 0 if they do not fit an int64_t. */
 int oari_layout_reach(const oari_layout *at, int64_t *low, int64_t *high);
 
-/* Whether two elements may lie in one place, as in an expanded layout. Returns
+/* Returns whether two elements may lie in one place, as in an expanded layout;
  * 0 for every layout whose dims lie one inside another. */
 int oari_layout_overlaps(const oari_layout *at);
 
@@ -64,21 +65,21 @@ oari_layout oari_layout_transpose(oari_layout at, int d0, int d1);
 oari_layout oari_layout_narrow(oari_layout at, int dim, int64_t start,
                                int64_t length);
 
-/* Every step-th of them. */
+/* Narrows to every step-th element. */
 oari_layout oari_layout_slice(oari_layout at, int dim, int64_t start,
                               int64_t length, int64_t step);
 /* Dim i of the result is dim order.dim[i]. */
 oari_layout oari_layout_permute(const oari_layout *at, oar_dims order);
-/* Without a dim, at its first element; and with a new one of size 1. */
+/* Drop a dim, at its first element, and insert a dim of size 1. */
 oari_layout oari_layout_drop(oari_layout at, int dim);
 oari_layout oari_layout_insert(oari_layout at, int dim);
 
-/* The same elements in another shape, if strides can say that. Returns 0 if
- * only a copy can. */
+/* Gives a view of the elements in another shape. Returns 0 if no strides can
+ * express it, so that a copy is needed. */
 int oari_layout_reshape(const oari_layout *at, oar_shape shape,
                         oari_layout *view);
 
-/* The layout repeated to a shape that it broadcasts to: strides of 0. */
+/* Repeats a layout, by strides of 0, to a shape that it broadcasts to. */
 oari_layout oari_layout_expand(const oari_layout *at, oar_shape shape);
 
 #endif

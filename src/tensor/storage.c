@@ -18,8 +18,8 @@ static oar_status take_fresh_memory(oar_storage *s)
     return OAR_OK;
 }
 
-static oar_status make(oar_device device, size_t bytes, size_t capacity,
-                       oari_memory_kind kind, oar_storage **storage)
+static oar_status make_storage(oar_device device, size_t bytes, size_t capacity,
+                               oari_memory_kind kind, oar_storage **storage)
 {
     oar_storage *s = oari_alloc(1, sizeof *s);
     oar_status status;
@@ -43,13 +43,14 @@ static oar_status make(oar_device device, size_t bytes, size_t capacity,
 oar_status oari_storage_make(size_t bytes, size_t capacity,
                              oari_memory_kind kind, oar_storage **storage)
 {
-    return make((oar_device){ OAR_CPU, 0 }, bytes, capacity, kind, storage);
+    return make_storage((oar_device){ OAR_CPU, 0 }, bytes, capacity, kind,
+                        storage);
 }
 
 oar_status oari_storage_make_on(oar_device device, size_t bytes,
                                 oar_storage **storage)
 {
-    return make(device, bytes, bytes, OARI_PRIVATE, storage);
+    return make_storage(device, bytes, bytes, OARI_PRIVATE, storage);
 }
 
 oar_status oar_storage_create_on(oar_device device, size_t bytes,

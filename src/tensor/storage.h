@@ -27,20 +27,21 @@ struct oar_storage {
     uint64_t used;     /* the pool's reset after which it was last in use */
 };
 
-/* One with fresh memory for capacity bytes, of which views may use `bytes`. */
+/* Makes a storage with fresh memory for `capacity` bytes, of which views may
+ * use `bytes`. */
 oar_status oari_storage_make(size_t bytes, size_t capacity,
                              oari_memory_kind kind, oar_storage **storage);
 
-/* One on a device, a GPU or the cpu. */
+/* Makes a storage on a device, a GPU or the cpu. */
 oar_status oari_storage_make_on(oar_device device, size_t bytes,
                                 oar_storage **storage);
 
-/* One over memory that somebody else made, on the cpu; drop(arg) is called when
- * it is no longer needed. */
+/* Makes a storage over memory of the caller's, on the cpu. Calls drop(arg) when
+ * it no longer needs the memory. */
 oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),
                              void *arg, oar_storage **storage);
 
-/* Whether the caller holds the only reference. */
+/* Returns whether the caller holds the only reference. */
 static inline int oari_storage_alone(const oar_storage *s)
 {
     return atomic_load_explicit(&s->refs, memory_order_acquire) == 1;

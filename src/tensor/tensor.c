@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 oar_status oari_null(const char *what)
 {
@@ -18,8 +18,8 @@ oar_status oari_null(const char *what)
 }
 
 /* Takes the reference to storage. */
-static oar_tensor *assemble(oari_pool *pool, oar_storage *storage,
-                            oar_dtype dtype, const oari_layout *at)
+static oar_tensor *make_over(oari_pool *pool, oar_storage *storage,
+                             oar_dtype dtype, const oari_layout *at)
 {
     oar_tensor *t = oari_pool_take_tensor(pool);
 
@@ -50,13 +50,13 @@ oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape)
     bytes = (size_t)oari_shape_count(shape) * oar_dtype_size(dtype);
     if (oari_pool_take_storage(pool, bytes, &storage) != OAR_OK)
         return NULL;
-    return assemble(pool, storage, dtype, &at);
+    return make_over(pool, storage, dtype, &at);
 }
 
 oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
                              oar_dtype dtype, const oari_layout *at)
 {
-    return assemble(pool, oar_storage_retain(storage), dtype, at);
+    return make_over(pool, oar_storage_retain(storage), dtype, at);
 }
 
 const char *oari_absence(const oar_tensor *t)
@@ -135,7 +135,7 @@ void oari_tensor_retire(oari_pool *pool, oar_tensor *tensor)
     oari_hooks_clear(&tensor->slot.hooks);
     oari_tensor_retire(pool, tensor->slot.home);
     oari_pool_keep_storage(pool, tensor->storage);
-    tensor->slot = (oari_slot){ .home = NULL };
+    tensor->slot = (oari_grad_slot){ .home = NULL };
     tensor->storage = NULL;
     atomic_store_explicit(&tensor->refs, 0, memory_order_relaxed);
     oari_pool_rest_tensor(pool, tensor);

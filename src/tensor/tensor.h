@@ -16,14 +16,14 @@ struct oari_node;
 
 /* The one gradient of a leaf. home is its memory; while `written` is 0 the
  * numbers there mean nothing, and backward stores instead of adding. */
-typedef struct oari_slot {
+typedef struct oari_grad_slot {
     oar_tensor *home; /* contiguous, same shape; a reference; or NULL */
     int required;
     int written;
     int bound; /* home was given by oar_tensor_bind_grad */
     int input; /* made by oar_tape_input */
     oari_hooks hooks;
-} oari_slot;
+} oari_grad_slot;
 
 struct oar_tensor {
     atomic_int refs; /* 0: its tape was reset, and the pool lets it rest */
@@ -32,8 +32,8 @@ struct oar_tensor {
     oari_layout at;
     oar_storage *storage;   /* a reference; NULL: given back to the tape */
     struct oari_node *node; /* what made it, while its tape remembers */
-    oari_slot slot;
-    oari_pool *owner; /* that gives it up at its next reset; NULL: nobody's */
+    oari_grad_slot slot;
+    oari_pool *owner; /* gives it up at its next reset; NULL: none */
     int saves;        /* references that nodes of the owner's tape hold */
     int spare;        /* the library made it, and will not read it again */
     int rebuilt;      /* it was given back and is here again for backward */
@@ -57,10 +57,10 @@ static inline void *oari_array_data(const oari_array *a)
     return (char *)a->data + a->at.offset * (int64_t)oar_dtype_size(a->dtype);
 }
 
-/* A tensor with fresh storage, row by row; contents undefined. */
+/* Makes a tensor with fresh storage, row by row; its contents are undefined. */
 oar_tensor *oari_tensor_make(oari_pool *pool, oar_dtype dtype, oar_shape shape);
 
-/* A tensor over storage that exists already, of which it takes a reference. */
+/* Makes a tensor over a storage that exists, of which it takes a reference. */
 oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
                              oar_dtype dtype, const oari_layout *at);
 
@@ -68,8 +68,9 @@ oar_tensor *oari_tensor_over(oari_pool *pool, oar_storage *storage,
  * for the next one. NULL is fine. */
 void oari_tensor_drop(oari_pool *pool, oar_tensor *tensor);
 
-/* The same for a tensor that the caller of the library may know: the pool lets
- * it rest, and until it is used again every function refuses it. */
+/* Gives up one reference to a tensor that the caller of the library may know.
+ * If it was the last, the pool lets the tensor rest, and every function refuses
+ * it until it is used again. */
 void oari_tensor_retire(oari_pool *pool, oar_tensor *tensor);
 
 static inline int oari_tensor_retired(const oar_tensor *t)
@@ -77,31 +78,32 @@ static inline int oari_tensor_retired(const oar_tensor *t)
     return atomic_load_explicit(&t->refs, memory_order_relaxed) == 0;
 }
 
-/* Whether the data is there. */
+/* Returns whether the tensor has its data. */
 static inline int oari_tensor_attached(const oar_tensor *t)
 {
     return t->storage != NULL && t->storage->attached;
 }
 
-/* Of a tensor that a tape owns: whether somebody else holds it, too. */
+/* Returns whether anything but its tape holds a tensor that a tape owns. */
 static inline int oari_tensor_retained(const oar_tensor *t)
 {
     return atomic_load_explicit(&t->refs, memory_order_acquire) > 1 + t->saves;
 }
 
-/* Why it is not, to stand after "a tensor [2, 3]" in a sentence. */
+/* Returns why a tensor has no data, to stand after "a tensor [2, 3]" in a
+ * sentence. */
 const char *oari_absence(const oar_tensor *t);
 
-/* Gives up the storage, to the pool if it was the last reference. */
+/* Gives up the tensor's storage, to the pool if it was the last reference. */
 void oari_tensor_empty(oari_pool *pool, oar_tensor *tensor);
 
-/* Whether the data is there and may be written; what names the one who asks.
- * The second refuses a tensor with several elements in one place, too. */
+/* Check that the data is there and may be written; `what` names the call in the
+ * error. The second also refuses a tensor whose elements share places. */
 oar_status oari_check_not_read_only(const char *what, const oar_tensor *tensor);
 oar_status oari_check_writable(const char *what, const oar_tensor *tensor);
 
-/* What a function says about a NULL it was given: nothing, if the call that
- * made the NULL has said it; else OAR_E_ARG with a sentence. */
+/* Returns OAR_E_ARG for a NULL argument, and sets the last error unless the
+ * call that made the NULL has set it. */
 oar_status oari_null(const char *what);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 /* Of more elements than MANY only EDGE at either end of each dim are shown. */
 enum { MANY = 1000, EDGE = 3, DIGITS = 6, WIDEST = 32 };
@@ -19,9 +19,9 @@ typedef struct page {
     int shorten;
 } page;
 
-static void put(page *p, const char *format, ...) OAR_PRINTF(2, 3);
+static void put_text(page *p, const char *format, ...) OAR_PRINTF(2, 3);
 
-static void put(page *p, const char *format, ...)
+static void put_text(page *p, const char *format, ...)
 {
     size_t left = p->used < p->room ? p->room - p->used : 0;
     va_list args;
@@ -65,7 +65,7 @@ static int64_t place_after(const page *p, int64_t i, int64_t size)
 }
 
 /* Finds the widest of the numbers that will be shown. */
-static void measure(page *p, int dim, int64_t offset)
+static void measure_numbers(page *p, int dim, int64_t offset)
 {
     const oari_layout *at = &p->tensor->at;
     char number[WIDEST];
@@ -78,21 +78,7 @@ static void measure(page *p, int dim, int64_t offset)
     }
     for (int64_t i = 0; i < at->shape.dim[dim];
          i = place_after(p, i, at->shape.dim[dim]))
-        measure(p, dim + 1, offset + i * at->stride[dim]);
-}
-
-/* What stands between two neighbours along dim: rows go to lines of their own,
- * as deep as the brackets that are open. */
-static void put_gap(page *p, int dim, int skipped)
-{
-    int last = dim + 1 == p->tensor->at.shape.ndim;
-
-    if (last)
-        put(p, skipped ? ", ..., " : ", ");
-    else if (skipped)
-        put(p, ",\n%*s...,\n%*s", dim + 1, "", dim + 1, "");
-    else
-        put(p, ",\n%*s", dim + 1, "");
+        measure_numbers(p, dim + 1, offset + i * at->stride[dim]);
 }
 
 static void put_dim(page *p, int dim, int64_t offset)
@@ -103,18 +89,29 @@ static void put_dim(page *p, int dim, int64_t offset)
 
     if (dim == at->shape.ndim) {
         write_number(p->tensor, offset, number);
-        put(p, "%*s", dim > 0 ? p->width : 0, number);
+        put_text(p, "%*s", dim > 0 ? p->width : 0, number);
         return;
     }
     size = at->shape.dim[dim];
-    put(p, "[");
+    put_text(p, "[");
     for (int64_t i = 0; i < size; i = next) {
         next = place_after(p, i, size);
         put_dim(p, dim + 1, offset + i * at->stride[dim]);
-        if (next < size)
-            put_gap(p, dim, next != i + 1);
+        if (next < size) {
+            int skipped = next != i + 1;
+            int last = dim + 1 == p->tensor->at.shape.ndim;
+
+            /* What stands between two neighbours along dim: rows go to lines
+             * of their own, as deep as the brackets that are open. */
+            if (last)
+                put_text(p, skipped ? ", ..., " : ", ");
+            else if (skipped)
+                put_text(p, ",\n%*s...,\n%*s", dim + 1, "", dim + 1, "");
+            else
+                put_text(p, ",\n%*s", dim + 1, "");
+        }
     }
-    put(p, "]");
+    put_text(p, "]");
 }
 
 static size_t write_text(const oar_tensor *tensor, char *text, size_t bytes)
@@ -122,20 +119,20 @@ static size_t write_text(const oar_tensor *tensor, char *text, size_t bytes)
     page p = { tensor, text, text != NULL ? bytes : 0, 0, 0, 0 };
 
     if (tensor == NULL) {
-        put(&p, "no tensor");
+        put_text(&p, "no tensor");
         return p.used;
     }
-    put(&p, "%s %s", oar_dtype_name(tensor->dtype),
-        oari_shape_text(tensor->at.shape).text);
+    put_text(&p, "%s %s", oar_dtype_name(tensor->dtype),
+             oari_shape_text(tensor->at.shape).text);
     if (!oari_tensor_attached(tensor)) {
-        put(&p, oari_tensor_retired(tensor) ? " given up"
-                : tensor->storage != NULL   ? " detached"
-                                            : " given back");
+        put_text(&p, oari_tensor_retired(tensor) ? " given up"
+                     : tensor->storage != NULL   ? " detached"
+                                                 : " given back");
         return p.used;
     }
     p.shorten = tensor->count > MANY;
-    put(&p, "\n");
-    measure(&p, 0, tensor->at.offset);
+    put_text(&p, "\n");
+    measure_numbers(&p, 0, tensor->at.offset);
     put_dim(&p, 0, tensor->at.offset);
     return p.used;
 }

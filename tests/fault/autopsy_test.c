@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "record/box.h"
+#include "record/recorder_file.h"
 #include "support/census.h"
 #include "support/says.h"
 
@@ -202,7 +202,7 @@ static int set_up(void **state)
     ready = flag + 1;
     in_folder = 0;
     for (int r = 0; r < RANKS; r++)
-        OK(oari_box_make(r, &box[r]));
+        OK(oari_recorder_file_make(r, &box[r]));
     folder_make(folder);
     return 0;
 }
@@ -414,7 +414,7 @@ static void a_killed_rank_is_named_with_the_call_it_did_not_come_to(void **s)
              (int)pid);
     assert_begins(text, "rank 2 (host ");
     assert_has(text, who);
-    assert_has(text, "ranks 0, 1, 3 waited ");
+    assert_has(text, "ranks 0, 1 and 3 waited ");
     assert_has(text, "all_reduce #7, 1031 f32 (4.0 KiB), sum, at ");
     assert_has(text, "\"gradients\"");
     assert_row(text, 2, "missing", "all_reduce #6 at autopsy_test.c:");
@@ -492,7 +492,7 @@ static void a_stopped_rank_is_not_taken_for_a_dead_one(void **state)
 static void a_rank_that_computes_is_seen_to_run(void **state)
 {
     expect_missing(compute_before, "rank 2 computes for ever",
-                   "has not come to all_reduce #7", "running");
+                   "has not called all_reduce #7", "running");
 }
 
 static void one_that_is_waited_for_after_posting_is_a_stall_too(void **state)
@@ -536,14 +536,14 @@ static void ranks_that_call_different_things_are_named_with_both(void **state)
     char *text, line[1100];
 
     start(&now, call_another, "rank 1 calls a barrier");
-    oar_autopsy_destroy(await_text(&now, "ranks 0, 2, 3 call all_reduce"));
+    oar_autopsy_destroy(await_text(&now, "ranks 0, 2 and 3 call all_reduce"));
     a = await_text(&now, "\n  1            failed");
     text = text_of(a);
     oar_autopsy_destroy(a);
     first_line(text, line, sizeof line);
     assert_begins(line, "ranks disagree in group \"world\": ");
     assert_has(line, "rank 1 calls barrier #7 at autopsy_test.c:");
-    assert_has(line, "ranks 0, 2, 3 call all_reduce #7 (1031 f32, sum) at "
+    assert_has(line, "ranks 0, 2 and 3 call all_reduce #7 (1031 f32, sum) at "
                      "autopsy_test.c:");
     assert_has(text, "\n  1            failed    barrier #7");
     oar_free(text);
@@ -626,8 +626,8 @@ static void a_row_of_waits_is_followed_to_its_end(void **state)
     text = text_of(a);
     first_line(text, line, sizeof line);
     assert_begins(line, "rank 3 (host ");
-    assert_has(line, "has not come to all_reduce #1");
-    assert_has(line, "rank 2 waits for it");
+    assert_has(line, "has not called all_reduce #1");
+    assert_has(line, "rank 2 has waited ");
     assert_has(stall.text, "rank 3 (host ");
     assert_has(text, "group \"world\", 4 ranks");
     assert_has(text, "group \"world.1c1\", 2 ranks");
@@ -658,11 +658,11 @@ static void a_group_that_is_not_made_names_who_has_not_come(void **state)
     await_stall(&now, &stall);
     assert_int_equal(stall.kind, OAR_COLL_COUNT);
     assert_int_equal(stall.missing, 3);
-    assert_has(stall.text, "rank 3 has not made its group yet");
+    assert_has(stall.text, "rank 3 has not created a group yet");
     assert_has(stall.text, "\"world\"");
     a = look();
     text = text_of(a);
-    assert_has(text, ": being made");
+    assert_has(text, ": being created");
     assert_row(text, 3, "not yet", "no call yet");
     oar_free(text);
     oar_autopsy_destroy(a);
@@ -688,8 +688,8 @@ static void after_all_are_killed_the_table_is_still_right(void **state)
         assert_begins(text, "rank 2 (host ");
         /* or "died before", if it happened to be the first that was killed */
         if (strstr(text, "died before all_reduce #7 at ") == NULL)
-            assert_has(text, "had not come to all_reduce #7 at ");
-        assert_has(text, "ranks 0, 1, 3 waited for it");
+            assert_has(text, "had not called all_reduce #7 at ");
+        assert_has(text, "ranks 0, 1 and 3 waited for it");
         assert_row(text, 0, "waits", "dead");
         assert_row(text, 2, "missing", "all_reduce #6");
         snprintf(here, sizeof here, ":%d", (int)pid);
@@ -747,7 +747,7 @@ static void a_rank_without_a_box_is_unknown_and_not_left_out(void **state)
     assert_has(stall.text, "rank 2, about which nothing is known");
     text = text_of(a);
     assert_row(text, 2, "unknown", "-");
-    assert_has(text, "rank 2 is unknown: it has no box here");
+    assert_has(text, "rank 2 is unknown: it has no recorder file here");
     json = json_of(a, 0);
     rank = json_array_get(json_object_get(json, "ranks"), 2);
     assert_true(json_is_false(json_object_get(rank, "known")));

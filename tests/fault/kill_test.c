@@ -15,7 +15,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 #include "support/deed.h"
 
 enum {
@@ -197,8 +197,8 @@ ssize_t recvmsg(int fd, struct msghdr *message, int flags)
     return result;
 }
 
-static oari_shelf_ops mortal_ops;
-static const oari_shelf_ops *file_ops;
+static oari_local_store_ops mortal_ops;
+static const oari_local_store_ops *file_ops;
 
 static oar_status mortal_update(void *self, const char *key,
                                 oari_change_fn change, void *arg)
@@ -217,7 +217,7 @@ static oar_status mortal_join(const crew *c, int rank, int64_t timeout_ms,
     oar_group_opts o = oar_group_opts_init();
     char path[160];
     oar_store *store;
-    oari_shelf *shelf;
+    oari_local_store *shelf;
     oar_status status;
 
     snprintf(path, sizeof path, "%s/store", c->folder);

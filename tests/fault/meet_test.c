@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 
 enum { RANKS = 4, STOPPED = 2, LATE = 1, PATIENT = 20000, GIVES_UP_MS = 2000 };
 
@@ -74,8 +74,8 @@ static void a_guest_that_says_nothing_keeps_nobody_waiting(void **state)
 
 /* ---- ranks that miss each other ------------------------------------------ */
 
-static oari_shelf_ops telling_ops;
-static const oari_shelf_ops *file_ops;
+static oari_local_store_ops telling_ops;
+static const oari_local_store_ops *file_ops;
 
 static oar_status telling_update(void *self, const char *key,
                                  oari_change_fn change, void *arg)
@@ -92,7 +92,7 @@ static oar_status join_telling(const crew *c, int rank, oar_group **g)
     oar_group_opts o = oar_group_opts_init();
     oar_status status;
     oar_store *store;
-    oari_shelf *shelf;
+    oari_local_store *shelf;
 
     if ((status = crew_store(c, &store)) != OAR_OK)
         return status;

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/fault/dispute.h"
+#include "comm/fault/mismatch.h"
 #include "mismatch_table.h"
 #include "support/script.h"
 #include "support/seats.h"
@@ -86,8 +86,8 @@ static void make_field(const char *rule, const char *call, const char *field,
              strcmp(field, "root") == 0 ? "@" : "", many);
     snprintf(calls[1], sizeof calls[1], "%s %s%s", call,
              strcmp(field, "root") == 0 ? "@" : "", one);
-    snprintf(says[0], sizeof says[0], "says %s %s", field, many);
-    snprintf(says[1], sizeof says[1], "says %s %s", field, one);
+    snprintf(says[0], sizeof says[0], "passes %s %s", field, many);
+    snprintf(says[1], sizeof says[1], "passes %s %s", field, one);
     make(rule, calls[0], calls[1], says[0], says[1]);
 }
 
@@ -118,9 +118,9 @@ static void make_ops_and_roots(void)
                                           "scatter 5" };
 
     for (int i = 0; i < 3; i++)
-        for (int op = 1; op < (i == 0 ? OAR_OP_PREMUL_SUM : 3); op++)
+        for (int op = 1; op < (i == 0 ? OAR_REDUCE_OP_PREMUL_SUM : 3); op++)
             make_field("another op", reducing[i], "op", "sum",
-                       oar_op_name((oar_op_kind)op));
+                       oar_reduce_op_name((oar_reduce_op_kind)op));
     for (int i = 0; i < 4; i++)
         for (int root = 1; root < 3; root++)
             make_field("another root", rooted[i], "root", "0",
@@ -254,7 +254,7 @@ static int be_rank(crew *c, int rank, void *arg)
     char host[2] = { (char)('a' + rank * at->hosts / at->ranks), 0 };
 
     make_all();
-    oari_dispute_ask_ms = ASK_MS;
+    oari_mismatch_ask_ms = ASK_MS;
     setenv("OARSONG_HOST_ID", host, 1);
     for (int i = 0; i < made; i++) {
         oar_group_opts o = oar_group_opts_init();
@@ -517,7 +517,7 @@ static void run_threads(const char *algorithm, int every)
     pages *p = make_pages("sim", 3, 1, every);
     oar_group_opts o = oar_group_opts_init();
 
-    oari_dispute_ask_ms = ASK_MS;
+    oari_mismatch_ask_ms = ASK_MS;
     o.timeout_ms = 2 * NOTICED_MS;
     o.algorithm = algorithm;
     for (int i = 0; i < made; i++) {

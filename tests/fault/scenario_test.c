@@ -31,7 +31,7 @@
 #include <oarsong/p2p.h>
 
 #include "base/clock.h"
-#include "store/store_shelf.h"
+#include "store/store_local.h"
 #include "support/seats.h"
 #include "support/verdict.h"
 #include "support/wreck.h"
@@ -127,7 +127,7 @@ static int code_of(const scenario *s)
 
 /* Whatever the library does to meet its peers comes through here: changes in
  * the store, and these calls. Each has a moment before and one after. What it
- * forks (record/watchman.c) is nobody's rank. */
+ * forks (record/watchdog.c) is nobody's rank. */
 static int moments, strike_at = -1;
 static stage *struck_in;
 static pid_t struck_pid;
@@ -181,8 +181,8 @@ ssize_t readv(int fd, const struct iovec *piece, int pieces)
     WITH_MOMENTS(ssize_t, syscall(SYS_readv, fd, piece, pieces));
 }
 
-static oari_shelf_ops mortal_ops;
-static const oari_shelf_ops *file_ops;
+static oari_local_store_ops mortal_ops;
+static const oari_local_store_ops *file_ops;
 
 static oar_status mortal_update(void *self, const char *key,
                                 oari_change_fn change, void *arg)
@@ -193,7 +193,7 @@ static oar_status mortal_update(void *self, const char *key,
 static oar_status mortal_store(const crew *c, oar_store **store)
 {
     oar_status status = crew_store(c, store);
-    oari_shelf *shelf;
+    oari_local_store *shelf;
 
     if (status != OAR_OK)
         return status;

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "comm/engine/engine.h"
-#include "comm/group/council.h"
+#include "comm/group/membership.h"
 
 enum {
     TIMEOUT_MS = 30000, /* of operations: not what ends them */
@@ -135,7 +135,7 @@ static int in_order(const oar_group *g, int rank)
 /* Dies when its vote is out. */
 static int vote_and_die(oar_group *g)
 {
-    oari_note note = { .call = 1, .phase = OARI_PHASE_VOTE };
+    oari_ballot note = { .call = 1, .phase = OARI_PHASE_VOTE };
 
     oari_engine_hold(g);
     if (g->in_tree->tell != NULL)

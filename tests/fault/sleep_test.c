@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "comm/group/group.h"
-#include "link/shm/local.h"
+#include "link/shm/inproc.h"
 #include "link/shm/mail.h"
 
 enum {

@@ -46,7 +46,7 @@ typedef struct stage {
     int rank;
     deed_hands hands;
     unsigned char *guard[2];
-    oari_place place; /* of the output, if it is shared */
+    oari_segment_location place; /* of the output, if it is shared */
     oar_group *group;
 } stage;
 

@@ -405,7 +405,7 @@ static int shake(stage *s, relay *r, int timeout_ms)
     int done = 0;
 
     while (!done && oari_now_ns() < deadline) {
-        if (oari_stream_shake(&r->stream, &done, &want) != OAR_OK)
+        if (oari_stream_handshake(&r->stream, &done, &want) != OAR_OK)
             return 0;
         pass_on(s, r);
         OK(tcp_progress(&s->mesh));

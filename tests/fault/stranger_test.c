@@ -289,7 +289,7 @@ static int shake(oari_stream *s, int timeout_ms)
     short want;
 
     while (!done && oari_now_ns() < deadline)
-        if (oari_stream_shake(s, &done, &want) != OAR_OK)
+        if (oari_stream_handshake(s, &done, &want) != OAR_OK)
             return 0;
     return done;
 }
@@ -531,7 +531,7 @@ static size_t record_call(job *j, int to, unsigned char *into, size_t room)
                                 pair),
                      0);
     s = impostor_encrypt(&j->me, to, pair[0]);
-    OK(oari_stream_shake(&s, &done, &want));
+    OK(oari_stream_handshake(&s, &done, &want));
     got = impostor_hear(pair[1], into, room, 1000);
     oari_stream_close(&s);
     close(pair[0]);

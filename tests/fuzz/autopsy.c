@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         memcpy(box[i], whole, BYTES);
     }
     for (int i = 1; i <= RINGS; i++)
-        memcpy(box[1] + i * OARI_BOX_UNIT + offsetof(oari_ring, rank), &one,
+        memcpy(box[1] + i * OARI_FILE_UNIT + offsetof(oari_ring, rank), &one,
                sizeof one);
     lay_over(box, data, bytes);
     for (int i = 0; i < BOXES; i++)

@@ -8,7 +8,7 @@
 
 #include "fuzz.h"
 
-#include "record/box_read.h"
+#include "record/recorder_file_read.h"
 #include "made_box.h"
 
 static void check_text(const char *text, size_t room)
@@ -26,7 +26,7 @@ static void check_record(const oar_record *r)
     check_text(r->label, sizeof r->label);
     oar_coll_name(r->kind);
     oar_dtype_name(r->dtype);
-    oar_op_name(r->op);
+    oar_reduce_op_name(r->op);
 }
 
 static void check_ring(const oari_ring *ring)
@@ -44,20 +44,20 @@ static void check_ring(const oari_ring *ring)
 
 static void read_box(const void *data, size_t bytes)
 {
-    oari_image image = { 0 };
+    oari_recorder_copy image = { 0 };
 
-    if (oari_box_read(data, bytes, &image) != OAR_OK)
+    if (oari_recorder_file_read(data, bytes, &image) != OAR_OK)
         return;
-    FUZZ_CHECK(image.rings >= 0 && image.rings <= OARI_BOX_RINGS);
+    FUZZ_CHECK(image.rings >= 0 && image.rings <= OARI_FILE_RINGS);
     check_text(image.box->head.host, sizeof image.box->head.host);
     check_text(image.box->head.boot, sizeof image.box->head.boot);
     check_text(image.box->head.note, sizeof image.box->head.note);
     for (int i = 0; i < image.rings; i++) {
-        const oari_ring *ring = oari_image_ring(&image, i);
+        const oari_ring *ring = oari_recorder_copy_ring(&image, i);
         if (ring != NULL)
             check_ring(ring);
     }
-    oari_image_clear(&image);
+    oari_recorder_copy_clear(&image);
 }
 
 /* Pieces of the input go where they say: place (4 bytes), length, bytes. */

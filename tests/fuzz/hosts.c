@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "launch/hostfile.h"
-#include "launch/registrar.h"
+#include "launch/node_server.h"
 #include "net/hostlist.h"
 
 static void read_list(const char *text, size_t bytes)
@@ -39,14 +39,14 @@ static void read_file(const char *text, size_t bytes)
 static void read_note(const char *text)
 {
     char first[AGENT_TEXT_ROOM], second[AGENT_TEXT_ROOM];
-    agent_note note, again;
+    agent_record note, again;
 
-    if (!agent_note_read(text, &note))
+    if (!agent_record_read(text, &note))
         return;
     FUZZ_CHECK(strnlen(note.host, sizeof note.host) < sizeof note.host);
-    agent_note_write(&note, first);
-    FUZZ_CHECK(agent_note_read(first, &again));
-    agent_note_write(&again, second);
+    agent_record_write(&note, first);
+    FUZZ_CHECK(agent_record_read(first, &again));
+    agent_record_write(&again, second);
     FUZZ_CHECK(strcmp(first, second) == 0);
 }
 

@@ -9,7 +9,7 @@
 
 #include "record/recorder.h"
 
-enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_BOX_UNIT };
+enum { RINGS = 2, BYTES = (1 + RINGS) * OARI_FILE_UNIT };
 
 /* Some operations of two groups of so many ranks, all but one of them in this
  * state, and a fault. */

@@ -19,8 +19,8 @@
 enum { CLIENTS = 2, PIECES = 64, ROOM = 1 << 16 };
 
 typedef struct client {
-    int fd;          /* its end */
-    oari_conn *conn; /* the server's; NULL: it has hung up */
+    int fd;                /* its end */
+    oari_connection *conn; /* the server's; NULL: it has hung up */
     unsigned char in[ROOM];
     size_t have;
     int greets; /* we do: with a proof */
@@ -51,7 +51,8 @@ static oar_store_server *make_server(oari_wire wire)
 static void drop_server(oar_store_server *s)
 {
     while (s->all.first != NULL)
-        oari_conn_destroy(OARI_HOLDER(s->all.first, oari_conn, all));
+        oari_connection_destroy(
+            OARI_CONTAINER_OF(s->all.first, oari_connection, all));
     oari_session_drop_all(s);
     oari_table_drop(&s->table);
     FUZZ_CHECK(s->moving == 0 && s->connections == 0);
@@ -68,11 +69,11 @@ static void connect_client(oar_store_server *s, client *c)
     FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
                           0, pair) == 0);
     c->fd = pair[0];
-    FUZZ_CHECK((c->conn = oari_conn_create(s, pair[1])) != NULL);
+    FUZZ_CHECK((c->conn = oari_connection_create(s, pair[1])) != NULL);
     event.data.ptr = c->conn;
     c->conn->events = event.events;
     FUZZ_CHECK(epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, pair[1], &event) == 0);
-    oari_conn_set_deadline(c->conn, s->limits.handshake_ms);
+    oari_connection_set_deadline(c->conn, s->limits.handshake_ms);
 }
 
 /* ---- what the server does ------------------------------------------------ */
@@ -80,7 +81,7 @@ static void connect_client(oar_store_server *s, client *c)
 static void bury(oar_store_server *s, client *clients)
 {
     for (oari_link *l = s->all.first, *next; l != NULL; l = next) {
-        oari_conn *c = OARI_HOLDER(l, oari_conn, all);
+        oari_connection *c = OARI_CONTAINER_OF(l, oari_connection, all);
 
         next = l->next;
         if (!c->dead)
@@ -88,23 +89,23 @@ static void bury(oar_store_server *s, client *clients)
         for (int i = 0; i < CLIENTS; i++)
             if (clients[i].conn == c)
                 clients[i].conn = NULL;
-        oari_conn_destroy(c);
+        oari_connection_destroy(c);
     }
 }
 
 static void read_frames(client *c)
 {
     oari_wire_message message;
-    oari_wire_head head;
+    oari_wire_header head;
 
-    while (c->have >= OARI_WIRE_HEAD) {
-        FUZZ_CHECK(oari_wire_read_head(c->in, &head) == OAR_OK);
-        if (c->have < OARI_WIRE_HEAD + head.bytes)
+    while (c->have >= OARI_WIRE_HEADER_BYTES) {
+        FUZZ_CHECK(oari_wire_read_header(c->in, &head) == OAR_OK);
+        if (c->have < OARI_WIRE_HEADER_BYTES + head.bytes)
             return;
-        FUZZ_CHECK(oari_wire_read(&head, c->in + OARI_WIRE_HEAD, &message) ==
-                   OAR_OK);
-        c->have -= OARI_WIRE_HEAD + head.bytes;
-        memmove(c->in, c->in + OARI_WIRE_HEAD + head.bytes, c->have);
+        FUZZ_CHECK(oari_wire_read(&head, c->in + OARI_WIRE_HEADER_BYTES,
+                                  &message) == OAR_OK);
+        c->have -= OARI_WIRE_HEADER_BYTES + head.bytes;
+        memmove(c->in, c->in + OARI_WIRE_HEADER_BYTES + head.bytes, c->have);
     }
 }
 
@@ -134,7 +135,7 @@ static void turn(oar_store_server *s, client *clients)
         if ((n = epoll_wait(s->epoll_fd, event, 8, 0)) <= 0)
             break;
         for (int j = 0; j < n; j++)
-            oari_conn_event(event[j].data.ptr, event[j].events);
+            oari_connection_event(event[j].data.ptr, event[j].events);
         bury(s, clients);
         for (int j = 0; j < CLIENTS; j++)
             hear(&clients[j]);
@@ -161,12 +162,13 @@ static void say_message(client *c, oari_wire_message *m)
 /* What the server has answered to a greeting. */
 static int read_welcome(client *c, oari_wire_message *welcome)
 {
-    oari_wire_head head;
+    oari_wire_header head;
 
-    return c->have >= OARI_WIRE_HEAD &&
-           oari_wire_read_head(c->in, &head) == OAR_OK &&
-           c->have == OARI_WIRE_HEAD + head.bytes &&
-           oari_wire_read(&head, c->in + OARI_WIRE_HEAD, welcome) == OAR_OK;
+    return c->have >= OARI_WIRE_HEADER_BYTES &&
+           oari_wire_read_header(c->in, &head) == OAR_OK &&
+           c->have == OARI_WIRE_HEADER_BYTES + head.bytes &&
+           oari_wire_read(&head, c->in + OARI_WIRE_HEADER_BYTES, welcome) ==
+               OAR_OK;
 }
 
 /* Hello and proof, so that what follows is a request. */
@@ -190,7 +192,7 @@ static void greet(oar_store_server *s, client *clients, client *c, uint64_t id)
     c->have = 0;
     say_message(c, &proof);
     turn(s, clients);
-    FUZZ_CHECK(c->conn != NULL && c->conn->state == OARI_CONN_READY);
+    FUZZ_CHECK(c->conn != NULL && c->conn->state == OARI_CONNECTION_READY);
 }
 
 /* Pieces: whose (and how long) in one byte, then the bytes. */
@@ -217,7 +219,7 @@ static void check_strangers(const client *clients, int greeted, oari_wire wire)
     for (int i = 0; i < CLIENTS; i++)
         FUZZ_CHECK(wire == OARI_WIRE_PLAIN || (greeted >> i & 1) ||
                    clients[i].conn == NULL ||
-                   clients[i].conn->state < OARI_CONN_READY);
+                   clients[i].conn->state < OARI_CONNECTION_READY);
 }
 
 /* The first byte: who greets (2 bits), as the same client, and the wire. */

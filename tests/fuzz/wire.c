@@ -33,12 +33,12 @@ static void write_back(const oari_wire_message *m, const uint8_t *frame,
     oari_free(again);
 }
 
-static void read_body(oari_wire_head head, const uint8_t *frame, size_t bytes)
+static void read_body(oari_wire_header head, const uint8_t *frame, size_t bytes)
 {
     oari_wire_message m;
 
-    head.bytes = (uint32_t)(bytes - OARI_WIRE_HEAD);
-    if (oari_wire_read(&head, frame + OARI_WIRE_HEAD, &m) != OAR_OK)
+    head.bytes = (uint32_t)(bytes - OARI_WIRE_HEADER_BYTES);
+    if (oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &m) != OAR_OK)
         return;
     walk_keys(&m);
     if (frame[8] == (head.bytes & 255) && frame[9] == (head.bytes >> 8 & 255) &&
@@ -48,11 +48,12 @@ static void read_body(oari_wire_head head, const uint8_t *frame, size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    oari_wire_head head;
+    oari_wire_header head;
 
-    oari_wire_plausible(data, bytes < OARI_WIRE_HEAD ? bytes : OARI_WIRE_HEAD);
-    if (bytes >= OARI_WIRE_HEAD && bytes < 65536 &&
-        oari_wire_read_head(data, &head) == OAR_OK)
+    oari_wire_plausible(
+        data, bytes < OARI_WIRE_HEADER_BYTES ? bytes : OARI_WIRE_HEADER_BYTES);
+    if (bytes >= OARI_WIRE_HEADER_BYTES && bytes < 65536 &&
+        oari_wire_read_header(data, &head) == OAR_OK)
         read_body(head, data, bytes);
     return 0;
 }

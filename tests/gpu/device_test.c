@@ -150,7 +150,7 @@ GPU_TEST(names_are_read_as_they_are_written)
     SO(device.kind == OAR_CUDA && device.index == 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         SO(says(oar_device_parse(wrong[i], &device), OAR_E_ARG,
-                "is no device"));
+                "is not a device"));
     SO(oar_device_parse(NULL, &device) == OAR_E_ARG);
     SO(oar_device_parse("cpu", NULL) == OAR_E_ARG);
     return 0;
@@ -234,7 +234,7 @@ GPU_TEST(a_wrong_device_is_refused)
     PART(is_refused(c, rank, beyond, "there is no cuda:"));
     PART(is_refused(c, rank, gpu_at(-1), "there is no cuda:-1"));
     PART(is_refused(c, rank, gpu_at(1 << 20), "there is no cuda:1048576"));
-    PART(is_refused(c, rank, oar_device_of(OAR_CPU, 0), "cpu is no GPU"));
+    PART(is_refused(c, rank, oar_device_of(OAR_CPU, 0), "cpu is not a GPU"));
     SO(oar_device_alloc(beyond, 5, &made) == OAR_E_DEVICE);
     SO(oar_device_describe(beyond, &p) == OAR_E_DEVICE);
     SO(oar_device_trim(beyond) == OAR_E_DEVICE);

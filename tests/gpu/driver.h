@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "device/cuda/symbols.h"
+#include "device/cuda/cuda_symbols.h"
 #include "support/crew.h"
 
 enum { NONBLOCKING = 1, LAZY = 1, NO_TIMING = 2, GEQ = 0, EQ = 1, AND = 2 };

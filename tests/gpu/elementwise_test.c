@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "device/cuda/elementwise.h"
+#include "device/cuda/cuda_elementwise.h"
 #include "support/says.h"
 
 enum { DTYPES = OAR_BOOL + 1, DIMS = 3, ROOM = 4096 /* elements */ };

@@ -442,8 +442,8 @@ static int disagrees(crew *c, int rank, void *arg)
     o = on_stream(&s);
     OK(oar_all_reduce(s.group, span, OAR_SUM, &o, &work));
     TRY_(oar_work_wait(work) == OAR_E_MISMATCH);
-    TRY_(says("rank 0 says memory of the host at hosted_test.c:"));
-    TRY_(says("rank 1 says memory of a GPU at hosted_test.c:"));
+    TRY_(says("rank 0 passes memory of the host at hosted_test.c:"));
+    TRY_(says("rank 1 passes memory of a GPU at hosted_test.c:"));
     oar_work_release(work);
     scene_close(&s);
     return 0;

@@ -10,7 +10,8 @@ enum { NO_TWO_GPUS = 77 };
 static const oar_coll reducing[] = { OAR_COLL_ALL_REDUCE, OAR_COLL_REDUCE,
                                      OAR_COLL_REDUCE_SCATTER };
 
-static int check_operator(scene *s, oar_dtype dtype, oar_op op, int round)
+static int check_operator(scene *s, oar_dtype dtype, oar_reduce_op op,
+                          int round)
 {
     for (size_t k = 0; k < 3; k++) {
         twin t = { .kind = reducing[k],
@@ -36,11 +37,12 @@ static int reduce_everything(crew *c, int rank, void *arg)
 
     if (scene_open(&s, c, rank, "ipc") != 0)
         return 1;
-    for (int op = 0; op < OAR_OP_COUNT; op++)
+    for (int op = 0; op < OAR_REDUCE_OP_COUNT; op++)
         for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
-            oar_op o = OAR_OP((oar_op_kind)op, 1.5 - 0.75 * rank);
+            oar_reduce_op o =
+                OAR_REDUCE_OP((oar_reduce_op_kind)op, 1.5 - 0.75 * rank);
 
-            if (oar_op_check(o, (oar_dtype)d) == OAR_OK)
+            if (oar_reduce_op_check(o, (oar_dtype)d) == OAR_OK)
                 CREW_CHECK(c, rank,
                            check_operator(&s, (oar_dtype)d, o, round++) == 0);
         }
@@ -91,8 +93,9 @@ static twin any_twin(uint64_t *seed, int ranks)
     int k = (int)(crew_random(seed) % 8);
     twin t = { .kind = k < 3 ? reducing[k] : moving[k - 3],
                .dtype = (oar_dtype)(crew_random(seed) % OAR_DTYPE_COUNT),
-               .op =
-                   OAR_OP((oar_op_kind)(crew_random(seed) % OAR_OP_COUNT), 0.5),
+               .op = OAR_REDUCE_OP((oar_reduce_op_kind)(crew_random(seed) %
+                                                        OAR_REDUCE_OP_COUNT),
+                                   0.5),
                .count = crew_random(seed) % 600,
                .root = (int)(crew_random(seed) % (uint64_t)ranks),
                .in_place = (int)(crew_random(seed) % 2),
@@ -104,9 +107,9 @@ static twin any_twin(uint64_t *seed, int ranks)
     if (t.kind == OAR_COLL_BROADCAST || t.kind == OAR_COLL_ALL_REDUCE ||
         t.kind == OAR_COLL_REDUCE)
         t.ragged = 0;
-    if (oar_op_check(t.op, t.dtype) != OAR_OK)
+    if (oar_reduce_op_check(t.op, t.dtype) != OAR_OK)
         t.op = OAR_MAX;
-    if (oar_op_check(t.op, t.dtype) != OAR_OK) /* some are only moved */
+    if (oar_reduce_op_check(t.op, t.dtype) != OAR_OK) /* some are only moved */
         t.dtype = OAR_BF16;
     return t;
 }

@@ -450,7 +450,7 @@ GPU_TEST(copies_of_nothing_are_fine_and_to_nowhere_are_not)
             "from NULL"));
     SO(says(oar_device_copy(&byte, cpu, &byte,
                             oar_device_of((oar_device_kind)7, 0), 1, NULL),
-            OAR_E_DEVICE, "? is no GPU"));
+            OAR_E_DEVICE, "? is not a GPU"));
     return 0;
 }
 

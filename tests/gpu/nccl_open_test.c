@@ -9,7 +9,7 @@
 #include <oarsong/nccl.h>
 
 #include "backends/backends.h"
-#include "backends/nccl/engine.h"
+#include "backends/nccl/nccl_engine.h"
 #include "base/clock.h"
 #include "support/cards.h"
 
@@ -127,19 +127,21 @@ static void operators_and_dtypes_have_nccls_numbers(void **state)
 {
     int n = -1;
 
-    assert_int_equal(oar_nccl_op(OAR_OP_SUM, OAR_F32, &n), OAR_OK);
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_SUM, OAR_F32, &n), OAR_OK);
     assert_int_equal(n, 0);
-    assert_int_equal(oar_nccl_op(OAR_OP_AVG, OAR_BF16, &n), OAR_OK);
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_AVG, OAR_BF16, &n), OAR_OK);
     assert_int_equal(n, 4);
-    assert_int_equal(oar_nccl_op(OAR_OP_MAX, OAR_I64, &n), OAR_OK);
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_MAX, OAR_I64, &n), OAR_OK);
     assert_int_equal(n, 2);
-    assert_int_equal(oar_nccl_op(OAR_OP_SUM, OAR_BOOL, &n), OAR_OK);
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_SUM, OAR_BOOL, &n), OAR_OK);
     assert_int_equal(n, 2);
-    assert_int_equal(oar_nccl_op(OAR_OP_BXOR, OAR_I32, &n), OAR_E_UNSUPPORTED);
-    assert_int_equal(oar_nccl_op(OAR_OP_PREMUL_SUM, OAR_F32, &n),
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_BXOR, OAR_I32, &n),
                      OAR_E_UNSUPPORTED);
-    assert_int_equal(oar_nccl_op(OAR_OP_AVG, OAR_I32, &n), OAR_E_UNSUPPORTED);
-    assert_int_equal(oar_nccl_op((oar_op_kind)77, OAR_F32, &n),
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_PREMUL_SUM, OAR_F32, &n),
+                     OAR_E_UNSUPPORTED);
+    assert_int_equal(oar_nccl_op(OAR_REDUCE_OP_AVG, OAR_I32, &n),
+                     OAR_E_UNSUPPORTED);
+    assert_int_equal(oar_nccl_op((oar_reduce_op_kind)77, OAR_F32, &n),
                      OAR_E_UNSUPPORTED);
     assert_int_equal(oar_nccl_dtype(OAR_F32, &n), OAR_OK);
     assert_int_equal(n, 7);

@@ -50,7 +50,7 @@ static double factor_of(int rank)
 }
 
 /* What elements from .. from + count of op over all ranks are. */
-static void expect(void *to, oar_dtype dtype, oar_op_kind op, int ranks,
+static void expect(void *to, oar_dtype dtype, oar_reduce_op_kind op, int ranks,
                    size_t from, size_t count)
 {
     size_t each = oar_dtype_size(dtype);
@@ -69,11 +69,11 @@ static void expect(void *to, oar_dtype dtype, oar_op_kind op, int ranks,
         factor[i] = factor_of(i);
         fill(all + (size_t)i * count * each, dtype, i, from, count);
     }
-    if (op == OAR_OP_AVG || op == OAR_OP_PREMUL_SUM)
-        r.kind = OAR_OP_SUM;
-    if (op == OAR_OP_AVG)
+    if (op == OAR_REDUCE_OP_AVG || op == OAR_REDUCE_OP_PREMUL_SUM)
+        r.kind = OAR_REDUCE_OP_SUM;
+    if (op == OAR_REDUCE_OP_AVG)
         r.divisor = ranks;
-    if (op == OAR_OP_PREMUL_SUM)
+    if (op == OAR_REDUCE_OP_PREMUL_SUM)
         r.factor = factor;
     oari_reduce(&r, count);
     free(all);
@@ -108,33 +108,34 @@ static int same(const void *got, const void *want, oar_dtype dtype,
 
 /* ---- reductions ---------------------------------------------------------- */
 
-static int is_taken(oar_op_kind op, oar_dtype dtype)
+static int is_taken(oar_reduce_op_kind op, oar_dtype dtype)
 {
     int is_float = oari_dtype_is_float(dtype);
 
     if (dtype == OAR_I16 || dtype == OAR_U16)
         return 0;
     switch (op) {
-    case OAR_OP_SUM:
-    case OAR_OP_PROD:
-    case OAR_OP_MIN:
-    case OAR_OP_MAX: return 1;
-    case OAR_OP_AVG:
+    case OAR_REDUCE_OP_SUM:
+    case OAR_REDUCE_OP_PROD:
+    case OAR_REDUCE_OP_MIN:
+    case OAR_REDUCE_OP_MAX: return 1;
+    case OAR_REDUCE_OP_AVG:
         return is_float || dtype == OAR_U8 || dtype == OAR_U32 ||
                dtype == OAR_U64;
-    case OAR_OP_PREMUL_SUM: return is_float;
-    case OAR_OP_BAND:
-    case OAR_OP_BOR: return dtype == OAR_BOOL;
+    case OAR_REDUCE_OP_PREMUL_SUM: return is_float;
+    case OAR_REDUCE_OP_BAND:
+    case OAR_REDUCE_OP_BOR: return dtype == OAR_BOOL;
     default: return 0;
     }
 }
 
-static oar_op op_of(const table *t, oar_op_kind kind)
+static oar_reduce_op op_of(const table *t, oar_reduce_op_kind kind)
 {
-    return OAR_OP(kind, kind == OAR_OP_PREMUL_SUM ? factor_of(t->rank) : 0);
+    return OAR_REDUCE_OP(
+        kind, kind == OAR_REDUCE_OP_PREMUL_SUM ? factor_of(t->rank) : 0);
 }
 
-static int refuses(table *t, oar_op_kind kind, oar_dtype dtype)
+static int refuses(table *t, oar_reduce_op_kind kind, oar_dtype dtype)
 {
     void *memory = cards_put(t->rank, NULL, 64);
     oar_span span = cards_span(t->rank, memory, 8, dtype);
@@ -148,8 +149,8 @@ static int refuses(table *t, oar_op_kind kind, oar_dtype dtype)
     return 0;
 }
 
-static int all_reduce(table *t, oar_op_kind kind, oar_dtype dtype, size_t count,
-                      int in_place)
+static int all_reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
+                      size_t count, int in_place)
 {
     size_t bytes = count * oar_dtype_size(dtype);
     char *mine = malloc(bytes + 1), *want = malloc(bytes + 1);
@@ -172,8 +173,8 @@ static int all_reduce(table *t, oar_op_kind kind, oar_dtype dtype, size_t count,
     return 0;
 }
 
-static int reduce(table *t, oar_op_kind kind, oar_dtype dtype, size_t count,
-                  int root)
+static int reduce(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
+                  size_t count, int root)
 {
     size_t bytes = count * oar_dtype_size(dtype);
     char *mine = malloc(bytes + 1), *want = malloc(bytes + 1);
@@ -222,7 +223,7 @@ static size_t before(const size_t *parts, int rank)
     return at;
 }
 
-static int reduce_scatter(table *t, oar_op_kind kind, oar_dtype dtype,
+static int reduce_scatter(table *t, oar_reduce_op_kind kind, oar_dtype dtype,
                           size_t step, int ragged, int in_place)
 {
     size_t parts[CARDS_MOST], total = cut(t, step, ragged, parts);
@@ -249,7 +250,7 @@ static int reduce_scatter(table *t, oar_op_kind kind, oar_dtype dtype,
 }
 
 /* One dtype and operator: each form of each kind once, the sizes in turn. */
-static int reduce_cell(table *t, oar_op_kind kind, oar_dtype dtype)
+static int reduce_cell(table *t, oar_reduce_op_kind kind, oar_dtype dtype)
 {
     size_t n = counts[(unsigned)(dtype + kind) % COUNTS];
     int failed = 0;
@@ -272,10 +273,11 @@ static int reduces_everything(crew *c, int rank, void *arg)
 
     OK(cards_join(c, rank, NULL, &t->g));
     for (int dtype = 0; dtype < OAR_DTYPE_COUNT; dtype++)
-        for (int op = 0; op < OAR_OP_COUNT && !failed; op++)
-            if (oar_op_check(OAR_OP((oar_op_kind)op, 1), (oar_dtype)dtype) ==
-                OAR_OK)
-                failed |= reduce_cell(t, (oar_op_kind)op, (oar_dtype)dtype);
+        for (int op = 0; op < OAR_REDUCE_OP_COUNT && !failed; op++)
+            if (oar_reduce_op_check(OAR_REDUCE_OP((oar_reduce_op_kind)op, 1),
+                                    (oar_dtype)dtype) == OAR_OK)
+                failed |=
+                    reduce_cell(t, (oar_reduce_op_kind)op, (oar_dtype)dtype);
     oar_group_destroy(t->g);
     return failed;
 }
@@ -287,12 +289,12 @@ static int every_size_of_f32(crew *c, int rank, void *arg)
 
     OK(cards_join(c, rank, NULL, &t->g));
     for (int i = 0; i < COUNTS && !failed; i++) {
-        failed |= all_reduce(t, OAR_OP_SUM, OAR_F32, counts[i], 0);
-        failed |= all_reduce(t, OAR_OP_SUM, OAR_F32, counts[i], 1);
+        failed |= all_reduce(t, OAR_REDUCE_OP_SUM, OAR_F32, counts[i], 0);
+        failed |= all_reduce(t, OAR_REDUCE_OP_SUM, OAR_F32, counts[i], 1);
         for (int root = 0; root < t->ranks; root++)
-            failed |= reduce(t, OAR_OP_MAX, OAR_F32, counts[i], root);
+            failed |= reduce(t, OAR_REDUCE_OP_MAX, OAR_F32, counts[i], root);
         for (int form = 0; form < 4; form++)
-            failed |= reduce_scatter(t, OAR_OP_SUM, OAR_F32, counts[i],
+            failed |= reduce_scatter(t, OAR_REDUCE_OP_SUM, OAR_F32, counts[i],
                                      form & 1, form >> 1);
     }
     oar_group_destroy(t->g);

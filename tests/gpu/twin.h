@@ -30,7 +30,7 @@ typedef struct scene {
 typedef struct twin {
     oar_coll kind;
     oar_dtype dtype;
-    oar_op op;
+    oar_reduce_op op;
     size_t count; /* of a rank's part, more or less where it is ragged */
     int root, in_place, ragged;
     size_t skew; /* elements before the buffers */
@@ -134,8 +134,8 @@ static inline void twin_write(unsigned char *at, oar_dtype dtype, uint64_t bits)
 {
     double number = twin_number(bits);
     float single = (float)number;
-    uint16_t half = dtype == OAR_F16 ? oari_half_from_f32(single)
-                                     : oari_brain_from_f32(single);
+    uint16_t half = dtype == OAR_F16 ? oari_f16_bits_from_f32(single)
+                                     : oari_bf16_bits_from_f32(single);
 
     switch (dtype) {
     case OAR_F64: memcpy(at, &number, 8); break;
@@ -304,7 +304,7 @@ static inline int twin_says(const scene *s, const twin *t, const char *what)
             "rank %d of %d: %s %s %s count %zu root %d%s%s skew %zu%s: %s: "
             "%s\n",
             s->rank, s->ranks, oar_coll_name(t->kind), oar_dtype_name(t->dtype),
-            oar_op_name(t->op.kind), t->count, t->root,
+            oar_reduce_op_name(t->op.kind), t->count, t->root,
             t->in_place ? " in place" : "", t->ragged ? " ragged" : "", t->skew,
             t->hidden ? " hidden" : "", what, oar_last_error_text());
     return 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What docs/algorithms.md promises of each algorithm: bytes sent by each rank,
- * rounds and meetings; and which one is chosen. */
+ * rounds and sync points; and which one is chosen. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ enum { MAX_RANKS = 33 };
 static symbolic_counts count_once(const symbolic_op *op)
 {
     symbolic_case c = {
-        .ranks = op->ask.ranks, .ops = 1, .op = { *op }, .seed = 3
+        .ranks = op->req.ranks, .ops = 1, .op = { *op }, .seed = 3
     };
     symbolic_counts did;
 
@@ -32,14 +32,14 @@ static symbolic_counts count_once(const symbolic_op *op)
 
 static size_t slice(const symbolic_op *o, int r)
 {
-    int n = o->ask.ranks;
+    int n = o->req.ranks;
 
-    return oari_slice_count(o->ask.count, n, (r % n + n) % n);
+    return oari_slice_count(o->req.count, n, (r % n + n) % n);
 }
 
 static size_t part(const symbolic_op *o, int r)
 {
-    int n = o->ask.ranks;
+    int n = o->req.ranks;
 
     return symbolic_part(o, (r % n + n) % n);
 }
@@ -48,7 +48,7 @@ static size_t row(const symbolic_op *o)
 {
     size_t total = 0;
 
-    for (int r = 0; r < o->ask.ranks; r++)
+    for (int r = 0; r < o->req.ranks; r++)
         total += part(o, r);
     return total;
 }
@@ -64,163 +64,163 @@ static int log_of(int n)
 
 static size_t exchange_all_reduce(const symbolic_op *o, int r)
 {
-    size_t mine = slice(o, r), others = (size_t)o->ask.ranks - 1;
+    size_t mine = slice(o, r), others = (size_t)o->req.ranks - 1;
 
-    return (o->ask.count - mine + others * mine) * o->ask.element;
+    return (o->req.count - mine + others * mine) * o->req.element;
 }
 
 static size_t exchange_reduce(const symbolic_op *o, int r)
 {
-    return (o->ask.count - (r == o->ask.root ? slice(o, r) : 0)) *
-           o->ask.element;
+    return (o->req.count - (r == o->req.root ? slice(o, r) : 0)) *
+           o->req.element;
 }
 
 static size_t exchange_reduce_scatter(const symbolic_op *o, int r)
 {
-    return (row(o) - part(o, r)) * o->ask.element;
+    return (row(o) - part(o, r)) * o->req.element;
 }
 
 static size_t exchange_all_gather(const symbolic_op *o, int r)
 {
-    return ((size_t)o->ask.ranks - 1) * part(o, r) * o->ask.element;
+    return ((size_t)o->req.ranks - 1) * part(o, r) * o->req.element;
 }
 
 static size_t ring_all_reduce(const symbolic_op *o, int r)
 {
-    if (o->ask.ranks == 1)
+    if (o->req.ranks == 1)
         return 0;
-    return (o->ask.count - slice(o, r)) * o->ask.wide +
-           (o->ask.count - slice(o, r + 1)) * o->ask.element;
+    return (o->req.count - slice(o, r)) * o->req.wide +
+           (o->req.count - slice(o, r + 1)) * o->req.element;
 }
 
 static size_t ring_reduce_scatter(const symbolic_op *o, int r)
 {
-    return (row(o) - part(o, r)) * o->ask.wide;
+    return (row(o) - part(o, r)) * o->req.wide;
 }
 
 static size_t ring_all_gather(const symbolic_op *o, int r)
 {
-    return (row(o) - part(o, r + 1)) * o->ask.element;
+    return (row(o) - part(o, r + 1)) * o->req.element;
 }
 
 static size_t bruck_all_reduce(const symbolic_op *o, int r)
 {
-    return ((size_t)o->ask.ranks - 1) * o->ask.count * o->ask.element;
+    return ((size_t)o->req.ranks - 1) * o->req.count * o->req.element;
 }
 
 static size_t bruck_all_gather(const symbolic_op *o, int r)
 {
     size_t sent = 0;
 
-    for (int have = 1; have < o->ask.ranks; have *= 2)
-        for (int k = 0; k < have && have + k < o->ask.ranks; k++)
+    for (int have = 1; have < o->req.ranks; have *= 2)
+        for (int k = 0; k < have && have + k < o->req.ranks; k++)
             sent += part(o, r + k);
-    return sent * o->ask.element;
+    return sent * o->req.element;
 }
 
 static size_t bruck_all_to_all(const symbolic_op *o, int r)
 {
     size_t parts = 0;
 
-    for (int d = 1; d < o->ask.ranks; d++)
+    for (int d = 1; d < o->req.ranks; d++)
         parts += (size_t)__builtin_popcount((unsigned)d);
-    return parts * o->ask.count * o->ask.element;
+    return parts * o->req.count * o->req.element;
 }
 
 static size_t pairwise_all_to_all(const symbolic_op *o, int r)
 {
     size_t sent = 0;
 
-    for (int q = 0; q < o->ask.ranks; q++)
+    for (int q = 0; q < o->req.ranks; q++)
         sent += q != r ? symbolic_pair(o, r, q) : 0;
-    return sent * o->ask.element;
+    return sent * o->req.element;
 }
 
 /* Counted from root. */
 static int place_of(const symbolic_op *o, int r)
 {
-    return (r - o->ask.root + o->ask.ranks) % o->ask.ranks;
+    return (r - o->req.root + o->req.ranks) % o->req.ranks;
 }
 
 static int subtree_of(const symbolic_op *o, int r)
 {
     int m = place_of(o, r), low = m & -m;
 
-    return m + low <= o->ask.ranks ? low : o->ask.ranks - m;
+    return m + low <= o->req.ranks ? low : o->req.ranks - m;
 }
 
 static size_t binomial_broadcast(const symbolic_op *o, int r)
 {
     int m = place_of(o, r), low = m != 0 ? m & -m : 1 << 30, children = 0;
 
-    for (int bit = 1; bit < low && m + bit < o->ask.ranks; bit *= 2)
+    for (int bit = 1; bit < low && m + bit < o->req.ranks; bit *= 2)
         children++;
-    return (size_t)children * o->ask.count * o->ask.element;
+    return (size_t)children * o->req.count * o->req.element;
 }
 
 static size_t once_up(const symbolic_op *o, int r)
 {
-    return r != o->ask.root ? o->ask.count * o->ask.wide : 0;
+    return r != o->req.root ? o->req.count * o->req.wide : 0;
 }
 
 static size_t chain_broadcast(const symbolic_op *o, int r)
 {
-    return place_of(o, r) != o->ask.ranks - 1 ? o->ask.count * o->ask.element
+    return place_of(o, r) != o->req.ranks - 1 ? o->req.count * o->req.element
                                               : 0;
 }
 
 static size_t binomial_gather(const symbolic_op *o, int r)
 {
-    return r != o->ask.root
-               ? (size_t)subtree_of(o, r) * o->ask.count * o->ask.element
+    return r != o->req.root
+               ? (size_t)subtree_of(o, r) * o->req.count * o->req.element
                : 0;
 }
 
 static size_t linear_gather(const symbolic_op *o, int r)
 {
-    return r != o->ask.root ? part(o, r) * o->ask.element : 0;
+    return r != o->req.root ? part(o, r) * o->req.element : 0;
 }
 
 static size_t linear_scatter(const symbolic_op *o, int r)
 {
-    return r == o->ask.root ? (row(o) - part(o, r)) * o->ask.element : 0;
+    return r == o->req.root ? (row(o) - part(o, r)) * o->req.element : 0;
 }
 
-/* Who plays, as whom: with p players and e pairs. */
-static int player_of(int n, int r, int *players)
+/* Returns the number of rank r among the p active ranks of n; -1: none. */
+static int active_number(int n, int r, int *active)
 {
     int p = 1, e;
 
     while (2 * p <= n)
         p *= 2;
-    *players = p;
+    *active = p;
     e = n - p;
     return r >= 2 * e ? r - e : r % 2 == 0 ? r / 2 : -1;
 }
 
 static size_t doubling_all_reduce(const symbolic_op *o, int r)
 {
-    int p, me = player_of(o->ask.ranks, r, &p), e = o->ask.ranks - p;
-    size_t all = o->ask.count;
+    int p, me = active_number(o->req.ranks, r, &p), e = o->req.ranks - p;
+    size_t all = o->req.count;
 
     if (me < 0)
-        return all * o->ask.wide;
-    return (size_t)log_of(p) * all * o->ask.wide +
-           (r < 2 * e ? all * o->ask.element : 0);
+        return all * o->req.wide;
+    return (size_t)log_of(p) * all * o->req.wide +
+           (r < 2 * e ? all * o->req.element : 0);
 }
 
 static size_t halving_all_reduce(const symbolic_op *o, int r)
 {
-    int p, me = player_of(o->ask.ranks, r, &p), e = o->ask.ranks - p;
-    size_t all = o->ask.count, shared = 0;
+    int p, me = active_number(o->req.ranks, r, &p), e = o->req.ranks - p;
+    size_t all = o->req.count, shared = 0;
 
     if (me < 0)
-        return all * o->ask.wide;
+        return all * o->req.wide;
     for (int bit = 1; bit < p; bit *= 2)
         shared += oari_slice_first(all, p, (me & ~(bit - 1)) + bit) -
                   oari_slice_first(all, p, me & ~(bit - 1));
-    return (all - oari_slice_count(all, p, me)) * o->ask.wide +
-           shared * o->ask.element + (r < 2 * e ? all * o->ask.element : 0);
+    return (all - oari_slice_count(all, p, me)) * o->req.wide +
+           shared * o->req.element + (r < 2 * e ? all * o->req.element : 0);
 }
 
 static const struct {
@@ -264,7 +264,7 @@ static void check_formula(size_t i, int n, int setting)
     symbolic_counts did = count_once(&op);
 
     for (int r = 0; r < n; r++) {
-        size_t words = op.ask.mean || (op.ask.weighted && a->canonical)
+        size_t words = op.req.mean || (op.req.weighted && a->canonical)
                            ? (size_t)n - 1
                            : 0;
         if (did.sent[r] != formulas[i].bytes(&op, r) || did.words[r] != words)
@@ -324,7 +324,7 @@ static void a_tree_scatters_what_it_gathers(void **state)
     }
 }
 
-/* 12 ranks on 3 hosts, 4 lanes: each lane is a ring of 3 with a fourth of the
+/* 12 ranks on 3 hosts, 4 rails: each rail is a ring of 3 with a fourth of the
  * buffer. A flat ring sends 22 buffers, this one 4. */
 static void two_levels_send_a_buffer_once_for_each_host(void **state)
 {
@@ -338,7 +338,7 @@ static void two_levels_send_a_buffer_once_for_each_host(void **state)
     plans_run(&c, &did);
     assert_int_equal(total_sent(&did, 12), 2 * (3 - 1) * 64 * 48 * 8);
     for (int r = 0; r < 12; r++)
-        assert_int_equal(did.meetings[r], 2);
+        assert_int_equal(did.syncs[r], 2);
 }
 
 static void barriers_take_logarithmic_rounds(void **state)
@@ -355,27 +355,27 @@ static void barriers_take_logarithmic_rounds(void **state)
     }
 }
 
-static size_t meetings_of(const char *name, oar_coll kind, size_t count,
-                          int ragged)
+static size_t syncs_of(const char *name, oar_coll kind, size_t count,
+                       int ragged)
 {
     plans_variant v = { .ragged = ragged, .seed = 4 };
     symbolic_op op = plans_make(plans_find(name, kind), 5, count, v);
 
-    return count_once(&op).meetings[4];
+    return count_once(&op).syncs[4];
 }
 
-static void memory_plans_meet_as_often_as_they_say(void **state)
+static void memory_plans_take_as_many_sync_points_as_they_say(void **state)
 {
     for (int k = OAR_COLL_BROADCAST; k <= OAR_COLL_ALL_TO_ALL; k++) {
-        assert_int_equal(meetings_of("line", (oar_coll)k, 3, 0), 1);
-        assert_int_equal(meetings_of("direct", (oar_coll)k, 300, 0), 2);
+        assert_int_equal(syncs_of("line", (oar_coll)k, 3, 0), 1);
+        assert_int_equal(syncs_of("direct", (oar_coll)k, 300, 0), 2);
     }
-    assert_int_equal(meetings_of("sizes", OAR_COLL_GATHER, 300, 1), 2);
-    assert_int_equal(meetings_of("sizes", OAR_COLL_ALL_TO_ALL, 300, 1), 2);
+    assert_int_equal(syncs_of("sizes", OAR_COLL_GATHER, 300, 1), 2);
+    assert_int_equal(syncs_of("sizes", OAR_COLL_ALL_TO_ALL, 300, 1), 2);
     /* Chunks of 64: three of them. */
-    assert_int_equal(meetings_of("staged", OAR_COLL_ALL_REDUCE, 130, 0), 2 + 3);
-    assert_int_equal(meetings_of("staged", OAR_COLL_BROADCAST, 130, 0), 1 + 3);
-    assert_int_equal(meetings_of("staged", OAR_COLL_ALL_GATHER, 130, 0), 1 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_ALL_REDUCE, 130, 0), 2 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_BROADCAST, 130, 0), 1 + 3);
+    assert_int_equal(syncs_of("staged", OAR_COLL_ALL_GATHER, 130, 0), 1 + 3);
 }
 
 /* ---- choosing ------------------------------------------------------------ */
@@ -392,14 +392,15 @@ static oari_rules normal_rules(void)
 static const char *chosen(oar_coll kind, int memory, int ranks, size_t count,
                           const oari_rules *rules)
 {
-    oari_ask ask = plans_make(plans_find(memory ? "line" : "exchange",
-                                         memory ? kind : OAR_COLL_ALL_REDUCE),
-                              ranks, count, (plans_variant){ .setting = 1 })
-                       .ask;
+    oari_plan_request req =
+        plans_make(plans_find(memory ? "line" : "exchange",
+                              memory ? kind : OAR_COLL_ALL_REDUCE),
+                   ranks, count, (plans_variant){ .setting = 1 })
+            .req;
 
-    ask.kind = kind;
-    ask.root = plans_has_root(kind) ? 0 : -1;
-    return oari_choose(&ask, rules)->name;
+    req.kind = kind;
+    req.root = plans_has_root(kind) ? 0 : -1;
+    return oari_choose(&req, rules)->name;
 }
 
 static void the_best_planner_is_chosen(void **state)
@@ -433,7 +434,7 @@ static void the_best_planner_is_chosen(void **state)
 #undef CHOSEN
 }
 
-static void who_wants_the_order_of_ranks_gets_it(void **state)
+static void canonical_requests_get_the_order_of_ranks(void **state)
 {
     oari_rules rules = normal_rules();
 
@@ -441,10 +442,10 @@ static void who_wants_the_order_of_ranks_gets_it(void **state)
         for (int n = 1; n <= MAX_RANKS; n++)
             for (size_t count = 1; count < 10000000; count *= 7) {
                 symbolic_op op = plans_make(a, n, count, (plans_variant){ 0 });
-                oari_ask ask = symbolic_ask(&op, 0, 0);
-                ask.canonical = 1;
-                ask.board_ranks = 0;
-                assert_true(oari_choose(&ask, &rules)->canonical);
+                oari_plan_request req = symbolic_request(&op, 0, 0);
+                req.canonical = 1;
+                req.shm_ranks = 0;
+                assert_true(oari_choose(&req, &rules)->canonical);
             }
 }
 
@@ -454,9 +455,9 @@ static void sums_that_would_travel_wide_are_exchanged(void **state)
     symbolic_op op = plans_make(plans_find("ring", OAR_COLL_ALL_REDUCE), 8,
                                 1 << 20, (plans_variant){ .setting = 2 });
 
-    assert_string_equal(oari_choose(&op.ask, &rules)->name, "exchange");
-    op.ask.wide = op.ask.element;
-    assert_string_equal(oari_choose(&op.ask, &rules)->name, "ring");
+    assert_string_equal(oari_choose(&op.req, &rules)->name, "exchange");
+    op.req.wide = op.req.element;
+    assert_string_equal(oari_choose(&op.req, &rules)->name, "ring");
 }
 
 static void thresholds_come_from_the_environment(void **state)
@@ -492,7 +493,7 @@ static void a_name_counts_where_it_plans(void **state)
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 0, 3, 17, &rules), "bruck");
     assert_int_equal(oari_rules_read(&rules, "line"), OAR_OK);
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 1, 3, 100000, &rules),
-                        "direct"); /* nothing may force more into a line */
+                        "direct"); /* nothing may force more into a slot */
     assert_int_equal(oari_rules_read(&rules, "all_reduce:ring,broadcast:chain"),
                      OAR_OK);
     assert_string_equal(chosen(OAR_COLL_ALL_REDUCE, 0, 2, 1, &rules), "ring");
@@ -541,10 +542,10 @@ static void a_plan_without_memory_is_no_plan_and_leaks_nothing(void **state)
         oari_plan plan;
         int failures = 0;
 
-        op.ask.hosts = hosts;
+        op.req.hosts = hosts;
         for (uint64_t n = 1;; n++, failures++) {
             oar_memory_fail_after(n);
-            if (oari_plan_make(a->name, a->plan, &op.ask, &plan) == OAR_OK)
+            if (oari_plan_make(a->name, a->plan, &op.req, &plan) == OAR_OK)
                 break;
             assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
             assert_int_equal(live(), before);
@@ -574,7 +575,7 @@ static void slices_cover_all_once_and_begin_on_blocks_of_64(void **state)
                 next = first + length;
             }
             assert_int_equal(next, count);
-            assert_true(most - least <= 1); /* nobody does much more */
+            assert_true(most - least <= 1); /* no rank does much more */
             assert_true(oari_slice_count(count, n, 0) >=
                         oari_slice_count(count, n, n - 1));
         }
@@ -594,13 +595,15 @@ static void slices_hold_at_sizes_that_no_int_holds(void **state)
 
 static void messages_are_cut_where_it_pays(void **state)
 {
-    oari_ask ask = { .chunk_bytes = 512 << 10 };
+    oari_plan_request req = { .chunk_bytes = 512 << 10 };
 
-    assert_int_equal(oari_chunk(&ask, 64 << 20, 4), (512 << 10) / 4);
-    assert_int_equal(oari_chunk(&ask, 64 << 10, 4), 16 << 10);   /* in four */
-    assert_int_equal(oari_chunk(&ask, 1000, 4), (32 << 10) / 4); /* at once */
-    ask.chunk_bytes = 1;
-    assert_int_equal(oari_chunk(&ask, 1000, 4), 64);
+    assert_int_equal(oari_chunk_size(&req, 64 << 20, 4), (512 << 10) / 4);
+    assert_int_equal(oari_chunk_size(&req, 64 << 10, 4),
+                     16 << 10); /* in four */
+    assert_int_equal(oari_chunk_size(&req, 1000, 4),
+                     (32 << 10) / 4); /* at once */
+    req.chunk_bytes = 1;
+    assert_int_equal(oari_chunk_size(&req, 1000, 4), 64);
 }
 
 static void every_algorithm_can_be_listed(void **state)
@@ -624,9 +627,9 @@ int main(void)
         cmocka_unit_test(a_tree_scatters_what_it_gathers),
         cmocka_unit_test(two_levels_send_a_buffer_once_for_each_host),
         cmocka_unit_test(barriers_take_logarithmic_rounds),
-        cmocka_unit_test(memory_plans_meet_as_often_as_they_say),
+        cmocka_unit_test(memory_plans_take_as_many_sync_points_as_they_say),
         cmocka_unit_test(the_best_planner_is_chosen),
-        cmocka_unit_test(who_wants_the_order_of_ranks_gets_it),
+        cmocka_unit_test(canonical_requests_get_the_order_of_ranks),
         cmocka_unit_test(sums_that_would_travel_wide_are_exchanged),
         cmocka_unit_test(thresholds_come_from_the_environment),
         cmocka_unit_test(a_name_counts_where_it_plans),

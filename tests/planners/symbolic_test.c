@@ -19,10 +19,10 @@ enum { MAX_RANKS = 33 };
 static const size_t counts[] = { 0, 1, 3, 17, 64, 65, 130, 577 };
 enum { COUNTS = sizeof counts / sizeof *counts };
 
-/* The operation twice, so that the second meets what the first left. */
+/* Runs the operation twice, so that the second finds what the first left. */
 static void run_twice(const symbolic_op *op, uint64_t seed)
 {
-    symbolic_case c = { .ranks = op->ask.ranks,
+    symbolic_case c = { .ranks = op->req.ranks,
                         .ops = 2,
                         .op = { *op, *op },
                         .order = (symbolic_order)(seed % SYMBOLIC_ORDERS),
@@ -36,13 +36,13 @@ static void run_twice(const symbolic_op *op, uint64_t seed)
 /* All reachable, none, only one private, or only root's output private. */
 static void set_reach(symbolic_op *op, int how)
 {
-    uint64_t one = UINT64_C(1) << (op->ask.ranks / 2);
+    uint64_t one = UINT64_C(1) << (op->req.ranks / 2);
 
     op->in_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
     op->out_reach = how == 0 ? UINT64_MAX : how == 1 ? 0 : ~one;
     if (how == 3) {
         op->in_reach = UINT64_MAX;
-        op->out_reach = op->ask.root >= 0 ? ~(UINT64_C(1) << op->ask.root) : 0;
+        op->out_reach = op->req.root >= 0 ? ~(UINT64_C(1) << op->req.root) : 0;
     }
 }
 
@@ -158,7 +158,7 @@ static void every_planner_holds_in_every_order_of_ranks(void **state)
             }
 }
 
-/* Whatever comes after whatever, over the same lines, stages and buffers. */
+/* Every kind after every other, over the same slots and buffers. */
 static void operations_of_different_kinds_follow_each_other(void **state)
 {
     static const size_t sizes[] = { 200, 33, 65, 300 };
@@ -193,146 +193,149 @@ static void operations_of_different_kinds_follow_each_other(void **state)
 
 /* ---- planners that are wrong, so that we know that it would show --------- */
 
-static void reduce_all(oari_plan *plan, oari_where to, oari_where from,
+static void reduce_all(oari_plan *plan, oari_buffer to, oari_buffer from,
                        size_t at, size_t count)
 {
     oari_plan_reduce(plan, to, at, from, at, count);
 }
 
-static void forget_last_meeting(const oari_ask *ask, oari_plan *plan)
+static void forget_last_sync(const oari_plan_request *req, oari_plan *plan)
 {
     plan->shows = OARI_SHOWS_IN | OARI_SHOWS_OUT;
-    oari_plan_meet(plan, 0, 0);
+    oari_plan_sync(plan, 0, 0);
     reduce_all(plan, OARI_ALL_OUT, OARI_IN,
-               oari_slice_first(ask->count, ask->ranks, ask->rank),
-               oari_slice_count(ask->count, ask->ranks, ask->rank));
+               oari_slice_first(req->count, req->ranks, req->rank),
+               oari_slice_count(req->count, req->ranks, req->rank));
 }
 
-static void hide_buffers(const oari_ask *ask, oari_plan *plan)
+static void hide_buffers(const oari_plan_request *req, oari_plan *plan)
 {
-    forget_last_meeting(ask, plan);
-    oari_plan_meet(plan, 0, 0);
+    forget_last_sync(req, plan);
+    oari_plan_sync(plan, 0, 0);
     plan->shows = 0;
 }
 
-static void combine_too_much(const oari_ask *ask, oari_plan *plan)
+static void combine_too_much(const oari_plan_request *req, oari_plan *plan)
 {
     plan->shows = OARI_SHOWS_IN | OARI_SHOWS_OUT;
-    oari_plan_meet(plan, 0, 0);
-    reduce_all(plan, OARI_ALL_OUT, OARI_IN, 0, ask->count);
-    oari_plan_meet(plan, 0, 0);
+    oari_plan_sync(plan, 0, 0);
+    reduce_all(plan, OARI_ALL_OUT, OARI_IN, 0, req->count);
+    oari_plan_sync(plan, 0, 0);
 }
 
-static void read_an_old_line(const oari_ask *ask, oari_plan *plan)
+static void read_an_old_slot(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_plan_meet(plan, 0, ask->count);
-    oari_plan_meet(plan, 0, 0);
-    reduce_all(plan, OARI_OUT, OARI_LINE, 0, ask->count);
+    oari_plan_sync(plan, 0, req->count);
+    oari_plan_sync(plan, 0, 0);
+    reduce_all(plan, OARI_OUT, OARI_SLOT, 0, req->count);
 }
 
 /* The next chunk goes where the last is still being read. */
-static void reuse_the_stage(const oari_ask *ask, oari_plan *plan)
+static void reuse_the_bounce_buffer(const oari_plan_request *req,
+                                    oari_plan *plan)
 {
-    for (size_t at = 0; at < ask->count; at += 17) {
-        size_t left = ask->count - at, part = left < 17 ? left : 17;
-        oari_plan_copy(plan, OARI_STAGE, 0, OARI_IN, -1, at, part);
-        oari_plan_meet(plan, 0, 0);
-        oari_plan_reduce(plan, OARI_OUT, at, OARI_STAGE, 0, part);
+    for (size_t at = 0; at < req->count; at += 17) {
+        size_t left = req->count - at, part = left < 17 ? left : 17;
+        oari_plan_copy(plan, OARI_BOUNCE, 0, OARI_IN, -1, at, part);
+        oari_plan_sync(plan, 0, 0);
+        oari_plan_reduce(plan, OARI_OUT, at, OARI_BOUNCE, 0, part);
     }
 }
 
-static void leave_the_stage(const oari_ask *ask, oari_plan *plan)
+static void leave_the_bounce_buffer(const oari_plan_request *req,
+                                    oari_plan *plan)
 {
-    oari_plan_copy(plan, OARI_STAGE, 1 << 20, OARI_IN, -1, 0, ask->count);
+    oari_plan_copy(plan, OARI_BOUNCE, 1 << 20, OARI_IN, -1, 0, req->count);
 }
 
-static void wait_in_a_circle(const oari_ask *ask, oari_plan *plan)
+static void wait_in_a_cycle(const oari_plan_request *req, oari_plan *plan)
 {
-    int n = ask->ranks;
+    int n = req->ranks;
 
-    plan->gather_count = ask->count;
-    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
+    plan->gather_count = req->count;
+    oari_plan_recv(plan, (req->rank + n - 1) % n, OARI_GATHER, 0, req->count);
     oari_plan_wait(plan);
-    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
-    oari_plan_wait(plan);
-}
-
-static void send_too_little(const oari_ask *ask, oari_plan *plan)
-{
-    int n = ask->ranks;
-
-    plan->gather_count = ask->count;
-    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
-    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count - 1);
+    oari_plan_send(plan, (req->rank + 1) % n, OARI_IN, 0, req->count);
     oari_plan_wait(plan);
 }
 
-static void write_what_is_sent(const oari_ask *ask, oari_plan *plan)
+static void send_too_little(const oari_plan_request *req, oari_plan *plan)
 {
-    int n = ask->ranks;
+    int n = req->ranks;
 
-    plan->gather_count = ask->count;
-    oari_plan_recv(plan, (ask->rank + n - 1) % n, OARI_GATHER, 0, ask->count);
-    oari_plan_send(plan, (ask->rank + 1) % n, OARI_OUT, 0, ask->count);
+    plan->gather_count = req->count;
+    oari_plan_recv(plan, (req->rank + n - 1) % n, OARI_GATHER, 0, req->count);
+    oari_plan_send(plan, (req->rank + 1) % n, OARI_IN, 0, req->count - 1);
+    oari_plan_wait(plan);
+}
+
+static void write_what_is_sent(const oari_plan_request *req, oari_plan *plan)
+{
+    int n = req->ranks;
+
+    plan->gather_count = req->count;
+    oari_plan_recv(plan, (req->rank + n - 1) % n, OARI_GATHER, 0, req->count);
+    oari_plan_send(plan, (req->rank + 1) % n, OARI_OUT, 0, req->count);
     oari_plan_copy(plan, OARI_OUT, 0, OARI_IN, -1, 1, 1);
     oari_plan_wait(plan);
 }
 
 /* Waits for fewer than it needs. */
-static void wait_too_little(const oari_ask *ask, oari_plan *plan)
+static void wait_too_little(const oari_plan_request *req, oari_plan *plan)
 {
-    int n = ask->ranks, before = (ask->rank + n - 1) % n;
+    int n = req->ranks, before = (req->rank + n - 1) % n;
 
-    plan->work_count = ask->count;
-    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
-    oari_plan_recv(plan, before, OARI_WORK, 0, ask->count);
+    plan->work_count = req->count;
+    oari_plan_send(plan, (req->rank + 1) % n, OARI_IN, 0, req->count);
+    oari_plan_recv(plan, before, OARI_WORK, 0, req->count);
     oari_plan_wait_until(plan, 1);
-    oari_plan_combine(plan, (oari_spot){ OARI_OUT, 0 },
-                      (oari_spot){ OARI_WORK, 0 }, (oari_spot){ OARI_IN, 0 }, 1,
-                      ask->count);
+    oari_plan_combine(plan, (oari_location){ OARI_OUT, 0 },
+                      (oari_location){ OARI_WORK, 0 },
+                      (oari_location){ OARI_IN, 0 }, 1, req->count);
     oari_plan_wait(plan);
 }
 
-static void add_a_neighbour(const oari_ask *ask, oari_plan *plan, int times)
+static void add_a_neighbour(const oari_plan_request *req, oari_plan *plan,
+                            int times)
 {
-    int n = ask->ranks, before = (ask->rank + n - 1) % n;
-    oari_spot work = { OARI_WORK, 0 }, in = { OARI_IN, 0 };
+    int n = req->ranks, before = (req->rank + n - 1) % n;
+    oari_location work = { OARI_WORK, 0 }, in = { OARI_IN, 0 };
 
-    plan->work_count = ask->count;
-    oari_plan_send(plan, (ask->rank + 1) % n, OARI_IN, 0, ask->count);
-    oari_plan_recv(plan, before, OARI_WORK, 0, ask->count);
+    plan->work_count = req->count;
+    oari_plan_send(plan, (req->rank + 1) % n, OARI_IN, 0, req->count);
+    oari_plan_recv(plan, before, OARI_WORK, 0, req->count);
     oari_plan_wait(plan);
     for (int i = 1; i < times; i++)
-        oari_plan_combine(plan, work, work, in, 0, ask->count);
-    oari_plan_combine(plan, (oari_spot){ OARI_OUT, 0 }, work, in, 1,
-                      ask->count);
+        oari_plan_combine(plan, work, work, in, 0, req->count);
+    oari_plan_combine(plan, (oari_location){ OARI_OUT, 0 }, work, in, 1,
+                      req->count);
 }
 
-static void leave_one_out(const oari_ask *ask, oari_plan *plan)
+static void leave_one_out(const oari_plan_request *req, oari_plan *plan)
 {
-    add_a_neighbour(ask, plan, 1);
+    add_a_neighbour(req, plan, 1);
 }
 
-static void add_mine_twice(const oari_ask *ask, oari_plan *plan)
+static void add_mine_twice(const oari_plan_request *req, oari_plan *plan)
 {
-    add_a_neighbour(ask, plan, 2);
+    add_a_neighbour(req, plan, 2);
 }
 
-static void finish_twice(const oari_ask *ask, oari_plan *plan)
+static void finish_twice(const oari_plan_request *req, oari_plan *plan)
 {
-    oari_spot out = { OARI_OUT, 0 }, none = { OARI_NOWHERE, 0 };
+    oari_location out = { OARI_OUT, 0 }, none = { OARI_NOWHERE, 0 };
 
-    oari_plan_combine(plan, out, (oari_spot){ OARI_IN, 0 }, none, 1,
-                      ask->count);
-    oari_plan_combine(plan, out, out, none, 1, ask->count);
+    oari_plan_combine(plan, out, (oari_location){ OARI_IN, 0 }, none, 1,
+                      req->count);
+    oari_plan_combine(plan, out, out, none, 1, req->count);
 }
 
-static void combine_neighbours(const oari_ask *ask, oari_plan *plan)
+static void combine_neighbours(const oari_plan_request *req, oari_plan *plan)
 {
-    plan->work_count = ask->count;
-    oari_plan_combine(plan, (oari_spot){ OARI_WORK, 0 },
-                      (oari_spot){ OARI_IN, 0 }, (oari_spot){ OARI_IN, 1 }, 0,
-                      1);
+    plan->work_count = req->count;
+    oari_plan_combine(plan, (oari_location){ OARI_WORK, 0 },
+                      (oari_location){ OARI_IN, 0 },
+                      (oari_location){ OARI_IN, 1 }, 0, 1);
 }
 
 static void wrong_planners_are_found_out(void **state)
@@ -341,13 +344,13 @@ static void wrong_planners_are_found_out(void **state)
         oari_planner plan;
         const char *why;
     } wrong[] = {
-        { forget_last_meeting, "the wrong out" },
+        { forget_last_sync, "the wrong out" },
         { hide_buffers, "cannot reach" },
         { combine_too_much, "while rank" },
-        { read_an_old_line, "before it is written" },
-        { reuse_the_stage, "while rank" },
-        { leave_the_stage, "which has" },
-        { wait_in_a_circle, "waits for ever" },
+        { read_an_old_slot, "before it is written" },
+        { reuse_the_bounce_buffer, "while rank" },
+        { leave_the_bounce_buffer, "which has" },
+        { wait_in_a_cycle, "waits forever" },
         { send_too_little, "which expects" },
         { write_what_is_sent, "which a message uses" },
         { wait_too_little, "which a message uses" },

@@ -129,7 +129,7 @@ typedef struct task {
     kind kind;
     const crowd *c;
     oar_dtype dtype;
-    oar_op_kind fold;
+    oar_reduce_op_kind fold;
     size_t count; /* elements of a buffer, or of one part */
     int root;     /* or the sender */
     int to;
@@ -151,7 +151,7 @@ uint64_t mix(uint64_t a, uint64_t b);
 uint64_t draw(const soak *k, uint64_t op, int field);
 uint64_t own_draw(const soak *k, uint64_t op, int field);
 
-int value_makes_sense(oar_op_kind op, oar_dtype dtype);
+int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype);
 
 /* The factor or weight of a rank of the task's group. */
 double value_factor(const task *t, int rank);

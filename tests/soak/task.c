@@ -78,7 +78,8 @@ static void pick_types(const soak *k, task *t)
     if (t->kind >= K_BROADCAST_BYTES && t->kind <= K_ALL_GATHER_BYTES)
         t->dtype = OAR_U8;
     do
-        t->fold = (oar_op_kind)(draw(k, t->op, 100 + i++) % OAR_OP_COUNT);
+        t->fold = (oar_reduce_op_kind)(draw(k, t->op, 100 + i++) %
+                                       OAR_REDUCE_OP_COUNT);
     while (!value_makes_sense(t->fold, t->dtype));
 }
 
@@ -121,7 +122,7 @@ static void pick_options(const soak *k, task *t)
     t->opts = oar_call_opts_init();
     t->message = oar_message_init();
     t->opts.label = kind_name(t->kind);
-    if (t->fold == OAR_OP_WEIGHTED_MEAN && kind_folds(t->kind))
+    if (t->fold == OAR_REDUCE_OP_WEIGHTED_MEAN && kind_folds(t->kind))
         t->opts.weight = value_factor(t, t->c->rank);
     t->opts.canonical = draw(k, t->op, 9) % 5 == 0 && kind_folds(t->kind);
 }
@@ -193,12 +194,12 @@ void task_fill(soak *k, task *t, uint64_t value)
         value_fill(k, t, t->c->rank, 0, t->in.count, t->in.data);
 }
 
-static oar_op operator_of(const task *t)
+static oar_reduce_op operator_of(const task *t)
 {
     double factor =
-        t->fold == OAR_OP_PREMUL_SUM ? value_factor(t, t->c->rank) : 0;
+        t->fold == OAR_REDUCE_OP_PREMUL_SUM ? value_factor(t, t->c->rank) : 0;
 
-    return OAR_OP(t->fold, factor);
+    return OAR_REDUCE_OP(t->fold, factor);
 }
 
 static oar_status post_parts(task *t, oar_work **w)
@@ -228,7 +229,7 @@ static oar_status post_fold(task *t, oar_work **w)
 {
     oar_group *g = t->c->group;
     const oar_call_opts *o = &t->opts;
-    oar_op op = operator_of(t);
+    oar_reduce_op op = operator_of(t);
 
     switch (t->kind) {
     case K_ALL_REDUCE: return oar_all_reduce_into(g, t->in, t->out, op, o, w);
@@ -380,7 +381,7 @@ void task_describe(const task *t, char *text, size_t bytes)
         snprintf(text, bytes,
                  "%s of %zu %s, %s, root %d to %d, tag %lld, rank %d of %d%s",
                  kind_name(t->kind), t->count, oar_dtype_name(t->dtype),
-                 oar_op_name(t->fold), t->root, t->to, (long long)t->tag,
+                 oar_reduce_op_name(t->fold), t->root, t->to, (long long)t->tag,
                  t->c->rank, t->c->size, t->in_place ? ", in place" : "");
 }
 

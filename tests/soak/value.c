@@ -39,21 +39,22 @@ static int is_signed(oar_dtype dtype)
            dtype == OAR_I64;
 }
 
-static int is_scaled(oar_op_kind op)
+static int is_scaled(oar_reduce_op_kind op)
 {
-    return op == OAR_OP_PREMUL_SUM || op == OAR_OP_WEIGHTED_MEAN;
+    return op == OAR_REDUCE_OP_PREMUL_SUM || op == OAR_REDUCE_OP_WEIGHTED_MEAN;
 }
 
-static int is_mean(oar_op_kind op)
+static int is_mean(oar_reduce_op_kind op)
 {
-    return op == OAR_OP_AVG || op == OAR_OP_WEIGHTED_MEAN;
+    return op == OAR_REDUCE_OP_AVG || op == OAR_REDUCE_OP_WEIGHTED_MEAN;
 }
 
-int value_makes_sense(oar_op_kind op, oar_dtype dtype)
+int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype)
 {
-    if (op == OAR_OP_BAND || op == OAR_OP_BOR || op == OAR_OP_BXOR)
+    if (op == OAR_REDUCE_OP_BAND || op == OAR_REDUCE_OP_BOR ||
+        op == OAR_REDUCE_OP_BXOR)
         return !is_float(dtype);
-    if (op == OAR_OP_AVG || is_scaled(op))
+    if (op == OAR_REDUCE_OP_AVG || is_scaled(op))
         return dtype != OAR_BOOL;
     return 1;
 }
@@ -62,9 +63,9 @@ double value_factor(const task *t, int rank)
 {
     uint64_t bits = mix(t->op, 77 + (uint64_t)rank);
 
-    if (t->fold == OAR_OP_WEIGHTED_MEAN)
+    if (t->fold == OAR_REDUCE_OP_WEIGHTED_MEAN)
         return rank == 1 ? 0 : 1 + (double)(bits % 2);
-    if (t->fold != OAR_OP_PREMUL_SUM)
+    if (t->fold != OAR_REDUCE_OP_PREMUL_SUM)
         return 1;
     return is_float(t->dtype) && bits % 3 == 0 ? 0.5 : 1 + (double)(bits % 2);
 }
@@ -108,7 +109,7 @@ static int64_t term(const task *t, uint64_t base, size_t i)
 
     if (!is_small(t))
         return (int64_t)narrow(t->dtype, bits);
-    if (t->fold == OAR_OP_PROD)
+    if (t->fold == OAR_REDUCE_OP_PROD)
         small = 1 + small % 2;
     return has_sign && (bits & 1) ? -small : small;
 }
@@ -221,12 +222,12 @@ static int64_t combine(const task *t, int64_t a, int64_t b)
                    : (uint64_t)a < (uint64_t)b;
 
     switch (t->fold) {
-    case OAR_OP_PROD: return (int64_t)((uint64_t)a * (uint64_t)b);
-    case OAR_OP_MIN: return less ? a : b;
-    case OAR_OP_MAX: return less ? b : a;
-    case OAR_OP_BAND: return a & b;
-    case OAR_OP_BOR: return a | b;
-    case OAR_OP_BXOR: return a ^ b;
+    case OAR_REDUCE_OP_PROD: return (int64_t)((uint64_t)a * (uint64_t)b);
+    case OAR_REDUCE_OP_MIN: return less ? a : b;
+    case OAR_REDUCE_OP_MAX: return less ? b : a;
+    case OAR_REDUCE_OP_BAND: return a & b;
+    case OAR_REDUCE_OP_BOR: return a | b;
+    case OAR_REDUCE_OP_BXOR: return a ^ b;
     default:
         return t->dtype == OAR_BOOL ? a | b
                                     : (int64_t)((uint64_t)a + (uint64_t)b);
@@ -253,11 +254,11 @@ static double divisor(const task *t)
 {
     double sum = 0;
 
-    if (t->fold == OAR_OP_AVG)
+    if (t->fold == OAR_REDUCE_OP_AVG)
         return t->c->size;
-    if (t->fold == OAR_OP_PREMUL_SUM)
+    if (t->fold == OAR_REDUCE_OP_PREMUL_SUM)
         return 2;
-    if (t->fold != OAR_OP_WEIGHTED_MEAN)
+    if (t->fold != OAR_REDUCE_OP_WEIGHTED_MEAN)
         return 1;
     for (int r = 0; r < t->c->size; r++)
         sum += value_factor(t, r);

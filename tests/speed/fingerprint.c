@@ -40,9 +40,9 @@ static double median(double *row, int n)
 
 static double check_alone(void)
 {
-    static oari_past ring[OARI_PAST_MET];
+    static oari_history_entry ring[OARI_HISTORY_SHM];
     static double row[TURNS];
-    oari_history h = { .room = OARI_PAST_MET, .ring = ring };
+    oari_history h = { .room = OARI_HISTORY_SHM, .ring = ring };
     volatile oari_line line[2] = { 0 };
     volatile size_t count = 17;
     int different = 0;

@@ -394,7 +394,7 @@ static void reduce_ours(const contest *c, size_t bytes)
 {
     const void *source[] = { buffer[0], buffer[1] };
     void *destination[] = { buffer[2], buffer[3] };
-    oari_reduction r = { .kind = OAR_OP_SUM,
+    oari_reduction r = { .kind = OAR_REDUCE_OP_SUM,
                          .dtype = c->dtype,
                          .sources = 2,
                          .source = source,

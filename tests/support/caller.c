@@ -75,11 +75,11 @@ void caller_hear(int fd, void *into, size_t bytes)
 void caller_read(int fd, oari_wire_message *message)
 {
     static unsigned char body[4096];
-    unsigned char head_bytes[OARI_WIRE_HEAD];
-    oari_wire_head head;
+    unsigned char head_bytes[OARI_WIRE_HEADER_BYTES];
+    oari_wire_header head;
 
     caller_hear(fd, head_bytes, sizeof head_bytes);
-    assert_int_equal(oari_wire_read_head(head_bytes, &head), OAR_OK);
+    assert_int_equal(oari_wire_read_header(head_bytes, &head), OAR_OK);
     assert_true(head.bytes <= sizeof body);
     caller_hear(fd, body, head.bytes);
     assert_int_equal(oari_wire_read(&head, body, message), OAR_OK);

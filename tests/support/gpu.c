@@ -107,7 +107,7 @@ int gpu_ends(int device, void *stream)
         if (oar_stream_query(gpu_at(device), stream, &done) != OAR_OK)
             return 0;
         if (!done)
-            oari_rest(&since);
+            oari_backoff(&since);
     }
     return done;
 }

@@ -9,10 +9,10 @@
 
 #include "link/shm/board.h"
 
-/* Sizes that make the edges come near: with the first a chunk of a stage is one
- * block of 64, and of a message too; with the second the data of a direct plan
- * that cannot reach fits a line; the third has partial results that are wider;
- * the last has bytes. */
+/* Sizes that bring the edges near: with the first, a chunk of a bounce buffer is
+ * one block of 64, and of a message too; with the second, the data of a direct
+ * plan that cannot reach a buffer fits a slot; the third has partial results
+ * that are wider; the last has bytes. */
 static const struct {
     size_t element, wide, small_bytes, stage_bytes, chunk_bytes;
 } settings[] = { { 8, 8, 512, 64, 512 },
@@ -48,7 +48,7 @@ symbolic_op plans_make(const oari_algorithm *a, int ranks, size_t count,
         .in_reach = UINT64_MAX,
         .out_reach = UINT64_MAX,
         .parts = v.seed,
-        .ask = { .kind = a->kind,
+        .req = { .kind = a->kind,
                  .ranks = ranks,
                  .root = plans_has_root(a->kind) ? v.root : -1,
                  .count = a->kind == OAR_COLL_BARRIER ? 0 : count,
@@ -59,14 +59,14 @@ symbolic_op plans_make(const oari_algorithm *a, int ranks, size_t count,
                  .element = settings[set].element,
                  .wide = reduces ? settings[set].wide : settings[set].element,
                  .small_bytes = settings[set].small_bytes,
-                 .line_bytes = oari_line_bytes(settings[set].small_bytes),
+                 .slot_bytes = oari_line_bytes(settings[set].small_bytes),
                  .stage_bytes = settings[set].stage_bytes,
                  .chunk_bytes = settings[set].chunk_bytes,
-                 .board_ranks = a->over & OARI_MEMORY ? ranks : 0,
+                 .shm_ranks = a->over & OARI_MEMORY ? ranks : 0,
                  .sends = 1 }
     };
 
-    op.ask.lift = op.ask.weighted || op.ask.wide != op.ask.element;
+    op.req.promote = op.req.weighted || op.req.wide != op.req.element;
     return op;
 }
 
@@ -81,11 +81,11 @@ const oari_algorithm *plans_find(const char *name, oar_coll kind)
 
 int plans_may_run(const symbolic_op *op)
 {
-    oari_ask ask = symbolic_ask(op, 0, 0);
+    oari_plan_request req = symbolic_request(op, 0, 0);
 
-    if (op->ask.ragged && !plans_has_parts(op->ask.kind) && !op->ask.object)
+    if (op->req.ragged && !plans_has_parts(op->req.kind) && !op->req.object)
         return 0;
-    return op->algorithm->fits == NULL || op->algorithm->fits(&ask);
+    return op->algorithm->fits == NULL || op->algorithm->fits(&req);
 }
 
 void plans_run(const symbolic_case *c, symbolic_counts *did)

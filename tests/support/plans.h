@@ -5,7 +5,7 @@
 
 #include "support/symbolic.h"
 
-enum { PLANS_SETTINGS = 4 }; /* sizes of elements, lines, stages and chunks */
+enum { PLANS_SETTINGS = 4 }; /* of elements, slots and chunks */
 
 /* How an operation is varied. */
 typedef struct plans_variant {
@@ -25,10 +25,10 @@ symbolic_op plans_make(const oari_algorithm *a, int ranks, size_t count,
 /* Whether the library would ever run this. */
 int plans_may_run(const symbolic_op *op);
 
-/* Fails the test if there is none. */
+/* Returns the algorithm; fails the test if there is none. */
 const oari_algorithm *plans_find(const char *name, oar_coll kind);
 
-/* Runs it; a failure fails the test. did may be NULL. */
+/* Runs a case; a failure fails the test. did may be NULL. */
 void plans_run(const symbolic_case *c, symbolic_counts *did);
 
 #endif

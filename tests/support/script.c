@@ -27,9 +27,9 @@ static int read_name(const char *word, act *a)
 
 static int read_op(const char *word, act *a)
 {
-    for (int op = 0; op < OAR_OP_COUNT; op++)
-        if (strcmp(word, oar_op_name((oar_op_kind)op)) == 0) {
-            a->op.kind = (oar_op_kind)op;
+    for (int op = 0; op < OAR_REDUCE_OP_COUNT; op++)
+        if (strcmp(word, oar_reduce_op_name((oar_reduce_op_kind)op)) == 0) {
+            a->op.kind = (oar_reduce_op_kind)op;
             return 1;
         }
     return 0;

@@ -32,7 +32,7 @@ typedef struct act {
     int parts, object;
     size_t count;
     oar_dtype dtype;
-    oar_op op;
+    oar_reduce_op op;
     int root, wide;
     int64_t tag, within_ms;
     double weight;

@@ -29,7 +29,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
 
 enum { ELEMENT = 11, GARBAGE, FACTOR, SIZE, FINISH, HEADER };
 
-static uint64_t name(int what, int op, int rank, size_t at)
+static uint64_t name_of(int what, int op, int rank, size_t at)
 {
     return mix((uint64_t)what << 48 | (uint64_t)op << 40 | (uint64_t)rank << 32,
                (uint64_t)at);
@@ -37,21 +37,21 @@ static uint64_t name(int what, int op, int rank, size_t at)
 
 static symbol input(int op, int rank, size_t at)
 {
-    return (symbol){ INPUT, name(ELEMENT, op, rank, at), name(0, op, 0, at),
-                     UINT64_C(1) << rank };
+    return (symbol){ INPUT, name_of(ELEMENT, op, rank, at),
+                     name_of(0, op, 0, at), UINT64_C(1) << rank };
 }
 
 static symbol other(int what, int op, int rank, size_t at)
 {
-    return (symbol){ OTHER, name(what, op, rank, at), 0, 0 };
+    return (symbol){ OTHER, name_of(what, op, rank, at), 0, 0 };
 }
 
 /* ---- the world ----------------------------------------------------------- */
 
 /* Memory of a rank that others may reach. */
-enum { IN = SYMBOLIC_IN, OUT = SYMBOLIC_OUT, STAGE, LINE_0, LINE_1, MEMORIES };
-static const char *const memory_name[] = { "in", "out", "stage", "line 0",
-                                           "line 1" };
+enum { IN = SYMBOLIC_IN, OUT = SYMBOLIC_OUT, BOUNCE, SLOT_0, SLOT_1, MEMORIES };
+static const char *const memory_name[] = { "in", "out", "bounce buffer",
+                                           "slot 0", "slot 1" };
 
 enum { NOBODY = -1, SEVERAL = -2 };
 
@@ -80,7 +80,7 @@ static uint32_t run_number;
 
 typedef struct transfer {
     int sending, peer, done;
-    oari_where where;
+    oari_buffer buffer;
     size_t at, count;
     uint32_t clock[SYMBOLIC_RANKS]; /* the sender's, when it began */
 } transfer;
@@ -89,8 +89,8 @@ typedef struct one_rank {
     int op; /* how many it has ended */
     int started;
     oari_plan plan;
-    int at, begun, met, shows;
-    uint64_t meeting;
+    int at, begun, syncs, shows;
+    uint64_t sync;
     memory memory[MEMORIES];
     symbolic_region in, out; /* of the operation */
     symbol *gather, *work;
@@ -98,8 +98,8 @@ typedef struct one_rank {
     transfer *transfer;
     int transfers, room;
     uint32_t clock[SYMBOLIC_RANKS];
-    uint32_t shown[2][SYMBOLIC_RANKS]; /* the clock at the line's meeting */
-    int member[SYMBOLIC_RANKS];        /* of its board */
+    uint32_t shown[2][SYMBOLIC_RANKS]; /* the clock at the slot's sync point */
+    int member[SYMBOLIC_RANKS];        /* ranks of its host */
     int members, self;
 } one_rank;
 
@@ -109,7 +109,7 @@ typedef struct world {
     uint64_t random;
     int broken;
     char text[512];
-    uint64_t *result[SYMBOLIC_OPS]; /* what reductions came to: by element */
+    uint64_t *result[SYMBOLIC_OPS]; /* of reductions: by element */
     one_rank rank[SYMBOLIC_RANKS];
 } world;
 
@@ -143,7 +143,7 @@ static const symbolic_op *op_of(int me)
     return &w.c->op[w.rank[me].op];
 }
 
-/* The rank of a member of my board. */
+/* Returns the rank of a shm rank of my host. */
 static int member(int me, int peer)
 {
     const one_rank *r = &w.rank[me];
@@ -152,7 +152,7 @@ static int member(int me, int peer)
         return me;
     if (peer < r->members)
         return r->member[peer];
-    broke("rank %d goes to member %d of a board of %d", me, peer, r->members);
+    broke("rank %d goes to shm rank %d of %d", me, peer, r->members);
     return me;
 }
 
@@ -192,7 +192,8 @@ static void note_reader(memory *m, size_t at, int me)
     read[me] = now;
 }
 
-/* A rank whose reading of the cell `me` has not heard of, or NOBODY. */
+/* Returns a rank that reads the cell, with no sync point or message between it
+ * and `me`; or NOBODY. */
 static int reader_beside(const memory *m, size_t at, int me)
 {
     const cell *c = &m->cell[at];
@@ -244,16 +245,16 @@ static void put(int me, int owner, int what, size_t at, symbol value)
     *c = (cell){ value, clock[me], me, NOBODY, 0, run_number };
 }
 
-/* ---- places of a plan ---------------------------------------------------- */
+/* ---- buffers of a plan --------------------------------------------------- */
 
-/* Where a place of a plan really is. */
-typedef struct spot {
+/* Where a location of a plan really is. */
+typedef struct cells {
     int what; /* memory; -1: scratch */
     size_t at;
     symbol *scratch;
-} spot;
+} cells;
 
-/* Whether `me` may go to the buffers of another rank by now. */
+/* Fails if `me` cannot reach the buffers of another rank yet. */
 static void check_reach(int me, int owner, int in)
 {
     const one_rank *r = &w.rank[me], *o = &w.rank[owner];
@@ -261,13 +262,13 @@ static void check_reach(int me, int owner, int in)
     int shown = o->shows & (in ? OARI_SHOWS_IN : OARI_SHOWS_OUT);
 
     if (owner == me ||
-        (shown && r->met > 0 && o->op == r->op && (reach >> owner & 1)))
+        (shown && r->syncs > 0 && o->op == r->op && (reach >> owner & 1)))
         return;
     broke("rank %d goes to the %s of rank %d that it cannot reach", me,
           in ? "input" : "output", owner);
 }
 
-static spot in_buffer(int me, int owner, int in, size_t at, size_t count)
+static cells in_buffer(int me, int owner, int in, size_t at, size_t count)
 {
     const symbolic_region *b = in ? &w.rank[owner].in : &w.rank[owner].out;
 
@@ -275,29 +276,30 @@ static spot in_buffer(int me, int owner, int in, size_t at, size_t count)
     if (at + count > b->count)
         broke("rank %d goes to the %s of rank %d at %zu to %zu, which has %zu",
               me, in ? "input" : "output", owner, at, at + count, b->count);
-    return (spot){ (int)b->memory, b->base + at, NULL };
+    return (cells){ (int)b->memory, b->base + at, NULL };
 }
 
-static spot in_scratch(int me, symbol *s, size_t room, size_t at, size_t count)
+static cells in_scratch(int me, symbol *s, size_t room, size_t at, size_t count)
 {
     if (at + count > room)
         broke("rank %d goes to scratch %zu to %zu of %zu", me, at, at + count,
               room);
-    return (spot){ -1, at, s };
+    return (cells){ -1, at, s };
 }
 
-static spot find(int me, int owner, oari_where where, size_t at, size_t count)
+static cells find(int me, int owner, oari_buffer buffer, size_t at,
+                  size_t count)
 {
     one_rank *r = &w.rank[me];
 
-    switch (where) {
+    switch (buffer) {
     case OARI_IN: return in_buffer(me, owner, 1, at, count);
     case OARI_OUT:
     case OARI_ALL_OUT: return in_buffer(me, owner, 0, at, count);
-    case OARI_LINE: return (spot){ r->meeting & 1 ? LINE_1 : LINE_0, at, NULL };
-    case OARI_STAGE:
-    case OARI_OTHER_STAGES:
-    case OARI_STAGE_AND_OUT: return (spot){ STAGE, at, NULL };
+    case OARI_SLOT: return (cells){ r->sync & 1 ? SLOT_1 : SLOT_0, at, NULL };
+    case OARI_BOUNCE:
+    case OARI_OTHER_BOUNCES:
+    case OARI_BOUNCE_AND_OUT: return (cells){ BOUNCE, at, NULL };
     case OARI_GATHER:
         return in_scratch(me, r->gather, r->plan.gather_count, at, count);
     case OARI_WORK:
@@ -308,10 +310,10 @@ static spot find(int me, int owner, oari_where where, size_t at, size_t count)
         return in_scratch(me, r->table, (size_t)w.c->ranks, at, count);
     case OARI_NOWHERE: break;
     }
-    return (spot){ -1, 0, NULL };
+    return (cells){ -1, 0, NULL };
 }
 
-static symbol load(int me, int owner, const spot *s, size_t i)
+static symbol load(int me, int owner, const cells *s, size_t i)
 {
     symbol value;
 
@@ -323,7 +325,7 @@ static symbol load(int me, int owner, const spot *s, size_t i)
     return value;
 }
 
-static void store(int me, int owner, const spot *s, size_t i, symbol value)
+static void store(int me, int owner, const cells *s, size_t i, symbol value)
 {
     if (s->what >= 0)
         put(me, owner, s->what, s->at + i, value);
@@ -331,59 +333,59 @@ static void store(int me, int owner, const spot *s, size_t i, symbol value)
         s->scratch[s->at + i] = value;
 }
 
-/* Whether messages under way use any of these elements of mine; writing ones
- * only, if I only read. */
-static void check_free(int me, const spot *s, size_t count, int writing)
+/* Fails if a message in flight uses any of these elements of mine; if I only
+ * read them, if it writes any. */
+static void check_free(int me, const cells *s, size_t count, int writing)
 {
     const one_rank *r = &w.rank[me];
 
     for (int i = 0; i < r->transfers && !w.broken; i++) {
         const transfer *t = &r->transfer[i];
-        spot other_spot = find(me, me, t->where, t->at, t->count);
-        int same = s->what >= 0 ? s->what == other_spot.what
-                                : other_spot.what < 0 &&
-                                      s->scratch == other_spot.scratch;
+        cells theirs = find(me, me, t->buffer, t->at, t->count);
+        int same = s->what >= 0
+                       ? s->what == theirs.what
+                       : theirs.what < 0 && s->scratch == theirs.scratch;
         if (same && (writing || !t->sending) && t->count != 0 &&
-            s->at < other_spot.at + t->count && other_spot.at < s->at + count)
+            s->at < theirs.at + t->count && theirs.at < s->at + count)
             broke("rank %d %s %zu elements at %zu, which a message uses", me,
                   writing ? "writes" : "reads", count, s->at);
     }
 }
 
-static spot use(int me, int owner, oari_where where, size_t at, size_t count,
-                int writing)
+static cells use(int me, int owner, oari_buffer buffer, size_t at, size_t count,
+                 int writing)
 {
-    spot s = find(me, owner, where, at, count);
+    cells s = find(me, owner, buffer, at, count);
 
     if (owner == me && !w.broken)
         check_free(me, &s, count, writing);
     return s;
 }
 
-/* ---- meetings ------------------------------------------------------------ */
+/* ---- sync points --------------------------------------------------------- */
 
-static void begin_meeting(int me, const oari_step *s)
+static void begin_sync(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
-    int slot = (int)(r->meeting + 1) & 1, line = slot ? LINE_1 : LINE_0;
-    size_t room = r->memory[line].room - 1;
-    spot from = { -1, 0, NULL };
+    int turn = (int)(r->sync + 1) & 1, slot = turn ? SLOT_1 : SLOT_0;
+    size_t room = r->memory[slot].room - 1;
+    cells from = { -1, 0, NULL };
 
     if (s->count != 0)
         from = use(me, me, OARI_IN, s->from_at, s->count, 0);
     if (s->count > room)
-        broke("rank %d puts %zu elements in a line of %zu", me, s->count, room);
+        broke("rank %d puts %zu elements in a slot of %zu", me, s->count, room);
     for (size_t i = 0; i < s->count && !w.broken; i++)
-        put(me, me, line, i, load(me, me, &from, i));
-    r->meeting++;
-    put(me, me, line, room, other(HEADER, r->op, me, r->meeting));
-    memcpy(r->shown[slot], r->clock, sizeof r->clock);
+        put(me, me, slot, i, load(me, me, &from, i));
+    r->sync++;
+    put(me, me, slot, room, other(HEADER, r->op, me, r->sync));
+    memcpy(r->shown[turn], r->clock, sizeof r->clock);
     r->clock[me]++;
     r->begun = 1;
-    w.counts.meetings[me]++;
+    w.counts.syncs[me]++;
 }
 
-static void join(int me, const uint32_t *theirs)
+static void join_clock(int me, const uint32_t *theirs)
 {
     uint32_t *mine = w.rank[me].clock;
 
@@ -392,40 +394,40 @@ static void join(int me, const uint32_t *theirs)
             mine[i] = theirs[i];
 }
 
-static void end_meeting(int me)
+static void end_sync(int me)
 {
     one_rank *r = &w.rank[me];
-    int slot = (int)r->meeting & 1, line = slot ? LINE_1 : LINE_0;
+    int turn = (int)r->sync & 1, slot = turn ? SLOT_1 : SLOT_0;
 
     for (int i = 0; i < r->members; i++)
-        join(me, w.rank[r->member[i]].shown[slot]);
+        join_clock(me, w.rank[r->member[i]].shown[turn]);
     for (int i = 0; i < r->members; i++) {
         int p = r->member[i];
-        size_t head = w.rank[p].memory[line].room - 1;
-        if (get(me, p, line, head).text !=
-            other(HEADER, r->op, p, r->meeting).text)
-            broke("rank %d finds another meeting in the line of rank %d", me,
+        size_t head = w.rank[p].memory[slot].room - 1;
+        if (get(me, p, slot, head).text !=
+            other(HEADER, r->op, p, r->sync).text)
+            broke("rank %d finds another sync point in the slot of rank %d", me,
                   p);
-        if (r->met == 0)
+        if (r->syncs == 0)
             r->factor[p] = other(FACTOR, r->op, p, 0);
     }
-    r->met++;
+    r->syncs++;
     r->begun = 0;
     r->at++;
 }
 
-static int run_meet(int me, const oari_step *s)
+static int run_sync(int me, const oari_step *s)
 {
     one_rank *r = &w.rank[me];
 
     if (!r->begun) {
-        begin_meeting(me, s);
+        begin_sync(me, s);
         return 1;
     }
     for (int i = 0; i < r->members; i++)
-        if (w.rank[r->member[i]].meeting < r->meeting)
+        if (w.rank[r->member[i]].sync < r->sync)
             return 0;
-    end_meeting(me);
+    end_sync(me);
     return 1;
 }
 
@@ -436,7 +438,7 @@ static int run_unless_reachable(int me, const oari_step *s)
     uint64_t reach = s->from == OARI_IN ? o->in_reach : o->out_reach;
     int bit = s->from == OARI_IN ? OARI_SHOWS_IN : OARI_SHOWS_OUT, all = 1;
 
-    if (r->met == 0 || r->shows == 0 || s->jump <= r->at ||
+    if (r->syncs == 0 || r->shows == 0 || s->jump <= r->at ||
         s->jump >= r->plan.steps)
         broke("rank %d: step %d asks what it cannot know", me, r->at);
     for (int i = 0; i < r->members; i++) {
@@ -453,8 +455,8 @@ static int run_unless_reachable(int me, const oari_step *s)
 static int run_copy(int me, const oari_step *s)
 {
     int owner = member(me, s->peer), target = member(me, s->to_peer);
-    spot from = find(me, owner, s->from, s->from_at, s->count);
-    spot to = find(me, target, s->to, s->to_at, s->count);
+    cells from = find(me, owner, s->from, s->from_at, s->count);
+    cells to = find(me, target, s->to, s->to_at, s->count);
 
     w.rank[me].at++;
     if (owner == target && from.what == to.what && from.what >= 0 &&
@@ -468,14 +470,14 @@ static int run_copy(int me, const oari_step *s)
 }
 
 /* A rank's contribution, widened and weighted. */
-static symbol lift(int me, int rank, symbol s)
+static symbol promote(int me, int rank, symbol s)
 {
     const symbolic_op *o = op_of(me);
 
     if (s.state != INPUT)
         broke("rank %d takes something else for a contribution", me);
     s.state = PARTIAL;
-    if (o->ask.weighted) {
+    if (o->req.weighted) {
         symbol f = w.rank[me].factor[rank];
         if (f.state == UNWRITTEN)
             broke("rank %d does not know the factor of rank %d", me, rank);
@@ -497,7 +499,7 @@ static symbol finish(int me, symbol s)
 {
     const symbolic_op *o = op_of(me);
 
-    for (int p = 0; p < w.c->ranks && o->ask.mean; p++)
+    for (int p = 0; p < w.c->ranks && o->req.mean; p++)
         if (w.rank[me].factor[p].state == UNWRITTEN)
             broke("rank %d divides without the factor of rank %d", me, p);
     return (symbol){ FINISHED, mix(s.text, FINISH), s.id, s.from };
@@ -507,18 +509,18 @@ static symbol finish(int me, symbol s)
 typedef struct sources {
     int n;
     int rank[SYMBOLIC_RANKS], owner[SYMBOLIC_RANKS];
-    spot at[SYMBOLIC_RANKS];
+    cells at[SYMBOLIC_RANKS];
 } sources;
 
 static void find_sources(int me, const oari_step *s, sources *from)
 {
     const one_rank *r = &w.rank[me];
 
-    from->n = s->from == OARI_GATHER ? r->plan.slots : r->members;
+    from->n = s->from == OARI_GATHER ? r->plan.gather_ranks : r->members;
     for (int i = 0; i < from->n; i++) {
         size_t slot = (size_t)((i - s->peer + from->n) % from->n);
         if (s->from != OARI_GATHER) {
-            int own = s->from == OARI_OTHER_STAGES && r->member[i] == me;
+            int own = s->from == OARI_OTHER_BOUNCES && r->member[i] == me;
             from->rank[i] = from->owner[i] = r->member[i];
             from->at[i] = use(me, r->member[i], own ? OARI_IN : s->from,
                               own ? s->with_at : s->from_at, s->count, 0);
@@ -526,10 +528,10 @@ static void find_sources(int me, const oari_step *s, sources *from)
         }
         from->rank[i] = i;
         from->owner[i] = me;
-        from->at[i] =
-            i == me ? use(me, me, OARI_IN, s->with_at, s->count, 0)
-                    : use(me, me, OARI_GATHER,
-                          s->from_at + slot * r->plan.slot_count, s->count, 0);
+        from->at[i] = i == me ? use(me, me, OARI_IN, s->with_at, s->count, 0)
+                              : use(me, me, OARI_GATHER,
+                                    s->from_at + slot * r->plan.gather_stride,
+                                    s->count, 0);
     }
 }
 
@@ -537,22 +539,22 @@ static symbol reduce_one(int me, const oari_step *s, const sources *from,
                          size_t i)
 {
     symbol sum =
-        lift(me, from->rank[0], load(me, from->owner[0], &from->at[0], i));
+        promote(me, from->rank[0], load(me, from->owner[0], &from->at[0], i));
 
     for (int p = 1; p < from->n; p++)
-        sum = join_parts(
-            me, sum,
-            lift(me, from->rank[p], load(me, from->owner[p], &from->at[p], i)));
+        sum = join_parts(me, sum,
+                         promote(me, from->rank[p],
+                                 load(me, from->owner[p], &from->at[p], i)));
     return s->to == OARI_WORK ? sum : finish(me, sum);
 }
 
 static int run_reduce(int me, const oari_step *s)
 {
     const one_rank *r = &w.rank[me];
-    int all = s->to == OARI_ALL_OUT, both = s->to == OARI_STAGE_AND_OUT;
+    int all = s->to == OARI_ALL_OUT, both = s->to == OARI_BOUNCE_AND_OUT;
     int target = member(me, s->to_peer);
     sources from;
-    spot to[SYMBOLIC_RANKS], out = { -1, 0, NULL };
+    cells to[SYMBOLIC_RANKS], out = { -1, 0, NULL };
 
     find_sources(me, s, &from);
     for (int i = 0; i < (all ? r->members : 1); i++)
@@ -571,11 +573,11 @@ static int run_reduce(int me, const oari_step *s)
     return 1;
 }
 
-static symbol partial(int me, oari_where where, symbol s)
+static symbol partial(int me, oari_buffer buffer, symbol s)
 {
-    if (where == OARI_IN)
-        return lift(me, me, s);
-    if (s.state == INPUT && !op_of(me)->ask.lift)
+    if (buffer == OARI_IN)
+        return promote(me, me, s);
+    if (s.state == INPUT && !op_of(me)->req.promote)
         s.state = PARTIAL;
     if (s.state != PARTIAL)
         broke("rank %d combines what is no partial result", me);
@@ -585,9 +587,9 @@ static symbol partial(int me, oari_where where, symbol s)
 static int run_combine(int me, const oari_step *s)
 {
     int two = s->with != OARI_NOWHERE;
-    spot left = use(me, me, s->from, s->from_at, s->count, 0);
-    spot right = use(me, me, s->with, s->with_at, two ? s->count : 0, 0);
-    spot to = use(me, me, s->to, s->to_at, s->count, 1);
+    cells left = use(me, me, s->from, s->from_at, s->count, 0);
+    cells right = use(me, me, s->with, s->with_at, two ? s->count : 0, 0);
+    cells to = use(me, me, s->to, s->to_at, s->count, 1);
 
     if (!s->finish && s->to != OARI_WORK)
         broke("rank %d leaves a partial result in place %d", me, (int)s->to);
@@ -604,23 +606,23 @@ static int run_combine(int me, const oari_step *s)
 
 /* ---- messages ------------------------------------------------------------ */
 
-static size_t element_of(int me, oari_where where)
+static size_t element_of(int me, oari_buffer buffer)
 {
-    switch (where) {
+    switch (buffer) {
     case OARI_FACTOR:
     case OARI_TABLE: return 8;
-    case OARI_WORK: return op_of(me)->ask.wide;
-    default: return op_of(me)->ask.element;
+    case OARI_WORK: return op_of(me)->req.wide;
+    default: return op_of(me)->req.element;
     }
 }
 
 static void count_message(int me, const transfer *t)
 {
-    if (t->where == OARI_FACTOR || t->where == OARI_TABLE)
+    if (t->buffer == OARI_FACTOR || t->buffer == OARI_TABLE)
         w.counts.words[me] += t->count;
     else {
         w.counts.messages[me]++;
-        w.counts.sent[me] += t->count * element_of(me, t->where);
+        w.counts.sent[me] += t->count * element_of(me, t->buffer);
     }
 }
 
@@ -630,18 +632,18 @@ static int run_message(int me, const oari_step *s)
     int sending = s->kind == OARI_SEND;
     transfer t = { .sending = sending,
                    .peer = s->peer,
-                   .where = sending ? s->from : s->to,
+                   .buffer = sending ? s->from : s->to,
                    .at = sending ? s->from_at : s->to_at,
                    .count = s->count };
 
     if (s->peer < 0 || s->peer >= w.c->ranks || s->peer == me)
         broke("rank %d has a message with rank %d", me, s->peer);
-    if (r->transfers == r->plan.most)
+    if (r->transfers == r->plan.max_in_flight)
         broke("rank %d starts more than %d messages", me, r->transfers);
     if (w.broken)
         return 1;
     if (t.count != 0)
-        use(me, me, t.where, t.at, t.count, !sending);
+        use(me, me, t.buffer, t.at, t.count, !sending);
     memcpy(t.clock, r->clock, sizeof t.clock);
     r->clock[me]++;
     r->transfer[r->transfers++] = t;
@@ -670,10 +672,10 @@ static transfer *other_end(int me, const transfer *mine)
 
 static void deliver(int from, transfer *send, int to, transfer *receive)
 {
-    size_t sent = send->count * element_of(from, send->where);
-    size_t wanted = receive->count * element_of(to, receive->where);
-    spot a = find(from, from, send->where, send->at, send->count);
-    spot b = find(to, to, receive->where, receive->at, receive->count);
+    size_t sent = send->count * element_of(from, send->buffer);
+    size_t wanted = receive->count * element_of(to, receive->buffer);
+    cells a = find(from, from, send->buffer, send->at, send->count);
+    cells b = find(to, to, receive->buffer, receive->at, receive->count);
 
     if (sent != wanted)
         broke("rank %d sends %zu bytes to rank %d, which expects %zu", from,
@@ -715,7 +717,7 @@ static int run_wait(int me, const oari_step *s)
             return moved;
     for (int i = 0; i < k; i++)
         if (!r->transfer[i].sending)
-            join(me, r->transfer[i].clock);
+            join_clock(me, r->transfer[i].clock);
     r->transfers -= k;
     memmove(r->transfer, r->transfer + k,
             (size_t)r->transfers * sizeof *r->transfer);
@@ -735,28 +737,29 @@ static void take_plan(int me)
     free(r->transfer);
     r->gather = calloc(r->plan.gather_count + 1, sizeof *r->gather);
     r->work = calloc(r->plan.work_count + 1, sizeof *r->work);
-    r->transfer = calloc((size_t)r->plan.most + 1, sizeof *r->transfer);
+    r->transfer =
+        calloc((size_t)r->plan.max_in_flight + 1, sizeof *r->transfer);
     r->at = r->transfers = 0;
 }
 
-static void make_plan(int me, int settled)
+static void make_plan(int me, int sizes_known)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
     const oari_algorithm *a = o->algorithm;
-    oari_ask ask = symbolic_ask(o, me, settled);
+    oari_plan_request req = symbolic_request(o, me, sizes_known);
     oari_rules rules = { .bruck_ranks = 4, .chain_bytes = 400 };
     oari_planner planner = a->plan;
 
-    ask.board_rank = r->self;
-    ask.member = w.c->hosts > 1 ? r->member : NULL;
-    ask.hosts = w.c->hosts > 1 ? w.c->host : NULL;
-    if (settled && r->met != 0)
-        planner = oari_plan_direct_rest;
-    else if (settled && (a = oari_choose(&ask, &rules)) != NULL)
+    req.shm_rank = r->self;
+    req.shm_member = w.c->hosts > 1 ? r->member : NULL;
+    req.hosts = w.c->hosts > 1 ? w.c->host : NULL;
+    if (sizes_known && r->syncs != 0)
+        planner = oari_plan_direct_after_sync;
+    else if (sizes_known && (a = oari_choose(&req, &rules)) != NULL)
         planner = a->plan;
     oari_plan_clear(&r->plan);
-    if (a == NULL || oari_plan_make(a->name, planner, &ask, &r->plan) != OAR_OK)
+    if (a == NULL || oari_plan_make(a->name, planner, &req, &r->plan) != OAR_OK)
         broke("rank %d: no plan: %s", me, oar_last_error_text());
     take_plan(me);
 }
@@ -777,27 +780,27 @@ static void start_op(int me)
     memset(r->table, 0, sizeof r->table);
     r->factor[me] = other(FACTOR, r->op, me, 0);
     r->table[me] = other(SIZE, r->op, me, 0);
-    for (int p = 0; p < w.c->ranks && me == o->ask.root; p++)
+    for (int p = 0; p < w.c->ranks && me == o->req.root; p++)
         r->table[p] = other(SIZE, r->op, p, 0);
-    r->begun = r->met = 0;
+    r->begun = r->syncs = 0;
     make_plan(me, 0);
     r->shows = r->plan.shows;
     r->started = 1;
 }
 
-/* Sizes are known when the messages with them, or the lines, have come. */
-static int run_settle(int me)
+/* Sizes are known when the messages with them, or the slots, have arrived. */
+static int run_replan(int me)
 {
     one_rank *r = &w.rank[me];
     const symbolic_op *o = op_of(me);
-    int all = o->ask.kind == OAR_COLL_ALL_GATHER;
+    int all = o->req.kind == OAR_COLL_ALL_GATHER;
 
-    for (int p = 0; p < w.c->ranks && r->met == 0; p++)
+    for (int p = 0; p < w.c->ranks && r->syncs == 0; p++)
         if ((all || p == me) && r->table[p].state == UNWRITTEN &&
-            o->ask.kind != OAR_COLL_BROADCAST)
-            broke("rank %d settles without the size of rank %d", me, p);
+            o->req.kind != OAR_COLL_BROADCAST)
+            broke("rank %d replans without the size of rank %d", me, p);
     if (r->transfers != 0)
-        broke("rank %d settles with messages under way", me);
+        broke("rank %d replans with messages in flight", me);
     make_plan(me, 1);
     return 1;
 }
@@ -809,15 +812,16 @@ static uint64_t canonical_text(const symbolic_op *o, int op, size_t at)
     uint64_t sum = 0;
 
     for (int p = 0; p < w.c->ranks; p++) {
-        uint64_t part = name(ELEMENT, op, p, at);
-        if (o->ask.weighted)
+        uint64_t part = name_of(ELEMENT, op, p, at);
+        if (o->req.weighted)
             part = mix(part, other(FACTOR, op, p, 0).text);
         sum = p == 0 ? part : mix(sum, part);
     }
     return mix(sum, FINISH);
 }
 
-/* The right elements, of every rank once, and the same bits everywhere. */
+/* Whether it has the right elements, of every rank once, and the same bits on
+ * every rank. */
 static int is_reduced(int me, symbol got, size_t at)
 {
     const one_rank *r = &w.rank[me];
@@ -830,7 +834,7 @@ static int is_reduced(int me, symbol got, size_t at)
         *result =
             o->algorithm->canonical ? canonical_text(o, r->op, at) : got.text;
     return got.state == FINISHED && got.from == all &&
-           got.id == name(0, r->op, 0, at) && got.text == *result;
+           got.id == name_of(0, r->op, 0, at) && got.text == *result;
 }
 
 static int is_right(int me, size_t i)
@@ -839,7 +843,7 @@ static int is_right(int me, size_t i)
     symbol got = get(me, me, (int)r->out.memory, r->out.base + i);
     symbolic_origin from = symbolic_origin_of(op_of(me), me, i);
 
-    if (symbolic_reduces(op_of(me)->ask.kind))
+    if (symbolic_reduces(op_of(me)->req.kind))
         return is_reduced(me, got, from.at);
     return got.text == input(r->op, from.rank, from.at).text;
 }
@@ -860,7 +864,7 @@ static void check_result(int me)
     for (size_t i = 0; i < r->out.count && !w.broken; i++)
         if (!is_right(me, i))
             broke("%s %s of %zu: rank %d ends with the wrong out[%zu]",
-                  o->algorithm->name, oar_coll_name(o->ask.kind), o->ask.count,
+                  o->algorithm->name, oar_coll_name(o->req.kind), o->req.count,
                   me, i);
     for (size_t i = 0; i < r->in.count && !w.broken; i++)
         if (!is_output(r, i) &&
@@ -868,7 +872,7 @@ static void check_result(int me)
                 input(r->op, me, i).text)
             broke("%s: the input of rank %d was changed at %zu",
                   o->algorithm->name, me, i);
-    for (int p = 0; p < w.c->ranks && o->ask.kind == OAR_COLL_BARRIER; p++)
+    for (int p = 0; p < w.c->ranks && o->req.kind == OAR_COLL_BARRIER; p++)
         if (w.rank[p].op < r->op ||
             (w.rank[p].op == r->op && !w.rank[p].started))
             broke("rank %d passes a barrier that rank %d has not reached", me,
@@ -880,7 +884,7 @@ static void end_op(int me)
     one_rank *r = &w.rank[me];
 
     if (r->transfers != 0)
-        broke("rank %d ends with messages under way", me);
+        broke("rank %d ends with messages in flight", me);
     check_result(me);
     oari_plan_clear(&r->plan);
     r->started = 0;
@@ -889,7 +893,7 @@ static void end_op(int me)
 
 /* ---- running ------------------------------------------------------------- */
 
-/* One step of a rank; whether it moved. */
+/* Takes one step of a rank. Returns whether it moved. */
 static int run_step(int me)
 {
     one_rank *r = &w.rank[me];
@@ -907,7 +911,7 @@ static int run_step(int me)
     }
     s = &r->plan.step[r->at];
     switch (s->kind) {
-    case OARI_MEET: return run_meet(me, s);
+    case OARI_SYNC: return run_sync(me, s);
     case OARI_UNLESS_REACHABLE: return run_unless_reachable(me, s);
     case OARI_COPY: return run_copy(me, s);
     case OARI_REDUCE: return run_reduce(me, s);
@@ -915,7 +919,7 @@ static int run_step(int me)
     case OARI_SEND:
     case OARI_RECV: return run_message(me, s);
     case OARI_WAIT: return run_wait(me, s);
-    case OARI_SETTLE: return run_settle(me);
+    case OARI_REPLAN: return run_replan(me);
     case OARI_POST: break;
     case OARI_END: end_op(me); return 1;
     }
@@ -923,7 +927,7 @@ static int run_step(int me)
     return 0;
 }
 
-/* Some rank but `spared` that can move does; -1: none can. */
+/* Moves a rank that can move, but not `spared`. Returns it; -1: none can. */
 static int run_any(int spared)
 {
     int n = w.c->ranks, first = (int)draw((unsigned)n);
@@ -936,7 +940,7 @@ static int run_any(int spared)
     return -1;
 }
 
-/* Steps until all have ended, or nobody can move. */
+/* Takes steps until all ranks have ended, or none can move. */
 static void run_all(void)
 {
     int n = w.c->ranks, one = (int)(w.c->seed % (uint64_t)n), last = -1;
@@ -953,7 +957,7 @@ static void run_all(void)
         }
     for (int r = 0; r < n; r++)
         if (w.rank[r].op != w.c->ops)
-            broke("rank %d waits for ever in operation %d at step %d", r,
+            broke("rank %d waits forever in operation %d at step %d", r,
                   w.rank[r].op, w.rank[r].at);
 }
 
@@ -977,20 +981,20 @@ static void widen(size_t *room, symbolic_region region)
         room[region.memory] = end;
 }
 
-/* As much of each as a group has: see board.c. */
+/* Gives a rank as much of each memory as it has in a group. */
 static void make_rank(int rank)
 {
     one_rank *r = &w.rank[rank];
     size_t room[MEMORIES] = { 0 };
 
     for (int i = 0; i < w.c->ops; i++) {
-        const oari_ask *a = &w.c->op[i].ask;
-        oari_layout l =
+        const oari_plan_request *a = &w.c->op[i].req;
+        oari_control_layout l =
             oari_board_layout(a->ranks, a->small_bytes, a->stage_bytes);
         widen(room, symbolic_input(&w.c->op[i], rank));
         widen(room, symbolic_output(&w.c->op[i], rank));
-        room[STAGE] = l.stage_room / a->element;
-        room[LINE_0] = room[LINE_1] = a->line_bytes / a->element + 1;
+        room[BOUNCE] = l.stage_room / a->element;
+        room[SLOT_0] = room[SLOT_1] = a->slot_bytes / a->element + 1;
     }
     for (int m = 0; m < MEMORIES; m++)
         make_memory(&r->memory[m], &arena[rank][m], room[m] + 1);

@@ -7,15 +7,15 @@
  *   - nothing is read that was not written, and no place is left,
  *   - no contribution is combined twice, or with one of another element, and
  *     none before it is widened and weighted, or after it is finished,
- *   - two ranks never touch an element, one of them writing, unless a meeting
- *     or a message lies between (a vector clock per rank, an epoch per
- * element),
- *   - a line still shows the meeting it is read for,
- *   - a buffer of a message is left alone while the message is under way,
+ *   - two ranks never touch an element, one of them writing, unless a sync
+ *     point or a message lies between (a vector clock per rank, an epoch per
+ *     element),
+ *   - a slot still has the sync point it is read for,
+ *   - a buffer of a message is left alone while the message is in flight,
  *   - messages need no room between sender and receiver (a send ends when its
- *     receive is there), fit each other, and never wait in a circle.
+ *     receive is there), fit each other, and never wait in a cycle.
  * The user of each rank fills its buffers before an operation and reads them
- * after it, so what an operation leaves behind meets the next one.
+ * after it, so the next operation finds what this one leaves behind.
  */
 #ifndef TESTS_SUPPORT_SYMBOLIC_H
 #define TESTS_SUPPORT_SYMBOLIC_H
@@ -26,7 +26,8 @@ enum { SYMBOLIC_RANKS = 64, SYMBOLIC_OPS = 4 };
 
 typedef struct symbolic_op {
     const oari_algorithm *algorithm;
-    oari_ask ask;   /* what all ranks have alike; count: of an equal part */
+    oari_plan_request
+        req;        /* what all ranks have alike; count: of an equal part */
     uint64_t parts; /* ragged: the seed of their sizes, up to 2 count */
     uint64_t in_reach, out_reach; /* bit r: rank r's buffer can be reached */
     uint64_t in_place;            /* bit r: rank r's smaller buffer is its
@@ -45,8 +46,8 @@ typedef struct symbolic_case {
     symbolic_op op[SYMBOLIC_OPS];
     symbolic_order order;
     uint64_t seed;
-    int host[SYMBOLIC_RANKS]; /* several: a board for each */
-    int hosts;                /* 0: one, whose board has all ranks */
+    int host[SYMBOLIC_RANKS]; /* several: each shares memory */
+    int hosts;                /* 0: one, with all ranks */
 } symbolic_case;
 
 /* What each rank did, over all operations. */
@@ -54,18 +55,19 @@ typedef struct symbolic_counts {
     size_t sent[SYMBOLIC_RANKS];     /* bytes of data and partial results */
     size_t words[SYMBOLIC_RANKS];    /* factors and sizes sent */
     size_t messages[SYMBOLIC_RANKS]; /* of data, sent */
-    size_t meetings[SYMBOLIC_RANKS];
-    size_t rounds[SYMBOLIC_RANKS]; /* WAITs */
-    size_t most[SYMBOLIC_RANKS];   /* messages under way at once */
+    size_t syncs[SYMBOLIC_RANKS];    /* sync points */
+    size_t rounds[SYMBOLIC_RANKS];   /* WAITs */
+    size_t most[SYMBOLIC_RANKS];     /* messages in flight at once */
 } symbolic_counts;
 
-/* Runs it. NULL, or a sentence (valid until the next call) that says what went
+/* Runs a case. Returns NULL, or a sentence (valid until the next call) that says what went
  * wrong. counts may be NULL. */
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts);
 
 /* ---- what an operation means: symbolic_op.c ------------------------------ */
 
-/* Elements of rank r's part of the row; of an all_to_all, from r to q. */
+/* Return the elements of rank r's part of the row; in an all_to_all, of the part
+ * from r to q. */
 size_t symbolic_part(const symbolic_op *o, int r);
 size_t symbolic_pair(const symbolic_op *o, int r, int q);
 
@@ -90,8 +92,9 @@ typedef struct symbolic_origin {
 } symbolic_origin;
 symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i);
 
-/* What a rank is asked, before and after sizes are settled. Valid until the
- * next call. */
-oari_ask symbolic_ask(const symbolic_op *o, int rank, int settled);
+/* Returns the plan request of a rank, before or after all sizes are known. Valid
+ * until the next call. */
+oari_plan_request symbolic_request(const symbolic_op *o, int rank,
+                                   int sizes_known);
 
 #endif

@@ -26,18 +26,18 @@ static size_t any_size(uint64_t seed, size_t usual)
 
 size_t symbolic_part(const symbolic_op *o, int r)
 {
-    if (o->ask.object && o->ask.kind == OAR_COLL_BROADCAST)
-        return o->ask.count;
-    return o->ask.ragged ? any_size(o->parts * 131 + (uint64_t)r, o->ask.count)
-                         : o->ask.count;
+    if (o->req.object && o->req.kind == OAR_COLL_BROADCAST)
+        return o->req.count;
+    return o->req.ragged ? any_size(o->parts * 131 + (uint64_t)r, o->req.count)
+                         : o->req.count;
 }
 
 size_t symbolic_pair(const symbolic_op *o, int r, int q)
 {
     uint64_t pair = (uint64_t)r * SYMBOLIC_RANKS + (uint64_t)q;
 
-    return o->ask.ragged ? any_size(o->parts * 8191 + pair, o->ask.count)
-                         : o->ask.count;
+    return o->req.ragged ? any_size(o->parts * 8191 + pair, o->req.count)
+                         : o->req.count;
 }
 
 static size_t before(const symbolic_op *o, int r)
@@ -75,7 +75,7 @@ int symbolic_reduces(oar_coll kind)
 
 static int is_in_place(const symbolic_op *o, int rank)
 {
-    return !o->ask.object && (o->in_place >> rank & 1);
+    return !o->req.object && (o->in_place >> rank & 1);
 }
 
 static symbolic_region apart(symbolic_memory memory, size_t count)
@@ -85,19 +85,19 @@ static symbolic_region apart(symbolic_memory memory, size_t count)
 
 symbolic_region symbolic_input(const symbolic_op *o, int rank)
 {
-    int n = o->ask.ranks, root = rank == o->ask.root;
+    int n = o->req.ranks, root = rank == o->req.root;
     int place = is_in_place(o, rank);
     size_t part = symbolic_part(o, rank);
 
-    switch (o->ask.kind) {
+    switch (o->req.kind) {
     case OAR_COLL_BROADCAST:
-        if (o->ask.object)
-            return apart(SYMBOLIC_IN, root ? o->ask.count : 0);
-        return apart(SYMBOLIC_OUT, o->ask.count);
+        if (o->req.object)
+            return apart(SYMBOLIC_IN, root ? o->req.count : 0);
+        return apart(SYMBOLIC_OUT, o->req.count);
     case OAR_COLL_ALL_REDUCE:
-        return apart(place ? SYMBOLIC_OUT : SYMBOLIC_IN, o->ask.count);
+        return apart(place ? SYMBOLIC_OUT : SYMBOLIC_IN, o->req.count);
     case OAR_COLL_REDUCE:
-        return apart(place && root ? SYMBOLIC_OUT : SYMBOLIC_IN, o->ask.count);
+        return apart(place && root ? SYMBOLIC_OUT : SYMBOLIC_IN, o->req.count);
     case OAR_COLL_GATHER: place &= root; /* fall through */
     case OAR_COLL_ALL_GATHER:
         return place ? (symbolic_region){ SYMBOLIC_OUT, before(o, rank), part }
@@ -111,17 +111,17 @@ symbolic_region symbolic_input(const symbolic_op *o, int rank)
 
 symbolic_region symbolic_output(const symbolic_op *o, int rank)
 {
-    int n = o->ask.ranks, root = rank == o->ask.root;
+    int n = o->req.ranks, root = rank == o->req.root;
     int place = is_in_place(o, rank);
     size_t part = symbolic_part(o, rank);
 
-    switch (o->ask.kind) {
+    switch (o->req.kind) {
     case OAR_COLL_BROADCAST:
-        if (o->ask.object)
-            return apart(SYMBOLIC_OUT, root ? 0 : o->ask.count);
-        return apart(SYMBOLIC_OUT, o->ask.count);
-    case OAR_COLL_ALL_REDUCE: return apart(SYMBOLIC_OUT, o->ask.count);
-    case OAR_COLL_REDUCE: return apart(SYMBOLIC_OUT, root ? o->ask.count : 0);
+        if (o->req.object)
+            return apart(SYMBOLIC_OUT, root ? 0 : o->req.count);
+        return apart(SYMBOLIC_OUT, o->req.count);
+    case OAR_COLL_ALL_REDUCE: return apart(SYMBOLIC_OUT, o->req.count);
+    case OAR_COLL_REDUCE: return apart(SYMBOLIC_OUT, root ? o->req.count : 0);
     case OAR_COLL_GATHER: return apart(SYMBOLIC_OUT, root ? before(o, n) : 0);
     case OAR_COLL_ALL_GATHER: return apart(SYMBOLIC_OUT, before(o, n));
     case OAR_COLL_SCATTER: place &= root; /* fall through */
@@ -154,79 +154,81 @@ static symbolic_origin in_columns(const symbolic_op *o, int rank, size_t i)
 
 symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i)
 {
-    switch (o->ask.kind) {
+    switch (o->req.kind) {
     case OAR_COLL_GATHER:
     case OAR_COLL_ALL_GATHER: return in_parts(o, i);
     case OAR_COLL_SCATTER:
-        return (symbolic_origin){ o->ask.root, before(o, rank) + i };
+        return (symbolic_origin){ o->req.root, before(o, rank) + i };
     case OAR_COLL_REDUCE_SCATTER:
         return (symbolic_origin){ 0, before(o, rank) + i };
     case OAR_COLL_ALL_TO_ALL: return in_columns(o, rank, i);
-    default: return (symbolic_origin){ o->ask.root, i };
+    default: return (symbolic_origin){ o->req.root, i };
     }
 }
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- the plan request ---------------------------------------------------- */
 
 static size_t at_part[SYMBOLIC_RANKS + 1], at_out[SYMBOLIC_RANKS + 1];
 static size_t at_theirs[SYMBOLIC_RANKS];
 
-static void ask_rows(const symbolic_op *o, oari_ask *ask, int settled)
+static void request_rows(const symbolic_op *o, oari_plan_request *req,
+                         int sizes_known)
 {
-    int n = ask->ranks;
+    int n = req->ranks;
 
     for (int r = 0; r <= n; r++) {
-        at_part[r] = row_before(o, ask->rank, r);
-        at_out[r] = column_before(o, ask->rank, r);
+        at_part[r] = row_before(o, req->rank, r);
+        at_out[r] = column_before(o, req->rank, r);
     }
-    ask->at = at_part;
-    ask->out_at = at_out;
-    ask->count = 0;
-    if (!settled)
+    req->at = at_part;
+    req->out_at = at_out;
+    req->count = 0;
+    if (!sizes_known)
         return;
     for (int r = 0; r < n; r++) {
-        at_theirs[r] = row_before(o, r, ask->rank);
+        at_theirs[r] = row_before(o, r, req->rank);
         for (int q = 0; q < n; q++)
-            if (symbolic_pair(o, r, q) > ask->most)
-                ask->most = symbolic_pair(o, r, q);
+            if (symbolic_pair(o, r, q) > req->longest_part)
+                req->longest_part = symbolic_pair(o, r, q);
     }
-    ask->their_at = at_theirs;
+    req->their_at = at_theirs;
 }
 
 /* Whether the rank knows all parts of the row. */
-static int knows_parts(const oari_ask *ask, int settled)
+static int knows_parts(const oari_plan_request *req, int sizes_known)
 {
-    int root = ask->rank == ask->root;
+    int root = req->rank == req->root;
 
-    switch (ask->kind) {
+    switch (req->kind) {
     case OAR_COLL_BROADCAST: return 0;
     case OAR_COLL_GATHER:
-        return settled ? root || ask->board_ranks != 0 : root && !ask->object;
-    case OAR_COLL_SCATTER: return root || (settled && ask->board_ranks != 0);
-    case OAR_COLL_ALL_GATHER: return settled || !ask->object;
+        return sizes_known ? root || req->shm_ranks != 0 : root && !req->object;
+    case OAR_COLL_SCATTER: return root || (sizes_known && req->shm_ranks != 0);
+    case OAR_COLL_ALL_GATHER: return sizes_known || !req->object;
     default: return 1;
     }
 }
 
-oari_ask symbolic_ask(const symbolic_op *o, int rank, int settled)
+oari_plan_request symbolic_request(const symbolic_op *o, int rank,
+                                   int sizes_known)
 {
-    oari_ask ask = o->ask;
-    int vector = ask.kind == OAR_COLL_BROADCAST;
+    oari_plan_request req = o->req;
+    int vector = req.kind == OAR_COLL_BROADCAST;
 
-    ask.rank = rank;
-    ask.settled = settled;
-    if (!ask.ragged)
-        return ask;
-    if (ask.kind == OAR_COLL_ALL_TO_ALL) {
-        ask_rows(o, &ask, settled);
-        return ask;
+    req.rank = rank;
+    req.sizes_known = sizes_known;
+    if (!req.ragged)
+        return req;
+    if (req.kind == OAR_COLL_ALL_TO_ALL) {
+        request_rows(o, &req, sizes_known);
+        return req;
     }
     if (!vector)
-        ask.count = symbolic_part(o, rank);
-    if (ask.object && !settled && (vector || ask.kind == OAR_COLL_SCATTER))
-        ask.count = vector && rank == ask.root ? ask.count : 0;
-    for (int r = 0; r <= ask.ranks; r++)
+        req.count = symbolic_part(o, rank);
+    if (req.object && !sizes_known && (vector || req.kind == OAR_COLL_SCATTER))
+        req.count = vector && rank == req.root ? req.count : 0;
+    for (int r = 0; r <= req.ranks; r++)
         at_part[r] = before(o, r);
-    ask.at = knows_parts(&ask, settled) ? at_part : NULL;
-    return ask;
+    req.at = knows_parts(&req, sizes_known) ? at_part : NULL;
+    return req;
 }

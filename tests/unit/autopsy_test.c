@@ -15,24 +15,24 @@
 
 #include "base/status.h"
 #include "autopsy/autopsy.h"
-#include "record/box_read.h"
+#include "record/recorder_file_read.h"
 #include "support/census.h"
 #include "support/says.h"
 
-enum { BYTES = 3 * OARI_BOX_UNIT, SECOND = 1000000000 };
+enum { BYTES = 3 * OARI_FILE_UNIT, SECOND = 1000000000 };
 
 /* ---- made-up boxes ------------------------------------------------------- */
 
-static oari_box *made; /* its head and first two rings */
+static oari_recorder_file *made; /* its head and first two rings */
 
 static void make_head(int rank, int ranks, const char *host, char state)
 {
-    oari_head *h = &made->head;
+    oari_recorder_head *h = &made->head;
 
     memset(made, 0, BYTES);
-    memcpy(h->magic, oari_box_magic, sizeof h->magic);
-    h->version = OARI_BOX_VERSION;
-    h->rings = OARI_BOX_RINGS;
+    memcpy(h->magic, oari_recorder_file_magic, sizeof h->magic);
+    h->version = OARI_FILE_VERSION;
+    h->rings = OARI_FILE_RINGS;
     h->rank = rank;
     h->world = ranks;
     atomic_store(&h->owner, 1000 + rank);
@@ -48,7 +48,7 @@ static void make_ring(int rank, int ranks)
     oari_ring *r = &made->ring[0];
 
     memcpy(r->magic, oari_ring_magic, sizeof r->magic);
-    r->version = OARI_BOX_VERSION;
+    r->version = OARI_FILE_VERSION;
     r->rank = rank;
     r->ranks = ranks;
     r->pid = 1000 + rank;
@@ -68,7 +68,7 @@ static void make_ring(int rank, int ranks)
 static void add_op(uint64_t sequence, oar_coll kind, int root, int second,
                    oar_record_state state)
 {
-    oari_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
+    oari_record_slot *s = &made->ring[0].slot[sequence % OAR_RECORDS];
 
     atomic_store(&s->sequence, sequence);
     atomic_store(&s->posted, (uint64_t)second * SECOND);
@@ -92,7 +92,7 @@ static int put_box(void)
 
 static int set_up(void **state)
 {
-    made = aligned_alloc(_Alignof(oari_box), BYTES);
+    made = aligned_alloc(_Alignof(oari_recorder_file), BYTES);
     return made == NULL;
 }
 
@@ -118,7 +118,7 @@ static oar_autopsy *large_job(int n, int late)
 
     for (int r = 0; r < n; r++) {
         make_head(r, n, r < n / 2 ? "one" : "two",
-                  r == late ? OARI_LIFE_RUNS : OARI_LIFE_SLEEPS);
+                  r == late ? OARI_PROCESS_RUNS : OARI_PROCESS_SLEEPS);
         make_ring(r, n);
         add_op(4, OAR_COLL_BARRIER, -1, 50, OAR_RECORD_DONE);
         if (r != late)
@@ -163,11 +163,11 @@ static void ranks_that_are_alike_share_a_line(void **state)
         char *text = NULL, part[64];
 
         OK(oar_autopsy_text(a, &text));
-        snprintf(part, sizeof part, "rank %d (host two, pid %d) has not come",
+        snprintf(part, sizeof part, "rank %d (host two, pid %d) has not called",
                  n / 2 + 1, 1000 + n / 2 + 1);
         assert_int_equal(strncmp(text, part, strlen(part)), 0);
         assert_has(text, "#5 at train.c:88 \"loss\"");
-        assert_has(text, " since 40.0 s");
+        assert_has(text, " waited 40.0 s for ");
         assert_true(widest_table_line(text) <= 120);
         assert_true(count_lines(text) < 12);
         oar_free(text);
@@ -199,7 +199,7 @@ static void messages_do_not_disturb_the_count_of_collectives(void **state)
     int fd[3];
 
     for (int r = 0; r < 3; r++) {
-        make_head(r, 3, "one", OARI_LIFE_SLEEPS);
+        make_head(r, 3, "one", OARI_PROCESS_SLEEPS);
         make_ring(r, 3);
         for (int i = 1; i <= r; i++)
             add_op((uint64_t)i, OAR_COLL_SEND, 0, 10, OAR_RECORD_DONE);
@@ -222,7 +222,7 @@ static void a_message_that_was_counted_late_is_put_right(void **state)
     int fd[2];
 
     for (int r = 0; r < 2; r++) {
-        make_head(r, 2, "one", OARI_LIFE_SLEEPS);
+        make_head(r, 2, "one", OARI_PROCESS_SLEEPS);
         make_ring(r, 2);
         add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_DONE);
         if (r == 0)
@@ -244,7 +244,7 @@ static void who_receives_from_anybody_is_not_stuck(void **state)
     char *text = NULL;
     int fd;
 
-    make_head(0, 1, "one", OARI_LIFE_SLEEPS);
+    make_head(0, 1, "one", OARI_PROCESS_SLEEPS);
     make_ring(0, 2);
     made->head.world = 2;
     add_op(1, OAR_COLL_RECV, -1, 2, OAR_RECORD_POSTED);
@@ -266,7 +266,7 @@ static void the_oldest_that_is_left_tells_what_was_dropped(void **state)
     char *text = NULL;
     int fd;
 
-    make_head(0, 1, "one", OARI_LIFE_RUNS);
+    make_head(0, 1, "one", OARI_PROCESS_RUNS);
     make_ring(0, 1);
     for (int i = 0; i < OAR_RECORDS; i++)
         add_op(1000 + (uint64_t)i, OAR_COLL_BARRIER, -1, 20, OAR_RECORD_DONE);
@@ -295,7 +295,7 @@ static void boxes_of_an_earlier_epoch_are_not_mixed_in(void **state)
     int fd[2];
 
     for (int r = 0; r < 2; r++) {
-        make_head(r, 2, "one", OARI_LIFE_SLEEPS);
+        make_head(r, 2, "one", OARI_PROCESS_SLEEPS);
         make_ring(r, 2);
         made->head.epoch = made->ring[0].epoch = r == 0 ? 3 : 2;
         add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_POSTED);
@@ -303,7 +303,8 @@ static void boxes_of_an_earlier_epoch_are_not_mixed_in(void **state)
     }
     OK(oar_autopsy_from_fds(fd, 2, &a));
     OK(oar_autopsy_text(a, &text));
-    assert_has(text, "rank 1 is unknown: its box is of epoch 2, not 3");
+    assert_has(text,
+               "rank 1 is unknown: its recorder file is of epoch 2, not 3");
     assert_has(text, ", epoch 3: barrier #1");
     oar_free(text);
     oar_autopsy_destroy(a);
@@ -321,7 +322,7 @@ static void a_circle_through_two_groups_is_found(void **state)
     for (int r = 0; r < 2; r++) {
         oari_ring *ring = &made->ring[0];
 
-        make_head(r, 2, "one", OARI_LIFE_SLEEPS);
+        make_head(r, 2, "one", OARI_PROCESS_SLEEPS);
         make_ring(r, 2);
         snprintf(ring->group, sizeof ring->group, r == 0 ? "a" : "b");
         add_op(1, OAR_COLL_BARRIER, -1, 10, OAR_RECORD_POSTED);
@@ -340,7 +341,7 @@ static void a_circle_through_two_groups_is_found(void **state)
 
 static void break_ring(oar_status status, int rank, int peer, const char *text)
 {
-    oari_box_fault *f = &made->ring[0].fault;
+    oari_ring_fault *f = &made->ring[0].fault;
 
     f->status = (int32_t)status;
     f->rank = rank;
@@ -360,27 +361,27 @@ typedef struct fault_row {
 } fault_row;
 
 static const fault_row fault_rows[] = {
-    { "computes", OAR_E_TIMEOUT, OARI_LIFE_RUNS, NULL, 0,
-      "has not come to all_reduce #5 at train.c:88 \"loss\"; it runs" },
-    { "sleeps", OAR_E_TIMEOUT, OARI_LIFE_SLEEPS, NULL, 0,
-      "has not come to all_reduce #5 at train.c:88 \"loss\"; it lives" },
-    { "is stopped", OAR_E_TIMEOUT, OARI_LIFE_STOPPED, NULL, 0,
+    { "computes", OAR_E_TIMEOUT, OARI_PROCESS_RUNS, NULL, 0,
+      "has not called all_reduce #5 at train.c:88 \"loss\"; it is running" },
+    { "sleeps", OAR_E_TIMEOUT, OARI_PROCESS_SLEEPS, NULL, 0,
+      "has not called all_reduce #5 at train.c:88 \"loss\"; it is sleeping" },
+    { "is stopped", OAR_E_TIMEOUT, OARI_PROCESS_STOPPED, NULL, 0,
       "is stopped before all_reduce #5" },
-    { "was ended afterwards", OAR_E_TIMEOUT, OARI_LIFE_DEAD,
-      "killed by SIGTERM", 0, "had not come to all_reduce #5" },
-    { "exits with 0", OAR_E_PEER, OARI_LIFE_EXITED, "exit code 0", 0,
+    { "was ended afterwards", OAR_E_TIMEOUT, OARI_PROCESS_DEAD,
+      "killed by SIGTERM", 0, "had not called all_reduce #5" },
+    { "exits with 0", OAR_E_PEER, OARI_PROCESS_EXITED, "exit code 0", 0,
       "ended with exit code 0 before all_reduce #5" },
-    { "leaves", OAR_E_PEER, OARI_LIFE_SLEEPS, NULL, 1,
+    { "leaves", OAR_E_PEER, OARI_PROCESS_SLEEPS, NULL, 1,
       "left the group before all_reduce #5" },
-    { "leaves and exits", OAR_E_PEER, OARI_LIFE_EXITED, "exit code 0", 1,
+    { "leaves and exits", OAR_E_PEER, OARI_PROCESS_EXITED, "exit code 0", 1,
       "ended with exit code 0 before all_reduce #5" },
-    { "exits with 1, too", OAR_E_PEER, OARI_LIFE_DEAD, "exit code 1", 0,
+    { "exits with 1, too", OAR_E_PEER, OARI_PROCESS_DEAD, "exit code 1", 0,
       "ended with exit code 1 before all_reduce #5" },
-    { "crashes", OAR_E_PEER, OARI_LIFE_DEAD, "killed by SIGSEGV", 0,
+    { "crashes", OAR_E_PEER, OARI_PROCESS_DEAD, "killed by SIGSEGV", 0,
       "was killed by SIGSEGV before all_reduce #5" },
 };
 
-static oar_autopsy *hold_inquest(const int fd[4], const char *note)
+static oar_autopsy *open_autopsy(const int fd[4], const char *note)
 {
     oar_autopsy *a = NULL;
 
@@ -411,7 +412,7 @@ static void assert_verdict(oar_autopsy *a, const char *name, int culprit,
 
 static void make_fault_row(const fault_row *row, int rank)
 {
-    make_head(rank, 4, "one", rank == 2 ? row->life : OARI_LIFE_DEAD);
+    make_head(rank, 4, "one", rank == 2 ? row->life : OARI_PROCESS_DEAD);
     make_ring(rank, 4);
     add_op(4, OAR_COLL_BARRIER, -1, 50, OAR_RECORD_DONE);
     if (rank == 2) {
@@ -444,7 +445,7 @@ static void the_verdict_names_the_rank_that_the_fault_names(void **state)
                 far ? "group \"world\" broke: rank 2 is what the fault says"
                     : "rank 2 (host one, pid 1002) %s",
                 row->says);
-            assert_verdict(hold_inquest(fd, row->note), row->name, 2, begins);
+            assert_verdict(open_autopsy(fd, row->note), row->name, 2, begins);
         }
     }
 }
@@ -460,7 +461,7 @@ static void an_abort_is_told_with_its_reason(void **state)
             fd[r] = far && r == 2 ? -1 : put_box();
         }
         assert_verdict(
-            hold_inquest(fd, "exit code 1"), "abort", 2,
+            open_autopsy(fd, "exit code 1"), "abort", 2,
             far ? "group \"world\" broke: rank 2 aborted: loss is NaN"
                 : "rank 2 (host one, pid 1002) aborted group "
                   "\"world\" after barrier #4 at train.c:88 "
@@ -493,7 +494,7 @@ static void a_fault_because_of_another_names_the_cause_of_that(void **state)
             break_ring(OAR_E_PEER, 0, 1, "rank 1 is gone");
         fd[r] = put_box();
     }
-    assert_verdict(hold_inquest(fd, "killed by SIGBUS"), "two groups", 2,
+    assert_verdict(open_autopsy(fd, "killed by SIGBUS"), "two groups", 2,
                    "rank 2 (host one, pid 1002) was killed by SIGBUS");
 }
 
@@ -523,7 +524,7 @@ static void a_fault_that_ranks_went_on_from_is_not_the_cause(void **state)
     int fd[4];
 
     for (int r = 0; r < 4; r++) {
-        make_head(r, 4, "one", OARI_LIFE_DEAD);
+        make_head(r, 4, "one", OARI_PROCESS_DEAD);
         if (r != 2)
             make_next(r);
         make_ring(r, 4);
@@ -535,7 +536,7 @@ static void a_fault_that_ranks_went_on_from_is_not_the_cause(void **state)
         }
         fd[r] = put_box();
     }
-    assert_verdict(hold_inquest(fd, "killed by SIGSEGV"), "shrunk", 0,
+    assert_verdict(open_autopsy(fd, "killed by SIGSEGV"), "shrunk", 0,
                    "rank 0 (host one, pid 1000) ended with exit code 1 before "
                    "barrier #2");
 }
@@ -555,10 +556,11 @@ static void what_cannot_be_is_refused(void **state)
     assert_says(oar_autopsy_open("/no/such/folder", &a), OAR_E_SYSTEM,
                 "/no/such/folder");
     assert_says(oar_autopsy_open(NULL, &a), OAR_E_ARG, "folder");
-    assert_says(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG, "0 boxes");
-    assert_says(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG, "boxes");
-    assert_says(oari_box_make(-1, &fd), OAR_E_ARG, "rank -1");
-    assert_says(oari_box_make(0, NULL), OAR_E_ARG, "rank 0");
+    assert_says(oar_autopsy_from_fds(&none, 0, &a), OAR_E_ARG,
+                "0 recorder files");
+    assert_says(oar_autopsy_from_fds(NULL, 1, &a), OAR_E_ARG, "recorder files");
+    assert_says(oari_recorder_file_make(-1, &fd), OAR_E_ARG, "rank -1");
+    assert_says(oari_recorder_file_make(0, NULL), OAR_E_ARG, "rank 0");
     OK(oar_autopsy_from_fds(&none, 1, &a));
     assert_says(oar_autopsy_note(a, 1, "x"), OAR_E_RANK, "rank 1");
     assert_says(oar_autopsy_note(a, 0, NULL), OAR_E_ARG, "text");
@@ -575,7 +577,7 @@ static void what_cannot_be_is_refused(void **state)
 
 static void make_good(void)
 {
-    make_head(0, 2, "one", OARI_LIFE_SLEEPS);
+    make_head(0, 2, "one", OARI_PROCESS_SLEEPS);
     make_ring(0, 2);
     for (int i = 1; i < 5; i++)
         add_op((uint64_t)i, OAR_COLL_BARRIER, -1, 10 + i, OAR_RECORD_DONE);
@@ -623,16 +625,17 @@ static void flip_bits(int fd, size_t from, size_t bytes)
 
 static void no_bit_of_a_head_brings_it_down(void **state)
 {
-    size_t ring = offsetof(oari_box, ring);
+    size_t ring = offsetof(oari_recorder_file, ring);
     int fd;
 
     make_good();
     fd = put_box();
-    flip_bits(fd, 0, sizeof(oari_head));
+    flip_bits(fd, 0, sizeof(oari_recorder_head));
     flip_bits(fd, ring, offsetof(oari_ring, member) + 8);
     flip_bits(fd, ring + offsetof(oari_ring, fault), 48);
-    flip_bits(fd, ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_slot),
-              sizeof(oari_slot));
+    flip_bits(fd,
+              ring + offsetof(oari_ring, slot) + 5 * sizeof(oari_record_slot),
+              sizeof(oari_record_slot));
     close(fd);
 }
 
@@ -640,9 +643,9 @@ static void it_may_end_anywhere(void **state)
 {
     static const int end[] = { BYTES - 1,
                                BYTES - 40000,
-                               OARI_BOX_UNIT + 1,
-                               OARI_BOX_UNIT,
-                               OARI_BOX_UNIT - 1,
+                               OARI_FILE_UNIT + 1,
+                               OARI_FILE_UNIT,
+                               OARI_FILE_UNIT - 1,
                                300,
                                7,
                                0 };
@@ -668,7 +671,7 @@ static void random_bytes_are_survived(void **state)
         make_good();
         for (size_t i = round % 2 ? 24 : 0; i < BYTES; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
-            if (i < OARI_BOX_UNIT || i > OARI_BOX_UNIT + 40 || round % 3 == 0)
+            if (i < OARI_FILE_UNIT || i > OARI_FILE_UNIT + 40 || round % 3 == 0)
                 bytes[i] = random >> 62 == 0 || round % 5 == 0
                                ? (unsigned char)(random >> 33)
                                : bytes[i];
@@ -683,18 +686,20 @@ static void random_bytes_are_survived(void **state)
 static void the_parser_takes_bytes_at_any_address(void **state)
 {
     unsigned char *bytes = malloc(BYTES + 1);
-    oari_image image = { 0 };
+    oari_recorder_copy image = { 0 };
 
     make_good();
     memcpy(bytes + 1, made, BYTES);
-    OK(oari_box_read(bytes + 1, BYTES, &image));
+    OK(oari_recorder_file_read(bytes + 1, BYTES, &image));
     assert_int_equal(image.rings, 1);
     assert_int_equal(image.damaged, 0);
-    assert_non_null(oari_image_ring(&image, 0));
-    oari_image_clear(&image);
-    assert_says(oari_box_read(bytes, BYTES, &image), OAR_E_DATA, "box");
+    assert_non_null(oari_recorder_copy_ring(&image, 0));
+    oari_recorder_copy_clear(&image);
+    assert_says(oari_recorder_file_read(bytes, BYTES, &image), OAR_E_DATA,
+                "recorder file");
     bytes[1 + 8] ^= 1; /* the version */
-    assert_says(oari_box_read(bytes + 1, BYTES, &image), OAR_E_DATA, "version");
+    assert_says(oari_recorder_file_read(bytes + 1, BYTES, &image), OAR_E_DATA,
+                "version");
     free(bytes);
 }
 

@@ -175,7 +175,7 @@ static void drop_bench(bench *b)
 
 typedef struct trial {
     oar_dtype dtype;
-    oar_op_kind kind;
+    oar_reduce_op_kind kind;
     size_t count;
     int in_place;
     int memory; /* private, shared, or shared on every other rank */
@@ -212,16 +212,16 @@ static void work_out(bench *b, const trial *t)
         source[i] = given_to(b, t, i);
         sum += weights[i];
     }
-    if (t->kind == OAR_OP_PREMUL_SUM)
+    if (t->kind == OAR_REDUCE_OP_PREMUL_SUM)
         r.factor = factors;
-    if (t->kind == OAR_OP_WEIGHTED_MEAN) {
+    if (t->kind == OAR_REDUCE_OP_WEIGHTED_MEAN) {
         r.factor = weights;
         r.divisor = sum;
     }
-    if (t->kind == OAR_OP_AVG)
+    if (t->kind == OAR_REDUCE_OP_AVG)
         r.divisor = b->ranks;
     if (r.factor != NULL || r.divisor != 0)
-        r.kind = OAR_OP_SUM;
+        r.kind = OAR_REDUCE_OP_SUM;
     reduce_reference(&r, t->count, (char *)b->expected);
 }
 
@@ -242,7 +242,7 @@ static oar_status check_result(bench *b, const trial *t, unsigned char *in,
                 stderr,
                 "rank %d of %d: %s of %zu %s [%zu]: %llx, not "
                 "%llx\n",
-                b->rank, b->ranks, oar_op_name(t->kind), t->count,
+                b->rank, b->ranks, oar_reduce_op_name(t->kind), t->count,
                 oar_dtype_name(t->dtype), i,
                 (unsigned long long)raw_get(t->dtype, out + i * size),
                 (unsigned long long)raw_get(t->dtype, b->expected + i * size));
@@ -269,7 +269,8 @@ static oar_status try_one(oar_group *g, bench *b, const trial *t)
         work_out(b, t);
     CHECK_OK(oar_all_reduce_into(g, oar_span_of(in, t->count, t->dtype),
                                  oar_span_of(out, t->count, t->dtype),
-                                 OAR_OP(t->kind, factors[b->rank]), &o, NULL));
+                                 OAR_REDUCE_OP(t->kind, factors[b->rank]), &o,
+                                 NULL));
     return check_result(b, t, in, out);
 }
 
@@ -279,11 +280,12 @@ static oar_status try_all(oar_group *g, bench *b)
     int number = 0;
 
     for (int d = 0; d < OAR_DTYPE_COUNT; d++)
-        for (int k = 0; k < OAR_OP_COUNT; k++) {
-            if (oar_op_check(OAR_OP((oar_op_kind)k, 1), (oar_dtype)d) != OAR_OK)
+        for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++) {
+            if (oar_reduce_op_check(OAR_REDUCE_OP((oar_reduce_op_kind)k, 1),
+                                    (oar_dtype)d) != OAR_OK)
                 continue;
             for (int c = 0; c < MATRIX_COUNTS; c++, number++) {
-                t = (trial){ (oar_dtype)d,      (oar_op_kind)k,
+                t = (trial){ (oar_dtype)d,      (oar_reduce_op_kind)k,
                              matrix_counts[c],  number / MEMORIES & 1,
                              number % MEMORIES, number % b->ranks == b->rank };
                 CHECK_OK(try_one(g, b, &t));
@@ -749,7 +751,8 @@ static oar_status refuse_operators(oar_group *g, float *x)
                "band on f32"));
     CHECK(says(oar_all_reduce(g, truth, OAR_AVG, NULL, NULL), OAR_E_UNSUPPORTED,
                "avg on bool"));
-    CHECK(says(oar_all_reduce(g, s, OAR_OP((oar_op_kind)99, 0), NULL, NULL),
+    CHECK(says(oar_all_reduce(g, s, OAR_REDUCE_OP((oar_reduce_op_kind)99, 0),
+                              NULL, NULL),
                OAR_E_ARG, "99"));
     CHECK(says(oar_all_reduce(g, s, OAR_WEIGHTED_MEAN, NULL, NULL), OAR_E_ARG,
                "weight"));

@@ -113,12 +113,13 @@ static void expect(const oari_list *list, int count, const int *number)
 
     for (oari_link *l = list->first; l != NULL; l = l->next, n++) {
         assert_true(n < count);
-        assert_int_equal(OARI_HOLDER(l, thing, link)->number, number[n]);
+        assert_int_equal(OARI_CONTAINER_OF(l, thing, link)->number, number[n]);
     }
     assert_int_equal(n, count);
     for (oari_link *l = list->last; l != NULL; l = l->prev) {
         assert_true(n > 0);
-        assert_int_equal(OARI_HOLDER(l, thing, link)->number, number[--n]);
+        assert_int_equal(OARI_CONTAINER_OF(l, thing, link)->number,
+                         number[--n]);
     }
     assert_int_equal(n, 0);
 }
@@ -142,7 +143,7 @@ static void a_list_keeps_the_order(void **state)
     for (int i = 0; i < 5; i++)
         assert_ptr_equal(oari_list_take(&list), &t[i].link);
     assert_null(oari_list_take(&list));
-    assert_null(OARI_HOLDER(oari_list_take(&list), thing, link));
+    assert_null(OARI_CONTAINER_OF(oari_list_take(&list), thing, link));
     expect(&list, 0, NULL);
 }
 

@@ -64,51 +64,54 @@ static void a_wrong_name_leaves_the_result_alone(void **state)
 
 static void every_operator_has_a_name(void **state)
 {
-#define X(name, value, text) assert_string_equal(oar_op_name(name), text);
-    OAR_OP_LIST(X)
+#define X(name, value, text) \
+    assert_string_equal(oar_reduce_op_name(name), text);
+    OAR_REDUCE_OP_LIST(X)
 #undef X
-    assert_string_equal(oar_op_name(OAR_OP_COUNT), "?");
-    assert_string_equal(oar_op_name((oar_op_kind)-1), "?");
+    assert_string_equal(oar_reduce_op_name(OAR_REDUCE_OP_COUNT), "?");
+    assert_string_equal(oar_reduce_op_name((oar_reduce_op_kind)-1), "?");
 }
 
-static int suits(oar_op_kind kind, oar_dtype dtype)
+static int suits(oar_reduce_op_kind kind, oar_dtype dtype)
 {
     switch (kind) {
-    case OAR_OP_AVG:
-    case OAR_OP_PREMUL_SUM:
-    case OAR_OP_WEIGHTED_MEAN: return dtype != OAR_BOOL;
-    case OAR_OP_BAND:
-    case OAR_OP_BOR:
-    case OAR_OP_BXOR: return !is_float(dtype);
+    case OAR_REDUCE_OP_AVG:
+    case OAR_REDUCE_OP_PREMUL_SUM:
+    case OAR_REDUCE_OP_WEIGHTED_MEAN: return dtype != OAR_BOOL;
+    case OAR_REDUCE_OP_BAND:
+    case OAR_REDUCE_OP_BOR:
+    case OAR_REDUCE_OP_BXOR: return !is_float(dtype);
     default: return 1;
     }
 }
 
 static void operators_suit_the_dtypes_they_make_sense_on(void **state)
 {
-    for (int k = 0; k < OAR_OP_COUNT; k++)
+    for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++)
         for (int d = 0; d < OAR_DTYPE_COUNT; d++) {
-            oar_op op = OAR_OP((oar_op_kind)k, 1);
+            oar_reduce_op op = OAR_REDUCE_OP((oar_reduce_op_kind)k, 1);
             int fine = suits(op.kind, (oar_dtype)d);
 
             oar_clear_error();
-            assert_int_equal(oar_op_check(op, (oar_dtype)d),
+            assert_int_equal(oar_reduce_op_check(op, (oar_dtype)d),
                              fine ? OAR_OK : OAR_E_UNSUPPORTED);
             assert_int_equal(oar_last_error_text()[0] == 0, fine);
         }
-    oar_op_check(OAR_BXOR, OAR_F16);
+    oar_reduce_op_check(OAR_BXOR, OAR_F16);
     assert_string_equal(oar_last_error_text(),
                         "bxor on f16: only integers and bool have bits");
 }
 
 static void unknown_operators_and_dtypes_are_bad_arguments(void **state)
 {
-    oar_op none = OAR_OP(OAR_OP_COUNT, 0), wild = OAR_OP((oar_op_kind)-3, 0);
+    oar_reduce_op none = OAR_REDUCE_OP(OAR_REDUCE_OP_COUNT, 0),
+                  wild = OAR_REDUCE_OP((oar_reduce_op_kind)-3, 0);
 
-    assert_int_equal(oar_op_check(none, OAR_F32), OAR_E_ARG);
-    assert_int_equal(oar_op_check(wild, OAR_F32), OAR_E_ARG);
-    assert_int_equal(oar_op_check(OAR_SUM, OAR_DTYPE_COUNT_ALL), OAR_E_ARG);
-    assert_int_equal(oar_op_check(OAR_SUM, (oar_dtype)-1), OAR_E_ARG);
+    assert_int_equal(oar_reduce_op_check(none, OAR_F32), OAR_E_ARG);
+    assert_int_equal(oar_reduce_op_check(wild, OAR_F32), OAR_E_ARG);
+    assert_int_equal(oar_reduce_op_check(OAR_SUM, OAR_DTYPE_COUNT_ALL),
+                     OAR_E_ARG);
+    assert_int_equal(oar_reduce_op_check(OAR_SUM, (oar_dtype)-1), OAR_E_ARG);
 }
 
 /* ---- half types ---------------------------------------------------------- */
@@ -337,7 +340,8 @@ static void floats_of_8_bits_are_only_moved(void **state)
     assert_string_equal(oar_dtype_name(OAR_F8E5M2), "f8e5m2");
     assert_int_equal(oar_dtype_parse("f8e4m3", &found), OAR_OK);
     assert_int_equal(found, OAR_F8E4M3);
-    assert_int_equal(oar_op_check(OAR_SUM, OAR_F8E4M3), OAR_E_UNSUPPORTED);
+    assert_int_equal(oar_reduce_op_check(OAR_SUM, OAR_F8E4M3),
+                     OAR_E_UNSUPPORTED);
     assert_non_null(strstr(oar_last_error_text(), "NCCL"));
     assert_null(oar_empty(NULL, OAR_F8E4M3, OAR_SHAPE(3)));
 }

@@ -552,7 +552,7 @@ typedef struct dispute {
     oar_coll kind[2];          /* of the others, of rank 1 */
     size_t count[2];
     oar_dtype dtype[2];
-    oar_op_kind op[2];
+    oar_reduce_op_kind op[2];
     int root[2];
 } dispute;
 
@@ -570,30 +570,30 @@ static const dispute disputes[] = {
       .theirs = "rank 1 calls broadcast of 17 f32 from 0 at",
       .kind = { OAR_COLL_ALL_REDUCE, OAR_COLL_BROADCAST },
       .count = ONLY(17) },
-    { .mine = "all_reduce #2: rank 0 says op sum at",
-      .theirs = "rank 1 says op max at",
+    { .mine = "all_reduce #2: rank 0 passes op sum at",
+      .theirs = "rank 1 passes op max at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = ONLY(17),
-      .op = { OAR_OP_SUM, OAR_OP_MAX } },
-    { .mine = "rank 0 says dtype f32 at",
-      .theirs = "rank 1 says dtype i32 at",
+      .op = { OAR_REDUCE_OP_SUM, OAR_REDUCE_OP_MAX } },
+    { .mine = "rank 0 passes dtype f32 at",
+      .theirs = "rank 1 passes dtype i32 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = ONLY(17),
       .dtype = { OAR_F32, OAR_I32 } },
-    { .mine = "rank 0 says count 17 at",
-      .theirs = "rank 1 says count 18 at",
+    { .mine = "rank 0 passes count 17 at",
+      .theirs = "rank 1 passes count 18 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 17, 18 } },
-    { .mine = "rank 0 says count 5000 at",
-      .theirs = "rank 1 says count 5001 at",
+    { .mine = "rank 0 passes count 5000 at",
+      .theirs = "rank 1 passes count 5001 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 5000, 5001 } },
-    { .mine = "rank 0 says count 5000 at",
-      .theirs = "rank 1 says count 0 at",
+    { .mine = "rank 0 passes count 5000 at",
+      .theirs = "rank 1 passes count 0 at",
       .kind = ONLY(OAR_COLL_ALL_REDUCE),
       .count = { 5000, 0 } },
-    { .mine = "broadcast #2: rank 0 says root 0 at",
-      .theirs = "rank 1 says root 2 at",
+    { .mine = "broadcast #2: rank 0 passes root 0 at",
+      .theirs = "rank 1 passes root 2 at",
       .kind = ONLY(OAR_COLL_BROADCAST),
       .count = ONLY(17),
       .root = { 0, 2 } },
@@ -614,7 +614,7 @@ static oar_status call_as(oar_group *g, const dispute *d, int side, float *x)
                                 NULL);
     default:
         return oar_all_reduce_at("src/a.c", 100 + side, g, s,
-                                 OAR_OP(d->op[side], 0), &o, NULL);
+                                 OAR_REDUCE_OP(d->op[side], 0), &o, NULL);
     }
 }
 

@@ -19,7 +19,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "launch/keeper.h"
+#include "launch/store_process.h"
 #include "support/census.h"
 
 /* Everything goes into a folder of the test's own, to be found empty. */
@@ -712,16 +712,17 @@ static pid_t start_group(void)
 /* The number of a group that has ended may be somebody else's soon. */
 static void the_keeper_ends_no_group_that_was_taken_back(void **state)
 {
-    launch_keeper_task task = { 0 };
-    launch_keeper keeper = { 0 };
+    launch_store_task task = { 0 };
+    launch_store_process keeper = { 0 };
     char served[OARI_SOCK_TEXT];
     pid_t ended = start_group(), other = start_group();
     int how;
 
-    assert_int_equal(launch_keeper_start(&keeper, &task, served), OAR_OK);
-    launch_keeper_note(&keeper, ended);
-    launch_keeper_note(&keeper, other);
-    launch_keeper_forget(&keeper, ended);
+    assert_int_equal(launch_store_process_start(&keeper, &task, served),
+                     OAR_OK);
+    launch_store_process_add(&keeper, ended);
+    launch_store_process_add(&keeper, other);
+    launch_store_process_forget(&keeper, ended);
     oari_fork_close(keeper.fd); /* as if the launcher had been killed */
     assert_int_equal(waitpid(keeper.pid, &how, 0), keeper.pid);
     assert_int_equal(waitpid(other, &how, 0), other);

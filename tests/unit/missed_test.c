@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/open_failure.h"
 
 enum { RANKS = 5 };
 
@@ -32,7 +32,7 @@ static int give_up(oar_store *store, int rank, oar_status status, int peer,
 {
     oari_about(peer, oari_fail(status, "rank %d %s", peer,
                                status == OAR_E_PEER ? "left" : "is late"));
-    oari_missed(store, "g", rank, RANKS, missing);
+    oari_open_failure_report(store, "g", rank, RANKS, missing);
     return oar_last_error()->peer;
 }
 
@@ -61,9 +61,11 @@ static void all_that_were_missed_are_asked(void **state)
     /* seen to leave by one that had joined them */
     {
         oar_error said;
-        assert_int_equal(oari_missed_word(store, "g", 0, RANKS, 1, &said), 1);
+        assert_int_equal(oari_open_failure_find(store, "g", 0, RANKS, 1, &said),
+                         1);
         assert_int_equal(said.peer, 4);
-        assert_int_equal(oari_missed_word(store, "g", 0, RANKS, 4, &said), 0);
+        assert_int_equal(oari_open_failure_find(store, "g", 0, RANKS, 4, &said),
+                         0);
     }
     oar_store_destroy(store);
 }
@@ -87,7 +89,7 @@ static void what_is_not_about_a_peer_stays(void **state)
     oar_store *store = make_store();
 
     oari_fail(OAR_E_MISMATCH, "it is something else");
-    oari_missed(store, "g", 0, RANKS, NULL);
+    oari_open_failure_report(store, "g", 0, RANKS, NULL);
     assert_string_equal(oar_last_error_text(), "it is something else");
     oar_store_destroy(store);
 }

@@ -38,8 +38,9 @@ static oar_tensor *piece(oar_tape *tape, oar_tensor *a, const int64_t *size,
                          int which)
 {
     oar_tensor *pieces[3] = { NULL };
-    oar_status status = size != NULL ? oar_split(tape, a, 1, 3, size, pieces)
-                                     : oar_chunk(tape, a, 1, 3, pieces);
+    oar_status status = size != NULL
+                            ? oar_tensor_split(tape, a, 1, 3, size, pieces)
+                            : oar_chunk(tape, a, 1, 3, pieces);
 
     return status == OAR_OK ? pieces[which] : NULL;
 }
@@ -157,7 +158,7 @@ CASE(index_select, oar_index_select(tape, in[0], 1, in[1]))
 CASE(index_select_rows, oar_index_select(tape, in[0], 0, in[1]))
 CASE(gather, oar_take_along(tape, in[0], 1, in[1]))
 CASE(gather_first, oar_take_along(tape, in[0], 0, in[1]))
-CASE(scatter_add, oar_scatter_add(tape, in[0], -1, in[2], in[1]))
+CASE(scatter_add, oar_tensor_scatter_add(tape, in[0], -1, in[2], in[1]))
 
 CASE(matmul, oar_matmul(tape, BOTH))
 CASE(matmul_turned, oar_matmul(tape, t(tape, in[0]), t(tape, in[1])))

@@ -201,7 +201,7 @@ static void indices_and_masks_of_other_dtypes_are_refused(void **state)
     } while (0)
     REFUSED(oar_index_select(NULL, a, 0, b));
     REFUSED(oar_take_along(NULL, a, 0, b));
-    REFUSED(oar_scatter_add(NULL, a, 0, b, b));
+    REFUSED(oar_tensor_scatter_add(NULL, a, 0, b, b));
     REFUSED(oar_embedding(NULL, a, b));
     REFUSED(oar_cross_entropy(NULL, a, b));
     REFUSED(oar_masked_fill(NULL, a, b, 0));

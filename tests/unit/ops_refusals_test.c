@@ -200,14 +200,15 @@ static void splits_name_the_piece(void **state)
 {
     oar_tensor *piece[4] = { NULL };
 
-    assert_int_equal(oar_split(NULL, a, 1, 2, (int64_t[]){ 3, 2 }, piece),
-                     OAR_E_SHAPE);
+    assert_int_equal(
+        oar_tensor_split(NULL, a, 1, 2, (int64_t[]){ 3, 2 }, piece),
+        OAR_E_SHAPE);
     said(OAR_E_SHAPE, "[3, 4]: no 2 elements for piece 1");
-    assert_int_equal(oar_split(NULL, a, 1, 1, (int64_t[]){ 3 }, piece),
+    assert_int_equal(oar_tensor_split(NULL, a, 1, 1, (int64_t[]){ 3 }, piece),
                      OAR_E_SHAPE);
     said(OAR_E_SHAPE, "1 elements are left over");
-    assert_int_equal(oar_split(NULL, a, 1, 2, NULL, piece), OAR_E_ARG);
-    assert_int_equal(oar_split(NULL, a, 4, 1, (int64_t[]){ 3 }, piece),
+    assert_int_equal(oar_tensor_split(NULL, a, 1, 2, NULL, piece), OAR_E_ARG);
+    assert_int_equal(oar_tensor_split(NULL, a, 4, 1, (int64_t[]){ 3 }, piece),
                      OAR_E_SHAPE);
     assert_int_equal(oar_chunk(NULL, a, 1, 0, piece), OAR_E_ARG);
     assert_int_equal(oar_chunk(NULL, a, 1, 2, NULL), OAR_E_ARG);
@@ -300,10 +301,11 @@ static void picks_name_the_index(void **state)
             "[3, 4] by index [7]");
     refuses(oar_take_along(NULL, vector, 1, index64), OAR_E_SHAPE,
             "dim 1 of [4]");
-    refuses(oar_scatter_add(NULL, a, 1, far, a), OAR_E_SHAPE,
+    refuses(oar_tensor_scatter_add(NULL, a, 1, far, a), OAR_E_SHAPE,
             "to [3, 4] by index [3, 1] of [3, 4]");
-    refuses(oar_scatter_add(NULL, a, 1, far, wide), OAR_E_DTYPE, "f64");
-    refuses(oar_scatter_add(NULL, a, 1, NULL, a), OAR_E_ARG, "scatter_add");
+    refuses(oar_tensor_scatter_add(NULL, a, 1, far, wide), OAR_E_DTYPE, "f64");
+    refuses(oar_tensor_scatter_add(NULL, a, 1, NULL, a), OAR_E_ARG,
+            "scatter_add");
     oar_tensor_release(far);
     oar_tensor_release(back);
 }

@@ -84,7 +84,7 @@ static void integers_are_reduced_and_picked(void **state)
     EXPECT(oar_argmax(NULL, a, 0, 0), OAR_I64, 1);
     EXPECT(oar_index_select(NULL, a, 0, i), OAR_I32, 9, 9, -4);
     EXPECT(oar_take_along(NULL, a, 0, i), OAR_I32, 9, 9, -4);
-    EXPECT(oar_scatter_add(NULL, a, 0, i, more), OAR_I32, 3, 20, 9, 3);
+    EXPECT(oar_tensor_scatter_add(NULL, a, 0, i, more), OAR_I32, 3, 20, 9, 3);
     OK(oar_topk(NULL, a, 3, &value, &index));
     EXPECT(value, OAR_I32, 9, 9, 3);
     EXPECT(index, OAR_I64, 1, 2, 0);

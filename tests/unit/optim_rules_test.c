@@ -196,9 +196,9 @@ static void a_skipped_parameter_counts_its_own_steps(void **state)
 
 static void schedule_as(oar_dtype dtype)
 {
-    const oar_schedule *schedule =
-        OAR_OPTS(oar_schedule, .kind = OAR_COSINE, .warmup = 4, .steps = 20,
-                 .final = 0.1);
+    const oar_lr_schedule *schedule =
+        OAR_OPTS(oar_lr_schedule, .kind = OAR_LR_COSINE, .warmup = 4,
+                 .steps = 20, .final = 0.1);
     oar_tensor *param[PARAMS];
     oar_optim *optim;
 
@@ -206,7 +206,7 @@ static void schedule_as(oar_dtype dtype)
     OK(oar_adamw_create_over(PARAMS, param, NULL, &optim));
     for (int step = 0; step < STEPS; step++) {
         grads_set(param, step);
-        OK(oar_optim_set_lr(optim, 0.05 * oar_schedule_at(schedule, step)));
+        OK(oar_optim_set_lr(optim, 0.05 * oar_lr_schedule_at(schedule, step)));
         OK(oar_optim_step(optim));
     }
     compare_all("scheduled", dtype, optim);

@@ -83,7 +83,7 @@ static void what_was_called_is_recorded_newest_first(void **state)
         if (i < 2)
             assert_int_equal(r.dtype, OAR_F64);
         if (i == 0)
-            assert_int_equal(r.op, OAR_OP_MAX);
+            assert_int_equal(r.op, OAR_REDUCE_OP_MAX);
     }
     oar_group_destroy(g);
 }
@@ -504,13 +504,13 @@ static unsigned char *good_bytes(size_t *bytes)
     for (int i = 0; i < 5; i++)
         assert_int_equal(oar_barrier(g, NULL, NULL), OAR_OK);
     oar_group_destroy(g);
-    *bytes = 2 * OARI_BOX_UNIT;
+    *bytes = 2 * OARI_FILE_UNIT;
     data = malloc(*bytes);
     file = fopen(path, "rb");
     assert_non_null(file);
     assert_int_equal(fread(data, 1, *bytes, file), *bytes);
     assert_int_equal(fseek(file, 0, SEEK_END), 0);
-    assert_int_equal(ftell(file), OARI_BOX_BYTES);
+    assert_int_equal(ftell(file), OARI_FILE_BYTES);
     fclose(file);
     return data;
 }
@@ -533,7 +533,7 @@ static void a_file_of_another_kind_is_refused(void **state)
 
     assert_int_equal(read_bytes(data, bytes, &r), OAR_OK);
     assert_says(read_bytes(data, bytes - 1, &r), OAR_E_NOT_FOUND, "record 0");
-    assert_says(read_bytes(data, OARI_BOX_UNIT - 1, &r), OAR_E_DATA,
+    assert_says(read_bytes(data, OARI_FILE_UNIT - 1, &r), OAR_E_DATA,
                 "not a recorder");
     assert_says(read_bytes(data, 0, &r), OAR_E_DATA, "not a recorder");
     data[0] ^= 1;
@@ -556,7 +556,7 @@ static int ends(const char *text, size_t room)
 
 static void no_bytes_of_a_file_are_trusted(void **state)
 {
-    size_t bytes, head = 512, ring = OARI_BOX_UNIT;
+    size_t bytes, head = 512, ring = OARI_FILE_UNIT;
     unsigned char *data = good_bytes(&bytes), *bad = malloc(bytes);
     uint64_t random = 1;
 
@@ -598,7 +598,7 @@ static oari_operation call_of(uint64_t sequence)
     static const char *const label[] = { "even", "odd" };
 
     return (oari_operation){ .kind = (oar_coll)(sequence % 9),
-                             .op = (oar_op_kind)(sequence % 7),
+                             .op = (oar_reduce_op_kind)(sequence % 7),
                              .dtype = (oar_dtype)(sequence % 11),
                              .count = sequence * 3,
                              .root = (int)(sequence % 1000),

@@ -7,30 +7,30 @@
 #include "base/reduce/reduce.h"
 #include "numbers.h"
 
-static inline double pick_float(oar_op_kind kind, double a, double b)
+static inline double pick_float(oar_reduce_op_kind kind, double a, double b)
 {
     int a_first;
 
     if (isnan(a) || isnan(b))
         return NAN;
     a_first = a < b || (a == b && signbit(a));
-    return (kind == OAR_OP_MIN) == a_first ? a : b;
+    return (kind == OAR_REDUCE_OP_MIN) == a_first ? a : b;
 }
 
-static inline float combine_f32(oar_op_kind kind, float a, float b)
+static inline float combine_f32(oar_reduce_op_kind kind, float a, float b)
 {
     switch (kind) {
-    case OAR_OP_SUM: return a + b;
-    case OAR_OP_PROD: return a * b;
+    case OAR_REDUCE_OP_SUM: return a + b;
+    case OAR_REDUCE_OP_PROD: return a * b;
     default: return (float)pick_float(kind, a, b);
     }
 }
 
-static inline double combine_f64(oar_op_kind kind, double a, double b)
+static inline double combine_f64(oar_reduce_op_kind kind, double a, double b)
 {
     switch (kind) {
-    case OAR_OP_SUM: return a + b;
-    case OAR_OP_PROD: return a * b;
+    case OAR_REDUCE_OP_SUM: return a + b;
+    case OAR_REDUCE_OP_PROD: return a * b;
     default: return pick_float(kind, a, b);
     }
 }
@@ -72,16 +72,16 @@ static inline int is_less(oar_dtype dtype, uint64_t a, uint64_t b)
     return is_signed(dtype) ? (int64_t)a < (int64_t)b : a < b;
 }
 
-static inline uint64_t combine_integer(oar_op_kind kind, oar_dtype dtype,
+static inline uint64_t combine_integer(oar_reduce_op_kind kind, oar_dtype dtype,
                                        uint64_t a, uint64_t b)
 {
     switch (kind) {
-    case OAR_OP_SUM: return dtype == OAR_BOOL ? a | b : a + b;
-    case OAR_OP_PROD: return a * b;
-    case OAR_OP_MIN: return is_less(dtype, a, b) ? a : b;
-    case OAR_OP_MAX: return is_less(dtype, a, b) ? b : a;
-    case OAR_OP_BAND: return a & b;
-    case OAR_OP_BOR: return a | b;
+    case OAR_REDUCE_OP_SUM: return dtype == OAR_BOOL ? a | b : a + b;
+    case OAR_REDUCE_OP_PROD: return a * b;
+    case OAR_REDUCE_OP_MIN: return is_less(dtype, a, b) ? a : b;
+    case OAR_REDUCE_OP_MAX: return is_less(dtype, a, b) ? b : a;
+    case OAR_REDUCE_OP_BAND: return a & b;
+    case OAR_REDUCE_OP_BOR: return a | b;
     default: return a ^ b;
     }
 }

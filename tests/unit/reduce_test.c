@@ -21,15 +21,17 @@ static const char *const isa_names[] = { "scalar",    "neon", "neon_f16",
                                          "avx512" };
 enum { ISAS = sizeof isa_names / sizeof isa_names[0] };
 
-static const oar_op_kind kinds[] = { OAR_OP_SUM, OAR_OP_PROD, OAR_OP_MIN,
-                                     OAR_OP_MAX, OAR_OP_BAND, OAR_OP_BOR,
-                                     OAR_OP_BXOR };
+static const oar_reduce_op_kind kinds[] = {
+    OAR_REDUCE_OP_SUM, OAR_REDUCE_OP_PROD, OAR_REDUCE_OP_MIN,
+    OAR_REDUCE_OP_MAX, OAR_REDUCE_OP_BAND, OAR_REDUCE_OP_BOR,
+    OAR_REDUCE_OP_BXOR
+};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 /* ---- running a case ------------------------------------------------------ */
 
 typedef struct trial {
-    oar_op_kind kind;
+    oar_reduce_op_kind kind;
     oar_dtype dtype;
     size_t count;
     int sources, destinations;
@@ -65,7 +67,7 @@ static void check_result(const trial *t, const char *isa, const char *got,
         if (!same_element(t->dtype, got + i * size, want + i * size))
             fail_msg("%s of %s, %s, %d to %d, element %zu of %zu: %llx, not "
                      "%llx",
-                     oar_op_name(t->kind), oar_dtype_name(t->dtype), isa,
+                     oar_reduce_op_name(t->kind), oar_dtype_name(t->dtype), isa,
                      t->sources, t->destinations, i, t->count,
                      (unsigned long long)raw_get(t->dtype, got + i * size),
                      (unsigned long long)raw_get(t->dtype, want + i * size));
@@ -117,17 +119,18 @@ static void check(const trial *t)
 }
 
 /* Calls back for every dtype and every operator that suits it. */
-static void for_every_operator(void (*body)(oar_op_kind, oar_dtype))
+static void for_every_operator(void (*body)(oar_reduce_op_kind, oar_dtype))
 {
     for (int d = 0; d < OAR_DTYPE_COUNT; d++)
         for (int k = 0; k < KINDS; k++)
-            if (oar_op_check(OAR_OP(kinds[k], 0), (oar_dtype)d) == OAR_OK)
+            if (oar_reduce_op_check(OAR_REDUCE_OP(kinds[k], 0), (oar_dtype)d) ==
+                OAR_OK)
                 body(kinds[k], (oar_dtype)d);
 }
 
 /* ---- the tests ----------------------------------------------------------- */
 
-static void try_counts(oar_op_kind kind, oar_dtype dtype)
+static void try_counts(oar_reduce_op_kind kind, oar_dtype dtype)
 {
     static const size_t counts[] = { 0, 1, 3, 7, 17, 100, 1000, 65537 };
 
@@ -141,7 +144,7 @@ static void any_count_works(void **state)
     for_every_operator(try_counts);
 }
 
-static void try_shapes(oar_op_kind kind, oar_dtype dtype)
+static void try_shapes(oar_reduce_op_kind kind, oar_dtype dtype)
 {
     static const int numbers[] = { 1, 2, 3, 5, 8, 16 };
 
@@ -160,7 +163,7 @@ static void any_number_of_sources_and_destinations_works(void **state)
     for_every_operator(try_shapes);
 }
 
-static void try_in_place(oar_op_kind kind, oar_dtype dtype)
+static void try_in_place(oar_reduce_op_kind kind, oar_dtype dtype)
 {
     static const int shapes[][2] = { { 1, 2 }, { 2, 1 }, { 2, 2 },
                                      { 2, 3 }, { 5, 1 }, { 5, 5 } };
@@ -182,7 +185,8 @@ static void try_scaling(oar_dtype dtype, const double *factor, double divisor)
 
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (size_t count = 7; count < 1000; count += 480)
-            check(&(trial){ OAR_OP_SUM, dtype, count, .sources = shapes[i][0],
+            check(&(trial){ OAR_REDUCE_OP_SUM, dtype, count,
+                            .sources = shapes[i][0],
                             .destinations = shapes[i][1], .factor = factor,
                             .divisor = divisor });
 }
@@ -201,7 +205,7 @@ static void factors_and_divisors_are_applied(void **state)
 }
 
 /* Two sources of one dtype to one destination, on every instruction set. */
-static void sum_two(oar_dtype dtype, oar_op_kind kind, const void *a,
+static void sum_two(oar_dtype dtype, oar_reduce_op_kind kind, const void *a,
                     const void *b, size_t count, double divisor,
                     const void *want)
 {
@@ -226,28 +230,29 @@ static void sum_two(oar_dtype dtype, oar_op_kind kind, const void *a,
 
 static void integers_wrap(void **state)
 {
-    sum_two(OAR_I8, OAR_OP_SUM, (int8_t[]){ 127, -128, 100 },
+    sum_two(OAR_I8, OAR_REDUCE_OP_SUM, (int8_t[]){ 127, -128, 100 },
             (int8_t[]){ 1, -1, 100 }, 3, 0, (int8_t[]){ -128, 127, -56 });
-    sum_two(OAR_I64, OAR_OP_SUM, (int64_t[]){ INT64_MAX }, (int64_t[]){ 2 }, 1,
-            0, (int64_t[]){ INT64_MIN + 1 });
-    sum_two(OAR_U32, OAR_OP_PROD, (uint32_t[]){ 0x80000001u },
+    sum_two(OAR_I64, OAR_REDUCE_OP_SUM, (int64_t[]){ INT64_MAX },
+            (int64_t[]){ 2 }, 1, 0, (int64_t[]){ INT64_MIN + 1 });
+    sum_two(OAR_U32, OAR_REDUCE_OP_PROD, (uint32_t[]){ 0x80000001u },
             (uint32_t[]){ 3 }, 1, 0, (uint32_t[]){ 0x80000003u });
-    sum_two(OAR_I16, OAR_OP_PROD, (int16_t[]){ -300 }, (int16_t[]){ 300 }, 1, 0,
-            (int16_t[]){ (int16_t)-90000 });
+    sum_two(OAR_I16, OAR_REDUCE_OP_PROD, (int16_t[]){ -300 },
+            (int16_t[]){ 300 }, 1, 0, (int16_t[]){ (int16_t)-90000 });
 }
 
 static void integer_averages_truncate_toward_zero(void **state)
 {
     const int64_t big = ((int64_t)1 << 62) - 1;
 
-    sum_two(OAR_I32, OAR_OP_SUM, (int32_t[]){ -3, 3, -1 },
+    sum_two(OAR_I32, OAR_REDUCE_OP_SUM, (int32_t[]){ -3, 3, -1 },
             (int32_t[]){ -4, 4, 0 }, 3, 2, (int32_t[]){ -3, 3, 0 });
-    sum_two(OAR_I64, OAR_OP_SUM, (int64_t[]){ big, -big }, (int64_t[]){ 2, -2 },
-            2, 2, (int64_t[]){ (big + 2) / 2, -((big + 2) / 2) });
-    sum_two(OAR_U64, OAR_OP_SUM, (uint64_t[]){ UINT64_MAX - 2 },
+    sum_two(OAR_I64, OAR_REDUCE_OP_SUM, (int64_t[]){ big, -big },
+            (int64_t[]){ 2, -2 }, 2, 2,
+            (int64_t[]){ (big + 2) / 2, -((big + 2) / 2) });
+    sum_two(OAR_U64, OAR_REDUCE_OP_SUM, (uint64_t[]){ UINT64_MAX - 2 },
             (uint64_t[]){ 2 }, 1, 3, (uint64_t[]){ UINT64_MAX / 3 });
-    sum_two(OAR_I64, OAR_OP_SUM, (int64_t[]){ INT64_MIN }, (int64_t[]){ 0 }, 1,
-            -1, (int64_t[]){ INT64_MIN });
+    sum_two(OAR_I64, OAR_REDUCE_OP_SUM, (int64_t[]){ INT64_MIN },
+            (int64_t[]){ 0 }, 1, -1, (int64_t[]){ INT64_MIN });
 }
 
 static void booleans_are_any_nonzero_byte(void **state)
@@ -256,13 +261,13 @@ static void booleans_are_any_nonzero_byte(void **state)
     static const uint8_t some[] = { 0, 1, 1, 1 }, both[] = { 0, 0, 0, 1 };
     static const uint8_t one[] = { 0, 1, 1, 0 };
 
-    sum_two(OAR_BOOL, OAR_OP_SUM, a, b, 4, 0, some);
-    sum_two(OAR_BOOL, OAR_OP_MAX, a, b, 4, 0, some);
-    sum_two(OAR_BOOL, OAR_OP_BOR, a, b, 4, 0, some);
-    sum_two(OAR_BOOL, OAR_OP_PROD, a, b, 4, 0, both);
-    sum_two(OAR_BOOL, OAR_OP_MIN, a, b, 4, 0, both);
-    sum_two(OAR_BOOL, OAR_OP_BAND, a, b, 4, 0, both);
-    sum_two(OAR_BOOL, OAR_OP_BXOR, a, b, 4, 0, one);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_SUM, a, b, 4, 0, some);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_MAX, a, b, 4, 0, some);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_BOR, a, b, 4, 0, some);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_PROD, a, b, 4, 0, both);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_MIN, a, b, 4, 0, both);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_BAND, a, b, 4, 0, both);
+    sum_two(OAR_BOOL, OAR_REDUCE_OP_BXOR, a, b, 4, 0, one);
 }
 
 static void zeros_have_an_order_in_min_and_max(void **state)
@@ -273,15 +278,15 @@ static void zeros_have_an_order_in_min_and_max(void **state)
     static const float high[] = { 0.0f, 0.0f, -0.0f, 0.0f, 1, -1 };
     uint16_t h[4][6];
 
-    sum_two(OAR_F32, OAR_OP_MIN, a, b, 6, 0, low);
-    sum_two(OAR_F32, OAR_OP_MAX, a, b, 6, 0, high);
+    sum_two(OAR_F32, OAR_REDUCE_OP_MIN, a, b, 6, 0, low);
+    sum_two(OAR_F32, OAR_REDUCE_OP_MAX, a, b, 6, 0, high);
     for (oar_dtype d = OAR_F16; d <= OAR_BF16; d++) {
         oari_convert(h[0], d, a, OAR_F32, 6);
         oari_convert(h[1], d, b, OAR_F32, 6);
         oari_convert(h[2], d, low, OAR_F32, 6);
         oari_convert(h[3], d, high, OAR_F32, 6);
-        sum_two(d, OAR_OP_MIN, h[0], h[1], 6, 0, h[2]);
-        sum_two(d, OAR_OP_MAX, h[0], h[1], 6, 0, h[3]);
+        sum_two(d, OAR_REDUCE_OP_MIN, h[0], h[1], 6, 0, h[2]);
+        sum_two(d, OAR_REDUCE_OP_MAX, h[0], h[1], 6, 0, h[3]);
     }
 }
 
@@ -299,7 +304,8 @@ static void either_nan_makes_min_and_max_nan(void **state)
     for (int i = 0; i < ISAS; i++) {
         if (oari_reduce_use(isa_names[i]) != OAR_OK)
             continue;
-        for (r.kind = OAR_OP_MIN; r.kind <= OAR_OP_MAX; r.kind++) {
+        for (r.kind = OAR_REDUCE_OP_MIN; r.kind <= OAR_REDUCE_OP_MAX;
+             r.kind++) {
             memset(got, 0, sizeof got);
             oari_reduce(&r, 5);
             for (int k = 0; k < 5; k++)
@@ -397,7 +403,7 @@ static void one_source_is_a_copy(void **state)
 {
     static const uint16_t nan[] = { 0x7c01, 0xfe55, 0x7f81, 0x0001, 0x8000 };
     uint16_t got[2][5];
-    oari_reduction r = { .kind = OAR_OP_MAX,
+    oari_reduction r = { .kind = OAR_REDUCE_OP_MAX,
                          .sources = 1,
                          .source = (const void *[]){ nan },
                          .destination = (void *[]){ got[0], got[1] } };
@@ -413,8 +419,9 @@ static void one_source_is_a_copy(void **state)
 
 static void averages_may_be_named_as_such(void **state)
 {
-    static const oar_op_kind names[] = { OAR_OP_AVG, OAR_OP_PREMUL_SUM,
-                                         OAR_OP_WEIGHTED_MEAN };
+    static const oar_reduce_op_kind names[] = { OAR_REDUCE_OP_AVG,
+                                                OAR_REDUCE_OP_PREMUL_SUM,
+                                                OAR_REDUCE_OP_WEIGHTED_MEAN };
 
     for (int i = 0; i < 3; i++)
         sum_two(OAR_F64, names[i], (double[]){ 1, 2 }, (double[]){ 3, 5 }, 2, 2,
@@ -425,7 +432,7 @@ static void the_cut_does_not_show(void **state)
 {
     static float a[1000], b[1000], whole[1000], cut[1000];
     uint64_t seed = 3;
-    oari_reduction r = { .kind = OAR_OP_SUM,
+    oari_reduction r = { .kind = OAR_REDUCE_OP_SUM,
                          .dtype = OAR_F32,
                          .sources = 2,
                          .divisor = 3,
@@ -451,7 +458,7 @@ static void a_thousand_sources_are_summed_in_order(void **state)
     static float value[OARI_REDUCE_MAX];
     const void *source[OARI_REDUCE_MAX];
     float want = 0, got;
-    oari_reduction r = { .kind = OAR_OP_SUM,
+    oari_reduction r = { .kind = OAR_REDUCE_OP_SUM,
                          .dtype = OAR_F32,
                          .sources = OARI_REDUCE_MAX,
                          .source = source,

@@ -19,7 +19,7 @@
 #include <oarsong/optim.h>
 #include <oarsong/tape.h>
 
-#include "tensor/pool.h"
+#include "tensor/tensor_pool.h"
 
 #define OK(call)                                              \
     do {                                                      \

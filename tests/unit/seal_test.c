@@ -59,7 +59,7 @@ static void nothing_else_is(void **state)
         else
             other[bit / 8 - sizeof data] ^= (unsigned char)(1 << bit % 8);
         assert_says(oari_unseal(key, 9, sealed, sizeof sealed, other),
-                    OAR_E_AUTH, "nobody sealed");
+                    OAR_E_AUTH, "was not sealed");
     }
     memcpy(sealed, data, sizeof data);
     assert_int_equal(oari_unseal(key, 10, sealed, sizeof sealed, tag),

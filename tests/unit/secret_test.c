@@ -104,7 +104,7 @@ static void a_key_and_a_proof_are_the_same_everywhere(void **state)
     assert_hex(
         key, 32,
         "eb2ab2389391f7baa7419ca392f9bc53978ec8169cf82a433f46825c79ec9df2");
-    assert_int_equal(oari_secret_prove(key, part, bytes, 2, proof), OAR_OK);
+    assert_int_equal(oari_secret_mac(key, part, bytes, 2, proof), OAR_OK);
     assert_hex(
         proof, 32,
         "d063a75e1ee1afca46390e361882286d36f8691df642950336e70fb4b35a7103");
@@ -136,7 +136,7 @@ static void another_purpose_context_or_direction_is_another_key(void **state)
                      OAR_OK);
     for (int i = 0; i <= CASES; i++)
         for (int j = 0; j < i; j++)
-            assert_false(oari_secret_same(key[i], key[j]));
+            assert_false(oari_secret_mac_equal(key[i], key[j]));
 }
 
 /* Whoever is sent a proof cannot send it back as its own, nor move bytes from
@@ -149,16 +149,16 @@ static void a_proof_is_good_for_its_key_and_its_parts_only(void **state)
 
     assert_int_equal(oari_secret_key(&sample, "link", 7, 2, 3, there), OAR_OK);
     assert_int_equal(oari_secret_key(&sample, "link", 7, 3, 2, back), OAR_OK);
-    oari_secret_prove(there, part, bytes, 2, proof[0]);
-    oari_secret_prove(back, part, bytes, 2, proof[1]);
-    oari_secret_prove(there, moved, moved_bytes, 2, proof[2]);
-    oari_secret_prove(there, part, bytes, 2, proof[3]);
-    assert_false(oari_secret_same(proof[0], proof[1]));
-    assert_false(oari_secret_same(proof[0], proof[2]));
-    assert_true(oari_secret_same(proof[0], proof[3]));
+    oari_secret_mac(there, part, bytes, 2, proof[0]);
+    oari_secret_mac(back, part, bytes, 2, proof[1]);
+    oari_secret_mac(there, moved, moved_bytes, 2, proof[2]);
+    oari_secret_mac(there, part, bytes, 2, proof[3]);
+    assert_false(oari_secret_mac_equal(proof[0], proof[1]));
+    assert_false(oari_secret_mac_equal(proof[0], proof[2]));
+    assert_true(oari_secret_mac_equal(proof[0], proof[3]));
     for (int bit = 0; bit < 256; bit++) {
         proof[3][bit / 8] ^= (unsigned char)(1 << bit % 8);
-        assert_false(oari_secret_same(proof[0], proof[3]));
+        assert_false(oari_secret_mac_equal(proof[0], proof[3]));
         proof[3][bit / 8] ^= (unsigned char)(1 << bit % 8);
     }
 }
@@ -405,7 +405,7 @@ static void without_memory_nobody_else_is_to_blame(void **state)
 {
     unsigned char key[OARI_SEAL_KEY] = { 7 }, tag[OARI_SEAL_TAG];
     unsigned char data[17] = { 1 };
-    unsigned char out[OARI_PROOF_BYTES];
+    unsigned char out[OARI_MAC_BYTES];
     oari_secret_part word = text("word");
     oar_status status[4];
 

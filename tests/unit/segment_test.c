@@ -48,7 +48,7 @@ typedef struct view {
 
 static view look_from_outside(const void *memory)
 {
-    oari_place place;
+    oari_segment_location place;
     view v;
     void *base;
     int fd;
@@ -120,7 +120,7 @@ static void growth_is_a_new_segment_and_moves_nothing(void **state)
     enum { BIG = 40 << 20, BLOCKS = 3 };
     unsigned char *block[BLOCKS];
     uint32_t before = oari_segment_count();
-    oari_place place[BLOCKS], again;
+    oari_segment_location place[BLOCKS], again;
 
     for (int i = 0; i < BLOCKS; i++) {
         block[i] = take(BIG);
@@ -143,7 +143,7 @@ static void one_block_may_be_larger_than_a_segment_usually_is(void **state)
 {
     size_t bytes = ((size_t)80 << 20) + 1;
     unsigned char *block = take(bytes);
-    oari_place place;
+    oari_segment_location place;
 
     block[0] = block[bytes - 1] = 7;
     assert_int_equal(oari_segment_find(block, bytes, &place), 1);
@@ -224,7 +224,7 @@ static void device_memory_is_shared_or_private_as_asked(void **state)
 static void find_wants_all_bytes_in_one_segment(void **state)
 {
     unsigned char *block = take(2 * page);
-    oari_place place, inside;
+    oari_segment_location place, inside;
     size_t bytes;
     int fd, local;
 
@@ -265,7 +265,7 @@ static void a_peer_sees_what_is_written_and_writes_what_is_seen(void **state)
 static void a_mapping_for_reading_cannot_be_written(void **state)
 {
     unsigned char *block = take(page);
-    oari_place place;
+    oari_segment_location place;
     void *base;
     size_t bytes;
     int fd, zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -300,9 +300,9 @@ static void a_segment_that_lies_about_its_size_is_refused(void **state)
     void *base = &fd;
 
     assert_says(oari_segment_map(fd, 5 * page, 1, &base), OAR_E_DATA,
-                "was said to have");
+                "but should have");
     assert_says(oari_segment_map(fd, 3 * page, 1, &base), OAR_E_DATA,
-                "was said to have");
+                "but should have");
     assert_int_equal(oari_segment_map(fd, 0, 1, &base), OAR_E_DATA);
     assert_int_equal(oari_segment_map(fd, SIZE_MAX, 1, &base), OAR_E_DATA);
     assert_ptr_equal(base, &fd);
@@ -595,7 +595,7 @@ static void a_segment_that_was_given_up_keeps_no_descriptor(void **state)
 
     for (int i = 0; i < ROUNDS; i++) {
         unsigned char *block = take(LARGE);
-        oari_place place;
+        oari_segment_location place;
         size_t bytes;
         int fd;
 

@@ -22,7 +22,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "net/local.h"
+#include "net/unix_socket.h"
 #include "net/sock.h"
 #include "support/census.h"
 #include "support/says.h"
@@ -483,10 +483,10 @@ static int take_what_is_handed_over(void)
     char byte = 0;
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, end) != 0 ||
-        oari_local_send(end[0], "x", 1, &end[0], 1) != OAR_OK || !exhaust())
+        oari_unix_send(end[0], "x", 1, &end[0], 1) != OAR_OK || !exhaust())
         return 1;
-    return is_told_of_it(oari_local_recv(end[1], &byte, 1, &got, 1,
-                                         oari_deadline(PATIENCE_MS)))
+    return is_told_of_it(oari_unix_recv(end[1], &byte, 1, &got, 1,
+                                        oari_deadline(PATIENCE_MS)))
                ? 0
                : 2;
 }

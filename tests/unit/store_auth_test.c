@@ -25,7 +25,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
-#include "store/store_link.h"
+#include "store/store_client.h"
 #include "net/sock.h"
 #include "support/caller.h"
 #include "support/census.h"
@@ -57,8 +57,8 @@ static oar_status join(const house *h, const char *wire,
     oar_status status;
 
     set_wire(wire);
-    status = oari_store_join(oar_store_server_address(h->server),
-                             CALLER_PATIENCE_MS, secret, store);
+    status = oari_store_connect(oar_store_server_address(h->server),
+                                CALLER_PATIENCE_MS, secret, store);
     set_wire(NULL);
     return status;
 }
@@ -253,16 +253,16 @@ static void a_server_remembers_whom_it_refused_first(void **state)
 
 /* ---- children ------------------------------------------------------------ */
 
-static void ask_something(oari_store_link *link, char port[OARI_SOCK_TEXT])
+static void ask_something(oari_store_client *link, char port[OARI_SOCK_TEXT])
 {
     oari_wire_message add = { .head.kind = OARI_WIRE_ADD,
                               .amount = 1,
                               .key = { "n", 1 } };
-    oari_patience patience = { CALLER_PATIENCE_MS,
-                               oari_deadline(CALLER_PATIENCE_MS), 0, 0 };
+    oari_request_limits patience = { CALLER_PATIENCE_MS,
+                                     oari_deadline(CALLER_PATIENCE_MS), 0, 0 };
     oari_wire_message reply;
 
-    OK(oari_link_ask(link, &add, &patience, &reply));
+    OK(oari_store_client_ask(link, &add, &patience, &reply));
     OK(oari_sock_name(link->stream.fd, port));
 }
 
@@ -271,7 +271,7 @@ static void ask_something(oari_store_link *link, char port[OARI_SOCK_TEXT])
 static void a_child_does_not_end_its_parents_connection(void **state)
 {
     char before[OARI_SOCK_TEXT], after[OARI_SOCK_TEXT];
-    oari_store_link *link;
+    oari_store_client *link;
     oari_trust trust;
     house h;
     pid_t child;
@@ -281,11 +281,12 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     set_wire("tls");
     OK(oari_trust_make(&ours, &trust));
     set_wire(NULL);
-    OK(oari_link_create(oar_store_server_address(h.server), &trust, &link));
+    OK(oari_store_client_create(oar_store_server_address(h.server), &trust,
+                                &link));
     ask_something(link, before);
     if ((child = fork()) == 0) {
         link->stream.fd = -1;
-        oari_link_destroy(link);
+        oari_store_client_destroy(link);
         oar_store_destroy(h.guest);
         oar_store_server_destroy(h.server);
         _exit(0);
@@ -294,7 +295,7 @@ static void a_child_does_not_end_its_parents_connection(void **state)
     assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
     ask_something(link, after);
     assert_string_equal(before, after);
-    oari_link_destroy(link);
+    oari_store_client_destroy(link);
     close_house(&h);
 }
 
@@ -334,8 +335,8 @@ static void *stay_busy(void *arg)
 
     for (;;) {
         oar_store *store = NULL;
-        if (oari_store_join(oar_store_server_address(b->house->server),
-                            CALLER_PATIENCE_MS, &ours, &store) != OAR_OK ||
+        if (oari_store_connect(oar_store_server_address(b->house->server),
+                               CALLER_PATIENCE_MS, &ours, &store) != OAR_OK ||
             oar_store_add(store, "busy", 1, NULL) != OAR_OK)
             _exit(2);
         oar_store_destroy(store);
@@ -405,7 +406,7 @@ static size_t frame_of(const oari_wire_message *m, unsigned char *frame)
 static void a_proof_that_is_sent_back_is_refused(void **state)
 {
     oari_wire_message welcome, reply;
-    unsigned char echo[OARI_PROOF_BYTES];
+    unsigned char echo[OARI_MAC_BYTES];
     greeting g;
     house h;
     int fd;
@@ -417,7 +418,7 @@ static void a_proof_that_is_sent_back_is_refused(void **state)
     caller_send(fd, &g.hello);
     caller_read(fd, &welcome);
     assert_int_equal(welcome.head.status, OAR_OK);
-    assert_int_equal(welcome.value.bytes, OARI_PROOF_BYTES);
+    assert_int_equal(welcome.value.bytes, OARI_MAC_BYTES);
     memcpy(echo, welcome.value.data, sizeof echo);
     g.proof.value = (oari_bytes){ echo, sizeof echo };
     caller_send(fd, &g.proof);
@@ -498,8 +499,8 @@ typedef struct change {
 static int read_or_cut(int fd, oari_wire_message *m, uint64_t number, int kind)
 {
     static unsigned char body[1024];
-    unsigned char head_bytes[OARI_WIRE_HEAD];
-    oari_wire_head head;
+    unsigned char head_bytes[OARI_WIRE_HEADER_BYTES];
+    oari_wire_header head;
 
     for (size_t have = 0, wanted = sizeof head_bytes; have < wanted;) {
         ssize_t got;
@@ -508,7 +509,7 @@ static int read_or_cut(int fd, oari_wire_message *m, uint64_t number, int kind)
             return 0;
         have += (size_t)got;
     }
-    assert_int_equal(oari_wire_read_head(head_bytes, &head), OAR_OK);
+    assert_int_equal(oari_wire_read_header(head_bytes, &head), OAR_OK);
     caller_hear(fd, body, head.bytes);
     assert_int_equal(oari_wire_read(&head, body, m), OAR_OK);
     return head.status == OAR_OK && head.number == number &&
@@ -600,8 +601,8 @@ static size_t first_flight(unsigned char *flight, size_t room)
     OK(oari_trust_make(&ours, &trust));
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd),
                      0);
-    OK(oari_trust_call(&trust, fd[0], &stream));
-    OK(oari_stream_shake(&stream, &done, &want));
+    OK(oari_trust_start_tls(&trust, fd[0], &stream));
+    OK(oari_stream_handshake(&stream, &done, &want));
     bytes = recv(fd[1], flight, room, 0);
     assert_true(bytes > 64);
     oari_stream_close(&stream);
@@ -696,7 +697,7 @@ typedef struct impostor {
 static void *be_impostor(void *arg)
 {
     impostor *p = arg;
-    unsigned char junk[OARI_PROOF_BYTES] = { 9 }, frame[512];
+    unsigned char junk[OARI_MAC_BYTES] = { 9 }, frame[512];
     oari_wire_message hello, welcome = { .id = 5,
                                          .method = OARI_AUTH_HMAC,
                                          .expected = { junk, sizeof junk },
@@ -728,7 +729,7 @@ static void meet_impostor(impostor *p, oar_status status, const char *text)
     OK(oari_sock_listen("127.0.0.1:0", 5, &p->listener));
     OK(oari_sock_name(p->listener, address));
     assert_int_equal(pthread_create(&p->thread, NULL, be_impostor, p), 0);
-    assert_says(oari_store_join(address, CALLER_PATIENCE_MS, &ours, &store),
+    assert_says(oari_store_connect(address, CALLER_PATIENCE_MS, &ours, &store),
                 status, text);
     pthread_join(p->thread, NULL);
     oari_fork_close(p->listener);

@@ -23,7 +23,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fork.h"
-#include "store/store_link.h"
+#include "store/store_client.h"
 #include "store/store_server.h"
 #include "net/sock.h"
 #include "support/caller.h"
@@ -359,17 +359,18 @@ static void a_glance_waits_for_no_server_that_is_stopped_or_gone(void **state)
 
     assert_int_equal(oar_store_create_tcp(p.address, -1, &store), OAR_OK);
     assert_int_equal(oar_store_set(store, "k", "v", 1), OAR_OK);
-    assert_int_equal(oari_store_glance(store, "k", 0, &value, &bytes), OAR_OK);
+    assert_int_equal(oari_store_get_once(store, "k", 0, &value, &bytes),
+                     OAR_OK);
     oar_free(value);
-    assert_says(oari_store_glance(store, "none", 0, &value, &bytes),
+    assert_says(oari_store_get_once(store, "none", 0, &value, &bytes),
                 OAR_E_TIMEOUT, "did not appear");
     start = oari_now_ns();
     kill(p.pid, SIGSTOP);
     assert_int_equal(waitpid(p.pid, &how, WUNTRACED), p.pid);
-    assert_says(oari_store_glance(store, "k", 0, &value, &bytes), OAR_E_TIMEOUT,
-                p.address);
+    assert_says(oari_store_get_once(store, "k", 0, &value, &bytes),
+                OAR_E_TIMEOUT, p.address);
     end_process(&p);
-    assert_int_not_equal(oari_store_glance(store, "k", 0, &value, &bytes),
+    assert_int_not_equal(oari_store_get_once(store, "k", 0, &value, &bytes),
                          OAR_OK);
     assert_true(oari_now_ns() - start < PATIENCE_MS * INT64_C(1000000));
     oar_store_destroy(store);
@@ -584,7 +585,7 @@ static void every_wrong_byte_of_a_request_is_found(void **state)
     limits.transfer_ms = 20; /* for those that announce more than comes */
     server = serve_with(&limits);
     assert_int_equal(oari_wire_frame(&m, &frame, &bytes), OAR_OK);
-    assert_int_equal(bytes, OARI_WIRE_HEAD + 4 + 3 + 4);
+    assert_int_equal(bytes, OARI_WIRE_HEADER_BYTES + 4 + 3 + 4);
     for (size_t i = 0; i < 3 * bytes; i++) {
         size_t at = i / 3;
         int fd = connect_as(server, 1000 + i);
@@ -696,8 +697,8 @@ static void who_does_not_take_its_replies_is_cut_off(void **state)
 
 static void another_version_is_told_apart(void **state)
 {
-    static const unsigned char hello[OARI_WIRE_HEAD] = { 'O', 'A', 'R',
-                                                         'S', 9,   1 };
+    static const unsigned char hello[OARI_WIRE_HEADER_BYTES] = { 'O', 'A', 'R',
+                                                                 'S', 9,   1 };
     oar_store_server *server = serve();
     oari_wire_message reply;
     int fd = caller_connect(server);

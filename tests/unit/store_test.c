@@ -942,9 +942,9 @@ static void a_folder_that_stays_locked_is_given_up_in_time(void **state)
     pid_t pid = hold_lock(f, &release);
 
     snprintf(holder, sizeof holder, "process %d", (int)pid);
-    before = oari_store_until(oari_deadline(200));
+    before = oari_store_set_lock_deadline(oari_deadline(200));
     assert_says(oar_store_add(f->store, "n", 1, &sum), OAR_E_TIMEOUT, holder);
-    oari_store_until(before);
+    oari_store_set_lock_deadline(before);
     assert_true(oari_now_ns() - start >= 200 * INT64_C(1000000));
     assert_non_null(strstr(oar_last_error_text(), f->folder));
     assert_int_equal(sum, 7);

@@ -50,11 +50,11 @@ static oari_wire_message full(int kind, oar_status status)
 
 /* The status in place of a copy of the body, of which only `bytes` are there.
  */
-static oar_status read_part(const oari_wire_head *head,
+static oar_status read_part(const oari_wire_header *head,
                             const unsigned char *body, size_t bytes,
                             oari_wire_message *m)
 {
-    oari_wire_head cut = *head;
+    oari_wire_header cut = *head;
     unsigned char *copy = malloc(bytes > 0 ? bytes : 1);
     oar_status status;
 
@@ -74,15 +74,16 @@ static void every_kind_is_read_as_it_was_written(void **state)
         oari_wire_message m = full(kinds[i % KINDS], status), got;
         unsigned char *frame, *again;
         size_t bytes, bytes_again;
-        oari_wire_head head;
+        oari_wire_header head;
 
         assert_int_equal(oari_wire_frame(&m, &frame, &bytes), OAR_OK);
-        assert_int_equal(oari_wire_read_head(frame, &head), OAR_OK);
-        assert_int_equal(head.bytes, bytes - OARI_WIRE_HEAD);
+        assert_int_equal(oari_wire_read_header(frame, &head), OAR_OK);
+        assert_int_equal(head.bytes, bytes - OARI_WIRE_HEADER_BYTES);
         assert_int_equal(head.number, m.head.number);
         assert_int_equal(head.status, status);
-        assert_int_equal(oari_wire_read(&head, frame + OARI_WIRE_HEAD, &got),
-                         OAR_OK);
+        assert_int_equal(
+            oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got),
+            OAR_OK);
         assert_int_equal(oari_wire_frame(&got, &again, &bytes_again), OAR_OK);
         assert_int_equal(bytes_again, bytes);
         assert_memory_equal(again, frame, bytes);
@@ -99,14 +100,16 @@ static void a_body_must_have_its_exact_length(void **state)
         size_t bytes;
 
         assert_int_equal(oari_wire_frame(&m, &frame, &bytes), OAR_OK);
-        bytes -= OARI_WIRE_HEAD;
+        bytes -= OARI_WIRE_HEADER_BYTES;
         m.head.bytes = (uint32_t)bytes;
         for (size_t part = 0; part < bytes; part++)
-            assert_says(read_part(&m.head, frame + OARI_WIRE_HEAD, part, &got),
-                        OAR_E_DATA, "");
+            assert_says(
+                read_part(&m.head, frame + OARI_WIRE_HEADER_BYTES, part, &got),
+                OAR_E_DATA, "");
         assert_int_equal(
-            read_part(&m.head, frame + OARI_WIRE_HEAD, bytes, &got), OAR_OK);
-        memmove(frame, frame + OARI_WIRE_HEAD, bytes);
+            read_part(&m.head, frame + OARI_WIRE_HEADER_BYTES, bytes, &got),
+            OAR_OK);
+        memmove(frame, frame + OARI_WIRE_HEADER_BYTES, bytes);
         assert_says(read_part(&m.head, frame, bytes + 1, &got), OAR_E_DATA,
                     "too many");
         oari_free(frame);
@@ -129,20 +132,20 @@ static void a_head_is_checked_before_its_body(void **state)
     };
     oari_wire_message m = full(OARI_WIRE_SET, OAR_OK);
     unsigned char frame[200], copy[200];
-    oari_wire_head head;
+    oari_wire_header head;
 
     assert_true(oari_wire_bytes(&m) <= sizeof frame);
     oari_wire_write(&m, frame);
-    assert_int_equal(oari_wire_read_head(frame, &head), OAR_OK);
+    assert_int_equal(oari_wire_read_header(frame, &head), OAR_OK);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memcpy(copy, frame, sizeof copy);
         copy[wrong[i].at] = (unsigned char)wrong[i].value;
-        assert_says(oari_wire_read_head(copy, &head), wrong[i].status, "");
+        assert_says(oari_wire_read_header(copy, &head), wrong[i].status, "");
     }
     memcpy(copy, frame, sizeof copy); /* a status that there is not */
     copy[5] |= OARI_WIRE_REPLY;
     copy[6] = OAR_E_INTERNAL + 1;
-    assert_says(oari_wire_read_head(copy, &head), OAR_E_DATA, "");
+    assert_says(oari_wire_read_header(copy, &head), OAR_E_DATA, "");
     assert_true(oari_wire_plausible(frame, 0));
     assert_true(oari_wire_plausible(frame, 3));
     assert_false(oari_wire_plausible((const unsigned char *)"OB", 2));
@@ -153,7 +156,7 @@ static oar_status read_set(size_t key, size_t value, int zero_at)
 {
     oari_wire_message m = { .head.kind = OARI_WIRE_SET }, got;
     char *key_text = malloc(key + 1), *data = calloc(1, value + 1);
-    oari_wire_head head;
+    oari_wire_header head;
     unsigned char *frame;
     size_t bytes;
     oar_status status;
@@ -164,9 +167,9 @@ static oar_status read_set(size_t key, size_t value, int zero_at)
     m.key = (oari_bytes){ key_text, key };
     m.value = (oari_bytes){ data, value };
     assert_int_equal(oari_wire_frame(&m, &frame, &bytes), OAR_OK);
-    status = oari_wire_read_head(frame, &head);
+    status = oari_wire_read_header(frame, &head);
     if (status == OAR_OK)
-        status = oari_wire_read(&head, frame + OARI_WIRE_HEAD, &got);
+        status = oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got);
     oari_free(frame);
     free(key_text);
     free(data);
@@ -190,13 +193,13 @@ static void keys_are_read_one_by_one(void **state)
     static const char *const want[] = { "one", "2", "three and more" };
     oari_wire_message m = full(OARI_WIRE_WAIT, OAR_OK), got;
     unsigned char frame[200];
-    oari_wire_head head;
+    oari_wire_header head;
     size_t at = 0;
 
     oari_wire_write(&m, frame);
-    assert_int_equal(oari_wire_read_head(frame, &head), OAR_OK);
-    assert_int_equal(oari_wire_read(&head, frame + OARI_WIRE_HEAD, &got),
-                     OAR_OK);
+    assert_int_equal(oari_wire_read_header(frame, &head), OAR_OK);
+    assert_int_equal(
+        oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got), OAR_OK);
     assert_int_equal(got.count, 3);
     for (int i = 0; i < 3; i++) {
         oari_bytes key = oari_wire_next_key(&got, &at);
@@ -206,8 +209,8 @@ static void keys_are_read_one_by_one(void **state)
     assert_int_equal(at, got.keys.bytes);
     m.count = OARI_WIRE_KEYS_MAX + 1;
     oari_wire_write(&m, frame);
-    assert_says(oari_wire_read(&head, frame + OARI_WIRE_HEAD, &got), OAR_E_DATA,
-                "4097");
+    assert_says(oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got),
+                OAR_E_DATA, "4097");
 }
 
 /* Whatever comes is refused or can be written again as it came. */
@@ -220,7 +223,7 @@ static void noise_is_refused_or_understood(void **state)
         oari_wire_message m = full(kinds[round % KINDS], OAR_OK), got;
         unsigned char frame[256], again[256];
         size_t bytes = oari_wire_bytes(&m);
-        oari_wire_head head;
+        oari_wire_header head;
 
         assert_true(bytes <= sizeof frame);
         oari_wire_write(&m, frame);
@@ -228,14 +231,15 @@ static void noise_is_refused_or_understood(void **state)
             dice = dice * 6364136223846793005u + 1442695040888963407u;
             frame[(dice >> 40) % bytes] ^= (unsigned char)(1u << (dice >> 61));
         }
-        if (oari_wire_read_head(frame, &head) != OAR_OK ||
-            head.bytes > bytes - OARI_WIRE_HEAD ||
-            read_part(&head, frame + OARI_WIRE_HEAD, head.bytes, &got) !=
-                OAR_OK)
+        if (oari_wire_read_header(frame, &head) != OAR_OK ||
+            head.bytes > bytes - OARI_WIRE_HEADER_BYTES ||
+            read_part(&head, frame + OARI_WIRE_HEADER_BYTES, head.bytes,
+                      &got) != OAR_OK)
             continue;
         understood++;
-        assert_int_equal(oari_wire_read(&head, frame + OARI_WIRE_HEAD, &got),
-                         OAR_OK);
+        assert_int_equal(
+            oari_wire_read(&head, frame + OARI_WIRE_HEADER_BYTES, &got),
+            OAR_OK);
         assert_true(oari_wire_bytes(&got) <= bytes);
         oari_wire_write(&got, again);
         assert_memory_equal(again, frame, oari_wire_bytes(&got));

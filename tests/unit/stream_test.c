@@ -20,7 +20,7 @@
 
 #include <oarsong/memory.h>
 
-#include "net/stream.h"
+#include "net/socket_stream.h"
 
 enum { ROUNDS = 64 /* more than any handshake has */ };
 
@@ -57,10 +57,10 @@ static void begin(ends *e, const char *identity, const unsigned char *key)
 {
     memset(e, 0, sizeof *e);
     make_pair(e->fd);
-    assert_int_equal(oari_stream_call(&e->caller, e->fd[0], identity, key),
-                     OAR_OK);
-    assert_int_equal(oari_stream_answer(&e->answerer, e->fd[1], find_key, NULL),
-                     OAR_OK);
+    assert_int_equal(
+        oari_stream_tls_client(&e->caller, e->fd[0], identity, key), OAR_OK);
+    assert_int_equal(
+        oari_stream_tls_server(&e->answerer, e->fd[1], find_key, NULL), OAR_OK);
 }
 
 static void end(ends *e)
@@ -77,7 +77,7 @@ static void step(oari_stream *s, oar_status *says, int *done)
 
     if (*says != OAR_OK || *done)
         return;
-    *says = oari_stream_shake(s, done, &want);
+    *says = oari_stream_handshake(s, done, &want);
     if (*says == OAR_OK)
         assert_true(*done ? want == 0 : (want & (POLLIN | POLLOUT)) != 0);
 }
@@ -183,9 +183,10 @@ static void identities_that_are_none_are_not_sent(void **state)
 
     memset(long_one, 'x', sizeof long_one - 1);
     long_one[sizeof long_one - 1] = 0;
-    assert_int_equal(oari_stream_call(&s, 0, long_one, good_key),
+    assert_int_equal(oari_stream_tls_client(&s, 0, long_one, good_key),
                      OAR_E_INTERNAL);
-    assert_int_equal(oari_stream_call(&s, 0, "", good_key), OAR_E_INTERNAL);
+    assert_int_equal(oari_stream_tls_client(&s, 0, "", good_key),
+                     OAR_E_INTERNAL);
 }
 
 /* ---- others' TLS --------------------------------------------------------- */
@@ -202,7 +203,7 @@ static oar_status answer_to(SSL_CTX *context)
     make_pair(fd);
     SSL_set_fd(client, fd[0]);
     SSL_set_connect_state(client);
-    assert_int_equal(oari_stream_answer(&answerer, fd[1], find_key, NULL),
+    assert_int_equal(oari_stream_tls_server(&answerer, fd[1], find_key, NULL),
                      OAR_OK);
     for (int i = 0; i < ROUNDS && says == OAR_OK && !done; i++) {
         SSL_do_handshake(client);
@@ -300,9 +301,11 @@ static void lay_wire(wire *w)
     make_pair(w->near);
     make_pair(w->far);
     assert_int_equal(
-        oari_stream_call(&w->e.caller, w->near[0], "7/2/3", good_key), OAR_OK);
+        oari_stream_tls_client(&w->e.caller, w->near[0], "7/2/3", good_key),
+        OAR_OK);
     assert_int_equal(
-        oari_stream_answer(&w->e.answerer, w->far[1], find_key, NULL), OAR_OK);
+        oari_stream_tls_server(&w->e.answerer, w->far[1], find_key, NULL),
+        OAR_OK);
 }
 
 static void take_up(wire *w)
@@ -435,7 +438,8 @@ static void a_recorded_handshake_is_refused(void **state)
     bytes += (size_t)more;
 
     make_pair(fd);
-    assert_int_equal(oari_stream_answer(&again, fd[1], find_key, NULL), OAR_OK);
+    assert_int_equal(oari_stream_tls_server(&again, fd[1], find_key, NULL),
+                     OAR_OK);
     assert_int_equal(send(fd[0], all, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
     for (int i = 0; i < ROUNDS; i++)
         step(&again, &says, &done);
@@ -730,7 +734,7 @@ static void a_plain_stream_needs_no_handshake(void **state)
     short want = 1;
 
     oari_stream_plain(&s, -1);
-    assert_int_equal(oari_stream_shake(&s, &done, &want), OAR_OK);
+    assert_int_equal(oari_stream_handshake(&s, &done, &want), OAR_OK);
     assert_true(done == 1 && want == 0);
     assert_false(oari_stream_pending(&s));
     assert_string_equal(oari_stream_identity(&s), "");
@@ -764,7 +768,7 @@ static void no_memory_is_a_failure_and_no_leak(void **state)
     for (uint64_t n = 1; status == OAR_E_NOMEM && n < 50; n++) {
         oari_stream s;
         oar_memory_fail_after(n);
-        status = oari_stream_call(&s, fd[0], "7/2/3", good_key);
+        status = oari_stream_tls_client(&s, fd[0], "7/2/3", good_key);
         oar_memory_fail_after(0);
         if (status == OAR_OK)
             oari_stream_close(&s);

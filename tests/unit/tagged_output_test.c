@@ -26,7 +26,7 @@ enum { STREAMS = 3 };
 
 /* A sink with its reader, and ranks that write into streams. */
 typedef struct desk {
-    launch_sink sink;
+    launch_writer sink;
     launch_stream stream[STREAMS];
     int out; /* the sink's other end */
     char *got;
@@ -35,7 +35,7 @@ typedef struct desk {
 
 static void open_streams(desk *d, int write_fd)
 {
-    OK(launch_sink_open(&d->sink, write_fd));
+    OK(launch_writer_open(&d->sink, write_fd));
     for (int i = 0; i < STREAMS; i++) {
         OK(launch_stream_open(&d->stream[i], &d->sink, -1));
         snprintf(d->stream[i].tag, sizeof d->stream[i].tag, "[%d] ", i);
@@ -60,7 +60,7 @@ static void desk_close(desk *d, int write_fd)
 {
     for (int i = 0; i < STREAMS; i++)
         launch_stream_close(&d->stream[i]);
-    launch_sink_close(&d->sink);
+    launch_writer_close(&d->sink);
     close(write_fd);
     if (d->out >= 0)
         close(d->out);
@@ -87,9 +87,9 @@ static int turn(desk *d)
             launch_stream_read(&d->stream[i]);
         more |= !launch_stream_pump(&d->stream[i]);
     }
-    launch_sink_write(&d->sink);
+    launch_writer_write(&d->sink);
     take_out(d);
-    return more || launch_sink_waiting(&d->sink) > 0;
+    return more || launch_writer_waiting(&d->sink) > 0;
 }
 
 static void rank_writes(desk *d, int i, const char *text)
@@ -273,7 +273,7 @@ static void a_full_disk_costs_lines_and_ends_nobody(void **state)
     signal(SIGXFSZ, before);
 }
 
-/* What launch_watch does when the last rank has ended without a word. */
+/* What launch_event_loop does when the last rank has ended without a word. */
 static void a_stream_that_has_ended_is_not_waited_for(void **state)
 {
     launch l = { .ranks = 1, .opts = oar_launch_opts_init() };

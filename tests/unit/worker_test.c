@@ -149,7 +149,7 @@ static void a_full_queue_refuses_or_gives_up(void **state)
 
     job_of(&t[3], &d, 3, write_down);
     assert_says(oari_worker_post(w, &t[3].job, 0), OAR_E_TIMEOUT,
-                "full: 2 jobs wait already");
+                "full: 2 jobs are waiting already");
     assert_says(oari_worker_post(w, &t[3].job, since + 30 * MS), OAR_E_TIMEOUT,
                 "2 jobs");
     assert_true(oari_now_ns() >= since + 30 * MS);

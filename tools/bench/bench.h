@@ -48,7 +48,7 @@ typedef struct bench_plan {
     size_t min, max, factor, iters, warm_up, budget_ms;
     size_t sizes, size[BENCH_MAX_SIZES]; /* 0 of them: min, max and factor */
     oar_dtype dtype;
-    oar_op op;
+    oar_reduce_op op;
     int private_memory, check, bind;
     int gpu;    /* buffers on a GPU */
     size_t row; /* operations on a stream before it is waited for; 0: by size */

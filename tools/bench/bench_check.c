@@ -46,18 +46,18 @@ static double combined(const bench_plan *p, size_t i)
         double x = number(p, r, i);
         int low = x < sum;
         switch (p->op.kind) {
-        case OAR_OP_PROD:
-        case OAR_OP_BAND: sum *= x; break;
-        case OAR_OP_MIN: sum = low ? x : sum; break;
-        case OAR_OP_BOR:
-        case OAR_OP_MAX: sum = low ? sum : x; break;
-        case OAR_OP_BXOR: sum = bit ^= (int)x; break;
+        case OAR_REDUCE_OP_PROD:
+        case OAR_REDUCE_OP_BAND: sum *= x; break;
+        case OAR_REDUCE_OP_MIN: sum = low ? x : sum; break;
+        case OAR_REDUCE_OP_BOR:
+        case OAR_REDUCE_OP_MAX: sum = low ? sum : x; break;
+        case OAR_REDUCE_OP_BXOR: sum = bit ^= (int)x; break;
         default: sum += x; break;
         }
     }
     if (p->dtype == OAR_BOOL && sum > 1)
         return 1;
-    return p->op.kind == OAR_OP_AVG ? sum / p->ranks : sum;
+    return p->op.kind == OAR_REDUCE_OP_AVG ? sum / p->ranks : sum;
 }
 
 /* rank below 0: the combination of all. */

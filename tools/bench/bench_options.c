@@ -54,11 +54,11 @@ static int read_kind(const char *text, bench_kind *kind)
     return 0;
 }
 
-static int read_op(const char *text, oar_op *op)
+static int read_op(const char *text, oar_reduce_op *op)
 {
-    for (int k = 0; k <= OAR_OP_BXOR; k++)
-        if (strcmp(text, oar_op_name((oar_op_kind)k)) == 0) {
-            *op = OAR_OP((oar_op_kind)k, 0);
+    for (int k = 0; k <= OAR_REDUCE_OP_BXOR; k++)
+        if (strcmp(text, oar_reduce_op_name((oar_reduce_op_kind)k)) == 0) {
+            *op = OAR_REDUCE_OP((oar_reduce_op_kind)k, 0);
             return 1;
         }
     return 0;
@@ -182,7 +182,8 @@ static int fits(bench_plan *p)
     if ((p->kind == BENCH_P2P || p->kind == BENCH_STREAM) && p->ranks < 2)
         return tool_refuse("bench", "%s needs two ranks",
                            bench_kind_name(p->kind));
-    if (bench_kind_folds(p->kind) && oar_op_check(p->op, p->dtype) != OAR_OK) {
+    if (bench_kind_folds(p->kind) &&
+        oar_reduce_op_check(p->op, p->dtype) != OAR_OK) {
         tool_failed("bench");
         return 0;
     }

@@ -72,7 +72,7 @@ static void print_nccl(const bench_point *at, const bench_figures f[2])
 
     printf("%12zu  %12zu  %8s  %6s  %6s", at->bytes, at->count,
            oar_dtype_name(p->dtype),
-           bench_kind_folds(p->kind) ? oar_op_name(p->op.kind) : "none",
+           bench_kind_folds(p->kind) ? oar_reduce_op_name(p->op.kind) : "none",
            bench_kind_rooted(p->kind) ? "all" : "-1");
     print_half(at, &f[0]);
     print_half(at, &f[1]);

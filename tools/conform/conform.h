@@ -76,7 +76,7 @@ typedef enum how { BLOCKING, ASYNC, PREPARED, BATCHED, SYNCHRONOUS } how;
 typedef struct trial {
     kind kind;
     oar_dtype dtype;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     size_t count; /* elements of a buffer, or of one part */
     int root;     /* or the source of a message */
     int to;       /* of a message */
@@ -162,11 +162,11 @@ typedef struct job {
 
 int value_is_float(oar_dtype dtype);
 int value_is_signed(oar_dtype dtype);
-int value_is_scaled(oar_op_kind op); /* has factors */
-int value_is_pick(oar_op_kind op);   /* min or max */
+int value_is_scaled(oar_reduce_op_kind op); /* has factors */
+int value_is_pick(oar_reduce_op_kind op);   /* min or max */
 
 /* Whether the operator makes sense on the dtype, as span.h says. */
-int value_makes_sense(oar_op_kind op, oar_dtype dtype);
+int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype);
 
 /* The factor of a rank under premul_sum, its weight under weighted_mean. */
 double value_factor(const job *j, int rank);

@@ -69,7 +69,7 @@ static size_t budget(const desk *d, const trial *t, int few)
         return d->s->quick ? 1 : 4;
     if (d->s->quick)
         return folds ? 1 : 3;
-    if (t->dtype == OAR_F32 && t->op == OAR_OP_SUM)
+    if (t->dtype == OAR_F32 && t->op == OAR_REDUCE_OP_SUM)
         return SIZE_MAX; /* all there are */
     return folds ? 16 : 32;
 }
@@ -104,12 +104,12 @@ static void try_size(desk *d, trial t, oar_group *group, const char *of,
 /* Whether a large size is worth its time: in the quick form only a few. */
 static int is_tried_large(const desk *d, const trial *t, size_t bytes)
 {
-    int plain = t->op == OAR_OP_SUM || t->op == OAR_OP_MAX;
+    int plain = t->op == OAR_REDUCE_OP_SUM || t->op == OAR_REDUCE_OP_MAX;
 
     if (!d->s->quick)
         return 1;
     if (bytes > 1 << 20)
-        return t->op == OAR_OP_SUM &&
+        return t->op == OAR_REDUCE_OP_SUM &&
                (t->dtype == OAR_F32 || t->dtype == OAR_BF16);
     return plain;
 }
@@ -139,12 +139,12 @@ void conform_collectives(desk *d, oar_group *group, const char *of, int few)
 {
     for (int k = K_BROADCAST; k <= K_ALL_TO_ALL_V; k++)
         for (int dtype = 0; dtype < OAR_DTYPE_COUNT; dtype++) {
-            int ops = kind_folds((kind)k) && !few ? OAR_OP_COUNT : 1;
+            int ops = kind_folds((kind)k) && !few ? OAR_REDUCE_OP_COUNT : 1;
             for (int op = 0; op < ops && !d->broken; op++)
                 try_sizes(d,
                           (trial){ .kind = (kind)k,
                                    .dtype = (oar_dtype)dtype,
-                                   .op = (oar_op_kind)op },
+                                   .op = (oar_reduce_op_kind)op },
                           group, of, few);
         }
 }

@@ -16,9 +16,9 @@ static double divisor(const job *j)
 {
     double sum = 0;
 
-    if (j->t.op == OAR_OP_AVG)
+    if (j->t.op == OAR_REDUCE_OP_AVG)
         return j->size;
-    if (j->t.op != OAR_OP_WEIGHTED_MEAN)
+    if (j->t.op != OAR_REDUCE_OP_WEIGHTED_MEAN)
         return 1;
     for (int r = 0; r < j->size; r++)
         sum += value_factor(j, r);
@@ -33,12 +33,12 @@ static int is_less(oar_dtype dtype, uint64_t a, uint64_t b)
 static uint64_t combine(const job *j, uint64_t a, uint64_t b)
 {
     switch (j->t.op) {
-    case OAR_OP_PROD: return a * b;
-    case OAR_OP_MIN: return is_less(j->t.dtype, a, b) ? a : b;
-    case OAR_OP_MAX: return is_less(j->t.dtype, a, b) ? b : a;
-    case OAR_OP_BAND: return a & b;
-    case OAR_OP_BOR: return a | b;
-    case OAR_OP_BXOR: return a ^ b;
+    case OAR_REDUCE_OP_PROD: return a * b;
+    case OAR_REDUCE_OP_MIN: return is_less(j->t.dtype, a, b) ? a : b;
+    case OAR_REDUCE_OP_MAX: return is_less(j->t.dtype, a, b) ? b : a;
+    case OAR_REDUCE_OP_BAND: return a & b;
+    case OAR_REDUCE_OP_BOR: return a | b;
+    case OAR_REDUCE_OP_BXOR: return a ^ b;
     default: return j->t.dtype == OAR_BOOL ? a | b : a + b;
     }
 }
@@ -76,13 +76,13 @@ static void fold_integers(const job *j, size_t start, size_t n,
 
 /* ---- floats -------------------------------------------------------------- */
 
-static double picked(oar_op_kind op, double a, double b)
+static double picked(oar_reduce_op_kind op, double a, double b)
 {
     int a_first = a < b || (a == b && signbit(a));
 
     if (isnan(a) || isnan(b))
         return (double)NAN;
-    return (op == OAR_OP_MIN) == a_first ? a : b;
+    return (op == OAR_REDUCE_OP_MIN) == a_first ? a : b;
 }
 
 /* The reduction of n elements in the order of ranks, computed in `type`. */
@@ -101,7 +101,7 @@ static double picked(oar_op_kind op, double a, double b)
                     sum[i] = x;                                                \
                 else if (value_is_pick(j->t.op))                               \
                     sum[i] = (type)picked(j->t.op, (double)sum[i], (double)x); \
-                else if (j->t.op == OAR_OP_PROD)                               \
+                else if (j->t.op == OAR_REDUCE_OP_PROD)                        \
                     sum[i] *= x;                                               \
                 else                                                           \
                     sum[i] += x;                                               \
@@ -134,7 +134,7 @@ static double allowance(const job *j)
     double roundings = j->size - 1;
     int spare = 23 - float_digits(j->t.dtype);
 
-    if (j->t.op == OAR_OP_AVG)
+    if (j->t.op == OAR_REDUCE_OP_AVG)
         roundings += 1;
     if (value_is_scaled(j->t.op))
         roundings += 2;

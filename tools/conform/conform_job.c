@@ -213,9 +213,9 @@ void job_prepare(desk *d, job *j, const trial *t, oar_group *group, int slot,
 
 /* ---- the call ------------------------------------------------------------ */
 
-static oar_op op_of(const job *j)
+static oar_reduce_op op_of(const job *j)
 {
-    return OAR_OP(j->t.op, value_factor(j, j->rank));
+    return OAR_REDUCE_OP(j->t.op, value_factor(j, j->rank));
 }
 
 /* Counts are the root's only where the larger buffer is. */

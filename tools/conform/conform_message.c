@@ -34,7 +34,7 @@ static void lay_out(message *m, const trial *t)
 
     both.kind = K_ALL_REDUCE; /* has an input and an output of one size */
     both.in_place = 0;
-    both.op = OAR_OP_SUM;
+    both.op = OAR_REDUCE_OP_SUM;
     job_prepare(m->d, &m->j, &both, m->d->world, 0, 1);
     m->j.t.kind = t->kind; /* contents of messages are any bits */
     job_fill(&m->j);

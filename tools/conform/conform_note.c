@@ -123,7 +123,7 @@ void note_describe(const trial *t, char *text, size_t bytes)
     char op[24] = "", root[40] = "";
 
     if (kind_folds(t->kind))
-        snprintf(op, sizeof op, " %s", oar_op_name(t->op));
+        snprintf(op, sizeof op, " %s", oar_reduce_op_name(t->op));
     if (kind_rooted(t->kind))
         snprintf(root, sizeof root, ", root %d", t->root);
     if (t->kind >= K_SEND_RECV && t->kind <= K_WRONG_SIZE)

@@ -13,7 +13,7 @@ static oar_call_opts opts_of(const job *j)
 
     o.label = "conform";
     o.canonical = j->t.canonical;
-    if (j->t.op == OAR_OP_WEIGHTED_MEAN)
+    if (j->t.op == OAR_REDUCE_OP_WEIGHTED_MEAN)
         o.weight = value_factor(j, j->rank);
     return o;
 }
@@ -126,7 +126,7 @@ static void run_refused(desk *d, job *j)
     if (status != OAR_E_DTYPE && status != OAR_E_ARG &&
         status != OAR_E_UNSUPPORTED)
         note_wrong(d, "%s of %s makes no sense, but gives %s",
-                   oar_op_name(j->t.op), oar_dtype_name(j->t.dtype),
+                   oar_reduce_op_name(j->t.op), oar_dtype_name(j->t.dtype),
                    oar_status_name(status));
 }
 

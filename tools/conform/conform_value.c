@@ -28,33 +28,34 @@ int value_is_signed(oar_dtype dtype)
            dtype == OAR_I64;
 }
 
-static int is_bitwise(oar_op_kind op)
+static int is_bitwise(oar_reduce_op_kind op)
 {
-    return op == OAR_OP_BAND || op == OAR_OP_BOR || op == OAR_OP_BXOR;
+    return op == OAR_REDUCE_OP_BAND || op == OAR_REDUCE_OP_BOR ||
+           op == OAR_REDUCE_OP_BXOR;
 }
 
-int value_is_scaled(oar_op_kind op)
+int value_is_scaled(oar_reduce_op_kind op)
 {
-    return op == OAR_OP_PREMUL_SUM || op == OAR_OP_WEIGHTED_MEAN;
+    return op == OAR_REDUCE_OP_PREMUL_SUM || op == OAR_REDUCE_OP_WEIGHTED_MEAN;
 }
 
-int value_is_pick(oar_op_kind op)
+int value_is_pick(oar_reduce_op_kind op)
 {
-    return op == OAR_OP_MIN || op == OAR_OP_MAX;
+    return op == OAR_REDUCE_OP_MIN || op == OAR_REDUCE_OP_MAX;
 }
 
-int value_makes_sense(oar_op_kind op, oar_dtype dtype)
+int value_makes_sense(oar_reduce_op_kind op, oar_dtype dtype)
 {
     if (is_bitwise(op))
         return !value_is_float(dtype);
-    if (op == OAR_OP_AVG || value_is_scaled(op))
+    if (op == OAR_REDUCE_OP_AVG || value_is_scaled(op))
         return dtype != OAR_BOOL;
     return 1;
 }
 
 double value_factor(const job *j, int rank)
 {
-    if (j->t.op == OAR_OP_WEIGHTED_MEAN)
+    if (j->t.op == OAR_REDUCE_OP_WEIGHTED_MEAN)
         return rank == 1 ? 0 : 1 + rank % 3;
     return value_is_float(j->t.dtype) ? 0.5 + 0.25 * (rank % 5) : 1 + rank % 3;
 }
@@ -80,7 +81,7 @@ static void add_specials(const job *j, int rank, size_t start, size_t n,
 {
     static const size_t places[] = { NANS, ZEROS, INFINITIES };
 
-    if (value_is_scaled(j->t.op) || j->t.op == OAR_OP_PROD)
+    if (value_is_scaled(j->t.op) || j->t.op == OAR_REDUCE_OP_PROD)
         return;
     for (int p = 0; p < 3; p++)
         for (size_t i = (places[p] + PERIOD - start % PERIOD) % PERIOD; i < n;
@@ -91,7 +92,7 @@ static void add_specials(const job *j, int rank, size_t start, size_t n,
 
 void value_floats(const job *j, int rank, size_t start, size_t n, double *f)
 {
-    int is_prod = j->t.op == OAR_OP_PROD;
+    int is_prod = j->t.op == OAR_REDUCE_OP_PROD;
     int any_sign = value_is_pick(j->t.op) || is_prod;
     double low = is_prod ? 0.75 : 0.5, range = is_prod ? 0.5 : 1.5;
     uint64_t seed = seed_of(j, rank);
@@ -132,7 +133,7 @@ void value_integers(const job *j, int rank, size_t start, size_t n, uint64_t *u)
 {
     uint64_t seed = seed_of(j, rank), limit = limit_of(j);
     int bounded = kind_folds(j->t.kind) &&
-                  (j->t.op == OAR_OP_AVG || value_is_scaled(j->t.op));
+                  (j->t.op == OAR_REDUCE_OP_AVG || value_is_scaled(j->t.op));
 
     for (size_t i = 0; i < n; i++)
         u[i] = value_mix(seed, start + i);

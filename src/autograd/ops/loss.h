@@ -7,14 +7,14 @@
 
 #include "autograd/record.h"
 
-/* Whether weights, which may be NULL, can be used with a: they have its dtype,
- * and nobody wants a gradient of them. Shapes are the caller's to check. */
+/* Checks that weights, which may be NULL, have the dtype of a and want no
+ * gradient. Shapes are the caller's to check. */
 oar_status oari_check_weight(const char *name, oar_tape *tape,
                              const oar_tensor *a, oar_tensor *weight);
-oar_status oari_weight_misfit(const char *name, const oar_tensor *a,
-                              const oar_tensor *weight, const char *why);
+oar_status oari_weight_mismatch(const char *name, const oar_tensor *a,
+                                const oar_tensor *weight, const char *why);
 
-/* The gradient of a loss that is one number. */
+/* Returns the gradient of a loss that is one number. */
 double oari_grad_number(const oari_node *node);
 
 #endif

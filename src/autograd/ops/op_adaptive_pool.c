@@ -6,7 +6,7 @@
 #include "autograd/record.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/conv.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 /* From planes of shape x to those of shape y. */
 static oari_window window_of(oar_shape x, oar_shape y)
@@ -23,23 +23,23 @@ static oar_status pool_back(oari_node *node, int i, const oari_array *to,
                             int add)
 {
     oari_window w = window_of(to->at.shape, node->out->at.shape);
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_adaptive_avg_pool_back(y, add, g, &w);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op line_op = { .name = "adaptive_avg_pool1d",
-                                 .backward = pool_back };
-static const oari_op plane_op = { .name = "adaptive_avg_pool2d",
-                                  .backward = pool_back };
+static const oari_op_class line_op = { .name = "adaptive_avg_pool1d",
+                                       .backward = pool_back };
+static const oari_op_class plane_op = { .name = "adaptive_avg_pool2d",
+                                        .backward = pool_back };
 
 /* size: of the result, for each dim behind the channels. */
-static oar_status check(oar_tape *tape, const oari_op *op, oar_tensor *x,
-                        int dims, const int *size)
+static oar_status check_pool(oar_tape *tape, const oari_op_class *op,
+                             oar_tensor *x, int dims, const int *size)
 {
     OARI_TRY(oari_check_inputs(op->name, tape, 1, &x));
     OARI_TRY(oari_check_float(op->name, x));
@@ -60,39 +60,38 @@ static oar_status check(oar_tape *tape, const oari_op *op, oar_tensor *x,
     return OAR_OK;
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oar_tensor *x)
-{
-    oari_window w = window_of(x->at.shape, out->at.shape);
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    if (desk.status == OAR_OK)
-        oari_adaptive_avg_pool(y, a, &w);
-    return oari_desk_clear(&desk);
-}
-
-static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op *op,
+static oar_tensor *adaptive_avg_pool(oar_tape *tape, const oari_op_class *op,
                                      oar_tensor *x, int dims, const int *size)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
     oar_shape shape;
+    oari_window w;
+    oari_array to;
+    oari_operands operands = { .pool = pool };
+    const oari_array *a, *y;
 
-    if (check(tape, op, x, dims, size) != OAR_OK)
+    if (check_pool(tape, op, x, dims, size) != OAR_OK)
         return NULL;
     shape = x->at.shape;
     for (int i = 0; i < dims; i++)
         shape.dim[2 + i] = size[i];
     out = oari_tensor_make(pool, x->dtype, shape);
-    if (out != NULL && compute(pool, out, x) != OAR_OK) {
+    if (out == NULL)
+        return NULL;
+    w = window_of(x->at.shape, out->at.shape);
+    to = oari_array_of(out);
+    a = oari_operands_tensor(&operands, x);
+    y = oari_operands_out(&operands, &to, 0);
+    if (operands.status == OAR_OK)
+        oari_adaptive_avg_pool(y, a, &w);
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(tape, out,
-                     &(oari_recipe){ .op = op, .inputs = 1, .input = { x } });
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){ .op = op, .inputs = 1, .input = { x } });
 }
 
 oar_tensor *oar_adaptive_avg_pool1d(oar_tape *tape, oar_tensor *x, int length)

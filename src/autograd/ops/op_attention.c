@@ -9,10 +9,10 @@
 #include "autograd/ops/packed.h"
 #include "autograd/record.h"
 #include "autograd/replay.h"
-#include "autograd/stash.h"
+#include "autograd/fused_backward.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/attention.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 enum { Q, K, V, MASK, LSE }; /* inputs, and what is saved */
 
@@ -28,39 +28,41 @@ typedef struct parts {
 } parts;
 
 /* Where the heads of a row-major array lie. */
-static oari_strip strip_of_rows(const oari_array *a)
+static oari_head_strides strip_of_rows(const oari_array *a)
 {
     int n = a->at.shape.ndim;
     int64_t width = a->at.shape.dim[n - 1], rows = a->at.shape.dim[n - 2];
     int64_t heads = n > 2 ? a->at.shape.dim[n - 3] : 1;
 
-    return (oari_strip){ .data = oari_array_data(a),
-                         .outer = heads * rows * width,
-                         .head = rows * width,
-                         .row = width,
-                         .shared = 1 };
+    return (oari_head_strides){ .data = oari_array_data(a),
+                                .outer = heads * rows * width,
+                                .head = rows * width,
+                                .row = width,
+                                .shared = 1 };
 }
 
-static oari_strip place(oari_desk *desk, const oari_array *a)
+static oari_head_strides place_input(oari_operands *operands,
+                                     const oari_array *a)
 {
-    oari_strip strip;
+    oari_head_strides strip;
 
-    if (oari_strip_of(a, &strip))
+    if (oari_head_strides_of(a, &strip))
         return strip;
-    return strip_of_rows(oari_desk_in(desk, a));
+    return strip_of_rows(oari_operands_in(operands, a));
 }
 
-static oari_strip place_out(oari_desk *desk, const oari_array *to, int add)
+static oari_head_strides place_out(oari_operands *operands,
+                                   const oari_array *to, int add)
 {
-    oari_strip strip = { 0 };
+    oari_head_strides strip = { 0 };
 
-    if (to == NULL || oari_strip_of(to, &strip))
+    if (to == NULL || oari_head_strides_of(to, &strip))
         return strip;
-    return strip_of_rows(oari_desk_out(desk, to, add));
+    return strip_of_rows(oari_operands_out(operands, to, add));
 }
 
 /* A mask, or its gradient, repeated to the scores of all heads. */
-static oari_array repeat(oari_array mask, const parts *p)
+static oari_array repeat_mask(oari_array mask, const parts *p)
 {
     oar_shape scores = p->q.at.shape;
 
@@ -70,7 +72,7 @@ static oari_array repeat(oari_array mask, const parts *p)
 }
 
 /* Bools, and numbers that need no conversion, are used where they lie. */
-static oari_array place_mask(oari_desk *desk, const parts *p)
+static oari_array place_mask(oari_operands *operands, const parts *p)
 {
     oari_array mask = { .data = NULL };
 
@@ -78,8 +80,8 @@ static oari_array place_mask(oari_desk *desk, const parts *p)
         return mask;
     mask = oari_array_of(p->mask);
     if (oari_dtype_is_half(mask.dtype))
-        mask = *oari_desk_in(desk, &mask);
-    return repeat(mask, p);
+        mask = *oari_operands_in(operands, &mask);
+    return repeat_mask(mask, p);
 }
 
 /* How many heads of q use one of k's. */
@@ -91,7 +93,7 @@ static int64_t shared_by(const oar_shape *q, const oar_shape *k)
 }
 
 /* Sizes, and where the inputs lie. */
-static oari_attention set_up(oari_desk *desk, const parts *p,
+static oari_attention set_up(oari_operands *operands, const parts *p,
                              const oari_extra *extra)
 {
     const oar_shape *q = &p->q.at.shape, *v = &p->v.at.shape;
@@ -111,53 +113,55 @@ static oari_attention set_up(oari_desk *desk, const parts *p,
 
     for (int i = 0; i < n - 3; i++)
         a.outer *= q->dim[i];
-    a.q = place(desk, &p->q);
-    a.k = place(desk, &p->k);
-    a.v = place(desk, &p->v);
+    a.q = place_input(operands, &p->q);
+    a.k = place_input(operands, &p->k);
+    a.v = place_input(operands, &p->v);
     a.k.shared = a.v.shared = shared_by(q, &p->k.at.shape);
-    a.mask = place_mask(desk, p);
-    a.scratch = oari_desk_scratch(desk, a.dtype, oari_attend_scratch(&a));
+    a.mask = place_mask(operands, p);
+    a.scratch =
+        oari_operands_scratch(operands, a.dtype, oari_attend_scratch(&a));
     return a;
 }
 
 static oar_status attend(oari_pool *pool, const parts *p,
                          const oari_extra *extra)
 {
-    oari_desk desk = { .pool = pool };
-    oari_attention a = set_up(&desk, p, extra);
+    oari_operands operands = { .pool = pool };
+    oari_attention a = set_up(&operands, p, extra);
 
-    a.out = place_out(&desk, &p->out, 0);
-    if (desk.status == OAR_OK)
+    a.out = place_out(&operands, &p->out, 0);
+    if (operands.status == OAR_OK)
         oari_attend(&a);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 static oar_status attend_back(oari_pool *pool, const parts *p,
                               const oari_extra *extra)
 {
-    oari_desk desk = { .pool = pool };
-    oari_attention a = set_up(&desk, p, extra);
+    oari_operands operands = { .pool = pool };
+    oari_attention a = set_up(&operands, p, extra);
 
-    a.out = place(&desk, &p->out);
-    a.dq = place_out(&desk, p->dq, p->add_q);
-    a.dk = place_out(&desk, p->dk, p->add_k);
-    a.dv = place_out(&desk, p->dv, p->add_v);
+    a.out = place_input(&operands, &p->out);
+    a.dq = place_out(&operands, p->dq, p->add_q);
+    a.dk = place_out(&operands, p->dk, p->add_k);
+    a.dv = place_out(&operands, p->dv, p->add_v);
     a.dk.shared = a.dv.shared = a.k.shared;
     if (p->dmask != NULL)
-        a.dmask = repeat(*p->dmask, p);
+        a.dmask = repeat_mask(*p->dmask, p);
     a.add_q = p->add_q;
     a.add_k = p->add_k;
     a.add_v = p->add_v;
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_attend_back(&a);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* ---- three tensors ------------------------------------------------------- */
 
-/* All gradients at once: that of q to dq, or nowhere; the others to the stash.
- */
-static oar_status all_back(oari_node *node, const oari_array *dq, int add)
+/* Computes all gradients at once: that of q goes to dq, which may be NULL, the
+ * others to node->fused_grad. */
+static oar_status attention_back_all(oari_node *node, const oari_array *dq,
+                                     int add)
 {
     oar_tensor *k = node->saved[K], *v = node->saved[V];
     oar_tensor *mask = node->saved[MASK];
@@ -171,28 +175,23 @@ static oar_status all_back(oari_node *node, const oari_array *dq, int add)
                 .dq = dq,
                 .add_q = add };
 
-    OARI_TRY(oari_stash_open(node, K, k->dtype, k->at.shape, &dk));
-    OARI_TRY(oari_stash_open(node, V, v->dtype, v->at.shape, &dv));
+    OARI_TRY(oari_fused_grad_open(node, K, k->dtype, k->at.shape, &dk));
+    OARI_TRY(oari_fused_grad_open(node, V, v->dtype, v->at.shape, &dv));
     if (mask != NULL)
-        OARI_TRY(
-            oari_stash_open(node, MASK, mask->dtype, mask->at.shape, &dmask));
-    p.dk = node->stash[K] != NULL ? &dk : NULL;
-    p.dv = node->stash[V] != NULL ? &dv : NULL;
-    if (node->stash[MASK] != NULL) {
+        OARI_TRY(oari_fused_grad_open(node, MASK, mask->dtype, mask->at.shape,
+                                      &dmask));
+    p.dk = node->fused_grad[K] != NULL ? &dk : NULL;
+    p.dv = node->fused_grad[V] != NULL ? &dv : NULL;
+    if (node->fused_grad[MASK] != NULL) {
         oari_fill(&dmask, 0);
         p.dmask = &dmask;
     }
     return attend_back(&node->tape->pool, &p, &node->extra);
 }
 
-static oar_status attention_back(oari_node *node, int i, const oari_array *to,
-                                 int add)
-{
-    return oari_stash_backward(node, i, to, add, all_back);
-}
-
-static const oari_op attention_op = { .name = "attention",
-                                      .backward = attention_back };
+static const oari_op_class attention_op = { .name = "attention",
+                                            .fused_backward =
+                                                attention_back_all };
 
 static oar_status mismatch(const oar_tensor *q, const oar_tensor *k,
                            const oar_tensor *v, const char *why)
@@ -201,30 +200,6 @@ static oar_status mismatch(const oar_tensor *q, const oar_tensor *k,
                      oari_shape_text(q->at.shape).text,
                      oari_shape_text(k->at.shape).text,
                      oari_shape_text(v->at.shape).text, why);
-}
-
-static oar_status check_shapes(const oar_tensor *q, const oar_tensor *k,
-                               const oar_tensor *v)
-{
-    const oar_shape *a = &q->at.shape, *b = &k->at.shape, *c = &v->at.shape;
-    int n = a->ndim;
-
-    if (n < 2 || b->ndim != n || c->ndim != n)
-        return mismatch(q, k, v, "they have the same dims, at least two");
-    for (int i = 0; i < n - 2; i++)
-        if (b->dim[i] != c->dim[i] || (a->dim[i] != b->dim[i] && i < n - 3))
-            return mismatch(q, k, v, "the leading dims differ");
-    if (n > 2 && a->dim[n - 3] != b->dim[n - 3] &&
-        (b->dim[n - 3] == 0 || a->dim[n - 3] % b->dim[n - 3] != 0))
-        return mismatch(q, k, v, "the heads of k and v do not divide q's");
-    if (a->dim[n - 1] != b->dim[n - 1])
-        return mismatch(q, k, v, "q and k differ in the last dim");
-    if (b->dim[n - 2] != c->dim[n - 2])
-        return mismatch(q, k, v, "k and v differ in the dim before the last");
-    for (int i = n - 2; i < n; i++)
-        if (a->dim[i] > INT_MAX || c->dim[i] > INT_MAX)
-            return mismatch(q, k, v, "CBLAS counts in 32 bits");
-    return OAR_OK;
 }
 
 static oar_status check_mask(oar_tape *tape, const oar_tensor *q,
@@ -254,15 +229,36 @@ static oar_status check_mask(oar_tape *tape, const oar_tensor *q,
         oari_shape_text(mask->at.shape).text, oari_shape_text(scores).text);
 }
 
-static oar_status check(oar_tape *tape, oar_tensor *q, oar_tensor *k,
-                        oar_tensor *v, const oar_attention_opts *o)
+static oar_status check_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
+                                  oar_tensor *v, const oar_attention_opts *o)
 {
+    const oar_shape *a, *b, *c;
+    int n;
+
     OARI_TRY(
         oari_check_inputs("attention", tape, 3, (oar_tensor *[]){ q, k, v }));
     OARI_TRY(oari_check_same_dtype("attention", q, k));
     OARI_TRY(oari_check_same_dtype("attention", q, v));
     OARI_TRY(oari_check_float("attention", q));
-    OARI_TRY(check_shapes(q, k, v));
+    a = &q->at.shape;
+    b = &k->at.shape;
+    c = &v->at.shape;
+    n = a->ndim;
+    if (n < 2 || b->ndim != n || c->ndim != n)
+        return mismatch(q, k, v, "they have the same dims, at least two");
+    for (int i = 0; i < n - 2; i++)
+        if (b->dim[i] != c->dim[i] || (a->dim[i] != b->dim[i] && i < n - 3))
+            return mismatch(q, k, v, "the leading dims differ");
+    if (n > 2 && a->dim[n - 3] != b->dim[n - 3] &&
+        (b->dim[n - 3] == 0 || a->dim[n - 3] % b->dim[n - 3] != 0))
+        return mismatch(q, k, v, "the heads of k and v do not divide q's");
+    if (a->dim[n - 1] != b->dim[n - 1])
+        return mismatch(q, k, v, "q and k differ in the last dim");
+    if (b->dim[n - 2] != c->dim[n - 2])
+        return mismatch(q, k, v, "k and v differ in the dim before the last");
+    for (int i = n - 2; i < n; i++)
+        if (a->dim[i] > INT_MAX || c->dim[i] > INT_MAX)
+            return mismatch(q, k, v, "CBLAS counts in 32 bits");
     if (!(o->dropout >= 0 && o->dropout <= 1))
         return oari_fail(OAR_E_ARG,
                          "attention of q %s with dropout %g: from 0 to 1",
@@ -271,9 +267,9 @@ static oar_status check(oar_tape *tape, oar_tensor *q, oar_tensor *k,
 }
 
 /* heads and kv_heads of packed ones; else 0. */
-static oar_status extra_of(oar_tape *tape, const oar_attention_opts *o,
-                           int64_t width, int heads, int kv_heads,
-                           oari_extra *extra)
+static oar_status make_extra(oar_tape *tape, const oar_attention_opts *o,
+                             int64_t width, int heads, int kv_heads,
+                             oari_extra *extra)
 {
     double scale = o->scale != 0 ? o->scale : 1 / sqrt((double)width);
     uint64_t seed = o->seed;
@@ -290,8 +286,9 @@ static oar_status extra_of(oar_tape *tape, const oar_attention_opts *o,
 }
 
 /* Room for the result and for lse; both or none. */
-static oar_status make_both(oari_pool *pool, oar_dtype dtype, oar_shape shape,
-                            int64_t rows, oar_tensor **out, oar_tensor **lse)
+static oar_status make_results(oari_pool *pool, oar_dtype dtype,
+                               oar_shape shape, int64_t rows, oar_tensor **out,
+                               oar_tensor **lse)
 {
     *out = oari_tensor_make(pool, dtype, shape);
     if (*out == NULL)
@@ -317,16 +314,16 @@ oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
     int n;
 
     if (oari_opts_read(&o, sizeof o, opts) != OAR_OK ||
-        check(tape, q, k, v, &o) != OAR_OK)
+        check_attention(tape, q, k, v, &o) != OAR_OK)
         return NULL;
     shape = q->at.shape;
     n = shape.ndim;
-    if (extra_of(tape, &o, shape.dim[n - 1], 0, 0, &extra) != OAR_OK)
+    if (make_extra(tape, &o, shape.dim[n - 1], 0, 0, &extra) != OAR_OK)
         return NULL;
     shape.dim[n - 1] = 1;
     rows = oari_shape_count(shape);
     shape.dim[n - 1] = v->at.shape.dim[n - 1];
-    if (make_both(pool, q->dtype, shape, rows, &out, &lse) != OAR_OK)
+    if (make_results(pool, q->dtype, shape, rows, &out, &lse) != OAR_OK)
         return NULL;
     p = (parts){ .q = oari_array_of(q),
                  .k = oari_array_of(k),
@@ -339,11 +336,11 @@ oar_tensor *oar_attention(oar_tape *tape, oar_tensor *q, oar_tensor *k,
         out = NULL;
     }
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &attention_op,
-                                    .inputs = 4,
-                                    .input = { q, k, v, o.mask },
-                                    .saved = { q, k, v, o.mask, lse },
-                                    .extra = extra });
+                    &(oari_node_record){ .op = &attention_op,
+                                         .inputs = 4,
+                                         .input = { q, k, v, o.mask },
+                                         .saved = { q, k, v, o.mask, lse },
+                                         .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
 }
@@ -371,7 +368,7 @@ typedef struct packed {
     oari_array q, k, v;
 } packed;
 
-static packed unpack(const oari_array *qkv, const oari_extra *extra)
+static packed unpack_qkv(const oari_array *qkv, const oari_extra *extra)
 {
     int64_t heads = extra->attention.heads, kv = extra->attention.kv_heads;
     int64_t width = qkv->at.shape.dim[2] / (heads + 2 * kv);
@@ -386,7 +383,7 @@ static parts packed_parts(const oar_tensor *qkv, const oar_tensor *out,
 {
     int64_t heads = extra->attention.heads;
     oari_array from = oari_array_of(qkv), to = oari_array_of(out);
-    packed in = unpack(&from, extra);
+    packed in = unpack_qkv(&from, extra);
 
     return (parts){ .q = in.q,
                     .k = in.k,
@@ -400,7 +397,7 @@ static oar_status packed_back(oari_node *node, int i, const oari_array *to,
 {
     parts p =
         packed_parts(node->saved[0], node->grad, node->saved[1], &node->extra);
-    packed d = unpack(to, &node->extra);
+    packed d = unpack_qkv(to, &node->extra);
 
     p.dq = &d.q;
     p.dk = &d.k;
@@ -409,8 +406,8 @@ static oar_status packed_back(oari_node *node, int i, const oari_array *to,
     return attend_back(&node->tape->pool, &p, &node->extra);
 }
 
-static const oari_op packed_op = { .name = "attention",
-                                   .backward = packed_back };
+static const oari_op_class packed_op = { .name = "attention",
+                                         .backward = packed_back };
 
 static oar_status check_packed(oar_tape *tape, oar_tensor *qkv, int heads,
                                int kv_heads)
@@ -441,9 +438,9 @@ oar_tensor *oari_packed_attention(oar_tape *tape, oar_tensor *qkv, int heads,
     shape = qkv->at.shape;
     width = shape.dim[2] / (heads + 2 * kv_heads);
     shape.dim[2] = heads * width;
-    if (extra_of(tape, opts, width, heads, kv_heads, &extra) != OAR_OK ||
-        make_both(pool, qkv->dtype, shape, shape.dim[0] * shape.dim[1] * heads,
-                  &out, &lse) != OAR_OK)
+    if (make_extra(tape, opts, width, heads, kv_heads, &extra) != OAR_OK ||
+        make_results(pool, qkv->dtype, shape,
+                     shape.dim[0] * shape.dim[1] * heads, &out, &lse) != OAR_OK)
         return NULL;
     p = packed_parts(qkv, out, lse, &extra);
     if (attend(pool, &p, &extra) != OAR_OK) {
@@ -451,11 +448,11 @@ oar_tensor *oari_packed_attention(oar_tape *tape, oar_tensor *qkv, int heads,
         out = NULL;
     }
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &packed_op,
-                                    .inputs = 1,
-                                    .input = { qkv },
-                                    .saved = { qkv, lse },
-                                    .extra = extra });
+                    &(oari_node_record){ .op = &packed_op,
+                                         .inputs = 1,
+                                         .input = { qkv },
+                                         .saved = { qkv, lse },
+                                         .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
 }

@@ -22,7 +22,7 @@ static oar_status binary_back(oari_node *node, int i, const oari_array *to,
         .name = (text), .backward = binary_back, .in_place = 1 \
     }
 
-static const oari_op binary_ops[OARI_BINARY_COUNT] = {
+static const oari_op_class binary_ops[OARI_BINARY_COUNT] = {
     [OARI_ADD] = { .name = "add",
                    .backward = binary_back,
                    .in_place = 1,
@@ -41,48 +41,41 @@ static const int needs[OARI_BINARY_COUNT][2] = {
     [OARI_MAXIMUM] = { BOTH, BOTH },
 };
 
-/* The gradient in the shape of the result first, then summed over what was
- * broadcast; halves meanwhile in f32. */
-static oar_status broadcast_back(oari_pool *pool, oari_binary_kind kind, int i,
-                                 const oari_array *to, int add,
-                                 const oari_array *const *from)
-{
-    oar_tensor *scratch =
-        oari_tensor_make(pool, oari_row_dtype(to->dtype), from[0]->at.shape);
-    oari_array all;
-    oar_status status;
-
-    if (scratch == NULL)
-        return OAR_E_NOMEM;
-    all = oari_array_of(scratch);
-    oari_binary_back(kind, i, &all, 0, from[0], from[1], from[2]);
-    status = oari_sum_to(pool, to, add, &all);
-    oari_tensor_drop(pool, scratch);
-    return status;
-}
-
 static oar_status binary_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
     oari_binary_kind kind = (oari_binary_kind)(node->op - binary_ops);
-    oari_array grad = oari_array_of(node->grad), a = grad, b = grad;
+    oari_array grad = oari_array_of(node->grad), a = grad, b = grad, all;
+    oari_pool *pool = &node->tape->pool;
+    oar_tensor *scratch;
+    oar_status status;
 
     if (kind == OARI_ADD || (kind == OARI_SUB && i == 0))
-        return oari_sum_to(&node->tape->pool, to, add, &grad);
+        return oari_sum_to(pool, to, add, &grad);
     if (node->saved[0] != NULL)
         a = oari_array_of(node->saved[0]);
     if (node->saved[1] != NULL)
         b = oari_array_of(node->saved[1]);
-    if (!oari_shape_equal(to->at.shape, grad.at.shape))
-        return broadcast_back(&node->tape->pool, kind, i, to, add,
-                              (const oari_array *[]){ &grad, &a, &b });
+    if (!oari_shape_equal(to->at.shape, grad.at.shape)) {
+        /* First in the shape of the result, halves as f32; then summed over
+         * the dims that were broadcast. */
+        scratch =
+            oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
+        if (scratch == NULL)
+            return OAR_E_NOMEM;
+        all = oari_array_of(scratch);
+        oari_binary_back(kind, i, &all, 0, &grad, &a, &b);
+        status = oari_sum_to(pool, to, add, &all);
+        oari_tensor_drop(pool, scratch);
+        return status;
+    }
     oari_binary_back(kind, i, to, add, &grad, &a, &b);
     return OAR_OK;
 }
 
-static oar_status pair_fails(oar_status status, const char *name,
-                             const oar_tensor *a, const oar_tensor *b,
-                             const char *why)
+static oar_status pair_mismatch(oar_status status, const char *name,
+                                const oar_tensor *a, const oar_tensor *b,
+                                const char *why)
 {
     return oari_fail(
         status, "%s of %s %s and %s %s: %s", name, oar_dtype_name(a->dtype),
@@ -90,26 +83,11 @@ static oar_status pair_fails(oar_status status, const char *name,
         oari_shape_text(b->at.shape).text, why);
 }
 
-/* What floats answer with infinity or NaN. */
-static oar_status check_integers(oari_binary_kind kind, const oar_tensor *a,
-                                 const oar_tensor *b)
-{
-    oari_array second = oari_array_of(b);
-
-    if (oari_dtype_is_float(b->dtype))
-        return OAR_OK;
-    if (kind == OARI_DIV && oari_has_zero(&second))
-        return pair_fails(OAR_E_ARG, "div", a, b, "a division by zero");
-    if (kind == OARI_POW && oari_has_negative(&second))
-        return pair_fails(OAR_E_ARG, "pow", a, b,
-                          "an integer to a negative power");
-    return OAR_OK;
-}
-
 static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                                oari_binary_kind kind, oar_shape *shape)
 {
     const char *name = binary_ops[kind].name;
+    oari_array second;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, (oar_tensor *[]){ a, b }));
     OARI_TRY(oari_check_same_dtype(name, a, b));
@@ -119,12 +97,21 @@ static oar_status check_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          "%s of %s and %s: the shapes do not broadcast", name,
                          oari_shape_text(a->at.shape).text,
                          oari_shape_text(b->at.shape).text);
-    return check_integers(kind, a, b);
+    if (oari_dtype_is_float(b->dtype))
+        return OAR_OK;
+    second = oari_array_of(b); /* floats answer with infinity or NaN */
+    if (kind == OARI_DIV && oari_has_zero(&second))
+        return pair_mismatch(OAR_E_ARG, "div", a, b, "a division by zero");
+    if (kind == OARI_POW && oari_has_negative(&second))
+        return pair_mismatch(OAR_E_ARG, "pow", a, b,
+                             "an integer to a negative power");
+    return OAR_OK;
 }
 
 /* The result goes to the memory of over, a or b, if that is not NULL. */
-static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                               oari_binary_kind kind, const oar_tensor *over)
+static oar_tensor *apply_binary_over(oar_tape *tape, oar_tensor *a,
+                                     oar_tensor *b, oari_binary_kind kind,
+                                     const oar_tensor *over)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
@@ -143,42 +130,37 @@ static oar_tensor *binary_over(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         return NULL;
     to = oari_array_of(out);
     oari_binary(kind, &to, &x, &y);
-    need = (oari_wanted(tape, a) ? needs[kind][0] : NEITHER) |
-           (oari_wanted(tape, b) ? needs[kind][1] : NEITHER);
-    return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &binary_ops[kind],
-                                     .inputs = 2,
-                                     .input = { a, b },
-                                     .saved = { need & LEFT ? a : NULL,
-                                                need & RIGHT ? b : NULL } });
+    need = (oari_grad_wanted(tape, a) ? needs[kind][0] : NEITHER) |
+           (oari_grad_wanted(tape, b) ? needs[kind][1] : NEITHER);
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){
+            .op = &binary_ops[kind],
+            .inputs = 2,
+            .input = { a, b },
+            .saved = { need & LEFT ? a : NULL, need & RIGHT ? b : NULL } });
 }
 
-static oar_tensor *binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                          oari_binary_kind kind)
+static oar_tensor *apply_binary(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                oari_binary_kind kind)
 {
-    return binary_over(tape, a, b, kind, NULL);
-}
-
-/* Whether both together have the shape of a. */
-static int covers(const oar_tensor *a, const oar_tensor *b)
-{
-    oar_shape shape;
-
-    return oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
-           oari_shape_equal(a->at.shape, shape);
+    return apply_binary_over(tape, a, b, kind, NULL);
 }
 
 oar_tensor *oari_add_over(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
     oar_tensor *out;
+    oar_shape shape;
     int fits;
 
     if (a == NULL || b == NULL) {
         oari_null("add");
         return NULL;
     }
-    fits = a != b && oari_unshared(tape, b) && covers(b, a);
-    out = binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
+    fits = a != b && oari_unshared(tape, b) &&
+           oari_shape_broadcast(a->at.shape, b->at.shape, &shape) &&
+           oari_shape_equal(b->at.shape, shape);
+    out = apply_binary_over(tape, a, b, OARI_ADD, fits ? b : NULL);
     oari_tape_drop(tape, b);
     return out;
 }
@@ -187,35 +169,35 @@ oar_tensor *oar_add(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
     if (oari_on_gpu(a) && b != NULL)
         return oari_add_on_gpu(tape, a, b);
-    return binary(tape, a, b, OARI_ADD);
+    return apply_binary(tape, a, b, OARI_ADD);
 }
 
 oar_tensor *oar_sub(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_SUB);
+    return apply_binary(tape, a, b, OARI_SUB);
 }
 
 oar_tensor *oar_mul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MUL);
+    return apply_binary(tape, a, b, OARI_MUL);
 }
 
 oar_tensor *oar_div(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_DIV);
+    return apply_binary(tape, a, b, OARI_DIV);
 }
 
 oar_tensor *oar_pow(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_POW);
+    return apply_binary(tape, a, b, OARI_POW);
 }
 
 oar_tensor *oar_minimum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MINIMUM);
+    return apply_binary(tape, a, b, OARI_MINIMUM);
 }
 
 oar_tensor *oar_maximum(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return binary(tape, a, b, OARI_MAXIMUM);
+    return apply_binary(tape, a, b, OARI_MAXIMUM);
 }

@@ -39,8 +39,8 @@ static oar_status check_compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         oari_shape_text(a->at.shape).text, oari_shape_text(b->at.shape).text);
 }
 
-static oar_tensor *compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                           oari_compare_kind kind)
+static oar_tensor *compare_tensors(oar_tape *tape, oar_tensor *a, oar_tensor *b,
+                                   oari_compare_kind kind)
 {
     oar_tensor *out;
     oari_array to, x, y;
@@ -61,24 +61,24 @@ static oar_tensor *compare(oar_tape *tape, oar_tensor *a, oar_tensor *b,
 #define X(name)                                                          \
     oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a, oar_tensor *b) \
     {                                                                    \
-        return compare(tape, a, b, OARI_COMPARE_##name);                 \
+        return compare_tensors(tape, a, b, OARI_COMPARE_##name);         \
     }
 OAR_COMPARE_LIST(X)
 #undef X
 
 oar_tensor *oar_logical_and(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_and);
+    return compare_tensors(tape, a, b, OARI_COMPARE_and);
 }
 
 oar_tensor *oar_logical_or(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_or);
+    return compare_tensors(tape, a, b, OARI_COMPARE_or);
 }
 
 oar_tensor *oar_logical_xor(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 {
-    return compare(tape, a, b, OARI_COMPARE_xor);
+    return compare_tensors(tape, a, b, OARI_COMPARE_xor);
 }
 
 /* Either that or true, but not both. */
@@ -106,26 +106,18 @@ oar_tensor *oar_logical_not(oar_tape *tape, oar_tensor *a)
 
 /* ---- with a number ------------------------------------------------------- */
 
-/* Whether an integer or bool of this dtype can be that. */
-static int is_one_of(oar_dtype dtype, double number)
-{
-    int is_signed = dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
-                    dtype == OAR_I64;
-    int bits = (int)oar_dtype_size(dtype) * 8 - is_signed;
-    double above = dtype == OAR_BOOL ? 2 : ldexp(1, bits);
-
-    return number == floor(number) && number < above &&
-           number >= (is_signed ? -above : 0);
-}
-
-/* Makes number one that integers of this dtype can be compared with, and that
- * the same is true of. Returns 0 if there is none: then *all is true of each.
- */
+/* Makes *number one that integers or bools of this dtype can be compared with,
+ * with the same answers. Returns 0 if there is none: then *all is the answer
+ * for each of them. */
 static int fit_number(oari_compare_kind kind, oar_dtype dtype, double *number,
                       int *all)
 {
     int equality = kind == OARI_COMPARE_eq || kind == OARI_COMPARE_ne;
     int less = kind == OARI_COMPARE_lt || kind == OARI_COMPARE_le;
+    int is_signed = dtype == OAR_I8 || dtype == OAR_I16 || dtype == OAR_I32 ||
+                    dtype == OAR_I64;
+    int bits = (int)oar_dtype_size(dtype) * 8 - is_signed;
+    double above = dtype == OAR_BOOL ? 2 : ldexp(1, bits);
 
     if (equality || isnan(*number))
         *all = kind == OARI_COMPARE_ne;
@@ -135,7 +127,8 @@ static int fit_number(oari_compare_kind kind, oar_dtype dtype, double *number,
         *number = kind == OARI_COMPARE_lt || kind == OARI_COMPARE_ge
                       ? ceil(*number)
                       : floor(*number);
-    return is_one_of(dtype, *number);
+    return *number == floor(*number) && *number < above &&
+           *number >= (is_signed ? -above : 0);
 }
 
 static oar_tensor *compare_number(oar_tape *tape, oar_tensor *a, double number,

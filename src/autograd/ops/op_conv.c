@@ -9,7 +9,7 @@
 #include "autograd/ops/windows.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/conv.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };
@@ -36,64 +36,60 @@ static oari_extra extra_of(const oar_conv2d_opts *o, const oar_tensor *weight)
     return e;
 }
 
-static oari_window window_of(const oari_extra *e, oar_shape x)
-{
-    oari_window w = { 0 };
-
-    for (int i = 0; i < 2; i++) {
-        w.kernel[i] = e->window.kernel[i];
-        w.stride[i] = e->window.stride[i];
-        w.padding[i] = e->window.padding[i];
-        w.dilation[i] = e->window.dilation[i];
-    }
-    oari_window_fit(&w, x.dim[2], x.dim[3]);
-    return w;
-}
-
+/* The convolution that goes from planes of shape x to `out` channels. */
 static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape x,
                          int64_t out)
 {
+    oari_conv c = { .images = x.dim[0],
+                    .in = x.dim[1],
+                    .out = out,
+                    .groups = e->window.groups,
+                    .dtype = oari_work_dtype(dtype) };
+
     x = oari_planes_shape(x);
-    return (oari_conv){ .window = window_of(e, x),
-                        .images = x.dim[0],
-                        .in = x.dim[1],
-                        .out = out,
-                        .groups = e->window.groups,
-                        .dtype = oari_work_dtype(dtype) };
+    for (int i = 0; i < 2; i++) {
+        c.window.kernel[i] = e->window.kernel[i];
+        c.window.stride[i] = e->window.stride[i];
+        c.window.padding[i] = e->window.padding[i];
+        c.window.dilation[i] = e->window.dilation[i];
+    }
+    oari_window_fit(&c.window, x.dim[2], x.dim[3]);
+    return c;
 }
 
 /* ---- backward ------------------------------------------------------------ */
 
 oar_status oari_conv_bias_back(oari_node *node, const oari_array *to, int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_sum_channels(y, add, g);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* The gradient of x or of weight; the other one was saved. */
 static oar_status conv_back(oari_node *node, int i, const oari_array *to,
                             int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     const oari_array *g, *other, *y;
     oari_conv c;
 
     if (i == BIAS)
         return oari_conv_bias_back(node, to, add);
-    other = oari_desk_tensor(&desk, node->saved[1 - i]);
-    g = oari_desk_tensor(&desk, node->grad);
-    y = oari_desk_out(&desk, to, add);
+    other = oari_operands_tensor(&operands, node->saved[1 - i]);
+    g = oari_operands_tensor(&operands, node->grad);
+    y = oari_operands_out(&operands, to, add);
     c = conv_of(&node->extra, to->dtype,
                 i == X ? to->at.shape : other->at.shape,
                 node->out->at.shape.dim[1]);
-    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
-    if (desk.status != OAR_OK)
-        return oari_desk_clear(&desk);
+    c.scratch =
+        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
+    if (operands.status != OAR_OK)
+        return oari_operands_finish(&operands);
     c.y = oari_array_data(g);
     c.x = oari_array_data(i == X ? y : other);
     c.weight = oari_array_data(i == X ? other : y);
@@ -101,11 +97,13 @@ static oar_status conv_back(oari_node *node, int i, const oari_array *to,
         oari_conv_back_input(&c, add);
     else
         oari_conv_back_weight(&c, add);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op conv1d_op = { .name = "conv1d", .backward = conv_back };
-static const oari_op conv2d_op = { .name = "conv2d", .backward = conv_back };
+static const oari_op_class conv1d_op = { .name = "conv1d",
+                                         .backward = conv_back };
+static const oari_op_class conv2d_op = { .name = "conv2d",
+                                         .backward = conv_back };
 
 /* ---- checks -------------------------------------------------------------- */
 
@@ -172,26 +170,6 @@ static oar_status check_shapes(const oari_conv_operands *in, int groups)
 
 /* ---- forward ------------------------------------------------------------- */
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out, oari_conv *c,
-                          const oari_conv_operands *in)
-{
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, in->x);
-    const oari_array *w = oari_desk_tensor(&desk, in->weight);
-    const oari_array *b = oari_desk_tensor(&desk, in->bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    c->scratch = oari_desk_scratch(&desk, c->dtype, oari_conv_scratch(c));
-    if (desk.status == OAR_OK) {
-        c->x = oari_array_data(a);
-        c->weight = oari_array_data(w);
-        c->y = oari_array_data(y);
-        oari_conv_forward(c, 0, b != NULL ? oari_array_data(b) : NULL);
-    }
-    return oari_desk_clear(&desk);
-}
-
 static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
                         const oar_conv2d_opts *o)
 {
@@ -200,6 +178,9 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
     oar_shape shape;
     oari_extra extra;
     oari_conv c;
+    oari_array to;
+    oari_operands operands = { .pool = pool };
+    const oari_array *a, *w, *b, *y;
 
     if (oari_conv_check(tape, in) != OAR_OK ||
         oari_check_conv_opts(in->op->name, o) != OAR_OK ||
@@ -220,18 +201,31 @@ static oar_tensor *conv(oar_tape *tape, const oari_conv_operands *in,
     out = oari_tensor_make(pool, x->dtype, shape);
     if (out == NULL)
         return NULL;
-    if (compute(pool, out, &c, in) != OAR_OK) {
+    to = oari_array_of(out);
+    a = oari_operands_tensor(&operands, in->x);
+    w = oari_operands_tensor(&operands, in->weight);
+    b = oari_operands_tensor(&operands, in->bias);
+    y = oari_operands_out(&operands, &to, 0);
+    c.scratch =
+        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
+    if (operands.status == OAR_OK) {
+        c.x = oari_array_data(a);
+        c.weight = oari_array_data(w);
+        c.y = oari_array_data(y);
+        oari_conv_forward(&c, 0, b != NULL ? oari_array_data(b) : NULL);
+    }
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = in->op,
-                        .inputs = 3,
-                        .input = { x, weight, in->bias },
-                        .saved = { oari_wanted(tape, weight) ? x : NULL,
-                                   oari_wanted(tape, x) ? weight : NULL },
-                        .extra = extra });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = in->op,
+                         .inputs = 3,
+                         .input = { x, weight, in->bias },
+                         .saved = { oari_grad_wanted(tape, weight) ? x : NULL,
+                                    oari_grad_wanted(tape, x) ? weight : NULL },
+                         .extra = extra });
 }
 
 oar_tensor *oar_conv2d(oar_tape *tape, oar_tensor *x, oar_tensor *weight,

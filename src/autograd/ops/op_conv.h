@@ -5,16 +5,16 @@
 
 #include "autograd/record.h"
 
-/* What one is given, and which it is. */
+/* The kind of convolution and its inputs. */
 typedef struct oari_conv_operands {
-    const oari_op *op;
+    const oari_op_class *op;
     oar_tensor *x, *weight, *bias; /* bias may be NULL */
 } oari_conv_operands;
 
-/* Whether the tensors are there, and floats of one dtype. */
+/* Checks that the tensors are there, and floats of one dtype. */
 oar_status oari_conv_check(oar_tape *tape, const oari_conv_operands *in);
 
-/* Fails with OAR_E_SHAPE and all shapes. */
+/* Returns OAR_E_SHAPE, with an error that names all shapes. */
 oar_status oari_conv_mismatch(const oari_conv_operands *in, const char *why);
 
 /* to (+)= the gradient of the bias. */

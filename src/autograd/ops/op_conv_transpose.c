@@ -9,7 +9,7 @@
 #include "autograd/ops/op_conv.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/conv.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 enum { X, WEIGHT, BIAS };
 
@@ -44,20 +44,21 @@ static oari_conv conv_of(const oari_extra *e, oar_dtype dtype, oar_shape large,
 static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
                                  int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     const oari_array *g, *other, *y;
     oari_conv c;
 
     if (i == BIAS)
         return oari_conv_bias_back(node, to, add);
-    other = oari_desk_tensor(&desk, node->saved[1 - i]);
-    g = oari_desk_tensor(&desk, node->grad);
-    y = oari_desk_out(&desk, to, add);
+    other = oari_operands_tensor(&operands, node->saved[1 - i]);
+    g = oari_operands_tensor(&operands, node->grad);
+    y = oari_operands_out(&operands, to, add);
     c = conv_of(&node->extra, to->dtype, g->at.shape,
                 i == X ? to->at.shape : other->at.shape);
-    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
-    if (desk.status != OAR_OK)
-        return oari_desk_clear(&desk);
+    c.scratch =
+        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
+    if (operands.status != OAR_OK)
+        return oari_operands_finish(&operands);
     c.x = oari_array_data(g);
     c.y = oari_array_data(i == X ? y : other);
     c.weight = oari_array_data(i == X ? other : y);
@@ -65,13 +66,13 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
         oari_conv_forward(&c, add, NULL);
     else
         oari_conv_back_weight(&c, add);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op line_op = { .name = "conv_transpose1d",
-                                 .backward = transpose_back };
-static const oari_op plane_op = { .name = "conv_transpose2d",
-                                  .backward = transpose_back };
+static const oari_op_class line_op = { .name = "conv_transpose1d",
+                                       .backward = transpose_back };
+static const oari_op_class plane_op = { .name = "conv_transpose2d",
+                                        .backward = transpose_back };
 
 /* ---- checks -------------------------------------------------------------- */
 
@@ -167,27 +168,6 @@ static oari_extra extra_of(const oar_conv_transpose2d_opts *o,
     return e;
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oari_conv_operands *in, const oari_extra *extra)
-{
-    oari_conv c = conv_of(extra, in->x->dtype, out->at.shape, in->x->at.shape);
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, in->x);
-    const oari_array *w = oari_desk_tensor(&desk, in->weight);
-    const oari_array *b = oari_desk_tensor(&desk, in->bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    c.scratch = oari_desk_scratch(&desk, c.dtype, oari_conv_scratch(&c));
-    if (desk.status == OAR_OK) {
-        c.x = oari_array_data(y);
-        c.weight = oari_array_data(w);
-        c.y = oari_array_data(a);
-        oari_conv_transpose(&c, b != NULL ? oari_array_data(b) : NULL);
-    }
-    return oari_desk_clear(&desk);
-}
-
 static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
                                   oar_conv_transpose2d_opts *o)
 {
@@ -195,6 +175,10 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
     oar_tensor *out;
     oari_extra extra;
     oar_shape shape;
+    oari_conv c;
+    oari_array to;
+    oari_operands operands = { .pool = pool };
+    const oari_array *a, *w, *b, *y;
 
     for (int i = 0; i < 2; i++) {
         o->stride[i] = o->stride[i] != 0 ? o->stride[i] : 1;
@@ -208,18 +192,34 @@ static oar_tensor *conv_transpose(oar_tape *tape, const oari_conv_operands *in,
         return NULL;
     extra = extra_of(o, in->weight);
     out = oari_tensor_make(pool, in->x->dtype, shape);
-    if (out != NULL && compute(pool, out, in, &extra) != OAR_OK) {
+    if (out == NULL)
+        return NULL;
+    c = conv_of(&extra, in->x->dtype, out->at.shape, in->x->at.shape);
+    to = oari_array_of(out);
+    a = oari_operands_tensor(&operands, in->x);
+    w = oari_operands_tensor(&operands, in->weight);
+    b = oari_operands_tensor(&operands, in->bias);
+    y = oari_operands_out(&operands, &to, 0);
+    c.scratch =
+        oari_operands_scratch(&operands, c.dtype, oari_conv_scratch(&c));
+    if (operands.status == OAR_OK) {
+        c.x = oari_array_data(y);
+        c.weight = oari_array_data(w);
+        c.y = oari_array_data(a);
+        oari_conv_transpose(&c, b != NULL ? oari_array_data(b) : NULL);
+    }
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = in->op,
             .inputs = 3,
             .input = { in->x, in->weight, in->bias },
-            .saved = { oari_wanted(tape, in->weight) ? in->x : NULL,
-                       oari_wanted(tape, in->x) ? in->weight : NULL },
+            .saved = { oari_grad_wanted(tape, in->weight) ? in->x : NULL,
+                       oari_grad_wanted(tape, in->x) ? in->weight : NULL },
             .extra = extra });
 }
 

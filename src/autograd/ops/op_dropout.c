@@ -6,32 +6,32 @@
 #include "autograd/record.h"
 #include "autograd/replay.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
-static oar_status drop(oari_pool *pool, const oari_array *to, int add,
-                       const oar_tensor *from, const oari_extra *extra)
+static oar_status drop_elements(oari_pool *pool, const oari_array *to, int add,
+                                const oar_tensor *from, const oari_extra *extra)
 {
-    oari_desk desk = { .pool = pool };
-    const oari_array *x = oari_desk_tensor(&desk, from);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = pool };
+    const oari_array *x = oari_operands_tensor(&operands, from);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_dropout(y, add, x, extra->dropout.p, extra->dropout.seed);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 static oar_status dropout_back(oari_node *node, int i, const oari_array *to,
                                int add)
 {
-    return drop(&node->tape->pool, to, add, node->grad, &node->extra);
+    return drop_elements(&node->tape->pool, to, add, node->grad, &node->extra);
 }
 
-static const oari_op dropout_op = { .name = "dropout",
-                                    .backward = dropout_back,
-                                    .in_place = 1 };
+static const oari_op_class dropout_op = { .name = "dropout",
+                                          .backward = dropout_back,
+                                          .in_place = 1 };
 
-static oar_status check(oar_tape *tape, oar_tensor *a, double p)
+static oar_status check_dropout(oar_tape *tape, oar_tensor *a, double p)
 {
     OARI_TRY(oari_check_inputs("dropout", tape, 1, &a));
     OARI_TRY(oari_check_float("dropout", a));
@@ -48,7 +48,7 @@ oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p, uint64_t seed)
     oari_array to;
     oar_tensor *out;
 
-    if (check(tape, a, p) != OAR_OK)
+    if (check_dropout(tape, a, p) != OAR_OK)
         return NULL;
     if (p == 0)
         return tape == NULL ? oar_tensor_retain(a) : a;
@@ -59,12 +59,12 @@ oar_tensor *oar_dropout(oar_tape *tape, oar_tensor *a, double p, uint64_t seed)
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    if (drop(pool, &to, 0, a, &extra) != OAR_OK) {
+    if (drop_elements(pool, &to, 0, a, &extra) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = &dropout_op, .inputs = 1, .input = { a }, .extra = extra });
 }

@@ -4,24 +4,24 @@
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 static oar_status embedding_back(oari_node *node, int i, const oari_array *to,
                                  int add)
 {
     oari_array index = oari_array_of(node->saved[0]);
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_add_rows(y, add, g, &index, node->extra.padding);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op embedding_op = { .name = "embedding",
-                                      .backward = embedding_back };
+static const oari_op_class embedding_op = { .name = "embedding",
+                                            .backward = embedding_back };
 
 static oar_status check_shapes(const oar_tensor *table, const oar_tensor *index)
 {
@@ -90,8 +90,9 @@ static oar_tensor *row_major(oari_pool *pool, oar_tensor *a)
     return copy;
 }
 
-static oar_tensor *compute(oari_pool *pool, oar_tensor *table,
-                           const oar_tensor *index)
+/* Returns the rows of table at index, not yet recorded. */
+static oar_tensor *pick_rows(oari_pool *pool, oar_tensor *table,
+                             const oar_tensor *index)
 {
     oar_shape shape = index->at.shape;
     oar_tensor *rows = row_major(pool, table), *out = NULL;
@@ -126,13 +127,13 @@ oar_tensor *oar_embedding_with(oar_tape *tape, oar_tensor *table,
     if (rows == NULL)
         return NULL;
     if (check_range(table, rows) == OAR_OK)
-        out = compute(pool, table, rows);
+        out = pick_rows(pool, table, rows);
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &embedding_op,
-                                    .inputs = 1,
-                                    .input = { table },
-                                    .saved = { rows },
-                                    .extra = { .padding = padding } });
+                    &(oari_node_record){ .op = &embedding_op,
+                                         .inputs = 1,
+                                         .input = { table },
+                                         .saved = { rows },
+                                         .extra = { .padding = padding } });
     oari_tensor_drop(pool, rows);
     return out;
 }

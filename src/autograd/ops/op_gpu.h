@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/ops/op_gpu.h: what operations do whose input is on a GPU. */
+/* autograd/ops/op_gpu.h: the operations that can have inputs on a GPU. */
 #ifndef OARI_AUTOGRAD_OPS_OP_GPU_H
 #define OARI_AUTOGRAD_OPS_OP_GPU_H
 
 #include "autograd/record.h"
-#include "tensor/gpu.h"
+#include "tensor/tensor_gpu.h"
 
 oar_tensor *oari_contiguous_on_gpu(oar_tape *tape, oar_tensor *a);
 oar_tensor *oari_cast_on_gpu(oar_tape *tape, oar_tensor *a, oar_dtype dtype);

@@ -3,50 +3,47 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
-#include "autograd/stash.h"
+#include "autograd/fused_backward.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };    /* inputs */
 enum { MEAN = 2, RSTD = 3 }; /* saved, besides x and weight */
 
-/* All gradients at once: that of x to dx, or nowhere; the others to the stash.
- */
-static oar_status all_back(oari_node *node, const oari_array *dx, int add)
+/* Computes all gradients at once: that of x goes to dx, which may be NULL, the
+ * others to node->fused_grad. */
+static oar_status group_norm_back_all(oari_node *node, const oari_array *dx,
+                                      int add)
 {
     int64_t channels = node->saved[X]->at.shape.dim[1];
     oar_dtype dtype = node->saved[X]->dtype;
     oari_array mean = oari_array_of(node->saved[MEAN]);
     oari_array rstd = oari_array_of(node->saved[RSTD]), dweight, dbias;
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_norm_back n = { .mean = &mean, .rstd = &rstd, .add = add };
 
+    OARI_TRY(oari_fused_grad_open(node, WEIGHT, dtype, OAR_SHAPE(channels),
+                                  &dweight));
     OARI_TRY(
-        oari_stash_open(node, WEIGHT, dtype, OAR_SHAPE(channels), &dweight));
-    OARI_TRY(oari_stash_open(node, BIAS, dtype, OAR_SHAPE(channels), &dbias));
-    n.dweight = node->stash[WEIGHT] != NULL ? &dweight : NULL;
-    n.dbias = node->stash[BIAS] != NULL ? &dbias : NULL;
-    n.grad = oari_desk_tensor(&desk, node->grad);
-    n.x = oari_desk_tensor(&desk, node->saved[X]);
-    n.weight = oari_desk_tensor(&desk, node->saved[WEIGHT]);
-    n.dx = oari_desk_out(&desk, dx, add);
-    n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * channels);
-    if (desk.status == OAR_OK)
+        oari_fused_grad_open(node, BIAS, dtype, OAR_SHAPE(channels), &dbias));
+    n.dweight = node->fused_grad[WEIGHT] != NULL ? &dweight : NULL;
+    n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
+    n.grad = oari_operands_tensor(&operands, node->grad);
+    n.x = oari_operands_tensor(&operands, node->saved[X]);
+    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    n.dx = oari_operands_out(&operands, dx, add);
+    n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * channels);
+    if (operands.status == OAR_OK)
         oari_group_norm_back(&n, node->extra.groups);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static oar_status group_norm_back(oari_node *node, int i, const oari_array *to,
-                                  int add)
-{
-    return oari_stash_backward(node, i, to, add, all_back);
-}
-
-static const oari_op group_norm_op = { .name = "group_norm",
-                                       .backward = group_norm_back,
-                                       .in_place = 1,
-                                       .stashes = 1 };
+static const oari_op_class group_norm_op = {
+    .name = "group_norm",
+    .fused_backward = group_norm_back_all,
+    .in_place = 1,
+};
 
 static oar_status check_param(const oar_tensor *x, const oar_tensor *param,
                               const char *what)
@@ -65,8 +62,9 @@ static oar_status check_param(const oar_tensor *x, const oar_tensor *param,
                      (long long)channels);
 }
 
-static oar_status check(oar_tape *tape, oar_tensor *x, int64_t groups,
-                        oar_tensor *weight, oar_tensor *bias)
+static oar_status check_group_norm(oar_tape *tape, oar_tensor *x,
+                                   int64_t groups, oar_tensor *weight,
+                                   oar_tensor *bias)
 {
     const char *name = group_norm_op.name;
     oar_tensor *in[3] = { x };
@@ -90,64 +88,56 @@ static oar_status check(oar_tape *tape, oar_tensor *x, int64_t groups,
     return check_param(x, bias, "bias");
 }
 
-/* What the operation makes: the result, and two numbers of each group. */
-typedef struct made {
-    oar_tensor *out, *mean, *rstd;
-} made;
-
-static oar_status compute(oari_pool *pool, const made *m, const oar_tensor *x,
-                          int64_t groups, const oar_tensor *weight,
-                          const oar_tensor *bias, double eps)
+/* to = x normalised; mean and rstd get one number for each group. */
+static oar_status normalise(oari_pool *pool, const oari_array *to,
+                            const oar_tensor *mean, const oar_tensor *rstd,
+                            const oar_tensor *x, int64_t groups,
+                            const oar_tensor *weight, const oar_tensor *bias,
+                            double eps)
 {
-    oari_array to = oari_array_of(m->out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *w = oari_desk_tensor(&desk, weight);
-    const oari_array *b = oari_desk_tensor(&desk, bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
+    oari_operands operands = { .pool = pool };
+    const oari_array *a = oari_operands_tensor(&operands, x);
+    const oari_array *w = oari_operands_tensor(&operands, weight);
+    const oari_array *b = oari_operands_tensor(&operands, bias);
+    const oari_array *y = oari_operands_out(&operands, to, 0);
 
-    if (desk.status == OAR_OK)
-        oari_group_norm(y, oar_tensor_data(m->mean), oar_tensor_data(m->rstd),
-                        a, groups, w, b, eps);
-    return oari_desk_clear(&desk);
-}
-
-/* All that is needed; on failure out is NULL. */
-static made make_all(oari_pool *pool, const oar_tensor *x, int64_t groups)
-{
-    oar_shape shape = OAR_SHAPE(x->at.shape.dim[0] * groups);
-    made m = { .mean = oari_tensor_make(pool, OAR_F64, shape) };
-
-    if (m.mean != NULL)
-        m.rstd = oari_tensor_make(pool, OAR_F64, shape);
-    if (m.rstd != NULL)
-        m.out = oari_tensor_make(pool, x->dtype, x->at.shape);
-    return m;
+    if (operands.status == OAR_OK)
+        oari_group_norm(y, oar_tensor_data(mean), oar_tensor_data(rstd), a,
+                        groups, w, b, eps);
+    return oari_operands_finish(&operands);
 }
 
 oar_tensor *oar_group_norm(oar_tape *tape, oar_tensor *x, int64_t groups,
                            oar_tensor *weight, oar_tensor *bias, double eps)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    made m;
+    oar_tensor *out = NULL, *mean, *rstd = NULL;
+    oar_shape shape;
+    oari_array to;
 
-    if (check(tape, x, groups, weight, bias) != OAR_OK)
+    if (check_group_norm(tape, x, groups, weight, bias) != OAR_OK)
         return NULL;
-    m = make_all(pool, x, groups);
-    if (m.out != NULL &&
-        compute(pool, &m, x, groups, weight, bias, eps) != OAR_OK) {
-        oari_tensor_drop(pool, m.out);
-        m.out = NULL;
+    shape = OAR_SHAPE(x->at.shape.dim[0] * groups);
+    mean = oari_tensor_make(pool, OAR_F64, shape);
+    if (mean != NULL)
+        rstd = oari_tensor_make(pool, OAR_F64, shape);
+    if (rstd != NULL)
+        out = oari_tensor_make(pool, x->dtype, x->at.shape);
+    if (out != NULL) {
+        to = oari_array_of(out);
+        if (normalise(pool, &to, mean, rstd, x, groups, weight, bias, eps) !=
+            OAR_OK) {
+            oari_tensor_drop(pool, out);
+            out = NULL;
+        }
     }
-    m.out =
-        oari_emit(tape, m.out,
-                  &(oari_recipe){
-                      .op = &group_norm_op,
-                      .inputs = 3,
-                      .input = { x, weight, bias },
-                      .saved = { x, weight, [MEAN] = m.mean, [RSTD] = m.rstd },
-                      .extra = { .groups = groups } });
-    oari_tensor_drop(pool, m.mean);
-    oari_tensor_drop(pool, m.rstd);
-    return m.out;
+    out = oari_emit(tape, out,
+                    &(oari_node_record){ .op = &group_norm_op,
+                                         .inputs = 3,
+                                         .input = { x, weight, bias },
+                                         .saved = { x, weight, mean, rstd },
+                                         .extra = { .groups = groups } });
+    oari_tensor_drop(pool, mean);
+    oari_tensor_drop(pool, rstd);
+    return out;
 }

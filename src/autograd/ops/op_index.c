@@ -6,7 +6,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/walk.h"
 
 enum { INDEX }; /* what is saved */
@@ -17,7 +17,7 @@ typedef struct range {
     int64_t least, most;
 } range;
 
-static void range_row(const oari_row *row, void *arg)
+static void range_row(const oari_walk_row *row, void *arg)
 {
     range *r = arg;
     const int64_t *number = row->data[0];
@@ -68,24 +68,33 @@ static oar_status check_index(const char *name, const oar_tensor *a, int *dim,
 
 /* ---- index_select -------------------------------------------------------- */
 
-static oar_status index_select_back(oari_node *node, int i,
-                                    const oari_array *to, int add)
-{
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_array index = oari_array_of(node->saved[INDEX]);
-    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+static oar_status pick_back(oari_node *node, int i, const oari_array *to,
+                            int add);
 
-    if (desk.status == OAR_OK) {
+static const oari_op_class index_select_op = { .name = "index_select",
+                                               .backward = pick_back };
+static const oari_op_class take_along_op = { .name = "take_along",
+                                             .backward = pick_back };
+
+/* Adds each gradient to the place that its element was picked from. */
+static oar_status pick_back(oari_node *node, int i, const oari_array *to,
+                            int add)
+{
+    oari_operands operands = { .pool = &node->tape->pool };
+    oari_array index = oari_array_of(node->saved[INDEX]);
+    const oari_array *grad = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
+
+    if (operands.status == OAR_OK) {
         if (!add)
             oari_fill(y, 0);
-        oari_index_add(y, node->extra.dims.d0, &index, grad);
+        if (node->op == &index_select_op)
+            oari_index_add(y, node->extra.dims.d0, &index, grad);
+        else
+            oari_scatter_add(y, node->extra.dims.d0, &index, grad);
     }
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
-
-static const oari_op index_select_op = { .name = "index_select",
-                                         .backward = index_select_back };
 
 static oar_status check_index_select(oar_tape *tape, oar_tensor *a, int *dim,
                                      oar_tensor *index)
@@ -122,33 +131,14 @@ oar_tensor *oar_index_select(oar_tape *tape, oar_tensor *a, int dim,
     numbers = oari_array_of(index);
     oari_index_select(&to, &from, dim, &numbers);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &index_select_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = &index_select_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { [INDEX] = index },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 /* ---- take_along ---------------------------------------------------------- */
-
-static oar_status take_along_back(oari_node *node, int i, const oari_array *to,
-                                  int add)
-{
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_array index = oari_array_of(node->saved[INDEX]);
-    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-
-    if (desk.status == OAR_OK) {
-        if (!add)
-            oari_fill(y, 0);
-        oari_scatter_add(y, node->extra.dims.d0, &index, grad);
-    }
-    return oari_desk_clear(&desk);
-}
-
-static const oari_op take_along_op = { .name = "take_along",
-                                       .backward = take_along_back };
 
 /* Whether index lies within a, but for dim, where its numbers count. */
 static oar_status check_within(const char *name, const oar_tensor *a, int *dim,
@@ -186,11 +176,11 @@ oar_tensor *oar_take_along(oar_tape *tape, oar_tensor *a, int dim,
     numbers = oari_array_of(index);
     oari_gather(&to, &from, dim, &numbers);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &take_along_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = &take_along_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { [INDEX] = index },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 /* ---- scatter_add --------------------------------------------------------- */
@@ -224,8 +214,8 @@ static oar_status scatter_add_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op scatter_add_op = { .name = "scatter_add",
-                                        .backward = scatter_add_back };
+static const oari_op_class scatter_add_op = { .name = "scatter_add",
+                                              .backward = scatter_add_back };
 
 static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
                                     oar_tensor *index, oar_tensor *source)
@@ -246,46 +236,42 @@ static oar_status check_scatter_add(oar_tape *tape, oar_tensor *a, int *dim,
     return check_within(name, a, dim, index);
 }
 
-/* out = a, with source added. Halves are added in f32 and rounded once. */
-static oar_status compute_scatter_add(oari_pool *pool, const oar_tensor *out,
-                                      const oar_tensor *a, int dim,
-                                      const oar_tensor *index,
-                                      const oar_tensor *source)
-{
-    oari_desk desk = { .pool = pool };
-    oari_array to = oari_array_of(out), from = oari_array_of(a);
-    oari_array numbers = oari_array_of(index), more = oari_array_of(source);
-    const oari_array *y = &to, *s = &more;
-
-    oari_copy(&to, &from);
-    if (oari_dtype_is_half(a->dtype)) {
-        s = oari_desk_in(&desk, &more);
-        y = oari_desk_out(&desk, &to, 1);
-    }
-    if (desk.status == OAR_OK)
-        oari_scatter_add(y, dim, &numbers, s);
-    return oari_desk_clear(&desk);
-}
-
-oar_tensor *oar_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
-                            oar_tensor *index, oar_tensor *source)
+oar_tensor *oar_tensor_scatter_add(oar_tape *tape, oar_tensor *a, int dim,
+                                   oar_tensor *index, oar_tensor *source)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
+    oari_operands operands = { .pool = pool };
+    oari_array to, from, numbers, more;
+    const oari_array *y = &to;
+    const oari_array *s = &more;
 
     if (check_scatter_add(tape, a, &dim, index, source) != OAR_OK)
         return NULL;
     out = oari_tensor_make(pool, a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
-    if (compute_scatter_add(pool, out, a, dim, index, source) != OAR_OK) {
+    /* out = a, with source added. Halves are added in f32 and rounded once. */
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    numbers = oari_array_of(index);
+    more = oari_array_of(source);
+    oari_copy(&to, &from);
+    if (oari_dtype_is_half(a->dtype)) {
+        s = oari_operands_in(&operands, &more);
+        y = oari_operands_out(&operands, &to, 1);
+    }
+    if (operands.status == OAR_OK)
+        oari_scatter_add(y, dim, &numbers, s);
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &scatter_add_op,
-                                     .inputs = 2,
-                                     .input = { [BASE] = a, [SOURCE] = source },
-                                     .saved = { [INDEX] = index },
-                                     .extra = { .dims = { dim, 0 } } });
+    return oari_emit(
+        tape, out,
+        &(oari_node_record){ .op = &scatter_add_op,
+                             .inputs = 2,
+                             .input = { [BASE] = a, [SOURCE] = source },
+                             .saved = { [INDEX] = index },
+                             .extra = { .dims = { dim, 0 } } });
 }

@@ -33,16 +33,16 @@ static oar_status join_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op cat_op = { .name = "cat",
-                                .backward = join_back,
-                                .in_place = 1 };
-static const oari_op stack_op = { .name = "stack",
-                                  .backward = join_back,
-                                  .in_place = 1 };
+static const oari_op_class cat_op = { .name = "cat",
+                                      .backward = join_back,
+                                      .in_place = 1 };
+static const oari_op_class stack_op = { .name = "stack",
+                                        .backward = join_back,
+                                        .in_place = 1 };
 
 /* ---- checks -------------------------------------------------------------- */
 
-static oar_status check_alike(const oari_op *op, const oar_tensor *a,
+static oar_status check_alike(const oari_op_class *op, const oar_tensor *a,
                               const oar_tensor *b, int dim)
 {
     int fits = a->at.shape.ndim == b->at.shape.ndim;
@@ -57,7 +57,7 @@ static oar_status check_alike(const oari_op *op, const oar_tensor *a,
                      oari_shape_text(b->at.shape).text);
 }
 
-static oar_status check_join(const oari_op *op, oar_tape *tape, int count,
+static oar_status check_join(const oari_op_class *op, oar_tape *tape, int count,
                              oar_tensor *const *a)
 {
     if (count > 0 && a != NULL)
@@ -68,34 +68,17 @@ static oar_status check_join(const oari_op *op, oar_tape *tape, int count,
 /* ---- joining ------------------------------------------------------------- */
 
 /* Where element 0 of a lies in the result, and how much of dim it takes. */
-static int64_t length_of(const oari_op *op, const oar_tensor *a, int dim)
+static int64_t length_of(const oari_op_class *op, const oar_tensor *a, int dim)
 {
     return op == &stack_op ? 1 : a->at.shape.dim[dim];
 }
 
-static void copy_parts(const oari_op *op, const oar_tensor *out, int count,
-                       oar_tensor *const *a, int dim)
-{
-    int64_t start = 0;
-
-    for (int i = 0; i < count; i++) {
-        int64_t length = length_of(op, a[i], dim);
-        oari_array to = oari_array_of(out), from = oari_array_of(a[i]);
-
-        to.at = oari_layout_narrow(to.at, dim, start, length);
-        if (op == &stack_op)
-            to.at = oari_layout_drop(to.at, dim);
-        oari_copy(&to, &from);
-        start += length;
-    }
-}
-
 /* Records out, whose reference this takes, as the end of a chain. */
 static oar_tensor *emit_chain(oar_tape *tape, oar_tensor *out,
-                              const oari_op *op, int count,
+                              const oari_op_class *op, int count,
                               oar_tensor *const *a, int dim)
 {
-    oari_recipe recipe = { .op = op, .inputs = PER_NODE + 1 };
+    oari_node_record recipe = { .op = op, .inputs = PER_NODE + 1 };
     int64_t start = 0;
 
     recipe.extra.join.dim = dim;
@@ -122,18 +105,29 @@ static oar_tensor *emit_chain(oar_tape *tape, oar_tensor *out,
     return out;
 }
 
-static oar_tensor *join(oar_tape *tape, const oari_op *op, int count,
-                        oar_tensor *const *a, int dim, oar_shape shape)
+static oar_tensor *join_tensors(oar_tape *tape, const oari_op_class *op,
+                                int count, oar_tensor *const *a, int dim,
+                                oar_shape shape)
 {
     oar_tensor *out =
         oari_tensor_make(oari_tape_pool(tape), a[0]->dtype, shape);
     int wanted = 0;
+    int64_t start = 0;
 
     if (out == NULL)
         return NULL;
-    copy_parts(op, out, count, a, dim);
+    for (int i = 0; i < count; i++) {
+        int64_t length = length_of(op, a[i], dim);
+        oari_array to = oari_array_of(out), from = oari_array_of(a[i]);
+
+        to.at = oari_layout_narrow(to.at, dim, start, length);
+        if (op == &stack_op)
+            to.at = oari_layout_drop(to.at, dim);
+        oari_copy(&to, &from);
+        start += length;
+    }
     for (int i = 0; i < count; i++)
-        wanted |= oari_wanted(tape, a[i]);
+        wanted |= oari_grad_wanted(tape, a[i]);
     if (!wanted)
         return oari_keep(tape, out);
     return emit_chain(tape, out, op, count, a, dim);
@@ -157,7 +151,7 @@ oar_tensor *oar_cat(oar_tape *tape, int count, oar_tensor *const *a, int dim)
             return NULL;
         shape.dim[dim] += a[i]->at.shape.dim[dim];
     }
-    return join(tape, &cat_op, count, a, dim, shape);
+    return join_tensors(tape, &cat_op, count, a, dim, shape);
 }
 
 oar_tensor *oar_stack(oar_tape *tape, int count, oar_tensor *const *a, int dim)
@@ -179,7 +173,7 @@ oar_tensor *oar_stack(oar_tape *tape, int count, oar_tensor *const *a, int dim)
             return NULL;
     at = oari_layout_insert(a[0]->at, dim);
     at.shape.dim[dim] = count;
-    return join(tape, &stack_op, count, a, dim, at.shape);
+    return join_tensors(tape, &stack_op, count, a, dim, at.shape);
 }
 
 /* ---- cast ---------------------------------------------------------------- */
@@ -205,7 +199,7 @@ static oar_status cast_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op cast_op = { .name = "cast", .backward = cast_back };
+static const oari_op_class cast_op = { .name = "cast", .backward = cast_back };
 
 oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype)
 {
@@ -227,5 +221,5 @@ oar_tensor *oar_cast(oar_tape *tape, oar_tensor *a, oar_dtype dtype)
         return oari_keep(tape, out);
     return oari_emit(
         tape, out,
-        &(oari_recipe){ .op = &cast_op, .inputs = 1, .input = { a } });
+        &(oari_node_record){ .op = &cast_op, .inputs = 1, .input = { a } });
 }

@@ -5,7 +5,7 @@
 #include "autograd/record.h"
 #include "autograd/saved.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 static oari_array transposed(oari_array a)
@@ -47,38 +47,27 @@ static oari_array rows_of(const oar_tensor *x)
 }
 
 /* to (+)= a b, halves by way of f32. */
-static oar_status product(oari_pool *pool, const oari_array *to, int add,
-                          const oari_array *a, const oari_array *b)
+static oar_status multiply_add(oari_pool *pool, const oari_array *to, int add,
+                               const oari_array *a, const oari_array *b)
 {
-    oari_desk desk = { .pool = pool };
+    oari_operands operands = { .pool = pool };
     const oari_array *x, *y, *z;
 
     if (!oari_dtype_is_half(to->dtype))
         return oari_matmul(pool, to, add, a, b);
-    x = oari_desk_in(&desk, a);
-    y = oari_desk_in(&desk, b);
-    z = oari_desk_out(&desk, to, add);
-    if (desk.status == OAR_OK)
-        desk.status = oari_matmul(pool, z, add, x, y);
-    return oari_desk_clear(&desk);
-}
-
-static oar_status bias_back(oari_pool *pool, const oari_array *to, int add,
-                            const oari_array *grad)
-{
-    oari_desk desk = { .pool = pool };
-    const oari_array *g = oari_desk_in(&desk, grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
-
-    if (desk.status == OAR_OK)
-        oari_sum_columns(y, add, g);
-    return oari_desk_clear(&desk);
+    x = oari_operands_in(&operands, a);
+    y = oari_operands_in(&operands, b);
+    z = oari_operands_out(&operands, to, add);
+    if (operands.status == OAR_OK)
+        operands.status = oari_matmul(pool, z, add, x, y);
+    return oari_operands_finish(&operands);
 }
 
 /* to = the bias in every row, plus the product. */
-static oar_status multiply(oari_pool *pool, const oari_array *to,
-                           const oar_tensor *rows, const oar_tensor *weight,
-                           const oar_tensor *bias)
+static oar_status multiply_rows(oari_pool *pool, const oari_array *to,
+                                const oar_tensor *rows,
+                                const oar_tensor *weight,
+                                const oar_tensor *bias)
 {
     oari_array into = as_matrix(*to), from = rows_of(rows);
     oari_array w = transposed(oari_array_of(weight)), b;
@@ -87,13 +76,13 @@ static oar_status multiply(oari_pool *pool, const oari_array *to,
         b = oari_array_of(bias);
         oari_copy(&into, &b);
     }
-    return product(pool, &into, bias != NULL, &from, &w);
+    return multiply_add(pool, &into, bias != NULL, &from, &w);
 }
 
 static oar_status linear_rebuild(oari_node *node, const oari_array *to)
 {
-    return multiply(&node->tape->pool, to, node->saved[X], node->saved[WEIGHT],
-                    node->saved[BIAS]);
+    return multiply_rows(&node->tape->pool, to, node->saved[X],
+                         node->saved[WEIGHT], node->saved[BIAS]);
 }
 
 /* Rows [first, end) of a matrix. */
@@ -104,19 +93,8 @@ static oari_array row_range(oari_array a, int64_t first, int64_t end)
     return a;
 }
 
-/* The row by which `elements` are there; the last one if they are already. */
-static int64_t row_after(int64_t elements, const oari_array *to, int64_t first)
-{
-    int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1], row;
-
-    if (elements <= first * width)
-        return rows;
-    row = (elements + width - 1) / width;
-    row = (row + ROWS - 1) / ROWS * ROWS;
-    return row < rows ? row : rows;
-}
-
-/* Row by row as far as somebody wants to hear of it, before the rest. */
+/* Computes the weight's gradient, some rows first if a hook wants to hear of
+ * them before the rest. */
 static oar_status weight_back(oari_node *node, const oari_array *to, int add)
 {
     int64_t rows = to->at.shape.dim[0], width = to->at.shape.dim[1];
@@ -126,10 +104,13 @@ static oar_status weight_back(oari_node *node, const oari_array *to, int add)
 
     OARI_TRY(oari_part_done(node, WEIGHT, 0, rows * width, &next));
     while (first < rows) {
-        end = row_after(next, to, first);
+        end = rows;
+        if (next > first * width) /* the row by which `next` elements exist */
+            end = ((next + width - 1) / width + ROWS - 1) / ROWS * ROWS;
+        end = end < rows ? end : rows;
         into = row_range(*to, first, end);
         part = row_range(grad, first, end);
-        OARI_TRY(product(&node->tape->pool, &into, add, &part, &x));
+        OARI_TRY(multiply_add(&node->tape->pool, &into, add, &part, &x));
         OARI_TRY(
             oari_part_done(node, WEIGHT, end * width, rows * width, &next));
         first = end;
@@ -144,8 +125,15 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     oari_pool *pool = &node->tape->pool;
     oari_array grad = as_matrix(oari_array_of(node->grad)), other, into;
 
-    if (i == BIAS)
-        return bias_back(pool, to, add, &grad);
+    if (i == BIAS) {
+        oari_operands operands = { .pool = pool };
+        const oari_array *g = oari_operands_in(&operands, &grad);
+        const oari_array *y = oari_operands_out(&operands, to, add);
+
+        if (operands.status == OAR_OK)
+            oari_sum_columns(y, add, g);
+        return oari_operands_finish(&operands);
+    }
     if (i == WEIGHT) {
         OARI_TRY(weight_back(node, to, add));
         oari_unsave(node, X);
@@ -153,14 +141,14 @@ static oar_status linear_back(oari_node *node, int i, const oari_array *to,
     }
     other = oari_array_of(node->saved[WEIGHT]);
     into = as_matrix(*to);
-    return product(pool, &into, add, &grad, &other);
+    return multiply_add(pool, &into, add, &grad, &other);
 }
 
-static const oari_op linear_op = { .name = "linear",
-                                   .backward = linear_back,
-                                   .rebuild = linear_rebuild,
-                                   .rebuild_from = 1u << X | 1u << WEIGHT,
-                                   .costly = 1 };
+static const oari_op_class linear_op = { .name = "linear",
+                                         .backward = linear_back,
+                                         .rebuild = linear_rebuild,
+                                         .rebuild_from = 1u << X | 1u << WEIGHT,
+                                         .costly = 1 };
 
 static oar_status linear_mismatch(const oar_tensor *x, const oar_tensor *weight,
                                   const oar_tensor *bias, const char *why)
@@ -229,7 +217,7 @@ static oar_tensor *compute_linear(oari_pool *pool, const oar_tensor *x,
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    if (multiply(pool, &to, rows, weight, bias) == OAR_OK)
+    if (multiply_rows(pool, &to, rows, weight, bias) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;
@@ -249,13 +237,13 @@ oar_tensor *oar_linear(oar_tape *tape, oar_tensor *x, oar_tensor *weight,
     out = compute_linear(pool, x, rows, weight, bias);
     out = oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = &linear_op,
             .inputs = 3,
             .input = { [WEIGHT] = weight, [BIAS] = bias, [X] = x },
-            .saved = { [WEIGHT] = oari_wanted(tape, x) ? weight : NULL,
+            .saved = { [WEIGHT] = oari_grad_wanted(tape, x) ? weight : NULL,
                        [BIAS] = bias,
-                       [X] = oari_wanted(tape, weight) ? rows : NULL } });
+                       [X] = oari_grad_wanted(tape, weight) ? rows : NULL } });
     oari_tensor_drop(pool, rows);
     return out;
 }

@@ -2,7 +2,7 @@
 /* op_loss: cross entropy, and what losses have in common. */
 #include "autograd/ops/loss.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 /* ---- what losses have in common ------------------------------------------ */
@@ -16,8 +16,8 @@ double oari_grad_number(const oari_node *node)
     return number;
 }
 
-oar_status oari_weight_misfit(const char *name, const oar_tensor *a,
-                              const oar_tensor *weight, const char *why)
+oar_status oari_weight_mismatch(const char *name, const oar_tensor *a,
+                                const oar_tensor *weight, const char *why)
 {
     return oari_fail(OAR_E_SHAPE, "%s of %s with weights %s: %s", name,
                      oari_shape_text(a->at.shape).text,
@@ -31,7 +31,7 @@ oar_status oari_check_weight(const char *name, oar_tape *tape,
         return OAR_OK;
     OARI_TRY(oari_check_inputs(name, tape, 1, &weight));
     OARI_TRY(oari_check_same_dtype(name, a, weight));
-    if (!oari_wanted(tape, weight))
+    if (!oari_grad_wanted(tape, weight))
         return OAR_OK;
     return oari_fail(OAR_E_ARG,
                      "%s of %s with weights %s that want a gradient: there is "
@@ -44,11 +44,13 @@ oar_status oari_check_weight(const char *name, oar_tape *tape,
 
 enum { LOGITS, TARGET, LSE, WEIGHT };
 
-static oari_rule rule_of(oari_desk *desk, const oari_extra *extra,
-                         const oar_tensor *weight)
+static oari_entropy_rule rule_of(oari_operands *operands,
+                                 const oari_extra *extra,
+                                 const oar_tensor *weight)
 {
-    return (oari_rule){ extra->loss.has_ignore, extra->loss.ignore,
-                        extra->loss.smoothing, oari_desk_tensor(desk, weight) };
+    return (oari_entropy_rule){ extra->loss.has_ignore, extra->loss.ignore,
+                                extra->loss.smoothing,
+                                oari_operands_tensor(operands, weight) };
 }
 
 static oar_status cross_entropy_back(oari_node *node, int i,
@@ -59,42 +61,24 @@ static oar_status cross_entropy_back(oari_node *node, int i,
         each ? 1 : oari_grad_number(node) / node->extra.loss.divisor;
     oari_array target = oari_array_of(node->saved[TARGET]);
     oari_array lse = oari_array_of(node->saved[LSE]);
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_rule rule = rule_of(&desk, &node->extra, node->saved[WEIGHT]);
-    const oari_array *logits = oari_desk_tensor(&desk, node->saved[LOGITS]);
-    const oari_array *grad = each ? oari_desk_tensor(&desk, node->grad) : NULL;
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    oari_entropy_rule rule =
+        rule_of(&operands, &node->extra, node->saved[WEIGHT]);
+    const oari_array *logits =
+        oari_operands_tensor(&operands, node->saved[LOGITS]);
+    const oari_array *grad =
+        each ? oari_operands_tensor(&operands, node->grad) : NULL;
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_cross_entropy_back(y, add, factor, grad, &lse, logits, &target,
                                 &rule);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op cross_entropy_op = { .name = "cross_entropy",
-                                          .backward = cross_entropy_back };
-
-static oar_status check_classes(const oar_tensor *logits,
-                                const oar_tensor *target,
-                                const oar_cross_entropy_opts *o)
-{
-    const int64_t *t = oar_tensor_const_data(target);
-    int64_t classes = logits->at.shape.dim[1];
-
-    for (int64_t i = 0; i < target->count; i++) {
-        int64_t chosen = t[i * target->at.stride[0]];
-
-        if (o->has_ignore && chosen == o->ignore)
-            continue;
-        if (chosen < 0 || chosen >= classes)
-            return oari_fail(OAR_E_ARG,
-                             "cross_entropy of logits %s: target %lld of row "
-                             "%lld is no class",
-                             oari_shape_text(logits->at.shape).text,
-                             (long long)chosen, (long long)i);
-    }
-    return OAR_OK;
-}
+static const oari_op_class cross_entropy_op = { .name = "cross_entropy",
+                                                .backward =
+                                                    cross_entropy_back };
 
 static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
                                       oar_tensor *target,
@@ -103,6 +87,8 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     const char *name = "cross_entropy";
     oar_tensor *in[] = { logits, target };
     oar_shape ls = oar_tensor_shape(logits), ts = oar_tensor_shape(target);
+    const int64_t *t;
+    int64_t classes;
 
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
     OARI_TRY(oari_check_float(name, logits));
@@ -128,9 +114,23 @@ static oar_status check_cross_entropy(oar_tape *tape, oar_tensor *logits,
     OARI_TRY(oari_check_weight(name, tape, logits, o->weight));
     if (o->weight != NULL &&
         !oari_shape_equal(o->weight->at.shape, OAR_SHAPE(ls.dim[1])))
-        return oari_weight_misfit(name, logits, o->weight,
-                                  "one for each class");
-    return check_classes(logits, target, o);
+        return oari_weight_mismatch(name, logits, o->weight,
+                                    "one for each class");
+    t = oar_tensor_const_data(target);
+    classes = logits->at.shape.dim[1];
+    for (int64_t i = 0; i < target->count; i++) {
+        int64_t chosen = t[i * target->at.stride[0]];
+
+        if (o->has_ignore && chosen == o->ignore)
+            continue;
+        if (chosen < 0 || chosen >= classes)
+            return oari_fail(OAR_E_ARG,
+                             "cross_entropy of logits %s: target %lld of row "
+                             "%lld is no class",
+                             oari_shape_text(logits->at.shape).text,
+                             (long long)chosen, (long long)i);
+    }
+    return OAR_OK;
 }
 
 /* The loss, not yet recorded; what backward needs goes to lse and extra. */
@@ -142,20 +142,20 @@ static oar_status compute_loss(oari_pool *pool, const oar_tensor *out,
 {
     oari_array to = oari_array_of(out), l = oari_array_of(lse);
     oari_array t = oari_array_of(target);
-    oari_desk desk = { .pool = pool };
-    oari_rule rule = rule_of(&desk, extra, o->weight);
-    const oari_array *x = oari_desk_tensor(&desk, logits);
+    oari_operands operands = { .pool = pool };
+    oari_entropy_rule rule = rule_of(&operands, extra, o->weight);
+    const oari_array *x = oari_operands_tensor(&operands, logits);
     const oari_array *y =
-        extra->loss.each ? oari_desk_out(&desk, &to, 0) : NULL;
-    oari_entropy sum;
+        extra->loss.each ? oari_operands_out(&operands, &to, 0) : NULL;
+    oari_entropy_sums sum;
 
-    if (desk.status == OAR_OK) {
+    if (operands.status == OAR_OK) {
         sum = oari_cross_entropy(y, &l, x, &t, &rule);
         extra->loss.divisor = o->reduction == OAR_LOSS_MEAN ? sum.weight : 1;
         if (y == NULL) /* of no rows the mean is NaN */
             oari_fill(&to, sum.loss / extra->loss.divisor);
     }
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
@@ -184,12 +184,13 @@ oar_tensor *oar_cross_entropy_with(oar_tape *tape, oar_tensor *logits,
         oari_tensor_drop(pool, out);
         out = NULL;
     }
-    out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = &cross_entropy_op,
-                                    .inputs = 1,
-                                    .input = { logits },
-                                    .saved = { logits, target, lse, o.weight },
-                                    .extra = extra });
+    out = oari_emit(
+        tape, out,
+        &(oari_node_record){ .op = &cross_entropy_op,
+                             .inputs = 1,
+                             .input = { logits },
+                             .saved = { logits, target, lse, o.weight },
+                             .extra = extra });
     oari_tensor_drop(pool, lse);
     return out;
 }

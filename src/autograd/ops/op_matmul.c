@@ -21,7 +21,8 @@ static oar_status matmul_back(oari_node *node, int i, const oari_array *to,
     return oari_matmul(pool, to, add, &other, &grad);
 }
 
-static const oari_op matmul_op = { .name = "matmul", .backward = matmul_back };
+static const oari_op_class matmul_op = { .name = "matmul",
+                                         .backward = matmul_back };
 
 static oar_status mismatch(oar_shape a, oar_shape b, const char *why)
 {
@@ -29,12 +30,18 @@ static oar_status mismatch(oar_shape a, oar_shape b, const char *why)
                      oari_shape_text(a).text, oari_shape_text(b).text, why);
 }
 
-/* The shape of the product of [.., m, k] and [.., k, n]. */
-static oar_status product_shape(oar_shape a, oar_shape b, oar_shape *shape)
+/* Checks the inputs [.., m, k] and [.., k, n] and gives the product's shape. */
+static oar_status check_matmul(oar_tape *tape, oar_tensor *left,
+                               oar_tensor *right, oar_shape *shape)
 {
+    oar_shape a = oar_tensor_shape(left), b = oar_tensor_shape(right);
     oar_shape leads[2] = { a, b };
     int64_t m, k, inner, n;
 
+    OARI_TRY(
+        oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ left, right }));
+    OARI_TRY(oari_check_same_dtype("matmul", left, right));
+    OARI_TRY(oari_check_float("matmul", left));
     if (a.ndim < 2 || b.ndim < 2)
         return mismatch(a, b, "both need two dims");
     m = a.dim[a.ndim - 2], k = a.dim[a.ndim - 1];
@@ -52,15 +59,6 @@ static oar_status product_shape(oar_shape a, oar_shape b, oar_shape *shape)
     shape->dim[shape->ndim++] = m;
     shape->dim[shape->ndim++] = n;
     return OAR_OK;
-}
-
-static oar_status check_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b,
-                               oar_shape *shape)
-{
-    OARI_TRY(oari_check_inputs("matmul", tape, 2, (oar_tensor *[]){ a, b }));
-    OARI_TRY(oari_check_same_dtype("matmul", a, b));
-    OARI_TRY(oari_check_float("matmul", a));
-    return product_shape(a->at.shape, b->at.shape, shape);
 }
 
 oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
@@ -82,11 +80,11 @@ oar_tensor *oar_matmul(oar_tape *tape, oar_tensor *a, oar_tensor *b)
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = &matmul_op,
-                        .inputs = 2,
-                        .input = { a, b },
-                        .saved = { oari_wanted(tape, b) ? a : NULL,
-                                   oari_wanted(tape, a) ? b : NULL } });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = &matmul_op,
+                         .inputs = 2,
+                         .input = { a, b },
+                         .saved = { oari_grad_wanted(tape, b) ? a : NULL,
+                                    oari_grad_wanted(tape, a) ? b : NULL } });
 }

@@ -3,9 +3,9 @@
 #include <oarsong/ops.h>
 
 #include "autograd/record.h"
-#include "autograd/stash.h"
+#include "autograd/fused_backward.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 enum { X, WEIGHT, BIAS };    /* inputs, and what is saved of them */
@@ -19,61 +19,56 @@ static const oari_array *tensor_or_null(const oar_tensor *t, oari_array *a)
     return a;
 }
 
-/* All gradients at once: that of x to dx, or nowhere; the others to the stash.
- */
-static oar_status all_back(oari_node *node, const oari_array *dx, int add)
+/* Computes all gradients at once: that of x goes to dx, which may be NULL, the
+ * others to node->fused_grad. */
+static oar_status norm_back_all(oari_node *node, const oari_array *dx, int add)
 {
     int64_t width = oari_rows_of(node->saved[X]->at.shape).width;
     oar_dtype dtype = node->saved[X]->dtype, work = oari_work_dtype(dtype);
-    oari_desk desk = { .pool = &node->tape->pool };
+    oari_operands operands = { .pool = &node->tape->pool };
     oari_array mean, rstd, dweight, dbias;
     oari_norm_back n = { .add = add };
 
-    OARI_TRY(oari_stash_open(node, WEIGHT, dtype, OAR_SHAPE(width), &dweight));
-    OARI_TRY(oari_stash_open(node, BIAS, dtype, OAR_SHAPE(width), &dbias));
-    n.dweight = node->stash[WEIGHT] != NULL ? &dweight : NULL;
-    n.dbias = node->stash[BIAS] != NULL ? &dbias : NULL;
+    OARI_TRY(
+        oari_fused_grad_open(node, WEIGHT, dtype, OAR_SHAPE(width), &dweight));
+    OARI_TRY(oari_fused_grad_open(node, BIAS, dtype, OAR_SHAPE(width), &dbias));
+    n.dweight = node->fused_grad[WEIGHT] != NULL ? &dweight : NULL;
+    n.dbias = node->fused_grad[BIAS] != NULL ? &dbias : NULL;
     n.mean = tensor_or_null(node->saved[MEAN], &mean);
     n.rstd = tensor_or_null(node->saved[RSTD], &rstd);
-    n.grad = oari_desk_tensor(&desk, node->grad);
-    n.x = oari_desk_tensor(&desk, node->saved[X]);
-    n.weight = oari_desk_tensor(&desk, node->saved[WEIGHT]);
-    n.dx = oari_desk_out(&desk, dx, add);
-    n.scratch = oari_desk_scratch(&desk, work, 4 * width);
-    n.sums = oari_desk_scratch(&desk, OAR_F64, 2 * width);
-    if (desk.status == OAR_OK)
+    n.grad = oari_operands_tensor(&operands, node->grad);
+    n.x = oari_operands_tensor(&operands, node->saved[X]);
+    n.weight = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    n.dx = oari_operands_out(&operands, dx, add);
+    n.scratch = oari_operands_scratch(&operands, work, 4 * width);
+    n.sums = oari_operands_scratch(&operands, OAR_F64, 2 * width);
+    if (operands.status == OAR_OK)
         oari_layer_norm_back(&n);
-    return oari_desk_clear(&desk);
-}
-
-static oar_status norm_back(oari_node *node, int i, const oari_array *to,
-                            int add)
-{
-    return oari_stash_backward(node, i, to, add, all_back);
+    return oari_operands_finish(&operands);
 }
 
 static oar_status norm_rebuild(oari_node *node, const oari_array *to)
 {
     oari_array rstd = oari_array_of(node->saved[RSTD]), mean;
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *x = oari_desk_tensor(&desk, node->saved[X]);
-    const oari_array *w = oari_desk_tensor(&desk, node->saved[WEIGHT]);
-    const oari_array *b = oari_desk_tensor(&desk, node->saved[BIAS]);
-    const oari_array *y = oari_desk_out(&desk, to, 0);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *x = oari_operands_tensor(&operands, node->saved[X]);
+    const oari_array *w = oari_operands_tensor(&operands, node->saved[WEIGHT]);
+    const oari_array *b = oari_operands_tensor(&operands, node->saved[BIAS]);
+    const oari_array *y = oari_operands_out(&operands, to, 0);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_layer_norm_again(y, tensor_or_null(node->saved[MEAN], &mean),
                               &rstd, x, w, b);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-#define OP(text)                                                            \
-    {                                                                       \
-        .name = (text), .backward = norm_back, .in_place = 1, .stashes = 1, \
-        .rebuild = norm_rebuild, .rebuild_from = 1u << X                    \
+#define OP(text)                                                        \
+    {                                                                   \
+        .name = (text), .fused_backward = norm_back_all, .in_place = 1, \
+        .rebuild = norm_rebuild, .rebuild_from = 1u << X                \
     }
-static const oari_op layer_norm_op = OP("layer_norm");
-static const oari_op rms_norm_op = OP("rms_norm");
+static const oari_op_class layer_norm_op = OP("layer_norm");
+static const oari_op_class rms_norm_op = OP("rms_norm");
 
 static oar_status check_param(const char *name, const oar_tensor *x,
                               const oar_tensor *param, const char *what)
@@ -90,8 +85,8 @@ static oar_status check_param(const char *name, const oar_tensor *x,
                      oari_shape_text(param->at.shape).text, (long long)width);
 }
 
-static oar_status check(const char *name, oar_tape *tape, oar_tensor *x,
-                        oar_tensor *weight, oar_tensor *bias)
+static oar_status check_norm(const char *name, oar_tape *tape, oar_tensor *x,
+                             oar_tensor *weight, oar_tensor *bias)
 {
     oar_tensor *in[3] = { x };
     int count = 1;
@@ -113,24 +108,24 @@ typedef struct made {
     oar_tensor *out, *mean, *rstd;
 } made;
 
-static oar_status compute(oari_pool *pool, const made *m, const oar_tensor *x,
-                          const oar_tensor *weight, const oar_tensor *bias,
-                          double eps)
+static oar_status normalise_rows(oari_pool *pool, const made *m,
+                                 const oar_tensor *x, const oar_tensor *weight,
+                                 const oar_tensor *bias, double eps)
 {
     oari_array to = oari_array_of(m->out), rstd = oari_array_of(m->rstd), mean;
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *w = oari_desk_tensor(&desk, weight);
-    const oari_array *b = oari_desk_tensor(&desk, bias);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
+    oari_operands operands = { .pool = pool };
+    const oari_array *a = oari_operands_tensor(&operands, x);
+    const oari_array *w = oari_operands_tensor(&operands, weight);
+    const oari_array *b = oari_operands_tensor(&operands, bias);
+    const oari_array *y = oari_operands_out(&operands, &to, 0);
 
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_layer_norm(y, tensor_or_null(m->mean, &mean), &rstd, a, w, b, eps);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* All that is needed; on failure out is NULL. */
-static made make_all(oari_pool *pool, const oar_tensor *x, int centred)
+static made make_results(oari_pool *pool, const oar_tensor *x, int centred)
 {
     oar_shape rows = OAR_SHAPE(oari_rows_of(x->at.shape).count);
     oar_dtype work = oari_work_dtype(x->dtype);
@@ -143,25 +138,26 @@ static made make_all(oari_pool *pool, const oar_tensor *x, int centred)
     return m;
 }
 
-static oar_tensor *norm(oar_tape *tape, const oari_op *op, oar_tensor *x,
+static oar_tensor *norm(oar_tape *tape, const oari_op_class *op, oar_tensor *x,
                         oar_tensor *weight, oar_tensor *bias, double eps)
 {
     oari_pool *pool = oari_tape_pool(tape);
     made m;
 
-    if (check(op->name, tape, x, weight, bias) != OAR_OK)
+    if (check_norm(op->name, tape, x, weight, bias) != OAR_OK)
         return NULL;
-    m = make_all(pool, x, op == &layer_norm_op);
-    if (m.out != NULL && compute(pool, &m, x, weight, bias, eps) != OAR_OK) {
+    m = make_results(pool, x, op == &layer_norm_op);
+    if (m.out != NULL &&
+        normalise_rows(pool, &m, x, weight, bias, eps) != OAR_OK) {
         oari_tensor_drop(pool, m.out);
         m.out = NULL;
     }
     m.out = oari_emit(
         tape, m.out,
-        &(oari_recipe){ .op = op,
-                        .inputs = 3,
-                        .input = { x, weight, bias },
-                        .saved = { x, weight, bias, m.mean, m.rstd } });
+        &(oari_node_record){ .op = op,
+                             .inputs = 3,
+                             .input = { x, weight, bias },
+                             .saved = { x, weight, bias, m.mean, m.rstd } });
     oari_tensor_drop(pool, m.mean);
     oari_tensor_drop(pool, m.rstd);
     return m.out;

@@ -2,7 +2,7 @@
 /* op_pair_loss: losses of two tensors of one shape, number by number. */
 #include "autograd/ops/loss.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 enum { A, B, WEIGHT, POSITIVE }; /* what is saved; the first two are inputs */
@@ -10,8 +10,8 @@ enum { A, B, WEIGHT, POSITIVE }; /* what is saved; the first two are inputs */
 /* ---- the computation ----------------------------------------------------- */
 
 /* A tensor repeated to a shape, as kernels like it. NULL gives NULL. */
-static const oari_array *spread(oari_desk *desk, const oar_tensor *t,
-                                oar_shape shape)
+static const oari_array *broadcast_to(oari_operands *operands,
+                                      const oar_tensor *t, oar_shape shape)
 {
     oari_array array;
 
@@ -19,38 +19,21 @@ static const oari_array *spread(oari_desk *desk, const oar_tensor *t,
         return NULL;
     array = oari_array_of(t);
     array.at = oari_layout_expand(&array.at, shape);
-    return oari_desk_in(desk, &array);
+    return oari_operands_in(operands, &array);
 }
 
-static oari_pairs pairs_of(oari_desk *desk, oar_tensor *const *in,
+static oari_pairs pairs_of(oari_operands *operands, oar_tensor *const *in,
                            const oari_extra *extra)
 {
     oar_shape shape = in[A]->at.shape;
 
     return (oari_pairs){ .kind = (oari_pair_kind)extra->pairs.kind,
                          .edge = extra->pairs.edge,
-                         .a = oari_desk_tensor(desk, in[A]),
-                         .b = oari_desk_tensor(desk, in[B]),
-                         .weight = spread(desk, in[WEIGHT], shape),
-                         .positive = spread(desk, in[POSITIVE], shape) };
-}
-
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          oar_tensor *const *in, const oari_extra *extra)
-{
-    oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    oari_pairs p = pairs_of(&desk, in, extra);
-    const oari_array *each =
-        extra->pairs.each ? oari_desk_out(&desk, &to, 0) : NULL;
-    double sum;
-
-    if (desk.status == OAR_OK) {
-        sum = oari_pair_loss(&p, each);
-        if (each == NULL)
-            oari_fill(&to, sum / extra->pairs.divisor);
-    }
-    return oari_desk_clear(&desk);
+                         .a = oari_operands_tensor(operands, in[A]),
+                         .b = oari_operands_tensor(operands, in[B]),
+                         .weight = broadcast_to(operands, in[WEIGHT], shape),
+                         .positive =
+                             broadcast_to(operands, in[POSITIVE], shape) };
 }
 
 static oar_status pair_loss_back(oari_node *node, int i, const oari_array *to,
@@ -59,21 +42,23 @@ static oar_status pair_loss_back(oari_node *node, int i, const oari_array *to,
     const oari_extra *extra = &node->extra;
     int each = extra->pairs.each;
     double factor = 1 / extra->pairs.divisor;
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_pairs p = pairs_of(&desk, node->saved, extra);
-    const oari_array *grad = each ? oari_desk_tensor(&desk, node->grad) : NULL;
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    oari_pairs p = pairs_of(&operands, node->saved, extra);
+    const oari_array *grad =
+        each ? oari_operands_tensor(&operands, node->grad) : NULL;
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
     if (!each)
         factor *= oari_grad_number(node);
-    if (desk.status == OAR_OK)
+    if (operands.status == OAR_OK)
         oari_pair_loss_back(&p, i == B, y, add, grad, factor);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* ---- checking and recording ---------------------------------------------- */
 
-static oar_status check(const char *name, oar_tape *tape, oar_tensor *const *in)
+static oar_status check_pair_loss(const char *name, oar_tape *tape,
+                                  oar_tensor *const *in)
 {
     OARI_TRY(oari_check_inputs(name, tape, 2, in));
     OARI_TRY(oari_check_same_dtype(name, in[A], in[B]));
@@ -89,15 +74,15 @@ static oar_status check(const char *name, oar_tape *tape, oar_tensor *const *in)
         if (in[k] != NULL &&
             (!oari_shape_broadcast(in[k]->at.shape, in[A]->at.shape, &both) ||
              !oari_shape_equal(both, in[A]->at.shape)))
-            return oari_weight_misfit(name, in[A], in[k],
-                                      "they do not broadcast to it");
+            return oari_weight_mismatch(name, in[A], in[k],
+                                        "they do not broadcast to it");
     }
     return OAR_OK;
 }
 
 /* What the sum is divided by, or that there is none. */
-static oar_status reduce(const char *name, oar_loss_reduction reduction,
-                         const oar_tensor *a, oari_extra *extra)
+static oar_status choose_divisor(const char *name, oar_loss_reduction reduction,
+                                 const oar_tensor *a, oari_extra *extra)
 {
     oar_shape shape = a->at.shape;
 
@@ -117,49 +102,65 @@ static oar_status reduce(const char *name, oar_loss_reduction reduction,
 }
 
 /* in has room for all that is saved; weights may be NULL. */
-static oar_tensor *pair_loss(oar_tape *tape, const oari_op *op,
+static oar_tensor *pair_loss(oar_tape *tape, const oari_op_class *op,
                              oar_tensor *const *in,
                              oar_loss_reduction reduction, oari_extra extra)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
+    oari_array to;
+    oari_operands operands = { .pool = pool };
+    oari_pairs p;
+    const oari_array *each;
+    double sum;
 
-    if (check(op->name, tape, in) != OAR_OK ||
-        reduce(op->name, reduction, in[A], &extra) != OAR_OK)
+    if (check_pair_loss(op->name, tape, in) != OAR_OK ||
+        choose_divisor(op->name, reduction, in[A], &extra) != OAR_OK)
         return NULL;
     out = oari_tensor_make(pool, in[A]->dtype,
                            extra.pairs.each ? in[A]->at.shape : OAR_SCALAR);
     if (out == NULL)
         return NULL;
-    if (compute(pool, out, in, &extra) != OAR_OK) {
+    to = oari_array_of(out);
+    p = pairs_of(&operands, in, &extra);
+    each = extra.pairs.each ? oari_operands_out(&operands, &to, 0) : NULL;
+    if (operands.status == OAR_OK) {
+        sum = oari_pair_loss(&p, each);
+        if (each == NULL)
+            oari_fill(&to, sum / extra.pairs.divisor);
+    }
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = op,
-                        .inputs = 2,
-                        .input = { in[A], in[B] },
-                        .saved = { in[A], in[B], in[WEIGHT], in[POSITIVE] },
-                        .extra = extra });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = op,
+                         .inputs = 2,
+                         .input = { in[A], in[B] },
+                         .saved = { in[A], in[B], in[WEIGHT], in[POSITIVE] },
+                         .extra = extra });
 }
 
 /* ---- the losses ---------------------------------------------------------- */
 
-static const oari_op mse_op = { .name = "mse", .backward = pair_loss_back };
-static const oari_op l1_op = { .name = "l1_loss", .backward = pair_loss_back };
-static const oari_op huber_op = { .name = "huber_loss",
-                                  .backward = pair_loss_back };
-static const oari_op smooth_op = { .name = "smooth_l1_loss",
-                                   .backward = pair_loss_back };
-static const oari_op bce_op = { .name = "bce_with_logits",
-                                .backward = pair_loss_back };
-static const oari_op kl_op = { .name = "kl_div", .backward = pair_loss_back };
+static const oari_op_class mse_op = { .name = "mse",
+                                      .backward = pair_loss_back };
+static const oari_op_class l1_op = { .name = "l1_loss",
+                                     .backward = pair_loss_back };
+static const oari_op_class huber_op = { .name = "huber_loss",
+                                        .backward = pair_loss_back };
+static const oari_op_class smooth_op = { .name = "smooth_l1_loss",
+                                         .backward = pair_loss_back };
+static const oari_op_class bce_op = { .name = "bce_with_logits",
+                                      .backward = pair_loss_back };
+static const oari_op_class kl_op = { .name = "kl_div",
+                                     .backward = pair_loss_back };
 
 /* Those whose options are the reduction only. */
-static oar_tensor *distance(oar_tape *tape, const oari_op *op, oar_tensor *a,
-                            oar_tensor *b, oari_extra extra,
-                            const oar_loss_opts *opts)
+static oar_tensor *distance_loss(oar_tape *tape, const oari_op_class *op,
+                                 oar_tensor *a, oar_tensor *b, oari_extra extra,
+                                 const oar_loss_opts *opts)
 {
     oar_tensor *in[] = { a, b, NULL, NULL };
     oar_loss_opts o;
@@ -172,8 +173,9 @@ static oar_tensor *distance(oar_tape *tape, const oari_op *op, oar_tensor *a,
 oar_tensor *oar_mse_with(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                          const oar_loss_opts *opts)
 {
-    return distance(tape, &mse_op, a, b,
-                    (oari_extra){ .pairs = { .kind = OARI_SQUARE } }, opts);
+    return distance_loss(tape, &mse_op, a, b,
+                         (oari_extra){ .pairs = { .kind = OARI_SQUARE } },
+                         opts);
 }
 
 oar_tensor *oar_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b)
@@ -184,8 +186,9 @@ oar_tensor *oar_mse(oar_tape *tape, oar_tensor *a, oar_tensor *b)
 oar_tensor *oar_l1_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                         const oar_loss_opts *opts)
 {
-    return distance(tape, &l1_op, a, b,
-                    (oari_extra){ .pairs = { .kind = OARI_ABSOLUTE } }, opts);
+    return distance_loss(tape, &l1_op, a, b,
+                         (oari_extra){ .pairs = { .kind = OARI_ABSOLUTE } },
+                         opts);
 }
 
 oar_tensor *oar_huber_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
@@ -195,7 +198,7 @@ oar_tensor *oar_huber_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
         oari_fail(OAR_E_ARG, "huber_loss with delta %g: it is above 0", delta);
         return NULL;
     }
-    return distance(
+    return distance_loss(
         tape, &huber_op, a, b,
         (oari_extra){ .pairs = { .kind = OARI_HUBER, .edge = delta } }, opts);
 }
@@ -208,7 +211,7 @@ oar_tensor *oar_smooth_l1_loss(oar_tape *tape, oar_tensor *a, oar_tensor *b,
                   beta);
         return NULL;
     }
-    return distance(
+    return distance_loss(
         tape, &smooth_op, a, b,
         (oari_extra){ .pairs = { .kind = OARI_SMOOTH, .edge = beta } }, opts);
 }

@@ -8,7 +8,7 @@
 #include "autograd/ops/windows.h"
 #include "base/status.h"
 #include "tensor/cpu/nn/conv.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 static oari_window window_of(const oari_extra *e, oar_shape x)
 {
@@ -31,28 +31,28 @@ static oar_status pool_back(oari_node *node, int i, const oari_array *to,
                             int add)
 {
     oari_window w = window_of(&node->extra, to->at.shape);
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status != OAR_OK)
-        return oari_desk_clear(&desk);
+    if (operands.status != OAR_OK)
+        return oari_operands_finish(&operands);
     if (node->saved[0] != NULL)
         oari_max_pool_back(y, add, g, oar_tensor_data(node->saved[0]), &w);
     else
         oari_avg_pool_back(y, add, g, &w);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op max_pool2d_op = { .name = "max_pool2d",
-                                       .backward = pool_back };
-static const oari_op avg_pool2d_op = { .name = "avg_pool2d",
-                                       .backward = pool_back };
+static const oari_op_class max_pool2d_op = { .name = "max_pool2d",
+                                             .backward = pool_back };
+static const oari_op_class avg_pool2d_op = { .name = "avg_pool2d",
+                                             .backward = pool_back };
 
 /* ---- checks -------------------------------------------------------------- */
 
-static oar_status misfit(const char *name, int height, int width,
-                         const oar_pool2d_opts *o, const char *why)
+static oar_status pool_mismatch(const char *name, int height, int width,
+                                const oar_pool2d_opts *o, const char *why)
 {
     return oari_fail(OAR_E_ARG,
                      "%s with window [%d, %d], stride [%d, %d], padding "
@@ -67,19 +67,20 @@ oar_status oari_check_pool2d_opts(const char *name, int height, int width,
                                   const oar_pool2d_opts *opts)
 {
     if (height < 1 || width < 1)
-        return misfit(name, height, width, opts, "the window is at least 1");
+        return pool_mismatch(name, height, width, opts,
+                             "the window is at least 1");
     if (opts->stride[0] < 0 || opts->stride[1] < 0 || opts->padding[0] < 0 ||
         opts->padding[1] < 0)
-        return misfit(name, height, width, opts,
-                      "stride and padding may not be negative");
+        return pool_mismatch(name, height, width, opts,
+                             "stride and padding may not be negative");
     if (opts->padding[0] > height / 2 || opts->padding[1] > width / 2)
-        return misfit(name, height, width, opts,
-                      "the padding is at most half the window");
+        return pool_mismatch(name, height, width, opts,
+                             "the padding is at most half the window");
     return OAR_OK;
 }
 
-static oar_status check(const char *name, oar_tape *tape, oar_tensor *x,
-                        const oari_extra *e)
+static oar_status check_pool(const char *name, oar_tape *tape, oar_tensor *x,
+                             const oari_extra *e)
 {
     oar_shape s = oar_tensor_shape(x);
     oari_window w;
@@ -101,27 +102,28 @@ static oar_status check(const char *name, oar_tape *tape, oar_tensor *x,
 
 /* ---- forward ------------------------------------------------------------- */
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oar_tensor *pick, const oar_tensor *x,
-                          const oari_window *w)
+static oar_status compute_pool(oari_pool *pool, const oar_tensor *out,
+                               const oar_tensor *pick, const oar_tensor *x,
+                               const oari_window *w)
 {
     oari_array to = oari_array_of(out);
-    oari_desk desk = { .pool = pool };
-    const oari_array *a = oari_desk_tensor(&desk, x);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
+    oari_operands operands = { .pool = pool };
+    const oari_array *a = oari_operands_tensor(&operands, x);
+    const oari_array *y = oari_operands_out(&operands, &to, 0);
 
-    if (desk.status != OAR_OK)
-        return oari_desk_clear(&desk);
+    if (operands.status != OAR_OK)
+        return oari_operands_finish(&operands);
     if (pick != NULL)
         oari_max_pool(y, oar_tensor_data(pick), a, w);
     else
         oari_avg_pool(y, a, w);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* The result, not yet recorded; *pick is made for max. */
-static oar_tensor *make(oari_pool *pool, oar_tensor *x, const oari_window *w,
-                        int is_max, oar_tensor **pick)
+static oar_tensor *make_pooled(oari_pool *pool, oar_tensor *x,
+                               const oari_window *w, int is_max,
+                               oar_tensor **pick)
 {
     oar_shape shape = OAR_SHAPE(x->at.shape.dim[0], x->at.shape.dim[1],
                                 w->out_height, w->out_width);
@@ -131,14 +133,14 @@ static oar_tensor *make(oari_pool *pool, oar_tensor *x, const oari_window *w,
     if (is_max && *pick == NULL)
         return NULL;
     out = oari_tensor_make(pool, x->dtype, shape);
-    if (out == NULL || compute(pool, out, *pick, x, w) == OAR_OK)
+    if (out == NULL || compute_pool(pool, out, *pick, x, w) == OAR_OK)
         return out;
     oari_tensor_drop(pool, out);
     return NULL;
 }
 
 static oar_tensor *pool2d(oar_tape *tape, oar_tensor *x, int height, int width,
-                          const oar_pool2d_opts *opts, const oari_op *op)
+                          const oar_pool2d_opts *opts, const oari_op_class *op)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_pool2d_opts o;
@@ -154,16 +156,16 @@ static oar_tensor *pool2d(oar_tape *tape, oar_tensor *x, int height, int width,
                           .stride = { o.stride[0] != 0 ? o.stride[0] : height,
                                       o.stride[1] != 0 ? o.stride[1] : width },
                           .padding = { o.padding[0], o.padding[1] } } };
-    if (check(op->name, tape, x, &e) != OAR_OK)
+    if (check_pool(op->name, tape, x, &e) != OAR_OK)
         return NULL;
     w = window_of(&e, x->at.shape);
-    out = make(pool, x, &w, op == &max_pool2d_op, &pick);
+    out = make_pooled(pool, x, &w, op == &max_pool2d_op, &pick);
     out = oari_emit(tape, out,
-                    &(oari_recipe){ .op = op,
-                                    .inputs = 1,
-                                    .input = { x },
-                                    .saved = { pick },
-                                    .extra = e });
+                    &(oari_node_record){ .op = op,
+                                         .inputs = 1,
+                                         .input = { x },
+                                         .saved = { pick },
+                                         .extra = e });
     oari_tensor_drop(pool, pick);
     return out;
 }

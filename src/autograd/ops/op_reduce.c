@@ -25,11 +25,11 @@ static oar_dtype sum_dtype(const oar_tensor *a)
     return a->dtype == OAR_BOOL ? OAR_I64 : a->dtype;
 }
 
-static const oari_op sum_op = { .name = "sum", .backward = total_back };
-static const oari_op mean_op = { .name = "mean", .backward = total_back };
+static const oari_op_class sum_op = { .name = "sum", .backward = total_back };
+static const oari_op_class mean_op = { .name = "mean", .backward = total_back };
 
-static oar_tensor *total(oar_tape *tape, oar_tensor *a, const oari_op *op,
-                         double factor)
+static oar_tensor *reduce_all(oar_tape *tape, oar_tensor *a,
+                              const oari_op_class *op, double factor)
 {
     oar_tensor *out =
         oari_tensor_make(oari_tape_pool(tape), sum_dtype(a), OAR_SCALAR);
@@ -41,17 +41,17 @@ static oar_tensor *total(oar_tape *tape, oar_tensor *a, const oari_op *op,
     from = oari_array_of(a);
     oari_sum_all(&to, &from, factor);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .extra = { .factor = factor } });
+                     &(oari_node_record){ .op = op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .extra = { .factor = factor } });
 }
 
 oar_tensor *oar_sum(oar_tape *tape, oar_tensor *a)
 {
     if (oari_check_inputs("sum", tape, 1, &a) != OAR_OK)
         return NULL;
-    return total(tape, a, &sum_op, 1);
+    return reduce_all(tape, a, &sum_op, 1);
 }
 
 oar_tensor *oar_mean(oar_tape *tape, oar_tensor *a)
@@ -59,21 +59,21 @@ oar_tensor *oar_mean(oar_tape *tape, oar_tensor *a)
     if (oari_check_inputs("mean", tape, 1, &a) != OAR_OK ||
         oari_check_float("mean", a) != OAR_OK)
         return NULL;
-    return total(tape, a, &mean_op, 1.0 / (double)a->count);
+    return reduce_all(tape, a, &mean_op, 1.0 / (double)a->count);
 }
 
 /* ---- over some dims ------------------------------------------------------ */
 
 /* What is asked, with its dims found. */
 typedef struct request {
-    const oari_op *op;
+    const oari_op_class *op;
     oar_shape kept;   /* reduced dims have size 1 */
     oar_shape result; /* or are gone */
     double each;      /* elements per result */
 } request;
 
-static oar_status bad_dims(const oari_op *op, const oar_tensor *a, int dim,
-                           const char *why)
+static oar_status bad_dims(const oari_op_class *op, const oar_tensor *a,
+                           int dim, const char *why)
 {
     return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: %s", op->name, dim,
                      oari_shape_text(a->at.shape).text, why);
@@ -123,9 +123,9 @@ static oari_array kept_array(const oar_tensor *t, oar_shape kept)
 }
 
 /* The result, not yet recorded. */
-static oar_tensor *compute(oari_pool *pool, const oar_tensor *a,
-                           const request *r, oari_reduce_kind kind,
-                           double factor, oar_dtype dtype)
+static oar_tensor *compute_reduction(oari_pool *pool, const oar_tensor *a,
+                                     const request *r, oari_reduce_kind kind,
+                                     double factor, oar_dtype dtype)
 {
     oar_tensor *out = oari_tensor_make(pool, dtype, r->result);
     oari_array to, from;
@@ -140,20 +140,20 @@ static oar_tensor *compute(oari_pool *pool, const oar_tensor *a,
     return NULL;
 }
 
-static oar_tensor *reduce(oar_tape *tape, oar_tensor *a, const request *r,
-                          oari_reduce_kind kind, double factor, int saves)
+static oar_tensor *reduce_dims(oar_tape *tape, oar_tensor *a, const request *r,
+                               oari_reduce_kind kind, double factor, int saves)
 {
     int adds = kind == OARI_REDUCE_SUM || kind == OARI_REDUCE_PROD;
-    oar_tensor *out = compute(oari_tape_pool(tape), a, r, kind, factor,
-                              adds ? sum_dtype(a) : a->dtype);
+    oar_tensor *out = compute_reduction(oari_tape_pool(tape), a, r, kind,
+                                        factor, adds ? sum_dtype(a) : a->dtype);
 
     return oari_emit(
         tape, out,
-        &(oari_recipe){ .op = r->op,
-                        .inputs = 1,
-                        .input = { a },
-                        .saved = { saves ? a : NULL, saves ? out : NULL },
-                        .extra = { .reduce = { r->kept, factor } } });
+        &(oari_node_record){ .op = r->op,
+                             .inputs = 1,
+                             .input = { a },
+                             .saved = { saves ? a : NULL, saves ? out : NULL },
+                             .extra = { .reduce = { r->kept, factor } } });
 }
 
 /* ---- sum and mean -------------------------------------------------------- */
@@ -167,10 +167,10 @@ static oar_status sum_over_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op sum_over_op = { .name = "sum_over",
-                                     .backward = sum_over_back };
-static const oari_op mean_over_op = { .name = "mean_over",
-                                      .backward = sum_over_back };
+static const oari_op_class sum_over_op = { .name = "sum_over",
+                                           .backward = sum_over_back };
+static const oari_op_class mean_over_op = { .name = "mean_over",
+                                            .backward = sum_over_back };
 
 oar_tensor *oar_sum_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
@@ -179,7 +179,7 @@ oar_tensor *oar_sum_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
     if (oari_check_inputs(r.op->name, tape, 1, &a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
-    return reduce(tape, a, &r, OARI_REDUCE_SUM, 1, 0);
+    return reduce_dims(tape, a, &r, OARI_REDUCE_SUM, 1, 0);
 }
 
 oar_tensor *oar_mean_over(oar_tape *tape, oar_tensor *a, oar_dims over,
@@ -191,7 +191,7 @@ oar_tensor *oar_mean_over(oar_tape *tape, oar_tensor *a, oar_dims over,
         oari_check_float(r.op->name, a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
-    return reduce(tape, a, &r, OARI_REDUCE_SUM, 1 / r.each, 0);
+    return reduce_dims(tape, a, &r, OARI_REDUCE_SUM, 1 / r.each, 0);
 }
 
 /* ---- prod ---------------------------------------------------------------- */
@@ -205,8 +205,8 @@ static oar_status prod_over_back(oari_node *node, int i, const oari_array *to,
     return oari_prod_back(&node->tape->pool, to, add, &grad, &a);
 }
 
-static const oari_op prod_over_op = { .name = "prod_over",
-                                      .backward = prod_over_back };
+static const oari_op_class prod_over_op = { .name = "prod_over",
+                                            .backward = prod_over_back };
 
 oar_tensor *oar_prod_over(oar_tape *tape, oar_tensor *a, oar_dims over,
                           int keep)
@@ -216,7 +216,7 @@ oar_tensor *oar_prod_over(oar_tape *tape, oar_tensor *a, oar_dims over,
     if (oari_check_inputs(r.op->name, tape, 1, &a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
-    return reduce(tape, a, &r, OARI_REDUCE_PROD, 1, 1);
+    return reduce_dims(tape, a, &r, OARI_REDUCE_PROD, 1, 1);
 }
 
 /* ---- max and min --------------------------------------------------------- */
@@ -231,13 +231,15 @@ static oar_status extreme_back(oari_node *node, int i, const oari_array *to,
     return oari_extreme_back(&node->tape->pool, to, add, &grad, &a, &result);
 }
 
-static const oari_op max_over_op = { .name = "max_over",
-                                     .backward = extreme_back };
-static const oari_op min_over_op = { .name = "min_over",
-                                     .backward = extreme_back };
+static const oari_op_class max_over_op = { .name = "max_over",
+                                           .backward = extreme_back };
+static const oari_op_class min_over_op = { .name = "min_over",
+                                           .backward = extreme_back };
 
-static oar_tensor *extreme(oar_tape *tape, oar_tensor *a, oar_dims over,
-                           int keep, const oari_op *op, oari_reduce_kind kind)
+static oar_tensor *reduce_to_extreme(oar_tape *tape, oar_tensor *a,
+                                     oar_dims over, int keep,
+                                     const oari_op_class *op,
+                                     oari_reduce_kind kind)
 {
     request r = { .op = op };
 
@@ -249,45 +251,48 @@ static oar_tensor *extreme(oar_tape *tape, oar_tensor *a, oar_dims over,
                   oari_shape_text(a->at.shape).text);
         return NULL;
     }
-    return reduce(tape, a, &r, kind, 1, 1);
+    return reduce_dims(tape, a, &r, kind, 1, 1);
 }
 
 oar_tensor *oar_max_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
-    return extreme(tape, a, over, keep, &max_over_op, OARI_REDUCE_MAX);
+    return reduce_to_extreme(tape, a, over, keep, &max_over_op,
+                             OARI_REDUCE_MAX);
 }
 
 oar_tensor *oar_min_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
-    return extreme(tape, a, over, keep, &min_over_op, OARI_REDUCE_MIN);
+    return reduce_to_extreme(tape, a, over, keep, &min_over_op,
+                             OARI_REDUCE_MIN);
 }
 
 /* ---- any and all --------------------------------------------------------- */
 
-static oar_tensor *truth(oar_tape *tape, oar_tensor *a, oar_dims over, int keep,
-                         const oari_op *op, oari_reduce_kind kind)
+static oar_tensor *reduce_to_bool(oar_tape *tape, oar_tensor *a, oar_dims over,
+                                  int keep, const oari_op_class *op,
+                                  oari_reduce_kind kind)
 {
     request r = { .op = op };
 
     if (oari_check_inputs(op->name, tape, 1, &a) != OAR_OK ||
         find_dims(a, over, keep, &r) != OAR_OK)
         return NULL;
-    return oari_keep(tape,
-                     compute(oari_tape_pool(tape), a, &r, kind, 1, OAR_BOOL));
+    return oari_keep(tape, compute_reduction(oari_tape_pool(tape), a, &r, kind,
+                                             1, OAR_BOOL));
 }
 
 oar_tensor *oar_any_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
-    static const oari_op any_over = { .name = "any_over" };
+    static const oari_op_class any_over = { .name = "any_over" };
 
-    return truth(tape, a, over, keep, &any_over, OARI_REDUCE_ANY);
+    return reduce_to_bool(tape, a, over, keep, &any_over, OARI_REDUCE_ANY);
 }
 
 oar_tensor *oar_all_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep)
 {
-    static const oari_op all_over = { .name = "all_over" };
+    static const oari_op_class all_over = { .name = "all_over" };
 
-    return truth(tape, a, over, keep, &all_over, OARI_REDUCE_ALL);
+    return reduce_to_bool(tape, a, over, keep, &all_over, OARI_REDUCE_ALL);
 }
 
 /* ---- var ----------------------------------------------------------------- */
@@ -305,8 +310,8 @@ static oar_status var_over_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op var_over_op = { .name = "var_over",
-                                     .backward = var_over_back };
+static const oari_op_class var_over_op = { .name = "var_over",
+                                           .backward = var_over_back };
 
 /* The variance, not yet recorded; its mean goes to `mean`. */
 static oar_tensor *compute_var(oari_pool *pool, const oar_tensor *a,
@@ -344,13 +349,13 @@ oar_tensor *oar_var_over(oar_tape *tape, oar_tensor *a, oar_dims over, int keep,
     if (mean == NULL)
         return NULL;
     out = compute_var(pool, a, mean, &r, divisor);
-    out =
-        oari_emit(tape, out,
-                  &(oari_recipe){ .op = r.op,
-                                  .inputs = 1,
-                                  .input = { a },
-                                  .saved = { [INPUT] = a, [MEAN] = mean },
-                                  .extra = { .reduce = { r.kept, divisor } } });
+    out = oari_emit(
+        tape, out,
+        &(oari_node_record){ .op = r.op,
+                             .inputs = 1,
+                             .input = { a },
+                             .saved = { [INPUT] = a, [MEAN] = mean },
+                             .extra = { .reduce = { r.kept, divisor } } });
     oari_tensor_drop(pool, mean);
     return out;
 }

@@ -5,7 +5,7 @@
 #include "autograd/ops/packed.h"
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
 /* An array [.., t, heads d] as [.., t, heads, d]. Row-major. */
@@ -22,33 +22,31 @@ static oari_array with_heads(oari_array a, int64_t heads)
     return a;
 }
 
-static void turn(const oari_array *to, int add, const oari_array *from,
-                 const oari_extra *extra, int back, void *scratch)
-{
-    int64_t heads = extra->rotary.heads;
-    oari_array x = with_heads(*from, heads), y = with_heads(*to, heads);
-    oari_array angle = { scratch, x.dtype,
-                         oari_layout_rows(
-                             OAR_SHAPE(x.at.shape.dim[1], x.at.shape.dim[3])) };
-
-    oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
-    oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
-}
-
-static oar_status run(oari_pool *pool, const oari_array *to, int add,
-                      const oari_array *from, const oari_extra *extra, int back)
+/* to (+)= from, turned by the angles of its positions, or back. */
+static oar_status rotate_heads(oari_pool *pool, const oari_array *to, int add,
+                               const oari_array *from, const oari_extra *extra,
+                               int back)
 {
     const oar_shape *s = &from->at.shape;
-    oari_desk desk = { .pool = pool };
-    const oari_array *x = oari_desk_in(&desk, from);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    int64_t heads = extra->rotary.heads;
+    oari_operands operands = { .pool = pool };
+    const oari_array *in = oari_operands_in(&operands, from);
+    const oari_array *out = oari_operands_out(&operands, to, add);
     void *scratch =
-        oari_desk_scratch(&desk, oari_work_dtype(from->dtype),
-                          s->dim[s->ndim - 2] * s->dim[s->ndim - 1]);
+        oari_operands_scratch(&operands, oari_work_dtype(from->dtype),
+                              s->dim[s->ndim - 2] * s->dim[s->ndim - 1]);
+    oari_array x, y, angle;
 
-    if (desk.status == OAR_OK)
-        turn(y, add, x, extra, back, scratch);
-    return oari_desk_clear(&desk);
+    if (operands.status == OAR_OK) {
+        x = with_heads(*in, heads);
+        y = with_heads(*out, heads);
+        angle = (oari_array){ scratch, x.dtype,
+                              oari_layout_rows(OAR_SHAPE(x.at.shape.dim[1],
+                                                         x.at.shape.dim[3])) };
+        oari_rotary_angles(&angle, extra->rotary.first, extra->rotary.base);
+        oari_rotary(&y, add, &x, &angle, extra->rotary.turned, back);
+    }
+    return oari_operands_finish(&operands);
 }
 
 static oar_status rotary_back(oari_node *node, int i, const oari_array *to,
@@ -56,14 +54,15 @@ static oar_status rotary_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    return run(&node->tape->pool, to, add, &grad, &node->extra, 1);
+    return rotate_heads(&node->tape->pool, to, add, &grad, &node->extra, 1);
 }
 
-static const oari_op rotary_op = { .name = "rotary",
-                                   .backward = rotary_back,
-                                   .in_place = 1 };
+static const oari_op_class rotary_op = { .name = "rotary",
+                                         .backward = rotary_back,
+                                         .in_place = 1 };
 
-static oar_tensor *rotate(oar_tape *tape, oar_tensor *x, oari_extra extra)
+static oar_tensor *record_rotary(oar_tape *tape, oar_tensor *x,
+                                 oari_extra extra)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out = oari_tensor_make(pool, x->dtype, x->at.shape);
@@ -72,18 +71,18 @@ static oar_tensor *rotate(oar_tape *tape, oar_tensor *x, oari_extra extra)
     if (out == NULL)
         return NULL;
     to = oari_array_of(out);
-    if (run(pool, &to, 0, &from, &extra, 0) != OAR_OK) {
+    if (rotate_heads(pool, &to, 0, &from, &extra, 0) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = &rotary_op, .inputs = 1, .input = { x }, .extra = extra });
 }
 
-static oar_status check(oar_tape *tape, oar_tensor *x, int64_t parts,
-                        double base)
+static oar_status check_rotary(oar_tape *tape, oar_tensor *x, int64_t parts,
+                               double base)
 {
     oar_shape s = oar_tensor_shape(x);
 
@@ -103,13 +102,13 @@ static oar_status check(oar_tape *tape, oar_tensor *x, int64_t parts,
 oar_tensor *oar_rotary(oar_tape *tape, oar_tensor *x, int64_t first,
                        double base)
 {
-    if (check(tape, x, 1, base) != OAR_OK)
+    if (check_rotary(tape, x, 1, base) != OAR_OK)
         return NULL;
-    return rotate(tape, x,
-                  (oari_extra){ .rotary = { .base = base,
-                                            .first = first,
-                                            .heads = 1,
-                                            .turned = 1 } });
+    return record_rotary(tape, x,
+                         (oari_extra){ .rotary = { .base = base,
+                                                   .first = first,
+                                                   .heads = 1,
+                                                   .turned = 1 } });
 }
 
 oar_tensor *oari_packed_rotary(oar_tape *tape, oar_tensor *qkv, int heads,
@@ -117,10 +116,11 @@ oar_tensor *oari_packed_rotary(oar_tape *tape, oar_tensor *qkv, int heads,
 {
     int all = heads + 2 * kv_heads;
 
-    if (check(tape, qkv, all, base) != OAR_OK)
+    if (check_rotary(tape, qkv, all, base) != OAR_OK)
         return NULL;
-    return rotate(tape, qkv,
-                  (oari_extra){ .rotary = { .base = base,
-                                            .heads = all,
-                                            .turned = heads + kv_heads } });
+    return record_rotary(
+        tape, qkv,
+        (oari_extra){ .rotary = { .base = base,
+                                  .heads = all,
+                                  .turned = heads + kv_heads } });
 }

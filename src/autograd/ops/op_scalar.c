@@ -36,9 +36,9 @@ static oar_status scale_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op scale_op = { .name = "scale",
-                                  .backward = scale_back,
-                                  .in_place = 1 };
+static const oari_op_class scale_op = { .name = "scale",
+                                        .backward = scale_back,
+                                        .in_place = 1 };
 
 oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor)
 {
@@ -56,10 +56,10 @@ oar_tensor *oar_scale(oar_tape *tape, oar_tensor *a, double factor)
     from = oari_array_of(a);
     oari_scale(&to, 0, &from, factor);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &scale_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .extra = { .factor = factor } });
+                     &(oari_node_record){ .op = &scale_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .extra = { .factor = factor } });
 }
 
 /* ---- shift, power, clamp ------------------------------------------------- */
@@ -72,7 +72,7 @@ static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
         .name = (text), .backward = scalar_back, .in_place = 1 \
     }
 
-static const oari_op scalar_ops[OARI_SCALAR_COUNT] = {
+static const oari_op_class scalar_ops[OARI_SCALAR_COUNT] = {
     [OARI_SHIFT] = OP("shift"),
     [OARI_POWER] = OP("power"),
     [OARI_CLAMP] = OP("clamp"),
@@ -94,8 +94,9 @@ static oar_status scalar_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static oar_tensor *scalar(oar_tape *tape, oar_tensor *a, oari_scalar_kind kind,
-                          double first, double second)
+static oar_tensor *apply_scalar(oar_tape *tape, oar_tensor *a,
+                                oari_scalar_kind kind, double first,
+                                double second)
 {
     double number[2] = { first, second };
     oar_tensor *out =
@@ -109,18 +110,18 @@ static oar_tensor *scalar(oar_tape *tape, oar_tensor *a, oari_scalar_kind kind,
     oari_scalar(kind, &to, &from, number);
     return oari_emit(
         tape, out,
-        &(oari_recipe){ .op = &scalar_ops[kind],
-                        .inputs = 1,
-                        .input = { a },
-                        .saved = { kind == OARI_SHIFT ? NULL : a },
-                        .extra = { .number = { first, second } } });
+        &(oari_node_record){ .op = &scalar_ops[kind],
+                             .inputs = 1,
+                             .input = { a },
+                             .saved = { kind == OARI_SHIFT ? NULL : a },
+                             .extra = { .number = { first, second } } });
 }
 
 oar_tensor *oar_shift(oar_tape *tape, oar_tensor *a, double offset)
 {
     if (check_scalar("shift", tape, a, offset) != OAR_OK)
         return NULL;
-    return scalar(tape, a, OARI_SHIFT, offset, 0);
+    return apply_scalar(tape, a, OARI_SHIFT, offset, 0);
 }
 
 oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent)
@@ -134,7 +135,7 @@ oar_tensor *oar_power(oar_tape *tape, oar_tensor *a, double exponent)
                   exponent);
         return NULL;
     }
-    return scalar(tape, a, OARI_POWER, exponent, 0);
+    return apply_scalar(tape, a, OARI_POWER, exponent, 0);
 }
 
 /* Bounds may be infinite, and on integers between two of them. */
@@ -147,7 +148,7 @@ oar_tensor *oar_clamp(oar_tape *tape, oar_tensor *a, double low, double high)
                   oari_shape_text(a->at.shape).text, low, high);
         return NULL;
     }
-    return scalar(tape, a, OARI_CLAMP, low, high);
+    return apply_scalar(tape, a, OARI_CLAMP, low, high);
 }
 
 oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope)
@@ -155,7 +156,7 @@ oar_tensor *oar_leaky_relu(oar_tape *tape, oar_tensor *a, double slope)
     if (oari_check_inputs("leaky_relu", tape, 1, &a) != OAR_OK ||
         oari_check_float("leaky_relu", a) != OAR_OK)
         return NULL;
-    return scalar(tape, a, OARI_LEAKY_RELU, slope, 0);
+    return apply_scalar(tape, a, OARI_LEAKY_RELU, slope, 0);
 }
 
 /* ---- minimum and maximum ------------------------------------------------- */
@@ -175,14 +176,14 @@ static void set_element(element *e, oar_dtype dtype, double number)
 static oar_status bound_back(oari_node *node, int i, const oari_array *to,
                              int add);
 
-static const oari_op minimum_op = { .name = "minimum_scalar",
-                                    .backward = bound_back,
-                                    .in_place = 1 };
-static const oari_op maximum_op = { .name = "maximum_scalar",
-                                    .backward = bound_back,
-                                    .in_place = 1 };
+static const oari_op_class minimum_op = { .name = "minimum_scalar",
+                                          .backward = bound_back,
+                                          .in_place = 1 };
+static const oari_op_class maximum_op = { .name = "maximum_scalar",
+                                          .backward = bound_back,
+                                          .in_place = 1 };
 
-static oari_binary_kind bound_kind(const oari_op *op)
+static oari_binary_kind bound_kind(const oari_op_class *op)
 {
     return op == &minimum_op ? OARI_MINIMUM : OARI_MAXIMUM;
 }
@@ -199,8 +200,8 @@ static oar_status bound_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static oar_tensor *bounded(oar_tape *tape, oar_tensor *a, double number,
-                           const oari_op *op)
+static oar_tensor *apply_bound(oar_tape *tape, oar_tensor *a, double number,
+                               const oari_op_class *op)
 {
     oar_tensor *out;
     oari_array to, from;
@@ -216,19 +217,19 @@ static oar_tensor *bounded(oar_tape *tape, oar_tensor *a, double number,
     set_element(&bound, a->dtype, number);
     oari_binary(bound_kind(op), &to, &from, &bound.array);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { a },
-                                     .extra = { .factor = number } });
+                     &(oari_node_record){ .op = op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { a },
+                                          .extra = { .factor = number } });
 }
 
 oar_tensor *oar_minimum_scalar(oar_tape *tape, oar_tensor *a, double number)
 {
-    return bounded(tape, a, number, &minimum_op);
+    return apply_bound(tape, a, number, &minimum_op);
 }
 
 oar_tensor *oar_maximum_scalar(oar_tape *tape, oar_tensor *a, double number)
 {
-    return bounded(tape, a, number, &maximum_op);
+    return apply_bound(tape, a, number, &maximum_op);
 }

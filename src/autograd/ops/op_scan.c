@@ -2,11 +2,11 @@
 /* op_scan: sums of everything up to a place; and dims in the opposite order. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/along.h"
+#include "autograd/ops/picked.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 
 /* ---- cumsum -------------------------------------------------------------- */
 
@@ -14,60 +14,59 @@
 static oar_status cumsum_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *grad = oari_desk_tensor(&desk, node->grad);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *grad = oari_operands_tensor(&operands, node->grad);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
-        oari_cumsum(y, add, grad, node->extra.along.dim, 1);
-    return oari_desk_clear(&desk);
+    if (operands.status == OAR_OK)
+        oari_cumsum(y, add, grad, node->extra.picked.dim, 1);
+    return oari_operands_finish(&operands);
 }
 
-static const oari_op cumsum_op = { .name = "cumsum", .backward = cumsum_back };
-
-/* Integers are added up where the result will be; bools are i64 there. */
-static oar_status compute_cumsum(oari_pool *pool, const oar_tensor *out,
-                                 const oar_tensor *a, int dim)
-{
-    oari_array to = oari_array_of(out), from = oari_array_of(a);
-    oari_desk desk = { .pool = pool };
-    const oari_array *x = &to, *y = &to;
-
-    if (oari_dtype_is_float(a->dtype)) {
-        x = oari_desk_in(&desk, &from);
-        y = oari_desk_out(&desk, &to, 0);
-    } else {
-        oari_copy(&to, &from);
-    }
-    if (desk.status == OAR_OK)
-        oari_cumsum(y, 0, x, dim, 0);
-    return oari_desk_clear(&desk);
-}
+static const oari_op_class cumsum_op = { .name = "cumsum",
+                                         .backward = cumsum_back };
 
 oar_tensor *oar_cumsum(oar_tape *tape, oar_tensor *a, int dim)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
+    oari_array to, from;
+    oari_operands operands = { .pool = pool };
+    const oari_array *x = &to;
+    const oari_array *y = &to;
 
-    if (oari_check_along("cumsum", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("cumsum", tape, a, &dim) != OAR_OK)
         return NULL;
     out = oari_tensor_make(pool, a->dtype == OAR_BOOL ? OAR_I64 : a->dtype,
                            a->at.shape);
-    if (out != NULL && compute_cumsum(pool, out, a, dim) != OAR_OK) {
+    if (out == NULL)
+        return NULL;
+    /* Integers are added up where the result will be; bools are i64 there. */
+    to = oari_array_of(out);
+    from = oari_array_of(a);
+    if (oari_dtype_is_float(a->dtype)) {
+        x = oari_operands_in(&operands, &from);
+        y = oari_operands_out(&operands, &to, 0);
+    } else {
+        oari_copy(&to, &from);
+    }
+    if (operands.status == OAR_OK)
+        oari_cumsum(y, 0, x, dim, 0);
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &cumsum_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .extra = { .along = { dim, 0 } } });
+                     &(oari_node_record){ .op = &cumsum_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .extra = { .picked = { dim, 0 } } });
 }
 
 /* ---- flip ---------------------------------------------------------------- */
 
 /* The same elements, these dims from their end; dims are in range. */
-static oari_layout turned(oari_layout at, oar_dims dims)
+static oari_layout flipped(oari_layout at, oar_dims dims)
 {
     for (int i = 0; i < dims.count; i++) {
         int dim = dims.dim[i];
@@ -84,12 +83,12 @@ static oar_status flip_back(oari_node *node, int i, const oari_array *to,
 {
     oari_array grad = oari_array_of(node->grad);
 
-    grad.at = turned(grad.at, node->extra.order);
+    grad.at = flipped(grad.at, node->extra.order);
     oari_scale(to, add, &grad, 1);
     return OAR_OK;
 }
 
-static const oari_op flip_op = { .name = "flip", .backward = flip_back };
+static const oari_op_class flip_op = { .name = "flip", .backward = flip_back };
 
 /* Makes each dim count from the start; none listed: all. */
 static oar_status check_flip(oar_tape *tape, oar_tensor *a, oar_dims *dims)
@@ -101,7 +100,7 @@ static oar_status check_flip(oar_tape *tape, oar_tensor *a, oar_dims *dims)
         return oari_fail(OAR_E_ARG, "flip of %s over %d dims",
                          oari_shape_text(a->at.shape).text, dims->count);
     for (int i = 0; i < dims->count; i++) {
-        OARI_TRY(oari_check_along("flip", tape, a, &dims->dim[i]));
+        OARI_TRY(oari_check_dim("flip", tape, a, &dims->dim[i]));
         if (seen[dims->dim[i]]++)
             return oari_fail(OAR_E_SHAPE,
                              "flip of dim %d of %s: it is listed twice",
@@ -127,11 +126,11 @@ oar_tensor *oar_flip(oar_tape *tape, oar_tensor *a, oar_dims dims)
         return NULL;
     to = oari_array_of(out);
     from = oari_array_of(a);
-    from.at = turned(from.at, dims);
+    from.at = flipped(from.at, dims);
     oari_copy(&to, &from);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &flip_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .extra = { .order = dims } });
+                     &(oari_node_record){ .op = &flip_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .extra = { .order = dims } });
 }

@@ -12,10 +12,25 @@
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
 
-/* to (+)= the gradient where mask is `side`, summed over what was broadcast. */
-static oar_status masked_back(oari_node *node, int side, const oari_array *to,
+static oar_status masked_back(oari_node *node, int i, const oari_array *to,
+                              int add);
+
+#define OP(text)                                               \
+    {                                                          \
+        .name = (text), .backward = masked_back, .in_place = 1 \
+    }
+static const oari_op_class where_op = OP("where");
+static const oari_op_class where_scalar_op = OP("where_scalar");
+static const oari_op_class masked_fill_op = OP("masked_fill");
+static const oari_op_class tril_op = OP("tril");
+static const oari_op_class triu_op = OP("triu");
+
+/* to (+)= the gradient where the mask chose input i, summed over the dims that
+ * were broadcast. */
+static oar_status masked_back(oari_node *node, int i, const oari_array *to,
                               int add)
 {
+    int side = node->op == &where_op ? i == 0 : node->op == &where_scalar_op;
     oari_pool *pool = &node->tape->pool;
     oari_array grad = oari_array_of(node->grad), all;
     oari_array mask = oari_array_of(node->saved[0]);
@@ -23,14 +38,14 @@ static oar_status masked_back(oari_node *node, int side, const oari_array *to,
     oar_status status;
 
     if (oari_shape_equal(to->at.shape, grad.at.shape)) {
-        oari_where_back(to, add, &mask, side, &grad);
+        oari_mask_select_back(to, add, &mask, side, &grad);
         return OAR_OK;
     }
     scratch = oari_tensor_make(pool, oari_row_dtype(to->dtype), grad.at.shape);
     if (scratch == NULL)
         return OAR_E_NOMEM;
     all = oari_array_of(scratch);
-    oari_where_back(&all, 0, &mask, side, &grad);
+    oari_mask_select_back(&all, 0, &mask, side, &grad);
     status = oari_sum_to(pool, to, add, &all);
     oari_tensor_drop(pool, scratch);
     return status;
@@ -48,16 +63,6 @@ static oar_status check_mask(const char *name, const oar_tensor *a,
 }
 
 /* ---- where --------------------------------------------------------------- */
-
-static oar_status where_back(oari_node *node, int i, const oari_array *to,
-                             int add)
-{
-    return masked_back(node, i == 0, to, add);
-}
-
-static const oari_op where_op = { .name = "where",
-                                  .backward = where_back,
-                                  .in_place = 1 };
 
 static oar_status check_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
                               oar_tensor *b, oar_shape *shape)
@@ -94,23 +99,13 @@ oar_tensor *oar_where(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
     m = oari_array_of(mask);
     x = oari_array_of(a);
     y = oari_array_of(b);
-    oari_where(&to, &m, &x, &y);
+    oari_mask_select(&to, &m, &x, &y);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &where_op,
-                                     .inputs = 2,
-                                     .input = { a, b },
-                                     .saved = { mask } });
+                     &(oari_node_record){ .op = &where_op,
+                                          .inputs = 2,
+                                          .input = { a, b },
+                                          .saved = { mask } });
 }
-
-static oar_status where_scalar_back(oari_node *node, int i,
-                                    const oari_array *to, int add)
-{
-    return masked_back(node, 1, to, add);
-}
-
-static const oari_op where_scalar_op = { .name = "where_scalar",
-                                         .backward = where_scalar_back,
-                                         .in_place = 1 };
 
 static oar_status check_where_scalar(oar_tape *tape, oar_tensor *mask,
                                      oar_tensor *a, double number,
@@ -152,34 +147,19 @@ oar_tensor *oar_where_scalar(oar_tape *tape, oar_tensor *mask, oar_tensor *a,
     x = oari_array_of(a);
     y = (oari_array){ &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
     oari_fill(&y, number);
-    oari_where(&to, &m, &x, &y);
+    oari_mask_select(&to, &m, &x, &y);
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = &where_scalar_op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { mask } });
+                     &(oari_node_record){ .op = &where_scalar_op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { mask } });
 }
 
 /* ---- masked_fill --------------------------------------------------------- */
 
-static oar_status fill_back(oari_node *node, int i, const oari_array *to,
-                            int add)
-{
-    return masked_back(node, 0, to, add);
-}
-
-static const oari_op masked_fill_op = { .name = "masked_fill",
-                                        .backward = fill_back,
-                                        .in_place = 1 };
-static const oari_op tril_op = { .name = "tril",
-                                 .backward = fill_back,
-                                 .in_place = 1 };
-static const oari_op triu_op = { .name = "triu",
-                                 .backward = fill_back,
-                                 .in_place = 1 };
-
-static oar_tensor *fill(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
-                        double value, const oari_op *op)
+/* a with `value` in place of the elements where mask is set, recorded as op. */
+static oar_tensor *fill_masked(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
+                               double value, const oari_op_class *op)
 {
     uint64_t element;
     oari_array number = { &element, a->dtype, oari_layout_rows(OAR_SCALAR) };
@@ -193,10 +173,10 @@ static oar_tensor *fill(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
     m = oari_array_of(mask);
     from = oari_array_of(a);
     oari_fill(&number, value);
-    oari_where(&to, &m, &number, &from);
+    oari_mask_select(&to, &m, &number, &from);
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = op, .inputs = 1, .input = { a }, .saved = { mask } });
 }
 
@@ -218,13 +198,13 @@ oar_tensor *oar_masked_fill(oar_tape *tape, oar_tensor *a, oar_tensor *mask,
                   oari_shape_text(mask->at.shape).text);
         return NULL;
     }
-    return fill(tape, a, mask, value, &masked_fill_op);
+    return fill_masked(tape, a, mask, value, &masked_fill_op);
 }
 
 /* ---- tril and triu ------------------------------------------------------- */
 
-static oar_tensor *triangle(oar_tape *tape, oar_tensor *a, int64_t diagonal,
-                            const oari_op *op)
+static oar_tensor *keep_triangle(oar_tape *tape, oar_tensor *a,
+                                 int64_t diagonal, const oari_op_class *op)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *mask, *out;
@@ -246,17 +226,17 @@ static oar_tensor *triangle(oar_tape *tape, oar_tensor *a, int64_t diagonal,
         return NULL;
     outside = oari_array_of(mask);
     oari_outside_triangle(&outside, op == &triu_op, diagonal);
-    out = fill(tape, a, mask, 0, op);
+    out = fill_masked(tape, a, mask, 0, op);
     oari_tensor_drop(pool, mask);
     return out;
 }
 
 oar_tensor *oar_tril(oar_tape *tape, oar_tensor *a, int64_t diagonal)
 {
-    return triangle(tape, a, diagonal, &tril_op);
+    return keep_triangle(tape, a, diagonal, &tril_op);
 }
 
 oar_tensor *oar_triu(oar_tape *tape, oar_tensor *a, int64_t diagonal)
 {
-    return triangle(tape, a, diagonal, &triu_op);
+    return keep_triangle(tape, a, diagonal, &triu_op);
 }

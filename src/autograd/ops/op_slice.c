@@ -3,7 +3,7 @@
  * whole there, and zero elsewhere. */
 #include <oarsong/ops.h>
 
-#include "autograd/record.h"
+#include "autograd/ops/picked.h"
 #include "base/status.h"
 #include "tensor/cpu/kernels.h"
 
@@ -24,13 +24,17 @@ static oar_status slice_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op narrow_op = { .name = "narrow", .backward = slice_back };
-static const oari_op slice_op = { .name = "slice", .backward = slice_back };
-static const oari_op select_op = { .name = "select", .backward = slice_back };
+static const oari_op_class narrow_op = { .name = "narrow",
+                                         .backward = slice_back };
+static const oari_op_class slice_op = { .name = "slice",
+                                        .backward = slice_back };
+static const oari_op_class select_op = { .name = "select",
+                                         .backward = slice_back };
 
 /* The part, recorded; select drops the dim. */
-static oar_tensor *part_of(oar_tape *tape, oar_tensor *a, const oari_op *op,
-                           int dim, int64_t start, int64_t length, int64_t step)
+static oar_tensor *part_of(oar_tape *tape, oar_tensor *a,
+                           const oari_op_class *op, int dim, int64_t start,
+                           int64_t length, int64_t step)
 {
     oari_layout at = oari_layout_slice(a->at, dim, start, length, step);
     oar_tensor *out;
@@ -38,30 +42,18 @@ static oar_tensor *part_of(oar_tape *tape, oar_tensor *a, const oari_op *op,
     if (op == &select_op)
         at = oari_layout_drop(at, dim);
     out = oari_tensor_over(oari_tape_pool(tape), a->storage, a->dtype, &at);
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = op,
-                        .inputs = 1,
-                        .input = { a },
-                        .extra = { .slice = { dim, start, length, step } } });
-}
-
-static oar_status check_dim(const char *name, oar_tape *tape, oar_tensor *a,
-                            int *dim)
-{
-    int asked = *dim;
-
-    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
-    if (oari_shape_dim(a->at.shape, dim))
-        return OAR_OK;
-    return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: no such dim", name,
-                     asked, oari_shape_text(a->at.shape).text);
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = op,
+                         .inputs = 1,
+                         .input = { a },
+                         .extra = { .slice = { dim, start, length, step } } });
 }
 
 oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
                        int64_t length)
 {
-    if (check_dim("narrow", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("narrow", tape, a, &dim) != OAR_OK)
         return NULL;
     if (start < 0 || length < 0 || start > a->at.shape.dim[dim] ||
         length > a->at.shape.dim[dim] - start) {
@@ -75,8 +67,9 @@ oar_tensor *oar_narrow(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
     return part_of(tape, a, &narrow_op, dim, start, length, 1);
 }
 
-/* Counts from the end if it is negative, and is cut to the size. */
-static int64_t cut(int64_t place, int64_t size)
+/* Returns a place that counts from the end if it is negative, cut to the size.
+ */
+static int64_t clamp_place(int64_t place, int64_t size)
 {
     if (place < 0)
         place = place < -size ? 0 : place + size;
@@ -88,15 +81,15 @@ oar_tensor *oar_slice(oar_tape *tape, oar_tensor *a, int dim, int64_t start,
 {
     int64_t length;
 
-    if (check_dim("slice", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("slice", tape, a, &dim) != OAR_OK)
         return NULL;
     if (step < 1) {
         oari_fail(OAR_E_ARG, "slice of dim %d of %s in steps of %lld", dim,
                   oari_shape_text(a->at.shape).text, (long long)step);
         return NULL;
     }
-    start = cut(start, a->at.shape.dim[dim]);
-    stop = cut(stop, a->at.shape.dim[dim]);
+    start = clamp_place(start, a->at.shape.dim[dim]);
+    stop = clamp_place(stop, a->at.shape.dim[dim]);
     length = stop > start ? (stop - start - 1) / step + 1 : 0;
     if (length <= 1) /* a step that is never taken must not overflow */
         step = 1;
@@ -107,7 +100,7 @@ oar_tensor *oar_select(oar_tape *tape, oar_tensor *a, int dim, int64_t index)
 {
     int64_t size, at;
 
-    if (check_dim("select", tape, a, &dim) != OAR_OK)
+    if (oari_check_dim("select", tape, a, &dim) != OAR_OK)
         return NULL;
     size = a->at.shape.dim[dim];
     at = index < 0 && index >= -size ? index + size : index;
@@ -121,35 +114,22 @@ oar_tensor *oar_select(oar_tape *tape, oar_tensor *a, int dim, int64_t index)
 
 /* ---- several parts ------------------------------------------------------- */
 
-/* The size of piece i of `pieces` nearly equal ones. */
-static int64_t equal_size(int64_t size, int pieces, int i)
+/* Gives views of `pieces` parts of dim, whose sizes are `size`; NULL: nearly
+ * equal ones. */
+static oar_status split_dim(oar_tape *tape, oar_tensor *a, int dim, int pieces,
+                            const int64_t *size, oar_tensor **piece)
 {
-    return size / pieces + (i < size % pieces);
-}
-
-static void forget(oar_tape *tape, int pieces, oar_tensor **piece)
-{
-    for (int i = 0; i < pieces; i++) {
-        if (tape == NULL)
-            oar_tensor_release(piece[i]);
-        piece[i] = NULL;
-    }
-}
-
-/* size NULL: nearly equal ones. */
-static oar_status split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
-                        const int64_t *size, oar_tensor **piece)
-{
-    int64_t start = 0;
+    int64_t whole = a->at.shape.dim[dim], start = 0;
 
     for (int i = 0; i < pieces; i++) {
-        int64_t length = size != NULL
-                             ? size[i]
-                             : equal_size(a->at.shape.dim[dim], pieces, i);
+        int64_t length =
+            size != NULL ? size[i] : whole / pieces + (i < whole % pieces);
 
         piece[i] = part_of(tape, a, &narrow_op, dim, start, length, 1);
         if (piece[i] == NULL) {
-            forget(tape, i, piece);
+            for (; i > 0; piece[--i] = NULL)
+                if (tape == NULL)
+                    oar_tensor_release(piece[i - 1]);
             return OAR_E_NOMEM;
         }
         start += length;
@@ -181,10 +161,10 @@ static oar_status check_sizes(const oar_tensor *a, int dim, int pieces,
                      (long long)left);
 }
 
-oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
-                     const int64_t *size, oar_tensor **piece)
+oar_status oar_tensor_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
+                            const int64_t *size, oar_tensor **piece)
 {
-    OARI_TRY(check_dim("split", tape, a, &dim));
+    OARI_TRY(oari_check_dim("split", tape, a, &dim));
     if (pieces < 1 || size == NULL || piece == NULL)
         return oari_fail(OAR_E_ARG, "split of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,
@@ -192,16 +172,16 @@ oar_status oar_split(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                          : size == NULL ? "no sizes"
                                         : "nowhere to give them");
     OARI_TRY(check_sizes(a, dim, pieces, size));
-    return split(tape, a, dim, pieces, size, piece);
+    return split_dim(tape, a, dim, pieces, size, piece);
 }
 
 oar_status oar_chunk(oar_tape *tape, oar_tensor *a, int dim, int pieces,
                      oar_tensor **piece)
 {
-    OARI_TRY(check_dim("chunk", tape, a, &dim));
+    OARI_TRY(oari_check_dim("chunk", tape, a, &dim));
     if (pieces < 1 || piece == NULL)
         return oari_fail(OAR_E_ARG, "chunk of %s into %d pieces: %s",
                          oari_shape_text(a->at.shape).text, pieces,
                          pieces < 1 ? "at least one" : "nowhere to give them");
-    return split(tape, a, dim, pieces, NULL, piece);
+    return split_dim(tape, a, dim, pieces, NULL, piece);
 }

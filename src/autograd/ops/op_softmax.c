@@ -5,13 +5,10 @@
 
 #include "autograd/record.h"
 #include "base/status.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/nn/nn_kernels.h"
 
-typedef void (*forward_fn)(const oari_array *to, const oari_array *a);
-typedef void (*backward_fn)(const oari_array *to, int add,
-                            const oari_array *grad, const oari_array *result);
-
+/* An array with `dim` and its last dim exchanged. */
 static oari_array dim_last(oari_array a, int dim)
 {
     if (a.at.shape.ndim > 1)
@@ -19,45 +16,39 @@ static oari_array dim_last(oari_array a, int dim)
     return a;
 }
 
-static oar_status run_back(oari_node *node, backward_fn back,
-                           const oari_array *to, int add)
+static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
+                               int add);
+
+static const oari_op_class softmax_op = { .name = "softmax",
+                                          .backward = softmax_back,
+                                          .in_place = 1 };
+static const oari_op_class log_softmax_op = { .name = "log_softmax",
+                                              .backward = softmax_back,
+                                              .in_place = 1 };
+
+static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
+                               int add)
 {
     int dim = node->extra.dims.d0;
     oari_array grad = dim_last(oari_array_of(node->grad), dim);
     oari_array result = dim_last(oari_array_of(node->saved[0]), dim);
     oari_array into = dim_last(*to, dim);
-    oari_desk desk = { .pool = &node->tape->pool };
-    const oari_array *g = oari_desk_in(&desk, &grad);
-    const oari_array *r = oari_desk_in(&desk, &result);
-    const oari_array *y = oari_desk_out(&desk, &into, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    const oari_array *g = oari_operands_in(&operands, &grad);
+    const oari_array *r = oari_operands_in(&operands, &result);
+    const oari_array *y = oari_operands_out(&operands, &into, add);
 
-    if (desk.status == OAR_OK)
-        back(y, add, g, r);
-    return oari_desk_clear(&desk);
+    if (operands.status == OAR_OK && node->op == &softmax_op)
+        oari_softmax_back(y, add, g, r);
+    else if (operands.status == OAR_OK)
+        oari_log_softmax_back(y, add, g, r);
+    return oari_operands_finish(&operands);
 }
 
-static oar_status softmax_back(oari_node *node, int i, const oari_array *to,
-                               int add)
-{
-    return run_back(node, oari_softmax_back, to, add);
-}
-
-static oar_status log_softmax_back(oari_node *node, int i, const oari_array *to,
-                                   int add)
-{
-    return run_back(node, oari_log_softmax_back, to, add);
-}
-
-static const oari_op softmax_op = { .name = "softmax",
-                                    .backward = softmax_back,
-                                    .in_place = 1 };
-static const oari_op log_softmax_op = { .name = "log_softmax",
-                                        .backward = log_softmax_back,
-                                        .in_place = 1 };
-
-/* A single number has one dim here, its last. */
-static oar_status check(const char *name, oar_tape *tape, oar_tensor *a,
-                        int *dim)
+/* Makes dim count from the start. A single number has one dim here, its last.
+ */
+static oar_status check_softmax(const char *name, oar_tape *tape, oar_tensor *a,
+                                int *dim)
 {
     OARI_TRY(oari_check_inputs(name, tape, 1, &a));
     OARI_TRY(oari_check_float(name, a));
@@ -71,54 +62,51 @@ static oar_status check(const char *name, oar_tape *tape, oar_tensor *a,
                      oari_shape_text(a->at.shape).text, *dim);
 }
 
-static oar_status compute(oari_pool *pool, const oar_tensor *out,
-                          const oar_tensor *a, int dim, forward_fn fn)
-{
-    oari_array to = dim_last(oari_array_of(out), dim);
-    oari_array from = dim_last(oari_array_of(a), dim);
-    oari_desk desk = { .pool = pool };
-    const oari_array *x = oari_desk_in(&desk, &from);
-    const oari_array *y = oari_desk_out(&desk, &to, 0);
-
-    if (desk.status == OAR_OK)
-        fn(y, x);
-    return oari_desk_clear(&desk);
-}
-
-static oar_tensor *over(oar_tape *tape, oar_tensor *a, int dim,
-                        const oari_op *op, forward_fn fn)
+static oar_tensor *softmax_over(oar_tape *tape, oar_tensor *a, int dim,
+                                const oari_op_class *op)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *out;
+    oari_array to, from;
+    oari_operands operands = { .pool = pool };
+    const oari_array *x, *y;
 
-    if (check(op->name, tape, a, &dim) != OAR_OK)
+    if (check_softmax(op->name, tape, a, &dim) != OAR_OK)
         return NULL;
     out = oari_tensor_make(pool, a->dtype, a->at.shape);
     if (out == NULL)
         return NULL;
-    if (compute(pool, out, a, dim, fn) != OAR_OK) {
+    to = dim_last(oari_array_of(out), dim);
+    from = dim_last(oari_array_of(a), dim);
+    x = oari_operands_in(&operands, &from);
+    y = oari_operands_out(&operands, &to, 0);
+    if (operands.status == OAR_OK && op == &softmax_op)
+        oari_softmax(y, x);
+    else if (operands.status == OAR_OK)
+        oari_log_softmax(y, x);
+    if (oari_operands_finish(&operands) != OAR_OK) {
         oari_tensor_drop(pool, out);
         return NULL;
     }
     return oari_emit(tape, out,
-                     &(oari_recipe){ .op = op,
-                                     .inputs = 1,
-                                     .input = { a },
-                                     .saved = { out },
-                                     .extra = { .dims = { dim, 0 } } });
+                     &(oari_node_record){ .op = op,
+                                          .inputs = 1,
+                                          .input = { a },
+                                          .saved = { out },
+                                          .extra = { .dims = { dim, 0 } } });
 }
 
 oar_tensor *oar_softmax(oar_tape *tape, oar_tensor *a)
 {
-    return over(tape, a, -1, &softmax_op, oari_softmax);
+    return softmax_over(tape, a, -1, &softmax_op);
 }
 
 oar_tensor *oar_softmax_over(oar_tape *tape, oar_tensor *a, int dim)
 {
-    return over(tape, a, dim, &softmax_op, oari_softmax);
+    return softmax_over(tape, a, dim, &softmax_op);
 }
 
 oar_tensor *oar_log_softmax(oar_tape *tape, oar_tensor *a, int dim)
 {
-    return over(tape, a, dim, &log_softmax_op, oari_log_softmax);
+    return softmax_over(tape, a, dim, &log_softmax_op);
 }

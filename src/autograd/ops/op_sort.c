@@ -2,19 +2,20 @@
 /* op_sort: the elements along a dim in order, and where they were. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/along.h"
+#include "autograd/ops/picked.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/kernels.h"
 
-static const oari_op sort_op = { .name = "sort", .backward = oari_along_back };
+static const oari_op_class sort_op = { .name = "sort",
+                                       .backward = oari_picked_back };
 
 /* Where the elements of a come from in order, row by row with `dim` last. */
 static oar_tensor *sort_rows(oari_pool *pool, oar_tensor *a, int dim,
                              int descending)
 {
     int64_t room = oari_sort_scratch(a->at.shape.dim[dim]);
-    oar_tensor *rows = oari_rows_along(pool, a, dim), *scratch, *order = NULL;
+    oar_tensor *rows = oari_rows_of_dim(pool, a, dim), *scratch, *order = NULL;
     oari_array to, from;
 
     if (rows == NULL)
@@ -60,10 +61,10 @@ oar_status oar_sort(oar_tape *tape, oar_tensor *a, int dim, int descending,
                     oar_tensor **value, oar_tensor **index)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oari_along made = { .op = &sort_op, .a = a };
+    oari_picked made = { .op = &sort_op, .a = a };
     oari_array to, from, place;
 
-    OARI_TRY(oari_check_along("sort", tape, a, &dim));
+    OARI_TRY(oari_check_dim("sort", tape, a, &dim));
     if (value == NULL)
         return oari_fail(OAR_E_ARG, "sort of %s: nowhere to give the values",
                          oari_shape_text(a->at.shape).text);
@@ -77,5 +78,5 @@ oar_status oar_sort(oar_tape *tape, oar_tensor *a, int dim, int descending,
         place = oari_array_of(made.place);
         oari_gather(&to, &from, dim, &place);
     }
-    return oari_emit_along(tape, &made, value, index);
+    return oari_emit_picked(tape, &made, value, index);
 }

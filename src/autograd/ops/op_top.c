@@ -3,17 +3,17 @@
  * are. */
 #include <oarsong/ops.h>
 
-#include "autograd/ops/along.h"
+#include "autograd/ops/picked.h"
 #include "base/dtype.h"
 #include "base/status.h"
 #include "tensor/cpu/arith.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/walk.h"
 
 /* ---- what all of them share ---------------------------------------------- */
 
-oar_status oari_check_along(const char *name, oar_tape *tape, oar_tensor *a,
-                            int *dim)
+oar_status oari_check_dim(const char *name, oar_tape *tape, oar_tensor *a,
+                          int *dim)
 {
     int asked = *dim;
 
@@ -24,7 +24,7 @@ oar_status oari_check_along(const char *name, oar_tape *tape, oar_tensor *a,
                      asked, oari_shape_text(a->at.shape).text);
 }
 
-oar_tensor *oari_rows_along(oari_pool *pool, oar_tensor *a, int dim)
+oar_tensor *oari_rows_of_dim(oari_pool *pool, oar_tensor *a, int dim)
 {
     oar_dtype dtype = a->dtype == OAR_BOOL ? OAR_U8 : oari_row_dtype(a->dtype);
     oar_dims order = { .count = a->at.shape.ndim };
@@ -47,34 +47,34 @@ oar_tensor *oari_rows_along(oari_pool *pool, oar_tensor *a, int dim)
 }
 
 /* With the dim back, if the results were without it. */
-static oari_array along_array(const oar_tensor *t, const oari_extra *extra)
+static oari_array with_dim(const oar_tensor *t, const oari_extra *extra)
 {
     oari_array a = oari_array_of(t);
 
-    if (extra->along.drops)
-        a.at = oari_layout_insert(a.at, extra->along.dim);
+    if (extra->picked.drops)
+        a.at = oari_layout_insert(a.at, extra->picked.dim);
     return a;
 }
 
-oar_status oari_along_back(oari_node *node, int i, const oari_array *to,
-                           int add)
+oar_status oari_picked_back(oari_node *node, int i, const oari_array *to,
+                            int add)
 {
-    oari_desk desk = { .pool = &node->tape->pool };
-    oari_array index = along_array(node->saved[0], &node->extra);
-    oari_array given = along_array(node->grad, &node->extra);
-    const oari_array *grad = oari_desk_in(&desk, &given);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = &node->tape->pool };
+    oari_array index = with_dim(node->saved[0], &node->extra);
+    oari_array given = with_dim(node->grad, &node->extra);
+    const oari_array *grad = oari_operands_in(&operands, &given);
+    const oari_array *y = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK) {
+    if (operands.status == OAR_OK) {
         if (!add)
             oari_fill(y, 0);
-        oari_scatter_add(y, node->extra.along.dim, &index, grad);
+        oari_scatter_add(y, node->extra.picked.dim, &index, grad);
     }
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
-oar_status oari_emit_along(oar_tape *tape, const oari_along *made,
-                           oar_tensor **value, oar_tensor **index)
+oar_status oari_emit_picked(oar_tape *tape, const oari_picked *made,
+                            oar_tensor **value, oar_tensor **index)
 {
     oari_pool *pool = oari_tape_pool(tape);
     oar_tensor *place = made->place, *first, *second;
@@ -85,13 +85,13 @@ oar_status oari_emit_along(oar_tape *tape, const oari_along *made,
         return OAR_E_NOMEM;
     }
     second = index != NULL ? oar_tensor_retain(place) : NULL;
-    first = oari_emit(
-        tape, made->picked,
-        &(oari_recipe){ .op = made->op,
-                        .inputs = 1,
-                        .input = { made->a },
-                        .saved = { place },
-                        .extra = { .along = { made->dim, made->drops } } });
+    first = oari_emit(tape, made->picked,
+                      &(oari_node_record){
+                          .op = made->op,
+                          .inputs = 1,
+                          .input = { made->a },
+                          .saved = { place },
+                          .extra = { .picked = { made->dim, made->drops } } });
     oari_tensor_drop(pool, place);
     second = oari_keep(tape, second);
     if (first == NULL || (index != NULL && second == NULL))
@@ -109,7 +109,7 @@ typedef void (*find_fn)(const oari_array *to, const oari_array *a);
 static oar_status check_extreme(const char *name, oar_tape *tape, oar_tensor *a,
                                 int *dim)
 {
-    OARI_TRY(oari_check_along(name, tape, a, dim));
+    OARI_TRY(oari_check_dim(name, tape, a, dim));
     if (a->at.shape.dim[*dim] > 0)
         return OAR_OK;
     return oari_fail(OAR_E_SHAPE, "%s of dim %d of %s: it has no elements",
@@ -117,12 +117,12 @@ static oar_status check_extreme(const char *name, oar_tape *tape, oar_tensor *a,
 }
 
 /* The places, not yet given to the tape. */
-static oar_tensor *find(oari_pool *pool, oar_tensor *a, int dim, int keep,
-                        find_fn kernel)
+static oar_tensor *find_places(oari_pool *pool, oar_tensor *a, int dim,
+                               int keep, find_fn kernel)
 {
     oari_layout at = keep ? oari_layout_narrow(a->at, dim, 0, 1)
                           : oari_layout_drop(a->at, dim);
-    oar_tensor *rows = oari_rows_along(pool, a, dim), *out;
+    oar_tensor *rows = oari_rows_of_dim(pool, a, dim), *out;
     oari_array to, from;
 
     if (rows == NULL)
@@ -141,25 +141,25 @@ oar_tensor *oar_argmax(oar_tape *tape, oar_tensor *a, int dim, int keep)
 {
     if (check_extreme("argmax", tape, a, &dim) != OAR_OK)
         return NULL;
-    return oari_keep(tape,
-                     find(oari_tape_pool(tape), a, dim, keep, oari_argmax));
+    return oari_keep(
+        tape, find_places(oari_tape_pool(tape), a, dim, keep, oari_argmax));
 }
 
 oar_tensor *oar_argmin(oar_tape *tape, oar_tensor *a, int dim, int keep)
 {
     if (check_extreme("argmin", tape, a, &dim) != OAR_OK)
         return NULL;
-    return oari_keep(tape,
-                     find(oari_tape_pool(tape), a, dim, keep, oari_argmin));
+    return oari_keep(
+        tape, find_places(oari_tape_pool(tape), a, dim, keep, oari_argmin));
 }
 
 /* ---- max and min with their index ---------------------------------------- */
 
 /* The elements of a at these places, in their shape. */
-static oar_tensor *pick(oari_pool *pool, const oar_tensor *a, int dim, int keep,
-                        const oar_tensor *place)
+static oar_tensor *gather_picked(oari_pool *pool, const oar_tensor *a, int dim,
+                                 int keep, const oar_tensor *place)
 {
-    oari_extra along = { .along = { dim, !keep } };
+    oari_extra along = { .picked = { dim, !keep } };
     oari_array to, from = oari_array_of(a), index;
     oar_tensor *out;
 
@@ -168,34 +168,34 @@ static oar_tensor *pick(oari_pool *pool, const oar_tensor *a, int dim, int keep,
     out = oari_tensor_make(pool, a->dtype, place->at.shape);
     if (out == NULL)
         return NULL;
-    to = along_array(out, &along);
-    index = along_array(place, &along);
+    to = with_dim(out, &along);
+    index = with_dim(place, &along);
     oari_gather(&to, &from, dim, &index);
     return out;
 }
 
-static oar_status with_index(oar_tape *tape, const oari_op *op, find_fn kernel,
-                             oar_tensor *a, int dim, int keep,
+static oar_status with_index(oar_tape *tape, const oari_op_class *op,
+                             find_fn kernel, oar_tensor *a, int dim, int keep,
                              oar_tensor **value, oar_tensor **index)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oari_along made = { .op = op, .a = a, .drops = !keep };
+    oari_picked made = { .op = op, .a = a, .drops = !keep };
 
     OARI_TRY(check_extreme(op->name, tape, a, &dim));
     if (value == NULL)
         return oari_fail(OAR_E_ARG, "%s of %s: nowhere to give the values",
                          op->name, oari_shape_text(a->at.shape).text);
     made.dim = dim;
-    made.place = find(pool, a, dim, keep, kernel);
-    made.picked = pick(pool, a, dim, keep, made.place);
-    return oari_emit_along(tape, &made, value, index);
+    made.place = find_places(pool, a, dim, keep, kernel);
+    made.picked = gather_picked(pool, a, dim, keep, made.place);
+    return oari_emit_picked(tape, &made, value, index);
 }
 
 oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
                               oar_tensor **value, oar_tensor **index)
 {
-    static const oari_op op = { .name = "max_with_index",
-                                .backward = oari_along_back };
+    static const oari_op_class op = { .name = "max_with_index",
+                                      .backward = oari_picked_back };
 
     return with_index(tape, &op, oari_argmax, a, dim, keep, value, index);
 }
@@ -203,15 +203,16 @@ oar_status oar_max_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
 oar_status oar_min_with_index(oar_tape *tape, oar_tensor *a, int dim, int keep,
                               oar_tensor **value, oar_tensor **index)
 {
-    static const oari_op op = { .name = "min_with_index",
-                                .backward = oari_along_back };
+    static const oari_op_class op = { .name = "min_with_index",
+                                      .backward = oari_picked_back };
 
     return with_index(tape, &op, oari_argmin, a, dim, keep, value, index);
 }
 
 /* ---- topk ---------------------------------------------------------------- */
 
-static const oari_op topk_op = { .name = "topk", .backward = oari_along_back };
+static const oari_op_class topk_op = { .name = "topk",
+                                       .backward = oari_picked_back };
 
 static oar_status check_topk(oar_tape *tape, oar_tensor *a, int64_t k,
                              oar_tensor *const *value, oar_shape *shape)
@@ -236,7 +237,7 @@ static oar_status compute_topk(oari_pool *pool, oar_tensor *a,
                                const oar_tensor *value, const oar_tensor *index)
 {
     oar_dtype dtype = oari_row_dtype(a->dtype);
-    oar_tensor *rows = oari_rows_along(pool, a, a->at.shape.ndim - 1);
+    oar_tensor *rows = oari_rows_of_dim(pool, a, a->at.shape.ndim - 1);
     oar_tensor *wide = oari_tensor_make(pool, dtype, value->at.shape);
     oari_array y, place, from, to = oari_array_of(value);
 
@@ -256,7 +257,7 @@ oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
                     oar_tensor **value, oar_tensor **index)
 {
     oari_pool *pool = oari_tape_pool(tape);
-    oari_along made = { .op = &topk_op, .a = a };
+    oari_picked made = { .op = &topk_op, .a = a };
     oar_shape shape;
 
     OARI_TRY(check_topk(tape, a, k, value, &shape));
@@ -268,5 +269,5 @@ oar_status oar_topk(oar_tape *tape, oar_tensor *a, int64_t k,
         oari_tensor_drop(pool, made.picked);
         made.picked = NULL;
     }
-    return oari_emit_along(tape, &made, value, index);
+    return oari_emit_picked(tape, &made, value, index);
 }

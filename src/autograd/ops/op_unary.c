@@ -17,7 +17,7 @@ static oar_status unary_rebuild(oari_node *node, const oari_array *to);
         .rebuild = unary_rebuild, .rebuild_from = 1            \
     }
 
-static const oari_op unary_ops[OARI_UNARY_COUNT] = {
+static const oari_op_class unary_ops[OARI_UNARY_COUNT] = {
 #define X(kind) [OARI_UNARY_##kind] = OP(#kind),
     OAR_UNARY_LIST(X)
 #undef X
@@ -38,7 +38,7 @@ static oar_status unary_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-/* The result from the input that was saved. Where nobody else needs that, the
+/* Computes the result from the saved input. Where nothing else needs that, the
  * slope takes its place: made in the same pass it costs little, and backward,
  * which comes next, has less to do. */
 static oar_status unary_rebuild(oari_node *node, const oari_array *to)
@@ -55,23 +55,17 @@ static oar_status unary_rebuild(oari_node *node, const oari_array *to)
     return OAR_OK;
 }
 
-static oar_status check_unary(oar_tape *tape, oar_tensor *a,
-                              oari_unary_kind kind)
+static oar_tensor *apply_unary(oar_tape *tape, oar_tensor *a,
+                               oari_unary_kind kind)
 {
     const char *name = unary_ops[kind].name;
-
-    OARI_TRY(oari_check_inputs(name, tape, 1, &a));
-    return oari_unary_on_integers(kind) ? oari_check_number(name, a)
-                                        : oari_check_float(name, a);
-}
-
-static oar_tensor *unary(oar_tape *tape, oar_tensor *a, oari_unary_kind kind)
-{
     oari_unary_saves saves = oari_unary_saved(kind);
     oar_tensor *out;
     oari_array to, from;
 
-    if (check_unary(tape, a, kind) != OAR_OK)
+    if (oari_check_inputs(name, tape, 1, &a) != OAR_OK ||
+        (oari_unary_on_integers(kind) ? oari_check_number(name, a)
+                                      : oari_check_float(name, a)) != OAR_OK)
         return NULL;
     out = oari_tensor_make(oari_tape_pool(tape), a->dtype, a->at.shape);
     if (out == NULL)
@@ -79,20 +73,20 @@ static oar_tensor *unary(oar_tape *tape, oar_tensor *a, oari_unary_kind kind)
     to = oari_array_of(out);
     from = oari_array_of(a);
     oari_unary(kind, &to, &from);
-    return oari_emit(
-        tape, out,
-        &(oari_recipe){ .op = &unary_ops[kind],
-                        .inputs = 1,
-                        .input = { a },
-                        .saved = { saves == OARI_SAVES_INPUT    ? a
-                                   : saves == OARI_SAVES_RESULT ? out
-                                                                : NULL } });
+    return oari_emit(tape, out,
+                     &(oari_node_record){
+                         .op = &unary_ops[kind],
+                         .inputs = 1,
+                         .input = { a },
+                         .saved = { saves == OARI_SAVES_INPUT    ? a
+                                    : saves == OARI_SAVES_RESULT ? out
+                                                                 : NULL } });
 }
 
 #define X(name)                                           \
     oar_tensor *oar_##name(oar_tape *tape, oar_tensor *a) \
     {                                                     \
-        return unary(tape, a, OARI_UNARY_##name);         \
+        return apply_unary(tape, a, OARI_UNARY_##name);   \
     }
 OAR_UNARY_LIST(X)
 #undef X

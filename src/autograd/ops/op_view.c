@@ -8,15 +8,16 @@
 #include "base/status.h"
 #include "tensor/cpu/kernels.h"
 
-static oar_tensor *view(oar_tape *tape, oar_tensor *a, const oari_layout *at,
-                        const oari_op *op, oari_extra extra)
+static oar_tensor *make_view(oar_tape *tape, oar_tensor *a,
+                             const oari_layout *at, const oari_op_class *op,
+                             oari_extra extra)
 {
     oar_tensor *out =
         oari_tensor_over(oari_tape_pool(tape), a->storage, a->dtype, at);
 
     return oari_emit(
         tape, out,
-        &(oari_recipe){
+        &(oari_node_record){
             .op = op, .inputs = 1, .input = { a }, .extra = extra });
 }
 
@@ -34,13 +35,14 @@ static oar_status reshape_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op reshape_op = { .name = "reshape",
-                                    .backward = reshape_back,
-                                    .in_place = 1 };
+static const oari_op_class reshape_op = { .name = "reshape",
+                                          .backward = reshape_back,
+                                          .in_place = 1 };
 
 /* What cannot be made of a, as it was asked for. */
-static oar_status refuse(oar_status status, const char *name,
-                         const oar_tensor *a, oar_shape asked, const char *why)
+static oar_status refuse_shape(oar_status status, const char *name,
+                               const oar_tensor *a, oar_shape asked,
+                               const char *why)
 {
     return oari_fail(status, "%s of %s to %s: %s", name,
                      oari_shape_text(a->at.shape).text,
@@ -48,7 +50,7 @@ static oar_status refuse(oar_status status, const char *name,
 }
 
 /* Puts what is left in place of the one dim that is -1. */
-static oar_status fill_in(const oar_tensor *a, oar_shape *shape)
+static oar_status fill_open_dim(const oar_tensor *a, oar_shape *shape)
 {
     oar_shape asked = *shape;
     int64_t known;
@@ -58,8 +60,9 @@ static oar_status fill_in(const oar_tensor *a, oar_shape *shape)
         if (shape->dim[i] >= 0)
             continue;
         if (shape->dim[i] != -1 || open >= 0)
-            return refuse(OAR_E_ARG, "reshape", a, asked,
-                          "only one dim may be -1, and no other negative");
+            return refuse_shape(
+                OAR_E_ARG, "reshape", a, asked,
+                "only one dim may be -1, and no other negative");
         open = i;
         shape->dim[i] = 1;
     }
@@ -68,8 +71,8 @@ static oar_status fill_in(const oar_tensor *a, oar_shape *shape)
     if (open >= 0 && known > 0)
         shape->dim[open] = a->count / known;
     if ((open >= 0 && known == 0) || oari_shape_count(*shape) != a->count)
-        return refuse(OAR_E_SHAPE, "reshape", a, asked,
-                      "the counts of elements differ");
+        return refuse_shape(OAR_E_SHAPE, "reshape", a, asked,
+                            "the counts of elements differ");
     return OAR_OK;
 }
 
@@ -94,13 +97,13 @@ oar_tensor *oar_reshape(oar_tape *tape, oar_tensor *a, oar_shape shape)
     oari_layout at;
 
     if (oari_check_inputs("reshape", tape, 1, &a) != OAR_OK ||
-        fill_in(a, &shape) != OAR_OK)
+        fill_open_dim(a, &shape) != OAR_OK)
         return NULL;
     if (oari_layout_reshape(&a->at, shape, &at))
-        return view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
+        return make_view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
     return oari_emit(
         tape, copy_rows(tape, a, shape),
-        &(oari_recipe){ .op = &reshape_op, .inputs = 1, .input = { a } });
+        &(oari_node_record){ .op = &reshape_op, .inputs = 1, .input = { a } });
 }
 
 /* ---- transpose ----------------------------------------------------------- */
@@ -116,8 +119,8 @@ static oar_status transpose_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op transpose_op = { .name = "transpose",
-                                      .backward = transpose_back };
+static const oari_op_class transpose_op = { .name = "transpose",
+                                            .backward = transpose_back };
 
 oar_tensor *oar_transpose(oar_tape *tape, oar_tensor *a, int d0, int d1)
 {
@@ -133,8 +136,8 @@ oar_tensor *oar_transpose(oar_tape *tape, oar_tensor *a, int d0, int d1)
         return NULL;
     }
     at = oari_layout_transpose(a->at, from, to);
-    return view(tape, a, &at, &transpose_op,
-                (oari_extra){ .dims = { from, to } });
+    return make_view(tape, a, &at, &transpose_op,
+                     (oari_extra){ .dims = { from, to } });
 }
 
 /* ---- permute ------------------------------------------------------------- */
@@ -149,8 +152,8 @@ static oar_status permute_back(oari_node *node, int i, const oari_array *to,
     return OAR_OK;
 }
 
-static const oari_op permute_op = { .name = "permute",
-                                    .backward = permute_back };
+static const oari_op_class permute_op = { .name = "permute",
+                                          .backward = permute_back };
 
 /* Makes order count from the start; each dim must be there once. */
 static oar_status check_order(const oar_tensor *a, oar_dims *order)
@@ -175,7 +178,7 @@ oar_tensor *oar_permute(oar_tape *tape, oar_tensor *a, oar_dims order)
         check_order(a, &order) != OAR_OK)
         return NULL;
     at = oari_layout_permute(&a->at, order);
-    return view(tape, a, &at, &permute_op, (oari_extra){ .order = order });
+    return make_view(tape, a, &at, &permute_op, (oari_extra){ .order = order });
 }
 
 /* ---- expand -------------------------------------------------------------- */
@@ -188,7 +191,8 @@ static oar_status expand_back(oari_node *node, int i, const oari_array *to,
     return oari_sum_to(&node->tape->pool, to, add, &grad);
 }
 
-static const oari_op expand_op = { .name = "expand", .backward = expand_back };
+static const oari_op_class expand_op = { .name = "expand",
+                                         .backward = expand_back };
 
 oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
 {
@@ -203,8 +207,8 @@ oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
         if (shape.dim[i] == -1 && i >= shift)
             shape.dim[i] = a->at.shape.dim[i - shift];
         if (shape.dim[i] < 0) {
-            refuse(OAR_E_ARG, "expand", a, asked,
-                   "-1 keeps an existing dim, and no other is negative");
+            refuse_shape(OAR_E_ARG, "expand", a, asked,
+                         "-1 keeps an existing dim, and no other is negative");
             return NULL;
         }
     }
@@ -212,11 +216,12 @@ oar_tensor *oar_expand(oar_tape *tape, oar_tensor *a, oar_shape shape)
         return NULL;
     if (!oari_shape_broadcast(a->at.shape, shape, &both) ||
         !oari_shape_equal(both, shape)) {
-        refuse(OAR_E_SHAPE, "expand", a, asked, "only dims of size 1 repeat");
+        refuse_shape(OAR_E_SHAPE, "expand", a, asked,
+                     "only dims of size 1 repeat");
         return NULL;
     }
     at = oari_layout_expand(&a->at, shape);
-    return view(tape, a, &at, &expand_op, (oari_extra){ 0 });
+    return make_view(tape, a, &at, &expand_op, (oari_extra){ 0 });
 }
 
 /* ---- squeeze and unsqueeze ----------------------------------------------- */
@@ -234,7 +239,7 @@ oar_tensor *oar_squeeze(oar_tape *tape, oar_tensor *a, int dim)
         return NULL;
     }
     at = oari_layout_drop(a->at, d);
-    return view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
+    return make_view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
 }
 
 oar_tensor *oar_unsqueeze(oar_tape *tape, oar_tensor *a, int dim)
@@ -251,7 +256,7 @@ oar_tensor *oar_unsqueeze(oar_tape *tape, oar_tensor *a, int dim)
         return NULL;
     }
     at = oari_layout_insert(a->at, d);
-    return view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
+    return make_view(tape, a, &at, &reshape_op, (oari_extra){ 0 });
 }
 
 /* ---- contiguous ---------------------------------------------------------- */
@@ -268,5 +273,5 @@ oar_tensor *oar_contiguous(oar_tape *tape, oar_tensor *a)
         return tape != NULL ? a : oar_tensor_retain(a);
     return oari_emit(
         tape, copy_rows(tape, a, a->at.shape),
-        &(oari_recipe){ .op = &reshape_op, .inputs = 1, .input = { a } });
+        &(oari_node_record){ .op = &reshape_op, .inputs = 1, .input = { a } });
 }

@@ -7,12 +7,12 @@
 
 #include <oarsong/ops.h>
 
-/* The attention of each head, side by side: [n, t, heads width of a head]. The
- * mask of the options is not used. */
+/* Returns the attention of each head, side by side: [n, t, heads width of a
+ * head]. The mask of the options is not used. */
 oar_tensor *oari_packed_attention(oar_tape *tape, oar_tensor *qkv, int heads,
                                   int kv_heads, const oar_attention_opts *opts);
 
-/* A copy with q and k turned as oar_rotary turns them, from position 0. */
+/* Returns a copy with q and k rotated as by oar_rotary, from position 0. */
 oar_tensor *oari_packed_rotary(oar_tape *tape, oar_tensor *qkv, int heads,
                                int kv_heads, double base);
 

@@ -62,7 +62,7 @@ typedef struct gloo_job {
     struct gloo_job *other; /* the driver's: the next that is not done */
     oar_transfer *done;     /* the driver's */
     gloo_task task;
-    oar_op_kind op; /* as it is combined: a sum for averages too */
+    oar_reduce_op_kind op; /* as it is combined: a sum for averages too */
     oar_dtype dtype;
     oar_dtype half;   /* what the user's are, if they are summed in f32 */
     int widens;       /* they are: */

@@ -38,10 +38,11 @@ static int is_half(oar_dtype dtype)
  * f32: of all reductions, all_reduce has it. */
 static int takes_operator(const oar_collective *call)
 {
-    if (call->op.kind == OAR_OP_WEIGHTED_MEAN)
+    if (call->op.kind == OAR_REDUCE_OP_WEIGHTED_MEAN)
         return 0;
     return call->kind == OAR_COLL_ALL_REDUCE ||
-           (call->op.kind != OAR_OP_PREMUL_SUM && !is_half(call->in.dtype));
+           (call->op.kind != OAR_REDUCE_OP_PREMUL_SUM &&
+            !is_half(call->in.dtype));
 }
 
 /* Parts of any size Gloo knows in two collectives. */
@@ -68,7 +69,8 @@ static int is_wrong(const gloo *g, const oar_collective *call)
 {
     oar_dtype dtype = call->in.dtype;
     int rounds = (dtype == OAR_F32 || dtype == OAR_F64 || is_half(dtype)) &&
-                 call->op.kind != OAR_OP_MIN && call->op.kind != OAR_OP_MAX;
+                 call->op.kind != OAR_REDUCE_OP_MIN &&
+                 call->op.kind != OAR_REDUCE_OP_MAX;
 
     switch (g->choice.way[call->kind]) {
     case GLOO_ALLREDUCE_OLD_RING: return rounds && g->ranks > 2;
@@ -125,14 +127,15 @@ static void describe_operator(const gloo *g, const oar_collective *call,
         job->from = call->in.data;
         job->into = call->out.data;
     }
-    if (call->op.kind == OAR_OP_AVG)
+    if (call->op.kind == OAR_REDUCE_OP_AVG)
         job->divisor = g->ranks;
-    if (call->op.kind == OAR_OP_PREMUL_SUM) {
+    if (call->op.kind == OAR_REDUCE_OP_PREMUL_SUM) {
         job->has_factor = 1;
         job->factor = call->op.scalar;
     }
-    if (call->op.kind == OAR_OP_AVG || call->op.kind == OAR_OP_PREMUL_SUM)
-        job->op = OAR_OP_SUM;
+    if (call->op.kind == OAR_REDUCE_OP_AVG ||
+        call->op.kind == OAR_REDUCE_OP_PREMUL_SUM)
+        job->op = OAR_REDUCE_OP_SUM;
 }
 
 /* ---- posting ------------------------------------------------------------- */

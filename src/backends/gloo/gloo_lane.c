@@ -57,7 +57,7 @@ static void scale(const gloo_job *job, const void *in, size_t count,
 {
     const void *source[] = { in };
     void *destination[] = { job->task.out };
-    oari_reduction r = { .kind = OAR_OP_SUM,
+    oari_reduction r = { .kind = OAR_REDUCE_OP_SUM,
                          .dtype = job->dtype,
                          .sources = 1,
                          .source = source,

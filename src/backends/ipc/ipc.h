@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 
 #include "device/cuda/cuda.h"
-#include "device/cuda/reduce.h"
+#include "device/cuda/cuda_reduce.h"
 #include "link/link.h"
 
 enum {
@@ -99,7 +99,7 @@ typedef struct ipc_shown {
     int hidden;
 } ipc_shown;
 
-typedef struct ipc_mapping ipc_mapping; /* mapping.c */
+typedef struct ipc_mapping ipc_mapping; /* ipc_mapping.c */
 
 /* One of a peer's, mapped here. */
 typedef struct ipc_mapped {
@@ -180,7 +180,7 @@ typedef struct ipc {
     _Atomic int why; /* an oar_status: aborted */
 } ipc;
 
-/* page.c */
+/* ipc_page.c */
 ipc_layout oari_ipc_layout(int ranks);
 static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 {
@@ -214,7 +214,7 @@ oar_status oari_ipc_stage_room(ipc *self, ipc_stage *stage, size_t bytes);
 void oari_ipc_forget_mapped(ipc *self);
 void oari_ipc_forget_shown(ipc_shown *shown);
 
-/* mapping.c */
+/* ipc_mapping.c */
 /* Maps an allocation of another process, or takes part in its mapping. */
 oar_status oari_ipc_mapping_open(const ipc *self, const ipc_memory *memory,
                                  ipc_mapping **mapping, oari_cu_memory *here);
@@ -227,7 +227,7 @@ int oari_ipc_reduces(oar_dtype dtype);
 
 /* A reduction, with addresses here. */
 typedef struct ipc_reduction {
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     oar_dtype dtype;
     int sources, destinations;
     uint64_t count;
@@ -254,7 +254,7 @@ oar_status oari_ipc_copies_end(ipc_copies *c);
 oar_status oari_ipc_copy(ipc *self, oari_cu_memory to, oari_cu_memory from,
                          uint64_t bytes, oari_cu_stream stream);
 
-/* share.c */
+/* ipc_share.c */
 /* What a rank brings, with addresses here. */
 typedef struct ipc_view {
     oari_cu_memory in, out;

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/status.h"
-#include "backends/mpi/engine.h"
+#include "backends/mpi/mpi_engine.h"
 
 enum {
     CHUNK = 1 << 30,          /* elements */

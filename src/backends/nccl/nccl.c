@@ -7,7 +7,7 @@
 #include <oarsong/device.h>
 
 #include "backends/backends.h"
-#include "backends/nccl/engine.h"
+#include "backends/nccl/nccl_engine.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
@@ -93,7 +93,7 @@ static oar_status drain(oari_nccl_engine *e, int64_t deadline_ns)
                                     "operations before a split did not begin "
                                     "in %lld ms",
                                     (long long)e->timeout_ms);
-        oari_rest(&since);
+        oari_backoff(&since);
     }
     return e->why == OAR_OK ? OAR_OK
                             : oar_backend_fail((oar_status)e->why,

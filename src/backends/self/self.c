@@ -4,7 +4,7 @@
 #include "backends/backends.h"
 #include "base/status.h"
 #include "link/shm/boarded.h"
-#include "link/shm/local.h"
+#include "link/shm/inproc.h"
 
 static oar_status self_probe(oar_backend_caps *caps)
 {

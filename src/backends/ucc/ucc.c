@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-#include "backends/ucc/engine.h"
+#include "backends/ucc/ucc_engine.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce: which kernel does a reduction.
+/* reduce: chooses the kernel of a reduction.
  *
  * The instruction sets are listed from the plainest to the best. Each one that
- * this machine has gets a table, made once, in which it inherits what it leaves
- * open from the one before it. The table in use is an atomic pointer, so that a
- * test can change it while others reduce. */
+ * this machine has gets a table, made once; it inherits the kernels that it
+ * lacks from the one before it. The table in use is an atomic pointer, so that
+ * a test can change it while other threads reduce. */
 #include "base/reduce/reduce.h"
 
 #include <pthread.h>
@@ -39,10 +39,11 @@ static choice choices[ISAS];
 static _Atomic(const choice *) in_use;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void lay_over(oari_reduce_table *under, const oari_reduce_table *over)
+static void overlay_table(oari_reduce_table *under,
+                          const oari_reduce_table *over)
 {
     for (int s = 0; s < OARI_SHAPES; s++)
-        for (int k = 0; k < OAR_OP_COUNT; k++)
+        for (int k = 0; k < OAR_REDUCE_OP_COUNT; k++)
             for (int d = 0; d < OAR_DTYPE_COUNT; d++)
                 if (over->fn[s][k][d] != NULL)
                     under->fn[s][k][d] = over->fn[s][k][d];
@@ -58,7 +59,7 @@ static void make_tables(void)
 
         if (fit == OARI_ISA_ABSENT)
             continue;
-        lay_over(&table, &isa[i]->table);
+        overlay_table(&table, &isa[i]->table);
         choices[i].table = table;
         choices[i].name = isa[i]->name;
         if (fit == OARI_ISA_WANTED)
@@ -67,7 +68,7 @@ static void make_tables(void)
     atomic_store(&in_use, best);
 }
 
-static const choice *chosen(void)
+static const choice *current_choice(void)
 {
     const choice *now = atomic_load_explicit(&in_use, memory_order_acquire);
 
@@ -79,7 +80,7 @@ static const choice *chosen(void)
 
 const char *oari_reduce_isa(void)
 {
-    return chosen()->name;
+    return current_choice()->name;
 }
 
 oar_status oari_reduce_use(const char *name)
@@ -106,21 +107,21 @@ static oari_reduce_shape shape_of(const oari_reduction *r)
 
 static oari_reduce_fn *kernel_for(const oari_reduction *r)
 {
-    const oari_reduce_table *table = &chosen()->table;
-    oar_op_kind kind = oari_computed_kind(r->kind);
+    const oari_reduce_table *table = &current_choice()->table;
+    oar_reduce_op_kind kind = oari_computed_kind(r->kind);
     oari_reduce_shape shape = shape_of(r);
     oari_reduce_fn *fn = table->fn[shape][kind][r->dtype];
 
-    if (fn == NULL && shape == OARI_SCALED && kind == OAR_OP_SUM &&
+    if (fn == NULL && shape == OARI_SCALED && kind == OAR_REDUCE_OP_SUM &&
         r->dtype != OAR_BOOL)
         return oari_reduce_scaled_integers;
     return fn != NULL ? fn : table->fn[OARI_ANY_SHAPE][kind][r->dtype];
 }
 
-/* Bits as they are, NaNs too; only a bool becomes 0 or 1. */
-static void copy(const oari_reduction *r, size_t bytes)
+/* Copies all bits unchanged, those of NaNs too; only a bool becomes 0 or 1. */
+static void copy_source(const oari_reduction *r, size_t bytes)
 {
-    const oari_reduce_table *table = &chosen()->table;
+    const oari_reduce_table *table = &current_choice()->table;
     oar_dtype dtype = r->dtype == OAR_BOOL ? OAR_BOOL : OAR_U8;
 
     if (r->destinations == 1 && dtype != OAR_BOOL) {
@@ -128,7 +129,7 @@ static void copy(const oari_reduction *r, size_t bytes)
             memcpy(r->destination[0], r->source[0], bytes);
         return;
     }
-    table->fn[OARI_ANY_SHAPE][OAR_OP_BOR][dtype](r, bytes);
+    table->fn[OARI_ANY_SHAPE][OAR_REDUCE_OP_BOR][dtype](r, bytes);
 }
 
 void oari_reduce(const oari_reduction *r, size_t count)
@@ -138,18 +139,18 @@ void oari_reduce(const oari_reduction *r, size_t count)
     if (bytes == 0)
         return;
     if (r->sources == 1 && shape_of(r) != OARI_SCALED)
-        copy(r, bytes);
+        copy_source(r, bytes);
     else
         kernel_for(r)(r, bytes);
 }
 
-double oari_divisor(oar_op_kind kind, int sources, const double *factor)
+double oari_divisor(oar_reduce_op_kind kind, int sources, const double *factor)
 {
     double sum = 0;
 
-    if (kind == OAR_OP_AVG)
+    if (kind == OAR_REDUCE_OP_AVG)
         return sources;
-    if (kind != OAR_OP_WEIGHTED_MEAN)
+    if (kind != OAR_REDUCE_OP_WEIGHTED_MEAN)
         return 0;
     for (int s = 0; s < sources; s++)
         sum += factor[s];

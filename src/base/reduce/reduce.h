@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/reduce/reduce.h: the arithmetic of collectives: combine n sources
- * element by element and store the result into m destinations, in one pass.
+/* base/reduce/reduce.h: the arithmetic of collectives: combines n sources
+ * element by element and stores the result into m destinations, in one pass.
  *
  * The order is fixed: source 0, then 1, then 2, ... for every element, whatever
  * the count, the alignment or the instruction set, so that results do not
- * depend on how a buffer was cut. Half types are combined in f32 and rounded
+ * depend on how a buffer was split. Half types are combined in f32 and rounded
  * once. Rules for NaN, zeros, integers and booleans: oarsong/span.h.
  */
 #ifndef OARI_BASE_REDUCE_REDUCE_H
@@ -12,13 +12,14 @@
 
 #include <oarsong/span.h>
 
-#include "base/plugin.h"
+#include "base/plugin_export.h"
 
 enum { OARI_REDUCE_MAX = 1024 }; /* sources or destinations at once */
 
 typedef struct oari_reduction {
-    oar_op_kind kind; /* SUM for AVG, PREMUL_SUM and WEIGHTED_MEAN too: what
-                         makes them differ is factor and divisor */
+    oar_reduce_op_kind
+        kind; /* SUM for AVG, PREMUL_SUM and WEIGHTED_MEAN too, which
+                         differ by factor and divisor */
     oar_dtype dtype;
     int sources;
     const void *const *source;
@@ -33,26 +34,32 @@ typedef struct oari_reduction {
 } oari_reduction;
 
 /* Combines count elements. One source without factor or divisor is a copy.
- * The operator must suit the dtype (oar_op_check). Cannot fail. */
+ * The operator must suit the dtype (oar_reduce_op_check). Cannot fail. */
 OARI_FOR_PLUGINS void oari_reduce(const oari_reduction *r, size_t count);
 
-/* What operators are made of: whether each source has a factor of its own (its
- * weight), the kind that is computed, and what the result is divided by. */
-static inline int oari_needs_factors(oar_op_kind kind)
+/* Returns whether each source of an operator has a factor (its weight). */
+static inline int oari_needs_factors(oar_reduce_op_kind kind)
 {
-    return kind == OAR_OP_PREMUL_SUM || kind == OAR_OP_WEIGHTED_MEAN;
+    return kind == OAR_REDUCE_OP_PREMUL_SUM ||
+           kind == OAR_REDUCE_OP_WEIGHTED_MEAN;
 }
-static inline oar_op_kind oari_computed_kind(oar_op_kind kind)
-{
-    return oari_needs_factors(kind) || kind == OAR_OP_AVG ? OAR_OP_SUM : kind;
-}
-double oari_divisor(oar_op_kind kind, int sources, const double *factor);
 
-/* "neon", "avx512", ...: the instruction set in use. */
+/* Returns the kind that is computed for an operator: SUM for all means. */
+static inline oar_reduce_op_kind oari_computed_kind(oar_reduce_op_kind kind)
+{
+    return oari_needs_factors(kind) || kind == OAR_REDUCE_OP_AVG
+               ? OAR_REDUCE_OP_SUM
+               : kind;
+}
+
+/* Returns the number by which an operator's result is divided; 0: none. */
+double oari_divisor(oar_reduce_op_kind kind, int sources, const double *factor);
+
+/* Returns the name of the instruction set in use: "neon", "avx512", ... */
 const char *oari_reduce_isa(void);
 
-/* For tests and benchmarks: use this instruction set from now on ("scalar" is
- * always there). OAR_E_UNAVAILABLE if this machine does not have it. */
+/* Uses this instruction set from now on ("scalar" is always there), for tests
+ * and benchmarks. OAR_E_UNAVAILABLE if this machine does not have it. */
 oar_status oari_reduce_use(const char *isa);
 
 #endif

@@ -35,17 +35,17 @@ OARI_FLOAT_KERNELS(f64)
 OARI_FLOAT_KERNELS(f16)
 OARI_FLOAT_KERNELS(bf16)
 
-#define MIN_MAX(E)                  \
-    OARI_KERNEL(E, min, OAR_OP_MIN) \
-    OARI_KERNEL(E, max, OAR_OP_MAX)
-#define UNSIGNED(E)                   \
-    OARI_KERNEL(E, sum, OAR_OP_SUM)   \
-    OARI_KERNEL(E, prod, OAR_OP_PROD) \
+#define MIN_MAX(E)                         \
+    OARI_KERNEL(E, min, OAR_REDUCE_OP_MIN) \
+    OARI_KERNEL(E, max, OAR_REDUCE_OP_MAX)
+#define UNSIGNED(E)                          \
+    OARI_KERNEL(E, sum, OAR_REDUCE_OP_SUM)   \
+    OARI_KERNEL(E, prod, OAR_REDUCE_OP_PROD) \
     MIN_MAX(E)
-#define BITWISE(E)                   \
-    OARI_KERNEL(E, and, OAR_OP_BAND) \
-    OARI_KERNEL(E, or, OAR_OP_BOR)   \
-    OARI_KERNEL(E, xor, OAR_OP_BXOR)
+#define BITWISE(E)                          \
+    OARI_KERNEL(E, and, OAR_REDUCE_OP_BAND) \
+    OARI_KERNEL(E, or, OAR_REDUCE_OP_BOR)   \
+    OARI_KERNEL(E, xor, OAR_REDUCE_OP_BXOR)
 
 UNSIGNED(u8)
 UNSIGNED(u16)
@@ -82,18 +82,18 @@ const oari_reduce_set ISA_TABLE = {
     .fit = fit,
     .table.fn = {
         [OARI_ANY_SHAPE] = {
-            [OAR_OP_SUM] = { FLOATS(sum), WRAPPING(sum), [OAR_BOOL] = flag_or },
-            [OAR_OP_PROD] = { FLOATS(prod), WRAPPING(prod),
+            [OAR_REDUCE_OP_SUM] = { FLOATS(sum), WRAPPING(sum), [OAR_BOOL] = flag_or },
+            [OAR_REDUCE_OP_PROD] = { FLOATS(prod), WRAPPING(prod),
                               [OAR_BOOL] = flag_and },
-            [OAR_OP_MIN] = { FLOATS(min), ORDERED(min), [OAR_BOOL] = flag_and },
-            [OAR_OP_MAX] = { FLOATS(max), ORDERED(max), [OAR_BOOL] = flag_or },
-            [OAR_OP_BAND] = { BITS(and) },
-            [OAR_OP_BOR] = { BITS(or) },
-            [OAR_OP_BXOR] = { BITS(xor) },
+            [OAR_REDUCE_OP_MIN] = { FLOATS(min), ORDERED(min), [OAR_BOOL] = flag_and },
+            [OAR_REDUCE_OP_MAX] = { FLOATS(max), ORDERED(max), [OAR_BOOL] = flag_or },
+            [OAR_REDUCE_OP_BAND] = { BITS(and) },
+            [OAR_REDUCE_OP_BOR] = { BITS(or) },
+            [OAR_REDUCE_OP_BXOR] = { BITS(xor) },
         },
-        [OARI_TWO_TO_ONE] = { [OAR_OP_SUM] = { FLOATS(two_to_one) } },
-        [OARI_TWO_TO_TWO] = { [OAR_OP_SUM] = { FLOATS(two_to_two) } },
-        [OARI_SCALED] = { [OAR_OP_SUM] = { FLOATS(scaled) } },
+        [OARI_TWO_TO_ONE] = { [OAR_REDUCE_OP_SUM] = { FLOATS(two_to_one) } },
+        [OARI_TWO_TO_TWO] = { [OAR_REDUCE_OP_SUM] = { FLOATS(two_to_two) } },
+        [OARI_SCALED] = { [OAR_REDUCE_OP_SUM] = { FLOATS(scaled) } },
     },
 };
 /* clang-format on */

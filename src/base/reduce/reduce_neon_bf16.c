@@ -46,14 +46,14 @@ const oari_reduce_set oari_reduce_neon_bf16 = {
     .fit = fit,
     .table.fn = {
         [OARI_ANY_SHAPE] = {
-            [OAR_OP_SUM] = { [OAR_BF16] = bf16_sum },
-            [OAR_OP_PROD] = { [OAR_BF16] = bf16_prod },
-            [OAR_OP_MIN] = { [OAR_BF16] = bf16_min },
-            [OAR_OP_MAX] = { [OAR_BF16] = bf16_max },
+            [OAR_REDUCE_OP_SUM] = { [OAR_BF16] = bf16_sum },
+            [OAR_REDUCE_OP_PROD] = { [OAR_BF16] = bf16_prod },
+            [OAR_REDUCE_OP_MIN] = { [OAR_BF16] = bf16_min },
+            [OAR_REDUCE_OP_MAX] = { [OAR_BF16] = bf16_max },
         },
-        [OARI_TWO_TO_ONE] = { [OAR_OP_SUM] = { [OAR_BF16] = bf16_two_to_one } },
-        [OARI_TWO_TO_TWO] = { [OAR_OP_SUM] = { [OAR_BF16] = bf16_two_to_two } },
-        [OARI_SCALED] = { [OAR_OP_SUM] = { [OAR_BF16] = bf16_scaled } },
+        [OARI_TWO_TO_ONE] = { [OAR_REDUCE_OP_SUM] = { [OAR_BF16] = bf16_two_to_one } },
+        [OARI_TWO_TO_TWO] = { [OAR_REDUCE_OP_SUM] = { [OAR_BF16] = bf16_two_to_two } },
+        [OARI_SCALED] = { [OAR_REDUCE_OP_SUM] = { [OAR_BF16] = bf16_scaled } },
     },
 };
 /* clang-format on */

@@ -35,7 +35,7 @@ INLINE void two_store(unsigned char *to, two_acc a)
     u16_store(to, (u16_acc)a);
 }
 
-INLINE two_acc two_combine(oar_op_kind kind, two_acc a, two_acc b)
+INLINE two_acc two_combine(oar_reduce_op_kind kind, two_acc a, two_acc b)
 {
     return vaddq_f16(a, b);
 }
@@ -56,8 +56,8 @@ const oari_reduce_set oari_reduce_neon_f16 = {
     .name = "neon_f16",
     .fit = fit,
     .table.fn = {
-        [OARI_TWO_TO_ONE] = { [OAR_OP_SUM] = { [OAR_F16] = two_to_one } },
-        [OARI_TWO_TO_TWO] = { [OAR_OP_SUM] = { [OAR_F16] = two_to_two } },
+        [OARI_TWO_TO_ONE] = { [OAR_REDUCE_OP_SUM] = { [OAR_F16] = two_to_one } },
+        [OARI_TWO_TO_TWO] = { [OAR_REDUCE_OP_SUM] = { [OAR_F16] = two_to_two } },
     },
 };
 /* clang-format on */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce_scaled: sums of integers with factors or a divisor, block by block.
+/* reduce_scaled: adds integers with factors or a divisor, block by block.
  *
  * A factor multiplies in f64; the product truncates toward zero and saturates,
  * and the sum of products wraps. A divisor that is a whole number divides as an
@@ -36,7 +36,7 @@ static int is_signed(oar_dtype dtype)
            dtype == OAR_I64;
 }
 
-/* Whether the divisor is a whole number that 64 bits hold. */
+/* Returns whether the divisor is a whole number that fits in 64 bits. */
 static int is_whole(double divisor, oar_dtype dtype)
 {
     double least = is_signed(dtype) ? -0x1p63 : 1;
@@ -78,7 +78,7 @@ static void divide_real(words *sum, oar_dtype dtype, size_t n, double by)
     oari_convert(sum->bytes, dtype, wide.f64, OAR_F64, n);
 }
 
-static void divide(words *sum, oar_dtype dtype, size_t n, double by)
+static void divide_sum(words *sum, oar_dtype dtype, size_t n, double by)
 {
     if (!is_whole(by, dtype))
         divide_real(sum, dtype, n, by);
@@ -88,9 +88,9 @@ static void divide(words *sum, oar_dtype dtype, size_t n, double by)
         divide_unsigned(sum, dtype, n, (uint64_t)by);
 }
 
-/* What source s contributes from byte `at` on, times its factor. */
-static void take(const oari_reduction *r, int s, size_t at, size_t n,
-                 words *part)
+/* Loads the elements of source s from byte `at` on, times its factor. */
+static void load_source(const oari_reduction *r, int s, size_t at, size_t n,
+                        words *part)
 {
     const unsigned char *from = (const unsigned char *)r->source[s] + at;
     words wide;
@@ -105,12 +105,12 @@ static void take(const oari_reduction *r, int s, size_t at, size_t n,
     oari_convert(part->bytes, r->dtype, wide.f64, OAR_F64, n);
 }
 
-static void add(words *sum, const words *part, oar_dtype dtype, size_t n)
+static void add_part(words *sum, const words *part, oar_dtype dtype, size_t n)
 {
     const void *source[] = { sum->bytes, part->bytes };
     void *destination[] = { sum->bytes };
 
-    oari_reduce(&(oari_reduction){ .kind = OAR_OP_SUM,
+    oari_reduce(&(oari_reduction){ .kind = OAR_REDUCE_OP_SUM,
                                    .dtype = dtype,
                                    .sources = 2,
                                    .source = source,
@@ -127,13 +127,13 @@ void oari_reduce_scaled_integers(const oari_reduction *r, size_t bytes)
     for (size_t at = 0; at < bytes; at += BLOCK * size) {
         size_t n = (bytes - at) / size < BLOCK ? (bytes - at) / size : BLOCK;
 
-        take(r, 0, at, n, &sum);
+        load_source(r, 0, at, n, &sum);
         for (int s = 1; s < r->sources; s++) {
-            take(r, s, at, n, &part);
-            add(&sum, &part, r->dtype, n);
+            load_source(r, s, at, n, &part);
+            add_part(&sum, &part, r->dtype, n);
         }
         if (r->divisor != 0)
-            divide(&sum, r->dtype, n, r->divisor);
+            divide_sum(&sum, r->dtype, n, r->divisor);
         for (int i = 0; i < r->destinations; i++)
             memcpy((unsigned char *)r->destination[i] + at, sum.bytes,
                    n * size);

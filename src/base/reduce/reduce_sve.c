@@ -22,24 +22,24 @@
 enum { HAS_SVE = 1 << 22 }; /* HWCAP_SVE of the kernel's interface */
 
 /* Same rules as NEON: FMIN and FMAX are ours to the letter. */
-#define ARITHMETIC(E, vector, all, type, suffix)                       \
-    typedef vector E##_acc;                                            \
-    INLINE E##_acc E##_combine(oar_op_kind kind, E##_acc a, E##_acc b) \
-    {                                                                  \
-        switch (kind) {                                                \
-        case OAR_OP_SUM: return svadd_##suffix##_x(all(), a, b);       \
-        case OAR_OP_PROD: return svmul_##suffix##_x(all(), a, b);      \
-        case OAR_OP_MIN: return svmin_##suffix##_x(all(), a, b);       \
-        default: return svmax_##suffix##_x(all(), a, b);               \
-        }                                                              \
-    }                                                                  \
-    INLINE E##_acc E##_scale(E##_acc a, double x)                      \
-    {                                                                  \
-        return svmul_n_##suffix##_x(all(), a, (type)x);                \
-    }                                                                  \
-    INLINE E##_acc E##_divide(E##_acc a, double x)                     \
-    {                                                                  \
-        return svdiv_n_##suffix##_x(all(), a, (type)x);                \
+#define ARITHMETIC(E, vector, all, type, suffix)                              \
+    typedef vector E##_acc;                                                   \
+    INLINE E##_acc E##_combine(oar_reduce_op_kind kind, E##_acc a, E##_acc b) \
+    {                                                                         \
+        switch (kind) {                                                       \
+        case OAR_REDUCE_OP_SUM: return svadd_##suffix##_x(all(), a, b);       \
+        case OAR_REDUCE_OP_PROD: return svmul_##suffix##_x(all(), a, b);      \
+        case OAR_REDUCE_OP_MIN: return svmin_##suffix##_x(all(), a, b);       \
+        default: return svmax_##suffix##_x(all(), a, b);                      \
+        }                                                                     \
+    }                                                                         \
+    INLINE E##_acc E##_scale(E##_acc a, double x)                             \
+    {                                                                         \
+        return svmul_n_##suffix##_x(all(), a, (type)x);                       \
+    }                                                                         \
+    INLINE E##_acc E##_divide(E##_acc a, double x)                            \
+    {                                                                         \
+        return svdiv_n_##suffix##_x(all(), a, (type)x);                       \
     }
 
 ARITHMETIC(f32, svfloat32_t, svptrue_b32, float, f32)
@@ -159,18 +159,18 @@ const oari_reduce_set oari_reduce_sve = {
     .fit = fit,
     .table.fn = {
         [OARI_ANY_SHAPE] = {
-            [OAR_OP_SUM] = FLOATS(sum),
-            [OAR_OP_PROD] = FLOATS(prod),
-            [OAR_OP_MIN] = FLOATS(min),
-            [OAR_OP_MAX] = FLOATS(max),
+            [OAR_REDUCE_OP_SUM] = FLOATS(sum),
+            [OAR_REDUCE_OP_PROD] = FLOATS(prod),
+            [OAR_REDUCE_OP_MIN] = FLOATS(min),
+            [OAR_REDUCE_OP_MAX] = FLOATS(max),
         },
-        [OARI_TWO_TO_ONE] = { [OAR_OP_SUM] = { [OAR_F32] = f32_two_to_one,
+        [OARI_TWO_TO_ONE] = { [OAR_REDUCE_OP_SUM] = { [OAR_F32] = f32_two_to_one,
                                                [OAR_F64] = f64_two_to_one,
                                                [OAR_F16] = two_to_one } },
-        [OARI_TWO_TO_TWO] = { [OAR_OP_SUM] = { [OAR_F32] = f32_two_to_two,
+        [OARI_TWO_TO_TWO] = { [OAR_REDUCE_OP_SUM] = { [OAR_F32] = f32_two_to_two,
                                                [OAR_F64] = f64_two_to_two,
                                                [OAR_F16] = two_to_two } },
-        [OARI_SCALED] = { [OAR_OP_SUM] = FLOATS(scaled) },
+        [OARI_SCALED] = { [OAR_REDUCE_OP_SUM] = FLOATS(scaled) },
     },
 };
 /* clang-format on */

@@ -91,23 +91,23 @@ FLOAT_MIN_MAX(f32)
 FLOAT_MIN_MAX(f64)
 #endif
 
-#define FLOAT_ARITHMETIC(E, type)                                      \
-    INLINE E##_acc E##_combine(oar_op_kind kind, E##_acc a, E##_acc b) \
-    {                                                                  \
-        switch (kind) {                                                \
-        case OAR_OP_SUM: return a + b;                                 \
-        case OAR_OP_PROD: return a * b;                                \
-        case OAR_OP_MIN: return E##_least(a, b);                       \
-        default: return E##_most(a, b);                                \
-        }                                                              \
-    }                                                                  \
-    INLINE E##_acc E##_scale(E##_acc a, double x)                      \
-    {                                                                  \
-        return a * (type)x;                                            \
-    }                                                                  \
-    INLINE E##_acc E##_divide(E##_acc a, double x)                     \
-    {                                                                  \
-        return a / (type)x;                                            \
+#define FLOAT_ARITHMETIC(E, type)                                             \
+    INLINE E##_acc E##_combine(oar_reduce_op_kind kind, E##_acc a, E##_acc b) \
+    {                                                                         \
+        switch (kind) {                                                       \
+        case OAR_REDUCE_OP_SUM: return a + b;                                 \
+        case OAR_REDUCE_OP_PROD: return a * b;                                \
+        case OAR_REDUCE_OP_MIN: return E##_least(a, b);                       \
+        default: return E##_most(a, b);                                       \
+        }                                                                     \
+    }                                                                         \
+    INLINE E##_acc E##_scale(E##_acc a, double x)                             \
+    {                                                                         \
+        return a * (type)x;                                                   \
+    }                                                                         \
+    INLINE E##_acc E##_divide(E##_acc a, double x)                            \
+    {                                                                         \
+        return a / (type)x;                                                   \
     }
 
 FLOAT_ARITHMETIC(f32, float)
@@ -115,26 +115,26 @@ FLOAT_ARITHMETIC(f64, double)
 
 /* ---- halves: two vectors of f32, split as suits load and store ----------- */
 
-#define HALF(E)                                                        \
-    typedef struct E##_acc {                                           \
-        f32_acc a, b;                                                  \
-    } E##_acc;                                                         \
-    INLINE size_t E##_unit(void)                                       \
-    {                                                                  \
-        return VEC;                                                    \
-    }                                                                  \
-    INLINE E##_acc E##_combine(oar_op_kind kind, E##_acc x, E##_acc y) \
-    {                                                                  \
-        return (E##_acc){ f32_combine(kind, x.a, y.a),                 \
-                          f32_combine(kind, x.b, y.b) };               \
-    }                                                                  \
-    INLINE E##_acc E##_scale(E##_acc x, double y)                      \
-    {                                                                  \
-        return (E##_acc){ f32_scale(x.a, y), f32_scale(x.b, y) };      \
-    }                                                                  \
-    INLINE E##_acc E##_divide(E##_acc x, double y)                     \
-    {                                                                  \
-        return (E##_acc){ f32_divide(x.a, y), f32_divide(x.b, y) };    \
+#define HALF(E)                                                               \
+    typedef struct E##_acc {                                                  \
+        f32_acc a, b;                                                         \
+    } E##_acc;                                                                \
+    INLINE size_t E##_unit(void)                                              \
+    {                                                                         \
+        return VEC;                                                           \
+    }                                                                         \
+    INLINE E##_acc E##_combine(oar_reduce_op_kind kind, E##_acc x, E##_acc y) \
+    {                                                                         \
+        return (E##_acc){ f32_combine(kind, x.a, y.a),                        \
+                          f32_combine(kind, x.b, y.b) };                      \
+    }                                                                         \
+    INLINE E##_acc E##_scale(E##_acc x, double y)                             \
+    {                                                                         \
+        return (E##_acc){ f32_scale(x.a, y), f32_scale(x.b, y) };             \
+    }                                                                         \
+    INLINE E##_acc E##_divide(E##_acc x, double y)                            \
+    {                                                                         \
+        return (E##_acc){ f32_divide(x.a, y), f32_divide(x.b, y) };           \
     }
 
 HALF(f16)
@@ -169,19 +169,19 @@ INLINE void bf16_store(unsigned char *to, bf16_acc x)
 
 /* ---- integers and bool: unsigned arithmetic wraps as signed would -------- */
 
-#define INTEGER(E)                                                     \
-    INLINE E##_acc E##_combine(oar_op_kind kind, E##_acc a, E##_acc b) \
-    {                                                                  \
-        switch (kind) {                                                \
-        case OAR_OP_SUM: return a + b;                                 \
-        case OAR_OP_PROD: return a * b;                                \
-        case OAR_OP_MIN: return E##_pick((E##_bits)(a < b), a, b);     \
-        case OAR_OP_MAX: return E##_pick((E##_bits)(a > b), a, b);     \
-        case OAR_OP_BAND: return a & b;                                \
-        case OAR_OP_BOR: return a | b;                                 \
-        default: return a ^ b;                                         \
-        }                                                              \
-    }                                                                  \
+#define INTEGER(E)                                                            \
+    INLINE E##_acc E##_combine(oar_reduce_op_kind kind, E##_acc a, E##_acc b) \
+    {                                                                         \
+        switch (kind) {                                                       \
+        case OAR_REDUCE_OP_SUM: return a + b;                                 \
+        case OAR_REDUCE_OP_PROD: return a * b;                                \
+        case OAR_REDUCE_OP_MIN: return E##_pick((E##_bits)(a < b), a, b);     \
+        case OAR_REDUCE_OP_MAX: return E##_pick((E##_bits)(a > b), a, b);     \
+        case OAR_REDUCE_OP_BAND: return a & b;                                \
+        case OAR_REDUCE_OP_BOR: return a | b;                                 \
+        default: return a ^ b;                                                \
+        }                                                                     \
+    }                                                                         \
     UNSCALED(E)
 
 /* Scaled integers are reduce_scaled.c's. */
@@ -217,7 +217,7 @@ INLINE void flag_store(unsigned char *to, flag_acc a)
     u8_store(to, a);
 }
 
-INLINE flag_acc flag_combine(oar_op_kind kind, flag_acc a, flag_acc b)
+INLINE flag_acc flag_combine(oar_reduce_op_kind kind, flag_acc a, flag_acc b)
 {
     return u8_combine(kind, a, b);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bytes: collectives of byte objects whose size only their owner knows. Each is
- * one collective in two phases: sizes, then bytes (exec.c). */
+ * one collective in two phases: first sizes, then bytes (exec.c). */
 #include <oarsong/collective.h>
 
 #include "base/status.h"
 #include "comm/api/check.h"
 #include "comm/api/post.h"
 
-static oar_span span_of(const void *data, size_t bytes)
+static oar_span byte_span(const void *data, size_t bytes)
 {
     union {
         const void *in;
@@ -17,19 +17,20 @@ static oar_span span_of(const void *data, size_t bytes)
     return (oar_span){ .data = cast.out, .count = bytes, .dtype = OAR_U8 };
 }
 
-static oar_status no_result(const char *what)
+static oar_status fail_without_result(const char *what)
 {
     return oari_fail(OAR_E_ARG, "%s with nowhere to put the result", what);
 }
 
-/* in: mine. gives: this rank gets a result. */
+/* Posts a collective of byte objects. in: this rank's own; gives: this rank
+ * gets a result. */
 static oar_status post_object(oari_call *call, oar_group *group, oar_span in,
                               int gives, void **data, size_t *sizes,
                               oar_work **work)
 {
     OARI_TRY(oari_check_span("byte object", &in));
     call->in = in;
-    call->out = span_of(NULL, 0);
+    call->out = byte_span(NULL, 0);
     call->ragged = 1;
     call->is_object = 1;
     if (gives)
@@ -47,8 +48,9 @@ oar_status oar_all_gather_bytes_at(const char *file, int line, oar_group *group,
     OARI_TRY(
         oari_call_begin(&call, OAR_COLL_ALL_GATHER, file, line, group, opts));
     if (all == NULL || sizes == NULL)
-        return no_result("all_gather_bytes");
-    return post_object(&call, group, span_of(data, bytes), 1, all, sizes, work);
+        return fail_without_result("all_gather_bytes");
+    return post_object(&call, group, byte_span(data, bytes), 1, all, sizes,
+                       work);
 }
 
 oar_status oar_gather_bytes_at(const char *file, int line, oar_group *group,
@@ -61,10 +63,10 @@ oar_status oar_gather_bytes_at(const char *file, int line, oar_group *group,
     OARI_TRY(oari_call_begin(&call, OAR_COLL_GATHER, file, line, group, opts));
     OARI_TRY(oari_check_rank("gather_bytes", group, root));
     if (group->rank == root && (all == NULL || sizes == NULL))
-        return no_result("gather_bytes");
+        return fail_without_result("gather_bytes");
     call.root = root;
-    return post_object(&call, group, span_of(data, bytes), group->rank == root,
-                       all, sizes, work);
+    return post_object(&call, group, byte_span(data, bytes),
+                       group->rank == root, all, sizes, work);
 }
 
 oar_status oar_broadcast_bytes_at(const char *file, int line, oar_group *group,
@@ -72,15 +74,15 @@ oar_status oar_broadcast_bytes_at(const char *file, int line, oar_group *group,
                                   const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
-    oar_span mine = span_of(NULL, 0);
+    oar_span mine = byte_span(NULL, 0);
 
     OARI_TRY(
         oari_call_begin(&call, OAR_COLL_BROADCAST, file, line, group, opts));
     OARI_TRY(oari_check_rank("broadcast_bytes", group, root));
     if (data == NULL || bytes == NULL)
-        return no_result("broadcast_bytes");
+        return fail_without_result("broadcast_bytes");
     if (group->rank == root)
-        mine = span_of(*data, *bytes);
+        mine = byte_span(*data, *bytes);
     call.root = root;
     return post_object(&call, group, mine, group->rank != root, data, bytes,
                        work);
@@ -92,16 +94,16 @@ oar_status oar_scatter_bytes_at(const char *file, int line, oar_group *group,
                                 const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
-    oar_span mine = span_of(NULL, 0);
+    oar_span mine = byte_span(NULL, 0);
 
     OARI_TRY(oari_call_begin(&call, OAR_COLL_SCATTER, file, line, group, opts));
     OARI_TRY(oari_check_rank("scatter_bytes", group, root));
     if (data == NULL || bytes == NULL)
-        return no_result("scatter_bytes");
+        return fail_without_result("scatter_bytes");
     if (group->rank == root && sizes == NULL)
         return oari_fail(OAR_E_ARG, "scatter_bytes: root gives no sizes");
     if (group->rank == root) {
-        mine = span_of(all, oari_parts_total(sizes, group->ranks, 0));
+        mine = byte_span(all, oari_parts_total(sizes, group->ranks, 0));
         call.in_counts = sizes;
     }
     call.root = root;

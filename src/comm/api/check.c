@@ -63,11 +63,12 @@ oar_status oari_check_rank(const char *what, const oar_group *g, int rank)
 
 oar_status oari_check_op(oari_call *call, const oar_call_opts *opts)
 {
-    /* what NCCL adds up beyond that its engine says (gpu.c) */
+    /* NCCL can reduce more dtypes: its engine checks those (gpu_check.c) */
     if (call->in.dtype < OAR_DTYPE_COUNT || !oari_on_device(call))
-        OARI_TRY(oar_op_check(call->op, call->in.dtype));
-    if (call->op.kind != OAR_OP_WEIGHTED_MEAN) {
-        call->weight = call->op.kind == OAR_OP_PREMUL_SUM ? call->op.scalar : 1;
+        OARI_TRY(oar_reduce_op_check(call->op, call->in.dtype));
+    if (call->op.kind != OAR_REDUCE_OP_WEIGHTED_MEAN) {
+        call->weight =
+            call->op.kind == OAR_REDUCE_OP_PREMUL_SUM ? call->op.scalar : 1;
         return OAR_OK;
     }
     if (opts == NULL)
@@ -117,11 +118,6 @@ size_t oari_parts_total(const size_t *counts, int ranks, size_t each)
     return total;
 }
 
-size_t oari_parts_before(const size_t *counts, int rank, size_t each)
-{
-    return oari_parts_total(counts, rank, each);
-}
-
 uint64_t oari_parts_hash(const size_t *counts, int ranks)
 {
     uint64_t hash = 0;
@@ -152,7 +148,6 @@ oar_status oari_check_tag(const char *what, int64_t tag, int any)
                      what, tag, UINT32_MAX, any ? ", or OAR_ANY_TAG" : "");
 }
 
-/* Where a receive or a probe looks. */
 oar_status oari_check_source(const char *what, const oar_group *g, int peer,
                              int64_t tag)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* collective: the public calls: they check what the user gave and hand it on.
- */
+/* collective: the public calls of collectives. Each checks its arguments and
+ * posts a call. */
 #include <oarsong/collective.h>
 
 #include "base/status.h"
@@ -33,7 +33,7 @@ oar_status oar_broadcast_at(const char *file, int line, oar_group *group,
     return oari_post(group, &call, work);
 }
 
-/* in and out of a reduction to the same number of elements. */
+/* Checks in and out of a reduction that leaves as many elements. */
 static oar_status check_reduction(const char *what, const oar_span *in,
                                   const oar_span *out)
 {
@@ -50,7 +50,7 @@ static oar_status check_reduction(const char *what, const oar_span *in,
 }
 
 oar_status oar_all_reduce_into_at(const char *file, int line, oar_group *group,
-                                  oar_span in, oar_span out, oar_op op,
+                                  oar_span in, oar_span out, oar_reduce_op op,
                                   const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -67,14 +67,14 @@ oar_status oar_all_reduce_into_at(const char *file, int line, oar_group *group,
 }
 
 oar_status oar_all_reduce_at(const char *file, int line, oar_group *group,
-                             oar_span buf, oar_op op, const oar_call_opts *opts,
-                             oar_work **work)
+                             oar_span buf, oar_reduce_op op,
+                             const oar_call_opts *opts, oar_work **work)
 {
     return oar_all_reduce_into_at(file, line, group, buf, buf, op, opts, work);
 }
 
 oar_status oar_reduce_at(const char *file, int line, oar_group *group,
-                         oar_span in, oar_span out, oar_op op, int root,
+                         oar_span in, oar_span out, oar_reduce_op op, int root,
                          const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -97,8 +97,8 @@ oar_status oar_reduce_at(const char *file, int line, oar_group *group,
 
 /* ---- rows of parts ------------------------------------------------------- */
 
-/* A row and the part of it that this rank has in a buffer of its own. counts
- * NULL: every part is as long as that one. */
+/* Checks a row against the part of it that this rank has in a buffer of its
+ * own. counts == NULL: every part is as long as that one. */
 static oar_status check_parts(const char *what, const oar_group *g,
                               const oar_span *row, const size_t *counts,
                               const oar_span *part)
@@ -118,7 +118,7 @@ static oar_status check_parts(const char *what, const oar_group *g,
                          "%s: %zu elements, but the counts give rank %d %zu",
                          what, part->count, g->rank, counts[g->rank]);
     return oari_check_apart(
-        what, row, oari_parts_before(counts, g->rank, part->count), part);
+        what, row, oari_parts_total(counts, g->rank, part->count), part);
 }
 
 static oar_status post_gather(oari_call *call, oar_group *group, oar_span in,
@@ -230,7 +230,7 @@ oar_status oar_all_gather_v_at(const char *file, int line, oar_group *group,
 
 oar_status oar_reduce_scatter_v_at(const char *file, int line, oar_group *group,
                                    oar_span in, const size_t *counts,
-                                   oar_span out, oar_op op,
+                                   oar_span out, oar_reduce_op op,
                                    const oar_call_opts *opts, oar_work **work)
 {
     oari_call call;
@@ -249,7 +249,7 @@ oar_status oar_reduce_scatter_v_at(const char *file, int line, oar_group *group,
     return oari_post(group, &call, work);
 }
 
-/* One side of an all_to_all. */
+/* Checks one side of an all_to_all. */
 static oar_status check_row(const oar_group *g, const oar_span *row,
                             const size_t *counts)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpu_check: an operation on device memory before it is queued: which engine
- * does it, and whether the memory is what it says. */
+/* gpu_check: chooses the engine for an operation on device memory, and checks
+ * its memory, before the operation is queued. */
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/api/check.h"
@@ -8,8 +8,8 @@
 #include "comm/fault/fault.h"
 #include "device/cuda/cuda.h"
 
-static oar_status no_way(const oar_group *g, const oari_call *call,
-                         const oar_span *span)
+static oar_status fail_without_engine(const oar_group *g, const oari_call *call,
+                                      const oar_span *span)
 {
     const char *what = oar_coll_name(call->kind);
     oar_device_name at = oar_device_text(span->device);
@@ -28,12 +28,12 @@ static oar_status no_way(const oar_group *g, const oari_call *call,
         "OARSONG_ENABLE_GPU_FALLBACK=1 to go through the host",
         what, call->ragged ? "_v" : "", oar_dtype_name(span->dtype),
         oari_kind_reduces(call->kind) ? " " : "",
-        oari_kind_reduces(call->kind) ? oar_op_name(call->op.kind) : "",
+        oari_kind_reduces(call->kind) ? oar_reduce_op_name(call->op.kind) : "",
         at.text, g->gpu.ops->name);
 }
 
-/* By what all ranks know alike. */
-static int takes(const oari_foreign *f, const oari_call *call)
+/* Depends only on what all ranks know, so that they choose alike. */
+static int can_take(const oari_external *f, const oari_call *call)
 {
     oar_collective asked = oari_call_for_engine(call);
 
@@ -43,27 +43,22 @@ static int takes(const oari_foreign *f, const oari_call *call)
     return f->ops->takes == NULL || f->ops->takes(f->self, &asked);
 }
 
-/* "In the order of ranks" is what the host and `ipc` do; another engine does
- * not know the word. */
-static int keeps_order(const oari_foreign *f, const oari_call *call)
-{
-    oar_backend_caps caps = oar_backend_caps_init();
-
-    if ((oari_call_form(call) & OARI_FORM_CANONICAL) == 0)
-        return 1;
-    return f->ops->probe != NULL && f->ops->probe(&caps) == OAR_OK &&
-           (caps.can & OAR_CAN_ORDER) != 0;
-}
-
+/* The host and `ipc` can reduce in the order of ranks; other engines have no
+ * such mode. */
 static oar_status choose_engine(oar_group *g, oari_call *call,
                                 const oar_span *span)
 {
-    if (takes(&g->gpu, call) && keeps_order(&g->gpu, call))
+    oar_backend_caps caps = oar_backend_caps_init();
+
+    if (can_take(&g->gpu, call) &&
+        ((oari_call_form(call) & OARI_FORM_CANONICAL) == 0 ||
+         (g->gpu.ops->probe != NULL && g->gpu.ops->probe(&caps) == OAR_OK &&
+          (caps.can & OAR_CAN_ORDER) != 0)))
         call->gpu = &g->gpu;
-    else if (takes(&g->hosted, call))
+    else if (can_take(&g->hosted, call))
         call->gpu = &g->hosted;
     else
-        return no_way(g, call, span);
+        return fail_without_engine(g, call, span);
     if (call->gpu == &g->gpu && span->device.index != g->device)
         return oari_fail(OAR_E_DEVICE,
                          "%s of memory on %s: group \"%s\" has its engine on "
@@ -80,38 +75,24 @@ static oar_status choose_engine(oar_group *g, oari_call *call,
     return OAR_OK;
 }
 
-static int is_empty(const oar_span *span)
-{
-    return span->data == NULL && span->count == 0;
-}
-
-/* Both sides on one GPU. */
-static oar_status check_sides(const oari_call *call)
-{
-    const oar_span *in = &call->in, *out = &call->out;
-
-    if (is_empty(in) || is_empty(out) ||
-        (in->device.kind == out->device.kind &&
-         in->device.index == out->device.index))
-        return OAR_OK;
-    return oari_fail(OAR_E_DEVICE, "%s from memory on %s to memory on %s",
-                     oar_coll_name(call->kind),
-                     oar_device_text(in->device).text,
-                     oar_device_text(out->device).text);
-}
-
 oar_status oari_gpu_check(oar_group *group, oari_call *call)
 {
     const char *what = oar_coll_name(call->kind);
-    const oar_span *span =
-        call->in.device.kind != OAR_CPU ? &call->in : &call->out;
+    const oar_span *in = &call->in, *out = &call->out;
+    const oar_span *span = in->device.kind != OAR_CPU ? in : out;
+    int both = (in->data != NULL || in->count != 0) &&
+               (out->data != NULL || out->count != 0);
 
     OARI_TRY(oari_group_check(group));
-    OARI_TRY(check_sides(call));
+    if (both && (in->device.kind != out->device.kind ||
+                 in->device.index != out->device.index))
+        return oari_fail(OAR_E_DEVICE, "%s from memory on %s to memory on %s",
+                         what, oar_device_text(in->device).text,
+                         oar_device_text(out->device).text);
     OARI_TRY(choose_engine(group, call, span));
-    OARI_TRY(oari_cuda_check_span(what, &call->in));
-    if (call->out.data != call->in.data || call->out.count > call->in.count)
-        OARI_TRY(oari_cuda_check_span(what, &call->out));
+    OARI_TRY(oari_cuda_check_span(what, in));
+    if (out->data != in->data || out->count > in->count)
+        OARI_TRY(oari_cuda_check_span(what, out));
     if (call->stream == NULL)
         call->stream = oar_stream_current(span->device);
     call->device = span->device.index;

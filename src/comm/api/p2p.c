@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "comm/api/check.h"
 #include "comm/api/post.h"
 #include "comm/engine/message.h"
@@ -77,8 +77,8 @@ oar_status oar_sendrecv_at(const char *file, int line, oar_group *group,
 
 /* ---- a message that failed ----------------------------------------------- */
 
-/* The last error, with the group it is about. */
-static oar_status fail_on(const oar_group *g, int peer, oar_status status)
+/* Adds to the last error which group it is about, if that is not the first. */
+static oar_status fail_in_group(const oar_group *g, int peer, oar_status status)
 {
     oar_error e = *oar_last_error();
 
@@ -86,16 +86,6 @@ static oar_status fail_on(const oar_group *g, int peer, oar_status status)
         return status;
     oari_fault_place(g, g->rank, peer, &e);
     return oari_fail_with(&e);
-}
-
-static oar_status refused(const oar_work *work, const char *site)
-{
-    return oari_fail(OAR_E_SIZE,
-                     "send of %zu %s (%zu bytes) to rank %d with tag %lld at "
-                     "%s: the receive there is of another size",
-                     work->call.in.count, oar_dtype_name(work->call.in.dtype),
-                     oari_span_bytes(&work->call.in), work->call.root,
-                     (long long)work->call.tag, site);
 }
 
 oar_status oari_message_failed(const oar_work *work)
@@ -106,12 +96,19 @@ oar_status oari_message_failed(const oar_work *work)
     char site[96], recalled[256] = "";
     const char *sent =
         recorder == NULL && work->inquired_ns != 0 ? work->sent : recalled;
-    int told;
+    int theirs;
 
     oari_site_text(call->file, call->line, site, sizeof site);
     if (call->kind == OAR_COLL_SEND)
-        return fail_on(work->group, call->root, refused(work, site));
-    told = oari_message_dtype(t);
+        return fail_in_group(
+            work->group, call->root,
+            oari_fail(OAR_E_SIZE,
+                      "send of %zu %s (%zu bytes) to rank %d with tag %lld at "
+                      "%s: the receive there is of another size",
+                      call->in.count, oar_dtype_name(call->in.dtype),
+                      oari_span_bytes(&call->in), call->root,
+                      (long long)call->tag, site));
+    theirs = oari_message_dtype(t);
     if (recorder != NULL)
         oari_message_recall(recorder, t->got_tag, recalled, sizeof recalled);
     oari_fail(work->status,
@@ -120,8 +117,8 @@ oar_status oari_message_failed(const oar_work *work)
               call->out.count, oar_dtype_name(call->out.dtype),
               oari_span_bytes(&call->out), t->source,
               (long long)(t->got_tag & UINT32_MAX), site, t->got_bytes,
-              told != 0 ? " of " : "",
-              told != 0 ? oar_dtype_name((oar_dtype)(told - 1)) : "",
+              theirs != 0 ? " of " : "",
+              theirs != 0 ? oar_dtype_name((oar_dtype)(theirs - 1)) : "",
               sent[0] != 0 ? ", by " : "", sent);
-    return fail_on(work->group, t->source, work->status);
+    return fail_in_group(work->group, t->source, work->status);
 }

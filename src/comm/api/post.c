@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* post: the one funnel that all calls go through. */
+/* post: the one funnel that all calls go through. A call without a handle runs
+ * here to its end, on the caller's stack if it is on host memory; others get a
+ * work that the engine holds until it is done. Calls between oar_batch_begin
+ * and oar_batch_end are collected, and posted as one. */
 #include "comm/api/post.h"
 
 #include <string.h>
@@ -13,7 +16,6 @@
 #include "comm/engine/work.h"
 #include "comm/fault/fault.h"
 
-/* The status of a finished operation, with its record as the last error. */
 oar_status oari_work_result(const oar_work *work)
 {
     if (work->status == OAR_OK)
@@ -28,14 +30,14 @@ oar_status oari_work_result(const oar_work *work)
                          "ended: %.300s",
                          oar_coll_name(work->call.kind),
                          work->group->fault.error.text);
-    if (work->group->fault.error.status ==
-        OAR_OK) /* never: but never success */
-        return oari_fail(OAR_E_INTERNAL, "%s failed, and nobody knows why",
+    /* cannot happen; but if it did, it would not be a success */
+    if (work->group->fault.error.status == OAR_OK)
+        return oari_fail(OAR_E_INTERNAL, "%s failed without a known cause",
                          oar_coll_name(work->call.kind));
     return oari_fail_with(&work->group->fault.error);
 }
 
-/* In every blocking call. */
+/* Makes a work without memory of its own, in every blocking call. */
 __attribute__((always_inline)) static inline void
 make_on_stack(oar_work *work, oar_group *group, const oari_call *call)
 {
@@ -53,19 +55,8 @@ static oar_status run_now(oar_group *group, const oari_call *call)
     return oari_work_result(&work);
 }
 
-/* Two messages on host memory. */
-static oar_status run_both_now(oar_group *group, const oari_call *call)
-{
-    oar_work work[2];
-
-    make_on_stack(&work[0], group, &call[0]);
-    make_on_stack(&work[1], group, &call[1]);
-    oari_engine_run(group, 2, work);
-    return oari_work_result(&work[work[0].status == OAR_OK]);
-}
-
 /* Makes a work ready for the engine, which holds it until it is done. */
-static void prepare(oar_work *work, uint64_t state)
+static void prepare_work(oar_work *work, uint64_t state)
 {
     atomic_fetch_add(&work->holders, 1);
     atomic_store(&work->ordered, 0);
@@ -78,11 +69,10 @@ static void prepare(oar_work *work, uint64_t state)
 
 void oari_work_hand_over(oar_work *work, uint64_t state)
 {
-    prepare(work, state);
+    prepare_work(work, state);
     oari_engine_enqueue(work->group, work);
 }
 
-/* One that is about to begin, or to be prepared. */
 oar_status oari_work_make_checked(oar_group *group, const oari_call *call,
                                   oar_work **made)
 {
@@ -126,9 +116,9 @@ static oar_status post_later(oar_group *group, const oari_call *call,
     return OAR_OK;
 }
 
-/* On device memory a call returns when the operation is on the stream, and the
- * engine's thread looks after it. */
-static oar_status order_now(oar_group *group, const oari_call *call)
+/* Returns when the operation is on the stream; the engine's thread watches it
+ * until it is done. */
+static oar_status run_on_device(oar_group *group, const oari_call *call)
 {
     void *stream;
     oar_work *work;
@@ -142,14 +132,14 @@ static oar_status order_now(oar_group *group, const oari_call *call)
     }
     stream = work->call.stream;
     work->order_only = 1;
-    prepare(work, OARI_AWAITED);
+    prepare_work(work, OARI_AWAITED);
     oari_engine_queue(group, work);
     status = oar_work_order(work, stream);
     oari_work_let_go(work);
     return status;
 }
 
-/* Where a span that can only be read would be written. */
+/* Fails if a span that can only be read would be written. */
 static oar_status check_written(const oar_group *group, const oari_call *call)
 {
     if (!call->out.read_only || call->out.count == 0 ||
@@ -171,13 +161,15 @@ oar_status oari_post(oar_group *group, const oari_call *call, oar_work **work)
                          oar_coll_name(call->kind));
     if (oari_batching(group))
         return oari_batch_add(group, call);
-    return oari_on_device(call) ? order_now(group, call) : run_now(group, call);
+    return oari_on_device(call) ? run_on_device(group, call)
+                                : run_now(group, call);
 }
 
 /* ---- several as one ------------------------------------------------------ */
 
-/* Those on device memory that follow each other are begun together, as many as
- * there are lanes: each has its own until all of them have been begun. */
+/* Operations on device memory that follow each other are begun together, as
+ * many as there are lanes: each keeps its lane until all of them have been
+ * begun. */
 static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
 {
     int together = 0;
@@ -189,29 +181,11 @@ static void prepare_parts(oar_work *whole, oar_work *part, uint64_t state)
         together = part->call.gpu != NULL ? together + 1 : 0;
         part->more = together != 0 && together % OARI_GPU_LANES != 0 &&
                      next != NULL && next->call.gpu != NULL;
-        prepare(part, state);
+        prepare_work(part, state);
         if (whole != NULL)
             oari_work_let_go(part); /* the engine's hold is left */
         part->next = next;
     }
-}
-
-/* Posts them all, linked by next; waits if nobody wants the handle. */
-static oar_status post_parts(oar_group *group, oar_work *whole, oar_work *part,
-                             oar_work **work)
-{
-    oar_status status;
-
-    atomic_fetch_add(&whole->holders, 1); /* its parts' */
-    prepare_parts(whole, part, work == NULL ? OARI_AWAITED : OARI_POSTED);
-    oari_engine_enqueue(group, part);
-    if (work != NULL) {
-        *work = whole;
-        return OAR_OK;
-    }
-    status = oar_work_wait(whole);
-    oari_work_let_go(whole);
-    return status;
 }
 
 void oari_drop_parts(oar_work *part)
@@ -224,8 +198,8 @@ void oari_drop_parts(oar_work *part)
     }
 }
 
-/* Without a handle: those on device memory are ordered on their streams, the
- * others waited for. The first failure counts. */
+/* Posts them without a handle. Waits until those on device memory are ordered
+ * on their streams and the others are done. Returns the first failure. */
 static oar_status order_parts(oar_group *group, int count, oar_work *first)
 {
     oar_work **part = oari_alloc((size_t)count, sizeof(oar_work *));
@@ -254,53 +228,54 @@ static oar_status order_parts(oar_group *group, int count, oar_work *first)
     return status != OAR_OK ? oari_fail_with(&why) : OAR_OK;
 }
 
-static int any_on_device(const oar_work *part)
+/* Counts the operations on device memory. Fails if they are too many to begin
+ * together and have messages among them: those wait for each other. */
+static oar_status check_lanes(const oar_work *part, int *on_device)
 {
-    for (; part != NULL; part = part->next)
-        if (part->call.gpu != NULL)
-            return 1;
-    return 0;
-}
+    int messages = 0;
 
-/* Messages wait for each other, so what has some is begun as one or not at
- * all. */
-static oar_status check_lanes(const oar_work *part)
-{
-    int messages = 0, on_device = 0;
-
-    for (; part != NULL; part = part->next) {
-        on_device += part->call.gpu != NULL;
+    for (*on_device = 0; part != NULL; part = part->next) {
+        *on_device += part->call.gpu != NULL;
         messages += part->call.gpu != NULL && part->call.kind >= OAR_COLL_SEND;
     }
-    if (messages == 0 || on_device <= OARI_GPU_LANES)
+    if (messages == 0 || *on_device <= OARI_GPU_LANES)
         return OAR_OK;
     return oari_fail(OAR_E_UNSUPPORTED,
                      "a batch of %d operations on device memory, with "
                      "messages among them: at most %d can be begun together",
-                     on_device, OARI_GPU_LANES);
+                     *on_device, OARI_GPU_LANES);
 }
 
 oar_status oari_post_list(oar_group *group, int count, oar_work *part,
                           oar_work **work)
 {
     oar_work *whole;
+    oar_status status;
+    int on_device;
 
-    if (check_lanes(part) != OAR_OK) {
+    if (check_lanes(part, &on_device) != OAR_OK) {
         oari_drop_parts(part);
         return OAR_E_UNSUPPORTED;
     }
-    if (work == NULL && any_on_device(part))
+    if (work == NULL && on_device != 0)
         return order_parts(group, count, part);
     whole = oari_work_make_whole(group, count);
-
     if (whole == NULL || (work != NULL && oari_engine_start(group) != OAR_OK)) {
-        oar_status why = whole == NULL ? OAR_E_NOMEM : OAR_E_SYSTEM;
-
+        status = whole == NULL ? OAR_E_NOMEM : OAR_E_SYSTEM;
         oari_drop_parts(part);
         oari_free(whole);
-        return why;
+        return status;
     }
-    return post_parts(group, whole, part, work);
+    atomic_fetch_add(&whole->holders, 1); /* for its parts */
+    prepare_parts(whole, part, work == NULL ? OARI_AWAITED : OARI_POSTED);
+    oari_engine_enqueue(group, part);
+    if (work != NULL) {
+        *work = whole;
+        return OAR_OK;
+    }
+    status = oar_work_wait(whole);
+    oari_work_let_go(whole);
+    return status;
 }
 
 oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
@@ -320,8 +295,14 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
         return OAR_OK;
     }
     if (work == NULL && count == 2 && !oari_on_device(&call[0]) &&
-        !oari_on_device(&call[1]))
-        return run_both_now(group, call);
+        !oari_on_device(&call[1])) {
+        oar_work both[2];
+
+        make_on_stack(&both[0], group, &call[0]);
+        make_on_stack(&both[1], group, &call[1]);
+        oari_engine_run(group, 2, both);
+        return oari_work_result(&both[both[0].status == OAR_OK]);
+    }
     for (int i = 0; i < count; i++) {
         oar_status status = oari_work_make_checked(group, &call[i], end);
 
@@ -336,4 +317,82 @@ oar_status oari_post_many(oar_group *group, int count, const oari_call *call,
 
 /* ---- batches ------------------------------------------------------------- */
 
-/* ---- the end of a work --------------------------------------------------- */
+int oari_batching(const oar_group *group)
+{
+    return atomic_load_explicit(&group->batch.open, memory_order_acquire) &&
+           pthread_equal(
+               atomic_load_explicit(&group->batch.owner, memory_order_relaxed),
+               pthread_self());
+}
+
+int oar_batch_is_open(const oar_group *group)
+{
+    return group != NULL && oari_batching(group);
+}
+
+oar_status oari_batch_add(oar_group *group, const oari_call *call)
+{
+    oari_batch *b = &group->batch;
+    oar_work *made;
+
+    OARI_TRY(oari_work_make_checked(group, call, &made));
+    if (b->last != NULL)
+        b->last->next = made;
+    else
+        b->first = made;
+    b->last = made;
+    b->count++;
+    return OAR_OK;
+}
+
+void oari_batch_drop(oar_group *group)
+{
+    oari_drop_parts(group->batch.first);
+    group->batch.first = group->batch.last = NULL;
+    group->batch.count = 0;
+}
+
+oar_status oar_batch_begin(oar_group *group)
+{
+    int closed = 0;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "batch_begin without a group");
+    OARI_TRY(oari_group_check(group));
+    if (!atomic_compare_exchange_strong(&group->batch.taken, &closed, 1))
+        return oari_fail(OAR_E_STATE, "group \"%s\" has a batch open already",
+                         group->name);
+    atomic_store(&group->batch.owner, pthread_self());
+    atomic_store_explicit(&group->batch.open, 1, memory_order_release);
+    return OAR_OK;
+}
+
+oar_status oar_batch_end(oar_group *group, oar_work **work)
+{
+    oar_work *first, *whole;
+    int count;
+
+    if (group == NULL)
+        return oari_fail(OAR_E_ARG, "batch_end without a group");
+    OARI_TRY(oari_group_owned(group));
+    if (!oari_batching(group))
+        return oari_fail(OAR_E_STATE,
+                         "batch_end on group \"%s\" without a batch of this "
+                         "thread",
+                         group->name);
+    first = group->batch.first;
+    count = group->batch.count;
+    group->batch.first = group->batch.last = NULL;
+    group->batch.count = 0;
+    atomic_store(&group->batch.open, 0);
+    atomic_store(&group->batch.taken, 0);
+    if (count != 0)
+        return oari_post_list(group, count, first, work);
+    if (work == NULL)
+        return OAR_OK;
+    if ((whole = oari_work_make_whole(group, 0)) == NULL)
+        return OAR_E_NOMEM;
+    atomic_store(&whole->done, 1);
+    *work = whole;
+    return OAR_OK;
+}

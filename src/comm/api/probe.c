@@ -14,9 +14,10 @@
 #include "comm/fault/fault.h"
 #include "comm/fault/look.h"
 
-/* With the token. What a rank sent before it went is found by a second look,
- * after it is known to be gone. */
-static int look_once(oar_group *g, oar_work *probe, oar_envelope *found)
+/* Returns whether such a message waits. The caller holds the token. If the
+ * message can only come from ranks that are gone, the group ends; a second look
+ * finds what a rank sent before it was known to be gone. */
+static int look_for_message(oar_group *g, oar_work *probe, oar_envelope *found)
 {
     const oari_call *call = &probe->call;
     uint64_t tag = oari_message_tag(call->tag);
@@ -29,9 +30,9 @@ static int look_once(oar_group *g, oar_work *probe, oar_envelope *found)
         return 0;
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
-    lost = oari_drive_lost(g, probe);
+    lost = oari_fault_lost_rank(g, probe);
     if (lost < 0) {
-        oari_drive_stalled(g, probe);
+        oari_fault_warn_stall(g, probe);
         return 0;
     }
     if (oari_engine_peek_held(g, call->root, tag, any, found))
@@ -39,44 +40,6 @@ static int look_once(oar_group *g, oar_work *probe, oar_envelope *found)
     if (!oari_group_broken(g))
         oari_peer_gone(g, probe, lost);
     return 0;
-}
-
-/* Whether such a message waits. If it can only come from ranks that are gone,
- * that ends the group; and that the probe stalls is said once. */
-static int look_for(oar_group *group, oar_work *probe, oar_envelope *found)
-{
-    int there;
-
-    oari_engine_take(group);
-    there = look_once(group, probe, found);
-    oari_engine_let_go(group);
-    return there;
-}
-
-/* The same for a probe that does not wait; it is recorded together with those
- * like it that came just before. */
-static int poll_for(oar_group *group, oar_work *probe, oar_envelope *found)
-{
-    oari_engine *e = &group->engine;
-    const oari_call *call = &probe->call;
-    int there;
-
-    oari_engine_take(group);
-    if (e->polled.sequence == 0 ||
-        e->polled.sequence != atomic_load(&group->sequence) ||
-        e->polled.peer != call->root || e->polled.tag != call->tag) {
-        e->polled.sequence = oari_work_record(group, call, OARI_POSTED);
-        e->polled.peer = call->root;
-        e->polled.tag = call->tag;
-    }
-    probe->sequence = e->polled.sequence;
-    probe->warned = 1; /* it does not wait, so it does not stall */
-    there = look_once(group, probe, found);
-    oari_recorder_done(group->recorder, probe->sequence,
-                       oari_group_broken(group) ? OAR_RECORD_FAILED
-                                                : OAR_RECORD_DONE);
-    oari_engine_let_go(group);
-    return there;
 }
 
 static oar_status give_message(const oar_envelope *e, oar_message *message)
@@ -103,10 +66,13 @@ static oar_status make_probe(oari_call *call, const char *file, int line,
     return OAR_OK;
 }
 
+/* A probe that does not wait is recorded together with those like it that came
+ * just before. */
 oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
                         int64_t tag, int *found, oar_message *message)
 {
     oar_envelope e = { .size = sizeof e };
+    oari_engine *engine;
     oari_call call;
     oar_work work;
     int there;
@@ -115,7 +81,22 @@ oar_status oar_probe_at(const char *file, int line, oar_group *group, int peer,
         return oari_fail(OAR_E_ARG, "probe without a place for the answer");
     OARI_TRY(make_probe(&call, file, line, group, peer, tag));
     oari_work_init(&work, group, &call);
-    there = poll_for(group, &work, &e);
+    work.warned = 1; /* it does not wait, so it does not stall */
+    engine = &group->engine;
+    oari_engine_take(group);
+    if (engine->polled.sequence == 0 ||
+        engine->polled.sequence != atomic_load(&group->sequence) ||
+        engine->polled.peer != peer || engine->polled.tag != tag) {
+        engine->polled.sequence = oari_work_record(group, &call, OARI_POSTED);
+        engine->polled.peer = peer;
+        engine->polled.tag = tag;
+    }
+    work.sequence = engine->polled.sequence;
+    there = look_for_message(group, &work, &e);
+    oari_recorder_done(group->recorder, work.sequence,
+                       oari_group_broken(group) ? OAR_RECORD_FAILED
+                                                : OAR_RECORD_DONE);
+    oari_engine_let_go(group);
     OARI_TRY(oari_group_check(group));
     if (there)
         OARI_TRY(give_message(&e, message));
@@ -128,14 +109,18 @@ static int await_message(oar_group *group, oar_work *work, int64_t limit_ms,
                          oar_envelope *e)
 {
     int64_t deadline = oari_deadline(limit_ms), idle = 0;
+    int there;
 
     work->since_ns = oari_now_ns();
     for (;;) {
-        if (look_for(group, work, e))
+        oari_engine_take(group);
+        there = look_for_message(group, work, e);
+        oari_engine_let_go(group);
+        if (there)
             return 1;
         if (oari_group_broken(group) || oari_now_ns() >= deadline)
             return 0;
-        oari_rest(&idle);
+        oari_backoff(&idle);
     }
 }
 

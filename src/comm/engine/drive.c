@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* drive: what a driver does, token in hand (engine.c): takes what is queued,
- * moves collectives and messages on, and waits. Whether anything has gone wrong
- * the layer above looks (engine.h).
+/* drive: what the thread that holds the token (engine.c) does: it takes what is
+ * queued, moves collectives and messages on, and waits. The layer above finds
+ * out whether anything has gone wrong (engine.h).
  *
  * Waiting has three stages: spin (only if every rank has a core), yield, sleep.
- * The engine's thread, for which nobody waits, has the first two only if every
- * rank has two.
+ * The engine's thread, for which no caller waits, spins and yields only if
+ * every rank has two cores.
  */
 #include "comm/engine/drive.h"
 
@@ -16,22 +16,22 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/engine/message.h"
 #include "comm/engine/work.h"
 
 enum {
-    YIELD_NS = 50000,       /* before going to sleep */
-    GPU_YIELD_NS = 2000000, /* the same where a GPU works, which wakes nobody */
-    NAP_NS = 100000000,     /* longest sleep between two looks around */
-    SHORT_NAP_NS = 10000000, /* the same when ranks ask each other */
-    BLIND_NAP_NS = 50000,    /* where the backend cannot wake us */
+    YIELD_NS = 50000,        /* before going to sleep */
+    GPU_YIELD_NS = 2000000,  /* where a GPU works, which wakes no thread */
+    NAP_NS = 100000000,      /* longest sleep between two looks for faults */
+    SHORT_NAP_NS = 10000000, /* longest sleep in a dispute */
+    BLIND_NAP_NS = 50000,    /* where the backend cannot wake this thread */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
 
 /* ---- driving ------------------------------------------------------------- */
 
-static void finish(oar_group *g, oar_work *work, oar_status status)
+static void finish_work(oar_group *g, oar_work *work, oar_status status)
 {
     if (!work->mine) {
         if (work->heavy)
@@ -55,26 +55,15 @@ void oari_drive_finish(oar_group *g, oari_lane *lane, oar_status status)
         e->on_gpu--;
     if (atomic_load_explicit(&work->ordered, memory_order_relaxed))
         atomic_fetch_sub(&e->watched, 1);
-    finish(g, work, status);
+    finish_work(g, work, status);
 }
 
-/* What a message returns when the group ends before anybody has looked whether
- * it is done. A send that had given its data away is done; a receive is, too,
- * unless an engine may have taken what it brought out of a buffer that its
- * owner has given up (oari_foreign_too_late). */
-static oar_status end_of_message(const oar_group *g, const oar_work *work)
-{
-    const oar_transfer *t = &work->transfer;
-    int sure = work->call.kind == OAR_COLL_SEND || !oari_foreign_carries(g);
-
-    if (!sure || !t->done || (t->status != OAR_OK && t->status != OAR_E_SIZE))
-        return g->fault.error.status;
-    oari_message_came(work);
-    return oari_message_check(work);
-}
-
-/* Ends what is under way, after the group has broken. The backend lets go of
- * all transfers at its next progress. */
+/* Ends what is under way, after the group has broken. The backend drops all
+ * transfers at its next progress.
+ *
+ * A send that had given its data away is done. So is a receive that has come,
+ * unless an external engine carries messages: it may have read the data from a
+ * buffer that its owner had taken back (oari_external_too_late). */
 static void finish_broken(oar_group *g)
 {
     oari_engine *e = &g->engine;
@@ -84,7 +73,7 @@ static void finish_broken(oar_group *g)
         g->backend->abort(g->self, g->fault.error.status);
     if (g->backend->progress != NULL)
         g->backend->progress(g->self);
-    oari_foreign_abort(g);
+    oari_external_abort(g);
     oari_drive_gpu_drain(g);
     for (int i = 0; i < e->lanes; i++)
         if (e->lane[i].work != NULL) {
@@ -94,12 +83,20 @@ static void finish_broken(oar_group *g)
                                              : OAR_E_INTERNAL);
         }
     while ((work = e->message) != NULL) {
+        const oar_transfer *t = &work->transfer;
+        oar_status status = g->fault.error.status;
+
         e->message = work->next;
-        finish(g, work, end_of_message(g, work));
+        if ((work->call.kind == OAR_COLL_SEND || !oari_external_carries(g)) &&
+            t->done && (t->status == OAR_OK || t->status == OAR_E_SIZE)) {
+            oari_message_came(work);
+            status = oari_message_check(work);
+        }
+        finish_work(g, work, status);
     }
 }
 
-/* Those for device memory are by themselves. */
+/* Returns a free lane, or NULL. Device memory has lanes of its own. */
 static oari_lane *free_lane(const oari_engine *e, const oar_work *work)
 {
     int on_gpu = work->call.gpu != NULL;
@@ -112,8 +109,9 @@ static oari_lane *free_lane(const oari_engine *e, const oar_work *work)
     return NULL;
 }
 
-/* The next one that may begin, and where. A barrier is a point in the order: it
- * runs alone, after all before it and before all after it. */
+/* Returns the next collective that may begin, and its lane; NULL: none. A
+ * barrier runs alone, after everything queued before it and before everything
+ * queued after it. */
 static oar_work *take_collective(oari_engine *e, oari_lane **lane)
 {
     oar_work *work;
@@ -136,24 +134,7 @@ static oar_work *take_collective(oari_engine *e, oari_lane **lane)
     return work;
 }
 
-static oar_work *take_messages(oari_engine *e)
-{
-    oar_work *newest, *oldest = NULL, *next;
-
-    pthread_mutex_lock(&e->lock);
-    newest = e->fresh;
-    e->fresh = NULL;
-    pthread_mutex_unlock(&e->lock);
-    for (; newest != NULL; newest = next) {
-        atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
-        next = newest->next;
-        newest->next = oldest;
-        oldest = newest;
-    }
-    return oldest;
-}
-
-/* A plan that cannot be made leaves the ranks out of step: that ends the group.
+/* Ends the group if the plan cannot be made: its rank would fall out of step.
  */
 static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
 {
@@ -168,11 +149,11 @@ static void start_collective(oar_group *g, oari_lane *lane, oar_work *work)
     }
     e->number++;
     if (work->call.ragged)
-        oari_told_parts_keep(&e->parts, e->number,
-                             work->call.in_counts != NULL
-                                 ? work->call.in_counts
-                                 : work->call.out_counts,
-                             g->ranks);
+        oari_report_parts_keep(&e->parts, e->number,
+                               work->call.in_counts != NULL
+                                   ? work->call.in_counts
+                                   : work->call.out_counts,
+                               g->ranks);
     if (oari_exec_start(&lane->exec, &work->call, work->sequence, e->number) !=
         OAR_OK)
         oari_engine_broke(g, work, -1);
@@ -202,23 +183,23 @@ static void start_message(oar_group *g, oar_work *work)
     status = work->call.kind == OAR_COLL_SEND
                  ? oari_carrier(g)->send(oari_carrier_self(g), t)
                  : oari_carrier(g)->recv(oari_carrier_self(g), t);
-    if (status != OAR_OK && oari_foreign_carries(g))
-        oari_foreign_fail(g, &g->foreign);
+    if (status != OAR_OK && oari_external_carries(g))
+        oari_external_fail(g, &g->foreign);
     else if (status != OAR_OK)
         oari_engine_broke(g, work, t->peer);
 }
 
-/* Whether a message has failed, and not because both sides differ: then the
- * group ends, as soon as it is known why, and the message with it. */
-static int is_lost(oar_group *g, const oar_work *work)
+/* Returns whether a message has failed, and not because both sides differ. Then
+ * the group ends as soon as the cause is known, and the message with it. */
+static int check_lost_message(oar_group *g, const oar_work *work)
 {
     const oar_transfer *t = &work->transfer;
 
     if (t->status == OAR_OK || t->status == OAR_E_SIZE || oari_group_broken(g))
         return 0;
     oari_fail(t->status, "message with rank %d failed", t->peer);
-    if (oari_foreign_carries(g))
-        oari_foreign_fail(g, &g->foreign);
+    if (oari_external_carries(g))
+        oari_external_fail(g, &g->foreign);
     else
         oari_engine_broke(g, work, t->peer);
     return 1;
@@ -230,16 +211,16 @@ static int drive_messages(oar_group *g)
     int moved = 0;
 
     while ((work = *at) != NULL) {
-        if (!work->transfer.done || is_lost(g, work) ||
+        if (!work->transfer.done || check_lost_message(g, work) ||
             !oari_message_settled(work)) {
             at = &work->next;
             continue;
         }
-        if (work->call.kind == OAR_COLL_RECV && oari_foreign_too_late(g, work))
+        if (work->call.kind == OAR_COLL_RECV && oari_external_too_late(g, work))
             return 1;
         *at = work->next;
         oari_message_came(work);
-        finish(g, work, oari_message_check(work));
+        finish_work(g, work, oari_message_check(work));
         moved = 1;
     }
     return moved;
@@ -251,30 +232,26 @@ static int drive_lane(oar_group *g, oari_lane *lane)
                                          : oari_exec_poll(&lane->exec)) {
     case OARI_PENDING: return 0;
     case OARI_DONE:
-        if (!oari_foreign_too_late(g, lane->work))
+        if (!oari_external_too_late(g, lane->work))
             oari_drive_finish(g, lane, OAR_OK);
         return 1;
     case OARI_FAILED: break;
     }
     if (lane->exec.doubt.found && g->engine.events->mismatch(g, &lane->exec))
         return 1;
-    if ((lane->exec.posted || oari_foreign_carries(g)) &&
+    if ((lane->exec.posted || oari_external_carries(g)) &&
         !lane->exec.doubt.found) {
-        oari_foreign_fail(g,
-                          lane->exec.posted ? lane->exec.foreign : &g->foreign);
+        oari_external_fail(g, lane->exec.posted ? lane->exec.foreign
+                                                : &g->foreign);
         return 0;
     }
     oari_engine_broke(g, lane->work, -1);
     return 1;
 }
 
-/* A plan cannot go on where the engine that carries its messages has failed;
- * what the engine does itself is still compared with what others do. */
-static int stands_still(const oar_group *g, const oari_exec *exec)
-{
-    return g->foreign.ill_ns != 0 && !exec->posted && oari_foreign_carries(g);
-}
-
+/* A plan cannot go on where the external engine that carries its messages has
+ * failed; but an operation that the engine does itself is still compared with
+ * what the other ranks do. */
 static int drive_collectives(oar_group *g)
 {
     oari_engine *e = &g->engine;
@@ -283,7 +260,9 @@ static int drive_collectives(oar_group *g)
     if (e->busy == 0 || e->halted)
         return 0;
     for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
-        if (e->lane[i].work != NULL && !stands_still(g, &e->lane[i].exec))
+        if (e->lane[i].work != NULL &&
+            (g->foreign.engine_failed_ns == 0 || e->lane[i].exec.posted ||
+             !oari_external_carries(g)))
             moved |= drive_lane(g, &e->lane[i]);
     for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
          i++) {
@@ -298,11 +277,22 @@ static int drive_collectives(oar_group *g)
 
 void oari_drive_begin_messages(oar_group *g)
 {
-    oar_work *work, *next;
+    oari_engine *e = &g->engine;
+    oar_work *newest, *oldest = NULL, *next;
 
-    for (work = take_messages(&g->engine); work != NULL; work = next) {
-        next = work->next;
-        start_message(g, work);
+    pthread_mutex_lock(&e->lock);
+    newest = e->fresh;
+    e->fresh = NULL;
+    pthread_mutex_unlock(&e->lock);
+    for (; newest != NULL; newest = next) {
+        atomic_fetch_sub_explicit(&e->queued, 1, memory_order_relaxed);
+        next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+    }
+    for (; oldest != NULL; oldest = next) {
+        next = oldest->next;
+        start_message(g, oldest);
     }
 }
 
@@ -317,13 +307,14 @@ static void take_new_work(oar_group *g)
         start_collective(g, lane, work);
 }
 
-/* Whether the links have to be moved on, too. */
-static int links_wait(oar_group *g)
+/* Moves the external engine on, if there is one. Returns whether the links need
+ * progress as well. */
+static int links_need_progress(oar_group *g)
 {
     const oari_engine *e = &g->engine;
     const oari_board *b = e->lane->exec.board;
 
-    if (g->foreign.ops != NULL && !oari_foreign_drive(g))
+    if (g->foreign.ops != NULL && !oari_external_drive(g))
         return 0;
     return b == NULL || b->member != NULL || e->message != NULL ||
            oari_exec_has_messages(&e->lane->exec);
@@ -339,7 +330,7 @@ int oari_drive_once(oar_group *g)
     if (e->on_gpu != 0 && !oari_group_broken(g))
         oari_gpu_progress(g);
     if (!oari_group_broken(g) && g->backend->progress != NULL &&
-        links_wait(g) && g->backend->progress(g->self) != OAR_OK)
+        links_need_progress(g) && g->backend->progress(g->self) != OAR_OK)
         oari_engine_broke(g, e->lane->work, -1);
     if (!oari_group_broken(g))
         moved = drive_collectives(g);
@@ -360,7 +351,7 @@ typedef struct idle {
     int polls;
 } idle;
 
-static int64_t sooner(const oar_work *work, int64_t than)
+static int64_t earlier_deadline(const oar_work *work, int64_t than)
 {
     return work != NULL && work->deadline_ns != 0 && work->deadline_ns < than
                ? work->deadline_ns
@@ -375,74 +366,51 @@ static int64_t nearest_deadline(const oari_engine *e)
     if (e->until_ns < nearest)
         nearest = e->until_ns;
     for (int i = 0; i < e->lanes; i++)
-        nearest = sooner(e->lane[i].work, nearest);
+        nearest = earlier_deadline(e->lane[i].work, nearest);
     for (const oar_work *w = e->message; w != NULL; w = w->next)
-        nearest = sooner(w, nearest);
+        nearest = earlier_deadline(w, nearest);
     return nearest;
 }
 
-static void sleep_blind(void)
-{
-    nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-}
-
-/* Whether something was posted since the last look. The ring that told of it
- * may have come while the backend made progress, which takes rings for its own.
- */
-static int could_start(oari_engine *e)
-{
-    int found;
-
-    pthread_mutex_lock(&e->lock);
-    found = e->fresh != NULL ||
-            (e->first != NULL && free_lane(e, e->first) != NULL &&
-             !(e->busy != 0 && e->alone));
-    pthread_mutex_unlock(&e->lock);
-    return found;
-}
-
+/* Sleeps unless something was posted that could begin now: the wake-up for it
+ * may have come while the backend made progress, which consumes wake-ups. */
 static void sleep_on_backend(oar_group *g)
 {
     const oar_backend_ops *ops = g->backend;
+    oari_engine *e = &g->engine;
     struct pollfd wait = { -1, POLLIN, 0 };
+    int could_start;
 
     if (ops->wait_fd == NULL || (wait.fd = ops->wait_fd(g->self)) < 0) {
-        sleep_blind();
+        nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
         return;
     }
-    if (!ops->arm(g->self) && !could_start(&g->engine))
-        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(&g->engine)));
+    if (ops->arm(g->self))
+        return;
+    pthread_mutex_lock(&e->lock);
+    could_start = e->fresh != NULL ||
+                  (e->first != NULL && free_lane(e, e->first) != NULL &&
+                   !(e->busy != 0 && e->alone));
+    pthread_mutex_unlock(&e->lock);
+    if (!could_start)
+        poll(&wait, 1, oari_deadline_left_ms(nearest_deadline(e)));
 }
 
-/* What is posted from now on rings, and a ring that came early is not lost:
- * only what peers do has to be looked for once more. */
-static void sleep_on_board(oar_group *g)
-{
-    oari_board_arm(g->board);
-    if (oari_drive_once(g))
-        oari_board_awake(g->board);
-    else
-        oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
-}
-
-/* A nap takes a GPU's small operations several times. */
-static int64_t yield_ns(const oar_group *g)
-{
-    return g->engine.on_gpu != 0 && g->spin_ns != 0 ? GPU_YIELD_NS : YIELD_NS;
-}
-
-/* Nothing moved: spin on, yield, or sleep. The engine's thread sleeps at once
- * if it would keep a core from the threads that compute. */
+/* Spins on, yields or sleeps, because nothing moved. The engine's thread sleeps
+ * at once if it would keep a core from the threads that compute. */
 static void be_idle(oar_group *g, idle *i, int waited)
 {
     int64_t spin = waited || g->spare ? g->spin_ns : 0, now;
+    /* a nap takes as long as several small operations of a GPU */
+    int64_t yield_ns =
+        g->engine.on_gpu != 0 && g->spin_ns != 0 ? GPU_YIELD_NS : YIELD_NS;
 
-    /* An engine that wakes us works in threads of its own: they need the cores
-     * on which we would spin. */
+    /* An external engine that can wake this thread works in threads of its own:
+     * they need the cores on which this one would spin. */
     if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
-        oari_foreign_sleep(g, 0, nearest_deadline(&g->engine));
+        oari_external_sleep(g, 0, nearest_deadline(&g->engine));
         return;
     }
     if (spin != 0 && ++i->polls % MIN_DEADLINE_CHECK != 0)
@@ -453,16 +421,23 @@ static void be_idle(oar_group *g, idle *i, int waited)
     if (now - i->since < spin)
         return;
     oari_engine_look(g);
-    if ((waited || g->spare) && now - i->since < spin + yield_ns(g))
+    if ((waited || g->spare) && now - i->since < spin + yield_ns)
         sched_yield();
     else if (g->engine.on_gpu != 0)
-        sleep_blind();
+        nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->foreign.ops != NULL)
-        oari_foreign_sleep(g, now - i->since, nearest_deadline(&g->engine));
-    else if (g->board != NULL)
-        sleep_on_board(g);
-    else
+        oari_external_sleep(g, now - i->since, nearest_deadline(&g->engine));
+    else if (g->board == NULL)
         sleep_on_backend(g);
+    else {
+        /* What is posted from now on wakes this thread, and a wake-up that came
+         * early is not lost: only what peers did needs another look. */
+        oari_board_arm(g->board);
+        if (oari_drive_once(g))
+            oari_board_awake(g->board);
+        else
+            oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
+    }
 }
 
 void oari_drive(oar_group *g, const oar_work *work, int64_t until_ns)
@@ -499,12 +474,12 @@ void oari_drive_begin(oar_group *g, oar_work *work)
 
     e->alone = work->call.kind == OAR_COLL_BARRIER;
     oari_drive_start(g, work);
-    e->lane->exec.hasty = 1;
+    e->lane->exec.never_waits = 1;
     if (!oari_group_broken(g)) {
         drive_collectives(g);
         drive_messages(g);
     }
-    e->lane->exec.hasty = 0;
+    e->lane->exec.never_waits = 0;
 }
 
 oar_work *oari_drive_any(const oar_group *g)

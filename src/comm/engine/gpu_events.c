@@ -2,7 +2,7 @@
 /* gpu_events: the two events that order an operation on device memory among
  * the caller's own work: `ready` is recorded on the caller's stream at the
  * call, and `finished` by the engine behind all it did. What happens in
- * between is in drive_gpu.c. docs/gpu.md tells the whole story. */
+ * between is in drive_gpu.c; docs/gpu.md describes the whole. */
 #include "comm/engine/gpu_events.h"
 
 #include <sched.h>
@@ -18,33 +18,17 @@ void *oari_group_gpu(const oar_group *group, const oar_backend_ops *ops)
                : NULL;
 }
 
-/* Whether all that an event on the caller's stream would wait for has run. The
- * stream of old, by either of its names, waits for others when something is put
- * on it, so there nobody knows; and others may wait for it. */
-static int has_run(const oari_cuda *cu, const oari_call *call)
-{
-    return (uintptr_t)call->stream > OARI_CU_STREAM_LEGACY &&
-           cu->StreamQuery(call->stream) == OARI_CU_SUCCESS &&
-           cu->StreamQuery(NULL) == OARI_CU_SUCCESS;
-}
-
-static oar_status mark_ready(const oari_cuda *cu, oari_call *call)
-{
-    if (call->ready == NULL)
-        OARI_TRY(oari_cuda_event_take(call->device, &call->ready));
-    return oari_cuda_check(cu->EventRecord(call->ready, call->stream),
-                           "mark the place of an operation on its stream");
-}
-
-static void forget(oari_call *call, void **event)
+static void give_event(oari_call *call, void **event)
 {
     if (*event != NULL)
         oari_cuda_event_give(call->device, *event);
     *event = NULL;
 }
 
-/* Where there is nothing to be behind, nothing is put on the device, which
- * processes that share it would notice. */
+/* If all that an event on the caller's stream would wait for has run, nothing
+ * is put on the device, because processes that share it would notice. The
+ * legacy stream, by either of its names, waits for other streams when something
+ * is put on it, and other streams may wait for it: there nothing is known. */
 oar_status oari_gpu_mark(oar_work *work)
 {
     oari_call *call = &work->call;
@@ -54,18 +38,26 @@ oar_status oari_gpu_mark(oar_work *work)
     if (call->finished == NULL)
         OARI_TRY(oari_cuda_event_take(call->device, &call->finished));
     OARI_TRY(oari_cuda_enter(call->device, &cu));
-    if (has_run(cu, call))
-        forget(call, &call->ready);
-    else
-        status = mark_ready(cu, call);
+    if ((uintptr_t)call->stream > OARI_CU_STREAM_LEGACY &&
+        cu->StreamQuery(call->stream) == OARI_CU_SUCCESS &&
+        cu->StreamQuery(NULL) == OARI_CU_SUCCESS)
+        give_event(call, &call->ready);
+    else {
+        if (call->ready == NULL)
+            status = oari_cuda_event_take(call->device, &call->ready);
+        if (status == OAR_OK)
+            status =
+                oari_cuda_check(cu->EventRecord(call->ready, call->stream),
+                                "mark the place of an operation on its stream");
+    }
     oari_cuda_leave();
     return status;
 }
 
 void oari_gpu_unmark(oar_work *work)
 {
-    forget(&work->call, &work->call.ready);
-    forget(&work->call, &work->call.finished);
+    give_event(&work->call, &work->call.ready);
+    give_event(&work->call, &work->call.finished);
 }
 
 oar_status oari_gpu_follow(const oar_work *work, void *stream)
@@ -96,8 +88,8 @@ int oari_gpu_finished(const oar_work *work)
     return result != OARI_CU_NOT_READY;
 }
 
-/* Calls that have returned, because all is on a stream, are as good as done:
- * they are not aborted. Those that cannot end run into their deadline. */
+/* A call that has returned, because all of it is on a stream, counts as done:
+ * it is not aborted. One that cannot end runs into its deadline. */
 void oari_gpu_await(oar_group *g)
 {
     oari_engine *e = &g->engine;

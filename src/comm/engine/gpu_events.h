@@ -6,18 +6,20 @@
 
 #include "comm/comm.h"
 
-/* The engine's self if it is this group's for device memory; else NULL. */
+/* Returns the engine's self if it is this group's engine for device memory, or
+ * NULL. */
 void *oari_group_gpu(const oar_group *group, const oar_backend_ops *ops);
 
-/* Begins one: from now on what is on the stream is before it. */
+/* Marks the work's place on its stream: what is there now comes before it. */
 oar_status oari_gpu_mark(oar_work *work);
-/* What comes on the stream from now on waits for it; it is ordered. */
+/* Makes what is put on the stream from now on wait for the work, which is
+ * ordered. stream == NULL: the current one. */
 oar_status oari_gpu_follow(const oar_work *work, void *stream);
-/* Gives back what it needed. */
+/* Gives the work's events back. */
 void oari_gpu_unmark(oar_work *work);
-/* Before the group goes: waits for what its callers think is done. */
+/* Waits, before the group ends, for operations whose calls have returned. */
 void oari_gpu_await(oar_group *group);
-/* Whether it has run. */
+/* Returns whether the work has run on the device. */
 int oari_gpu_finished(const oar_work *work);
 
 #endif

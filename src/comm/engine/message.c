@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/engine/engine.h"
-#include "record/account.h"
+#include "record/op_report.h"
 
 enum {
     SEQUENCE_BITS = 61 - OARI_TAG_SEQUENCE,
-    INQUIRE_MS = 300 /* for a sender that waits for something */
+    INQUIRE_MS = 300 /* within which a waiting sender answers */
 };
 
 static const uint64_t sequence_mask = (UINT64_C(1) << SEQUENCE_BITS) - 1;
@@ -29,20 +29,20 @@ int oari_message_dtype(const oar_transfer *t)
     return (int)(t->got_tag >> OARI_TAG_DTYPE & 0xff);
 }
 
-/* u8 is bytes, whatever they are: on either side it fits everything. */
+/* u8 stands for plain bytes: on either side it matches every dtype. */
 oar_status oari_message_check(const oar_work *work)
 {
     const oar_transfer *t = &work->transfer;
-    int told = oari_message_dtype(t), mine = (int)work->call.out.dtype + 1;
+    int theirs = oari_message_dtype(t), mine = (int)work->call.out.dtype + 1;
 
     if (t->status != OAR_OK || work->call.kind != OAR_COLL_RECV ||
-        work->call.wire_tag != 0 || told == 0 || told == mine ||
-        told == OAR_U8 + 1 || mine == OAR_U8 + 1)
+        work->call.wire_tag != 0 || theirs == 0 || theirs == mine ||
+        theirs == OAR_U8 + 1 || mine == OAR_U8 + 1)
         return t->status;
     return OAR_E_DTYPE;
 }
 
-/* The last operation whose number ends like that. */
+/* Finds the newest operation whose number ends in the bits of the tag. */
 void oari_message_recall(const void *recorder, uint64_t tag, char *text,
                          size_t bytes)
 {

@@ -6,10 +6,11 @@
 
 #include "comm/comm.h"
 
-/* Tags on the wire: a collective's number; or the user's with bit 63 set; or
- * the library's own with bit 62 set. A message of the user's also says its
- * dtype (8 bits, from bit 32, one more than that) and 21 bits of the number of
- * its operation, which receives leave open, where the backend can do that. */
+/* A tag on the wire is a collective's number; or the user's tag with bit 63
+ * set; or one of the library's own with bit 62 set. Where the backend can
+ * receive with some bits of the tag left open, a message of the user's also
+ * says its dtype (8 bits from bit 32: the dtype plus one) and the low 21 bits
+ * of its operation's number (from bit 40). */
 enum { OARI_TAG_DTYPE = 32, OARI_TAG_SEQUENCE = 40 };
 static const uint64_t oari_tag_says =
     ((UINT64_C(1) << 61) - 1) & ~(uint64_t)UINT32_MAX;
@@ -24,21 +25,22 @@ static inline uint64_t oari_message_any(const oar_group *group, int64_t tag)
            ((group->can & OAR_CAN_ANY) != 0 ? oari_tag_says : 0);
 }
 
-/* Fills in what a receive was to say of what came. */
+/* Fills in the oar_message of a receive that has come, if it has one. */
 void oari_message_came(const oar_work *work);
 
-/* What a send adds to its tag. */
+/* Returns the bits that a send adds to its tag. */
 uint64_t oari_message_says(const oar_work *work);
-/* The dtype of a message that has come, plus one; 0: it does not say. */
+/* Returns the dtype of a message that has come, plus one; 0: it does not say.
+ */
 int oari_message_dtype(const oar_transfer *transfer);
-/* OAR_OK, or OAR_E_DTYPE: the receive is done, and both sides said what it is
- * of, but not the same. */
+/* Returns the status of a message that is done: OAR_E_DTYPE if both sides said
+ * their dtypes and these differ. */
 oar_status oari_message_check(const oar_work *work);
-/* Whether a message that is done may end. Of one that did not fit, the sender
- * is asked for its call, unless its recorder can be seen. */
+/* Returns whether a message that is done may end. If it did not fit, its sender
+ * is first asked for its call, unless its recorder is mapped here. */
 int oari_message_settled(oar_work *work);
-/* Writes the send that a recorder has, by what its tag says of its number; ""
- * if there is none. */
+/* Writes the send that a recorder has for the number in a tag; "" if it has
+ * none. */
 void oari_message_recall(const void *recorder, uint64_t tag, char *text,
                          size_t bytes);
 

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "comm/engine/gpu_events.h"
 
-/* A copy of the call with the counts and the label it points to behind the
+/* The counts and the label that the call points to are copied to behind the
  * work. */
 oar_work *oari_work_make(oar_group *group, const oari_call *call)
 {
@@ -58,7 +58,6 @@ uint64_t oari_work_record(oar_group *group, const oari_call *call,
     return sequence;
 }
 
-/* One that is done when its parts are. */
 oar_work *oari_work_make_whole(oar_group *group, int parts)
 {
     oari_call none = { .kind = OAR_COLL_BARRIER, .root = -1 };
@@ -70,7 +69,7 @@ oar_work *oari_work_make_whole(oar_group *group, int parts)
     return whole;
 }
 
-/* A part has finished; the last one ends the whole. */
+/* Counts a finished part; the last one finishes the whole. */
 static void finish_part(oar_work *whole, const oar_work *part,
                         oar_status status)
 {
@@ -93,50 +92,39 @@ static void finish_part(oar_work *whole, const oar_work *part,
         oari_work_finish(whole, whole->failed);
 }
 
-/* Stands for "over" where a function would be. */
+/* Stands where the function was: the work is over. */
 static void no_function(void *arg, oar_status status)
 {
     (void)arg;
     (void)status;
 }
 
-/* Runs its function, if it has one: before the work counts as done, so that who
- * waits for it finds that it has run. None can be set from now on. */
-static void run_then(oar_work *work, oar_status status)
-{
-    oar_work_fn then = NULL;
-
-    if (!atomic_compare_exchange_strong(&work->then, &then, no_function))
-        then(work->then_arg, status);
-}
-
-/* A user that waits says so and then looks whether it is done (engine.c). */
-static void wake_waiters(oari_engine *e)
-{
-    if (atomic_load(&e->waiters) == 0)
-        return;
-    pthread_mutex_lock(&e->lock);
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* The engine's side is over. A work on the stack is gone as soon as `done` is
- * seen, so nothing of it is touched after that. */
+/* The function (oar_work_then) runs before the work counts as done, so that a
+ * thread that waits for it finds that it has run; none can be set from then on.
+ * A work on the stack is gone as soon as `done` is seen, so nothing of it is
+ * touched after that. */
 void oari_work_finish(oar_work *work, oar_status status)
 {
     oari_engine *e = &work->group->engine;
     int on_stack = work->on_stack;
     oar_work *whole = work->whole;
+    oar_work_fn then = NULL;
 
     work->status = status;
     if (work->mine) {
         atomic_store_explicit(&work->done, 1, memory_order_relaxed);
         return;
     }
-    if (!on_stack)
-        run_then(work, status);
+    if (!on_stack &&
+        !atomic_compare_exchange_strong(&work->then, &then, no_function))
+        then(work->then_arg, status);
     atomic_store(&work->done, 1);
-    wake_waiters(e);
+    /* a user that waits says so and then looks whether it is done (engine.c) */
+    if (atomic_load(&e->waiters) != 0) {
+        pthread_mutex_lock(&e->lock);
+        pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+    }
     if (on_stack)
         return;
     if (whole != NULL)
@@ -149,7 +137,7 @@ int oari_work_set_function(oar_work *work, oar_work_fn fn, void *arg)
     oari_engine *e = &work->group->engine;
     oar_work_fn before;
 
-    pthread_mutex_lock(&e->lock); /* one at a time sets one */
+    pthread_mutex_lock(&e->lock); /* one thread at a time sets one */
     before = atomic_load(&work->then);
     if (before == NULL) {
         work->then_arg = arg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/exec/call.h: one operation as the user asked for it, checked. Everything
- * below the public calls is handed this. */
+/* comm/exec/call.h: one operation as the user asked for it, checked. All layers
+ * below the public calls get this. */
 #ifndef OARI_COMM_EXEC_CALL_H
 #define OARI_COMM_EXEC_CALL_H
 
@@ -9,9 +9,9 @@
 
 #include "record/operation.h"
 
-/* Where a result goes whose size is known only on the way. */
+/* Where a result goes whose size is not known when the call begins. */
 typedef struct oari_object {
-    void **data;   /* the block, made with oari_alloc */
+    void **data;   /* the block, from oari_alloc */
     size_t *sizes; /* all_gather, gather: one a rank; else one */
 } oari_object;
 
@@ -23,7 +23,7 @@ typedef struct oari_call {
     const size_t *out_counts; /* there are none. The work's own copies. */
     uint64_t agreed; /* what all ranks must have alike besides the rest: a
                         count, or a hash of all counts */
-    oar_op op;
+    oar_reduce_op op;
     int root;           /* or the peer of a message; -1: none, or any */
     int64_t tag;        /* -1: any */
     uint64_t wire_tag;  /* a message of the library itself; 0: the user */
@@ -35,12 +35,12 @@ typedef struct oari_call {
     unsigned char ragged;      /* parts of any size */
     unsigned char canonical;   /* combine in the order of ranks */
     unsigned char synchronous; /* a send that waits for its receive */
-    unsigned char prepared;    /* does not begin by itself */
+    unsigned char prepared;    /* does not begin until it is told to */
     unsigned char is_object;   /* bytes whose number is not known; u8 */
-    unsigned char awaited;     /* its caller works for the engine (lend.c) */
-    unsigned char monitored;   /* a barrier of watch.c: never begun as one */
+    unsigned char awaited; /* its caller works for the engine (run_inline.c) */
+    unsigned char monitored;   /* by monitored_barrier.c: never begun */
     oari_object object;        /* its result; .data == NULL: none for me */
-    struct oari_foreign *gpu;  /* device memory: who does it; NULL: host */
+    struct oari_external *gpu; /* device memory: its engine; NULL: host */
     int device;                /* which GPU */
     void *stream;              /* the caller's */
     void *ready, *finished;    /* events: see oar_collective */
@@ -63,7 +63,7 @@ static inline uint32_t oari_call_form(const oari_call *call)
                 : 0u);
 }
 
-/* What all ranks must agree on, in one word. */
+/* Returns what all ranks must agree on, in one word. */
 static inline uint64_t oari_call_fingerprint(const oari_call *call)
 {
     uint64_t word = (uint64_t)call->kind | (uint64_t)call->op.kind << 8 |
@@ -76,7 +76,7 @@ static inline uint64_t oari_call_fingerprint(const oari_call *call)
     return word ^ word >> 29;
 }
 
-/* The call as an engine is told of it. */
+/* Returns the call as an engine gets it. */
 static inline oar_collective oari_call_for_engine(const oari_call *call)
 {
     return (oar_collective){ .size = sizeof(oar_collective),
@@ -97,8 +97,8 @@ static inline oar_collective oari_call_for_engine(const oari_call *call)
                              .canonical = call->canonical };
 }
 
-/* The elements a call is of, as its user thinks of them: of one rank's part
- * where there are parts. */
+/* Returns the count of a call as its user thinks of it: that of one rank's part
+ * if there are parts. */
 static inline size_t oari_call_count(const oari_call *call)
 {
     switch (call->kind) {
@@ -114,7 +114,7 @@ static inline size_t oari_span_bytes(const oar_span *span)
     return span->count * oar_dtype_size(span->dtype);
 }
 
-/* Of the larger of the two buffers. */
+/* Returns the bytes of the larger of the two buffers. */
 static inline size_t oari_call_bytes(const oari_call *call)
 {
     size_t in = oari_span_bytes(&call->in), out = oari_span_bytes(&call->out);
@@ -122,7 +122,7 @@ static inline size_t oari_call_bytes(const oari_call *call)
     return in > out ? in : out;
 }
 
-/* The call as it is recorded. */
+/* Returns the call as it is recorded. */
 static inline oari_operation oari_call_operation(const oari_call *call)
 {
     return (oari_operation){

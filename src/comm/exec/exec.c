@@ -78,55 +78,46 @@ static oar_status make_plan(oari_exec *exec, oari_plan *plan)
     const oari_algorithm *algorithm;
 
     oari_plan_clear(plan);
-    OARI_TRY(oari_exec_ask(exec, &exec->ask));
-    algorithm = oari_choose(&exec->ask, exec->rules);
+    oari_exec_make_request(exec, &exec->request);
+    algorithm = oari_choose(&exec->request, exec->rules);
     if (algorithm == NULL)
         return OAR_E_UNSUPPORTED;
-    return oari_plan_make(algorithm->name, algorithm->plan, &exec->ask, plan);
+    return oari_plan_make(algorithm->name, algorithm->plan, &exec->request,
+                          plan);
 }
 
-static int is_for(const oari_cached_plan *c, const oari_exec *exec)
-{
-    const oari_call *call = exec->call;
-
-    return c->fingerprint == exec->fingerprint && c->agreed == call->agreed &&
-           c->kind == call->kind && c->dtype == call->out.dtype &&
-           c->op == call->op.kind && c->root == call->root &&
-           c->canonical == call->canonical && c->plan.steps != 0;
-}
-
-static oar_status fill(oari_exec *exec, oari_cached_plan *c)
-{
-    const oari_call *call = exec->call;
-
-    OARI_TRY(make_plan(exec, &c->plan));
-    c->fingerprint = exec->fingerprint;
-    c->agreed = call->agreed;
-    c->kind = call->kind;
-    c->dtype = call->out.dtype;
-    c->op = call->op.kind;
-    c->root = call->root;
-    c->canonical = call->canonical;
-    return OAR_OK;
-}
-
-/* Plans with parts of their own are made anew each time. */
+/* Plans with parts of their own are made for each call. */
 static oar_status find_plan(oari_exec *exec)
 {
+    const oari_call *call = exec->call;
     oari_cached_plan *c = &exec->cache[exec->fingerprint % OARI_PLAN_CACHE];
+    int cached = c->fingerprint == exec->fingerprint &&
+                 c->agreed == call->agreed && c->kind == call->kind &&
+                 c->dtype == call->out.dtype && c->op == call->op.kind &&
+                 c->root == call->root && c->canonical == call->canonical &&
+                 c->plan.steps != 0;
 
-    if (exec->call->ragged || exec->call->is_object) {
+    if (call->ragged || call->is_object) {
         OARI_TRY(make_plan(exec, &exec->once));
         exec->plan = &exec->once;
         return OAR_OK;
     }
-    if (!is_for(c, exec))
-        OARI_TRY(fill(exec, c));
+    if (!cached) {
+        OARI_TRY(make_plan(exec, &c->plan));
+        c->fingerprint = exec->fingerprint;
+        c->agreed = call->agreed;
+        c->kind = call->kind;
+        c->dtype = call->out.dtype;
+        c->op = call->op.kind;
+        c->root = call->root;
+        c->canonical = call->canonical;
+    }
     exec->plan = &c->plan;
     return OAR_OK;
 }
 
-static oar_status grow(unsigned char **memory, size_t *bytes, size_t wanted)
+static oar_status grow_scratch(unsigned char **memory, size_t *bytes,
+                               size_t wanted)
 {
     if (wanted <= *bytes)
         return OAR_OK;
@@ -139,24 +130,26 @@ static oar_status grow(unsigned char **memory, size_t *bytes, size_t wanted)
     return OAR_OK;
 }
 
-oar_status oari_exec_scratch(oari_exec *exec, const oari_plan *plan)
+oar_status oari_exec_reserve_scratch(oari_exec *exec, const oari_plan *plan)
 {
-    OARI_TRY(grow(&exec->gather, &exec->gather_bytes,
-                  plan->gather_count * exec->element));
-    OARI_TRY(grow(&exec->work, &exec->work_bytes,
-                  plan->work_count * oari_exec_element(exec, OARI_WORK)));
-    if (plan->most <= exec->transfer_room)
+    OARI_TRY(grow_scratch(&exec->gather, &exec->gather_bytes,
+                          plan->gather_count * exec->element));
+    OARI_TRY(
+        grow_scratch(&exec->work, &exec->work_bytes,
+                     plan->work_count * oari_exec_element(exec, OARI_WORK)));
+    if (plan->max_in_flight <= exec->transfer_room)
         return OAR_OK;
     oari_free(exec->transfer);
     exec->transfer_room = 0;
-    exec->transfer = oari_alloc((size_t)plan->most, sizeof *exec->transfer);
+    exec->transfer =
+        oari_alloc((size_t)plan->max_in_flight, sizeof *exec->transfer);
     if (exec->transfer == NULL)
         return OAR_E_NOMEM;
-    exec->transfer_room = plan->most;
+    exec->transfer_room = plan->max_in_flight;
     return OAR_OK;
 }
 
-/* What is run while there is no plan. */
+/* The plan that is run while there is none. */
 static oari_step no_steps = { .kind = OARI_END };
 static const oari_plan no_plan = { .step = &no_steps };
 
@@ -173,7 +166,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                      : exec->fingerprint;
     exec->doubt.found = 0;
     exec->element = oar_dtype_size(call->out.dtype);
-    exec->at = exec->begun = exec->met = exec->exposed = 0;
+    exec->at = exec->begun = exec->syncs = exec->exposed = 0;
     exec->transfers = exec->oldest = exec->waiting = 0;
     exec->in_data = call->in.data;
     exec->out_data = call->out.data;
@@ -186,9 +179,9 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
         return OAR_OK;
     OARI_TRY(find_plan(exec));
     exec->shows = exec->plan->shows;
-    if (exec->plan->most != 0 || exec->plan->work_count != 0 ||
+    if (exec->plan->max_in_flight != 0 || exec->plan->work_count != 0 ||
         exec->plan->gather_count != 0)
-        OARI_TRY(oari_exec_scratch(exec, exec->plan));
+        OARI_TRY(oari_exec_reserve_scratch(exec, exec->plan));
     return OAR_OK;
 }
 
@@ -197,7 +190,7 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
 static oari_progress run_step(oari_exec *exec, const oari_step *step)
 {
     switch (step->kind) {
-    case OARI_MEET: return oari_run_meet(exec, step);
+    case OARI_SYNC: return oari_run_sync(exec, step);
     case OARI_UNLESS_REACHABLE:
         oari_run_unless_reachable(exec, step);
         return OARI_DONE;
@@ -210,7 +203,7 @@ static oari_progress run_step(oari_exec *exec, const oari_step *step)
     case OARI_SEND:
     case OARI_RECV: return oari_run_message(exec, step);
     case OARI_WAIT: return oari_run_wait(exec, step);
-    case OARI_SETTLE: return oari_run_settle(exec);
+    case OARI_REPLAN: return oari_run_replan(exec);
     case OARI_POST: return oari_run_post(exec);
     case OARI_END: break;
     }

@@ -1,75 +1,77 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/exec/exec.h: runs the plan of one collective at a time, over a board,
- * over a backend's messages, or both. It never blocks. Several may be under way
- * at once over the messages of one backend, each in an oari_exec of its own. */
+/* comm/exec/exec.h: runs the plan of one collective at a time, over shared
+ * memory, over a backend's messages, or both. It never blocks. Several may be
+ * in progress at once over the messages of one backend, each in an oari_exec of
+ * its own. */
 #ifndef OARI_COMM_EXEC_EXEC_H
 #define OARI_COMM_EXEC_EXEC_H
 
 #include "link/shm/board.h"
 #include "comm/exec/call.h"
 #include "plan/choose.h"
-#include "comm/exec/foreign.h"
+#include "comm/exec/external.h"
 #include "record/history.h"
 #include "plan/plan.h"
 
 enum { OARI_PLAN_CACHE = 16 };
 
-/* A plan, and all of the call that it depends on. */
+/* A plan, and everything in the call that it depends on. */
 typedef struct oari_cached_plan {
     uint64_t fingerprint, agreed;
     oar_coll kind;
     oar_dtype dtype;
-    oar_op_kind op;
+    oar_reduce_op_kind op;
     int root, canonical;
     oari_plan plan; /* no steps: empty */
 } oari_cached_plan;
 
-/* Why another rank may be in a different operation. */
-typedef struct oari_doubt {
+/* Why another rank seems to be in a different operation. */
+typedef struct oari_exec_mismatch {
     int found;
     int peer;
-    char claim[176]; /* "": their fingerprints differ; else what does not fit */
-} oari_doubt;
+    char claim[176]; /* what does not fit; "": only the fingerprints differ */
+} oari_exec_mismatch;
 
 typedef struct oari_exec {
     /* set once, by the owner */
     int rank, ranks;
-    oari_board *board; /* NULL: messages. One with members is that of my host */
+    oari_board *board; /* NULL: none. With members: the one of my host */
     const oar_backend_ops *backend; /* that carries messages */
     void *self;
-    oari_foreign *foreign; /* an engine with collectives of its own
+    oari_external *foreign; /* an external engine with collectives of its own
                               (exec_post.c); NULL: none */
     oari_board
         *compared_on; /* where its collectives are compared; NULL: nowhere */
     size_t small_bytes, stage_bytes, chunk_bytes;
     const int *hosts;        /* by rank; NULL: all on one */
     const oari_rules *rules; /* outlives this; NULL: the normal ones */
-    int checks_tags; /* the backend's receives can leave bits of a tag open */
+    int checks_tags; /* the backend can receive with bits of a tag left open */
     oari_history *history; /* of the group, outlives this; NULL: none */
 
     oari_cached_plan cache[OARI_PLAN_CACHE];
     oari_plan once, second; /* plans that are not kept */
 
-    /* the operation under way */
+    /* the operation in progress */
     const oari_call *call;
     uint64_t sequence, fingerprint;
     uint64_t link; /* what peers compare: history.h */
     uint64_t
         number; /* of the collective on this group: the same on all ranks */
-    oari_doubt doubt; /* why it failed, if others have to be asked */
+    oari_exec_mismatch
+        doubt; /* why it failed, if another rank has to be asked */
     const oari_plan *plan;
-    oari_ask ask; /* of a plan that is not kept, for settling */
-    int hasty;    /* its caller does not wait: meetings are only begun */
-    int at;       /* step */
-    int begun;    /* of the step: its meeting has begun */
-    int met;      /* meetings so far */
-    int shows;    /* OARI_SHOWS_ bits */
-    int exposed;  /* of these: peers know where they are and may use them */
+    oari_plan_request request; /* of a plan that is not kept, for REPLAN */
+    int never_waits; /* the caller does not wait: sync points are only begun */
+    int at;          /* step */
+    int begun;       /* of the step: its sync point has begun */
+    int syncs;       /* sync points so far */
+    int shows;       /* OARI_SHOWS_ bits */
+    int exposed;     /* of these: peers know where they are and may use them */
     size_t element;
     unsigned char *in_data, *out_data; /* mine */
     void *block; /* made for the result of an object; the call's when done */
 
-    /* by rank on the board */
+    /* by shm rank */
     void **in, **out;             /* where their buffers are here */
     size_t *in_count, *out_count; /* elements */
     const void **source;          /* for a reduction */
@@ -78,18 +80,18 @@ typedef struct oari_exec {
 
     /* by rank */
     double *factor;
-    uint64_t *table;                     /* sizes, or beginnings of parts */
-    size_t *part_at, *out_at, *their_at; /* for ragged asks */
+    uint64_t *table;                     /* sizes, or where parts begin */
+    size_t *part_at, *out_at, *their_at; /* for ragged requests */
 
     unsigned char *gather, *work;
     size_t gather_bytes, work_bytes;
-    oar_transfer *transfer; /* a ring: those under way, oldest first */
+    oar_transfer *transfer; /* ring buffer: those in flight, oldest first */
     int transfers, oldest, transfer_room;
-    int waiting; /* of the step: so many still to be done */
+    int waiting; /* of the step: messages still to be done */
 
-    /* of a collective that the foreign engine does */
-    int posted;     /* it does this one */
-    int agreed;     /* all on the board have begun the same */
+    /* of a collective that the external engine does */
+    int posted;     /* the engine does this one */
+    int agreed;     /* all ranks that share memory have begun the same */
     unsigned polls; /* of it */
     oar_collective engine_call;
     oar_transfer post;
@@ -104,36 +106,37 @@ typedef enum oari_progress {
 oar_status oari_exec_init(oari_exec *exec);
 void oari_exec_clear(oari_exec *exec);
 
-/* Finds the plan. sequence: of the operation on this rank, for texts; number:
- * of the collective, the same on all ranks; of two under way the numbers differ
- * in their lower 32 bits (0: a message on device memory, which is nobody else's
- * business). On failure nothing has been shown to any peer. */
+/* Finds the plan of a call. sequence: of the operation on this rank, for texts.
+ * number: of the collective, the same on all ranks; two in progress differ in
+ * the lower 32 bits (0: a message on device memory, which concerns no other
+ * rank). On failure no peer has seen anything of the call. */
 oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
                            uint64_t sequence, uint64_t number);
 oari_progress oari_exec_poll(oari_exec *exec);
 
-/* After a failure, when the backend has let go of all messages: takes the
- * buffers out of the peers' reach, and frees a result that was begun. A failure
- * here, which is logged too, means that peers may still write to the output. */
+/* Takes the buffers out of the peers' reach after a failure, when the backend
+ * holds no message any more, and frees a result that was begun. If it fails,
+ * which is logged too, peers may still write to the output. */
 oar_status oari_exec_withdraw(oari_exec *exec);
 
-/* Whether it waits for a message of this rank, or for its line (a rank on the
- * board). */
-int oari_exec_owes_message(const oari_exec *exec, int rank);
-int oari_exec_owes_line(const oari_exec *exec, int board_rank);
+/* Whether the operation waits for a message of this rank, or for its slot at a
+ * sync point (a rank of the group). */
+int oari_exec_awaits_message(const oari_exec *exec, int rank);
+int oari_exec_awaits_slot(const oari_exec *exec, int rank);
 
-/* Whether a rank has given the engine something else: then that is in doubt. */
-int oari_exec_is_doubtful(oari_exec *exec);
+/* Whether a rank has posted something else to the engine. Then reports the
+ * mismatch. */
+int oari_exec_posts_differ(oari_exec *exec);
 
-/* Whether it is the foreign engine's, which may wait for this rank of the
- * group: it has not begun it, as far as can be seen. */
-int oari_exec_owes_post(const oari_exec *exec, int rank);
+/* Whether the external engine does the operation and may wait for this rank of
+ * the group, which has not begun it as far as can be seen. */
+int oari_exec_awaits_post(const oari_exec *exec, int rank);
 
-/* Whether the foreign engine's collective is over for that rank, as far as can
- * be seen. */
-int oari_exec_has_ended(const oari_exec *exec, int rank);
+/* Whether the external engine's collective is complete on this rank of the
+ * group, as far as can be seen. */
+int oari_exec_has_completed(const oari_exec *exec, int rank);
 
-/* Whether the backend must make progress for it. */
+/* Whether the backend must make progress for the operation. */
 static inline int oari_exec_has_messages(const oari_exec *exec)
 {
     return exec->transfers != 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exec_combine: partial results, which travel between ranks before they are
- * finished. A contribution becomes one by being widened (half types: to f32,
- * so that they are rounded once, in the end) and multiplied with this rank's
- * factor; it is finished by being divided, and narrowed again. Blocks of what
- * must change its type go through a little memory that stays in the first cache
- * level; all else is one pass. */
+ * finished. A contribution is promoted to a partial result: widened (half types
+ * to f32, so that they are rounded once, in the end) and multiplied by this
+ * rank's factor. A partial result is finished by dividing it and narrowing it
+ * again. Blocks that must change their type go through a little memory that
+ * stays in the first cache level; all else is one pass. */
 #include "base/dtype.h"
 #include "base/reduce/reduce.h"
 #include "comm/exec/exec_run.h"
@@ -16,16 +16,16 @@ typedef union block {
     double align;
 } block;
 
-/* What is being combined: how, and of what type. */
+/* How elements are combined, and of what type they are. */
 typedef struct form {
-    oar_op_kind kind;
+    oar_reduce_op_kind kind;
     oar_dtype dtype, wide;
     double divisor;
 } form;
 
-oar_dtype oari_partial_dtype(oar_op_kind op, oar_dtype dtype)
+oar_dtype oari_partial_dtype(oar_reduce_op_kind op, oar_dtype dtype)
 {
-    int rounds = op != OAR_OP_MIN && op != OAR_OP_MAX;
+    int rounds = op != OAR_REDUCE_OP_MIN && op != OAR_REDUCE_OP_MAX;
 
     return oari_dtype_is_half(dtype) && rounds ? OAR_F32 : dtype;
 }
@@ -37,7 +37,7 @@ double oari_exec_divisor(const oari_exec *exec)
 
 static form form_of(const oari_exec *exec, int finish)
 {
-    oar_op_kind kind = exec->call->op.kind;
+    oar_reduce_op_kind kind = exec->call->op.kind;
     oar_dtype dtype = exec->call->out.dtype;
 
     return (form){ oari_computed_kind(kind), dtype,
@@ -45,8 +45,9 @@ static form form_of(const oari_exec *exec, int finish)
                    finish ? oari_exec_divisor(exec) : 0 };
 }
 
-static void reduce(const form *f, int sources, const void *const *source,
-                   const double *factor, double divisor, void *to, size_t count)
+static void reduce_sources(const form *f, int sources,
+                           const void *const *source, const double *factor,
+                           double divisor, void *to, size_t count)
 {
     oari_reduce(&(oari_reduction){ .kind = f->kind,
                                    .dtype = f->wide,
@@ -59,9 +60,10 @@ static void reduce(const form *f, int sources, const void *const *source,
                 count);
 }
 
-/* A contribution as a partial result: where it is, or in `room`. */
-static const void *lift(const form *f, const void *from, const double *factor,
-                        block *room, size_t count)
+/* Promotes a contribution. Returns where the partial result is: where the
+ * contribution was, or `room`. */
+static const void *promote(const form *f, const void *from,
+                           const double *factor, block *room, size_t count)
 {
     if (f->dtype != f->wide) {
         oari_convert(room, f->wide, from, f->dtype, count);
@@ -69,22 +71,23 @@ static const void *lift(const form *f, const void *from, const double *factor,
     }
     if (factor == NULL)
         return from;
-    reduce(f, 1, &from, factor, 0, room, count);
+    reduce_sources(f, 1, &from, factor, 0, room, count);
     return room;
 }
 
-/* ---- two of them --------------------------------------------------------- */
+/* ---- two operands --------------------------------------------------------- */
 
-static const void *partial_of(oari_exec *exec, const form *f, oari_where where,
-                              size_t at, block *room, size_t count)
+static const void *partial_of(oari_exec *exec, const form *f,
+                              oari_buffer buffer, size_t at, block *room,
+                              size_t count)
 {
-    const void *from = oari_exec_locate(exec, where, -1, at);
+    const void *from = oari_exec_locate(exec, buffer, -1, at);
     int factors = oari_needs_factors(exec->call->op.kind);
 
-    if (where != OARI_IN)
+    if (buffer != OARI_IN)
         return from;
-    return lift(f, from, factors ? &exec->factor[exec->rank] : NULL, room,
-                count);
+    return promote(f, from, factors ? &exec->factor[exec->rank] : NULL, room,
+                   count);
 }
 
 static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
@@ -101,8 +104,8 @@ static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
     if (sources == 2)
         source[1] =
             partial_of(exec, f, step->with, step->with_at + at, &right, count);
-    reduce(f, sources, source, NULL, f->divisor, narrow ? result.bytes : to,
-           count);
+    reduce_sources(f, sources, source, NULL, f->divisor,
+                   narrow ? result.bytes : to, count);
     if (narrow)
         oari_convert(to, f->dtype, result.bytes, f->wide, count);
 }
@@ -110,8 +113,8 @@ static void combine_block(oari_exec *exec, const form *f, const oari_step *step,
 void oari_exec_combine(oari_exec *exec, const oari_step *step)
 {
     form f = form_of(exec, step->finish);
-    int lifts = f.dtype != f.wide || oari_needs_factors(exec->call->op.kind);
-    size_t size = lifts ? BLOCK : step->count;
+    int promotes = f.dtype != f.wide || oari_needs_factors(exec->call->op.kind);
+    size_t size = promotes ? BLOCK : step->count;
 
     for (size_t at = 0; at < step->count; at += size) {
         size_t left = step->count - at;
@@ -119,41 +122,30 @@ void oari_exec_combine(oari_exec *exec, const oari_step *step)
     }
 }
 
-/* ---- many of them -------------------------------------------------------- */
+/* ---- many sources -------------------------------------------------------- */
 
-static void gather_block(oari_exec *exec, const form *f, int sources, void *to,
-                         size_t at, size_t count)
-{
-    int factors = oari_needs_factors(exec->call->op.kind);
-    size_t byte = at * exec->element;
-    block first, next;
-
-    for (int s = 0; s < sources; s++) {
-        const unsigned char *from =
-            (const unsigned char *)exec->source[s] + byte;
-        const void *pair[2] = { to, NULL };
-        const void *part = lift(f, from, factors ? &exec->scale[s] : NULL,
-                                s == 0 ? &first : &next, count);
-        pair[s != 0] = part;
-        reduce(f, s == 0 ? 1 : 2, pair, NULL, 0, to, count);
-    }
-}
-
-void oari_exec_reduce_partly(oari_exec *exec, int sources, void *to,
-                             size_t count)
+void oari_exec_reduce_partial(oari_exec *exec, int sources, void *to,
+                              size_t count)
 {
     form f = form_of(exec, 0);
     int factors = oari_needs_factors(exec->call->op.kind);
-    size_t wide = oar_dtype_size(f.wide);
+    block first, next;
 
     if (f.dtype == f.wide) {
-        reduce(&f, sources, exec->source, factors ? exec->scale : NULL, 0, to,
-               count);
+        reduce_sources(&f, sources, exec->source, factors ? exec->scale : NULL,
+                       0, to, count);
         return;
     }
     for (size_t at = 0; at < count; at += BLOCK) {
-        size_t left = count - at;
-        gather_block(exec, &f, sources, (unsigned char *)to + at * wide, at,
-                     left < BLOCK ? left : BLOCK);
+        size_t length = count - at < BLOCK ? count - at : BLOCK;
+        void *sum = (unsigned char *)to + at * oar_dtype_size(f.wide);
+        for (int s = 0; s < sources; s++) {
+            const unsigned char *from = exec->source[s];
+            const void *pair[2] = { sum, NULL };
+            pair[s != 0] = promote(&f, from + at * exec->element,
+                                   factors ? &exec->scale[s] : NULL,
+                                   s == 0 ? &first : &next, length);
+            reduce_sources(&f, s == 0 ? 1 : 2, pair, NULL, 0, sum, length);
+        }
     }
 }

@@ -6,40 +6,40 @@
 #include "base/status.h"
 #include "comm/exec/exec_run.h"
 
-/* ---- places -------------------------------------------------------------- */
+/* ---- buffers -------------------------------------------------------------- */
 
-/* My rank among those whose memory is named. */
+/* Returns my rank among those whose memory a step names. */
 static int self_of(const oari_exec *exec)
 {
     return exec->board != NULL ? exec->board->rank : exec->rank;
 }
 
-unsigned char *oari_exec_locate(oari_exec *exec, oari_where where, int peer,
+unsigned char *oari_exec_locate(oari_exec *exec, oari_buffer buffer, int peer,
                                 size_t at)
 {
     int self = self_of(exec), rank = peer < 0 ? self : peer;
     unsigned char *base = NULL;
 
-    switch (where) {
+    switch (buffer) {
     case OARI_IN: base = rank == self ? exec->in_data : exec->in[rank]; break;
     case OARI_OUT:
     case OARI_ALL_OUT:
         base = rank == self ? exec->out_data : exec->out[rank];
         break;
-    case OARI_LINE:
+    case OARI_SLOT:
         base =
             oari_line_data(exec->board->line[rank][exec->board->meeting & 1]);
         break;
-    case OARI_STAGE:
-    case OARI_OTHER_STAGES:
-    case OARI_STAGE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
+    case OARI_BOUNCE:
+    case OARI_OTHER_BOUNCES:
+    case OARI_BOUNCE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
     case OARI_GATHER: base = exec->gather; break;
     case OARI_WORK: base = exec->work; break;
     case OARI_FACTOR: base = (unsigned char *)exec->factor; break;
     case OARI_TABLE: base = (unsigned char *)exec->table; break;
     case OARI_NOWHERE: return NULL;
     }
-    return base + at * oari_exec_element(exec, where);
+    return base + at * oari_exec_element(exec, buffer);
 }
 
 /* ---- around work on buffers of other ranks ------------------------------- */
@@ -70,25 +70,27 @@ static void leave_peers(const oari_exec *exec)
         b->ops->leave(b->self);
 }
 
-/* Nobody goes beyond what a rank has shown, whatever sizes it was promised. */
-static int is_inside(oari_exec *exec, oari_where where, int peer, size_t at,
+/* Whether elements lie inside a peer's buffer. No rank goes beyond what a peer
+ * has published, whatever sizes the peer has promised. */
+static int is_inside(oari_exec *exec, oari_buffer buffer, int peer, size_t at,
                      size_t count)
 {
     const oari_board *b = exec->board;
     size_t has;
 
     if (peer < 0 || peer == self_of(exec) ||
-        (where != OARI_IN && where != OARI_OUT))
+        (buffer != OARI_IN && buffer != OARI_OUT))
         return 1;
-    has = where == OARI_IN ? exec->in_count[peer] : exec->out_count[peer];
+    has = buffer == OARI_IN ? exec->in_count[peer] : exec->out_count[peer];
     if (at <= has && count <= has - at)
         return 1;
     peer = b->member != NULL ? b->member[peer] : peer;
-    oari_exec_doubt(exec, peer,
-                    "rank %d needs elements %zu to %zu of rank %d's %s, which "
-                    "has %zu",
-                    exec->rank, at, at + count, peer,
-                    where == OARI_IN ? "input" : "output", has);
+    oari_exec_report_mismatch(
+        exec, peer,
+        "rank %d needs elements %zu to %zu of rank %d's %s, which "
+        "has %zu",
+        exec->rank, at, at + count, peer,
+        buffer == OARI_IN ? "input" : "output", has);
     return 0;
 }
 
@@ -115,7 +117,7 @@ oari_progress oari_run_copy(oari_exec *exec, const oari_step *step)
 
 /* ---- reducing ------------------------------------------------------------ */
 
-/* Where the result goes; how many places. */
+/* Fills in where the result goes. Returns the number of destinations. */
 static int find_destinations(oari_exec *exec, const oari_step *step)
 {
     void **to = exec->destination;
@@ -126,71 +128,37 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
         return exec->board->ranks;
     }
     to[0] = oari_exec_locate(exec, step->to, step->to_peer, step->to_at);
-    if (step->to != OARI_STAGE_AND_OUT)
+    if (step->to != OARI_BOUNCE_AND_OUT)
         return 1;
     to[1] = oari_exec_locate(exec, OARI_OUT, -1, step->with_at);
     return 2;
 }
 
-/* Slots of GATHER begin with those of rank `peer`; mine is the input. */
-static int find_slots(oari_exec *exec, const oari_step *step)
-{
-    int n = exec->plan->slots, first = step->peer;
-
-    for (int r = 0; r < n; r++) {
-        size_t slot = (size_t)((r - first + n) % n) * exec->plan->slot_count;
-        exec->source[r] =
-            r == exec->rank
-                ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                : oari_exec_locate(exec, OARI_GATHER, -1, step->from_at + slot);
-    }
-    return n;
-}
-
-/* The shortest way, for the smallest operations. */
-static int find_lines(oari_exec *exec, const oari_step *step)
-{
-    const oari_board *b = exec->board;
-    size_t at = step->from_at * exec->element;
-
-    for (int r = 0; r < b->ranks; r++)
-        exec->source[r] = oari_line_data(b->line[r][b->meeting & 1]) + at;
-    return b->ranks;
-}
-
-/* Slots are those of the group's ranks, all else of the board's. */
-static void find_scales(oari_exec *exec, const oari_step *step, int sources)
-{
-    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
-    const int *member = b != NULL ? b->member : NULL;
-
-    for (int r = 0; r < sources; r++)
-        exec->scale[r] = exec->factor[member != NULL ? member[r] : r];
-}
-
-/* What only I read need not be in my stage. */
-static int find_stages(oari_exec *exec, const oari_step *step)
-{
-    const oari_board *b = exec->board;
-
-    for (int r = 0; r < b->ranks; r++)
-        exec->source[r] =
-            r == b->rank ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
-                         : oari_exec_locate(exec, OARI_STAGE, r, step->from_at);
-    return b->ranks;
-}
-
+/* Fills in the sources of a reduction. Returns their number. What only I read
+ * is in my input: GATHER and the bounce buffers need not hold it. */
 static int find_sources(oari_exec *exec, const oari_step *step)
 {
-    if (step->from == OARI_LINE)
-        return find_lines(exec, step);
-    if (step->from == OARI_GATHER)
-        return find_slots(exec, step);
-    if (step->from == OARI_OTHER_STAGES)
-        return find_stages(exec, step);
-    for (int r = 0; r < exec->board->ranks; r++)
-        exec->source[r] = oari_exec_locate(exec, step->from, r, step->from_at);
-    return exec->board->ranks;
+    const oari_board *b = exec->board;
+    int gather = step->from == OARI_GATHER;
+    int others = step->from == OARI_OTHER_BOUNCES;
+    int n = gather ? exec->plan->gather_ranks : b->ranks;
+
+    if (step->from == OARI_SLOT) { /* a shortcut for the smallest operations */
+        size_t at = step->from_at * exec->element;
+        for (int r = 0; r < n; r++)
+            exec->source[r] = oari_line_data(b->line[r][b->meeting & 1]) + at;
+        return n;
+    }
+    for (int r = 0; r < n; r++) {
+        size_t place = gather ? (size_t)((r - step->peer + n) % n) : 0;
+        int mine = (gather && r == exec->rank) || (others && r == b->rank);
+        exec->source[r] =
+            mine ? oari_exec_locate(exec, OARI_IN, -1, step->with_at)
+                 : oari_exec_locate(exec, step->from, gather ? -1 : r,
+                                    step->from_at +
+                                        place * exec->plan->gather_stride);
+    }
+    return n;
 }
 
 static int all_inside(oari_exec *exec, const oari_step *step)
@@ -206,9 +174,13 @@ static int all_inside(oari_exec *exec, const oari_step *step)
     return inside;
 }
 
-static void reduce(oari_exec *exec, const oari_step *step)
+/* Factors are by rank of the group; the sources of GATHER too, all others are
+ * by shm rank. */
+static void reduce_sources(oari_exec *exec, const oari_step *step)
 {
-    oar_op_kind kind = exec->call->op.kind;
+    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
+    const int *member = b != NULL ? b->member : NULL;
+    oar_reduce_op_kind kind = exec->call->op.kind;
     int factors = oari_needs_factors(kind);
     oari_reduction r = {
         .kind = oari_computed_kind(kind),
@@ -220,13 +192,14 @@ static void reduce(oari_exec *exec, const oari_step *step)
         .destination = exec->destination,
     };
 
-    if (factors)
-        find_scales(exec, step, r.sources);
+    for (int i = 0; factors && i < r.sources; i++)
+        exec->scale[i] = exec->factor[member != NULL ? member[i] : i];
     if (step->to == OARI_WORK) {
-        oari_exec_reduce_partly(exec, r.sources, r.destination[0], step->count);
+        oari_exec_reduce_partial(exec, r.sources, r.destination[0],
+                                 step->count);
         return;
     }
-    if (kind != OAR_OP_SUM)
+    if (kind != OAR_REDUCE_OP_SUM)
         r.divisor = oari_exec_divisor(exec);
     oari_reduce(&r, step->count);
 }
@@ -237,7 +210,7 @@ oari_progress oari_run_reduce(oari_exec *exec, const oari_step *step)
 
     if (!all_inside(exec, step) || (peers && !enter_peers(exec)))
         return OARI_FAILED;
-    reduce(exec, step);
+    reduce_sources(exec, step);
     if (peers)
         leave_peers(exec);
     exec->at++;

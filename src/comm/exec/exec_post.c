@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exec_post: collectives that a foreign engine does (MPI, Gloo, UCC; NCCL and
- * its like all that is on device memory, messages too).
+/* exec_post: collectives that an external engine does (MPI, Gloo, UCC; NCCL
+ * does all that is on device memory, messages too).
  *
- * What the ranks call is not in its messages, so they write it on the board
- * before they begin, and compare: a rank that comes second does not even begin
- * what would not fit, and one that came first finds out while it waits, or at
- * the latest when it is done. Ranks of different hosts have no board in common:
- * there, now and then, a collective is planned like any other, because a plan's
- * messages tell what all collectives before them were (history.h).
+ * The engine's messages do not say what the ranks call. So ranks write that in
+ * shared memory before they begin, and compare: a rank that comes second does
+ * not even begin what would not fit, and one that came first finds out while it
+ * waits, or at the latest when it is done. Ranks of different hosts share no
+ * memory: there, now and then, a collective is planned like any other, because
+ * a plan's messages tell what all collectives before them were (history.h).
  */
 #include "base/status.h"
-#include "record/account.h"
+#include "record/op_report.h"
 #include "comm/exec/exec_run.h"
 
 enum {
     POLLS_TO_COMPARE = 4,
-    COLLECTIVES_TO_COMPARE = OARI_TOLD,
-    POLLS_THAT_ARE_LONG = 8 /* looking who is there costs little after them */
+    COLLECTIVES_TO_COMPARE = OARI_REPORT_ENTRIES,
+    POLLS_THAT_ARE_LONG = 8 /* after so many, a check for missing ranks costs
+                             little */
 };
 
 static oari_step post_steps[] = { { .kind = OARI_POST }, { .kind = OARI_END } };
@@ -25,8 +26,8 @@ static const oari_plan post_plan = { .algorithm = "engine",
 
 /* ---- what others have begun ---------------------------------------------- */
 
-/* Once all are known to have begun the same there is nothing more to see. */
-int oari_exec_is_doubtful(oari_exec *exec)
+/* Compares no more once all ranks are known to have begun the same. */
+int oari_exec_posts_differ(oari_exec *exec)
 {
     const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
     int agreed = 1;
@@ -38,8 +39,8 @@ int oari_exec_is_doubtful(oari_exec *exec)
 
         agreed &= theirs == OARI_POST_SAME;
         if (theirs == OARI_POST_OTHER) {
-            oari_exec_doubt(exec, b->member != NULL ? b->member[r] : r, "%s",
-                            "");
+            oari_exec_report_mismatch(
+                exec, b->member != NULL ? b->member[r] : r, "%s", "");
             return 1;
         }
     }
@@ -47,7 +48,7 @@ int oari_exec_is_doubtful(oari_exec *exec)
     return 0;
 }
 
-int oari_exec_owes_post(const oari_exec *exec, int rank)
+int oari_exec_awaits_post(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
@@ -60,7 +61,7 @@ int oari_exec_owes_post(const oari_exec *exec, int rank)
                     : !oari_board_has_posted(b, here, exec->number);
 }
 
-int oari_exec_has_ended(const oari_exec *exec, int rank)
+int oari_exec_has_completed(const oari_exec *exec, int rank)
 {
     const oari_board *b = exec->compared_on;
     int here = b != NULL ? oari_board_rank(b, rank) : -1;
@@ -71,13 +72,13 @@ int oari_exec_has_ended(const oari_exec *exec, int rank)
 
 /* ---- beginning ----------------------------------------------------------- */
 
-static void describe(oari_exec *exec)
+static void describe_call(oari_exec *exec)
 {
     const oari_call *call = exec->call;
 
     exec->engine_call = oari_call_for_engine(call);
     exec->post = (oar_transfer){ .size = sizeof exec->post, .peer = -1 };
-    if (call->kind >= OAR_COLL_SEND) { /* unless the engine knows better */
+    if (call->kind >= OAR_COLL_SEND) { /* unless the engine says more */
         exec->post.source = call->root;
         exec->post.got_tag = (uint64_t)(call->tag >= 0 ? call->tag : 0);
         exec->post.got_bytes = oari_span_bytes(&call->out);
@@ -93,34 +94,31 @@ static int is_planned_to_compare(const oari_exec *exec)
            exec->number % COLLECTIVES_TO_COMPARE == 0;
 }
 
-/* Sizes that the fingerprint cannot have in it, because ranks know only their
- * own. Plans tell them; an engine may cut off what is too much, take too little
- * for enough, or end the process. */
-static int has_sizes(const oari_call *call)
-{
-    return call->ragged &&
-           (call->kind == OAR_COLL_GATHER || call->kind == OAR_COLL_SCATTER ||
-            call->kind == OAR_COLL_ALL_TO_ALL);
-}
-
+/* Whether the engine does this call. It does none with sizes that the
+ * fingerprint cannot have in it, because ranks know only their own: plans
+ * compare them, but an engine may cut off what is too much, take too little for
+ * enough, or end the process. */
 static int is_taken(oari_exec *exec)
 {
-    const oar_backend_ops *f = exec->foreign->ops;
+    const oar_backend_ops *ops = exec->foreign->ops;
     const oari_call *call = exec->call;
+    int own_sizes = call->ragged && (call->kind == OAR_COLL_GATHER ||
+                                     call->kind == OAR_COLL_SCATTER ||
+                                     call->kind == OAR_COLL_ALL_TO_ALL);
 
     if (call->gpu != NULL) {
-        describe(exec);
-        return 1; /* gpu.c has asked */
+        describe_call(exec);
+        return 1; /* the GPU's engine has been asked before */
     }
-    if (is_planned_to_compare(exec) || (size_t)call->kind >= f->post_count ||
-        f->post[call->kind] == NULL || call->is_object ||
+    if (is_planned_to_compare(exec) || (size_t)call->kind >= ops->post_count ||
+        ops->post[call->kind] == NULL || call->is_object ||
         exec->rules->forced[call->kind][0] != 0 ||
-        (has_sizes(call) && !exec->rules->engine_parts) ||
+        (own_sizes && !exec->rules->engine_parts) ||
         (oari_call_form(call) & OARI_FORM_CANONICAL) != 0)
         return 0;
-    describe(exec);
-    return f->takes == NULL ||
-           f->takes(exec->foreign->self, &exec->engine_call);
+    describe_call(exec);
+    return ops->takes == NULL ||
+           ops->takes(exec->foreign->self, &exec->engine_call);
 }
 
 int oari_exec_post(oari_exec *exec)
@@ -137,7 +135,7 @@ int oari_exec_post(oari_exec *exec)
     exec->plan = &post_plan;
     exec->polls = 0;
     exec->agreed = 0;
-    if (oari_exec_is_doubtful(exec))
+    if (oari_exec_posts_differ(exec))
         return 1;
     status = exec->foreign->ops->post[exec->call->kind](
         exec->foreign->self, &exec->engine_call, &exec->post);
@@ -150,16 +148,8 @@ int oari_exec_post(oari_exec *exec)
 
 /* ---- waiting ------------------------------------------------------------- */
 
-static oari_progress has_failed(const oari_exec *exec)
-{
-    if (oar_last_error()->status != exec->post.status)
-        oari_fail(exec->post.status, "%s gave up %s", exec->foreign->ops->name,
-                  oar_coll_name(exec->call->kind));
-    return OARI_FAILED;
-}
-
-/* Whether it cannot be over unless every rank has begun it. */
-static int takes_everybody(const oari_call *call)
+/* Whether the call cannot be complete unless every rank has begun it. */
+static int needs_all_ranks(const oari_call *call)
 {
     switch (call->kind) {
     case OAR_COLL_BARRIER: return 1;
@@ -171,13 +161,14 @@ static int takes_everybody(const oari_call *call)
     }
 }
 
-/* An engine may lose a failure and say that all is well. A rank that has not
- * begun what is over, or is gone in the middle of it, makes that a lie: then it
- * is not over, and who drives finds out whom it waits for. */
-static int is_believed(const oari_exec *exec)
+/* Whether the engine's success can be true. An engine may lose a failure and
+ * report success. If a rank has not begun the collective, or is gone in the
+ * middle of it, that report is false: then the collective goes on, and the
+ * driver finds out which rank it waits for. */
+static int is_plausible(const oari_exec *exec)
 {
     const oari_board *b = exec->compared_on;
-    int everybody = !exec->agreed && takes_everybody(exec->call);
+    int all = !exec->agreed && needs_all_ranks(exec->call);
 
     if (b == NULL)
         return 1;
@@ -185,7 +176,7 @@ static int is_believed(const oari_exec *exec)
         b->ops->check(b->self);
     for (int r = 0; r < b->ranks; r++)
         if (r != b->rank &&
-            ((everybody && !oari_board_has_posted(b, r, exec->number)) ||
+            ((all && !oari_board_has_posted(b, r, exec->number)) ||
              (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
             return 0;
     return 1;
@@ -195,14 +186,19 @@ oari_progress oari_run_post(oari_exec *exec)
 {
     int look = exec->post.done || ++exec->polls % POLLS_TO_COMPARE == 0;
 
-    if (exec->doubt.found || (look && oari_exec_is_doubtful(exec)))
+    if (exec->doubt.found || (look && oari_exec_posts_differ(exec)))
         return OARI_FAILED;
     if (!exec->post.done)
         return OARI_PENDING;
-    if (exec->post.status != OAR_OK)
-        return has_failed(exec);
+    if (exec->post.status != OAR_OK) {
+        if (oar_last_error()->status != exec->post.status)
+            oari_fail(exec->post.status, "%s gave up %s",
+                      exec->foreign->ops->name,
+                      oar_coll_name(exec->call->kind));
+        return OARI_FAILED;
+    }
     /* on device memory it is only on a stream by now */
-    if (exec->call->gpu == NULL && !is_believed(exec))
+    if (exec->call->gpu == NULL && !is_plausible(exec))
         return OARI_PENDING;
     if (exec->call->gpu == NULL && exec->compared_on != NULL)
         oari_board_end(exec->compared_on, exec->number);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* group_fault: how a group breaks. The first fault wins: `broken` goes from
- * none to writing to ready once, and the record never changes after that. */
+/* group_fault: how a group breaks. The first fault wins: `broken` goes once
+ * from none to writing to ready, and the record never changes after that. */
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,10 +17,10 @@
 #include "comm/engine/engine.h"
 
 enum {
-    SETTLE_MS = 400, /* for all to say which fault they have */
-    FOLLOW_MS = 550, /* for the rank that saw it to say that they have */
+    SETTLE_MS = 400, /* within which all ranks say which fault they have */
+    FOLLOW_MS = 550, /* within which the rank that saw it says that they have */
     SETTLE_NAP_NS = 200000,
-    HELD_UP_NS = 100000000 /* between two naps, and more */
+    HELD_UP_NS = 100000000 /* at most so much of a nap counts as waiting */
 };
 
 static int claim_fault(oar_group *g)
@@ -53,18 +53,19 @@ int oari_group_gone(const oar_group *g, int rank)
     int gone = rank >= 0 ? gone_from_links(g, rank) : 0;
 
     return gone != 0 && (g->foreign.ops != NULL || g->engine.on_gpu != 0)
-               ? oari_foreign_gone(g, rank, gone)
+               ? oari_external_gone(g, rank, gone)
                : gone;
 }
 
-/* Whether faults travel: then two ranks may fail before either can know. */
+/* Returns whether faults travel by messages: then two ranks may fail before
+ * either hears of the other. */
 static int is_flooded(const oar_group *g)
 {
     return g->in_tree->conclude != NULL &&
            (g->board == NULL || g->board->member != NULL);
 }
 
-/* How long for those to answer that compute, or cannot. */
+/* Returns how long to wait for ranks that compute, or cannot answer. */
 static int64_t patience_ns(const oar_group *g)
 {
     const oari_fault *best = oari_group_published(g);
@@ -73,10 +74,10 @@ static int64_t patience_ns(const oar_group *g)
     return (mine ? SETTLE_MS : FOLLOW_MS) * INT64_C(1000000);
 }
 
-/* Others may have failed before they could hear of it: until all have the same
- * record, or have had their time. If this rank is held up itself, that is not
- * their time: what they have said meanwhile is heard first. */
-static void hear_out(oar_group *g, int driver)
+/* Waits until all ranks have the same record, or their time is up: others may
+ * have failed before they could hear of this fault. Time in which this rank was
+ * held up itself does not count, so that their answers are read first. */
+static void settle_with_peers(oar_group *g, int driver)
 {
     int64_t waited = 0, last = oari_now_ns();
 
@@ -92,16 +93,16 @@ static void hear_out(oar_group *g, int driver)
     }
 }
 
-/* The one that counts, of those published at the same instant. */
-static const oari_fault *choose(oar_group *g, int driver)
+/* Returns the fault that counts, of those published at the same time. */
+static const oari_fault *choose_fault(oar_group *g, int driver)
 {
     if (!is_flooded(g))
         return oari_group_published(g);
-    hear_out(g, driver);
+    settle_with_peers(g, driver);
     return g->in_tree->conclude(g->self);
 }
 
-/* As it is read by those to whom it travels. */
+/* Cuts the fault to what peers read of it. */
 static void clean(oari_fault *fault)
 {
     unsigned char raw[OARI_FAULT_BYTES];
@@ -110,8 +111,9 @@ static void clean(oari_fault *fault)
     oari_fault_read(raw, fault);
 }
 
-/* Told to the peers first: once this rank's calls return, its buffers are the
- * user's again, and a peer that still reads them must be able to know. */
+/* Publishes the fault first, and makes it ready then: once this rank's calls
+ * return, its buffers are the user's again, and a peer that still reads them
+ * must be able to know. */
 static void settle_fault(oar_group *g, int driver)
 {
     const oari_fault *first;
@@ -121,24 +123,13 @@ static void settle_fault(oar_group *g, int driver)
         g->in_tree->publish(g->self, &g->fault);
     else if (g->board != NULL)
         oari_board_publish(g->board, &g->fault);
-    if ((first = choose(g, driver)) != NULL)
+    if ((first = choose_fault(g, driver)) != NULL)
         g->fault = *first;
     oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);
-    /* The caller is told, too. */
+    /* at INFO, because the caller gets it as the last error */
     oari_log(OAR_LOG_INFO, "group \"%s\", rank %d: %s: %s", g->name, g->rank,
              oar_status_name(g->fault.error.status), g->fault.error.text);
-}
-
-/* What happened to this rank's own process is told to all: so it says where. */
-static void name_rank(oar_error *f, int rank)
-{
-    char text[sizeof f->text];
-
-    if (f->status != OAR_E_SYSTEM && f->status != OAR_E_NOMEM)
-        return;
-    snprintf(text, sizeof text, "rank %d: %.480s", rank, f->text);
-    memcpy(f->text, text, sizeof text);
 }
 
 static void add_world_rank(const oar_group *g, int rank, const char *between,
@@ -169,11 +160,12 @@ void oari_fault_place(const oar_group *group, int rank, int peer,
     snprintf(fault->text + used, sizeof fault->text - used, "%s]", where);
 }
 
-static void sign(oar_group *g, const oar_work *work, int peer)
+/* Adds rank, process and operation to the fault. */
+static void fill_fault(oar_group *g, const oar_work *work, int peer)
 {
     oar_error *f = &g->fault.error;
 
-    oari_fault_place(g, g->rank, -1, f); /* a peer has its in the text */
+    oari_fault_place(g, g->rank, -1, f); /* the text names the peer itself */
     f->rank = g->rank;
     f->peer = peer;
     f->pid = getpid();
@@ -189,7 +181,7 @@ static void sign(oar_group *g, const oar_work *work, int peer)
              work->call.label != NULL ? work->call.label : "");
 }
 
-static void adopt(oar_group *group, const oari_fault *fault, int driver)
+static void adopt_fault(oar_group *group, const oari_fault *fault, int driver)
 {
     if (!claim_fault(group))
         return;
@@ -197,9 +189,10 @@ static void adopt(oar_group *group, const oari_fault *fault, int driver)
     settle_fault(group, driver);
 }
 
-/* A fault that a peer has published came before mine, and stays the one that is
- * reported; unless mine (may be NULL) names the cause and that one does not. */
-static int heard_of_one(oar_group *g, const oari_fault *mine, int driver)
+/* Adopts a fault that a peer has published: 1. It came before this rank's fault
+ * (mine; may be NULL), unless that one names the cause and the peer's does not.
+ */
+static int adopt_published(oar_group *g, const oari_fault *mine, int driver)
 {
     const oari_fault *published;
 
@@ -209,48 +202,41 @@ static int heard_of_one(oar_group *g, const oari_fault *mine, int driver)
     if (published == NULL ||
         (mine != NULL && oari_fault_sure(mine) && !oari_fault_sure(published)))
         return 0;
-    adopt(g, published, driver);
+    adopt_fault(g, published, driver);
     return 1;
-}
-
-/* Whoever claimed the fault writes it down without waiting for anybody. */
-static void await_fault(const oar_group *g)
-{
-    while (!oari_group_broken(g))
-        sched_yield();
 }
 
 /* A rank that gave up waiting for a peer that is stopped knows the cause; any
  * other peer may itself wait for another rank. */
-static oari_evidence evidence_of(const oar_group *g, oar_status status,
-                                 int peer)
-{
-    if (status != OAR_E_TIMEOUT)
-        return OARI_EVIDENCE_SEEN;
-    return peer >= 0 && oari_presence_of(g, peer) == OARI_PRESENCE_STOPPED
-               ? OARI_EVIDENCE_STOPPED
-               : OARI_EVIDENCE_TIMEOUT;
-}
-
 void oari_group_break(oar_group *group, const oar_work *work, int peer)
 {
-    oari_fault why = { .error = *oar_last_error() };
+    oari_fault why = { .error = *oar_last_error(),
+                       .evidence = OARI_EVIDENCE_SEEN };
+    oar_status status = why.error.status;
 
-    why.evidence = evidence_of(group, why.error.status, peer);
-
-    if (heard_of_one(group, &why, 1) || !claim_fault(group)) {
-        await_fault(group);
+    if (status == OAR_E_TIMEOUT)
+        why.evidence =
+            peer >= 0 && oari_presence_of(group, peer) == OARI_PRESENCE_STOPPED
+                ? OARI_EVIDENCE_STOPPED
+                : OARI_EVIDENCE_TIMEOUT;
+    if (adopt_published(group, &why, 1) || !claim_fault(group)) {
+        /* the thread that claimed the fault writes it without waiting */
+        while (!oari_group_broken(group))
+            sched_yield();
         return;
     }
     group->fault = why;
-    name_rank(&group->fault.error, group->rank);
-    sign(group, work, peer);
+    /* all ranks get this text: say in whose process it happened */
+    if (status == OAR_E_SYSTEM || status == OAR_E_NOMEM)
+        snprintf(group->fault.error.text, sizeof why.error.text,
+                 "rank %d: %.480s", group->rank, why.error.text);
+    fill_fault(group, work, peer);
     settle_fault(group, 1);
 }
 
 void oari_group_adopt(oar_group *group, const oari_fault *fault)
 {
-    adopt(group, fault, 1);
+    adopt_fault(group, fault, 1);
 }
 
 oar_status oari_group_owned(const oar_group *group)
@@ -291,17 +277,17 @@ oar_status oar_group_abort(oar_group *group, const char *reason)
         return oari_fail(OAR_E_ARG, "group_abort of NULL");
     OARI_TRY(oari_group_owned(group));
     driver = oari_engine_try_hold(group);
-    if (!heard_of_one(group, NULL, driver) && claim_fault(group)) {
+    if (!adopt_published(group, NULL, driver) && claim_fault(group)) {
         oari_error_set(&group->fault.error, OAR_E_ABORTED,
                        "rank %d aborted: %s", group->rank,
                        reason != NULL ? reason : "no reason given");
         group->fault.evidence = OARI_EVIDENCE_SEEN;
-        sign(group, NULL, -1);
+        fill_fault(group, NULL, -1);
         settle_fault(group, driver);
     }
     if (driver)
         oari_engine_let_go(group);
     oari_engine_wake(group);
-    oari_engine_nudge(group); /* if nobody drives: to tell the peers */
+    oari_engine_nudge(group); /* tells the peers if no thread drives */
     return OAR_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* look: has anything gone wrong with the operations under way? A peer is
- * gone that still owes something, a fault has been heard of, or the time is up;
- * and before that, who keeps us waiting is said once. */
+/* look: finds out whether anything has gone wrong with the operations under
+ * way: a rank is gone that still owes something, a peer has published a fault,
+ * or the time is up. Before that, it logs once which ranks are waited for. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,87 +14,74 @@
 #include "base/status.h"
 #include "comm/engine/drive.h"
 #include "comm/engine/message.h"
-#include "comm/fault/dispute.h"
+#include "comm/fault/mismatch.h"
 #include "comm/fault/fault.h"
 #include "comm/fault/look.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 
 enum {
     LOOK_AGAIN_NS = 100000000, /* at a deadline that a scope puts off */
-    PUT_OFF_NS = 200000000,    /* for the others to run out of time first */
-    FIRST_OPERATIONS = 3
+    PUT_OFF_NS = 200000000,    /* so that the others run out of time first */
+    FIRST_OPERATIONS = 3       /* before which a peer may have failed to open */
 };
 
-/* A message that lies there while a receive waits has perhaps the wrong tag. */
-static void find_other_tag(const oar_group *g, const oar_work *work, char *text,
-                           size_t bytes)
+/* Ends the group because an operation has waited too long. If a message waits
+ * here while a receive does, the text says so: its tag is perhaps wrong. */
+static void time_out(oar_group *g, const oar_work *work, int missing)
 {
     const oari_call *call = &work->call;
+    int64_t limit = call->timeout_ms != 0 ? call->timeout_ms : g->timeout_ms;
     oar_envelope e = { .size = sizeof e };
+    char who[400] = "the others", other[120] = "";
 
-    text[0] = 0;
+    if (missing >= 0)
+        oari_presence_text(g, missing, who, sizeof who);
     if (call->kind == OAR_COLL_RECV && call->wire_tag == 0 &&
         call->gpu == NULL && (g->can & OAR_CAN_PROBE) != 0 &&
         (g->can & OAR_CAN_ANY) != 0 &&
         oari_carrier(g)->peek(oari_carrier_self(g), call->root,
                               oari_message_tag(OAR_ANY_TAG),
                               oari_message_any(g, OAR_ANY_TAG), &e))
-        snprintf(text, bytes,
+        snprintf(other, sizeof other,
                  "; from rank %d there is a message of %zu bytes with tag "
                  "%lld, but this receive wants tag %lld",
                  e.source, e.bytes, (long long)(e.tag & UINT32_MAX),
                  (long long)call->tag);
-}
-
-static void timed_out(oar_group *g, const oar_work *work, int missing)
-{
-    int64_t limit =
-        work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    char who[400] = "the others", other[120];
-
-    if (missing >= 0)
-        oari_presence_text(g, missing, who, sizeof who);
-    find_other_tag(g, work, other, sizeof other);
     oari_fail(OAR_E_TIMEOUT, "%s waited %" PRId64 " ms for %.340s%s",
-              oar_coll_name(work->call.kind), limit, who, other);
+              oar_coll_name(call->kind), limit, who, other);
     oari_group_break(g, work, missing);
 }
 
 /* A rank that has gone before it called anything may have given up while the
- * group was made, because of another. */
-static int blames_another(oar_group *g, const oar_work *work, int rank)
-{
-    oar_error said;
-
-    if (work->sequence > FIRST_OPERATIONS ||
-        !oari_missed_word(g->store, g->name, g->rank, g->ranks, rank, &said))
-        return 0;
-    oari_fail_with(&said);
-    oari_group_break(g, work, said.peer);
-    return 1;
-}
-
+ * group was made, because of another rank: then that one is named. */
 void oari_peer_gone(oar_group *g, const oar_work *work, int rank)
 {
+    oar_error said;
     char who[400];
 
-    if (work != NULL && blames_another(g, work, rank))
+    if (work != NULL && work->sequence <= FIRST_OPERATIONS &&
+        oari_open_failure_find(g->store, g->name, g->rank, g->ranks, rank,
+                               &said)) {
+        oari_fail_with(&said);
+        oari_group_break(g, work, said.peer);
         return;
+    }
     oari_presence_text(g, rank, who, sizeof who);
     oari_fail(OAR_E_PEER, "%s %s", who,
               oari_presence_end(oari_group_gone(g, rank)));
     oari_group_break(g, work, rank);
 }
 
-/* Whether a rank that is gone still owes the collective something. */
+/* Returns whether a rank still owes the collective something. */
 static int owes(const oari_exec *x, int rank)
 {
-    return oari_exec_owes_line(x, rank) || oari_exec_owes_message(x, rank) ||
-           oari_exec_owes_post(x, rank);
+    return oari_exec_awaits_slot(x, rank) ||
+           oari_exec_awaits_message(x, rank) || oari_exec_awaits_post(x, rank);
 }
 
-/* A message from anybody is lost when nobody is left to send it. */
+/* Returns the rank whose end loses a message from `peer`, or -1. A message from
+ * any rank is lost when no rank is left to send it. */
 static int lost_peer(const oar_group *g, int peer)
 {
     int last = -1;
@@ -111,34 +98,34 @@ static int lost_peer(const oar_group *g, int peer)
     return last;
 }
 
-/* A message of the library's own that may never be taken. */
+/* Returns whether it is a message of the library's own that may never be
+ * received. */
 static int is_notice(const oar_work *work)
 {
     return work->call.wire_tag != 0 && work->call.kind == OAR_COLL_SEND;
 }
 
-/* Whether a collective cannot go on without a rank that is gone. A foreign
- * engine may need all of them to the end; but not one that has left in good
- * order, after the collective was over for it. */
-static int is_missed(const oari_exec *x, int rank, int gone)
+/* An external engine may need every rank to the end of a collective; but not
+ * one that has left in good order, after the collective was over for it. */
+int oari_fault_lost_rank(const oar_group *g, const oar_work *work)
 {
-    if (gone == 0 || owes(x, rank))
-        return gone != 0;
-    return x->posted &&
-           !(gone == OARI_PEER_LEFT && oari_exec_has_ended(x, rank));
-}
+    const oari_exec *x;
 
-int oari_drive_lost(const oar_group *g, const oar_work *work)
-{
     if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return is_notice(work) ? -1 : lost_peer(g, work->call.root);
-    for (int r = 0; r < g->ranks; r++)
-        if (is_missed(&work->lane->exec, r, oari_group_gone(g, r)))
+    x = &work->lane->exec;
+    for (int r = 0; r < g->ranks; r++) {
+        int gone = oari_group_gone(g, r);
+
+        if (gone != 0 &&
+            (owes(x, r) || (x->posted && !(gone == OARI_PEER_LEFT &&
+                                           oari_exec_has_completed(x, r)))))
             return r;
+    }
     return -1;
 }
 
-/* Whether the operation waits for this rank, as far as can be told. */
+/* Returns whether the operation waits for this rank, as far as can be told. */
 static int is_missing(const oar_group *g, const oar_work *work, int rank)
 {
     if (rank == g->rank)
@@ -148,8 +135,9 @@ static int is_missing(const oar_group *g, const oar_work *work, int rank)
     return owes(&work->lane->exec, rank);
 }
 
-/* A rank may wait for one that itself waits for another. If somebody is stopped
- * that is who all of them wait for in the end. */
+/* Returns a rank that is stopped, or -1. A rank may wait for one that itself
+ * waits for another; in the end all of them wait for the one that is stopped.
+ */
 static int find_stopped(const oar_group *g)
 {
     for (int r = 0; r < g->ranks; r++)
@@ -158,18 +146,28 @@ static int find_stopped(const oar_group *g)
     return -1;
 }
 
-/* A rank that has not said that it is in the collective: one that owes it
- * something rather than one that others wait for. -1: all have. */
-static int missing_by_word(const oar_group *g, const oari_exec *x)
+/* Returns the rank that the operation waits for, if one can be named, or -1.
+ * Over messages that is a rank that has not reported to be in the collective:
+ * one that owes it something, rather than one that others wait for. */
+static int missing_rank(const oar_group *g, const oar_work *work)
 {
-    int found = -1, owing = -1;
+    int found = -1, owing = -1, stopped = find_stopped(g);
+    const oari_exec *x;
 
+    if (stopped >= 0)
+        return stopped;
+    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
+        return work->call.root;
+    x = &work->lane->exec;
+    if (x->begun && g->board->member == NULL)
+        return oari_meet_missing(g->board);
     for (int r = g->ranks - 1; r >= 0; r--) {
         int owes_it = owes(x, r);
 
         if (owes_it)
             owing = r;
-        if (r == g->rank || oari_dispute_is_in(g->engine.dispute, r, x->number))
+        if (r == g->rank ||
+            oari_mismatch_has_reached(g->engine.dispute, r, x->number))
             continue;
         if (owes_it || found < 0 || !owes(x, found))
             found = r;
@@ -177,25 +175,11 @@ static int missing_by_word(const oar_group *g, const oari_exec *x)
     return found >= 0 ? found : owing;
 }
 
-/* Who the operation waits for, if one rank can be named. */
-static int missing_rank(const oar_group *g, const oar_work *work)
+/* Returns whether this rank, or one that the operation waits for, is in a
+ * timeout scope. */
+static int is_in_scope(const oar_group *g, const oar_work *work)
 {
-    int rank = find_stopped(g);
-
-    if (rank >= 0)
-        return rank;
-    if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
-        return work->call.root;
-    if (work->lane->exec.begun && g->board->member == NULL)
-        return oari_meet_missing(g->board);
-    return missing_by_word(g, &work->lane->exec);
-}
-
-/* Whether somebody it waits for, or this rank, is in a part that may be slow.
- */
-static int is_slow(const oar_group *g, const oar_work *work)
-{
-    oari_scope scope;
+    oari_timeout_scope scope;
 
     for (int r = 0; r < g->ranks; r++)
         if ((r == g->rank || is_missing(g, work, r)) &&
@@ -204,8 +188,8 @@ static int is_slow(const oar_group *g, const oar_work *work)
     return 0;
 }
 
-/* Whether a rank is itself in an operation, as far as can be seen: then it
- * waits for somebody, too, and knows better whom to name. */
+/* Returns whether a rank is itself in an operation, as far as can be seen: then
+ * it waits, too, and may know better which rank to name. */
 static int waits_too(const oar_group *g, int rank)
 {
     int here =
@@ -218,14 +202,18 @@ static int waits_too(const oar_group *g, int rank)
            last.state == OAR_RECORD_POSTED;
 }
 
-/* Says once who is missing and what each did last. Where `oarsong run` watches,
- * it prints one report for all ranks. */
-static void warn(const oar_group *g, oar_work *work)
+/* Where `oarsong run` monitors the job, it prints one report for all ranks: so
+ * here it is not a warning. */
+void oari_fault_warn_stall(const oar_group *g, oar_work *work)
 {
+    int64_t stall = g->settings.stall_ms, now = oari_now_ns();
     char text[700] = "", who[300], site[96], age[32];
     size_t used = 0;
     int missing = 0;
 
+    if (work->warned || is_notice(work) || stall <= 0 ||
+        now - work->since_ns <= stall * 1000000)
+        return;
     for (int r = 0; r < g->ranks; r++) {
         if (!is_missing(g, work, r))
             continue;
@@ -238,7 +226,7 @@ static void warn(const oar_group *g, oar_work *work)
     }
     work->warned = 1;
     oari_site_text(work->call.file, work->call.line, site, sizeof site);
-    oari_seconds_text(oari_now_ns() - work->since_ns, age, sizeof age);
+    oari_duration_text(oari_now_ns() - work->since_ns, age, sizeof age);
     oari_log(oari_env_text("OARSONG_RECORDER_FD") != NULL ? OAR_LOG_INFO
                                                           : OAR_LOG_WARN,
              "group \"%s\", rank %d: #%" PRIu64
@@ -247,30 +235,29 @@ static void warn(const oar_group *g, oar_work *work)
              site, age, missing, g->ranks, text);
 }
 
-void oari_drive_stalled(const oar_group *g, oar_work *work)
-{
-    int64_t stall = g->settings.stall_ms;
-
-    if (!work->warned && !is_notice(work) && stall > 0 &&
-        oari_now_ns() - work->since_ns > stall * 1000000)
-        warn(g, work);
-}
-
-static void look_at_deadline(oar_group *g, oar_work *work)
+/* Looks for lost ranks and at the deadline of one operation. The clock of the
+ * operation starts with the first look. */
+static void look_at_work(oar_group *g, oar_work *work)
 {
     int64_t limit =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
-    int64_t now = oari_now_ns();
+    int64_t now;
+    int lost = oari_fault_lost_rank(g, work);
 
+    if (lost >= 0) {
+        oari_peer_gone(g, work, lost);
+        return;
+    }
+    now = oari_now_ns();
     if (work->deadline_ns == 0) {
         work->since_ns = now;
         work->deadline_ns = oari_deadline(limit);
         return;
     }
-    oari_drive_stalled(g, work);
+    oari_fault_warn_stall(g, work);
     if (now < work->deadline_ns)
         return;
-    if (is_slow(g, work)) {
+    if (is_in_scope(g, work)) {
         work->slow = 1;
         work->deadline_ns = now + LOOK_AGAIN_NS;
     } else if (work->slow) {
@@ -281,65 +268,53 @@ static void look_at_deadline(oar_group *g, oar_work *work)
         work->put_off = 1;
         work->deadline_ns = now + PUT_OFF_NS;
     } else
-        timed_out(g, work, missing_rank(g, work));
+        time_out(g, work, missing_rank(g, work));
 }
 
-static void look_at(oar_group *g, oar_work *work)
-{
-    int lost = oari_drive_lost(g, work);
-
-    if (lost >= 0)
-        oari_peer_gone(g, work, lost);
-    else
-        look_at_deadline(g, work);
-}
-
-/* A peer gave up waiting, perhaps for one that waits itself. If from here it
- * can be seen who is stopped, that is said instead, and counts everywhere. */
-static void hear(oar_group *g, const oari_fault *published)
-{
-    const oar_work *work = oari_drive_any(g);
-    int stopped =
-        oari_fault_sure(published) || work == NULL ? -1 : find_stopped(g);
-
-    if (stopped >= 0)
-        timed_out(g, work, stopped);
-    else
-        oari_group_adopt(g, published);
-}
-
-int oari_drive_hear(oar_group *g)
+/* A peer that gave up waiting may have waited for a rank that waits itself. If
+ * this rank sees one that is stopped, it names that one instead, and this fault
+ * counts on all ranks. */
+int oari_fault_hear(oar_group *g)
 {
     const oari_fault *published = oari_group_published(g);
+    const oar_work *work;
+    int stopped = -1;
 
-    if (published != NULL && !oari_group_broken(g))
-        hear(g, published);
-    return published != NULL;
+    if (published == NULL || oari_group_broken(g))
+        return published != NULL;
+    work = oari_drive_any(g);
+    if (!oari_fault_sure(published) && work != NULL)
+        stopped = find_stopped(g);
+    if (stopped >= 0)
+        time_out(g, work, stopped);
+    else
+        oari_group_adopt(g, published);
+    return 1;
 }
 
-void oari_drive_look(oar_group *g)
+void oari_fault_look(oar_group *g)
 {
     oari_engine *e = &g->engine;
 
-    oari_drive_hear(g);
-    oari_dispute_look(g);
+    oari_fault_hear(g);
+    oari_mismatch_look(g);
     if (e->halted)
-        return; /* it has a deadline of its own */
+        return; /* a mismatch has a deadline of its own */
     oari_far_scopes_look(g);
-    oari_foreign_look(g);
+    oari_external_look(g);
     for (int i = 0; i < e->lanes; i++)
         if (!oari_group_broken(g) && e->lane[i].work != NULL)
-            look_at(g, e->lane[i].work);
+            look_at_work(g, e->lane[i].work);
     for (oar_work *w = e->message; w != NULL; w = w->next)
         if (!oari_group_broken(g) && !w->transfer.done)
-            look_at(g, w);
+            look_at_work(g, w);
 }
 
 const oari_engine_events oari_fault_events = {
     .broke = oari_group_break,
-    .look = oari_drive_look,
-    .hear = oari_drive_hear,
-    .mismatch = oari_dispute_open,
-    .engine_failed = oari_dispute_ask_all,
-    .inquire = oari_dispute_inquire,
+    .look = oari_fault_look,
+    .hear = oari_fault_hear,
+    .mismatch = oari_mismatch_open,
+    .engine_failed = oari_mismatch_ask_all,
+    .inquire = oari_mismatch_inquire,
 };

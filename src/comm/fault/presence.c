@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* presence: how another rank is. On this host its process is asked for, through
- * /proc; whether it is gone the links know. On another host there is only what
- * its system answers. */
+/* presence: the state of another rank. The links know whether it is gone. On
+ * this host /proc says whether its process is stopped; of another host it is
+ * known only when its system last answered. */
 #include "comm/fault/presence.h"
 
 #include <inttypes.h>
@@ -9,11 +9,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "record/account.h"
-#include "comm/fault/dispute.h"
+#include "record/op_report.h"
+#include "comm/fault/mismatch.h"
 #include "comm/fault/fault.h"
 
-/* ---- its process --------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------- */
 
 static int64_t pid_of(const oar_group *g, int rank)
 {
@@ -24,9 +24,9 @@ static int64_t pid_of(const oar_group *g, int rank)
     return g->in_tree->pid != NULL ? g->in_tree->pid(g->self, rank) : 0;
 }
 
-/* The letter of /proc/PID/stat, which stands behind the name in brackets; 0:
- * there is no such process. */
-static char state_of(int64_t pid)
+/* Returns the state letter of /proc/PID/stat, which stands behind the name in
+ * brackets; 0: there is no such process. */
+static char process_state(int64_t pid)
 {
     char path[48], line[512];
     const char *end;
@@ -43,15 +43,6 @@ static char state_of(int64_t pid)
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
-static oari_presence how_gone(int gone)
-{
-    switch (gone) {
-    case OARI_PEER_LEFT: return OARI_PRESENCE_LEFT;
-    case OARI_PEER_UNREACHABLE: return OARI_PRESENCE_UNREACHABLE;
-    default: return OARI_PRESENCE_DEAD;
-    }
-}
-
 const char *oari_presence_end(int gone)
 {
     switch (gone) {
@@ -66,11 +57,13 @@ oari_presence oari_presence_of(const oar_group *g, int rank)
     int gone = oari_group_gone(g, rank);
     int64_t pid;
 
-    if (gone)
-        return how_gone(gone);
+    if (gone != 0)
+        return gone == OARI_PEER_LEFT          ? OARI_PRESENCE_LEFT
+               : gone == OARI_PEER_UNREACHABLE ? OARI_PRESENCE_UNREACHABLE
+                                               : OARI_PRESENCE_DEAD;
     if ((pid = pid_of(g, rank)) == 0)
         return OARI_PRESENCE_ELSEWHERE;
-    switch (state_of(pid)) {
+    switch (process_state(pid)) {
     case 'T':
     case 't': return OARI_PRESENCE_STOPPED;
     case 'Z':
@@ -93,14 +86,14 @@ const char *oari_presence_word(oari_presence presence)
 
 /* ---- scopes -------------------------------------------------------------- */
 
-int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
+int oari_presence_scope(const oar_group *g, int rank, oari_timeout_scope *scope)
 {
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
 
     if (here >= 0)
         oari_board_scope(g->board, here, scope);
     else if (rank == g->rank)
-        oari_scope_mine(g, scope);
+        oari_timeout_scope_mine(g, scope);
     else
         return oari_far_scope(g, rank, scope);
     return scope->until_ns > oari_now_ns();
@@ -109,7 +102,7 @@ int oari_presence_scope(const oar_group *g, int rank, oari_scope *scope)
 /* ---- texts --------------------------------------------------------------- */
 
 /* Adds to a text as far as there is room. */
-static void add(char *text, size_t bytes, const char *more)
+static void add_text(char *text, size_t bytes, const char *more)
 {
     size_t used = strlen(text);
 
@@ -121,45 +114,45 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
     const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
     char what[256], age[32];
-    const char *said = oari_dispute_last(g->engine.dispute, rank);
+    const char *said = oari_mismatch_last(g->engine.dispute, rank);
     oar_record r;
 
     if (said[0] != 0 && (recorder == NULL ||
-                         oari_dispute_is_elsewhere(g->engine.dispute, rank))) {
-        add(text, bytes, "; its last operation was ");
-        add(text, bytes, said);
+                         oari_mismatch_is_elsewhere(g->engine.dispute, rank))) {
+        add_text(text, bytes, "; its last operation was ");
+        add_text(text, bytes, said);
         return;
     }
     if (recorder == NULL)
         return;
     if (oari_recorder_newest(recorder, 0, &r) != OAR_OK) {
-        add(text, bytes, "; it has not called anything yet");
+        add_text(text, bytes, "; it has not called anything yet");
         return;
     }
-    add(text, bytes, "; its last operation was ");
+    add_text(text, bytes, "; its last operation was ");
     oari_record_text(&r, what, sizeof what);
-    add(text, bytes, what);
-    oari_seconds_text(oari_now_ns() -
-                          (r.done_ns != 0 ? r.done_ns : r.posted_ns),
-                      age, sizeof age);
-    add(text, bytes, r.done_ns != 0 ? ", done " : ", for ");
-    add(text, bytes, age);
-    add(text, bytes, r.done_ns != 0 ? " ago" : "");
+    add_text(text, bytes, what);
+    oari_duration_text(oari_now_ns() -
+                           (r.done_ns != 0 ? r.done_ns : r.posted_ns),
+                       age, sizeof age);
+    add_text(text, bytes, r.done_ns != 0 ? ", done " : ", for ");
+    add_text(text, bytes, age);
+    add_text(text, bytes, r.done_ns != 0 ? " ago" : "");
 }
 
 static void add_scope(const oar_group *g, int rank, char *text, size_t bytes)
 {
     char age[32], limit[48] = "any time", line[160];
-    oari_scope s;
+    oari_timeout_scope s;
 
     if (!oari_presence_scope(g, rank, &s))
         return;
-    oari_seconds_text(oari_now_ns() - s.since_ns, age, sizeof age);
+    oari_duration_text(oari_now_ns() - s.since_ns, age, sizeof age);
     if (s.until_ns != OARI_NEVER)
-        oari_seconds_text(s.until_ns - s.since_ns, limit, sizeof limit);
+        oari_duration_text(s.until_ns - s.since_ns, limit, sizeof limit);
     snprintf(line, sizeof line, "; in scope \"%s\" for %s (up to %s)", s.label,
              age, limit);
-    add(text, bytes, line);
+    add_text(text, bytes, line);
 }
 
 static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
@@ -170,9 +163,9 @@ static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 
     if (ms < 0)
         return;
-    oari_seconds_text(ms * 1000000, age, sizeof age);
+    oari_duration_text(ms * 1000000, age, sizeof age);
     snprintf(line, sizeof line, ", whose system answered %s ago", age);
-    add(text, bytes, line);
+    add_text(text, bytes, line);
 }
 
 void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
@@ -188,17 +181,17 @@ void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
     else
         snprintf(text, bytes, "rank %d (", rank);
     snprintf(process, sizeof process, "pid %" PRId64, pid);
-    add(text, bytes,
-        pid != 0 ? process : oari_presence_word(OARI_PRESENCE_ELSEWHERE));
+    add_text(text, bytes,
+             pid != 0 ? process : oari_presence_word(OARI_PRESENCE_ELSEWHERE));
     if (pid == 0)
         add_answer(g, rank, text, bytes);
     else if (!threads && !oari_group_gone(g, rank)) {
-        add(text, bytes, ", ");
-        add(text, bytes, oari_presence_word(oari_presence_of(g, rank)));
+        add_text(text, bytes, ", ");
+        add_text(text, bytes, oari_presence_word(oari_presence_of(g, rank)));
     }
     add_scope(g, rank, text, bytes);
     add_last(g, rank, text, bytes);
     used = strlen(text);
     if (used + 1 < bytes)
-        add(text, bytes, ")");
+        add_text(text, bytes, ")");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* group: making and ending a group, and what can be asked of one. How it breaks
- * is in group_fault.c. */
+/* group: makes a group, ends it, and answers questions about it. How a group
+ * breaks is in group_fault.c. */
 #include "comm/group/group.h"
 
 #include "base/alloc.h"
@@ -9,22 +9,24 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "comm/fault/dispute.h"
-#include "comm/fault/kin.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/mismatch.h"
+#include "comm/fault/siblings.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
 #include "comm/api/post.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/engine/gpu_events.h"
 #include "comm/fault/fault.h"
 
-enum { LAST_WORD_MS = 1000 /* to write down who was missed */ };
+enum {
+    REPORT_MS = 1000 /* within which the ranks that were missed are reported */
+};
 
-/* ---- asking -------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------- */
 
 int oar_group_rank(const oar_group *group)
 {
@@ -123,16 +125,16 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     OARI_TRY(oari_backend_open(g->backend, g->self, &with));
     if (g->in_tree->board != NULL)
         g->board = g->in_tree->board(g->self);
-    g->spin_ns = oari_foreign_spin(g, choose_spin_ns(g, o->spin_us));
+    g->spin_ns = oari_external_spin(g, choose_spin_ns(g, o->spin_us));
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     with.env.timeout_ms = meet_ms;
-    return g->foreign.ops != NULL ? oari_foreign_open(g, &g->foreign, &with)
+    return g->foreign.ops != NULL ? oari_external_open(g, &g->foreign, &with)
                                   : OAR_OK;
 }
 
-/* What the backend asked for can do; one that wants links of ours beside it
- * is put aside for them. */
+/* Finds out what the backend can do. One that wants links of ours beside it
+ * becomes the external engine, and the links the backend. */
 static oar_status find_abilities(oar_group *g)
 {
     oar_backend_caps caps = { .size = sizeof caps };
@@ -142,7 +144,7 @@ static oar_status find_abilities(oar_group *g)
     if (caps.can & OAR_WANTS_LINKS) {
         g->foreign.ops = g->backend;
         OARI_TRY(oari_backend_links(g->ranks, &g->backend));
-        if (!oari_foreign_carries(g))
+        if (!oari_external_carries(g))
             OARI_TRY(g->backend->probe(&caps));
     }
     g->in_tree = oari_backend_in_tree(g->backend);
@@ -150,19 +152,9 @@ static oar_status find_abilities(oar_group *g)
     return OAR_OK;
 }
 
-static oar_status check_rules(oar_group *g)
-{
-    int whole = g->board != NULL && g->board->member == NULL &&
-                !oari_foreign_carries(g);
-
-    return oari_rules_check(&g->rules,
-                            (whole ? OARI_MEMORY : 0) |
-                                (g->backend->send != NULL ? OARI_MESSAGES : 0));
-}
-
 static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 {
-    int meets = !g->rules.messages_only && !oari_foreign_carries(g);
+    int meets = !g->rules.messages_only && !oari_external_carries(g);
 
     x->rank = g->rank;
     x->ranks = g->ranks;
@@ -182,7 +174,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     return oari_exec_init(x);
 }
 
-/* What is needed to settle who did what. */
+/* Makes what is needed to explain a mismatch. */
 static oar_status make_history(oar_group *g)
 {
     oari_history *h = &g->engine.history;
@@ -192,55 +184,41 @@ static oar_status make_history(oar_group *g)
     if (g->ranks == 1 || g->backend->peek == NULL ||
         (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
-    h->room = met ? OARI_PAST_MET : OARI_PAST_SENT;
+    h->room = met ? OARI_HISTORY_SHM : OARI_HISTORY_MESSAGES;
     h->ring = oari_alloc(h->room, sizeof *h->ring);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
-    return oari_dispute_create(g, &g->engine.dispute);
+    return oari_mismatch_create(g, &g->engine.dispute);
 }
 
-/* Operations on device memory are only given to an engine, so many may be under
- * way; they are compared on the board like those of any engine. */
-static oar_status make_gpu_lanes(oar_group *g, const oar_group_opts *o)
+/* Operations on device memory are only handed to an engine, so many may be
+ * under way; they are compared on the board like those of any engine. */
+static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
 {
     oari_engine *e = &g->engine;
+    int means = g->backend->send != NULL ? OARI_MESSAGES : 0;
 
-    for (; e->lanes < e->host_lanes + OARI_GPU_LANES; e->lanes++) {
+    if (g->board != NULL && g->board->member == NULL &&
+        !oari_external_carries(g))
+        means |= OARI_MEMORY;
+    e->lane =
+        oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
+    if (e->lane == NULL)
+        return OAR_E_NOMEM;
+    OARI_TRY(oari_rules_check(&g->rules, means));
+    OARI_TRY(make_history(g));
+    do
+        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
+    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    e->host_lanes = e->lanes;
+    for (; on_gpu && e->lanes < e->host_lanes + OARI_GPU_LANES; e->lanes++) {
         oari_exec *x = &e->lane[e->lanes].exec;
 
         OARI_TRY(make_exec(g, o, x));
         x->board = NULL;
         x->compared_on = g->board;
     }
-    return OAR_OK;
-}
-
-static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
-{
-    oari_engine *e = &g->engine;
-
-    e->lane =
-        oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
-    if (e->lane == NULL)
-        return OAR_E_NOMEM;
-    OARI_TRY(check_rules(g));
-    OARI_TRY(make_history(g));
-    do
-        OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
-    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
-    e->host_lanes = e->lanes;
-    if (on_gpu)
-        OARI_TRY(make_gpu_lanes(g, o));
     return oari_far_scopes_create(g);
-}
-
-static void drop_lanes(oari_engine *e)
-{
-    for (int i = 0; i < e->lanes; i++)
-        oari_exec_clear(&e->lane[i].exec);
-    oari_free(e->lane);
-    oari_dispute_destroy(e->dispute);
-    oari_free(e->history.ring);
 }
 
 oar_status oari_group_check_world(int rank, int size)
@@ -266,9 +244,9 @@ static oar_status make_recorder(oar_group *g, int threads)
     return oari_recorder_make(&owner, &g->recorder);
 }
 
-static oar_status build(oar_group *g, const oari_choice *choice,
-                        const oar_backend_env *env, int64_t meet_ms,
-                        struct oari_world *world)
+static oar_status build_group(oar_group *g, const oari_choice *choice,
+                              const oar_backend_env *env, int64_t meet_ms,
+                              struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
     int has_gpu = choice->gpu != NULL || choice->any_gpu;
@@ -320,16 +298,17 @@ oar_status oari_group_open(const oari_choice *choice,
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
     g->store_address = oari_store_address(g->store);
-    before = oari_store_until(oari_deadline(meet_ms));
-    status = build(g, choice, env, meet_ms, world);
-    oari_store_until(before);
+    before = oari_store_set_lock_deadline(oari_deadline(meet_ms));
+    status = build_group(g, choice, env, meet_ms, world);
+    oari_store_set_lock_deadline(before);
     if (status != OAR_OK) {
         oar_error why;
 
-        before = oari_store_until(oari_deadline(LAST_WORD_MS));
+        before = oari_store_set_lock_deadline(oari_deadline(REPORT_MS));
         if (g->name != NULL)
-            oari_missed(env->store, g->name, g->rank, g->ranks, g->missing);
-        oari_store_until(before);
+            oari_open_failure_report(env->store, g->name, g->rank, g->ranks,
+                                     g->missing);
+        oari_store_set_lock_deadline(before);
         why = *oar_last_error();
         oari_recorder_fault(g->recorder, &why);
         oar_group_destroy(g);
@@ -338,11 +317,11 @@ oar_status oari_group_open(const oari_choice *choice,
     oari_recorder_opened(g->recorder);
     oari_free(g->missing);
     g->missing = NULL;
-    g->settings.name = g->settings.backend = NULL; /* the caller's */
+    g->settings.name = g->settings.backend = NULL; /* they are the caller's */
     g->settings.device = NULL;
     g->settings.stream = NULL;
     g->settings.nccl_id = NULL;
-    oari_kin_join(g);
+    oari_siblings_join(g);
     *group = g;
     return OAR_OK;
 }
@@ -383,38 +362,37 @@ oar_status oari_group_complete(oar_group *made, oar_group **group)
     return oari_fail_with(&why);
 }
 
-static void drop_subsets(oar_group *g)
-{
-    while (g->subsets != NULL) {
-        oari_subset *s = g->subsets;
-
-        g->subsets = s->next;
-        oari_free(s);
-    }
-}
-
 void oar_group_destroy(oar_group *group)
 {
     if (group == NULL)
         return;
     if (group->generation != oari_fork_generation())
-        return; /* a child: none of it is ours */
-    oari_kin_leave(group);
+        return; /* a child process owns none of it */
+    oari_siblings_leave(group);
     if (group->name != NULL) {
         oari_gpu_await(group);
         if (atomic_load(&group->engine.posted) != 0)
             oar_group_abort(group, "the group was destroyed");
         oari_engine_close(group);
     }
-    oari_foreign_close(&group->hosted);
-    oari_foreign_close(&group->gpu);
-    oari_foreign_close(&group->foreign);
+    oari_external_close(&group->hosted);
+    oari_external_close(&group->gpu);
+    oari_external_close(&group->foreign);
     if (group->opened)
         group->backend->close(group->self);
-    drop_lanes(&group->engine);
+    for (int i = 0; i < group->engine.lanes; i++)
+        oari_exec_clear(&group->engine.lane[i].exec);
+    oari_free(group->engine.lane);
+    oari_mismatch_destroy(group->engine.dispute);
+    oari_free(group->engine.history.ring);
     oari_batch_drop(group);
-    drop_subsets(group);
-    oari_scope_drop(group);
+    while (group->subsets != NULL) {
+        oari_subset *s = group->subsets;
+
+        group->subsets = s->next;
+        oari_free(s);
+    }
+    oari_timeout_scope_drop(group);
     oari_far_scopes_destroy(group->far_scopes);
     oar_store_destroy(group->store);
     oari_free(group->in_world);

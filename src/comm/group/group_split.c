@@ -3,8 +3,8 @@
  *
  * A child is opened like any other group, through the store its parent came
  * from (ranks as threads: through the parent's world), under a name that all
- * its ranks work out alike. So its traffic is its own from the first byte, and
- * the parent may go before it.
+ * its ranks derive alike. So its traffic is its own from the first byte, and
+ * the parent may be destroyed before it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include "base/clock.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "comm/fault/kin.h"
+#include "comm/fault/siblings.h"
 #include "comm/group/group.h"
-#include "link/shm/local.h"
-#include "comm/fault/missed.h"
+#include "link/shm/inproc.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 #include "backends/registry/registry.h"
 #include "store/store.h"
@@ -40,8 +40,7 @@ static int by_key(const void *a, const void *b)
     return x->rank < y->rank ? -1 : x->rank > y->rank;
 }
 
-/* What every rank wants, those of another colour than mine left out; how many.
- */
+/* Gathers the claims of all ranks, and keeps those of this rank's colour. */
 static oar_status gather_claims(oar_group *parent, claim mine, claim *all,
                                 int *count)
 {
@@ -68,22 +67,10 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts, and drops what is there twice; how many are left. */
-static int tidy_ranks(int *rank, int count)
-{
-    int kept = 0;
-
-    qsort(rank, (size_t)count, sizeof *rank, by_number);
-    for (int i = 0; i < count; i++)
-        if (kept == 0 || rank[kept - 1] != rank[i])
-            rank[kept++] = rank[i];
-    return kept;
-}
-
 /* ---- names --------------------------------------------------------------- */
 
-/* Different for all lists that will ever be asked for: a group is known by it.
- */
+/* Hashes a list of ranks. No two lists of one program may collide: a group is
+ * known by the hash of its list. */
 static uint64_t hash_ranks(const int *rank, int count)
 {
     uint64_t hash = (uint64_t)count;
@@ -97,8 +84,8 @@ static uint64_t hash_ranks(const int *rank, int count)
     return hash;
 }
 
-/* The parent's name and something of its own; a hash of that if it is too long.
- */
+/* Writes a child's name: its parent's and something of its own. A parent's name
+ * that is too long is replaced by a hash. */
 static void name_child(const oar_group *parent, const char *own, char *name,
                        size_t bytes)
 {
@@ -112,8 +99,8 @@ static void name_child(const oar_group *parent, const char *own, char *name,
     snprintf(name, bytes, "%.60s~%016" PRIx64 ".%s", parent->name, hash, own);
 }
 
-/* How often that list has been asked for on this group. Every one of those
- * ranks counts alike, and nobody else needs to. */
+/* Counts how often this list has been asked for on this group. All ranks of the
+ * list count alike, and no other rank needs to. */
 static oar_status count_subset(oar_group *parent, uint64_t hash,
                                uint64_t *number)
 {
@@ -161,95 +148,88 @@ static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
     return status;
 }
 
-enum { HOLD_MS = 20 }; /* for the parent's links, between two looks */
+enum { HOLD_MS = 20 }; /* to wait for the parent's token, at each look */
 
-/* What a rank looks at while the members of a child meet. */
+/* What a rank checks while the members of a child meet. */
 typedef struct gathering {
     oar_group *parent;
-    const oari_kin *kin;
+    const oari_child_spec *spec;
     const char *name;
     const oar_backend_env *env;
 } gathering;
 
-/* Whether the parent's links have lost a member. While another thread of the
- * user's waits in the parent, they are not ours to ask. */
-static oar_status look_at_links(const gathering *m)
+/* Fails if a member is gone. While another thread of the user's waits in the
+ * parent, its links cannot be asked. Not every member has a link to the one
+ * that is gone: those that have leave a report in the store. */
+static oar_status check_members(void *arg)
 {
+    const gathering *m = arg;
     oar_group *parent = m->parent;
+    oar_error said;
     char who[400];
     int gone = 0, lost = 0;
 
-    if (!oari_engine_hold_by(parent, oari_deadline(HOLD_MS)))
+    if (oari_group_broken(parent))
         return OAR_OK;
-    for (int i = 0; i < m->kin->count && !gone; i++)
-        gone = oari_group_gone(parent, m->kin->member[lost = i]);
+    if (oari_engine_hold_by(parent, oari_deadline(HOLD_MS))) {
+        for (int i = 0; i < m->spec->count && !gone; i++)
+            gone = oari_group_gone(parent, m->spec->member[lost = i]);
+        if (gone)
+            oari_presence_text(parent, m->spec->member[lost], who, sizeof who);
+        oari_engine_let_go(parent);
+    }
     if (gone)
-        oari_presence_text(parent, m->kin->member[lost], who, sizeof who);
-    oari_engine_let_go(parent);
-    if (!gone)
-        return OAR_OK;
-    return oari_about(lost, oari_fail(OAR_E_PEER,
-                                      "%s %s and does not join group \"%s\"",
-                                      who, oari_presence_end(gone), m->name));
-}
-
-/* Not all members have links to the one that is gone: those that have say so.
- */
-static oar_status look_for_members(void *arg)
-{
-    const gathering *m = arg;
-    oar_error said;
-
-    if (oari_group_broken(m->parent))
-        return OAR_OK;
-    OARI_TRY(look_at_links(m));
-    if (oari_missed_word(m->env->store, m->name, m->env->rank, m->env->ranks,
-                         -1, &said))
+        return oari_about(
+            lost, oari_fail(OAR_E_PEER, "%s %s and does not join group \"%s\"",
+                            who, oari_presence_end(gone), m->name));
+    if (oari_open_failure_find(m->env->store, m->name, m->env->rank,
+                               m->env->ranks, -1, &said))
         return oari_fail_with(&said);
     return OAR_OK;
 }
 
-static oar_status open_child(oar_group *parent, const oari_kin *kin,
+static oar_status open_child(oar_group *parent, const oari_child_spec *spec,
                              const char *name, oar_group **child)
 {
     oar_backend_env env = { .size = sizeof env,
-                            .rank = find_rank(kin->member, kin->count,
+                            .rank = find_rank(spec->member, spec->count,
                                               parent->rank),
-                            .ranks = kin->count };
+                            .ranks = spec->count };
     oar_group_opts o = parent->settings;
     oar_device device = { OAR_CUDA, parent->device };
     oari_choice choice = { .name = parent->backend_name,
                            .host = oari_group_asked(parent),
-                           .gpu = kin->bare ? NULL : parent->gpu.ops,
-                           .bare = kin->bare,
-                           .split = kin->split };
+                           .gpu = spec->bare ? NULL : parent->gpu.ops,
+                           .bare = spec->bare,
+                           .split = spec->split };
     oar_status status;
 
     o.name = name;
     if (choice.gpu != NULL)
         o.device = &device;
-    if (kin->count == 1)
+    if (spec->count == 1)
         OARI_TRY(oari_backend_find("self", 1, &choice.host));
     else if (parent->board != NULL && parent->board->world != NULL)
-        return open_sim(parent, &env, &o, kin->meet_ms, kin->bare, child);
-    env.store = kin->store != NULL ? kin->store : parent->store;
-    oari_store_watch(look_for_members, &(gathering){ parent, kin, name, &env });
-    status = oari_group_open(&choice, &env, &o, kin->meet_ms, NULL, child);
-    oari_store_watch(NULL, NULL);
+        return open_sim(parent, &env, &o, spec->meet_ms, spec->bare, child);
+    env.store = spec->store != NULL ? spec->store : parent->store;
+    oari_store_set_wait_check(check_members,
+                              &(gathering){ parent, spec, name, &env });
+    status = oari_group_open(&choice, &env, &o, spec->meet_ms, NULL, child);
+    oari_store_set_wait_check(NULL, NULL);
     return status;
 }
 
-oar_status oari_group_child(oar_group *parent, const oari_kin *kin,
+oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
                             oar_group **group)
 {
     oar_group *child = NULL;
     char name[256];
     oar_status status;
 
-    name_child(parent, kin->own, name, sizeof name);
-    status = open_child(parent, kin, name, &child);
+    name_child(parent, spec->own, name, sizeof name);
+    status = open_child(parent, spec, name, &child);
     if (status == OAR_OK)
-        status = oari_group_place(child, parent, kin->member);
+        status = oari_group_place(child, parent, spec->member);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
 
@@ -263,64 +243,49 @@ static oar_status make_child(oar_group *parent, const char *own,
                              const int *member, int count, void **split,
                              oar_group **group)
 {
-    oari_kin kin = { .own = own,
-                     .member = member,
-                     .count = count,
-                     .split = split,
-                     .meet_ms = parent->timeout_ms };
+    oari_child_spec spec = { .own = own,
+                             .member = member,
+                             .count = count,
+                             .split = split,
+                             .meet_ms = parent->timeout_ms };
 
-    return oari_group_child(parent, &kin, group);
+    return oari_group_child(parent, &spec, group);
 }
 
-static oar_status make_split(oar_group *parent, const claim *claimed, int count,
-                             void **split, oar_group **group)
+/* Makes the group of the claims of one colour. An engine for GPUs has a split
+ * of its own, in which all ranks take part; the child takes what it makes. */
+static oar_status split_by_claims(oar_group *parent, int colour, int key,
+                                  const claim *all, int count,
+                                  oar_group **group)
 {
-    int *member = oari_alloc((size_t)count, sizeof *member);
-    char own[64];
-    oar_status status;
-
-    if (member == NULL)
-        return OAR_E_NOMEM;
-    for (int i = 0; i < count; i++)
-        member[i] = claimed[i].rank;
-    snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits,
-             claimed[0].colour);
-    status = make_child(parent, own, member, count, split, group);
-    oari_free(member);
-    return status;
-}
-
-/* An engine for GPUs has a way of its own, in which all ranks take part. */
-static oar_status split_engine(oar_group *parent, int colour, int key,
-                               void **made)
-{
-    const oar_backend_ops *ops = parent->gpu.ops;
-    oar_status status;
-
-    if (ops == NULL || ops->split == NULL)
-        return OAR_OK;
-    oari_engine_hold(parent);
-    status = ops->split(parent->gpu.self, colour, key, made);
-    oari_engine_let_go(parent);
-    return status;
-}
-
-/* With the claims of all ranks; what the engine made is taken. */
-static oar_status split_all(oar_group *parent, int colour, int key,
-                            const claim *all, int count, oar_group **group)
-{
+    const oar_backend_ops *gpu = parent->gpu.ops;
+    oar_status status = OAR_OK;
     void *made = NULL;
-    oar_status status;
+    char own[64];
+    int *member;
 
     parent->splits++;
-    OARI_TRY(split_engine(parent, colour, key, &made));
+    if (gpu != NULL && gpu->split != NULL) {
+        oari_engine_hold(parent);
+        status = gpu->split(parent->gpu.self, colour, key, &made);
+        oari_engine_let_go(parent);
+    }
+    if (status != OAR_OK)
+        return status;
     if (colour < 0) {
         *group = NULL;
         return OAR_OK;
     }
-    status = make_split(parent, all, count, &made, group);
+    member = oari_alloc((size_t)count, sizeof *member);
+    for (int i = 0; member != NULL && i < count; i++)
+        member[i] = all[i].rank;
+    snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits, colour);
+    status = member == NULL
+                 ? OAR_E_NOMEM
+                 : make_child(parent, own, member, count, &made, group);
+    oari_free(member);
     if (made != NULL)
-        parent->gpu.ops->drop(made);
+        gpu->drop(made);
     return status;
 }
 
@@ -347,7 +312,7 @@ oar_status oar_group_split_at(const char *file, int line, oar_group *parent,
         return OAR_E_NOMEM;
     status = gather_claims(parent, mine, all, &count);
     if (status == OAR_OK)
-        status = split_all(parent, mine.colour, key, all, count, group);
+        status = split_by_claims(parent, mine.colour, key, all, count, group);
     oari_free(all);
     return status;
 }
@@ -359,9 +324,16 @@ oar_status oar_group_dup_at(const char *file, int line, oar_group *parent,
     return oar_group_split(parent, 0, 0, group);
 }
 
-static oar_status check_members(const oar_group *parent, const int *rank,
-                                int count)
+/* Makes a group of the ranks in a list, which is sorted here and rid of ranks
+ * that occur twice. */
+static oar_status make_subset(oar_group *parent, int *rank, int count,
+                              oar_group **group)
 {
+    uint64_t hash, number;
+    char own[64];
+    int kept = 0;
+
+    OARI_TRY(oari_group_check(parent));
     if (count == 0)
         return oari_fail(OAR_E_WORLD, "impossible world size: a group of no "
                                       "ranks");
@@ -374,22 +346,14 @@ static oar_status check_members(const oar_group *parent, const int *rank,
                          "rank %d asks for a group of %d ranks that it is not "
                          "one of",
                          parent->rank, count);
-    return OAR_OK;
-}
-
-static oar_status make_subset(oar_group *parent, int *rank, int count,
-                              oar_group **group)
-{
-    uint64_t hash, number;
-    char own[64];
-
-    OARI_TRY(oari_group_check(parent));
-    OARI_TRY(check_members(parent, rank, count));
-    count = tidy_ranks(rank, count);
-    hash = hash_ranks(rank, count);
+    qsort(rank, (size_t)count, sizeof *rank, by_number);
+    for (int i = 0; i < count; i++)
+        if (kept == 0 || rank[kept - 1] != rank[i])
+            rank[kept++] = rank[i];
+    hash = hash_ranks(rank, kept);
     OARI_TRY(count_subset(parent, hash, &number));
     snprintf(own, sizeof own, "s%016" PRIx64 "n%" PRIu64, hash, number);
-    return make_child(parent, own, rank, count, NULL, group);
+    return make_child(parent, own, rank, kept, NULL, group);
 }
 
 oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,
@@ -411,7 +375,7 @@ oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,
     return status;
 }
 
-/* ---- whose rank is whose ------------------------------------------------- */
+/* ---- world ranks --------------------------------------------------------- */
 
 oar_status oari_group_place(oar_group *child, const oar_group *parent,
                             const int *member)
@@ -423,7 +387,7 @@ oar_status oari_group_place(oar_group *child, const oar_group *parent,
     for (int r = 0; r < child->ranks; r++)
         there[r] = oar_group_to_world(parent, member[r]);
     child->in_world = there;
-    oari_kin_move(child, parent);
+    oari_siblings_move(child, parent);
     oari_recorder_place(child->recorder, there, child->ranks);
     return OAR_OK;
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hybrid: one backend for host memory and one for device memory, by name:
- *
  *     cpu:native,cuda:nccl      what "nccl" is short for
  *     cpu:mpi,cuda:ipc          any pair
  *     cpu:native,cuda:auto      what "hybrid" is short for: nccl, but ipc where
  *                               ranks share a GPU, which NCCL refuses
  *
- * Host memory goes the way it goes without the second half; see gpu.c for the
- * other.
+ * Host memory goes the way it goes without the second half. Which engine does
+ * an operation on device memory is decided in gpu_check.c.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,40 +24,30 @@ enum { HALF_BYTES = 200 };
 /* ---- names --------------------------------------------------------------- */
 
 typedef struct halves {
-    char cpu[HALF_BYTES], cuda[HALF_BYTES]; /* "": not said */
+    char cpu[HALF_BYTES], cuda[HALF_BYTES]; /* "": not given */
 } halves;
 
-static oar_status bad_name(const char *name)
+static oar_status fail_on_name(const char *name)
 {
     return oari_fail(OAR_E_ARG,
                      "backend \"%s\": \"cpu:NAME,cuda:NAME\" is meant", name);
 }
 
-/* One half: "cpu:native". */
-static oar_status read_half(const char *name, const char *half, size_t length,
-                            halves *h)
-{
-    char *to = strncmp(half, "cpu:", 4) == 0    ? h->cpu
-               : strncmp(half, "cuda:", 5) == 0 ? h->cuda
-                                                : NULL;
-    size_t skip = to == h->cpu ? 4 : 5;
-
-    if (to == NULL || to[0] != 0 || length <= skip ||
-        length - skip >= HALF_BYTES)
-        return bad_name(name);
-    memcpy(to, half + skip, length - skip);
-    return OAR_OK;
-}
-
+/* Reads "cpu:NAME,cuda:NAME", or one half of it. */
 static oar_status read_halves(const char *name, halves *h)
 {
-    const char *half = name;
-
     memset(h, 0, sizeof *h);
-    for (;;) {
+    for (const char *half = name;;) {
         size_t length = strcspn(half, ",");
+        char *to = strncmp(half, "cpu:", 4) == 0    ? h->cpu
+                   : strncmp(half, "cuda:", 5) == 0 ? h->cuda
+                                                    : NULL;
+        size_t skip = to == h->cpu ? 4 : 5;
 
-        OARI_TRY(read_half(name, half, length, h));
+        if (to == NULL || to[0] != 0 || length <= skip ||
+            length - skip >= HALF_BYTES)
+            return fail_on_name(name);
+        memcpy(to, half + skip, length - skip);
         if (half[length] == 0)
             return OAR_OK;
         half += length + 1;
@@ -86,27 +75,23 @@ static oar_status choose_gpu(const char *name, oari_choice *choice)
         name);
 }
 
-static oar_status choose_host(const char *name, int ranks, oari_choice *choice)
+static oar_status choose_pair(const char *name, int ranks, oari_choice *choice)
 {
     const oar_backend_ops *found;
     oar_backend_caps caps;
-
-    if (name[0] == 0)
-        return oari_backend_find(NULL, ranks, &choice->host);
-    OARI_TRY(oari_backend_probe(name, &found, &caps));
-    if (oari_backend_is_for_gpus(&caps))
-        return oari_fail(OAR_E_UNSUPPORTED,
-                         "backend \"%s\" has no way for host memory", name);
-    choice->host = found;
-    return OAR_OK;
-}
-
-static oar_status choose_pair(const char *name, int ranks, oari_choice *choice)
-{
     halves h;
 
     OARI_TRY(read_halves(name, &h));
-    OARI_TRY(choose_host(h.cpu, ranks, choice));
+    if (h.cpu[0] == 0)
+        OARI_TRY(oari_backend_find(NULL, ranks, &choice->host));
+    else {
+        OARI_TRY(oari_backend_probe(h.cpu, &found, &caps));
+        if (oari_backend_is_for_gpus(&caps))
+            return oari_fail(OAR_E_UNSUPPORTED,
+                             "backend \"%s\" has no way for host memory",
+                             h.cpu);
+        choice->host = found;
+    }
     return h.cuda[0] != 0 ? choose_gpu(h.cuda, choice) : OAR_OK;
 }
 
@@ -142,7 +127,7 @@ static oar_status probe_pair(const char *name, oar_backend_caps *caps)
     oari_choice choice;
 
     if (!is_pair(name))
-        return bad_name(name);
+        return fail_on_name(name);
     OARI_TRY(choose_pair(name, 2, &choice));
     *caps = oar_backend_caps_init();
     caps->devices = 1u << OAR_CPU;
@@ -169,7 +154,7 @@ oar_status oar_backend_available(const char *name, oar_backend_caps *caps)
 
 /* ---- auto: what the ranks' GPUs allow ------------------------------------ */
 
-/* What a rank says of its GPU, as text for the store. */
+/* What a rank says of its GPU. It goes through the store as text. */
 typedef struct card {
     int host, nccl, ipc;
     char uuid[33];
@@ -209,7 +194,7 @@ static oar_status read_card(oar_group *g, const char *prefix, int rank,
                      text);
 }
 
-/* Every rank writes its card and reads all. */
+/* Writes what this rank says of its GPU, and reads what all ranks say. */
 static oar_status gather_cards(oar_group *g, int64_t meet_ms, card *all)
 {
     char prefix[OARI_NAME_MAX + 32], key[OARI_NAME_MAX + 64], text[96];
@@ -232,23 +217,17 @@ static oar_status gather_cards(oar_group *g, int64_t meet_ms, card *all)
     return OAR_OK;
 }
 
-static int is_shared(const card *all, int ranks)
+static oar_status choose_for_all(const oar_group *g, const card *all,
+                                 const char **name)
 {
-    for (int a = 0; a < ranks; a++)
-        for (int b = 0; b < a; b++)
-            if (all[a].host == all[b].host &&
-                strcmp(all[a].uuid, all[b].uuid) == 0)
-                return 1;
-    return 0;
-}
-
-static oar_status decide(const oar_group *g, const card *all, const char **name)
-{
-    int shared = is_shared(all, g->ranks), nccl = 1, ipc = 1;
+    int shared = 0, nccl = 1, ipc = 1;
 
     for (int r = 0; r < g->ranks; r++) {
         nccl &= all[r].nccl;
         ipc &= all[r].ipc && all[r].host == all[0].host;
+        for (int s = 0; s < r; s++)
+            shared |= all[r].host == all[s].host &&
+                      strcmp(all[r].uuid, all[s].uuid) == 0;
     }
     *name = nccl && !shared ? "nccl" : ipc ? "ipc" : NULL;
     if (*name != NULL)
@@ -275,14 +254,14 @@ oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
         return OAR_E_NOMEM;
     status = gather_cards(group, meet_ms, all);
     if (status == OAR_OK)
-        status = decide(group, all, &name);
+        status = choose_for_all(group, all, &name);
     oari_free(all);
     return status == OAR_OK ? oari_backend_probe(name, ops, &caps) : status;
 }
 
 /* ---- the name itself ----------------------------------------------------- */
 
-static oar_status probe(oar_backend_caps *caps)
+static oar_status probe_hybrid(oar_backend_caps *caps)
 {
     OARI_TRY(oar_device_available(OAR_CUDA));
     caps->devices = 1u << OAR_CPU | 1u << OAR_CUDA;
@@ -295,5 +274,5 @@ const oari_backend oari_backend_hybrid = {
     .ops.size = sizeof(oar_backend_ops),
     .ops.abi = OAR_BACKEND_ABI,
     .ops.name = "hybrid",
-    .ops.probe = probe,
+    .ops.probe = probe_hybrid,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* open_engine: opens the engines of somebody else's that a group has beside its
- * links, for host memory and for device memory. */
+/* open_engine: opens the external engines that a group has beside its links,
+ * for host memory and for device memory. */
 #include <oarsong/device.h>
 
 #include <inttypes.h>
@@ -9,19 +9,19 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "comm/engine/foreign_engine.h"
+#include "comm/engine/external_engine.h"
 #include "comm/fault/fault.h"
-#include "comm/fault/missed.h"
+#include "comm/fault/open_failure.h"
 #include "comm/fault/presence.h"
 #include "comm/group/group.h"
 
 enum {
-    WHILE_US = 50 /* it is asked so long in one turn, if it only moves then */
+    WHILE_US = 50 /* an engine that has to be polled is, so long in one turn */
 };
 
-/* Of those that have not come through: one that is gone, rather than one that
- * is stopped, rather than the first. */
-static int most_likely(const oar_group *g)
+/* Returns the most likely culprit of the ranks that have not opened the engine:
+ * one that is gone, else one that is stopped, else the first. */
+static int find_culprit(const oar_group *g)
 {
     int first = -1, stopped = -1;
 
@@ -37,21 +37,24 @@ static int most_likely(const oar_group *g)
     return stopped >= 0 ? stopped : first;
 }
 
-/* An engine knows at best that somebody has not come; here it is said who. */
-static oar_status blame(oar_group *g, oari_foreign *f, const oari_open *with)
+/* Fails with the rank that is to blame: an engine knows at best that some rank
+ * has not come. */
+static oar_status blame_rank(oar_group *g, oari_external *f,
+                             const oari_open *with)
 {
     oar_error why = *oar_last_error();
     oar_status status;
     char who[300];
     int rank;
 
-    f->ill_ns = oari_now_ns(); /* who is gone now is why */
-    if (oari_missed_find(with->env.store, g->name, g->rank, g->ranks,
-                         g->missing) == 0)
+    f->engine_failed_ns =
+        oari_now_ns(); /* a rank that is gone now is the cause */
+    if (oari_engine_opening_missing(with->env.store, g->name, g->rank, g->ranks,
+                                    g->missing) == 0)
         return oari_fail_with(&why);
     if (g->board != NULL)
         g->board->ops->check(g->board->self);
-    rank = most_likely(g);
+    rank = find_culprit(g);
     status = oari_group_gone(g, rank) ? OAR_E_PEER : OAR_E_TIMEOUT;
     oari_presence_text(g, rank, who, sizeof who);
     return oari_about(
@@ -61,8 +64,8 @@ static oar_status blame(oar_group *g, oari_foreign *f, const oari_open *with)
                         who, f->ops->name, with->env.timeout_ms, why.text));
 }
 
-oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
-                             const oari_open *with)
+oar_status oari_external_open(oar_group *group, oari_external *f,
+                              const oari_open *with)
 {
     oar_status status;
 
@@ -75,11 +78,11 @@ oar_status oari_foreign_open(oar_group *group, oari_foreign *f,
     status = oari_backend_open(f->ops, f->self, with);
     if (with->env.store == NULL || group->missing == NULL || group->ranks == 1)
         return status;
-    oari_missed_say_through(with->env.store, group->name, group->rank);
-    return status != OAR_OK ? blame(group, f, with) : OAR_OK;
+    oari_engine_opening_done(with->env.store, group->name, group->rank);
+    return status != OAR_OK ? blame_rank(group, f, with) : OAR_OK;
 }
 
-static oar_status open_engine(oar_group *g, oari_foreign *f,
+static oar_status open_engine(oar_group *g, oari_external *f,
                               const oari_choice *choice,
                               const oar_group_opts *o, int64_t meet_ms)
 {
@@ -102,27 +105,15 @@ static oar_status open_engine(oar_group *g, oari_foreign *f,
         with.env.split = *choice->split;
         *choice->split = NULL;
     }
-    return oari_foreign_open(g, f, &with);
+    return oari_external_open(g, f, &with);
 }
 
-/* What "auto" has come to, in the group's name for its backend. */
-static oar_status name_pair(oar_group *g)
-{
-    char name[256], *kept;
-
-    snprintf(name, sizeof name, "cpu:%s,cuda:%s", oari_group_asked(g)->name,
-             g->gpu.ops->name);
-    if ((kept = oari_strdup(name)) == NULL)
-        return OAR_E_NOMEM;
-    oari_free(g->backend_name);
-    g->backend_name = kept;
-    return OAR_OK;
-}
-
+/* A group with "auto" names its backend by the pair that it has got. */
 oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
                          const oar_group_opts *o, int64_t meet_ms)
 {
     oar_device device = o->device != NULL ? *o->device : oar_device_current();
+    char name[256], *kept;
 
     g->device = device.index;
     if (o->device != NULL && device.kind != OAR_CUDA)
@@ -131,7 +122,12 @@ oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
     g->gpu.ops = choice->gpu;
     if (choice->any_gpu) {
         OARI_TRY(oari_hybrid_settle(g, meet_ms, &g->gpu.ops));
-        OARI_TRY(name_pair(g));
+        snprintf(name, sizeof name, "cpu:%s,cuda:%s", oari_group_asked(g)->name,
+                 g->gpu.ops->name);
+        if ((kept = oari_strdup(name)) == NULL)
+            return OAR_E_NOMEM;
+        oari_free(g->backend_name);
+        g->backend_name = kept;
     }
     if (g->gpu.ops != NULL)
         OARI_TRY(open_engine(g, &g->gpu, choice, o, meet_ms));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* settings: what a group was asked to be like, what the environment says, and
- * our own defaults, in that order. What decides how operations run must be the
- * same on all ranks: it is rank 0's, and travels through the store as a line of
- * text. */
+/* settings: the options of a group, what the environment says, and our own
+ * defaults, in that order. Settings that decide how operations run must be the
+ * same on all ranks: those of rank 0 count, and travel through the store as a
+ * line of text. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "plan/choose.h"
 #include "comm/group/group.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "link/rendezvous.h"
 
 enum { ALGORITHM_MAX = 250 };
@@ -55,8 +55,12 @@ static oar_status settle_size(oar_group_opts *o, int i)
                      sizes[i].least, sizes[i].most);
 }
 
-static oar_status settle_times(oar_group_opts *o)
+oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
 {
+    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
+    OARI_TRY(oari_env_check(oari_launcher_first()));
+    for (int i = 0; i < SIZES; i++)
+        OARI_TRY(settle_size(o, i));
     if (o->timeout_ms == 0)
         OARI_TRY(oari_env_int("OARSONG_TIMEOUT_MS", -1, INT64_MAX / 2000000,
                               &o->timeout_ms));
@@ -69,11 +73,6 @@ static oar_status settle_times(oar_group_opts *o)
         o->stall_ms = OARI_DEFAULT_STALL_MS;
     if (o->spin_us == 0)
         OARI_TRY(oari_env_int("OARSONG_SPIN_US", -1, 1000000, &o->spin_us));
-    return OAR_OK;
-}
-
-static oar_status settle_texts(oar_group_opts *o)
-{
     if (o->name != NULL && strlen(o->name) > OARI_NAME_MAX)
         return oari_fail(OAR_E_ARG, "a group name of %zu bytes: at most %d",
                          strlen(o->name), OARI_NAME_MAX);
@@ -83,16 +82,6 @@ static oar_status settle_texts(oar_group_opts *o)
         return oari_fail(OAR_E_ARG, "an algorithm of %zu bytes",
                          strlen(o->algorithm));
     return OAR_OK;
-}
-
-oar_status oari_group_settings(const oar_group_opts *opts, oar_group_opts *o)
-{
-    OARI_TRY(oari_opts_read(o, sizeof *o, opts));
-    OARI_TRY(oari_env_check(oari_launcher_first()));
-    for (int i = 0; i < SIZES; i++)
-        OARI_TRY(settle_size(o, i));
-    OARI_TRY(settle_times(o));
-    return settle_texts(o);
 }
 
 /* ---- agreeing ------------------------------------------------------------ */
@@ -116,21 +105,6 @@ static int64_t *rule_in(oari_rules *rules, int i)
     return at[i];
 }
 
-static void write_text(oar_group_opts *o, oari_rules *rules, char *text,
-                       size_t bytes)
-{
-    size_t used = 0;
-
-    for (int i = 0; i < SIZES; i++)
-        used +=
-            (size_t)snprintf(text + used, bytes - used, "%zu ", *size_in(o, i));
-    for (int i = 0; i < RULES; i++)
-        used += (size_t)snprintf(text + used, bytes - used, "%" PRId64 " ",
-                                 *rule_in(rules, i));
-    snprintf(text + used, bytes - used, "%d %s", rules->through_host,
-             o->algorithm != NULL ? o->algorithm : "");
-}
-
 oar_status oari_settings_own(const char *text, oar_group_opts *o,
                              char **algorithm)
 {
@@ -143,43 +117,37 @@ oar_status oari_settings_own(const char *text, oar_group_opts *o,
     return OAR_OK;
 }
 
-static oar_status bad_text(const char *text)
+static oar_status fail_on_text(const char *text)
 {
     return oari_fail(OAR_E_DATA, "rank 0's settings are \"%.80s\"", text);
 }
 
-/* Bytes from the store are checked like a user's. */
-static oar_status read_sizes(const char **text, oar_group_opts *o)
-{
-    for (int i = 0; i < SIZES; i++) {
-        int used = 0;
-
-        if (sscanf(*text, "%zu %n", size_in(o, i), &used) != 1 || used == 0)
-            return bad_text(*text);
-        OARI_TRY(settle_size(o, i));
-        *text += used;
-    }
-    return OAR_OK;
-}
-
+/* Reads rank 0's settings. Bytes from the store are checked like a user's. */
 static oar_status read_text(const char *text, oar_group_opts *o,
                             char **algorithm, oari_rules *rules)
 {
     int64_t rule[RULES];
     int through_host = 0, end = 0;
 
-    OARI_TRY(read_sizes(&text, o));
+    for (int i = 0; i < SIZES; i++) {
+        int used = 0;
+
+        if (sscanf(text, "%zu %n", size_in(o, i), &used) != 1 || used == 0)
+            return fail_on_text(text);
+        OARI_TRY(settle_size(o, i));
+        text += used;
+    }
     for (int i = 0; i < RULES; i++) {
         int used = 0;
 
         if (sscanf(text, "%" SCNd64 " %n", &rule[i], &used) != 1 || used == 0 ||
             rule[i] < 0 || rule[i] > OARI_RULE_MOST)
-            return bad_text(text);
+            return fail_on_text(text);
         text += used;
     }
     if (sscanf(text, "%d%n", &through_host, &end) != 1 || end == 0 ||
         text[end] != ' ' || strlen(text + end + 1) > ALGORITHM_MAX)
-        return bad_text(text);
+        return fail_on_text(text);
     text += end + 1;
     OARI_TRY(oari_settings_own(*text != 0 ? text : NULL, o, algorithm));
     OARI_TRY(oari_rules_read(rules, o->algorithm));
@@ -189,28 +157,27 @@ static oar_status read_text(const char *text, oar_group_opts *o,
     return OAR_OK;
 }
 
-static oar_status say(oar_store *store, const char *key, oar_group_opts *o,
-                      oari_rules *rules)
+/* Puts rank 0's settings into the store. */
+static oar_status publish_settings(oar_store *store, const char *key,
+                                   oar_group_opts *o, oari_rules *rules)
 {
     char text[(SIZES + RULES) * 24 + 16 + ALGORITHM_MAX + 1];
+    size_t bytes = sizeof text, used = 0;
 
     OARI_TRY(oari_rules_read(rules, o->algorithm));
-    write_text(o, rules, text, sizeof text);
+    for (int i = 0; i < SIZES; i++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%zu ", *size_in(o, i));
+    for (int i = 0; i < RULES; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%" PRId64 " ",
+                                 *rule_in(rules, i));
+    snprintf(text + used, bytes - used, "%d %s", rules->through_host,
+             o->algorithm != NULL ? o->algorithm : "");
     return oar_store_set(store, key, text, strlen(text));
 }
 
-/* A name can be used again: which time this is, by the joins of a rank. */
-static oar_status settings_key(oar_store *store, const char *name, int rank,
-                               char *key, size_t bytes)
-{
-    int64_t times;
-
-    snprintf(key, bytes, "%s/agree/%d", name, rank);
-    OARI_TRY(oar_store_add(store, key, 1, &times));
-    snprintf(key, bytes, "%s/settings/%" PRId64, name, times);
-    return OAR_OK;
-}
-
+/* A name can be used again: each rank counts its joins, and the count is part
+ * of the key. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
                                int ranks, int64_t meet_ms, oar_group_opts *o,
                                char **algorithm, oari_rules *rules)
@@ -221,14 +188,17 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
                              .ranks = ranks,
                              .timeout_ms = meet_ms };
     char key[OARI_NAME_MAX + 32];
+    int64_t times;
     void *text;
     size_t bytes;
     oar_status status;
 
     OARI_TRY(oari_rendezvous_sign(store, name, rank));
-    OARI_TRY(settings_key(store, name, rank, key, sizeof key));
+    snprintf(key, sizeof key, "%s/agree/%d", name, rank);
+    OARI_TRY(oar_store_add(store, key, 1, &times));
+    snprintf(key, sizeof key, "%s/settings/%" PRId64, name, times);
     if (rank == 0)
-        return say(store, key, o, rules);
+        return publish_settings(store, key, o, rules);
     OARI_TRY(oari_rendezvous_get(&meet, key, 0, oari_deadline(meet_ms), &text,
                                  &bytes));
     status = read_text(text, o, algorithm, rules);

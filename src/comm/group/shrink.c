@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shrink: a new group of those that are left of one. Who they are is agreed in
- * a council (council.c); here the group itself is made, through a store that
- * the lowest of them serves: the one that the old group came from may have died
- * with whoever kept it. */
+/* shrink: makes a new group of the ranks that are left of one. They agree on
+ * the members in membership.c; here the group itself is made, through a store that
+ * the lowest of them serves: the store of the old group may have died with the
+ * process that served it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/env.h"
 #include "base/status.h"
-#include "comm/group/council.h"
+#include "comm/group/membership.h"
 #include "store/store.h"
 #include "net/sock.h"
 #include "comm/api/post.h"
@@ -34,8 +34,8 @@ static int on_one_host(const oar_group *g)
     return 1;
 }
 
-/* Where those on other hosts reach it, if there are any. */
-static oar_status serve(oari_council *c, oar_store_server **server)
+/* Serves a store, where ranks on other hosts can reach it if there are any. */
+static oar_status serve_store(oari_membership *c, oar_store_server **server)
 {
     char at[OARI_SOCK_TEXT] = "127.0.0.1:0";
     const char *address;
@@ -52,16 +52,16 @@ static oar_status serve(oari_council *c, oar_store_server **server)
     return OAR_OK;
 }
 
-static oar_status open_store(oari_council *c, int64_t limit_ms,
+static oar_status open_store(oari_membership *c, int64_t limit_ms,
                              oar_store **store)
 {
-    int lowest = oari_council_lowest(c);
+    int lowest = oari_membership_lowest(c);
     oar_store_server *server = NULL;
     char address[sizeof c->mine.address];
     oar_status status = OAR_OK;
 
     if (lowest == c->group->rank)
-        status = serve(c, &server);
+        status = serve_store(c, &server);
     memcpy(address, server != NULL ? c->mine.address : c->heard[lowest].address,
            sizeof address);
     address[sizeof address - 1] = 0;
@@ -75,51 +75,33 @@ static oar_status open_store(oari_council *c, int64_t limit_ms,
     return OAR_OK;
 }
 
-/* ---- forming ------------------------------------------------------------- */
+/* ---- the group ----------------------------------------------------------- */
 
-static int list_members(const oari_council *c, int *member)
+oar_status oari_membership_form(oari_membership *c)
 {
-    int count = 0;
-
-    for (int r = 0; r < c->group->ranks; r++)
-        if (!oari_ranks_has(&c->mine.out, r))
-            member[count++] = r;
-    return count;
-}
-
-static int is_sim(const oar_group *g)
-{
-    return g->board != NULL && g->board->world != NULL;
-}
-
-static oar_status form_of(oari_council *c, const int *member, int count)
-{
-    oari_kin kin = { .member = member, .count = count };
-    char own[40];
+    oar_group *g = c->group;
+    int threads = g->board != NULL && g->board->world != NULL;
+    int *member = oari_alloc((size_t)g->ranks, sizeof *member);
+    oari_child_spec spec = { .member = member };
     oar_status status = OAR_OK;
-
-    snprintf(own, sizeof own, "x%" PRIu32 "r%" PRIu32, c->mine.call,
-             c->mine.round);
-    kin.own = own;
-    kin.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
-    if (count > 1 && !is_sim(c->group))
-        status = open_store(c, kin.meet_ms, &kin.store);
-    if (status == OAR_OK && member[0] == c->group->rank)
-        oari_council_say(c, OARI_PHASE_FORM);
-    if (status == OAR_OK)
-        status = oari_group_child(c->group, &kin, &c->child);
-    oar_store_destroy(kin.store);
-    return status;
-}
-
-oar_status oari_council_form(oari_council *c)
-{
-    int *member = oari_alloc((size_t)c->group->ranks, sizeof *member);
-    oar_status status;
+    char own[40];
 
     if (member == NULL)
         return OAR_E_NOMEM;
-    status = form_of(c, member, list_members(c, member));
+    for (int r = 0; r < g->ranks; r++)
+        if (!oari_ranks_has(&c->mine.out, r))
+            member[spec.count++] = r;
+    snprintf(own, sizeof own, "x%" PRIu32 "r%" PRIu32, c->mine.call,
+             c->mine.round);
+    spec.own = own;
+    spec.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
+    if (spec.count > 1 && !threads)
+        status = open_store(c, spec.meet_ms, &spec.store);
+    if (status == OAR_OK && member[0] == g->rank)
+        oari_membership_show(c, OARI_PHASE_FORM);
+    if (status == OAR_OK)
+        status = oari_group_child(g, &spec, &c->child);
+    oar_store_destroy(spec.store);
     oari_free(member);
     return status;
 }
@@ -154,7 +136,7 @@ static oar_status check_group(oar_group *g)
     return OAR_OK;
 }
 
-/* Those that are not in the new group must not think that the old one lives. */
+/* Breaks the old group, so that ranks that were left out do not go on in it. */
 static void end_parent(oar_group *g, const oari_ranks *out)
 {
     int rank = 0;
@@ -171,26 +153,10 @@ static void end_parent(oar_group *g, const oari_ranks *out)
     oari_engine_nudge(g);
 }
 
-static oar_status shrink(oari_council *c, oar_group **new_group)
-{
-    oar_group *g = c->group;
-    oar_status status;
-
-    c->mine.call = ++g->shrinks;
-    c->mine.before = g->shrunk;
-    status = oari_council_hold(c);
-    g->shrunk = status == OAR_OK ? oari_note_hash(&c->mine) : 0;
-    if (status != OAR_OK)
-        return status;
-    end_parent(g, &c->mine.out);
-    *new_group = c->child;
-    return OAR_OK;
-}
-
 oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
                             oar_group **new_group)
 {
-    oari_council c = { .group = group };
+    oari_membership c = { .group = group };
     oar_shrink_opts o;
     oar_status status;
 
@@ -204,7 +170,14 @@ oar_status oar_group_shrink(oar_group *group, const oar_shrink_opts *opts,
     c.heard = oari_alloc((size_t)group->ranks, sizeof *c.heard);
     if (c.heard == NULL)
         return OAR_E_NOMEM;
-    status = shrink(&c, new_group);
+    c.mine.call = ++group->shrinks;
+    c.mine.before = group->shrunk;
+    status = oari_membership_agree(&c);
+    group->shrunk = status == OAR_OK ? oari_ballot_hash(&c.mine) : 0;
+    if (status == OAR_OK) {
+        end_parent(group, &c.mine.out);
+        *new_group = c.child;
+    }
     oari_free(c.heard);
     return status;
 }

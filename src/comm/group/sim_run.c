@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "comm/group/group.h"
-#include "link/shm/local.h"
+#include "link/shm/inproc.h"
 
 typedef struct sim_rank {
     oar_group *group;

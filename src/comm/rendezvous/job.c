@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job: launchers number their jobs, but some do not, and numbers come again
- * after a crash. The launching process and the moment it started do not. */
+/* job: names a job by the process that launched it and the moment that process
+ * was started. Some launchers do not number their jobs, and others use a number
+ * again after a crash. */
 #include "comm/rendezvous/job.h"
 
 #include <ctype.h>
@@ -29,15 +30,15 @@ enum {
     LEFT_S = 600 /* a folder untouched for this long was left behind */
 };
 
-/* Whose name is to be found: the process that launched the ranks. */
+/* The process that launched the ranks. */
 typedef struct launching {
     long pid;
     unsigned long long start;     /* in ticks since boot */
     unsigned long long pid_space; /* that its number is of */
 } launching;
 
-/* Reads a file of /proc/PID; the bytes read, or -1. */
-static ssize_t read_of(long pid, const char *name, char *into, size_t room)
+/* Reads a file of /proc/PID. Returns the number of bytes, or -1. */
+static ssize_t read_proc(long pid, const char *name, char *into, size_t room)
 {
     char path[64];
     size_t have = 0;
@@ -53,11 +54,12 @@ static ssize_t read_of(long pid, const char *name, char *into, size_t room)
     return (ssize_t)have;
 }
 
-/* The parent of a process, and when it was started. */
+/* Gives the parent of a process, and when it was started. Returns 0 if there is
+ * no such process. */
 static int read_stat(long pid, long *parent, unsigned long long *start)
 {
     char text[1024], *at;
-    ssize_t bytes = read_of(pid, "stat", text, sizeof text - 1);
+    ssize_t bytes = read_proc(pid, "stat", text, sizeof text - 1);
 
     if (bytes <= 0)
         return 0;
@@ -70,30 +72,24 @@ static int read_stat(long pid, long *parent, unsigned long long *start)
                   parent, start) == 2;
 }
 
-static int holds(const char *text, ssize_t bytes, const char *name)
+/* Returns whether the process was started with the variable set. One whose
+ * environment cannot be read is another user's: a launcher. */
+static int has_variable(long pid, const char *name, char *scratch)
 {
+    ssize_t bytes = read_proc(pid, "environ", scratch, ENVIRON_MAX - 1);
     size_t length = strlen(name);
 
-    for (const char *at = text; at < text + bytes; at += strlen(at) + 1)
+    if (bytes <= 0)
+        return 0;
+    scratch[bytes] = 0;
+    for (const char *at = scratch; at < scratch + bytes; at += strlen(at) + 1)
         if (strncmp(at, name, length) == 0 && at[length] == '=')
             return 1;
     return 0;
 }
 
-/* Whether the process was started with the variable set. One that may not be
- * looked into is another user's: a launcher. */
-static int has_variable(long pid, const char *name, char *scratch)
-{
-    ssize_t bytes = read_of(pid, "environ", scratch, ENVIRON_MAX - 1);
-
-    if (bytes <= 0)
-        return 0;
-    scratch[bytes] = 0;
-    return holds(scratch, bytes, name);
-}
-
-/* Numbers of processes are of a name space, which containers have for
- * themselves. 0: not known. */
+/* Returns the name space that process numbers here belong to; 0: not known.
+ * Containers have their own. */
 static unsigned long long pid_space(void)
 {
     struct stat info;
@@ -103,7 +99,8 @@ static unsigned long long pid_space(void)
                : 0;
 }
 
-/* From the parent up: wrappers between launcher and rank have the variable. */
+/* Goes from the parent up: wrappers between launcher and rank have the
+ * variable. */
 static oar_status find_launching(const char *rank, launching *found)
 {
     char *scratch = oari_alloc(ENVIRON_MAX, 1);
@@ -126,13 +123,13 @@ static oar_status find_launching(const char *rank, launching *found)
     return OAR_OK;
 }
 
-/* Where a process and its libraries lie in memory is random, and told only to
- * its own user: a word of it, in hex. Empty: this user cannot read it. */
+/* Writes a hash of the addresses of a process and its libraries, in hex: they
+ * are random, and only its own user can read them. "": this user cannot. */
 static void find_place(long pid, char word[PLACE_HEX])
 {
     static const char purpose[] = "oarsong job folder";
-    unsigned char auxv[AUXV_MAX], mac[OARI_PROOF_BYTES];
-    ssize_t bytes = read_of(pid, "auxv", (char *)auxv, sizeof auxv);
+    unsigned char auxv[AUXV_MAX], mac[OARI_MAC_BYTES];
+    ssize_t bytes = read_proc(pid, "auxv", (char *)auxv, sizeof auxv);
     oari_secret_part key = { purpose, sizeof purpose };
     oari_secret_part part = { auxv, bytes > 0 ? (size_t)bytes : 0 };
 
@@ -143,7 +140,7 @@ static void find_place(long pid, char word[PLACE_HEX])
         snprintf(word + 2 * i, 3, "%02x", mac[i]);
 }
 
-/* "-" and the value with nothing odd in it, cut; or nothing. */
+/* Writes "-" and the value, cut, with dots for odd characters; or nothing. */
 static void append_value(const char *name, char word[WORD])
 {
     const char *text = name != NULL ? oari_env_text(name) : NULL;
@@ -164,7 +161,8 @@ static int is_own_folder(const char *path)
            info.st_uid == geteuid();
 }
 
-/* A base that is no folder, or too long, is as good as none. */
+/* Finds the folder for job folders. XDG_RUNTIME_DIR is ignored if it is no
+ * folder of this user's, or too long. */
 static void find_base(int can_be_guessed, char base[WORD])
 {
     const char *named = oari_env_text("XDG_RUNTIME_DIR");
@@ -196,9 +194,10 @@ oar_status oari_job_folder(const char *rank, const char *const job[2],
     return OAR_OK;
 }
 
-/* ---- what jobs leave that were killed ------------------------------------ */
+/* ---- folders of jobs that were killed ------------------------------------ */
 
-/* The process in a name of oari_job_folder: in the five words at its end. */
+/* Reads the launching process from a name of oari_job_folder: it is in the last
+ * five words. */
 static int parse_name(const char *name, launching *by)
 {
     const char *at = name + strlen(name);
@@ -214,32 +213,19 @@ static int parse_name(const char *name, launching *by)
                   &by->pid_space) == 3;
 }
 
-static int is_gone(const launching *by)
+/* Returns whether the launching process is gone and the folder old. */
+static int is_abandoned(const launching *by, const char *path)
 {
     unsigned long long start;
+    struct stat info;
     long parent;
 
-    return by->pid > 0 && by->pid_space != 0 && by->pid_space == pid_space() &&
-           (!read_stat(by->pid, &parent, &start) || start != by->start);
-}
-
-static int is_left(const char *path)
-{
-    struct stat info;
-
+    if (by->pid <= 0 || by->pid_space == 0 || by->pid_space != pid_space() ||
+        (read_stat(by->pid, &parent, &start) && start == by->start))
+        return 0;
     return lstat(path, &info) == 0 && S_ISDIR(info.st_mode) &&
            info.st_uid == geteuid() && (info.st_mode & 077) == 0 &&
            time(NULL) - info.st_mtime > LEFT_S;
-}
-
-static void remove_folder(const char *path)
-{
-    oar_store *store;
-
-    if (oar_store_create_file(path, &store) != OAR_OK)
-        return;
-    oar_store_clear(store);
-    oar_store_destroy(store);
 }
 
 void oari_job_sweep(const char *path)
@@ -254,9 +240,14 @@ void oari_job_sweep(const char *path)
     if ((folder = opendir(other)) == NULL)
         return;
     while ((item = readdir(folder)) != NULL) {
+        oar_store *store;
+
         snprintf(other, sizeof other, "%.*s/%s", base, path, item->d_name);
-        if (parse_name(item->d_name, &by) && is_gone(&by) && is_left(other))
-            remove_folder(other);
+        if (!parse_name(item->d_name, &by) || !is_abandoned(&by, other) ||
+            oar_store_create_file(other, &store) != OAR_OK)
+            continue;
+        oar_store_clear(store); /* removes the folder */
+        oar_store_destroy(store);
     }
     closedir(folder);
 }

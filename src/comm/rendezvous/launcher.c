@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launcher: what the environment of one launcher or another says. Rank and size
- * are looked for in one's names after another's; the first that has both
- * counts, and if no launcher has set both, one alone is an error.
+/* launcher: reads the environment of the known launchers. The first launcher
+ * that has set both rank and size counts; if none has, one of the two alone is
+ * an error.
  *
- * Where the ranks meet is, in this order: OARSONG_STORE; MASTER_ADDR and
- * MASTER_PORT; on one host, a folder named after the job; under SLURM, the
- * first host of the step, where rank 0 is, or else the one that srun runs on;
- * elsewhere, if the launcher speaks PMIx, where rank 0 says by it. A job on
- * several hosts that has no secret gets one by PMIx, too. */
+ * The ranks meet, in this order: at OARSONG_STORE; at MASTER_ADDR and
+ * MASTER_PORT; on one host, in a folder named after the job; under SLURM, on
+ * the first host of the step, where rank 0 is, or else on the one that srun
+ * runs on; elsewhere, if the launcher speaks PMIx, at an address that rank 0
+ * publishes by it. A job on several hosts that has no secret gets one by PMIx,
+ * too.
+ */
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,19 +19,20 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "comm/rendezvous/job.h"
-#include "comm/rendezvous/meeting.h"
+#include "comm/rendezvous/bootstrap.h"
 #include "comm/rendezvous/pmix.h"
 #include "net/hostlist.h"
 #include "net/secret.h"
 #include "net/sock.h"
 
 typedef struct launcher {
-    const char *rank, *size; /* names of variables, as all of these are */
-    const char *local_size;  /* ranks on this host */
-    const char *nodes[3];    /* hosts, where ranks on this one are not told */
-    const char *job[2];      /* what tells jobs apart */
-    const char *starter;     /* what sets these variables */
-    int batch; /* rank 0 without a size is a process alone: a batch script's */
+    const char *rank,
+        *size;              /* names of variables, like all below but starter */
+    const char *local_size; /* ranks on this host */
+    const char *nodes[3];   /* hosts, where there is no local_size */
+    const char *job[2];     /* tell jobs apart */
+    const char *starter;    /* what sets these variables */
+    int batch; /* rank 0 without a size is a batch script, a process alone */
 } launcher;
 
 #define SLURM_NODES \
@@ -61,13 +64,13 @@ static const launcher launchers[] = {
 
 enum { LAUNCHERS = sizeof launchers / sizeof *launchers };
 
-/* How many of rank and size it has set. */
+/* Returns how many of rank and size are set. */
 static int count_set(const launcher *l)
 {
     return (oari_env_text(l->rank) != NULL) + (oari_env_text(l->size) != NULL);
 }
 
-/* NULL: none. */
+/* Returns the launcher that has set both rank and size, or NULL. */
 static const launcher *find_launcher(void)
 {
     for (size_t i = 0; i < LAUNCHERS; i++)
@@ -86,22 +89,17 @@ int oari_launcher_first(void)
     return 1;
 }
 
-/* SLURM gives a batch script, which runs once, a rank and often no size. */
-static int is_batch(const launcher *l)
-{
-    const char *rank = oari_env_text(l->rank);
-
-    return l->batch && rank != NULL && strcmp(rank, "0") == 0;
-}
-
-/* One of a pair is set: taken for a group of one, each rank would compute
- * something else without a word. */
+/* Fails if one of a pair is set: taken for groups of one, the ranks would each
+ * compute on their own, without a word. SLURM gives a batch script, which runs
+ * once, a rank and often no size. */
 static oar_status check_pair(const launcher *l)
 {
-    const char *there = oari_env_text(l->rank) != NULL ? l->rank : l->size;
+    const char *rank = oari_env_text(l->rank);
+    const char *there = rank != NULL ? l->rank : l->size;
     const char *missing = there == l->rank ? l->size : l->rank;
 
-    if (count_set(l) != 1 || is_batch(l))
+    if (count_set(l) != 1 ||
+        (l->batch && rank != NULL && strcmp(rank, "0") == 0))
         return OAR_OK;
     return oari_fail(OAR_E_ARG,
                      "%s is set, but %s is not: %s sets both; for a process "
@@ -128,7 +126,8 @@ oar_status oari_launcher_rank(int *rank, int *size)
 
 /* ---- OARSONG_STORE ------------------------------------------------------- */
 
-/* What follows the scheme, with or without "//"; NULL: another scheme. */
+/* Returns what follows the scheme, with or without "//"; NULL: it is another.
+ */
 static const char *after_scheme(const char *text, const char *scheme)
 {
     size_t bytes = strlen(scheme);
@@ -139,16 +138,16 @@ static const char *after_scheme(const char *text, const char *scheme)
 }
 
 static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
-                             oari_meeting *meeting)
+                             oari_bootstrap *bootstrap)
 {
     const char *where;
 
     if ((where = after_scheme(text, "file:")) != NULL)
-        return oar_store_create_file(where, &meeting->store);
+        return oar_store_create_file(where, &bootstrap->store);
     if ((where = after_scheme(text, "tcp:")) != NULL)
-        return oar_store_create_tcp(where, timeout_ms, &meeting->store);
+        return oar_store_create_tcp(where, timeout_ms, &bootstrap->store);
     if (strcmp(text, "pmix") == 0)
-        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
+        return oari_bootstrap_pmix(NULL, rank, timeout_ms, bootstrap);
     return oari_fail(OAR_E_UNAVAILABLE,
                      "OARSONG_STORE is \"%s\", but should be file:FOLDER, "
                      "tcp:HOST:PORT or pmix",
@@ -159,31 +158,8 @@ static oar_status open_store(const char *text, int rank, int64_t timeout_ms,
 
 enum { TORCH_PORT = 29500 };
 
-/* Where torchrun's agent keeps a store of its own at MASTER_PORT, and tells its
- * ranks so, ours is at the port above (or, at the top, below). */
-static oar_status master_port(int64_t *port)
-{
-    const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
-
-    *port = TORCH_PORT;
-    OARI_TRY(oari_env_int("MASTER_PORT", 1, 65535, port));
-    if (agent != NULL && strcmp(agent, "True") == 0)
-        *port += *port < 65535 ? 1 : -1;
-    return OAR_OK;
-}
-
-/* A name that stands for this host's loopback here is no use elsewhere. */
-static void warn_of_loopback(const char *address)
-{
-    if (oari_sock_names_loopback(address))
-        oari_log(OAR_LOG_WARN,
-                 "rank 0 serves the store at %s, a loopback address here: "
-                 "ranks on other hosts cannot reach it",
-                 address);
-}
-
-/* Whether connections to other hosts are refused for want of a secret. */
-static oar_status look_for_secret(void)
+/* Fails if connections to other hosts would be refused for want of a secret. */
+static oar_status find_secret(void)
 {
     oari_secret secret;
     oari_wire wire;
@@ -195,9 +171,9 @@ static oar_status look_for_secret(void)
     return status;
 }
 
-/* Where the ranks are known to be on several hosts: the launcher may bring a
- * secret; and without one rank 0 need not wait for those that its store will
- * refuse. */
+/* Checks, for ranks on several hosts, that there is a secret, which may come
+ * from the launcher. Without one rank 0 need not wait for ranks that its store
+ * would refuse. */
 static oar_status check_secret(const char *address, int rank,
                                int64_t timeout_ms)
 {
@@ -205,12 +181,12 @@ static oar_status check_secret(const char *address, int rank,
 
     if (oari_sock_names_loopback(address))
         return OAR_OK;
-    status = look_for_secret();
+    status = find_secret();
     if (status != OAR_E_AUTH || !oari_pmix_here(rank))
         return status;
-    if (oari_meeting_secret(rank, timeout_ms) != OAR_OK)
+    if (oari_bootstrap_secret(rank, timeout_ms) != OAR_OK)
         oari_log(OAR_LOG_WARN, "no secret by PMIx: %s", oar_last_error_text());
-    return look_for_secret();
+    return find_secret();
 }
 
 static int spans_hosts(const launcher *l, int size)
@@ -224,29 +200,38 @@ static int spans_hosts(const launcher *l, int size)
     return oari_env_int(name, 1, INT_MAX, &here) == OAR_OK && here < size;
 }
 
+/* Where torchrun's agent keeps a store of its own at MASTER_PORT, and tells its
+ * ranks so, ours is at the port above (or, at the top, below). */
 static oar_status meet_at_master(const char *host, int rank, int apart,
                                  const char *name, int64_t timeout_ms,
-                                 oari_meeting *meeting)
+                                 oari_bootstrap *bootstrap)
 {
+    const char *agent = oari_env_text("TORCHELASTIC_USE_AGENT_STORE");
     char address[OARI_SOCK_TEXT];
     int bare_v6 = strchr(host, ':') != NULL && host[0] != '[', used;
-    int64_t port;
+    int64_t port = TORCH_PORT;
 
-    OARI_TRY(master_port(&port));
+    OARI_TRY(oari_env_int("MASTER_PORT", 1, 65535, &port));
+    if (agent != NULL && strcmp(agent, "True") == 0)
+        port += port < 65535 ? 1 : -1;
     used = snprintf(address, sizeof address, bare_v6 ? "[%s]:%d" : "%s:%d",
                     host, (int)port);
     if (used >= (int)sizeof address)
         return oari_fail(OAR_E_ARG, "MASTER_ADDR is too long for an address");
     if (apart)
         OARI_TRY(check_secret(address, rank, timeout_ms));
-    if (rank == 0 && apart)
-        warn_of_loopback(address);
-    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+    if (rank == 0 && apart && oari_sock_names_loopback(address))
+        oari_log(OAR_LOG_WARN,
+                 "rank 0 serves the store at %s, a loopback address here: "
+                 "ranks on other hosts cannot reach it",
+                 address);
+    return oari_bootstrap_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
 /* ---- without an address -------------------------------------------------- */
 
-/* Whether SLURM started the ranks, and not another that runs inside its job. */
+/* Returns whether SLURM started the ranks, and not a launcher inside its job.
+ */
 static int is_slurm(const launcher *l)
 {
     return l->nodes[0] != NULL &&
@@ -266,10 +251,10 @@ static oar_status on_one_host(const launcher *l, int size, int *one)
     return OAR_OK;
 }
 
-/* A folder for each time: all ranks come here equally often, and one that is
- * early must not find the folder that is about to go. */
+/* Uses another folder each time: all ranks come here equally often, and one
+ * that is early must not find the folder that is about to be removed. */
 static oar_status meet_in_folder(const launcher *l, int rank,
-                                 int64_t timeout_ms, oari_meeting *meeting)
+                                 int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     static _Atomic int times;
     char folder[OARI_JOB_FOLDER];
@@ -278,12 +263,12 @@ static oar_status meet_in_folder(const launcher *l, int rank,
         oari_job_folder(l->rank, l->job, atomic_fetch_add(&times, 1), folder));
     if (rank == 0)
         oari_job_sweep(folder);
-    return oari_meeting_folder(folder, rank, timeout_ms, meeting);
+    return oari_bootstrap_folder(folder, rank, timeout_ms, bootstrap);
 }
 
-/* Outside the range that systems give to whoever asks for any port. */
+/* The port is outside the range from which systems give any port. */
 static oar_status meet_by_slurm(const char *host, int rank, const char *name,
-                                int64_t timeout_ms, oari_meeting *meeting)
+                                int64_t timeout_ms, oari_bootstrap *bootstrap)
 {
     char address[OARI_SOCK_TEXT];
     int64_t job = 0, step = 0;
@@ -294,10 +279,11 @@ static oar_status meet_by_slurm(const char *host, int rank, const char *name,
              strchr(host, ':') != NULL ? "[%.200s]:%d" : "%.200s:%d", host,
              (int)(12288 + (job * 31 + step) % 16384));
     OARI_TRY(check_secret(address, rank, timeout_ms));
-    return oari_meeting_tcp(address, rank, name, timeout_ms, meeting);
+    return oari_bootstrap_tcp(address, rank, name, timeout_ms, bootstrap);
 }
 
-/* "" where SLURM does not say. Without PMI, names are all there is. */
+/* Gives the first host of the step, or else the one that srun runs on; "" where
+ * SLURM does not say. */
 static oar_status find_slurm_host(char host[OARI_HOST_ROOM])
 {
     static const char *const lists[] = { "SLURM_STEP_NODELIST",
@@ -314,7 +300,7 @@ static oar_status find_slurm_host(char host[OARI_HOST_ROOM])
     return OAR_OK;
 }
 
-static oar_status say_what_to_do(const launcher *l, int size)
+static oar_status fail_without_place(const launcher *l, int size)
 {
     if (l->local_size == NULL && l->nodes[0] == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -329,8 +315,9 @@ static oar_status say_what_to_do(const launcher *l, int size)
                      size, l->size);
 }
 
-oar_status oari_launcher_meeting(int rank, int size, const char *name,
-                                 int64_t timeout_ms, oari_meeting *meeting)
+oar_status oari_launcher_bootstrap(int rank, int size, const char *name,
+                                   int64_t timeout_ms,
+                                   oari_bootstrap *bootstrap)
 {
     const char *store = oari_env_text("OARSONG_STORE");
     const char *master = oari_env_text("MASTER_ADDR");
@@ -339,18 +326,18 @@ oar_status oari_launcher_meeting(int rank, int size, const char *name,
     int one = 0;
 
     if (store != NULL)
-        return open_store(store, rank, timeout_ms, meeting);
+        return open_store(store, rank, timeout_ms, bootstrap);
     if (master != NULL)
         return meet_at_master(master, rank, spans_hosts(l, size), name,
-                              timeout_ms, meeting);
+                              timeout_ms, bootstrap);
     OARI_TRY(on_one_host(l, size, &one));
     if (one)
-        return meet_in_folder(l, rank, timeout_ms, meeting);
+        return meet_in_folder(l, rank, timeout_ms, bootstrap);
     if (is_slurm(l))
         OARI_TRY(find_slurm_host(slurm));
     if (slurm[0] != 0)
-        return meet_by_slurm(slurm, rank, name, timeout_ms, meeting);
+        return meet_by_slurm(slurm, rank, name, timeout_ms, bootstrap);
     if (oari_pmix_here(rank))
-        return oari_meeting_pmix(NULL, rank, timeout_ms, meeting);
-    return say_what_to_do(l, size);
+        return oari_bootstrap_pmix(NULL, rank, timeout_ms, bootstrap);
+    return fail_without_place(l, size);
 }

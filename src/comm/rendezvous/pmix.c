@@ -29,11 +29,12 @@ typedef struct value {
     union {
         char *string;
         _Bool flag;
-        char room[64]; /* more than any version's */
+        char room[64]; /* more than in any version */
     } data;
 } value;
 
-/* What a call is told besides; one at a time, since the size varies. */
+/* An attribute of a call. Calls get one at most, since its size differs between
+ * versions. */
 typedef struct info {
     char key[KEY_ROOM];
     uint32_t flags;
@@ -63,9 +64,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static proc me;
 static pid_t begun; /* in this process; 0: not yet */
 
-/* ---- beginning ----------------------------------------------------------- */
+/* ---- initialisation ------------------------------------------------------ */
 
-static oar_status load(void)
+static oar_status load_library(void)
 {
     void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
     void *found;
@@ -84,20 +85,20 @@ static oar_status load(void)
     return OAR_OK;
 }
 
-static oar_status failed(const char *what, int code)
+static oar_status fail_with_code(const char *what, int code)
 {
     return oari_fail(OAR_E_UNAVAILABLE, "PMIx cannot %s: %.200s", what,
                      pmix.Error_string(code));
 }
 
-/* A process that has begun and does not end is taken for one that failed. */
-static void end(void)
+/* The launcher takes a process that does not finalise for one that failed. */
+static void finalise(void)
 {
     if (begun == getpid())
         pmix.Finalize(NULL, 0);
 }
 
-static oar_status begin(void)
+static oar_status initialise(void)
 {
     int code;
 
@@ -105,11 +106,11 @@ static oar_status begin(void)
         return OAR_OK;
     if (begun != 0)
         return oari_fail(OAR_E_STATE, "PMIx was begun before a fork");
-    OARI_TRY(load());
+    OARI_TRY(load_library());
     if ((code = pmix.Init(&me, NULL, 0)) != 0)
-        return failed("reach the launcher", code);
+        return fail_with_code("reach the launcher", code);
     begun = getpid();
-    if (atexit(end) != 0)
+    if (atexit(finalise) != 0)
         return oari_fail(OAR_E_NOMEM, "atexit");
     return OAR_OK;
 }
@@ -125,23 +126,23 @@ int oari_pmix_here(int rank)
 
 /* ---- words --------------------------------------------------------------- */
 
-static oar_status give(const char *key, char *word)
+static oar_status put_word(const char *key, char *word)
 {
     value v = { .type = STRING, .data.string = word };
     int code;
 
     if ((code = pmix.Put(TO_ALL, key, &v)) != 0 || (code = pmix.Commit()) != 0)
-        return failed("give a word to the launcher", code);
+        return fail_with_code("give a word to the launcher", code);
     return OAR_OK;
 }
 
-/* Where all ranks wait for all, and what they gave is exchanged. An end that
- * comes after nobody waits for it any more is nobody's. */
+/* The fence at which all ranks wait for all, and exchange what they have put.
+ * If a fence ends after its caller has given up, that is ignored. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     uintptr_t turn, over; /* the one under way, and the last that ended */
-    int code;             /* of that */
+    int code;             /* of the last that ended */
 } fence = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0 };
 
 static void fence_ended(int code, void *arg)
@@ -158,25 +159,18 @@ static void fence_ended(int code, void *arg)
     pthread_mutex_unlock(&fence.lock);
 }
 
-static struct timespec clock_in(int64_t timeout_ms)
+static oar_status await_fence(uintptr_t turn, int64_t timeout_ms)
 {
     int64_t wait_ms =
         timeout_ms < 0 || timeout_ms > LONGEST_MS ? LONGEST_MS : timeout_ms;
-    struct timespec at;
-
-    clock_gettime(CLOCK_REALTIME, &at);
-    at.tv_sec += (time_t)(wait_ms / 1000);
-    at.tv_nsec += (long)(wait_ms % 1000) * 1000000;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
-}
-
-static oar_status await_fence(uintptr_t turn, int64_t timeout_ms)
-{
-    struct timespec until = clock_in(timeout_ms);
+    struct timespec until;
     int late = 0, code, over;
 
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(wait_ms / 1000);
+    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&fence.lock);
     while (fence.over != turn && !late)
         late = pthread_cond_timedwait(&fence.ended, &fence.lock, &until) != 0;
@@ -188,7 +182,8 @@ static oar_status await_fence(uintptr_t turn, int64_t timeout_ms)
                          "not all ranks of the job came to meet by PMIx in "
                          "%" PRId64 " ms",
                          timeout_ms);
-    return code == 0 ? OAR_OK : failed("bring the ranks together", code);
+    return code == 0 ? OAR_OK
+                     : fail_with_code("bring the ranks together", code);
 }
 
 static oar_status pass_fence(int64_t timeout_ms)
@@ -205,46 +200,33 @@ static oar_status pass_fence(int64_t timeout_ms)
     memcpy(&arg, &turn, sizeof arg);
     code = pmix.Fence_nb(NULL, 0, &collect, 1, fence_ended, arg);
     if (code != 0)
-        return failed("bring the ranks together", code);
+        return fail_with_code("bring the ranks together", code);
     return await_fence(turn, timeout_ms);
 }
 
-static oar_status read_word(const char *key, const value *v, char *word,
-                            size_t bytes)
-{
-    if (v->type != STRING || v->data.string == NULL ||
-        strlen(v->data.string) >= bytes)
-        return oari_fail(OAR_E_DATA, "%s of rank 0, by PMIx, is no word", key);
-    memcpy(word, v->data.string, strlen(v->data.string) + 1);
-    explicit_bzero(v->data.string, strlen(v->data.string));
-    free(v->data.string);
-    return OAR_OK;
-}
-
-static oar_status take(const char *key, char *word, size_t bytes)
+static oar_status get_word(const char *key, char *word, size_t bytes)
 {
     proc first = me;
     value *v = NULL;
-    oar_status status;
+    oar_status status = OAR_OK;
+    char *text;
     int code;
 
     first.rank = 0;
     code = pmix.Get(&first, key, NULL, 0, &v);
     if (code != 0 || v == NULL)
-        return failed("get a word of rank 0's", code);
-    status = read_word(key, v, word, bytes);
+        return fail_with_code("get a word of rank 0's", code);
+    text = v->type == STRING ? v->data.string : NULL;
+    if (text == NULL || strlen(text) >= bytes)
+        status =
+            oari_fail(OAR_E_DATA, "%s of rank 0, by PMIx, is no word", key);
+    else {
+        memcpy(word, text, strlen(text) + 1);
+        explicit_bzero(text, strlen(text));
+        free(text);
+    }
     free(v);
     return status;
-}
-
-static oar_status share(int rank, const char *key, int64_t timeout_ms,
-                        char *word, size_t bytes)
-{
-    OARI_TRY(begin());
-    if (rank == 0)
-        OARI_TRY(give(key, word));
-    OARI_TRY(pass_fence(timeout_ms));
-    return rank == 0 ? OAR_OK : take(key, word, bytes);
 }
 
 oar_status oari_pmix_share(int rank, const char *key, int64_t timeout_ms,
@@ -253,7 +235,13 @@ oar_status oari_pmix_share(int rank, const char *key, int64_t timeout_ms,
     oar_status status;
 
     pthread_mutex_lock(&lock);
-    status = share(rank, key, timeout_ms, word, bytes);
+    status = initialise();
+    if (status == OAR_OK && rank == 0)
+        status = put_word(key, word);
+    if (status == OAR_OK)
+        status = pass_fence(timeout_ms);
+    if (status == OAR_OK && rank != 0)
+        status = get_word(key, word, bytes);
     pthread_mutex_unlock(&lock);
     return status;
 }

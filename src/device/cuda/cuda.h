@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda.h: CUDA's driver as the library uses it: found at run time,
- * one primary context a device, kernels of our own.
+/* device/cuda/cuda.h: the library's interface to CUDA's driver, which it finds
+ * at run time: one primary context for each device, and the library's kernels.
  *
  *     const oari_cuda *cu;
  *     OARI_TRY(oari_cuda_enter(device, &cu));
@@ -12,61 +12,68 @@
 
 #include <oarsong/device.h>
 
-#include "device/cuda/symbols.h"
+#include "device/cuda/cuda_symbols.h"
 
-/* The driver, initialised. Once per process; a failure is kept, and said again
- * in the same words. OAR_E_STATE in a child of a process that had it. */
+/* Gives the driver, initialised. The first call of a process loads it; if that
+ * fails, every later call fails with the same text. OAR_E_STATE in a child of a
+ * process that had loaded it. */
 oar_status oari_cuda_load(const oari_cuda **cu);
 
-/* The same, with the device's primary context current to this thread until
- * oari_cuda_leave, which puts back what was. Enters nest. OAR_E_DEVICE for a
- * device that is not there. */
+/* Gives the driver and makes the device's primary context current to this
+ * thread until oari_cuda_leave. Enters nest. OAR_E_DEVICE if there is no such
+ * device. */
 oar_status oari_cuda_enter(int device, const oari_cuda **cu);
+
+/* Restores the context that was current before oari_cuda_enter. */
 void oari_cuda_leave(void);
 
-/* OAR_OK for success; else the driver's own words after ours, as OAR_E_NOMEM,
- * OAR_E_UNAVAILABLE or OAR_E_GPU. Unknown codes are numbers in the text. */
+/* Returns OAR_OK for success; else fails with `what` and the driver's text, as
+ * OAR_E_NOMEM, OAR_E_UNAVAILABLE or OAR_E_GPU. An unknown code is a number in
+ * the text. */
 oar_status oari_cuda_check(int result, const char *what);
 
-/* Events that order streams (no timing), kept for the next one. Current context
- * not needed. */
+/* Gives an event that orders streams (without timing), one from the cache if it
+ * has one. No context needs to be current. */
 oar_status oari_cuda_event_take(int device, oari_cu_event *event);
+
+/* Puts an event of oari_cuda_event_take into the cache. NULL is fine. */
 void oari_cuda_event_give(int device, oari_cu_event event);
 
 /* ---- memory -------------------------------------------------------------- */
 
-/* What a device pointer is. base and bytes: of the whole allocation; id: no
- * other in this process ever has it; device: where it lies. OAR_E_ARG if it is
- * no device memory. */
+/* The allocation that a device pointer points into. */
 typedef struct oari_cuda_block {
     oari_cu_memory base;
     size_t bytes;
-    uint64_t id;
+    uint64_t id; /* no other allocation of this process ever has it */
     int device;
 } oari_cuda_block;
+
+/* Finds the allocation of a pointer; OAR_E_ARG if it is not device memory. */
 oar_status oari_cuda_find(const void *memory, oari_cuda_block *block);
 
-/* OAR_OK if the span's bytes all lie in one allocation on its device;
- * OAR_E_DEVICE or OAR_E_ARG with a sentence that begins with what. */
+/* Checks that the span's bytes all lie in one allocation on its device;
+ * OAR_E_DEVICE or OAR_E_ARG, with a text that begins with `what`, if not. */
 oar_status oari_cuda_check_span(const char *what, const oar_span *span);
 
-/* Peers may have this allocation mapped: the pool does not give it back to the
- * driver before as many releases. Of memory that is not the pool's: nothing. */
+/* Keeps the pool from returning an allocation to the driver, because peers may
+ * have it mapped. Does nothing for memory that is not the pool's. */
 void oari_cuda_hold(oari_cu_memory base);
+
+/* Undoes one oari_cuda_hold. */
 void oari_cuda_unhold(oari_cu_memory base);
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* A kernel by the file it is in (src/device/cuda/FILE.cu, built to FILE.fatbin
- * in the folder oarsong/ beside the library, or in OARSONG_KERNELS) and its
- * name. OAR_E_UNAVAILABLE with the reason: no nvcc when this was built, ...
- * Both texts are borrowed for good. The first time loads it, which may wait
- * until the device has run all it has: look it up before a stream waits for a
- * peer. */
+/* Gives a kernel by its file (src/device/cuda/FILE.cu, built to FILE.fatbin in
+ * the folder oarsong/ beside the library, or in OARSONG_KERNELS) and its name.
+ * OAR_E_UNAVAILABLE with the reason: no nvcc at build time, ... Both texts are
+ * borrowed for good. The first call loads it, which may block until the device
+ * has run all its work: look a kernel up before a stream waits for a peer. */
 oar_status oari_cuda_kernel(int device, const char *file, const char *name,
                             oari_cu_function *kernel);
 
-/* Starts it in one dimension; parameter: addresses of its arguments. */
+/* Starts a kernel in one dimension; parameter: addresses of its arguments. */
 oar_status oari_cuda_launch(int device, oari_cu_function kernel,
                             unsigned blocks, unsigned threads,
                             oari_cu_stream stream, void **parameter);

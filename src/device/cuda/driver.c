@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver: CUDA's driver library, found when it is first needed, and a primary
+/* driver: CUDA's driver library, loaded when it is first needed, and a primary
  * context for each device that is used.
  *
- * A lock guards the first load; what came of it never changes afterwards and is
- * read without. The state of a parent that had begun to load is useless to a
- * child: it looks at `begun` before it touches the lock, which a thread that
- * the child does not have may hold. Contexts are kept until the process ends.
+ * A lock guards the first load; its outcome never changes afterwards and is
+ * read without the lock. The state of a parent that had begun to load is
+ * useless to a child: it checks `begun` before it takes the lock, which a
+ * thread that the child does not have may hold. Contexts are kept until the
+ * process ends.
  */
 #include "device/cuda/driver.h"
 
@@ -74,7 +75,7 @@ static oar_status open_library(const char *path, void **library)
     return oari_fail(OAR_E_UNAVAILABLE, "%s", why);
 }
 
-static oar_status lacks(const char *path, const char *symbol)
+static oar_status fail_missing_symbol(const char *path, const char *symbol)
 {
     if (driver.DriverGetVersion == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -93,14 +94,14 @@ static oar_status find_symbols(const char *path, void *library)
 
 #define X(field, name, parameters)                \
     if ((symbol = dlsym(library, #name)) == NULL) \
-        return lacks(path, #name);                \
+        return fail_missing_symbol(path, #name);  \
     memcpy(&driver.field, &symbol, sizeof driver.field);
     OARI_CUDA_SYMBOLS(X)
 #undef X
     return OAR_OK;
 }
 
-static oar_status no_gpu(const char *path)
+static oar_status fail_no_gpu(const char *path)
 {
     return oari_fail(OAR_E_UNAVAILABLE,
                      "%s is there, but finds no GPU (is one in this machine, "
@@ -108,25 +109,25 @@ static oar_status no_gpu(const char *path)
                      path);
 }
 
-static oar_status start(const char *path)
+static oar_status start_driver(const char *path)
 {
     char what[300];
     int result = driver.Init(0), count = 0;
 
     snprintf(what, sizeof what, "start %s", path);
     if (result == OARI_CU_NO_DEVICE)
-        return no_gpu(path);
+        return fail_no_gpu(path);
     if (oari_cuda_check(result, what) != OAR_OK ||
         oari_cuda_check(driver.DriverGetVersion(&version), what) != OAR_OK ||
         oari_cuda_check(driver.DeviceGetCount(&count), what) != OAR_OK)
         return OAR_E_UNAVAILABLE;
     if (count <= 0)
-        return no_gpu(path);
+        return fail_no_gpu(path);
     device_count = count < OARI_CUDA_DEVICES ? count : OARI_CUDA_DEVICES;
     return OAR_OK;
 }
 
-static oar_status load(void)
+static oar_status load_driver(void)
 {
     const char *path = oari_env_text("OARSONG_CUDA_LIBRARY");
     void *library = NULL;
@@ -139,43 +140,34 @@ static oar_status load(void)
         dlclose(library);
         return OAR_E_UNAVAILABLE;
     }
-    return start(path);
-}
-
-/* The error of a first load is whatever it said; it is told as unavailable. */
-static void load_once(void)
-{
-    pthread_mutex_lock(&lock);
-    if (!atomic_load(&settled)) {
-        outcome = load() == OAR_OK ? OAR_OK : OAR_E_UNAVAILABLE;
-        if (outcome != OAR_OK)
-            snprintf(reason, sizeof reason, "%s", oar_last_error_text());
-        atomic_store_explicit(&settled, 1, memory_order_release);
-    }
-    pthread_mutex_unlock(&lock);
-}
-
-/* Whether a parent of this process has begun to load the driver. Notes, if
- * nobody has, that this process does. */
-static int is_a_parents(void)
-{
-    unsigned mine = oari_fork_generation() + 1, seen = atomic_load(&begun);
-
-    if (seen == 0)
-        atomic_compare_exchange_strong(&begun, &seen, mine);
-    return seen != 0 && seen != mine;
+    return start_driver(path);
 }
 
 oar_status oari_cuda_load(const oari_cuda **cu)
 {
+    unsigned mine, seen;
+
     oari_fork_watch();
-    if (is_a_parents() && (!atomic_load(&settled) || outcome == OAR_OK))
+    mine = oari_fork_generation() + 1;
+    seen = atomic_load(&begun);
+    if (seen == 0) /* no parent has begun to load the driver: this one does */
+        atomic_compare_exchange_strong(&begun, &seen, mine);
+    if (seen != 0 && seen != mine &&
+        (!atomic_load(&settled) || outcome == OAR_OK))
         return oari_fail(OAR_E_STATE,
                          "the parent of this process has used CUDA, which does "
                          "not survive a fork: start processes by exec, or fork "
                          "before the first use of a GPU");
-    if (!atomic_load_explicit(&settled, memory_order_acquire))
-        load_once();
+    if (!atomic_load_explicit(&settled, memory_order_acquire)) {
+        pthread_mutex_lock(&lock);
+        if (!atomic_load(&settled)) {
+            outcome = load_driver() == OAR_OK ? OAR_OK : OAR_E_UNAVAILABLE;
+            if (outcome != OAR_OK)
+                snprintf(reason, sizeof reason, "%s", oar_last_error_text());
+            atomic_store_explicit(&settled, 1, memory_order_release);
+        }
+        pthread_mutex_unlock(&lock);
+    }
     if (outcome != OAR_OK)
         return oari_fail(outcome, "%s", reason);
     *cu = &driver;
@@ -214,31 +206,26 @@ oar_status oari_cuda_device(int device, const oari_cuda **cu,
     return oari_cuda_check((*cu)->DeviceGet(handle, device), "find a GPU");
 }
 
-static oar_status retain_locked(int device)
-{
-    oari_cu_context context;
-    oari_cu_device handle;
-    char what[64];
-
-    if (atomic_load(&contexts[device]) != NULL)
-        return OAR_OK;
-    snprintf(what, sizeof what, "make a context on cuda:%d", device);
-    OARI_TRY(oari_cuda_check(driver.DeviceGet(&handle, device), what));
-    OARI_TRY(
-        oari_cuda_check(driver.DevicePrimaryCtxRetain(&context, handle), what));
-    atomic_store(&contexts[device], context);
-    return OAR_OK;
-}
-
 oar_status oari_cuda_context(int device, oari_cu_context *context)
 {
-    const oari_cuda *cu;
     oar_status status = OAR_OK;
+    oari_cu_context made;
+    oari_cu_device handle;
+    const oari_cuda *cu;
+    char what[64];
 
     OARI_TRY(oari_cuda_known(device, &cu));
     if (atomic_load(&contexts[device]) == NULL) {
         pthread_mutex_lock(&lock);
-        status = retain_locked(device);
+        if (atomic_load(&contexts[device]) == NULL) {
+            snprintf(what, sizeof what, "make a context on cuda:%d", device);
+            status = oari_cuda_check(cu->DeviceGet(&handle, device), what);
+            if (status == OAR_OK)
+                status = oari_cuda_check(
+                    cu->DevicePrimaryCtxRetain(&made, handle), what);
+            if (status == OAR_OK)
+                atomic_store(&contexts[device], made);
+        }
         pthread_mutex_unlock(&lock);
     }
     if (status == OAR_OK)

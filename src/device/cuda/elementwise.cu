@@ -9,7 +9,7 @@
 #include <oarsong/span.h>
 
 #include "base/half.h"
-#include "device/cuda/elementwise_job.h"
+#include "device/cuda/cuda_elementwise_job.h"
 
 #define DEVICE static inline __device__
 
@@ -112,11 +112,11 @@ DEVICE wide load(const void *from, int dtype, int64_t at)
     case OAR_F32: return of_float(oari_f64_from_f32(((const float *)from)[at]));
     case OAR_F64: return of_float(((const double *)from)[at]);
     case OAR_F16:
-        return of_float(
-            oari_f64_from_f32(oari_half_to_f32(((const uint16_t *)from)[at])));
+        return of_float(oari_f64_from_f32(
+            oari_f16_bits_to_f32(((const uint16_t *)from)[at])));
     case OAR_BF16:
-        return of_float(
-            oari_f64_from_f32(oari_brain_to_f32(((const uint16_t *)from)[at])));
+        return of_float(oari_f64_from_f32(
+            oari_bf16_bits_to_f32(((const uint16_t *)from)[at])));
     case OAR_I8: return of_signed(((const int8_t *)from)[at]);
     case OAR_U8: return of_unsigned(((const uint8_t *)from)[at]);
     case OAR_I16: return of_signed(((const int16_t *)from)[at]);
@@ -176,8 +176,8 @@ DEVICE void store(void *to, int dtype, int64_t at, wide x)
     switch (dtype) {
     case OAR_F32: STORE(float, to_f32(x));
     case OAR_F64: STORE(double, to_f64(x));
-    case OAR_F16: STORE(uint16_t, oari_half_from_f32(to_odd(x)));
-    case OAR_BF16: STORE(uint16_t, oari_brain_from_f32(to_odd(x)));
+    case OAR_F16: STORE(uint16_t, oari_f16_bits_from_f32(to_odd(x)));
+    case OAR_BF16: STORE(uint16_t, oari_bf16_bits_from_f32(to_odd(x)));
     case OAR_I8: STORE(int8_t, to_whole<int8_t>(x, INT8_MIN, INT8_MAX, 0x1p7));
     case OAR_U8: STORE(uint8_t, to_whole<uint8_t>(x, 0, UINT8_MAX, 0x1p8));
     case OAR_I16:
@@ -213,13 +213,13 @@ extern "C" __global__ void oari_convert_any(oari_cuda_job job)
 extern "C" __global__ void oari_convert_half(oari_cuda_job job)
 {
     if (job.to == OAR_F16)
-        LOOP(uint16_t, float, oari_half_from_f32(x))
+        LOOP(uint16_t, float, oari_f16_bits_from_f32(x))
     else if (job.to == OAR_BF16)
-        LOOP(uint16_t, float, oari_brain_from_f32(x))
+        LOOP(uint16_t, float, oari_bf16_bits_from_f32(x))
     else if (job.from == OAR_F16)
-        LOOP(float, uint16_t, oari_half_to_f32(x))
+        LOOP(float, uint16_t, oari_f16_bits_to_f32(x))
     else if (job.from == OAR_BF16)
-        LOOP(float, uint16_t, oari_brain_to_f32(x))
+        LOOP(float, uint16_t, oari_bf16_bits_to_f32(x))
 }
 
 /* ---- sums and multiples -------------------------------------------------- */
@@ -231,16 +231,16 @@ DEVICE float load_f32(const void *from, int dtype, int64_t at)
 {
     const uint16_t *half = (const uint16_t *)from;
 
-    return dtype == OAR_F16    ? oari_half_to_f32(half[at])
-           : dtype == OAR_BF16 ? oari_brain_to_f32(half[at])
+    return dtype == OAR_F16    ? oari_f16_bits_to_f32(half[at])
+           : dtype == OAR_BF16 ? oari_bf16_bits_to_f32(half[at])
                                : ((const float *)from)[at];
 }
 
 DEVICE void store_f32(void *to, int dtype, int64_t at, float x)
 {
     switch (dtype) {
-    case OAR_F16: STORE(uint16_t, oari_half_from_f32(x));
-    case OAR_BF16: STORE(uint16_t, oari_brain_from_f32(x));
+    case OAR_F16: STORE(uint16_t, oari_f16_bits_from_f32(x));
+    case OAR_BF16: STORE(uint16_t, oari_bf16_bits_from_f32(x));
     default: STORE(float, x);
     }
 }

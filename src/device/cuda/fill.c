@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fill: one value everywhere, without kernels: the driver sets elements of up
- * to 4 bytes; of 8 bytes the first, which then is copied onto the rest, twice
- * as much each time. It has no state. */
+/* fill: sets all elements to one value, without kernels: the driver sets
+ * elements of up to 4 bytes; of those with 8 bytes it sets the first, which is
+ * then copied to the others, twice as many each time. This file has no state.
+ */
 #include <string.h>
 
 #include "base/dtype.h"
@@ -32,8 +33,8 @@ static int fill_wide(const oari_cuda *cu, oari_cu_memory to, pattern value,
     return result;
 }
 
-static int fill(const oari_cuda *cu, const oar_span *span, pattern value,
-                oari_cu_stream stream)
+static int fill_gpu(const oari_cuda *cu, const oar_span *span, pattern value,
+                    oari_cu_stream stream)
 {
     oari_cu_memory to = (uintptr_t)span->data;
     uint8_t byte;
@@ -51,18 +52,11 @@ static int fill(const oari_cuda *cu, const oar_span *span, pattern value,
     return fill_wide(cu, to, value, span->count, stream);
 }
 
-static void fill_host(const oar_span *span, pattern value)
-{
-    size_t bytes = oar_dtype_size(span->dtype);
-    unsigned char *to = span->data;
-
-    for (size_t i = 0; i < span->count; i++)
-        memcpy(to + i * bytes, &value, bytes);
-}
-
 oar_status oar_device_fill(oar_span span, double value, void *stream)
 {
     pattern made = { { 0, 0 } };
+    size_t bytes = oar_dtype_size(span.dtype);
+    unsigned char *to = span.data;
     const oari_cuda *cu;
     int result;
 
@@ -75,14 +69,15 @@ oar_status oar_device_fill(oar_span span, double value, void *stream)
         return oari_fail(OAR_E_ARG, "fill would write to a read-only span");
     oari_convert(&made, span.dtype, &value, OAR_F64, 1);
     if (span.device.kind == OAR_CPU) {
-        fill_host(&span, made);
+        for (size_t i = 0; i < span.count; i++)
+            memcpy(to + i * bytes, &made, bytes);
         return OAR_OK;
     }
     OARI_TRY(oari_cuda_check_span("fill", &span));
     if (span.count == 0)
         return OAR_OK;
     OARI_TRY(oari_cuda_enter(span.device.index, &cu));
-    result = fill(cu, &span, made, stream);
+    result = fill_gpu(cu, &span, made, stream);
     oari_cuda_leave();
     return oari_cuda_check(result, "fill");
 }

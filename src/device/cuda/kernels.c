@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels: our own code for GPUs: files beside the library, loaded by each
- * device that uses them when it first does, and kept. A lock guards both lists,
+/* kernels: the library's code for GPUs, in files beside the library. Each
+ * device loads a file at its first use and keeps it. A lock guards both lists,
  * which only grow. */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "device/cuda/driver.h"
 
-/* Why the build left them out; else they were built, and a file is missing. */
+/* The reason why the build left them out; NULL: it did not. */
 #ifndef OARSONG_WITHOUT_KERNELS
 #define OARSONG_WITHOUT_KERNELS NULL
 #endif
@@ -53,7 +53,7 @@ static oar_status name_file(const char *file, char path[PATH_BYTES])
             here.dli_fname == NULL ||
             (end = strrchr(here.dli_fname, '/')) == NULL)
             return oari_fail(OAR_E_UNAVAILABLE,
-                             "where this library lies is not known: name the "
+                             "the path of this library is not known: name the "
                              "folder of %s.fatbin in OARSONG_KERNELS",
                              file);
         written = snprintf(path, PATH_BYTES, "%.*s/oarsong/%s.fatbin",
@@ -65,19 +65,7 @@ static oar_status name_file(const char *file, char path[PATH_BYTES])
     return OAR_OK;
 }
 
-static oar_status missing(const char *path)
-{
-    if (left_out != NULL && oari_env_text("OARSONG_KERNELS") == NULL)
-        return oari_fail(OAR_E_UNAVAILABLE,
-                         "this library was built without kernels for GPUs: %s",
-                         left_out);
-    return oari_fail(OAR_E_UNAVAILABLE,
-                     "kernels for GPUs: there is no %s (OARSONG_KERNELS can "
-                     "name another folder)",
-                     path);
-}
-
-/* The whole file with a zero behind it, to be freed by oari_free. */
+/* Reads a whole file, with a zero after it; oari_free frees it. */
 static oar_status read_file(const char *path, char **image)
 {
     FILE *file = fopen(path, "rb");
@@ -85,8 +73,16 @@ static oar_status read_file(const char *path, char **image)
     char *made = NULL;
     long bytes;
 
+    if (file == NULL && left_out != NULL &&
+        oari_env_text("OARSONG_KERNELS") == NULL)
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "this library was built without kernels for GPUs: %s",
+                         left_out);
     if (file == NULL)
-        return missing(path);
+        return oari_fail(OAR_E_UNAVAILABLE,
+                         "kernels for GPUs: there is no %s (OARSONG_KERNELS "
+                         "can name another folder)",
+                         path);
     if (fseek(file, 0, SEEK_END) != 0 || (bytes = ftell(file)) <= 0 ||
         fseek(file, 0, SEEK_SET) != 0)
         status = oari_fail(OAR_E_UNAVAILABLE, "%s is empty", path);
@@ -104,24 +100,12 @@ static oar_status read_file(const char *path, char **image)
 
 /* ---- modules and kernels ------------------------------------------------- */
 
-static oar_status load_module(const oari_cuda *cu, const char *file,
-                              oari_cu_module *loaded)
-{
-    char path[PATH_BYTES], what[PATH_BYTES + 16], *image = NULL;
-    int result;
-
-    OARI_TRY(name_file(file, path));
-    OARI_TRY(read_file(path, &image));
-    result = cu->ModuleLoadData(loaded, image);
-    oari_free(image);
-    snprintf(what, sizeof what, "load %s", path);
-    return oari_cuda_check(result, what);
-}
-
 static oar_status find_module(const oari_cuda *cu, int device, const char *file,
                               const module **found)
 {
+    char path[PATH_BYTES], what[PATH_BYTES + 16], *image = NULL;
     module *m = modules;
+    int result;
 
     for (; m < modules + module_total; m++)
         if (m->device == device && strcmp(m->file, file) == 0) {
@@ -131,14 +115,20 @@ static oar_status find_module(const oari_cuda *cu, int device, const char *file,
     if (module_total == MAX_MODULES)
         return oari_fail(OAR_E_INTERNAL, "more than %d modules", MAX_MODULES);
     *m = (module){ file, device, NULL };
-    OARI_TRY(load_module(cu, file, &m->module));
+    OARI_TRY(name_file(file, path));
+    OARI_TRY(read_file(path, &image));
+    result = cu->ModuleLoadData(&m->module, image);
+    oari_free(image);
+    snprintf(what, sizeof what, "load %s", path);
+    OARI_TRY(oari_cuda_check(result, what));
     module_total++;
     *found = m;
     return OAR_OK;
 }
 
-static oar_status find_locked(const oari_cuda *cu, int device, const char *file,
-                              const char *name, oari_cu_function *function)
+static oar_status find_kernel_locked(const oari_cuda *cu, int device,
+                                     const char *file, const char *name,
+                                     oari_cu_function *function)
 {
     const module *home = NULL;
     kernel *k = kernels;
@@ -169,7 +159,7 @@ oar_status oari_cuda_kernel(int device, const char *file, const char *name,
 
     OARI_TRY(oari_cuda_enter(device, &cu));
     pthread_mutex_lock(&lock);
-    status = find_locked(cu, device, file, name, function);
+    status = find_kernel_locked(cu, device, file, name, function);
     pthread_mutex_unlock(&lock);
     oari_cuda_leave();
     return status;

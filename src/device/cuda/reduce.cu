@@ -6,7 +6,7 @@
  * base/reduce/reduce_scaled.c, step by step: same order, nothing fused, rounded
  * once. Plain C++ without anything of CUDA's headers, so that it compiles as
  * host code too. */
-#include "device/cuda/reduce.h"
+#include "device/cuda/cuda_reduce.h"
 
 #define INLINE static inline __device__
 
@@ -144,7 +144,7 @@ INLINE uint16_t narrow_bf16(float value)
 
 /* ---- elements ------------------------------------------------------------ */
 
-/* oar_op_kind. */
+/* oar_reduce_op_kind. */
 enum { SUM = 0, PROD = 2, MIN = 3, MAX = 4, BAND = 5, BOR = 6, BXOR = 7 };
 
 /* A NaN is kept, a's before b's; of equal numbers, which are zeros if their

@@ -37,9 +37,10 @@ size_t oari_line_bytes(size_t small_bytes)
     return small_bytes > OARI_LINE_BYTES ? small_bytes : OARI_LINE_BYTES;
 }
 
-oari_layout oari_board_layout(int ranks, size_t small_bytes, size_t stage_bytes)
+oari_control_layout oari_board_layout(int ranks, size_t small_bytes,
+                                      size_t stage_bytes)
 {
-    oari_layout l;
+    oari_control_layout l;
     size_t line = round_up(sizeof(oari_line) + oari_line_bytes(small_bytes),
                            OARI_LINE_ALIGN);
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -494,14 +495,15 @@ void oari_board_tell(oari_board *board, const void *note)
 {
     oari_control *mine = board->control[board->rank];
 
-    put_words(&mine->note_stamp, mine->note, note, OARI_NOTE_BYTES);
+    put_words(&mine->note_stamp, mine->note, note, OARI_BALLOT_BYTES);
 }
 
 int oari_board_told(const oari_board *board, int rank, void *note)
 {
     const oari_control *theirs = board->control[rank];
 
-    return get_words(&theirs->note_stamp, theirs->note, note, OARI_NOTE_BYTES);
+    return get_words(&theirs->note_stamp, theirs->note, note,
+                     OARI_BALLOT_BYTES);
 }
 
 void oari_board_show_scope(oari_board *board, const void *scope)

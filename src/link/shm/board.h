@@ -82,7 +82,7 @@ typedef struct oari_control {
     _Atomic uint64_t scope[OARI_SCOPE_BYTES / 8];
     /* what it says in a council; the stamp is odd while it is written */
     _Alignas(128) _Atomic uint64_t note_stamp;
-    _Atomic uint64_t note[OARI_NOTE_BYTES / 8];
+    _Atomic uint64_t note[OARI_BALLOT_BYTES / 8];
     /* the number, and of the link (history.h) the lower half */
     _Alignas(128) _Atomic uint64_t posted[OARI_POSTS_KEPT];
     /* those that are over here; nobody looks as long as all are there */
@@ -90,7 +90,7 @@ typedef struct oari_control {
 } oari_control;
 
 /* Offsets in a control block. */
-typedef struct oari_layout {
+typedef struct oari_control_layout {
     size_t line[2], stage, stage_room; /* stage_room: bytes of three chunks */
     size_t taken;  /* per source: bytes of its mail taken, and credit given
                       back: two atomic u64 */
@@ -99,13 +99,13 @@ typedef struct oari_layout {
     size_t ballot; /* a page that all write to, in rank 0's block only: whose
                       fault was first, whose last word was */
     size_t bytes;  /* of the whole */
-} oari_layout;
+} oari_control_layout;
 
 /* Room for data in a line: OARI_LINE_BYTES, or more if small_bytes is. */
 size_t oari_line_bytes(size_t small_bytes);
 
-oari_layout oari_board_layout(int ranks, size_t small_bytes,
-                              size_t stage_bytes);
+oari_control_layout oari_board_layout(int ranks, size_t small_bytes,
+                                      size_t stage_bytes);
 
 typedef struct oari_board oari_board;
 
@@ -138,7 +138,7 @@ struct oari_board {
     const int *member; /* by rank on the board: the rank in the group; NULL:
                           the same. A board with members is that of one host
                           in a group of several. */
-    oari_layout layout;
+    oari_control_layout layout;
     size_t small_bytes, stage_bytes;
     int64_t spin_ns; /* 0: yield at once */
     int spare;       /* there are two cores for each rank */
@@ -244,12 +244,12 @@ const oari_fault *oari_board_ended(const oari_board *board);
 /* Whether a rank on the board has a fault of its own, or has taken one over. */
 int oari_board_has_fault(const oari_board *board, int rank);
 
-/* What I say in a council (council.h), and what a rank says: 0 if it has not
+/* What I say in a council (membership.h), and what a rank says: 0 if it has not
  * said anything. */
 void oari_board_tell(oari_board *board, const void *note);
 int oari_board_told(const oari_board *board, int rank, void *note);
 
-/* A slow part of mine (oari_scope of presence.h), and a rank's: zeros if there
+/* A slow part of mine (oari_timeout_scope of presence.h), and a rank's: zeros if there
  * is none. One thread at a time shows. */
 void oari_board_show_scope(oari_board *board, const void *scope);
 void oari_board_scope(const oari_board *board, int rank, void *scope);

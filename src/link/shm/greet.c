@@ -28,7 +28,7 @@ enum { PASSED = 3, STRANGERS = 16 };
 typedef struct greeting {
     uint32_t magic;
     int32_t rank;
-    unsigned char proof[OARI_PROOF_BYTES];
+    unsigned char proof[OARI_MAC_BYTES];
     uint64_t control_bytes, recorder_at;
 } greeting;
 
@@ -44,7 +44,7 @@ static int rank_of(const shm_meeting *m, int r)
  * the listener's token and the secret. */
 static oar_status prove(const shm_meeting *m, const greeting *g, int peer,
                         const shm_note *listener,
-                        unsigned char proof[OARI_PROOF_BYTES])
+                        unsigned char proof[OARI_MAC_BYTES])
 {
     int answer = g->rank == listener->rank;
     int caller = answer ? peer : g->rank;
@@ -55,7 +55,7 @@ static oar_status prove(const shm_meeting *m, const greeting *g, int peer,
     if (m->secret.known)
         OARI_TRY(oari_secret_key(&m->secret, "meet", 0, caller, listener->rank,
                                  key));
-    return oari_secret_prove(key, part, bytes, 2, proof);
+    return oari_secret_mac(key, part, bytes, 2, proof);
 }
 
 static oar_status greet(shm_meeting *m, int socket, int peer,
@@ -70,7 +70,7 @@ static oar_status greet(shm_meeting *m, int socket, int peer,
                          oari_recorder_fd(m->with->recorder) };
 
     OARI_TRY(prove(m, &g, peer, listener, g.proof));
-    return oari_local_send(socket, &g, sizeof g, pass, PASSED);
+    return oari_unix_send(socket, &g, sizeof g, pass, PASSED);
 }
 
 static oar_status map_peer(shm_links *n, int rank, const greeting *g,
@@ -106,7 +106,7 @@ static oar_status watch(shm_links *n, int rank)
     struct epoll_event event = { .events = EPOLLRDHUP,
                                  .data.u32 = (uint32_t)rank };
 
-    OARI_TRY(oari_local_pid(p->socket, &p->pid));
+    OARI_TRY(oari_unix_pid(p->socket, &p->pid));
     p->pidfd = oari_fork_guard((int)syscall(SYS_pidfd_open, p->pid, 0));
     if (epoll_ctl(n->epoll_fd, EPOLL_CTL_ADD, p->socket, &event) != 0)
         return oari_fail(OAR_E_SYSTEM, "watch rank %d", rank);
@@ -122,13 +122,13 @@ static oar_status watch(shm_links *n, int rank)
 static oar_status check_proof(const shm_meeting *m, const greeting *g,
                               const shm_note *listener, int *good)
 {
-    unsigned char proof[OARI_PROOF_BYTES];
+    unsigned char proof[OARI_MAC_BYTES];
 
     *good = 0;
     if (g->magic != SHM_NOTE_MAGIC)
         return OAR_OK;
     OARI_TRY(prove(m, g, m->with->env.rank, listener, proof));
-    *good = oari_secret_same(proof, g->proof);
+    *good = oari_secret_mac_equal(proof, g->proof);
     return OAR_OK;
 }
 
@@ -205,7 +205,7 @@ static oar_status call_on(shm_meeting *m, int rank)
 {
     const shm_note *listener = &m->note[rank_of(m, rank)];
     int *socket = &m->n->peer[rank].calling;
-    oar_status status = oari_local_connect(listener->socket, socket);
+    oar_status status = oari_unix_connect(listener->socket, socket);
 
     if (status == OAR_OK)
         status = greet(m, *socket, rank_of(m, rank), listener);
@@ -225,7 +225,7 @@ static oar_status hear_back(shm_meeting *m, int rank)
     greeting g;
     int pass[PASSED], socket = p->calling, good;
     oar_status status =
-        oari_local_recv(socket, &g, sizeof g, pass, PASSED, m->deadline_ns);
+        oari_unix_recv(socket, &g, sizeof g, pass, PASSED, m->deadline_ns);
 
     if (status != OAR_OK)
         return blame(m, rank, mark_unmet(m, status));
@@ -273,7 +273,7 @@ static oar_status hear_guest(shm_meeting *m, int socket, int *let_in)
     greeting g;
     int pass[PASSED], rank;
     oar_status status =
-        oari_local_recv(socket, &g, sizeof g, pass, PASSED, oari_now_ns());
+        oari_unix_recv(socket, &g, sizeof g, pass, PASSED, oari_now_ns());
 
     if (status != OAR_OK) {
         close(socket);
@@ -309,7 +309,7 @@ static oar_status open_door(shm_meeting *m)
     int64_t pid;
     int socket;
     oar_status status =
-        oari_local_accept(n->listener, oari_now_ns(), &socket, &pid);
+        oari_unix_accept(n->listener, oari_now_ns(), &socket, &pid);
 
     if (status == OAR_E_TIMEOUT)
         return OAR_OK; /* it was another user's */

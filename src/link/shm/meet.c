@@ -54,7 +54,7 @@ static oar_status publish(shm_meeting *m)
     char key[OAR_STORE_KEY_MAX];
     native_note mine = as_note(m, m->with->env.rank, &m->mine);
 
-    OARI_TRY(oari_local_listen(m->mine.socket, &m->n->listener));
+    OARI_TRY(oari_unix_listen(m->mine.socket, &m->n->listener));
     oari_fork_guard(m->n->listener);
     OARI_TRY(native_vouch(&m->secret, &mine, m->mine.proof));
     key_of(m, m->with->env.rank, key, sizeof key);
@@ -101,7 +101,7 @@ static oar_status read_note(shm_meeting *m, int rank)
         memcpy(&m->note[rank], value, sizeof(shm_note));
     oari_free(value);
     OARI_TRY(check_note(m, rank, &m->note[rank]));
-    m->note[rank].socket[OARI_LOCAL_NAME - 1] = 0;
+    m->note[rank].socket[OARI_UNIX_NAME - 1] = 0;
     m->note[rank].host[NATIVE_HOST - 1] = 0;
     return OAR_OK;
 }
@@ -252,6 +252,6 @@ oar_status shm_meet(shm_links *n, const oari_open *with, int one_host,
     oari_secret_forget(&m.secret);
     oari_free(m.note);
     if (status == OAR_OK)
-        shm_close_door(n); /* else once word is left of why (missed.h) */
+        shm_close_door(n); /* else once word is left of why (open_failure.h) */
     return status;
 }

@@ -17,10 +17,10 @@ typedef struct shm_note {
     int32_t rank, ranks;
     uint64_t page, small_bytes, stage_bytes;
     char host[NATIVE_HOST];
-    char socket[OARI_LOCAL_NAME];
+    char socket[OARI_UNIX_NAME];
     unsigned char token[16];
-    uint64_t proves;                       /* that it knows the job's secret */
-    unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
+    uint64_t proves;                     /* that it knows the job's secret */
+    unsigned char proof[OARI_MAC_BYTES]; /* of all before it, see proof.h */
 } shm_note;
 
 typedef struct shm_meeting {

@@ -40,7 +40,7 @@ static oar_status send_segment(shm_links *n, uint32_t number)
     for (int r = 0; r < n->base.board.ranks && status == OAR_OK; r++) {
         if (r == n->base.board.rank)
             continue;
-        status = oari_local_send(n->peer[r].socket, &note, sizeof note, &fd, 1);
+        status = oari_unix_send(n->peer[r].socket, &note, sizeof note, &fd, 1);
         if (status == OAR_E_CLOSED)
             status = OAR_OK;
     }
@@ -51,7 +51,7 @@ static oar_status send_segment(shm_links *n, uint32_t number)
 static uint64_t place(void *self, void *memory, size_t bytes)
 {
     shm_links *n = self;
-    oari_place found;
+    oari_segment_location found;
 
     if (!oari_segment_find(memory, bytes, &found))
         return 0;
@@ -75,11 +75,11 @@ static oar_status detach(void *self, void *memory, size_t bytes)
 static oar_status hear_segment(shm_peer *p, segment_note *note, int *fd)
 {
     oar_status status =
-        oari_local_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
+        oari_unix_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
 
     if (status == OAR_E_CLOSED)
-        status = oari_local_recv(p->socket, note, sizeof *note, fd, 1,
-                                 oari_now_ns());
+        status =
+            oari_unix_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
     return status;
 }
 

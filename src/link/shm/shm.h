@@ -6,7 +6,7 @@
 
 #include "link/host.h"
 #include "link/shm/boarded.h"
-#include "net/local.h"
+#include "net/unix_socket.h"
 
 /* A segment of a peer's, mapped here. */
 typedef struct mapped {

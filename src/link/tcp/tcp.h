@@ -22,7 +22,7 @@
 #include "net/seal.h"
 #include "net/secret.h"
 #include "net/sock.h"
-#include "net/stream.h"
+#include "net/socket_stream.h"
 #include "link/host.h"
 
 enum {
@@ -35,7 +35,7 @@ enum {
     TCP_AHEAD = 8,       /* times eager_bytes: what a collective pushes to
                             another host */
     TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
-    TCP_HELLO = 8 + OARI_PROOF_BYTES,              /* what a hello carries */
+    TCP_HELLO = 8 + OARI_MAC_BYTES,                /* what a hello carries */
     TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
     TCP_FAULT_SLOT = -1,
     TCP_FAULTS = 16 /* told by peers that failed at one time */
@@ -178,7 +178,7 @@ struct tcp_mesh {
     unsigned char settled[TCP_FAULTS]; /* of those: a peer has ended with it */
     struct tcp_seat *council;          /* by rank; NULL: no notes so far */
     unsigned notes;                    /* of mine, how many */
-    unsigned char note[OARI_NOTE_BYTES]; /* the last of them */
+    unsigned char note[OARI_BALLOT_BYTES]; /* the last of them */
 };
 
 /* Makes whoever sleeps on the mesh look again. Any thread. */
@@ -228,8 +228,8 @@ typedef struct tcp_note {
     unsigned char token[TCP_TOKEN];
     uint32_t wire;   /* oari_wire, of connections within a host */
     uint32_t proves; /* that it knows the job's secret */
-    unsigned char key[OARI_SECRET_BYTES];  /* if not: rank 0's is the group's */
-    unsigned char proof[OARI_PROOF_BYTES]; /* of all before it, see proof.h */
+    unsigned char key[OARI_SECRET_BYTES]; /* if not: rank 0's is the group's */
+    unsigned char proof[OARI_MAC_BYTES];  /* of all before it, see proof.h */
 } tcp_note;
 
 /* Listens, publishes where, and learns the same of all others. */
@@ -344,7 +344,7 @@ void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
 int64_t tcp_pid(const tcp_mesh *m, int peer);
 int64_t tcp_answered(const tcp_mesh *m, int peer);
 
-/* ---- tcp_council.c: notes of comm/group/council.h ------------------------ */
+/* ---- tcp_council.c: notes of comm/group/membership.h ------------------------ */
 
 void tcp_note_say(tcp_mesh *m, const void *note);
 int tcp_note_of(const tcp_mesh *m, int peer, void *note);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_council: notes of ranks that form a new group (comm/group/council.h),
+/* tcp_council: notes of ranks that form a new group (comm/group/membership.h),
  * over connections of their own: those that carried messages may have been cut
  * off in the middle of one. Such a connection is made like one that tells a
  * fault, and goes one way; the other side makes its own. A peer whose listener
@@ -20,7 +20,7 @@ typedef struct tcp_seat {
     unsigned sent;  /* which of my notes it has been sent over that */
     int64_t again_ns;
     int heard;
-    unsigned char note[OARI_NOTE_BYTES];
+    unsigned char note[OARI_BALLOT_BYTES];
 } tcp_seat;
 
 static int take_seats(tcp_mesh *m)
@@ -36,19 +36,20 @@ int tcp_note_of(const tcp_mesh *m, int peer, void *note)
 {
     if (m->council == NULL || !m->council[peer].heard)
         return 0;
-    memcpy(note, m->council[peer].note, OARI_NOTE_BYTES);
+    memcpy(note, m->council[peer].note, OARI_BALLOT_BYTES);
     return 1;
 }
 
 void tcp_note_hear(tcp_mesh *m, tcp_conn *c)
 {
-    if (c->slot < 0 && tcp_unseal(m, c, c->small, OARI_NOTE_BYTES) != OAR_OK) {
+    if (c->slot < 0 &&
+        tcp_unseal(m, c, c->small, OARI_BALLOT_BYTES) != OAR_OK) {
         tcp_lose(m, c);
         return;
     }
     if (!take_seats(m))
         return;
-    memcpy(m->council[c->peer].note, c->small, OARI_NOTE_BYTES);
+    memcpy(m->council[c->peer].note, c->small, OARI_BALLOT_BYTES);
     m->council[c->peer].heard = 1;
 }
 
@@ -67,14 +68,14 @@ static void call(tcp_mesh *m, int peer)
 
 static void send_note(tcp_mesh *m, tcp_seat *s)
 {
-    unsigned char raw[OARI_NOTE_BYTES + OARI_SEAL_TAG];
-    oari_frame frame = { .kind = OARI_FRAME_NOTE, .bytes = sizeof raw };
+    unsigned char raw[OARI_BALLOT_BYTES + OARI_SEAL_TAG];
+    oari_frame frame = { .kind = OARI_FRAME_BALLOT, .bytes = sizeof raw };
 
     if (s->conn->state != TCP_CALLING && s->conn->state != TCP_UP)
         return;
     if (s->sent != m->notes) {
-        memcpy(raw, m->note, OARI_NOTE_BYTES);
-        if (tcp_seal(m, s->conn, raw, OARI_NOTE_BYTES) == OAR_OK &&
+        memcpy(raw, m->note, OARI_BALLOT_BYTES);
+        if (tcp_seal(m, s->conn, raw, OARI_BALLOT_BYTES) == OAR_OK &&
             tcp_put(m, s->conn, frame, raw))
             s->sent = m->notes;
     }
@@ -108,7 +109,7 @@ void tcp_note_say(tcp_mesh *m, const void *note)
 {
     if (!take_seats(m))
         return;
-    memcpy(m->note, note, OARI_NOTE_BYTES);
+    memcpy(m->note, note, OARI_BALLOT_BYTES);
     m->notes++;
     tcp_note_spread(m);
 }

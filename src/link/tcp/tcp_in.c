@@ -106,7 +106,7 @@ static int has_payload(const oari_frame *frame)
 {
     return frame->kind == OARI_FRAME_HELLO || frame->kind == OARI_FRAME_PUSH ||
            frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT ||
-           frame->kind == OARI_FRAME_NOTE;
+           frame->kind == OARI_FRAME_BALLOT;
 }
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
@@ -121,7 +121,7 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
     case OARI_FRAME_GOODBYE: m->peer[c->peer].farewell = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
     case OARI_FRAME_FAULT:
-    case OARI_FRAME_NOTE:
+    case OARI_FRAME_BALLOT:
     case OARI_FRAME_CREDIT: return OAR_OK;
     case OARI_FRAME_KINDS: break;
     }
@@ -134,7 +134,7 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
     switch (c->now.kind) {
     case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
     case OARI_FRAME_FAULT: tcp_hear(m, c); break;
-    case OARI_FRAME_NOTE: tcp_note_hear(m, c); break;
+    case OARI_FRAME_BALLOT: tcp_note_hear(m, c); break;
     case OARI_FRAME_PUSH:
         oari_match_end(m->match, &c->inbound);
         tcp_credit(m, c->peer);
@@ -151,8 +151,8 @@ static int fits(const tcp_conn *c)
     return frame->kind == OARI_FRAME_HELLO ? frame->bytes == TCP_HELLO
            : frame->kind == OARI_FRAME_FAULT
                ? frame->bytes == OARI_FAULT_BYTES + seal
-           : frame->kind == OARI_FRAME_NOTE
-               ? frame->bytes == OARI_NOTE_BYTES + seal
+           : frame->kind == OARI_FRAME_BALLOT
+               ? frame->bytes == OARI_BALLOT_BYTES + seal
                : 1;
 }
 
@@ -172,7 +172,7 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
            hello == (c->state != TCP_UP) &&
            (hello ? is_bare(&c->now) : c->now.source == (uint32_t)c->peer) &&
            (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT ||
-            c->now.kind == OARI_FRAME_NOTE);
+            c->now.kind == OARI_FRAME_BALLOT);
 }
 
 /* It only grows; frames of several sockets may come in another order. */

@@ -55,7 +55,7 @@ static oar_status key_of(const tcp_mesh *m, const char *purpose, pair who,
 static oar_status prove_call(const tcp_mesh *m, pair who,
                              const oari_frame *hello,
                              const unsigned char number[NUMBER],
-                             unsigned char proof[OARI_PROOF_BYTES])
+                             unsigned char proof[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES], place[2 * NUMBER];
     const void *part[] = { "call", m->peer[who.answerer].token, place, number };
@@ -64,19 +64,19 @@ static oar_status prove_call(const tcp_mesh *m, pair who,
     put_number(place, hello->flags);
     put_number(place + NUMBER, hello->tag);
     OARI_TRY(key_of(m, "link", who, key));
-    return oari_secret_prove(key, part, bytes, 4, proof);
+    return oari_secret_mac(key, part, bytes, 4, proof);
 }
 
 static oar_status prove_answer(const tcp_mesh *m, pair who,
                                const unsigned char hello[TCP_HELLO],
-                               unsigned char proof[OARI_PROOF_BYTES])
+                               unsigned char proof[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES];
     const void *part[] = { "answer", hello };
     size_t bytes[] = { 6, TCP_HELLO };
 
     OARI_TRY(key_of(m, "link", who, key));
-    return oari_secret_prove(key, part, bytes, 2, proof);
+    return oari_secret_mac(key, part, bytes, 2, proof);
 }
 
 oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
@@ -123,11 +123,11 @@ static int comes_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 static int admits_call(tcp_mesh *m, tcp_conn *c)
 {
     pair who = { (int)c->now.source, m->rank };
-    unsigned char proof[OARI_PROOF_BYTES];
+    unsigned char proof[OARI_MAC_BYTES];
 
     if (!comes_as_agreed(m, c) ||
         prove_call(m, who, &c->now, c->small, proof) != OAR_OK ||
-        !oari_secret_same(proof, c->small + NUMBER) ||
+        !oari_secret_mac_equal(proof, c->small + NUMBER) ||
         !is_new(&m->peer[who.caller], get_number(c->small)))
         return 0;
     memcpy(c->hello, c->small, TCP_HELLO);
@@ -136,13 +136,13 @@ static int admits_call(tcp_mesh *m, tcp_conn *c)
 
 static int admits_answer(const tcp_mesh *m, const tcp_conn *c)
 {
-    unsigned char proof[OARI_PROOF_BYTES];
+    unsigned char proof[OARI_MAC_BYTES];
 
     return c->now.source == (uint32_t)c->peer &&
            memcmp(c->small, c->hello, NUMBER) == 0 &&
            prove_answer(m, (pair){ m->rank, c->peer }, c->hello, proof) ==
                OAR_OK &&
-           oari_secret_same(proof, c->small + NUMBER);
+           oari_secret_mac_equal(proof, c->small + NUMBER);
 }
 
 int tcp_admits(tcp_mesh *m, tcp_conn *c)
@@ -221,11 +221,11 @@ oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c)
 
     c->undecided = 0;
     if (c->state == TCP_ANSWERING)
-        OARI_TRY(oari_stream_answer(&c->stream, c->fd, find_key, c));
+        OARI_TRY(oari_stream_tls_server(&c->stream, c->fd, find_key, c));
     else {
         identify(m, who, identity);
         OARI_TRY(key_of(m, "tls", who, key));
-        OARI_TRY(oari_stream_call(&c->stream, c->fd, identity, key));
+        OARI_TRY(oari_stream_tls_client(&c->stream, c->fd, identity, key));
     }
     c->shaking = 1;
     return OAR_OK;
@@ -248,7 +248,7 @@ int tcp_shake(tcp_mesh *m, tcp_conn *c)
     short want;
     int done;
 
-    if (oari_stream_shake(&c->stream, &done, &want) != OAR_OK)
+    if (oari_stream_handshake(&c->stream, &done, &want) != OAR_OK)
         return -1;
     tcp_watch_room(m, c, !done && (want & POLLOUT) != 0);
     c->shaking = !done;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddp: a module around a module whose gradients are averaged over ranks. */
+/* ddp: wraps a module so that its gradients are averaged over ranks. */
 #include <oarsong/ddp.h>
 
 #include <stdio.h>
@@ -10,13 +10,13 @@
 #include "base/alloc.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "parallel/reducer/agree.h"
+#include "parallel/reducer/agreement.h"
 #include "parallel/ddp/ddp.h"
 #include "parallel/syncbn/syncbn.h"
 
 enum { NAME = 200 };
 
-static oar_status share_buffers(const oari_ddp *d)
+static oar_status broadcast_buffers(const oari_ddp *d)
 {
     for (int i = 0; i < oar_module_buffers(d->module); i++) {
         oar_span span;
@@ -27,27 +27,20 @@ static oar_status share_buffers(const oari_ddp *d)
     return OAR_OK;
 }
 
-static int shares_buffers(const oari_ddp *d)
+static int wants_broadcast(const oari_ddp *d)
 {
     return d->opts.broadcast_buffers && d->no_sync == 0;
-}
-
-static int is_recording(oar_tape *tape)
-{
-    int on = oar_tape_record(tape, 0);
-
-    oar_tape_record(tape, on);
-    return on;
 }
 
 static oar_tensor *ddp_forward(oar_tape *tape, oar_module *module,
                                oar_tensor *x)
 {
     oari_ddp *d = oar_module_self(module);
-    int recorded = is_recording(tape);
+    int recorded = oar_tape_record(tape, 0); /* only asks: it is put back */
     oar_tensor *y;
 
-    if (recorded && shares_buffers(d) && share_buffers(d) != OAR_OK)
+    oar_tape_record(tape, recorded);
+    if (recorded && wants_broadcast(d) && broadcast_buffers(d) != OAR_OK)
         return NULL;
     y = oar_forward(tape, oar_module_child(module, 0), x);
     if (y == NULL || !recorded)
@@ -71,9 +64,9 @@ static const oar_module_class ddp_class = {
 
 /* ---- wrapping ------------------------------------------------------------ */
 
-/* The parameters that are trained, each once, though tied ones are listed
- * twice: which ones. Returns how many. */
-static int collect(const oar_module *module, int *index)
+/* Lists the parameters that are trained, by index, each once, though the module
+ * lists tied ones twice. Returns how many there are. */
+static int list_trained(const oar_module *module, int *index)
 {
     int found = 0;
 
@@ -88,7 +81,7 @@ static int collect(const oar_module *module, int *index)
     return found;
 }
 
-/* What listening needs of a module, in one piece of memory. */
+/* The trained parameters of a module and their names. */
 typedef struct listing {
     int count;
     int *index;
@@ -116,7 +109,7 @@ static oar_status list_params(const oar_module *module, listing *l)
     if (l->index == NULL || l->param == NULL || l->name == NULL ||
         l->text == NULL)
         return OAR_E_NOMEM;
-    l->count = collect(module, l->index);
+    l->count = list_trained(module, l->index);
     for (int i = 0; i < l->count; i++) {
         l->param[i] = oar_module_param(module, l->index[i]);
         OARI_TRY(oar_module_param_name(module, l->index[i], l->text[i], NAME));
@@ -125,11 +118,12 @@ static oar_status list_params(const oar_module *module, listing *l)
     return OAR_OK;
 }
 
-/* Which ones are not trained. */
-static oar_status list_frozen(oar_module *wrapped)
+static oar_status listen_to_gradients(oar_module *wrapped)
 {
     oari_ddp *d = oar_module_self(wrapped);
     int all = oar_module_params(wrapped);
+    listing l = { 0 };
+    oar_status status;
 
     d->frozen_index = oari_alloc((size_t)all + 1, sizeof *d->frozen_index);
     if (d->frozen_index == NULL)
@@ -137,19 +131,9 @@ static oar_status list_frozen(oar_module *wrapped)
     for (int i = 0; i < all; i++)
         if (!oar_tensor_requires_grad(oar_module_param(wrapped, i)))
             d->frozen_index[d->frozen++] = i;
-    return OAR_OK;
-}
-
-static oar_status listen(oar_module *wrapped)
-{
-    listing l = { 0 };
-    oar_status status = list_params(wrapped, &l);
-
+    status = list_params(wrapped, &l);
     if (status == OAR_OK)
-        status = list_frozen(wrapped);
-    if (status == OAR_OK)
-        status =
-            oari_ddp_listen(oar_module_self(wrapped), l.count, l.param, l.name);
+        status = oari_ddp_listen(d, l.count, l.param, l.name);
     drop_listing(&l);
     return status;
 }
@@ -164,9 +148,10 @@ static void add_option(char text[NAME], const char *name, uint64_t value)
                  (unsigned long long)value);
 }
 
-/* What must be the same on all ranks, or they would not meet later. */
-static oar_status agree(const oar_module *wrapped, oar_group *group,
-                        const oar_ddp_opts *o)
+/* Checks the options that must be the same on all ranks, or their collectives
+ * would not match. */
+static oar_status agree_on_options(const oar_module *wrapped, oar_group *group,
+                                   const oar_ddp_opts *o)
 {
     char text[NAME] = "";
 
@@ -188,7 +173,7 @@ static oar_status agree(const oar_module *wrapped, oar_group *group,
     return oari_agree_on_model(wrapped, text[0] != 0 ? text : "none", group);
 }
 
-/* Two wrappers, one inside the other, would both reduce every gradient. */
+/* Two wrappers, one inside the other, would each reduce every gradient. */
 static oar_status refuse_wrapped(const oar_module *module)
 {
     if (oar_module_is(module, &ddp_class))
@@ -200,8 +185,8 @@ static oar_status refuse_wrapped(const oar_module *module)
 }
 
 /* Takes inner's reference in any case. */
-static oar_status build(oar_module *inner, oar_group *group,
-                        const oar_ddp_opts *o, oar_module *wrapped)
+static oar_status build_wrapper(oar_module *inner, oar_group *group,
+                                const oar_ddp_opts *o, oar_module *wrapped)
 {
     oari_ddp *d = oar_module_self(wrapped);
 
@@ -213,10 +198,10 @@ static oar_status build(oar_module *inner, oar_group *group,
     if (o->sharded && o->hook != NULL)
         return oari_fail(OAR_E_UNSUPPORTED, "ddp: sharded gradients are "
                                             "reduced without hooks");
-    OARI_TRY(agree(wrapped, group, o));
+    OARI_TRY(agree_on_options(wrapped, group, o));
     if (!o->no_broadcast)
         OARI_TRY(oari_broadcast_state(wrapped, group));
-    return listen(wrapped);
+    return listen_to_gradients(wrapped);
 }
 
 oar_status oar_ddp_wrap_at(const char *file, int line, oar_module *inner,
@@ -248,7 +233,7 @@ oar_status oar_ddp_wrap_at(const char *file, int line, oar_module *inner,
         oar_module_release(inner);
         return status;
     }
-    status = build(inner, group, &o, made);
+    status = build_wrapper(inner, group, &o, made);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_module_release(made);
@@ -260,8 +245,9 @@ oar_status oar_ddp_wrap_at(const char *file, int line, oar_module *inner,
 
 /* ---- PowerSGD ------------------------------------------------------------ */
 
-static oar_status shapes_of(const listing *l, const oar_power_sgd_opts *opts,
-                            oar_reduce_hook *hook)
+static oar_status make_power_sgd(const listing *l,
+                                 const oar_power_sgd_opts *opts,
+                                 oar_reduce_hook *hook)
 {
     int64_t(*shape)[2] = oari_alloc((size_t)l->count + 1, sizeof *shape);
     oar_status status;
@@ -292,12 +278,12 @@ oar_status oar_hook_power_sgd_for(const oar_module *module,
         return oari_fail(OAR_E_ARG, "hook_power_sgd_for without a module");
     status = list_params(module, &l);
     if (status == OAR_OK)
-        status = shapes_of(&l, opts, hook);
+        status = make_power_sgd(&l, opts, hook);
     drop_listing(&l);
     return status;
 }
 
-/* ---- what users ask of it ------------------------------------------------ */
+/* ---- public functions of a wrapped module -------------------------------- */
 
 oari_ddp *oari_ddp_of(const oar_module *module)
 {
@@ -309,7 +295,7 @@ oari_ddp *oari_ddp_of(const oar_module *module)
     return oar_module_self(mine);
 }
 
-/* NULL, and a failure, if it is no wrapped module. */
+/* Returns NULL and fails if the module is not wrapped. */
 static oari_ddp *ddp_of(const oar_module *wrapped, const char *what)
 {
     oari_ddp *d = oari_ddp_of(wrapped);
@@ -353,7 +339,8 @@ oar_status oar_ddp_weigh(oar_module *wrapped, double weight)
     return OAR_OK;
 }
 
-/* How many have input; the first of them gives its buffers to all. */
+/* Counts the ranks that have input; the first of them gives its buffers to all.
+ */
 static oar_status count_active(oari_ddp *d, int has_input, int *active)
 {
     int32_t count = has_input != 0, ranks = oar_group_size(d->group);
@@ -371,16 +358,6 @@ static oar_status count_active(oari_ddp *d, int has_input, int *active)
     return OAR_OK;
 }
 
-/* A step that was begun with all, and given up: lets the others go on to say
- * so, instead of waiting for its batch norms. */
-static oar_status end_given_up(oari_ddp *d)
-{
-    if (!d->called)
-        return OAR_OK;
-    d->called = 0;
-    return oari_syncbn_dismiss(d->module);
-}
-
 oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
                            int has_input, int *active)
 {
@@ -394,14 +371,17 @@ oar_status oar_ddp_join_at(const char *file, int line, oar_module *wrapped,
         return oari_fail(OAR_E_ARG, "ddp_join without %s",
                          active == NULL ? "a place for the answer"
                                         : "weighted in the options");
-    OARI_TRY(end_given_up(d));
+    if (d->called) { /* a step that was given up: the others must not wait */
+        d->called = 0;
+        OARI_TRY(oari_syncbn_dismiss(d->module));
+    }
     OARI_TRY(count_active(d, has_input, &count));
     if (has_input && count < oar_group_size(d->group))
-        d->called = oari_syncbn_call_out(d->module);
-    if (!has_input && count > 0 && shares_buffers(d))
-        OARI_TRY(share_buffers(d));
+        d->called = oari_syncbn_announce_all(d->module);
+    if (!has_input && count > 0 && wants_broadcast(d))
+        OARI_TRY(broadcast_buffers(d));
     if (!has_input && count > 0)
-        OARI_TRY(oari_ddp_shadow(d));
+        OARI_TRY(oari_ddp_follow(d));
     *active = count;
     return OAR_OK;
 }
@@ -411,13 +391,13 @@ oar_status oar_ddp_check_replicas_at(const char *file, int line,
 {
     OARI_CALLED_FROM(file, line);
     oari_ddp *d = ddp_of(wrapped, "ddp_check_replicas");
-    oari_replica_question question = { { 0 }, NULL };
+    oari_replica_check question = { { 0 }, NULL };
     oar_status status;
 
     if (d == NULL)
         return OAR_E_ARG;
-    OARI_TRY(oari_replica_ask(d, &question));
-    status = oari_replica_answer(d, &question);
+    OARI_TRY(oari_replica_check_begin(d, &question));
+    status = oari_replica_check_end(d, &question);
     oar_work_release(question.work);
     return status;
 }

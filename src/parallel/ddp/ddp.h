@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/ddp/ddp.h: a wrapped module from the inside.
+/* parallel/ddp/ddp.h: the inside of a wrapped module.
  *
- *   ddp.c       wrapping, options, what users ask of it
+ *   ddp.c       wrapping, options, the public functions
  *   ddp_pass.c  gradients in a backward pass
- *   replica.c   are the parameters of all ranks still the same?
+ *   replica.c   checks that the parameters of all ranks are still the same
  */
 #ifndef OARI_PARALLEL_DDP_DDP_H
 #define OARI_PARALLEL_DDP_DDP_H
@@ -12,7 +12,7 @@
 
 #include "parallel/reducer/reducer.h"
 
-/* One parameter and where its gradient is. */
+/* One parameter and the place of its gradient. */
 typedef struct oari_ddp_slot {
     struct oari_ddp *owner;
     int index;
@@ -22,7 +22,8 @@ typedef struct oari_ddp_slot {
     int copied;       /* in this pass, from where the gradient really is */
 } oari_ddp_slot;
 
-/* The backward pass under way: adds up gradients here, or reduces them too. */
+/* The kind of a backward pass: it adds up gradients locally, or reduces them
+ * too. */
 typedef enum oari_ddp_pass {
     OARI_PASS_NONE,
     OARI_PASS_LOCAL,
@@ -36,25 +37,25 @@ typedef struct oari_ddp {
     int slots;
     oari_ddp_slot *slot;
     oar_ddp_opts opts;
-    int frozen; /* parameters that were when it was wrapped: by index */
+    int frozen; /* number of parameters that were frozen at wrapping */
     int *frozen_index;
-    const oar_tape *tape; /* that the last forward was recorded on */
+    const oar_tape *tape; /* of the last forward */
     int open;             /* tapes whose backward is to come, at least */
-    oari_ddp_pass pass;
-    oari_ddp_pass last; /* what the last one was */
-    int no_sync;        /* how deep */
-    int pending;        /* passes added up since the last that reduced */
-    int own;            /* and some of them were this rank's own */
-    int told;           /* unused parameters have been named */
-    double weight;      /* as the user said */
-    int source;         /* whose buffers are broadcast */
-    int called;         /* batch norms call out what they do: some rank has run
-                           out of input */
+    oari_ddp_pass pass;   /* the current one */
+    oari_ddp_pass last;   /* the previous one */
+    int no_sync;          /* nesting depth */
+    int pending;          /* passes added up since the last that reduced */
+    int own;              /* some of them were this rank's own */
+    int told;             /* a warning has named the unused parameters */
+    double weight;        /* as the user set it */
+    int source;           /* the rank whose buffers are broadcast */
+    int called;           /* batch norms announce their collectives, because
+                             some rank has run out of input */
     uint64_t copied_bytes;
     int unused;
 } oari_ddp;
 
-/* The inside of a module that oar_ddp_wrap made; NULL for any other. */
+/* Returns the inside of a module that oar_ddp_wrap made; NULL for any other. */
 oari_ddp *oari_ddp_of(const oar_module *module);
 
 /* ---- ddp_pass.c ---------------------------------------------------------- */
@@ -63,26 +64,35 @@ oari_ddp *oari_ddp_of(const oar_module *module);
  * into its buckets. The names are copied. */
 oar_status oari_ddp_listen(oari_ddp *d, int params, oar_tensor *const *param,
                            const char *const *name);
-/* The name of a parameter, by slot. */
-const char *oari_ddp_name(const oari_ddp *d, int slot);
-void oari_ddp_clear(oari_ddp *d); /* copes with a half-made one */
 
-/* A forward that a backward may follow was recorded on the tape. */
+/* Returns the name of a parameter, by slot. */
+const char *oari_ddp_name(const oari_ddp *d, int slot);
+
+/* Frees what oari_ddp_listen made, also after its failure. */
+void oari_ddp_clear(oari_ddp *d);
+
+/* Notes that a forward was recorded on the tape, which a backward may follow.
+ */
 void oari_ddp_begin(oari_ddp *d, const oar_tape *tape);
-/* That backward has ended; arg is the oari_ddp. */
+
+/* Ends that backward: reduces the gradients; arg is the oari_ddp. */
 oar_status oari_ddp_finish(void *arg);
-/* Takes part in a pass of the others without one of its own. */
-oar_status oari_ddp_shadow(oari_ddp *d);
+
+/* Takes part in a pass of the other ranks on a rank without input. */
+oar_status oari_ddp_follow(oari_ddp *d);
 
 /* ---- replica.c ----------------------------------------------------------- */
 
-/* Posts the question whether all ranks have the same parameters, and takes the
- * answer: OAR_E_MISMATCH with rank and parameter. */
-typedef struct oari_replica_question {
+/* A comparison of the parameters of all ranks. */
+typedef struct oari_replica_check {
     uint64_t word[2];
     oar_work *work;
-} oari_replica_question;
-oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q);
-oar_status oari_replica_answer(const oari_ddp *d, oari_replica_question *q);
+} oari_replica_check;
+
+/* Posts the comparison. */
+oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q);
+
+/* Waits for it: OAR_E_MISMATCH names a rank and a parameter that differ. */
+oar_status oari_replica_check_end(const oari_ddp *d, oari_replica_check *q);
 
 #endif

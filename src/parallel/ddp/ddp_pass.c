@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ddp_pass: gradients as views of buckets, told to the reducer as backward
- * finishes them. A gradient that somebody bound elsewhere is copied. */
+/* ddp_pass: makes gradients views of buckets and reports them to the reducer as
+ * backward finishes them. A gradient that is bound elsewhere is copied. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,15 +9,15 @@
 #include "parallel/ddp/ddp.h"
 #include "parallel/syncbn/syncbn.h"
 
-/* ---- where gradients are ------------------------------------------------- */
+/* ---- places of gradients ------------------------------------------------- */
 
 static uint64_t bytes_of(const oar_tensor *t)
 {
     return (uint64_t)oar_tensor_count(t) * oar_dtype_size(oar_tensor_dtype(t));
 }
 
-/* The gradient, if it is not in its bucket: somebody has bound it elsewhere, or
- * taken the binding away. Else NULL. */
+/* Returns the gradient if it is not in its bucket, because the program has
+ * bound it elsewhere or removed the binding; else NULL. */
 static oar_tensor *gradient_elsewhere(const oari_ddp_slot *s)
 {
     oar_tensor *grad = oar_tensor_grad(s->param);
@@ -52,8 +52,8 @@ static oar_status copy_out(oari_ddp_slot *s)
     return OAR_OK;
 }
 
-/* Others had a gradient, this rank had none: now it has theirs. */
-static oar_status receive(oari_ddp_slot *s)
+/* Gives this rank the gradient that only other ranks had. */
+static oar_status receive_gradient(oari_ddp_slot *s)
 {
     oar_error before = *oar_last_error();
 
@@ -66,9 +66,9 @@ static oar_status receive(oari_ddp_slot *s)
     return oar_tensor_mark_grad(s->param);
 }
 
-/* ---- what the reducer asks ----------------------------------------------- */
+/* ---- callbacks of the reducer -------------------------------------------- */
 
-/* It may have one from passes that did not reduce. */
+/* The parameter may have a gradient from passes that did not reduce. */
 static int gradient_absent(void *arg, int array, oar_status *status)
 {
     oari_ddp_slot *s = &((oari_ddp *)arg)->slot[array];
@@ -82,7 +82,7 @@ static int gradient_absent(void *arg, int array, oar_status *status)
 static oar_status make_home(oari_ddp_slot *s, oar_tensor **home)
 {
     const oar_reducer *r = s->owner->reducer;
-    const oari_slot *place = &r->slot[s->index];
+    const oari_reducer_array *place = &r->slot[s->index];
 
     *home =
         oar_view_of(NULL, r->bucket[place->bucket].storage, (int64_t)place->at,
@@ -90,28 +90,23 @@ static oar_status make_home(oari_ddp_slot *s, oar_tensor **home)
     return *home != NULL ? OAR_OK : oar_last_error()->status;
 }
 
-static oar_status move_home(oari_ddp_slot *s)
-{
-    oar_tensor *home, *old = s->home;
-    int elsewhere = gradient_elsewhere(s) != NULL;
-
-    OARI_TRY(make_home(s, &home));
-    s->home = home;
-    if (!elsewhere && oar_tensor_requires_grad(s->param) &&
-        oar_tensor_bind_grad(s->param, home) != OAR_OK) {
-        oar_tensor_release(old);
-        return oar_last_error()->status;
-    }
-    oar_tensor_release(old);
-    return OAR_OK;
-}
-
 static oar_status buckets_moved(void *arg)
 {
     oari_ddp *d = arg;
 
-    for (int i = 0; i < d->slots; i++)
-        OARI_TRY(move_home(&d->slot[i]));
+    for (int i = 0; i < d->slots; i++) {
+        oari_ddp_slot *s = &d->slot[i];
+        oar_tensor *home, *old = s->home;
+        int elsewhere = gradient_elsewhere(s) != NULL;
+        oar_status status = OAR_OK;
+
+        OARI_TRY(make_home(s, &home));
+        s->home = home;
+        if (!elsewhere && oar_tensor_requires_grad(s->param))
+            status = oar_tensor_bind_grad(s->param, home);
+        oar_tensor_release(old);
+        OARI_TRY(status);
+    }
     return OAR_OK;
 }
 
@@ -128,8 +123,8 @@ static void begin_pass(oari_ddp *d)
     d->copied_bytes = 0;
 }
 
-/* Also of passes that did not go through this wrapper: through the module that
- * it wraps, or through another wrapper around the same parameters. */
+/* Called in passes of other modules too: of the module that is wrapped, or of
+ * another wrapper around the same parameters. These are ignored. */
 static oar_status gradient_ready(oar_tensor *leaf, void *arg)
 {
     oari_ddp_slot *s = arg;
@@ -144,8 +139,8 @@ static oar_status gradient_ready(oar_tensor *leaf, void *arg)
     return oar_reducer_ready(d->reducer, s->index);
 }
 
-/* The reducer may begin with what is there of a gradient in its bucket; and
- * what is to come next ends where its next piece does. */
+/* Lets the reducer begin with the part of a gradient that is in its bucket, and
+ * asks for the next part up to the end of the next piece. */
 static oar_status gradient_part(oar_tensor *leaf, const oar_tensor *grad,
                                 int64_t done, int64_t *next, void *arg)
 {
@@ -180,54 +175,42 @@ const char *oari_ddp_name(const oari_ddp *d, int slot)
     return d->reducer->slot[slot].name;
 }
 
-static void name_unused(oari_ddp *d)
-{
-    d->told = 1;
-    for (int i = 0; i < d->slots; i++)
-        if (!oar_reducer_used(d->reducer, i))
-            oari_log(OAR_LOG_WARN,
-                     "ddp: no rank's loss depends on parameter %s: it gets no "
-                     "gradient",
-                     oari_ddp_name(d, i));
-}
-
 static oar_status take_means(oari_ddp *d)
 {
     d->unused = 0;
     for (int i = 0; i < d->slots; i++) {
         oari_ddp_slot *s = &d->slot[i];
         if (oar_reducer_used(d->reducer, i))
-            OARI_TRY(receive(s));
+            OARI_TRY(receive_gradient(s));
         else
             d->unused++;
         OARI_TRY(copy_out(s));
     }
-    if (d->unused != 0 && !d->told)
-        name_unused(d);
+    for (int i = 0; d->unused != 0 && !d->told && i < d->slots; i++)
+        if (!oar_reducer_used(d->reducer, i))
+            oari_log(OAR_LOG_WARN,
+                     "ddp: no rank's loss depends on parameter %s: it gets no "
+                     "gradient",
+                     oari_ddp_name(d, i));
+    d->told |= d->unused != 0;
     return OAR_OK;
 }
 
-static int check_is_due(const oari_ddp *d)
+static oar_status reduce_gradients(oari_ddp *d)
 {
+    oari_replica_check question = { { 0 }, NULL };
     int every = d->opts.check_every != 0 ? d->opts.check_every : 100;
-
-    return every > 0 && d->reducer->passes % every == every - 1;
-}
-
-static oar_status reduce(oari_ddp *d)
-{
-    oari_replica_question question = { { 0 }, NULL };
-    int due = check_is_due(d);
+    int due = every > 0 && d->reducer->passes % every == every - 1;
     oar_status status = OAR_OK;
 
-    if (due) /* behind all buckets: ranks differ in how many they began */
+    if (due) /* after all buckets: ranks differ in how many they have posted */
         status = oari_reducer_begin_rest(d->reducer);
     if (status == OAR_OK && due)
-        status = oari_replica_ask(d, &question);
+        status = oari_replica_check_begin(d, &question);
     if (status == OAR_OK)
         status = oar_reducer_wait(d->reducer);
     if (status == OAR_OK && due)
-        status = oari_replica_answer(d, &question);
+        status = oari_replica_check_end(d, &question);
     if (status != OAR_OK)
         oari_reducer_reset(d->reducer);
     oar_work_release(question.work);
@@ -235,7 +218,7 @@ static oar_status reduce(oari_ddp *d)
 }
 
 /* A parameter that was frozen when the module was wrapped has no place in the
- * buckets: once it is trained, its gradient would be this rank's own. */
+ * buckets: if it is trained now, its gradient would be local to each rank. */
 static oar_status check_frozen(const oari_ddp *d)
 {
     for (int i = 0; i < d->frozen; i++) {
@@ -263,7 +246,7 @@ static oar_status end_pass(oari_ddp *d)
         return OAR_OK;
     }
     d->pending = d->own = 0;
-    OARI_TRY(reduce(d));
+    OARI_TRY(reduce_gradients(d));
     OARI_TRY(take_means(d));
     return check_frozen(d);
 }
@@ -282,8 +265,8 @@ oar_status oari_ddp_finish(void *arg)
     return end_pass(d);
 }
 
-/* What this rank added up in passes before it ran out does count. */
-oar_status oari_ddp_shadow(oari_ddp *d)
+/* The gradients that this rank added up before it ran out of input do count. */
+oar_status oari_ddp_follow(oari_ddp *d)
 {
     oar_status status;
 

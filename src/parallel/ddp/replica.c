@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replica: every now and then all ranks compare a hash of their parameters:
- * the least of it, and of its complement, tell whether all are the same. If
- * not, they compare parameter by parameter, to say who and what. */
+/* replica: compares a hash of the parameters of all ranks from time to time:
+ * the minima of the hash and of its complement tell whether all are the same.
+ * If not, the ranks compare parameter by parameter, to name the first
+ * difference. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -9,7 +10,7 @@
 #include "base/status.h"
 #include "parallel/ddp/ddp.h"
 
-/* Parameters are contiguous: optimizers want that, too. */
+/* Parameters are contiguous: optimizers need that, too. */
 static uint64_t hash_of(const oar_tensor *param, uint64_t seed)
 {
     size_t bytes = (size_t)oar_tensor_count(param) *
@@ -19,7 +20,7 @@ static uint64_t hash_of(const oar_tensor *param, uint64_t seed)
     return data != NULL ? XXH3_64bits_withSeed(data, bytes, seed) : seed;
 }
 
-oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q)
+oar_status oari_replica_check_begin(const oari_ddp *d, oari_replica_check *q)
 {
     uint64_t hash = 0;
 
@@ -32,41 +33,35 @@ oar_status oari_replica_ask(const oari_ddp *d, oari_replica_question *q)
                           &q->work);
 }
 
-/* all: the hashes of rank 0, of rank 1, ... */
-static oar_status name_difference(const oari_ddp *d, const uint64_t *all)
-{
-    for (int r = 1; r < oar_group_size(d->group); r++)
-        for (int i = 0; i < d->slots; i++) {
-            if (all[r * d->slots + i] == all[i])
-                continue;
-            return oari_fail(OAR_E_MISMATCH,
-                             "the replicas have come apart: parameter %s of "
-                             "rank %d is not what it is on rank 0",
-                             oari_ddp_name(d, i), r);
-        }
-    return oari_fail(OAR_E_MISMATCH, "the replicas have come apart");
-}
-
 static oar_status find_difference(const oari_ddp *d)
 {
     size_t n = (size_t)d->slots, ranks = (size_t)oar_group_size(d->group);
     uint64_t *mine = oari_alloc(n * (ranks + 1) + 1, sizeof *mine);
+    uint64_t *all; /* the hashes of rank 0, of rank 1, ... */
     oar_status status;
+    size_t at = n;
 
     if (mine == NULL)
         return OAR_E_NOMEM;
+    all = mine + n;
     for (int i = 0; i < d->slots; i++)
         mine[i] = hash_of(d->slot[i].param, 0);
-    status =
-        oar_all_gather(d->group, oar_span_of(mine, n, OAR_U64),
-                       oar_span_of(mine + n, n * ranks, OAR_U64), NULL, NULL);
-    if (status == OAR_OK)
-        status = name_difference(d, mine + n);
+    status = oar_all_gather(d->group, oar_span_of(mine, n, OAR_U64),
+                            oar_span_of(all, n * ranks, OAR_U64), NULL, NULL);
+    while (status == OAR_OK && at < n * ranks && all[at] == all[at % n])
+        at++;
+    if (status == OAR_OK && at < n * ranks)
+        status = oari_fail(OAR_E_MISMATCH,
+                           "the replicas have come apart: parameter %s of "
+                           "rank %zu is not what it is on rank 0",
+                           oari_ddp_name(d, (int)(at % n)), at / n);
+    else if (status == OAR_OK)
+        status = oari_fail(OAR_E_MISMATCH, "the replicas have come apart");
     oari_free(mine);
     return status;
 }
 
-oar_status oari_replica_answer(const oari_ddp *d, oari_replica_question *q)
+oar_status oari_replica_check_end(const oari_ddp *d, oari_replica_check *q)
 {
     OARI_TRY(oar_work_wait(q->work));
     if (q->word[0] == ~q->word[1])

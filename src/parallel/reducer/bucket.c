@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bucket: which array lies where. Arrays of one dtype go into a bucket until it
- * is full, each on a cache line of its own. Behind the last bucket's arrays lie
- * the flags: one number for each array, 1 on ranks that have one. They are
- * reduced with the rest, and what comes out zero was used nowhere. */
+/* bucket: assigns arrays to buckets. Arrays of one dtype fill a bucket, each on
+ * cache lines of its own. After the last bucket's arrays come the flags: one
+ * number for each array, 1 on ranks that have a gradient. They are reduced with
+ * the rest; a flag that is zero then belongs to an array that no rank used. */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -18,66 +18,54 @@ enum {
     DEFAULT_PARTS = 16
 };
 
-static size_t rounded(size_t count, oar_dtype dtype)
+static size_t round_to_line(size_t count, oar_dtype dtype)
 {
     size_t unit = LINE / oar_dtype_size(dtype);
 
     return (count + unit - 1) / unit * unit;
 }
 
-/* A small part of all, because what is in the last bucket cannot be hidden
- * behind the rest of the pass. Where nothing can be hidden, the fewer the
- * better. */
-static size_t usual_limit(const oar_reducer *r)
-{
-    size_t all = 0, part;
-
-    if (!oar_group_overlaps(r->group))
-        return DEFAULT_MOST;
-    for (int i = 0; i < r->arrays; i++)
-        all += r->slot[i].array.count * oar_dtype_size(r->slot[i].array.dtype);
-    part = all / DEFAULT_PARTS;
-    if (part < DEFAULT_LEAST)
-        return DEFAULT_LEAST;
-    return part < DEFAULT_MOST ? part : DEFAULT_MOST;
-}
-
-void oari_buckets_settle(oar_reducer *r)
+/* By default a bucket holds a small part of all, because the reduction of the
+ * last bucket cannot overlap the rest of the pass. Without overlap, the fewer
+ * buckets the better. */
+void oari_buckets_set_limits(oar_reducer *r)
 {
     oar_reducer_opts *o = &r->opts;
-    size_t first = DEFAULT_FIRST;
+    int overlaps = oar_group_overlaps(r->group);
+    size_t first = DEFAULT_FIRST, part = 0;
 
     if (o->bucket_bytes == 0) {
-        o->bucket_bytes = usual_limit(r);
-        if (!oar_group_overlaps(r->group))
-            first = o->bucket_bytes;
+        for (int i = 0; i < r->arrays; i++)
+            part += oari_bytes_of(&r->slot[i].array);
+        part /= DEFAULT_PARTS;
+        if (part < DEFAULT_LEAST)
+            part = DEFAULT_LEAST;
+        if (part > DEFAULT_MOST || !overlaps)
+            part = DEFAULT_MOST;
+        o->bucket_bytes = part;
+        if (!overlaps)
+            first = part;
     }
     if (o->first_bucket_bytes == 0)
         o->first_bucket_bytes = first;
 }
 
-/* Bytes that a bucket may hold. The first is small: it can go early. */
-static size_t limit_of(const oar_reducer *r, int index)
-{
-    size_t limit = r->opts.bucket_bytes, first = r->opts.first_bucket_bytes;
-
-    if (index > 0 || limit == SIZE_MAX)
-        return limit;
-    return first < limit ? first : limit;
-}
-
-/* The open bucket of this dtype if the array fits, else a new one. Only the
- * newest of a dtype is open. */
+/* Returns the newest bucket of this dtype if the array fits, else a new one.
+ * The first bucket is small, so that it can be reduced early. */
 static int bucket_for(const oar_reducer *r, oari_bucket *bucket, int *buckets,
                       const oar_span *array)
 {
     size_t size = oar_dtype_size(array->dtype);
-    size_t bytes = rounded(array->count, array->dtype) * size;
+    size_t bytes = round_to_line(array->count, array->dtype) * size;
 
     for (int i = *buckets - 1; i >= 0; i--) {
+        size_t limit = r->opts.bucket_bytes, first = r->opts.first_bucket_bytes;
+
         if (bucket[i].is.data.dtype != array->dtype)
             continue;
-        if (bucket[i].is.data.count * size + bytes <= limit_of(r, i))
+        if (i == 0 && limit != SIZE_MAX && first < limit)
+            limit = first;
+        if (bucket[i].is.data.count * size + bytes <= limit)
             return i;
         break;
     }
@@ -85,18 +73,18 @@ static int bucket_for(const oar_reducer *r, oari_bucket *bucket, int *buckets,
     return (*buckets)++;
 }
 
-static int deal_out(oar_reducer *r, oari_bucket *bucket)
+static int assign_arrays(oar_reducer *r, oari_bucket *bucket)
 {
     int buckets = 0;
 
     for (int i = 0; i < r->arrays; i++) {
-        oari_slot *s = &r->slot[r->order[i]];
+        oari_reducer_array *s = &r->slot[r->order[i]];
         oari_bucket *b;
 
         s->bucket = bucket_for(r, bucket, &buckets, &s->array);
         b = &bucket[s->bucket];
         s->at = b->is.data.count;
-        b->is.data.count += rounded(s->array.count, s->array.dtype);
+        b->is.data.count += round_to_line(s->array.count, s->array.dtype);
         b->is.arrays++;
         b->expected += !s->skipped;
     }
@@ -114,7 +102,7 @@ static void list_arrays(oar_reducer *r, oari_bucket *bucket, int buckets)
         bucket[b].is.at = r->at + n;
         bucket[b].is.count = r->count + n;
         for (int i = 0; i < r->arrays; i++) {
-            const oari_slot *s = &r->slot[r->order[i]];
+            const oari_reducer_array *s = &r->slot[r->order[i]];
             if (s->bucket != b)
                 continue;
             listed[n] = r->order[i];
@@ -123,26 +111,6 @@ static void list_arrays(oar_reducer *r, oari_bucket *bucket, int buckets)
         }
     }
     memcpy(r->order, listed, (size_t)n * sizeof *listed);
-}
-
-/* Pieces cost operations, and are for a gradient that is computed row by row
- * while they go. Hooks and slices want whole buckets; and how a product is cut
- * may show in its bits, which the canonical ones do not allow. */
-static int in_pieces(const oar_reducer *r)
-{
-    return oar_group_overlaps(r->group) && r->opts.hook == NULL &&
-           !r->opts.canonical && !r->scatter;
-}
-
-/* How many equal ones a bucket of so many bytes makes. An array that is larger
- * than the limit is alone in its bucket. */
-static size_t pieces_of(const oar_reducer *r, size_t bytes)
-{
-    size_t limit = r->opts.bucket_bytes, most = OARI_MAX_PIECES - 1;
-
-    if (!in_pieces(r) || bytes <= limit)
-        return 1;
-    return bytes / limit < most ? (bytes + limit - 1) / limit : most;
 }
 
 static void add_piece(oari_bucket *b, size_t end)
@@ -154,23 +122,32 @@ static void add_piece(oari_bucket *b, size_t end)
     b->pieces += end > p->first || b->is.data.count == 0;
 }
 
-/* Equal ones, on lines; but of the last, behind which nothing is left to be
- * computed, three quarters go before the rest. The flags go with that. */
+/* Divides a bucket into equal pieces that begin on cache lines, if its gradient
+ * can be computed row by row while the first pieces are reduced: the bucket is
+ * larger than the limit, so it has one array. Hooks and slices need whole
+ * buckets, and `canonical` does not allow pieces, because they may change the
+ * bits of a product. Of the last piece, after which nothing is left to compute,
+ * three quarters go before the rest. The flags go with that rest. */
 static void cut_pieces(const oar_reducer *r, oari_bucket *b)
 {
     const oar_span *data = &b->is.data;
     int last = b->is.index == b->is.buckets - 1;
+    int may_cut = oar_group_overlaps(r->group) && r->opts.hook == NULL &&
+                  !r->opts.canonical && !r->scatter;
     size_t count = last ? r->flags_at : data->count;
-    size_t n = pieces_of(r, count * oar_dtype_size(data->dtype));
+    size_t bytes = count * oar_dtype_size(data->dtype), n = 1;
+    size_t limit = r->opts.bucket_bytes, most = OARI_MAX_PIECES - 1;
 
+    if (may_cut && bytes > limit)
+        n = bytes / limit < most ? (bytes + limit - 1) / limit : most;
     for (size_t i = 1; i < n; i++)
-        add_piece(b, rounded(count / n * i, data->dtype));
+        add_piece(b, round_to_line(count / n * i, data->dtype));
     if (n > 1)
-        add_piece(b, rounded(count - count / n / 4, data->dtype));
+        add_piece(b, round_to_line(count - count / n / 4, data->dtype));
     add_piece(b, data->count);
 }
 
-static oar_status take_memory(oari_bucket *b, int index, int buckets)
+static oar_status alloc_bucket(oari_bucket *b, int index, int buckets)
 {
     oar_span *data = &b->is.data;
 
@@ -191,35 +168,31 @@ void oari_buckets_drop(oari_bucket *bucket, int buckets)
     oari_free(bucket);
 }
 
-/* So that all slices are equal, and begin on a line. */
-static void even_out(const oar_reducer *r, oar_span *data)
-{
-    size_t ranks = (size_t)oar_group_size(r->group);
-    size_t part = (data->count + ranks - 1) / ranks;
-
-    data->count = rounded(part, data->dtype) * ranks;
-}
-
-oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
+oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds)
 {
     oari_bucket *bucket = oari_alloc((size_t)r->arrays + 1, sizeof *bucket);
+    size_t ranks = (size_t)oar_group_size(r->group);
     oar_status status = OAR_OK;
     oar_span *last;
     int buckets;
 
     if (bucket == NULL)
         return OAR_E_NOMEM;
-    buckets = deal_out(r, bucket);
+    buckets = assign_arrays(r, bucket);
     if (buckets > 0) {
         last = &bucket[buckets - 1].is.data;
         r->flags_at = last->count;
-        last->count += rounded((size_t)r->arrays, last->dtype);
+        last->count += round_to_line((size_t)r->arrays, last->dtype);
     }
-    for (int i = 0; i < buckets && r->scatter; i++)
-        even_out(r, &bucket[i].is.data);
+    for (int i = 0; i < buckets && r->scatter; i++) {
+        oar_span *data = &bucket[i].is.data; /* equal slices, on lines */
+        data->count =
+            round_to_line((data->count + ranks - 1) / ranks, data->dtype) *
+            ranks;
+    }
     list_arrays(r, bucket, buckets);
     for (int i = 0; i < buckets && status == OAR_OK; i++)
-        status = take_memory(&bucket[i], i, buckets);
+        status = alloc_bucket(&bucket[i], i, buckets);
     if (status != OAR_OK) {
         oari_buckets_drop(bucket, buckets);
         return status;
@@ -235,7 +208,7 @@ oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds)
 
 oar_span oari_bucket_place(const oar_reducer *r, int array)
 {
-    const oari_slot *s = &r->slot[array];
+    const oari_reducer_array *s = &r->slot[array];
     const oar_span *data = &r->bucket[s->bucket].is.data;
 
     return oar_span_of((unsigned char *)data->data +

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hook_half: buckets travel as f16 or bf16. Half types are summed in f32 and
- * rounded once, so each number is rounded twice: before and after. */
+/* hook_half: sends buckets as f16 or bf16. Half types are summed in f32 and
+ * rounded once, so each number is rounded twice: before and after the sum. */
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/status.h"
@@ -12,7 +12,7 @@ typedef struct half {
     oar_storage **storage; /* by bucket */
 } half;
 
-/* Room for the bucket's numbers as half, made at its first pass. */
+/* Gives memory for the bucket's numbers as half, made at its first pass. */
 static oar_status room_for(half *h, const oar_bucket *b, oar_span *room)
 {
     size_t bytes = b->data.count * oar_dtype_size(h->dtype);
@@ -30,8 +30,8 @@ static oar_status room_for(half *h, const oar_bucket *b, oar_span *room)
     return OAR_OK;
 }
 
-static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
-                        oar_work **work)
+static oar_status start_half(void *arg, oar_group *group, const oar_bucket *b,
+                             oar_work **work)
 {
     half *h = arg;
     oar_span room = b->data;
@@ -48,7 +48,7 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
                           work);
 }
 
-static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
+static oar_status finish_half(void *arg, oar_group *group, const oar_bucket *b)
 {
     half *h = arg;
 
@@ -59,7 +59,7 @@ static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
     return OAR_OK;
 }
 
-static void forget(void *arg, int for_good)
+static void forget_half(void *arg, int for_good)
 {
     half *h = arg;
 
@@ -74,16 +74,17 @@ static void forget(void *arg, int for_good)
 
 oar_status oar_hook_half(oar_dtype dtype, oar_reduce_hook *hook)
 {
-    oar_reduce_hook made = {
-        .size = sizeof made, .start = start, .finish = finish, .forget = forget
-    };
+    oar_reduce_hook made = { .size = sizeof made,
+                             .start = start_half,
+                             .finish = finish_half,
+                             .forget = forget_half };
     half *h;
 
     if (hook == NULL || (dtype != OAR_F16 && dtype != OAR_BF16))
         return oari_fail(OAR_E_ARG, "hook_half %s",
                          hook == NULL ? "without a place for it"
-                                      : "of a dtype that is none of the "
-                                        "halves");
+                                      : "of a dtype that is not f16 or "
+                                        "bf16");
     if ((h = oari_alloc(1, sizeof *h)) == NULL)
         return OAR_E_NOMEM;
     h->dtype = dtype;

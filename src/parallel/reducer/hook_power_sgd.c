@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hook_power_sgd: a matrix M of n x m travels as P (n x r) and Q (m x r).
+/* hook_power_sgd: sends a matrix M of n x m as P (n x r) and Q (m x r).
  *
  * One round of subspace iteration in each pass, begun where the last one ended:
  *
  *   P = M Q,  the mean of P over ranks,  made orthonormal,
  *   Q = M' P, the mean of Q over ranks,  and P Q' stands for the mean of M.
  *
- * What this rank's M had and P Q' lacks is kept and added to its next M, so in
- * the long run nothing is lost. P and Q are the same on all ranks, because
- * means are; so the result is. Vectors, small matrices and the reducer's flags
- * travel in full beside P.
+ * The difference between this rank's M and P Q' is kept and added to its next
+ * M, so that nothing is lost in the long run. P, Q and the result are the same
+ * on all ranks, because means are. Vectors, small matrices and the reducer's
+ * flags are sent in full with P.
  */
 #include <math.h>
 #include <string.h>
@@ -23,23 +23,23 @@ enum { DEFAULT_START = 10, MOST_RANK = 64 };
 
 /* One array. */
 typedef struct matrix {
-    int64_t rows, columns; /* 0 rows: travels in full */
+    int64_t rows, columns; /* 0 rows: sent in full */
     float *q;              /* r rows of m: kept from pass to pass */
     float *lost;           /* n x m, or NULL */
 } matrix;
 
-/* What one bucket sends: first P or Q of its matrices, then all else. */
-typedef struct parcel {
+/* The data that one bucket sends: P or Q of its matrices, and all else. */
+typedef struct message {
     oar_storage *thin, *rest;
     size_t thin_count, rest_count;
-} parcel;
+} message;
 
 typedef struct power {
     oar_power_sgd_opts opts;
-    int rank, arrays, parcels;
+    int rank, arrays, messages;
     int64_t pass;
     matrix *matrix;
-    parcel *parcel; /* by bucket */
+    message *message; /* by bucket */
 } power;
 
 /* ---- which arrays -------------------------------------------------------- */
@@ -54,23 +54,18 @@ static size_t thin_count(const power *p, const matrix *m, int of_q)
     return (size_t)(of_q ? m->columns : m->rows) * (size_t)p->rank;
 }
 
-static size_t larger(size_t a, size_t b)
+static oar_status open_message(power *p, const oar_bucket *b, message **found)
 {
-    return a > b ? a : b;
-}
-
-static oar_status open_parcel(power *p, const oar_bucket *b, parcel **found)
-{
-    parcel *k;
+    message *k;
     size_t n = 0, m = 0, whole = 0;
 
-    if (p->parcel == NULL) {
-        p->parcel = oari_alloc((size_t)b->buckets, sizeof *p->parcel);
-        if (p->parcel == NULL)
+    if (p->message == NULL) {
+        p->message = oari_alloc((size_t)b->buckets, sizeof *p->message);
+        if (p->message == NULL)
             return OAR_E_NOMEM;
-        p->parcels = b->buckets;
+        p->messages = b->buckets;
     }
-    *found = k = &p->parcel[b->index];
+    *found = k = &p->message[b->index];
     if (k->thin != NULL)
         return OAR_OK;
     for (int i = 0; i < b->arrays; i++)
@@ -80,7 +75,8 @@ static oar_status open_parcel(power *p, const oar_bucket *b, parcel **found)
             whole += b->count[i];
         }
     k->rest_count = b->data.count - whole;
-    OARI_TRY(oar_storage_create(larger(n, m) * sizeof(float) + 1, 1, &k->thin));
+    OARI_TRY(
+        oar_storage_create((n > m ? n : m) * sizeof(float) + 1, 1, &k->thin));
     return oar_storage_create(k->rest_count * oar_dtype_size(b->data.dtype) + 1,
                               1, &k->rest);
 }
@@ -140,8 +136,8 @@ static void make_orthonormal(float *p, int64_t n, int rank)
     }
 }
 
-/* data = P Q', and what that lacks goes to `lost`. */
-static void put_together(const matrix *m, float *data, int rank, const float *p)
+/* Sets data = P Q' and `lost` to the difference. */
+static void multiply_pq(const matrix *m, float *data, int rank, const float *p)
 {
     for (int64_t i = 0; i < m->rows; i++) {
         float *row = data + i * m->columns;
@@ -160,9 +156,9 @@ static void put_together(const matrix *m, float *data, int rank, const float *p)
 
 /* ---- a pass -------------------------------------------------------------- */
 
-/* Everything that is no thin matrix, gaps and flags included: into the rest,
- * or (back) out of it. */
-static void move_rest(const power *p, const oar_bucket *b, parcel *k, int back)
+/* Copies everything but the thin matrices, gaps and flags included, into the
+ * rest or (back) out of it. */
+static void move_rest(const power *p, const oar_bucket *b, message *k, int back)
 {
     size_t size = oar_dtype_size(b->data.dtype), at = 0, to = 0;
     unsigned char *data = b->data.data, *rest = oar_storage_data(k->rest);
@@ -184,7 +180,7 @@ static float *data_of(const oar_bucket *b, int i)
     return (float *)b->data.data + b->at[i];
 }
 
-static void project(power *p, const oar_bucket *b, parcel *k)
+static void compute_p(power *p, const oar_bucket *b, message *k)
 {
     float *thin = oar_storage_data(k->thin);
 
@@ -200,7 +196,7 @@ static void project(power *p, const oar_bucket *b, parcel *k)
     }
 }
 
-static oar_status reduce_thin(const oar_bucket *b, parcel *k, oar_group *group,
+static oar_status reduce_thin(const oar_bucket *b, message *k, oar_group *group,
                               oar_work **work)
 {
     return oar_all_reduce(
@@ -213,16 +209,17 @@ static oar_status reduce_thin(const oar_bucket *b, parcel *k, oar_group *group,
 
 static int is_full_pass(const power *p)
 {
-    int64_t start = p->opts.start != 0 ? p->opts.start : DEFAULT_START;
+    int64_t start_power_sgd =
+        p->opts.start != 0 ? p->opts.start : DEFAULT_START;
 
-    return p->pass < start;
+    return p->pass < start_power_sgd;
 }
 
-static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
-                        oar_work **work)
+static oar_status start_power_sgd(void *arg, oar_group *group,
+                                  const oar_bucket *b, oar_work **work)
 {
     power *p = arg;
-    parcel *k;
+    message *k;
     oar_span rest = b->data;
     oar_call_opts o = oar_call_opts_init();
 
@@ -231,8 +228,8 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
     o.canonical = b->canonical;
     if (is_full_pass(p))
         return oar_all_reduce(group, rest, oari_bucket_op(b), &o, work);
-    OARI_TRY(open_parcel(p, b, &k));
-    project(p, b, k);
+    OARI_TRY(open_message(p, b, &k));
+    compute_p(p, b, k);
     move_rest(p, b, k, 0);
     rest.data = oar_storage_data(k->rest);
     rest.count = k->rest_count;
@@ -242,8 +239,8 @@ static oar_status start(void *arg, oar_group *group, const oar_bucket *b,
     return oar_batch_end(group, work);
 }
 
-/* From the means of P to those of Q: p is kept for putting together. */
-static void turn(power *p, const oar_bucket *b, parcel *k, float *kept)
+/* Computes Q from the mean of P, which is kept for multiply_pq. */
+static void compute_q(power *p, const oar_bucket *b, message *k, float *kept)
 {
     float *thin = oar_storage_data(k->thin);
     size_t at = 0;
@@ -261,7 +258,8 @@ static void turn(power *p, const oar_bucket *b, parcel *k, float *kept)
     }
 }
 
-static void build(power *p, const oar_bucket *b, parcel *k, const float *kept)
+static void rebuild_matrices(power *p, const oar_bucket *b, message *k,
+                             const float *kept)
 {
     const float *thin = oar_storage_data(k->thin);
 
@@ -270,16 +268,17 @@ static void build(power *p, const oar_bucket *b, parcel *k, const float *kept)
         if (!is_thin(p, b, i))
             continue;
         memcpy(m->q, thin, thin_count(p, m, 1) * sizeof *thin);
-        put_together(m, data_of(b, i), p->rank, kept);
+        multiply_pq(m, data_of(b, i), p->rank, kept);
         thin += thin_count(p, m, 1);
         kept += thin_count(p, m, 0);
     }
 }
 
-static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
+static oar_status finish_power_sgd(void *arg, oar_group *group,
+                                   const oar_bucket *b)
 {
     power *p = arg;
-    parcel *k;
+    message *k;
     float *kept;
     oar_status status;
 
@@ -287,15 +286,15 @@ static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
         p->pass += b->index == b->buckets - 1;
         return OAR_OK;
     }
-    k = &p->parcel[b->index];
+    k = &p->message[b->index];
     move_rest(p, b, k, 1);
     kept = oari_alloc(k->thin_count + 1, sizeof *kept);
     if (kept == NULL)
         return OAR_E_NOMEM;
-    turn(p, b, k, kept);
+    compute_q(p, b, k, kept);
     status = reduce_thin(b, k, group, NULL);
     if (status == OAR_OK)
-        build(p, b, k, kept);
+        rebuild_matrices(p, b, k, kept);
     oari_free(kept);
     p->pass += b->index == b->buckets - 1;
     return status;
@@ -303,22 +302,17 @@ static oar_status finish(void *arg, oar_group *group, const oar_bucket *b)
 
 /* ---- making -------------------------------------------------------------- */
 
-static void drop_parcels(power *p)
-{
-    for (int i = 0; i < p->parcels; i++) {
-        oar_storage_release(p->parcel[i].thin);
-        oar_storage_release(p->parcel[i].rest);
-    }
-    oari_free(p->parcel);
-    p->parcel = NULL;
-    p->parcels = 0;
-}
-
-static void forget(void *arg, int for_good)
+static void forget_power_sgd(void *arg, int for_good)
 {
     power *p = arg;
 
-    drop_parcels(p);
+    for (int i = 0; i < p->messages; i++) {
+        oar_storage_release(p->message[i].thin);
+        oar_storage_release(p->message[i].rest);
+    }
+    oari_free(p->message);
+    p->message = NULL;
+    p->messages = 0;
     if (!for_good)
         return;
     for (int i = 0; i < p->arrays; i++) {
@@ -327,14 +321,6 @@ static void forget(void *arg, int for_good)
     }
     oari_free(p->matrix);
     oari_free(p);
-}
-
-/* Where the iteration begins: the same random numbers on all ranks. */
-static void fill_q(const power *p, matrix *m, int index)
-{
-    oari_rng random = { p->opts.seed, (uint64_t)index };
-
-    oari_rng_normal_f32(random, 0, m->q, (size_t)(m->columns * p->rank));
 }
 
 static oar_status take_matrix(power *p, int index, const int64_t shape[2])
@@ -351,33 +337,25 @@ static oar_status take_matrix(power *p, int index, const int64_t shape[2])
     m->q = oari_alloc((size_t)(m->columns * p->rank), sizeof *m->q);
     if (m->q == NULL)
         return OAR_E_NOMEM;
-    fill_q(p, m, index);
+    /* The iteration begins with the same random numbers on all ranks. */
+    oari_rng_normal_f32((oari_rng){ p->opts.seed, (uint64_t)index }, 0, m->q,
+                        (size_t)(m->columns * p->rank));
     if (p->opts.no_feedback)
         return OAR_OK;
     m->lost = oari_alloc((size_t)whole, sizeof *m->lost);
     return m->lost != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
-static oar_status take_matrices(power *p, int arrays, const int64_t (*shape)[2])
-{
-    p->matrix = oari_alloc((size_t)arrays + 1, sizeof *p->matrix);
-    if (p->matrix == NULL)
-        return OAR_E_NOMEM;
-    p->arrays = arrays;
-    for (int i = 0; i < arrays; i++)
-        OARI_TRY(take_matrix(p, i, shape[i]));
-    return OAR_OK;
-}
-
 oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
                               const oar_power_sgd_opts *opts,
                               oar_reduce_hook *hook)
 {
-    oar_reduce_hook made = {
-        .size = sizeof made, .start = start, .finish = finish, .forget = forget
-    };
+    oar_reduce_hook made = { .size = sizeof made,
+                             .start = start_power_sgd,
+                             .finish = finish_power_sgd,
+                             .forget = forget_power_sgd };
+    oar_status status = OAR_OK;
     oar_power_sgd_opts o;
-    oar_status status;
     power *p;
 
     if (hook == NULL || arrays < 0 || (arrays > 0 && shape == NULL))
@@ -391,9 +369,13 @@ oar_status oar_hook_power_sgd(int arrays, const int64_t (*shape)[2],
         return OAR_E_NOMEM;
     p->opts = o;
     p->rank = o.rank != 0 ? o.rank : 1;
-    status = take_matrices(p, arrays, shape);
+    p->matrix = oari_alloc((size_t)arrays + 1, sizeof *p->matrix);
+    if (p->matrix == NULL)
+        status = OAR_E_NOMEM;
+    for (; status == OAR_OK && p->arrays < arrays; p->arrays++)
+        status = take_matrix(p, p->arrays, shape[p->arrays]);
     if (status != OAR_OK) {
-        forget(p, 1);
+        forget_power_sgd(p, 1);
         return status;
     }
     made.arg = p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* piece: what is posted, when, and how long it was under way.
+/* piece: posts the pieces of buckets and measures how long they took.
  *
- * Pieces go one after the other, bucket by bucket: so all ranks post in the
- * same order, whatever order their arrays come in.
+ * Pieces are posted one after the other, bucket by bucket: so all ranks post in
+ * the same order, whatever the order in which their arrays get ready.
  */
 #include <string.h>
 
@@ -10,41 +10,32 @@
 #include "base/status.h"
 #include "parallel/reducer/reducer.h"
 
-/* ---- a bucket before it goes --------------------------------------------- */
+/* ---- a bucket before it is posted ---------------------------------------- */
 
-/* An array that is not ready is zero, unless its owner has numbers for it. */
-static oar_status fill_absent(oar_reducer *r, int array)
-{
-    oar_status status = OAR_OK;
-    oar_span place = oari_bucket_place(r, array);
-
-    r->slot[array].given = r->owner.absent != NULL &&
-                           r->owner.absent(r->owner.arg, array, &status);
-    if (status == OAR_OK && !r->slot[array].given && place.count != 0)
-        memset(place.data, 0, oari_bytes_of(&place));
-    return status;
-}
-
-static oar_status fill_bucket(oar_reducer *r, const oari_bucket *b)
-{
-    for (int i = 0; i < b->is.arrays; i++) {
-        oari_slot *s = &r->slot[b->is.array[i]];
-
-        if (b->told > 0)
-            s->given = 1;
-        else if (!s->ready)
-            OARI_TRY(fill_absent(r, b->is.array[i]));
-    }
-    return OAR_OK;
-}
-
-/* Before its first piece goes. */
+/* Prepares a bucket before its first piece is posted. An array that is not
+ * ready is zero, unless its owner has numbers for it. */
 static oar_status open_bucket(oar_reducer *r, oari_bucket *b)
 {
     b->is.weighted = r->opts.weighted;
     b->is.canonical = r->opts.canonical;
     b->is.weight = r->weight;
-    return fill_bucket(r, b);
+    for (int i = 0; i < b->is.arrays; i++) {
+        int array = b->is.array[i];
+        oari_reducer_array *s = &r->slot[array];
+        oar_span place = oari_bucket_place(r, array);
+        oar_status status = OAR_OK;
+
+        if (b->told > 0)
+            s->given = 1;
+        if (b->told > 0 || s->ready)
+            continue;
+        s->given = r->owner.absent != NULL &&
+                   r->owner.absent(r->owner.arg, array, &status);
+        OARI_TRY(status);
+        if (!s->given && place.count != 0)
+            memset(place.data, 0, oari_bytes_of(&place));
+    }
+    return OAR_OK;
 }
 
 /* ---- posting ------------------------------------------------------------- */
@@ -54,21 +45,18 @@ static void note_done(void *arg, oar_status status)
     atomic_store(&((oari_piece *)arg)->done_ns, oari_now_ns());
 }
 
-/* The flags of all arrays are known when the last bucket goes. */
-static oar_status post_flags(oar_reducer *r, oar_work **work)
-{
-    return oar_all_reduce(
-        r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32), OAR_MAX,
-        OAR_OPTS(oar_call_opts, .label = "used gradients"), work);
-}
-
-static oar_status scatter(oar_reducer *r, const oari_bucket *b, oar_work **work)
+/* Posts the flags too, with the last bucket: all are known then. */
+static oar_status post_scatter(oar_reducer *r, const oari_bucket *b,
+                               oar_work **work)
 {
     oar_span mine = oari_bucket_slice(r, b->is.index, oar_group_rank(r->group));
     int beside = work != NULL || oar_group_overlaps(r->group);
 
     if (b->is.index == r->buckets - 1)
-        OARI_TRY(post_flags(r, beside ? &r->flags_work : NULL));
+        OARI_TRY(oar_all_reduce(
+            r->group, oar_span_of(r->flags, (size_t)r->arrays, OAR_F32),
+            OAR_MAX, OAR_OPTS(oar_call_opts, .label = "used gradients"),
+            beside ? &r->flags_work : NULL));
     return oar_reduce_scatter(
         r->group, b->is.data, mine, oari_bucket_op(&b->is),
         OAR_OPTS(oar_call_opts, .label = "gradients", .weight = b->is.weight,
@@ -85,15 +73,15 @@ static oar_span span_of(const oari_bucket *b, const oari_piece *p)
                        p->end - p->first, data->dtype);
 }
 
-/* now: the caller waits anyway, so it may as well do the work itself, and the
+/* now: the caller waits for it anyway, so it does the work itself, and the
  * engine's thread is not woken. */
-static oar_status post(oar_reducer *r, const oari_bucket *b, oari_piece *p,
-                       int now)
+static oar_status post_piece(oar_reducer *r, const oari_bucket *b,
+                             oari_piece *p, int now)
 {
     oar_work **work = now && !oar_batch_is_open(r->group) ? NULL : &p->work;
 
     if (r->scatter)
-        return scatter(r, b, work);
+        return post_scatter(r, b, work);
     if (r->hook.start != NULL)
         return r->hook.start(r->hook.arg, r->group, &b->is, &p->work);
     return oar_all_reduce(r->group, span_of(b, p), oari_bucket_op(&b->is),
@@ -110,14 +98,6 @@ static int is_last_piece(const oar_reducer *r)
     return r->begun == r->buckets - 1 && b->begun == b->pieces - 1;
 }
 
-static oar_status watch(oari_piece *p)
-{
-    if (p->work != NULL)
-        return oar_work_then(p->work, note_done, p);
-    note_done(p, OAR_OK);
-    return OAR_OK;
-}
-
 static oar_status begin_piece(oar_reducer *r, int now)
 {
     oari_bucket *b = &r->bucket[r->begun];
@@ -130,14 +110,18 @@ static oar_status begin_piece(oar_reducer *r, int now)
         oari_flags_write(r);
     p->started_ns = oari_now_ns();
     atomic_store(&p->done_ns, 0);
-    OARI_TRY(post(r, b, p, now));
+    OARI_TRY(post_piece(r, b, p, now));
     b->begun++;
     r->begun += b->begun == b->pieces;
     r->stats.reduced_bytes += oari_bytes_of(&data);
-    return watch(p);
+    if (p->work != NULL)
+        return oar_work_then(p->work, note_done, p);
+    note_done(p, OAR_OK);
+    return OAR_OK;
 }
 
-/* The last piece has everybody's flags in it: it waits for all arrays. */
+/* Returns whether the next piece may be posted. The last one, which has the
+ * flags of all arrays, waits for all of them. */
 static int may_begin(const oar_reducer *r)
 {
     const oari_bucket *b = &r->bucket[r->begun];
@@ -166,7 +150,7 @@ oar_status oari_pieces_begin_rest(oar_reducer *r)
 
 size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements)
 {
-    const oari_slot *s = &r->slot[array];
+    const oari_reducer_array *s = &r->slot[array];
     const oari_bucket *b = &r->bucket[s->bucket];
 
     for (int i = 0; i < b->pieces - 1; i++)
@@ -177,14 +161,6 @@ size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements)
 
 /* ---- afterwards ---------------------------------------------------------- */
 
-static oar_status wait_for_pieces(const oari_bucket *b)
-{
-    for (int i = 0; i < b->begun; i++)
-        if (b->piece[i].work != NULL)
-            OARI_TRY(oar_work_wait(b->piece[i].work));
-    return OAR_OK;
-}
-
 oar_status oari_pieces_wait(oar_reducer *r)
 {
     oar_status status = OAR_OK;
@@ -193,7 +169,10 @@ oar_status oari_pieces_wait(oar_reducer *r)
         status = oar_work_wait(r->flags_work);
     for (int i = 0; i < r->begun && status == OAR_OK; i++) {
         oari_bucket *b = &r->bucket[i];
-        status = wait_for_pieces(b);
+
+        for (int k = 0; k < b->begun && status == OAR_OK; k++)
+            if (b->piece[k].work != NULL)
+                status = oar_work_wait(b->piece[k].work);
         if (status == OAR_OK && r->hook.finish != NULL) {
             status = r->hook.finish(r->hook.arg, r->group, &b->is);
             note_done(b->piece, status);
@@ -202,24 +181,20 @@ oar_status oari_pieces_wait(oar_reducer *r)
     return status;
 }
 
-/* What a piece adds to the time that ended at *end. */
-static int64_t time_beyond(const oari_piece *p, int64_t *end)
-{
-    int64_t from = p->started_ns > *end ? p->started_ns : *end;
-    int64_t to = atomic_load(&p->done_ns);
-
-    if (to <= from)
-        return 0;
-    *end = to;
-    return to - from;
-}
-
 double oari_pieces_time(const oar_reducer *r)
 {
     int64_t sum = 0, end = 0;
 
     for (int i = 0; i < r->begun; i++)
-        for (int k = 0; k < r->bucket[i].begun; k++)
-            sum += time_beyond(&r->bucket[i].piece[k], &end);
+        for (int k = 0; k < r->bucket[i].begun; k++) {
+            const oari_piece *p = &r->bucket[i].piece[k];
+            int64_t from = p->started_ns > end ? p->started_ns : end;
+            int64_t to = atomic_load(&p->done_ns);
+
+            if (to > from) { /* only the time that no piece before it has */
+                sum += to - from;
+                end = to;
+            }
+        }
     return (double)sum * 1e-9;
 }

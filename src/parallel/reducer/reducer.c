@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reducer: a pass over the buckets.
+/* reducer: one pass over the buckets.
  *
  * A bucket is reduced as soon as the last of its arrays is ready, but never
- * before the bucket in front of it. A large array's goes in pieces (piece.c),
- * each as soon as its elements are said to be there; on a rank that says
- * nothing of parts, all of them when the array is ready.
+ * before the bucket in front of it. The bucket of a large array is reduced in
+ * pieces (piece.c), each as soon as its elements are ready; on a rank that does
+ * not report parts of an array, all of them when the array is ready.
  */
 #include "parallel/reducer/reducer.h"
 
@@ -16,7 +16,7 @@
 #include "base/dtype.h"
 #include "base/call_site.h"
 #include "base/status.h"
-#include "parallel/reducer/agree.h"
+#include "parallel/reducer/agreement.h"
 
 /* ---- a pass -------------------------------------------------------------- */
 
@@ -53,7 +53,7 @@ oar_status oar_reducer_ready_at(const char *file, int line,
                                 oar_reducer *reducer, int array)
 {
     OARI_CALLED_FROM(file, line);
-    oari_slot *s;
+    oari_reducer_array *s;
     oar_span place;
 
     OARI_TRY(check_array(reducer, array));
@@ -72,7 +72,7 @@ oar_status oar_reducer_ready_at(const char *file, int line,
 
 oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements)
 {
-    const oari_slot *s = &r->slot[array];
+    const oari_reducer_array *s = &r->slot[array];
     oari_bucket *b = &r->bucket[s->bucket];
 
     if (b->pieces == 1 || s->ready || s->skipped || s->array.data != NULL)
@@ -93,8 +93,8 @@ static void copy_out(oar_reducer *r)
     }
 }
 
-/* Waits for it, without a word about how it ended. */
-static void let_go(oar_work **work)
+/* Waits for a work and releases it; keeps the last error as it is. */
+static void wait_and_release(oar_work **work)
 {
     oar_error keep = *oar_last_error();
 
@@ -106,19 +106,17 @@ static void let_go(oar_work **work)
     *work = NULL;
 }
 
-static void reset_bucket(oari_bucket *b)
-{
-    for (int i = 0; i < b->pieces; i++)
-        let_go(&b->piece[i].work);
-    b->ready = b->begun = 0;
-    b->told = 0;
-}
-
 void oari_reducer_reset(oar_reducer *r)
 {
-    for (int i = 0; i < r->buckets; i++)
-        reset_bucket(&r->bucket[i]);
-    let_go(&r->flags_work);
+    for (int i = 0; i < r->buckets; i++) {
+        oari_bucket *b = &r->bucket[i];
+
+        for (int k = 0; k < b->pieces; k++)
+            wait_and_release(&b->piece[k].work);
+        b->ready = b->begun = 0;
+        b->told = 0;
+    }
+    wait_and_release(&r->flags_work);
     for (int i = 0; i < r->arrays; i++)
         r->slot[i].ready = 0;
     r->begun = r->ready = 0;
@@ -126,7 +124,7 @@ void oari_reducer_reset(oar_reducer *r)
 
 /* ---- after the first pass ------------------------------------------------ */
 
-/* Those that did not come go to the end. */
+/* Takes rank 0's order; arrays that were not ready go to the end. */
 static oar_status agree_on_order(oar_reducer *r)
 {
     int n = r->ready;
@@ -139,7 +137,7 @@ static oar_status agree_on_order(oar_reducer *r)
         OAR_OPTS(oar_call_opts, .label = "order of gradients"), NULL);
 }
 
-static void move_numbers(const oar_reducer *r, const oari_slot *from,
+static void move_numbers(const oar_reducer *r, const oari_reducer_array *from,
                          const oari_bucket *old)
 {
     for (int i = 0; i < r->arrays; i++) {
@@ -153,7 +151,7 @@ static void move_numbers(const oar_reducer *r, const oari_slot *from,
     }
 }
 
-static oar_status cut_anew(oar_reducer *r, oari_slot *before)
+static oar_status rebuild_buckets(oar_reducer *r, oari_reducer_array *before)
 {
     oari_bucket *old = NULL;
     int olds = 0;
@@ -161,7 +159,7 @@ static oar_status cut_anew(oar_reducer *r, oari_slot *before)
 
     memcpy(before, r->slot, (size_t)r->arrays * sizeof *before);
     memcpy(r->order, r->came, (size_t)r->arrays * sizeof *r->order);
-    status = oari_buckets_cut(r, &old, &olds);
+    status = oari_buckets_make(r, &old, &olds);
     if (status != OAR_OK) {
         memcpy(r->slot, before, (size_t)r->arrays * sizeof *before);
         return status;
@@ -177,11 +175,11 @@ static oar_status cut_anew(oar_reducer *r, oari_slot *before)
 
 static oar_status learn_from_first(oar_reducer *r)
 {
-    oari_slot *before;
+    oari_reducer_array *before;
     oar_status status;
 
     for (int i = 0; r->opts.static_graph && i < r->arrays; i++) {
-        oari_slot *s = &r->slot[i];
+        oari_reducer_array *s = &r->slot[i];
         s->skipped = !s->ready;
         r->bucket[s->bucket].expected -= s->skipped;
     }
@@ -193,7 +191,7 @@ static oar_status learn_from_first(oar_reducer *r)
     status = agree_on_order(r);
     oari_reducer_reset(r);
     if (status == OAR_OK)
-        status = cut_anew(r, before);
+        status = rebuild_buckets(r, before);
     oari_free(before);
     return status;
 }
@@ -240,33 +238,20 @@ oar_status oar_reducer_wait_at(const char *file, int line, oar_reducer *reducer)
     return status;
 }
 
-/* ---- making and asking --------------------------------------------------- */
+/* ---- making a reducer ---------------------------------------------------- */
 
 static oar_status check_arrays(int arrays, const oar_span *array)
 {
     for (int i = 0; i < arrays; i++) {
         if (array[i].dtype > OAR_BF16)
             return oari_fail(OAR_E_DTYPE,
-                             "array %d of a reducer is %s: there is no mean "
-                             "of whole numbers",
+                             "array %d of a reducer is %s: integers have no "
+                             "mean",
                              i, oar_dtype_name(array[i].dtype));
         if (array[i].read_only && array[i].data != NULL)
             return oari_fail(OAR_E_ARG, "array %d of a reducer is read-only",
                              i);
     }
-    return OAR_OK;
-}
-
-static oar_status take_names(oar_reducer *r)
-{
-    for (int i = 0; r->opts.names != NULL && i < r->arrays; i++) {
-        size_t bytes = strlen(r->opts.names[i]) + 1;
-        char *name = oari_alloc(bytes, 1);
-        if (name == NULL)
-            return OAR_E_NOMEM;
-        r->slot[i].name = memcpy(name, r->opts.names[i], bytes);
-    }
-    r->opts.names = NULL;
     return OAR_OK;
 }
 
@@ -288,14 +273,17 @@ static oar_status take_arrays(oar_reducer *r, int arrays, const oar_span *array)
     r->arrays = arrays;
     for (int i = 0; i < arrays; i++) {
         r->slot[i].array = array[i];
-        r->order[i] = arrays - 1 - i; /* backward comes to the last one first */
+        r->order[i] = arrays - 1 - i; /* backward begins with the last one */
     }
-    oari_buckets_settle(r);
-    OARI_TRY(take_names(r));
-    return oari_buckets_cut(r, &old, &olds);
+    oari_buckets_set_limits(r);
+    for (int i = 0; r->opts.names != NULL && i < arrays; i++)
+        if ((r->slot[i].name = oari_strdup(r->opts.names[i])) == NULL)
+            return OAR_E_NOMEM;
+    r->opts.names = NULL;
+    return oari_buckets_make(r, &old, &olds);
 }
 
-/* ---- the same on all ranks ----------------------------------------------- */
+/* ---- comparing the ranks ------------------------------------------------- */
 
 typedef struct array_list {
     const oar_span *array;
@@ -313,7 +301,7 @@ static void describe_array(const void *of, int64_t index, char *line,
              list->names != NULL ? list->names[index] : "");
 }
 
-/* Reduced together, arrays that differ would give wrong means, not errors. */
+/* Without this check, arrays that differ would give wrong means, not errors. */
 static oar_status agree_on_arrays(oar_group *group, int arrays,
                                   const oar_span *array,
                                   const oar_reducer_opts *opts)
@@ -339,26 +327,18 @@ static oar_status agree_on_arrays(oar_group *group, int arrays,
     return oari_agree(&manifest, group);
 }
 
-/* The arguments first: without them there is nothing to compare. */
-static oar_status check_list(const oar_group *group, int arrays,
-                             const oar_span *array, oar_reducer **reducer)
-{
-    if (group != NULL && reducer != NULL && arrays >= 0 &&
-        (arrays == 0 || array != NULL))
-        return OAR_OK;
-    return oari_fail(OAR_E_ARG, "reducer_create without a %s",
-                     group == NULL     ? "group"
-                     : reducer == NULL ? "place for it"
-                                       : "list of arrays");
-}
-
 oar_status oar_reducer_create_at(const char *file, int line, oar_group *group,
                                  int arrays, const oar_span *array,
                                  const oar_reducer_opts *opts,
                                  oar_reducer **reducer)
 {
     OARI_CALLED_FROM(file, line);
-    OARI_TRY(check_list(group, arrays, array, reducer));
+    if (group == NULL || reducer == NULL || arrays < 0 ||
+        (arrays > 0 && array == NULL))
+        return oari_fail(OAR_E_ARG, "reducer_create without a %s",
+                         group == NULL     ? "group"
+                         : reducer == NULL ? "place for it"
+                                           : "list of arrays");
     OARI_TRY(agree_on_arrays(group, arrays, array, opts));
     return oari_reducer_make(group, arrays, array, opts, 0, reducer);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/reducer/reducer.h: a reducer from the inside; DDP and the sharded
- * optimizer stand on it.
+/* parallel/reducer/reducer.h: the inside of a reducer, for DDP and the sharded
+ * optimizer.
  *
- *   bucket.c   which array lies where
- *   piece.c    what is posted, and when
- *   reducer.c  a pass: ready, reduce, wait
+ *   bucket.c   assigns arrays to buckets
+ *   piece.c    posts the pieces of buckets
+ *   reducer.c  runs a pass: ready, reduce, wait
  */
 #ifndef OARI_PARALLEL_REDUCER_REDUCER_H
 #define OARI_PARALLEL_REDUCER_REDUCER_H
@@ -16,8 +16,9 @@
 
 enum { OARI_MAX_PIECES = 8 }; /* of a bucket */
 
-/* What is posted at a time: a bucket, or some of one that a large array fills
- * alone, so that it can go while the rest is computed. All ranks cut alike. */
+/* The part of a bucket that is posted at once: all of it, or some of a bucket
+ * that one large array fills, so that it is reduced while the rest is computed.
+ * All ranks have the same pieces. */
 typedef struct oari_piece {
     size_t first, end; /* elements of the bucket */
     oar_work *work;
@@ -28,15 +29,15 @@ typedef struct oari_piece {
 typedef struct oari_bucket {
     oar_bucket is; /* as hooks see it */
     oar_storage *storage;
-    int expected; /* of its arrays are ready in a pass, as far as is known */
-    int ready;    /* in this pass */
-    size_t told;  /* elements that are, of an array that is not */
+    int expected; /* arrays that should get ready in a pass */
+    int ready;    /* arrays that are, in this pass */
+    size_t told;  /* elements that are ready, of an array that is not */
     int pieces;
-    int begun; /* of them are on their way */
+    int begun; /* pieces that are posted */
     oari_piece piece[OARI_MAX_PIECES];
 } oari_bucket;
 
-typedef struct oari_slot {
+typedef struct oari_reducer_array {
     oar_span array; /* the caller's, or without data */
     int bucket;
     size_t at;        /* first element in the bucket */
@@ -45,9 +46,9 @@ typedef struct oari_slot {
     int used;         /* some rank had, in the last one */
     int skipped;      /* static graph: never ready here */
     const char *name; /* or NULL */
-} oari_slot;
+} oari_reducer_array;
 
-static inline oar_op oari_bucket_op(const oar_bucket *bucket)
+static inline oar_reduce_op oari_bucket_op(const oar_bucket *bucket)
 {
     return bucket->weighted ? OAR_WEIGHTED_MEAN : OAR_AVG;
 }
@@ -57,16 +58,17 @@ static inline size_t oari_bytes_of(const oar_span *span)
     return span->count * oar_dtype_size(span->dtype);
 }
 
-/* What whoever stands on a reducer adds. All may be NULL. */
+/* Callbacks of the object that uses a reducer. All may be NULL. */
 typedef struct oari_reducer_owner {
     void *arg;
-    /* The array is not ready: sees to its place in the bucket, and says whether
-     * it has numbers all the same (1) or is to be filled with zeros (0). */
+    /* Called for an array that is not ready. Returns 1 if it has written the
+     * array's place in the bucket, 0 if the reducer should fill it with zeros.
+     */
     int (*absent)(void *arg, int array, oar_status *status);
-    /* The buckets have been cut anew. The old ones are still there. */
+    /* Called when there are new buckets, before the old ones are freed. */
     oar_status (*moved)(void *arg);
-    /* The last array is ready when the pass is about to end: the last piece is
-     * left to oar_reducer_wait. */
+    /* oar_reducer_wait posts the last piece, because the pass ends soon after
+     * the last array gets ready. */
     int ends_there;
 } oari_reducer_owner;
 
@@ -76,7 +78,7 @@ struct oar_reducer {
     oar_reduce_hook hook; /* .start == NULL: none */
     oari_reducer_owner owner;
     int arrays, buckets;
-    oari_slot *slot;
+    oari_reducer_array *slot;
     oari_bucket *bucket;
     int *order; /* arrays as they lie in the buckets, one after the other */
     size_t *at, *count; /* and where, and how many elements */
@@ -94,61 +96,69 @@ struct oar_reducer {
 
 /* ---- bucket.c ------------------------------------------------------------ */
 
-/* With the arrays known: how much a bucket holds, where the options do not say;
- * the same on all ranks. */
-void oari_buckets_settle(oar_reducer *r);
+/* Sets the sizes of buckets that the options leave open, from the arrays; the
+ * same on all ranks. */
+void oari_buckets_set_limits(oar_reducer *r);
 
-/* Cuts the arrays, in the order of r->order, into buckets with memory. The old
- * ones are given in *old (as many as *olds), to be dropped. On failure all is
- * as it was. */
-oar_status oari_buckets_cut(oar_reducer *r, oari_bucket **old, int *olds);
+/* Assigns the arrays, in the order of r->order, to new buckets with memory.
+ * Gives the old ones in *old (*olds of them); the caller drops them. On failure
+ * nothing has changed. */
+oar_status oari_buckets_make(oar_reducer *r, oari_bucket **old, int *olds);
+
+/* Frees buckets. */
 void oari_buckets_drop(oari_bucket *bucket, int buckets);
 
-/* The place of an array in its bucket. */
+/* Returns the place of an array in its bucket. */
 oar_span oari_bucket_place(const oar_reducer *r, int array);
 
-/* A rank's slice of a bucket, where it is scattered: equal ones. */
+/* Returns a rank's slice of a bucket; all slices are equal. */
 oar_span oari_bucket_slice(const oar_reducer *r, int bucket, int rank);
 
-/* Which arrays this rank has numbers for: into the last bucket, before it is
- * reduced, and out of it, as `used`, after that. */
+/* Writes for which arrays this rank has numbers, before the last bucket is
+ * reduced. */
 void oari_flags_write(oar_reducer *r);
+
+/* Reads the reduced flags into `used`. */
 void oari_flags_read(oar_reducer *r);
 
 /* ---- piece.c ------------------------------------------------------------- */
 
-/* Begins what may go: its numbers are there, and all before it has gone. */
+/* Posts the next pieces, as far as their numbers are ready. */
 oar_status oari_pieces_begin(oar_reducer *r);
-/* Begins all the rest: what is not ready counts as zero. */
+
+/* Posts all remaining pieces: arrays that are not ready count as zero. */
 oar_status oari_pieces_begin_rest(oar_reducer *r);
 
-/* Waits for all and lets hooks finish; the first failure counts. */
+/* Waits for all pieces and calls the hooks' finish; returns the first failure.
+ */
 oar_status oari_pieces_wait(oar_reducer *r);
-/* How long at least one was under way, in seconds. */
+
+/* Returns for how many seconds at least one piece was in progress. */
 double oari_pieces_time(const oar_reducer *r);
 
-/* How many elements of the array end the next piece, if `elements` are written;
- * all of them if there are no more pieces. */
+/* Returns the end, in elements of the array, of the next piece after the first
+ * `elements`; the array's count if there are no more pieces. */
 size_t oari_pieces_next(const oar_reducer *r, int array, size_t elements);
 
 /* ---- reducer.c ----------------------------------------------------------- */
 
-/* As oar_reducer_create; scatter: every rank gets only its slices. */
+/* Makes a reducer as oar_reducer_create does, without comparing the ranks;
+ * scatter: every rank gets only its slices. */
 oar_status oari_reducer_make(oar_group *group, int arrays,
                              const oar_span *array,
                              const oar_reducer_opts *opts, int scatter,
                              oar_reducer **reducer);
 
-/* The first `elements` of an array that lives in its bucket are written, and
- * will not change: their pieces may begin. The array gets ready later in the
- * pass, unless that is given up. */
+/* Notes that the first `elements` of an array in its bucket are written and
+ * will not change: their pieces may be posted. The array gets ready later in
+ * the pass, unless the pass is given up. */
 oar_status oari_reducer_part_ready(oar_reducer *r, int array, size_t elements);
 
-/* Begins what is not under way yet: what is not ready counts as
- * zero. From here on all ranks have posted the same. */
+/* Posts all remaining pieces: arrays that are not ready count as zero. After
+ * this all ranks have posted the same. */
 oar_status oari_reducer_begin_rest(oar_reducer *r);
 
-/* The pass that was begun, if any, is given up: waits for what is under way. */
+/* Gives up the pass, if one was begun: waits for the posted pieces. */
 void oari_reducer_reset(oar_reducer *r);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* syncbn: a batch norm's statistics merged over ranks (Chan et al.): from
+/* syncbn: merges a batch norm's statistics over ranks (Chan et al.): from
  * (count, mean, spread) of two parts to that of both, rank by rank, in the same
- * order everywhere. */
+ * order on all ranks. */
 #include <oarsong/syncbn.h>
 
 #include <string.h>
@@ -13,25 +13,7 @@
 #include "base/status.h"
 #include "parallel/syncbn/syncbn.h"
 
-static oar_status make_circle(oar_group *group, oari_circle **made)
-{
-    oari_circle *c = oari_alloc(1, sizeof *c);
-    oar_status status;
-
-    if (c == NULL)
-        return OAR_E_NOMEM;
-    status = oar_group_dup(group, &c->group);
-    if (status != OAR_OK) {
-        oari_free(c);
-        return status;
-    }
-    atomic_store(&c->layers, 1);
-    c->weight = 1;
-    *made = c;
-    return OAR_OK;
-}
-
-static void leave_circle(oari_circle *c)
+static void release_group(oari_sync_group *c)
 {
     if (atomic_fetch_sub(&c->layers, 1) != 1)
         return;
@@ -41,20 +23,7 @@ static void leave_circle(oari_circle *c)
 
 /* ---- merging ------------------------------------------------------------- */
 
-static oar_status make_room(oari_sync_layer *l, int64_t channels)
-{
-    size_t each = 2 * (size_t)channels + 1;
-    size_t ranks = (size_t)oar_group_size(l->circle->group);
-
-    if (l->channels >= channels && l->room != NULL)
-        return OAR_OK;
-    oari_free(l->room);
-    l->room = oari_alloc(each * (ranks + 1), sizeof *l->room);
-    l->channels = channels;
-    return l->room != NULL ? OAR_OK : OAR_E_NOMEM;
-}
-
-/* (*count, mean, spread) of what there is so far, and part: that of both. */
+/* Adds a part to (*count, mean, spread). */
 static void add_part(int64_t channels, double *count, double *mean,
                      double *spread, const double *part)
 {
@@ -75,17 +44,23 @@ static oar_status merge_moments(void *arg, int64_t channels, double *count,
 {
     oari_sync_layer *l = arg;
     size_t n = (size_t)channels, each = 2 * n + 1;
-    int ranks = oar_group_size(l->circle->group);
+    int ranks = oar_group_size(l->shared->group);
     double *all;
 
-    OARI_TRY(make_room(l, channels));
-    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_MOMENTS, channels));
+    if (l->channels < channels || l->room == NULL) {
+        oari_free(l->room);
+        l->room = oari_alloc(each * ((size_t)ranks + 1), sizeof *l->room);
+        l->channels = channels;
+        if (l->room == NULL)
+            return OAR_E_NOMEM;
+    }
+    OARI_TRY(oari_syncbn_announce(l, OARI_SYNC_MOMENTS, channels));
     l->room[0] = *count;
     memcpy(l->room + 1, mean, n * sizeof *mean);
     memcpy(l->room + 1 + n, spread, n * sizeof *spread);
     all = l->room + each;
     OARI_TRY(oar_all_gather(
-        l->circle->group, oar_span_of(l->room, each, OAR_F64),
+        l->shared->group, oar_span_of(l->room, each, OAR_F64),
         oar_span_of(all, each * (size_t)ranks, OAR_F64),
         OAR_OPTS(oar_call_opts, .label = "batch norm statistics"), NULL));
     *count = 0;
@@ -96,15 +71,15 @@ static oar_status merge_moments(void *arg, int64_t channels, double *count,
     return OAR_OK;
 }
 
-/* A rank's gradients are multiplied with its weight in the end; what comes from
- * another's loss must have that one's weight instead. */
+/* A rank's gradients are multiplied by its weight in the end; the part that
+ * comes from another rank's loss must have that rank's weight instead. */
 static oar_status merge_sums(void *arg, int64_t count, double *sum)
 {
     const oari_sync_layer *l = arg;
-    const oari_circle *c = l->circle;
+    const oari_sync_group *c = l->shared;
     double own = c->weight > 0 ? c->weight : 1;
 
-    OARI_TRY(oari_syncbn_tell(l, OARI_SYNC_SUMS, count / 2));
+    OARI_TRY(oari_syncbn_announce(l, OARI_SYNC_SUMS, count / 2));
     for (int64_t i = 0; i < count; i++)
         sum[i] *= c->weight;
     OARI_TRY(oar_all_reduce(
@@ -129,7 +104,7 @@ void oari_syncbn_weigh(const oar_module *module, double weight)
     oari_sync_layer *l = oari_sync_layer_of(module);
 
     if (l != NULL)
-        l->circle->weight = weight;
+        l->shared->weight = weight;
     for (int i = 0; i < oar_module_children(module); i++)
         oari_syncbn_weigh(oar_module_child(module, i), weight);
 }
@@ -140,19 +115,19 @@ static void drop_layer(void *arg)
 {
     oari_sync_layer *l = arg;
 
-    leave_circle(l->circle);
+    release_group(l->shared);
     oari_free(l->room);
     oari_free(l);
 }
 
-static oar_status join(oar_module *module, oari_circle *c)
+static oar_status convert_layer(oar_module *module, oari_sync_group *c)
 {
     oari_sync_layer *l = oari_alloc(1, sizeof *l);
     oar_status status;
 
     if (l == NULL)
         return OAR_E_NOMEM;
-    l->circle = c;
+    l->shared = c;
     atomic_fetch_add(&c->layers, 1);
     status = oar_batch_norm_merge_by(
         module, &(oar_batch_norm_merge){ l, merge_moments, merge_sums },
@@ -162,14 +137,15 @@ static oar_status join(oar_module *module, oari_circle *c)
     return status;
 }
 
-static oar_status join_all(oar_module *module, oari_circle *c, int *joined)
+static oar_status convert_all(oar_module *module, oari_sync_group *c,
+                              int *joined)
 {
     if (oar_batch_norm_dims(module) > 0) {
-        OARI_TRY(join(module, c));
+        OARI_TRY(convert_layer(module, c));
         ++*joined;
     }
     for (int i = 0; i < oar_module_children(module); i++)
-        OARI_TRY(join_all(oar_module_child(module, i), c, joined));
+        OARI_TRY(convert_all(oar_module_child(module, i), c, joined));
     return OAR_OK;
 }
 
@@ -178,16 +154,24 @@ oar_status oar_sync_batch_norm_convert_at(const char *file, int line,
                                           int *converted)
 {
     OARI_CALLED_FROM(file, line);
-    oari_circle *c;
+    oari_sync_group *c;
     int joined = 0;
     oar_status status;
 
     if (module == NULL || group == NULL)
         return oari_fail(OAR_E_ARG, "sync_batch_norm_convert without a %s",
                          module == NULL ? "module" : "group");
-    OARI_TRY(make_circle(group, &c));
-    status = join_all(module, c, &joined);
-    leave_circle(c);
+    if ((c = oari_alloc(1, sizeof *c)) == NULL)
+        return OAR_E_NOMEM;
+    status = oar_group_dup(group, &c->group);
+    if (status != OAR_OK) {
+        oari_free(c);
+        return status;
+    }
+    atomic_store(&c->layers, 1);
+    c->weight = 1;
+    status = convert_all(module, c, &joined);
+    release_group(c);
     if (status == OAR_OK && converted != NULL)
         *converted = joined;
     return status;

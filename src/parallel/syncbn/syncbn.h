@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/syncbn/syncbn.h: synchronised batch norms from the inside, and what
- * DDP tells them.
+/* parallel/syncbn/syncbn.h: the inside of synchronised batch norms, for DDP.
  *
- *   syncbn.c       merging statistics
- *   syncbn_join.c  ranks that have run out of input follow the others
+ *   syncbn.c       merges statistics
+ *   syncbn_join.c  lets ranks without input follow the others
  */
 #ifndef OARI_PARALLEL_SYNCBN_SYNCBN_H
 #define OARI_PARALLEL_SYNCBN_SYNCBN_H
@@ -12,50 +11,54 @@
 
 #include <oarsong/syncbn.h>
 
-/* One for all layers that were converted together. */
-typedef struct oari_circle {
+/* Shared by all layers that were converted together. */
+typedef struct oari_sync_group {
     _Atomic int layers;
     oar_group *group;
     double weight; /* of this rank's loss */
-} oari_circle;
+} oari_sync_group;
 
 typedef struct oari_sync_layer {
-    oari_circle *circle;
-    int64_t channels; /* that there is room for */
-    double *room;     /* what a rank sends, for each rank and for this one */
-    oar_group *calls; /* where it calls out what it is about to do, or NULL */
-    int number;       /* under which name */
+    oari_sync_group *shared;
+    int64_t channels; /* for which `room` is large enough */
+    double *room;     /* the send buffer, then the receive buffer */
+    oar_group *calls; /* over which it announces its collectives, or NULL */
+    int number;       /* its number in these announcements */
 } oari_sync_layer;
 
-/* The layer of a module, if it is a synchronised batch norm, or NULL. */
+/* Returns the layer of a module if it is a synchronised batch norm, else NULL.
+ */
 oari_sync_layer *oari_sync_layer_of(const oar_module *module);
 
-/* This rank's loss counts so much in the mean over ranks: what its loss sends
- * through the statistics into other ranks' gradients must, too. For all below
- * the module. */
+/* Sets the weight of this rank's loss in the mean over ranks, for all layers of
+ * the module: the part of other ranks' gradients that comes from this loss by
+ * way of the statistics has the same weight. */
 void oari_syncbn_weigh(const oar_module *module, double weight);
 
 /* ---- syncbn_join.c ------------------------------------------------------- */
 
-typedef enum oari_sync_deed {
-    OARI_SYNC_NOTHING, /* what a rank says that listens */
+typedef enum oari_sync_call {
+    OARI_SYNC_NOTHING, /* the contribution of a rank that listens */
     OARI_SYNC_MOMENTS,
     OARI_SYNC_SUMS,
     OARI_SYNC_END
-} oari_sync_deed;
+} oari_sync_call;
 
-/* On a rank with input: from now on all layers below the module call out what
- * they do, until they are dismissed. 0 if there is none, and nothing to do. */
-int oari_syncbn_call_out(const oar_module *module);
-/* The step is over: those that follow may go. */
+/* Makes all layers of the module announce their collectives until
+ * oari_syncbn_dismiss; for ranks with input. Returns 0 if there are no layers.
+ */
+int oari_syncbn_announce_all(const oar_module *module);
+
+/* Ends the announcements: oari_syncbn_follow returns on the other ranks. */
 oar_status oari_syncbn_dismiss(const oar_module *module);
 
-/* Called by a layer before it meets the others. */
-oar_status oari_syncbn_tell(const oari_sync_layer *layer, oari_sync_deed deed,
-                            int64_t channels);
+/* Announces a collective of a layer before it is posted. */
+oar_status oari_syncbn_announce(const oari_sync_layer *layer,
+                                oari_sync_call deed, int64_t channels);
 
-/* On a rank without input: does what is called out with no batch of its own,
- * running statistics included, until dismissed. */
+/* Takes part in the announced collectives with an empty batch, updating the
+ * running statistics too, until the others call oari_syncbn_dismiss; for ranks
+ * without input. */
 oar_status oari_syncbn_follow(const oar_module *module);
 
 #endif

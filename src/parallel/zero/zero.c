@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* zero: an optimizer over this rank's slice of every bucket.
  *
- * A slice may begin or end in the middle of a parameter; what lies in it of one
- * is a piece: a flat tensor over the parameter's own memory, whose gradient is
- * a view of the bucket. After the step the slices of all ranks are gathered in
- * memory laid out like the bucket, and copied to the parameters.
+ * A slice may begin or end in the middle of a parameter. The part of a
+ * parameter in the slice is a shard: a flat tensor over the parameter's own
+ * memory, whose gradient is a view of the bucket. After the step the slices of
+ * all ranks are gathered in memory laid out like the bucket, and copied to the
+ * parameters.
  */
 #include <oarsong/zero.h>
 
@@ -15,55 +16,39 @@
 #include "base/status.h"
 #include "parallel/ddp/ddp.h"
 
-typedef struct piece {
+typedef struct shard {
     int array;    /* of the reducer */
     size_t first; /* element of the parameter */
     size_t at;    /* of the bucket */
     size_t count;
     oar_tensor *param, *grad; /* views */
-} piece;
+} shard;
 
 struct oar_zero {
     oar_module *wrapped; /* a reference */
     oari_ddp *ddp;
-    int pieces;
-    piece *piece;
+    int shards;
+    shard *shard;
     oar_storage **wire; /* by bucket: parameters as the gradients lie there */
     oar_work **work;    /* by bucket */
     oar_optim *optim;
 };
 
-/* ---- pieces -------------------------------------------------------------- */
+/* ---- shards -------------------------------------------------------------- */
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* The first element of the parameter in its storage. */
-static int64_t offset_of(const oar_tensor *param)
-{
-    const unsigned char *base =
-        oar_storage_const_data(oar_tensor_storage(param));
-    const unsigned char *data = oar_tensor_const_data(param);
-
-    return (data - base) / (int64_t)oar_dtype_size(oar_tensor_dtype(param));
-}
-
-static oar_status make_views(const oar_zero *z, piece *p)
+static oar_status make_views(const oar_zero *z, shard *p)
 {
     const oar_reducer *r = z->ddp->reducer;
     oar_tensor *param = z->ddp->slot[p->array].param;
     oar_dtype dtype = oar_tensor_dtype(param);
     oar_shape shape = OAR_SHAPE((int64_t)p->count);
+    const unsigned char *base =
+        oar_storage_const_data(oar_tensor_storage(param));
+    const unsigned char *data = oar_tensor_const_data(param);
+    int64_t offset = (data - base) / (int64_t)oar_dtype_size(dtype);
 
     p->param = oar_view_of(NULL, oar_tensor_storage(param),
-                           offset_of(param) + (int64_t)p->first, dtype, shape);
+                           offset + (int64_t)p->first, dtype, shape);
     p->grad = oar_view_of(NULL, r->bucket[r->slot[p->array].bucket].storage,
                           (int64_t)p->at, dtype, shape);
     if (p->param == NULL || p->grad == NULL)
@@ -72,59 +57,59 @@ static oar_status make_views(const oar_zero *z, piece *p)
     return oar_tensor_bind_grad(p->param, p->grad);
 }
 
-/* What of an array lies in this rank's slice of its bucket, if anything. */
-static oar_status cut_piece(oar_zero *z, int array)
+/* Makes the shard of an array in this rank's slice of its bucket, if any. */
+static oar_status make_shard(oar_zero *z, int array)
 {
     const oar_reducer *r = z->ddp->reducer;
-    const oari_slot *s = &r->slot[array];
+    const oari_reducer_array *s = &r->slot[array];
     oar_span mine = oari_bucket_slice(r, s->bucket, oar_group_rank(r->group));
     size_t low = (size_t)((unsigned char *)mine.data -
                           (unsigned char *)r->bucket[s->bucket].is.data.data) /
                  oar_dtype_size(mine.dtype);
-    size_t first = larger(low, s->at);
-    size_t end = smaller(low + mine.count, s->at + s->array.count);
-    piece *p = &z->piece[z->pieces];
+    size_t high = low + mine.count, stop = s->at + s->array.count;
+    size_t first = low > s->at ? low : s->at, end = high < stop ? high : stop;
+    shard *p = &z->shard[z->shards];
 
     if (first >= end)
         return OAR_OK;
-    *p = (piece){ .array = array,
+    *p = (shard){ .array = array,
                   .first = first - s->at,
                   .at = first,
                   .count = end - first };
-    z->pieces++;
+    z->shards++;
     return make_views(z, p);
 }
 
 static oar_status make_optim(oar_zero *z, oar_zero_make_fn make, void *arg)
 {
-    size_t n = (size_t)z->pieces + 1;
+    size_t n = (size_t)z->shards + 1;
     oar_tensor **param = oari_alloc(n, sizeof *param);
     const char **name = oari_alloc(n, sizeof *name);
     oar_status status = OAR_E_NOMEM;
 
-    for (int i = 0; param != NULL && name != NULL && i < z->pieces; i++) {
-        param[i] = z->piece[i].param;
-        name[i] = z->ddp->reducer->slot[z->piece[i].array].name;
+    for (int i = 0; param != NULL && name != NULL && i < z->shards; i++) {
+        param[i] = z->shard[i].param;
+        name[i] = z->ddp->reducer->slot[z->shard[i].array].name;
     }
     if (param != NULL && name != NULL)
-        status = make(arg, z->pieces, param, name, &z->optim);
+        status = make(arg, z->shards, param, name, &z->optim);
     oari_free(param);
     oari_free(name);
     return status;
 }
 
-static oar_status build(oar_zero *z, oar_zero_make_fn make, void *arg)
+static oar_status build_zero(oar_zero *z, oar_zero_make_fn make, void *arg)
 {
     const oar_reducer *r = z->ddp->reducer;
     size_t buckets = (size_t)r->buckets + 1;
 
-    z->piece = oari_alloc((size_t)r->arrays + 1, sizeof *z->piece);
+    z->shard = oari_alloc((size_t)r->arrays + 1, sizeof *z->shard);
     z->wire = oari_alloc(buckets, sizeof(oar_storage *));
     z->work = oari_alloc(buckets, sizeof(oar_work *));
-    if (z->piece == NULL || z->wire == NULL || z->work == NULL)
+    if (z->shard == NULL || z->wire == NULL || z->work == NULL)
         return OAR_E_NOMEM;
     for (int i = 0; i < r->arrays; i++)
-        OARI_TRY(cut_piece(z, i));
+        OARI_TRY(make_shard(z, i));
     for (int b = 0; b < r->buckets; b++)
         OARI_TRY(oar_storage_create(oar_storage_bytes(r->bucket[b].storage), 1,
                                     &z->wire[b]));
@@ -149,7 +134,7 @@ oar_status oar_zero_create(oar_module *wrapped, oar_zero_make_fn make,
         return OAR_E_NOMEM;
     z->wrapped = oar_module_retain(wrapped);
     z->ddp = ddp;
-    status = build(z, make, arg);
+    status = build_zero(z, make, arg);
     if (status != OAR_OK) {
         oar_error why = *oar_last_error();
         oar_zero_destroy(z);
@@ -164,13 +149,13 @@ void oar_zero_destroy(oar_zero *zero)
     if (zero == NULL)
         return;
     oar_optim_destroy(zero->optim);
-    for (int i = 0; i < zero->pieces; i++) {
-        oar_tensor_release(zero->piece[i].param);
-        oar_tensor_release(zero->piece[i].grad);
+    for (int i = 0; i < zero->shards; i++) {
+        oar_tensor_release(zero->shard[i].param);
+        oar_tensor_release(zero->shard[i].grad);
     }
     for (int b = 0; zero->wire != NULL && b < zero->ddp->reducer->buckets; b++)
         oar_storage_release(zero->wire[b]);
-    oari_free(zero->piece);
+    oari_free(zero->shard);
     oari_free(zero->wire);
     oari_free(zero->work);
     oar_module_release(zero->wrapped);
@@ -179,13 +164,13 @@ void oar_zero_destroy(oar_zero *zero)
 
 /* ---- a step -------------------------------------------------------------- */
 
-/* A piece has a gradient if its parameter was used on any rank. */
-static oar_status mark_pieces(oar_zero *z)
+/* A shard has a gradient if any rank used its parameter. */
+static oar_status mark_shards(oar_zero *z)
 {
-    for (int i = 0; i < z->pieces; i++) {
-        oar_tensor *param = z->piece[i].param;
-        if (oar_reducer_used(z->ddp->reducer, z->piece[i].array) &&
-            oar_tensor_grad(z->ddp->slot[z->piece[i].array].param) != NULL)
+    for (int i = 0; i < z->shards; i++) {
+        oar_tensor *param = z->shard[i].param;
+        if (oar_reducer_used(z->ddp->reducer, z->shard[i].array) &&
+            oar_tensor_grad(z->ddp->slot[z->shard[i].array].param) != NULL)
             OARI_TRY(oar_tensor_mark_grad(param));
         else
             oar_tensor_clear_grad(param);
@@ -193,10 +178,10 @@ static oar_status mark_pieces(oar_zero *z)
     return OAR_OK;
 }
 
-static void pack(const oar_zero *z)
+static void pack_shards(const oar_zero *z)
 {
-    for (int i = 0; i < z->pieces; i++) {
-        const piece *p = &z->piece[i];
+    for (int i = 0; i < z->shards; i++) {
+        const shard *p = &z->shard[i];
         size_t size = oar_dtype_size(oar_tensor_dtype(p->param));
         int bucket = z->ddp->reducer->slot[p->array].bucket;
         memcpy((unsigned char *)oar_storage_data(z->wire[bucket]) +
@@ -205,7 +190,7 @@ static void pack(const oar_zero *z)
     }
 }
 
-static oar_span on_wire(const oar_zero *z, oar_span span, int bucket)
+static oar_span wire_span(const oar_zero *z, oar_span span, int bucket)
 {
     const oar_span *data = &z->ddp->reducer->bucket[bucket].is.data;
     size_t at =
@@ -215,7 +200,7 @@ static oar_span on_wire(const oar_zero *z, oar_span span, int bucket)
     return span;
 }
 
-static oar_status gather(oar_zero *z)
+static oar_status gather_params(oar_zero *z)
 {
     const oar_reducer *r = z->ddp->reducer;
     oar_status status = OAR_OK, waited;
@@ -223,8 +208,8 @@ static oar_status gather(oar_zero *z)
 
     while (begun < r->buckets && status == OAR_OK) {
         oar_span mine = oari_bucket_slice(r, begun, oar_group_rank(r->group));
-        status = oar_all_gather(r->group, on_wire(z, mine, begun),
-                                on_wire(z, r->bucket[begun].is.data, begun),
+        status = oar_all_gather(r->group, wire_span(z, mine, begun),
+                                wire_span(z, r->bucket[begun].is.data, begun),
                                 OAR_OPTS(oar_call_opts, .label = "parameters"),
                                 &z->work[begun]);
         begun += status == OAR_OK;
@@ -235,8 +220,8 @@ static oar_status gather(oar_zero *z)
     return status != OAR_OK ? status : waited;
 }
 
-/* By oar_tensor_copy, so that the tape sees that the parameter has changed. */
-static oar_status unpack(const oar_zero *z)
+/* Copies by oar_tensor_copy, so that the tape sees that a parameter changed. */
+static oar_status unpack_params(const oar_zero *z)
 {
     const oar_reducer *r = z->ddp->reducer;
 
@@ -258,11 +243,11 @@ oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero)
     OARI_CALLED_FROM(file, line);
     if (zero == NULL)
         return oari_fail(OAR_E_ARG, "zero_step without an optimizer");
-    OARI_TRY(mark_pieces(zero));
+    OARI_TRY(mark_shards(zero));
     OARI_TRY(oar_optim_step(zero->optim));
-    pack(zero);
-    OARI_TRY(gather(zero));
-    return unpack(zero);
+    pack_shards(zero);
+    OARI_TRY(gather_params(zero));
+    return unpack_params(zero);
 }
 
 void oar_zero_zero_grad(oar_zero *zero)

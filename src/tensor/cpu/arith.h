@@ -31,14 +31,14 @@ oari_unary_saves oari_unary_saved(oari_unary_kind kind);
 int oari_unary_on_integers(oari_unary_kind kind);
 void oari_unary(oari_unary_kind kind, const oari_array *to,
                 const oari_array *a);
-/* saved is grad where nothing was. */
-/* to = the function of x, and x = its slope there, in one pass, for the kinds
- * and dtypes for which that is quicker than two and gives the same bits. Both
- * arrays are row-major. */
+/* Set `to` to the function of x, and x to its slope there, in one pass. The
+ * first returns whether that is quicker than two passes for a kind and dtype
+ * and gives the same bits. Both arrays are row-major. */
 int oari_unary_splits(oari_unary_kind kind, oar_dtype dtype);
 void oari_unary_split(oari_unary_kind kind, const oari_array *to,
                       const oari_array *x);
 
+/* to (+)= grad times the slope. saved is grad where nothing was saved. */
 void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
                      const oari_array *grad, const oari_array *saved);
 
@@ -64,7 +64,7 @@ void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
                       int add, const oari_array *grad, const oari_array *a,
                       const oari_array *b);
 
-/* Whether an integer array has an element that is zero, or is below. */
+/* Return whether an integer array has an element that is zero, or negative. */
 int oari_has_zero(const oari_array *a);
 int oari_has_negative(const oari_array *a);
 
@@ -114,11 +114,12 @@ void oari_compare(oari_compare_kind kind, const oari_array *to,
 /* ---- select.c: mask is bool; everything broadcasts to `to` --------------- */
 
 /* a where mask is set, else b. Any dtype. */
-void oari_where(const oari_array *to, const oari_array *mask,
-                const oari_array *a, const oari_array *b);
+void oari_mask_select(const oari_array *to, const oari_array *mask,
+                      const oari_array *a, const oari_array *b);
 /* to (+)= grad where mask is `side`, else 0. Floats. */
-void oari_where_back(const oari_array *to, int add, const oari_array *mask,
-                     int side, const oari_array *grad);
+void oari_mask_select_back(const oari_array *to, int add,
+                           const oari_array *mask, int side,
+                           const oari_array *grad);
 /* Sets a row-major bool matrix outside its lower (or upper) triangle. */
 void oari_outside_triangle(const oari_array *to, int upper, int64_t diagonal);
 

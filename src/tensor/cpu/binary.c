@@ -12,13 +12,13 @@
 
 /* ---- forward ------------------------------------------------------------- */
 
-#define NUMBER_ROW(name, expression)                                     \
-    OARI_WIDE static void name(const oari_row *row, void *arg)           \
-    {                                                                    \
-        const oar_dtype *dtype = arg;                                    \
-                                                                         \
-        OARI_BY_NUMBER(*dtype,                                           \
-                       { OARI_FLAT3(row, T, T, T, *Y = (expression)); }) \
+#define NUMBER_ROW(name, expression)                                         \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype,                                               \
+                       { OARI_FLAT3(row, T, T, T, *Y = (expression)); })     \
     }
 
 /* The second comparison is true for NaN only: it stays. */
@@ -29,7 +29,7 @@ NUMBER_ROW(minimum_row, A < B || A != A ? A : B)
 NUMBER_ROW(maximum_row, A > B || A != A ? A : B)
 
 /* The one quotient that does not fit its type wraps. */
-static void div_row(const oari_row *row, void *arg)
+static void div_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
 
@@ -40,7 +40,7 @@ static void div_row(const oari_row *row, void *arg)
     })
 }
 
-static void pow_row(const oari_row *row, void *arg)
+static void pow_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
 
@@ -54,7 +54,7 @@ static void pow_row(const oari_row *row, void *arg)
 void oari_binary(oari_binary_kind kind, const oari_array *to,
                  const oari_array *a, const oari_array *b)
 {
-    static const oari_row_fn rows[OARI_BINARY_COUNT] = {
+    static const oari_walk_fn rows[OARI_BINARY_COUNT] = {
         [OARI_ADD] = add_row,         [OARI_SUB] = sub_row,
         [OARI_MUL] = mul_row,         [OARI_DIV] = div_row,
         [OARI_POW] = pow_row,         [OARI_MINIMUM] = minimum_row,
@@ -73,17 +73,17 @@ typedef struct back {
     int add;
 } back;
 
-#define BACK_ROW(name, expression)                               \
-    OARI_WIDE static void name(const oari_row *row, void *arg)   \
-    {                                                            \
-        const back *j = arg;                                     \
-                                                                 \
-        OARI_BY_FLOAT(j->dtype, {                                \
-            if (j->add)                                          \
-                OARI_FLAT4(row, T, T, T, T, *Y += (expression)); \
-            else                                                 \
-                OARI_FLAT4(row, T, T, T, T, *Y = (expression));  \
-        })                                                       \
+#define BACK_ROW(name, expression)                                           \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const back *j = arg;                                                 \
+                                                                             \
+        OARI_BY_FLOAT(j->dtype, {                                            \
+            if (j->add)                                                      \
+                OARI_FLAT4(row, T, T, T, T, *Y += (expression));             \
+            else                                                             \
+                OARI_FLAT4(row, T, T, T, T, *Y = (expression));              \
+        })                                                                   \
     }
 
 /* Where both are equal, each has half of it. */
@@ -116,7 +116,7 @@ void oari_binary_back(oari_binary_kind kind, int side, const oari_array *to,
                       int add, const oari_array *grad, const oari_array *a,
                       const oari_array *b)
 {
-    static const oari_row_fn rows[OARI_BINARY_COUNT][2] = {
+    static const oari_walk_fn rows[OARI_BINARY_COUNT][2] = {
         [OARI_ADD] = { pass_back, pass_back },
         [OARI_SUB] = { pass_back, minus_back },
         [OARI_MUL] = { mul_left, mul_right },
@@ -138,7 +138,7 @@ typedef struct search {
     int zero, negative;
 } search;
 
-static void search_row(const oari_row *row, void *arg)
+static void search_row(const oari_walk_row *row, void *arg)
 {
     search *s = arg;
 
@@ -151,7 +151,7 @@ static void search_row(const oari_row *row, void *arg)
     })
 }
 
-static search look(const oari_array *a)
+static search search_array(const oari_array *a)
 {
     search s = { .dtype = a->dtype };
 
@@ -161,10 +161,10 @@ static search look(const oari_array *a)
 
 int oari_has_zero(const oari_array *a)
 {
-    return look(a).zero;
+    return search_array(a).zero;
 }
 
 int oari_has_negative(const oari_array *a)
 {
-    return look(a).negative;
+    return search_array(a).negative;
 }

@@ -6,7 +6,8 @@
 #include "tensor/cpu/walk.h"
 
 #define COMPARE_ROW(name, expression)                                          \
-    OARI_WIDE static void name##_row(const oari_row *row, void *arg)           \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row,        \
+                                              void *arg)                       \
     {                                                                          \
         const oar_dtype *dtype = arg;                                          \
                                                                                \
@@ -21,10 +22,11 @@ COMPARE_ROW(le, A <= B)
 COMPARE_ROW(gt, A > B)
 COMPARE_ROW(ge, A >= B)
 
-#define LOGICAL_ROW(name, expression)                                  \
-    OARI_WIDE static void name##_row(const oari_row *row, void *arg)   \
-    {                                                                  \
-        OARI_FLAT3(row, uint8_t, uint8_t, uint8_t, *Y = (expression)); \
+#define LOGICAL_ROW(name, expression)                                   \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row, \
+                                              void *arg)                \
+    {                                                                   \
+        OARI_FLAT3(row, uint8_t, uint8_t, uint8_t, *Y = (expression));  \
     }
 
 LOGICAL_ROW(and, A != 0 && B != 0)
@@ -34,7 +36,7 @@ LOGICAL_ROW(xor, (A != 0) != (B != 0))
 void oari_compare(oari_compare_kind kind, const oari_array *to,
                   const oari_array *a, const oari_array *b)
 {
-    static const oari_row_fn rows[OARI_COMPARE_COUNT] = {
+    static const oari_walk_fn rows[OARI_COMPARE_COUNT] = {
 #define X(name) [OARI_COMPARE_##name] = name##_row,
         OAR_COMPARE_LIST(X) X(and) X(or) X(xor)
 #undef X

@@ -87,7 +87,7 @@ typedef struct job {
     int64_t stride; /* of a's dim */
 } job;
 
-static void gather_row(const oari_row *row, void *arg)
+static void gather_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const int64_t *s = row->stride, *index = row->data[1];
@@ -110,7 +110,7 @@ void oari_gather(const oari_array *to, const oari_array *a, int dim,
               gather_row, &j);
 }
 
-static void scatter_row(const oari_row *row, void *arg)
+static void scatter_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const int64_t *s = row->stride, *index = row->data[1];

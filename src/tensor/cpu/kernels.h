@@ -10,7 +10,7 @@
 
 #include "tensor/tensor.h"
 
-/* ---- copy.c: any dtype, any strides -------------------------------------- */
+/* ---- tensor_copy.c: any dtype, any strides ------------------------------- */
 
 /* Converts where the dtypes differ. Same shape. */
 void oari_copy(const oari_array *to, const oari_array *from);
@@ -23,7 +23,7 @@ void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
 void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
                       double deviation);
 
-/* ---- elementwise.c: inputs broadcast to `to` ----------------------------- */
+/* ---- accumulate.c: inputs broadcast to `to` ------------------------------ */
 
 void oari_add(const oari_array *to, int add, const oari_array *a,
               const oari_array *b);
@@ -34,7 +34,7 @@ void oari_mul(const oari_array *to, int add, const oari_array *a,
 void oari_scale(const oari_array *to, int add, const oari_array *a,
                 double factor);
 
-/* ---- sum.c --------------------------------------------------------------- */
+/* ---- sum_to.c ------------------------------------------------------------ */
 
 /* to, one element, = factor times the sum of all of a. Floats are summed in
  * f64; integers wrap, and factor is for floats only. */

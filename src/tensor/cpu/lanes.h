@@ -7,9 +7,9 @@
 
 #include <stdint.h>
 
-enum { OARI_LANES = 16 };
+enum { OARI_SIMD_LANES = 16 };
 
-#define OARI_LANES_OF(T, name)                                          \
+#define OARI_SIMD_SUMS(T, name)                                         \
     static inline T oari_fold_##name(const T *lane)                     \
     {                                                                   \
         T eight[8], four[4];                                            \
@@ -21,10 +21,10 @@ enum { OARI_LANES = 16 };
     }                                                                   \
     static inline T oari_sum_##name(const T *a, int64_t n)              \
     {                                                                   \
-        T lane[OARI_LANES] = { 0 };                                     \
+        T lane[OARI_SIMD_LANES] = { 0 };                                \
         int64_t i = 0;                                                  \
-        for (; i + OARI_LANES <= n; i += OARI_LANES)                    \
-            for (int k = 0; k < OARI_LANES; k++)                        \
+        for (; i + OARI_SIMD_LANES <= n; i += OARI_SIMD_LANES)          \
+            for (int k = 0; k < OARI_SIMD_LANES; k++)                   \
                 lane[k] += a[i + k];                                    \
         for (int k = 0; i < n; i++, k++)                                \
             lane[k] += a[i];                                            \
@@ -32,10 +32,10 @@ enum { OARI_LANES = 16 };
     }                                                                   \
     static inline T oari_dot_##name(const T *a, const T *b, int64_t n)  \
     {                                                                   \
-        T lane[OARI_LANES] = { 0 };                                     \
+        T lane[OARI_SIMD_LANES] = { 0 };                                \
         int64_t i = 0;                                                  \
-        for (; i + OARI_LANES <= n; i += OARI_LANES)                    \
-            for (int k = 0; k < OARI_LANES; k++)                        \
+        for (; i + OARI_SIMD_LANES <= n; i += OARI_SIMD_LANES)          \
+            for (int k = 0; k < OARI_SIMD_LANES; k++)                   \
                 lane[k] += a[i + k] * b[i + k];                         \
         for (int k = 0; i < n; i++, k++)                                \
             lane[k] += a[i] * b[i];                                     \
@@ -44,10 +44,10 @@ enum { OARI_LANES = 16 };
     /* The sum of (a[i] - middle) squared. */                           \
     static inline T oari_spread_##name(const T *a, T middle, int64_t n) \
     {                                                                   \
-        T lane[OARI_LANES] = { 0 };                                     \
+        T lane[OARI_SIMD_LANES] = { 0 };                                \
         int64_t i = 0;                                                  \
-        for (; i + OARI_LANES <= n; i += OARI_LANES)                    \
-            for (int k = 0; k < OARI_LANES; k++)                        \
+        for (; i + OARI_SIMD_LANES <= n; i += OARI_SIMD_LANES)          \
+            for (int k = 0; k < OARI_SIMD_LANES; k++)                   \
                 lane[k] += (a[i + k] - middle) * (a[i + k] - middle);   \
         for (int k = 0; i < n; i++, k++)                                \
             lane[k] += (a[i] - middle) * (a[i] - middle);               \
@@ -56,12 +56,12 @@ enum { OARI_LANES = 16 };
     /* The largest; of n >= 1. */                                       \
     static inline T oari_most_##name(const T *a, int64_t n)             \
     {                                                                   \
-        T lane[OARI_LANES], four[4], most;                              \
+        T lane[OARI_SIMD_LANES], four[4], most;                         \
         int64_t i = 0;                                                  \
-        for (int k = 0; k < OARI_LANES; k++)                            \
+        for (int k = 0; k < OARI_SIMD_LANES; k++)                       \
             lane[k] = a[0];                                             \
-        for (; i + OARI_LANES <= n; i += OARI_LANES)                    \
-            for (int k = 0; k < OARI_LANES; k++)                        \
+        for (; i + OARI_SIMD_LANES <= n; i += OARI_SIMD_LANES)          \
+            for (int k = 0; k < OARI_SIMD_LANES; k++)                   \
                 lane[k] = a[i + k] > lane[k] ? a[i + k] : lane[k];      \
         for (int k = 0; i < n; i++, k++)                                \
             lane[k] = a[i] > lane[k] ? a[i] : lane[k];                  \
@@ -75,15 +75,15 @@ enum { OARI_LANES = 16 };
         return most;                                                    \
     }
 
-OARI_LANES_OF(float, f32)
-OARI_LANES_OF(double, f64)
+OARI_SIMD_SUMS(float, f32)
+OARI_SIMD_SUMS(double, f64)
 
 /* By the type of the row. */
 #define OARI_BY_ROW(name, a) \
     _Generic(*(a), float : oari_##name##_f32, double : oari_##name##_f64)
-#define OARI_SUM(a, n)            OARI_BY_ROW(sum, a)(a, n)
-#define OARI_DOT(a, b, n)         OARI_BY_ROW(dot, a)(a, b, n)
-#define OARI_SPREAD(a, middle, n) OARI_BY_ROW(spread, a)(a, middle, n)
-#define OARI_MOST(a, n)           OARI_BY_ROW(most, a)(a, n)
+#define OARI_ROW_SUM(a, n)             OARI_BY_ROW(sum, a)(a, n)
+#define OARI_ROW_DOT(a, b, n)          OARI_BY_ROW(dot, a)(a, b, n)
+#define OARI_ROW_SQUARES(a, middle, n) OARI_BY_ROW(spread, a)(a, middle, n)
+#define OARI_ROW_MAX(a, n)             OARI_BY_ROW(most, a)(a, n)
 
 #endif

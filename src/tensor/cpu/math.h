@@ -20,7 +20,7 @@
 #endif
 
 /* yes where take is not 0, else no; never a branch. */
-static inline float oari_pickf(int take, float yes, float no)
+static inline float oari_selectf(int take, float yes, float no)
 {
     uint32_t mask = 0 - (uint32_t)(take != 0);
 
@@ -55,8 +55,8 @@ static inline float oari_expf(float x)
     float t, n, r, r2, low, high;
     int32_t whole, half;
 
-    x = oari_pickf(x > 89.0f, 89.0f, x);
-    x = oari_pickf(x < -104.0f, -104.0f, x);
+    x = oari_selectf(x > 89.0f, 89.0f, x);
+    x = oari_selectf(x < -104.0f, -104.0f, x);
     t = OARI_MULADD(x, 1.44269504f, shift);
     n = t - shift;
     whole = (int32_t)((oari_bits_from_f32(t) & 0x1ffu) ^ 0x100u) - 0x100;
@@ -79,8 +79,8 @@ static inline float oari_expm1f(float x)
     float t, n, r, r2, low, high;
     int32_t whole, half;
 
-    x = oari_pickf(x > 89.0f, 89.0f, x);
-    x = oari_pickf(x < -20.0f, -20.0f, x);
+    x = oari_selectf(x > 89.0f, 89.0f, x);
+    x = oari_selectf(x < -20.0f, -20.0f, x);
     t = OARI_MULADD(x, 1.44269504f, shift);
     n = t - shift;
     whole = (int32_t)((oari_bits_from_f32(t) & 0x1ffu) ^ 0x100u) - 0x100;
@@ -103,8 +103,8 @@ static inline float oari_logf(float x)
     const uint32_t middle = 0x3f3504f3u; /* sqrt(1/2) */
     int tiny = x < 0x1p-126f; /* perhaps no normal number: scaled first */
     uint32_t bits =
-        oari_bits_from_f32(oari_pickf(tiny, x * 0x1p23f, x)) - middle;
-    float e = (float)((int32_t)bits >> 23) - oari_pickf(tiny, 23.0f, 0.0f);
+        oari_bits_from_f32(oari_selectf(tiny, x * 0x1p23f, x)) - middle;
+    float e = (float)((int32_t)bits >> 23) - oari_selectf(tiny, 23.0f, 0.0f);
     float f = oari_bits_to_f32((bits & 0x007fffffu) + middle) - 1.0f;
     float z = f * f, p = 7.0376836292e-2f;
 
@@ -118,9 +118,9 @@ static inline float oari_logf(float x)
     p = p * f + 3.3333331174e-1f;
     p = p * f * z + e * -2.12194440e-4f - 0.5f * z;
     p = (f + p) + e * 0.693359375f;
-    p = oari_pickf(x < INFINITY, p, x); /* both are their own logarithms */
-    p = oari_pickf(x < 0.0f, NAN, p);
-    return oari_pickf(x == 0.0f, -INFINITY, p);
+    p = oari_selectf(x < INFINITY, p, x); /* both are their own logarithms */
+    p = oari_selectf(x < 0.0f, NAN, p);
+    return oari_selectf(x == 0.0f, -INFINITY, p);
 }
 
 /* log(1 + x): what 1 + x loses is made good to first order. */
@@ -128,7 +128,7 @@ static inline float oari_log1pf(float x)
 {
     float u = 1.0f + x, lost = ((u - 1.0f) - x) / u;
 
-    lost = oari_pickf(u > 0.0f && u < INFINITY, lost, 0.0f);
+    lost = oari_selectf(u > 0.0f && u < INFINITY, lost, 0.0f);
     return oari_logf(u) - lost;
 }
 
@@ -148,7 +148,7 @@ static inline float oari_tanhf(float x)
     p = p * z + 1.33314422036e-1f;
     p = p * z - 3.33332819422e-1f;
     p = p * z * x + x;
-    return oari_pickf(size < 0.625f, p, oari_signf(far, x));
+    return oari_selectf(size < 0.625f, p, oari_signf(far, x));
 }
 
 /* N. Juffa's: a polynomial near zero, 1 - e^polynomial elsewhere. */
@@ -162,7 +162,7 @@ static inline float oari_erff(float x)
     near = near * s - 3.76125336e-1f;
     near = near * s + 1.28379166e-1f;
     near = near * x + x;
-    t = oari_pickf(t > 4.0f, 4.0f, t);
+    t = oari_selectf(t > 4.0f, 4.0f, t);
     s = t * t;
     far = -1.72853470e-5f * t + 3.83197126e-4f;
     u = -3.88396438e-3f * t + 2.42546219e-2f;
@@ -171,12 +171,12 @@ static inline float oari_erff(float x)
     far = far * t - 6.34846687e-1f;
     far = far * t - 1.28717512e-1f;
     far = 1.0f - oari_expf(far * t - t);
-    return oari_pickf(t < 0.927734375f, near, oari_signf(far, x));
+    return oari_selectf(t < 0.927734375f, near, oari_signf(far, x));
 }
 
-/* sin(x + quarter pi/2). Good up to OARI_TURNS in size; beyond that use libm.
+/* sin(x + quarter pi/2). Good up to OARI_SINCOS_MAX in size; beyond that use libm.
  * The turns are taken off in f64, which holds them exactly enough. */
-#define OARI_TURNS 1e6f
+#define OARI_SINCOS_MAX 1e6f
 
 static inline float oari_sine(float x, int32_t quarter)
 {
@@ -194,7 +194,7 @@ static inline float oari_sine(float x, int32_t quarter)
     c = c * z - 1.388731625493765e-3f;
     c = c * z + 4.166664568298827e-2f;
     c = c * z * z - 0.5f * z + 1.0f;
-    y = oari_pickf(q & 1, c, s);
+    y = oari_selectf(q & 1, c, s);
     return oari_bits_to_f32(oari_bits_from_f32(y) ^ ((uint32_t)(q & 2) << 30));
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "tensor/cpu/product/blas.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
 
@@ -96,8 +96,8 @@ static void multiply_rows(const oari_array *to, int add, const side *a,
                     lda, b->data, ldb, add ? 1.0 : 0.0, c, n);
 }
 
-static void multiply(const oari_array *to, int add, const side *a,
-                     const side *b, int64_t k)
+static void multiply_sides(const oari_array *to, int add, const side *a,
+                           const side *b, int64_t k)
 {
     int64_t m = to->at.shape.dim[0], rows = piece_rows(a, m, k);
 
@@ -127,7 +127,7 @@ static oar_status multiply_pair(oari_pool *pool, const oari_array *to, int add,
     if (status == OAR_OK)
         status = make_side(pool, b, &right);
     if (status == OAR_OK)
-        multiply(to, add, &left, &right, k);
+        multiply_sides(to, add, &left, &right, k);
     oari_tensor_drop(pool, left.scratch);
     oari_tensor_drop(pool, right.scratch);
     return status;
@@ -150,13 +150,13 @@ static oari_array lead_of(oari_array a)
     return a;
 }
 
-static int64_t matrices(const oari_array *a)
+static int64_t matrix_count(const oari_array *a)
 {
     return oari_shape_count(lead_of(*a).at.shape);
 }
 
 /* All the rows of all matrices as one matrix, if strides can say that. */
-static int fold(const oari_array *a, oari_array *folded)
+static int fold_rows(const oari_array *a, oari_array *folded)
 {
     int64_t width = a->at.shape.dim[a->at.shape.ndim - 1];
     int64_t rows = width > 0 ? oari_shape_count(a->at.shape) / width : 0;
@@ -169,16 +169,18 @@ static int fold(const oari_array *a, oari_array *folded)
 /* Where b is one matrix: [.., m, k] x [k, n] is [.. m, k] x [k, n]; where the
  * result is one: the sum over .. of [k, m] x [m, n] is [k, .. m] x [.. m, n].
  * Returns whether that is the case, and makes the three matrices. */
-static int fold_all(const oari_array *to, const oari_array *a,
-                    const oari_array *b, oari_array *m)
+static int fold_matrices(const oari_array *to, const oari_array *a,
+                         const oari_array *b, oari_array *m)
 {
     oari_array turned = transposed(*a);
 
-    if (matrices(b) == 1 && matrices(to) == matrices(a))
-        return fold(to, &m[0]) && fold(a, &m[1]) && fold(b, &m[2]);
-    if (matrices(to) != 1 ||
+    if (matrix_count(b) == 1 && matrix_count(to) == matrix_count(a))
+        return fold_rows(to, &m[0]) && fold_rows(a, &m[1]) &&
+               fold_rows(b, &m[2]);
+    if (matrix_count(to) != 1 ||
         !oari_shape_equal(lead_of(*a).at.shape, lead_of(*b).at.shape) ||
-        !fold(to, &m[0]) || !fold(&turned, &m[1]) || !fold(b, &m[2]))
+        !fold_rows(to, &m[0]) || !fold_rows(&turned, &m[1]) ||
+        !fold_rows(b, &m[2]))
         return 0;
     m[1] = transposed(m[1]);
     return 1;
@@ -192,7 +194,7 @@ typedef struct many {
 } many;
 
 /* Element i of row k of the walk as a matrix. */
-static oari_array matrix_at(const oari_row *row, int k, int64_t i,
+static oari_array matrix_at(const oari_walk_row *row, int k, int64_t i,
                             const oari_array *like)
 {
     const oari_layout *at = &like->at;
@@ -206,7 +208,7 @@ static oari_array matrix_at(const oari_row *row, int k, int64_t i,
                        .stride = { at->stride[r], at->stride[c] } } };
 }
 
-static void multiply_row(const oari_row *row, void *arg)
+static void multiply_row(const oari_walk_row *row, void *arg)
 {
     many *j = arg;
 
@@ -243,14 +245,14 @@ static oar_status multiply_halves(oari_pool *pool, const oari_array *to,
                                   int add, const oari_array *a,
                                   const oari_array *b)
 {
-    oari_desk desk = { .pool = pool };
-    const oari_array *left = oari_desk_in(&desk, a);
-    const oari_array *right = oari_desk_in(&desk, b);
-    const oari_array *product = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = pool };
+    const oari_array *left = oari_operands_in(&operands, a);
+    const oari_array *right = oari_operands_in(&operands, b);
+    const oari_array *product = oari_operands_out(&operands, to, add);
 
-    if (desk.status == OAR_OK)
-        desk.status = oari_matmul(pool, product, add, left, right);
-    return oari_desk_clear(&desk);
+    if (operands.status == OAR_OK)
+        operands.status = oari_matmul(pool, product, add, left, right);
+    return oari_operands_finish(&operands);
 }
 
 oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
@@ -263,7 +265,7 @@ oar_status oari_matmul(oari_pool *pool, const oari_array *to, int add,
     if (to->at.shape.ndim == 2 && a->at.shape.ndim == 2 &&
         b->at.shape.ndim == 2)
         return multiply_pair(pool, to, add, a, b);
-    if (fold_all(to, a, b, m))
+    if (fold_matrices(to, a, b, m))
         return multiply_pair(pool, &m[0], add, &m[1], &m[2]);
     return multiply_many(pool, to, add, a, b);
 }

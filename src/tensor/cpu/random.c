@@ -66,7 +66,7 @@ static void make_block(const oari_array *to, oari_rng rng, uint64_t first,
     oari_convert(out, to->dtype, made.f64, OAR_F64, count);
 }
 
-static void fill(const oari_array *to, uint64_t seed, const spread *s)
+static void fill_random(const oari_array *to, uint64_t seed, const spread *s)
 {
     uint64_t count = (uint64_t)oari_shape_count(to->at.shape);
     oari_rng rng = { .seed = seed };
@@ -76,7 +76,7 @@ static void fill(const oari_array *to, uint64_t seed, const spread *s)
 }
 
 /* An element of a floating dtype, and its value. */
-static uint64_t rounded(oar_dtype dtype, double *value)
+static uint64_t round_to_dtype(oar_dtype dtype, double *value)
 {
     uint64_t bits = 0;
 
@@ -91,9 +91,9 @@ static double last_below(oar_dtype dtype, double low, double high)
 {
     uint64_t sign = (uint64_t)1 << (8 * oar_dtype_size(dtype) - 1);
     double most = high;
-    uint64_t bits = rounded(dtype, &most);
+    uint64_t bits = round_to_dtype(dtype, &most);
 
-    rounded(dtype, &low);
+    round_to_dtype(dtype, &low);
     if (most < high && low == most)
         return most;
     if ((bits & ~sign) == 0)
@@ -109,14 +109,15 @@ void oari_fill_uniform(const oari_array *to, uint64_t seed, double low,
 {
     oar_dtype dtype = oari_dtype_is_float(to->dtype) ? to->dtype : OAR_F64;
 
-    fill(to, seed,
-         &(spread){ .start = low,
-                    .width = high - low,
-                    .most = low < high ? last_below(dtype, low, high) : high });
+    fill_random(
+        to, seed,
+        &(spread){ .start = low,
+                   .width = high - low,
+                   .most = low < high ? last_below(dtype, low, high) : high });
 }
 
 void oari_fill_normal(const oari_array *to, uint64_t seed, double mean,
                       double deviation)
 {
-    fill(to, seed, &(spread){ 1, mean, deviation, INFINITY });
+    fill_random(to, seed, &(spread){ 1, mean, deviation, INFINITY });
 }

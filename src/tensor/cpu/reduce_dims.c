@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "tensor/cpu/arith.h"
-#include "tensor/desk.h"
+#include "tensor/operands.h"
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/kernels.h"
 #include "tensor/cpu/walk.h"
@@ -57,43 +57,43 @@ enum { LANES = 8 };
 #define ANY(x, y)  ((x) | (y))
 #define ALL(x, y)  ((x) & (y))
 
-#define SUMS_ROW(name, JOIN, identity)                                   \
-    OARI_WIDE static void name(const oari_row *row, void *arg)           \
-    {                                                                    \
-        const oar_dtype *dtype = arg;                                    \
-                                                                         \
-        OARI_BY_FLOAT(*dtype, { JOIN_ROW(double, JOIN, identity); })     \
-        OARI_BY_INTEGER(*dtype, { JOIN_ROW(uint64_t, JOIN, identity); }) \
+#define SUMS_ROW(name, JOIN, identity)                                       \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_FLOAT(*dtype, { JOIN_ROW(double, JOIN, identity); })         \
+        OARI_BY_INTEGER(*dtype, { JOIN_ROW(uint64_t, JOIN, identity); })     \
     }
 
 SUMS_ROW(sum_row, SUM, 0)
 SUMS_ROW(prod_row, PROD, 1)
 
 /* What is there already is the identity. */
-#define EXTREME_ROW(name, JOIN)                                \
-    OARI_WIDE static void name(const oari_row *row, void *arg) \
-    {                                                          \
-        const oar_dtype *dtype = arg;                          \
-                                                               \
-        OARI_BY_NUMBER(*dtype, { JOIN_ROW(T, JOIN, *y); })     \
+#define EXTREME_ROW(name, JOIN)                                              \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype, { JOIN_ROW(T, JOIN, *y); })                   \
     }
 
 EXTREME_ROW(max_row, MAX)
 EXTREME_ROW(min_row, MIN)
 
 /* The conversion to bool asks whether an element is not zero. */
-#define TRUTH_ROW(name, JOIN, identity)                             \
-    OARI_WIDE static void name(const oari_row *row, void *arg)      \
-    {                                                               \
-        const oar_dtype *dtype = arg;                               \
-                                                                    \
-        OARI_BY_NUMBER(*dtype, { JOIN_ROW(bool, JOIN, identity); }) \
+#define TRUTH_ROW(name, JOIN, identity)                                      \
+    OARI_TARGET_CLONES static void name(const oari_walk_row *row, void *arg) \
+    {                                                                        \
+        const oar_dtype *dtype = arg;                                        \
+                                                                             \
+        OARI_BY_NUMBER(*dtype, { JOIN_ROW(bool, JOIN, identity); })          \
     }
 
 TRUTH_ROW(any_row, ANY, 0)
 TRUTH_ROW(all_row, ALL, 1)
 
-OARI_WIDE static void set_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void set_row(const oari_walk_row *row, void *arg)
 {
     const int64_t n = row->count, s = row->stride[0];
     const uint8_t *a = row->data[1];
@@ -137,7 +137,7 @@ oar_dtype oari_sums_dtype(oari_reduce_kind kind, oar_dtype dtype)
 void oari_reduce_into(oari_reduce_kind kind, const oari_array *sums,
                       const oari_array *a)
 {
-    static const oari_row_fn rows[OARI_REDUCE_COUNT] = {
+    static const oari_walk_fn rows[OARI_REDUCE_COUNT] = {
         [OARI_REDUCE_SUM] = sum_row, [OARI_REDUCE_PROD] = prod_row,
         [OARI_REDUCE_MAX] = max_row, [OARI_REDUCE_MIN] = min_row,
         [OARI_REDUCE_ANY] = any_row, [OARI_REDUCE_ALL] = all_row,
@@ -195,7 +195,7 @@ typedef struct back {
 } back;
 
 /* to, a, result, and what is left of the gradient: the first one takes it. */
-static void extreme_back_row(const oari_row *row, void *arg)
+static void extreme_back_row(const oari_walk_row *row, void *arg)
 {
     const back *j = arg;
     const int64_t *s = row->stride;
@@ -220,17 +220,17 @@ oar_status oari_extreme_back(oari_pool *pool, const oari_array *to, int add,
                              const oari_array *grad, const oari_array *a,
                              const oari_array *result)
 {
-    oari_desk desk = { .pool = pool };
-    const oari_array *from = oari_desk_in(&desk, a);
-    const oari_array *best = oari_desk_in(&desk, result);
-    const oari_array *y = oari_desk_out(&desk, to, add);
+    oari_operands operands = { .pool = pool };
+    const oari_array *from = oari_operands_in(&operands, a);
+    const oari_array *best = oari_operands_in(&operands, result);
+    const oari_array *y = oari_operands_out(&operands, to, add);
     oar_dtype dtype = oari_row_dtype(to->dtype);
     oar_tensor *scratch = oari_tensor_make(pool, dtype, grad->at.shape);
     oari_array left;
 
-    if (scratch == NULL && desk.status == OAR_OK)
-        desk.status = OAR_E_NOMEM;
-    if (desk.status == OAR_OK) {
+    if (scratch == NULL && operands.status == OAR_OK)
+        operands.status = OAR_E_NOMEM;
+    if (operands.status == OAR_OK) {
         left = oari_array_of(scratch);
         oari_copy(&left, grad);
         oari_walk(a->at.shape, 4,
@@ -238,13 +238,13 @@ oar_status oari_extreme_back(oari_pool *pool, const oari_array *to, int add,
                   extreme_back_row, &(back){ dtype, add, 1 });
     }
     oari_tensor_drop(pool, scratch);
-    return oari_desk_clear(&desk);
+    return oari_operands_finish(&operands);
 }
 
 /* ---- prod, backward ------------------------------------------------------ */
 
 /* Multiplies what is not zero. */
-static void nonzero_row(const oari_row *row, void *arg)
+static void nonzero_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
     double *y = row->data[0];
@@ -256,7 +256,7 @@ static void nonzero_row(const oari_row *row, void *arg)
     })
 }
 
-static void count_zeros_row(const oari_row *row, void *arg)
+static void count_zeros_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
     double *y = row->data[0];
@@ -270,7 +270,7 @@ static void count_zeros_row(const oari_row *row, void *arg)
 
 /* A is the element, B the gradient times all elements but the zeros, C how many
  * zeros there are: one zero alone has a slope, beside two nothing has. */
-static void prod_back_row(const oari_row *row, void *arg)
+static void prod_back_row(const oari_walk_row *row, void *arg)
 {
     const back *j = arg;
 
@@ -310,7 +310,7 @@ oar_status oari_prod_back(oari_pool *pool, const oari_array *to, int add,
 /* ---- variance ------------------------------------------------------------ */
 
 /* data[2] is the mean. */
-OARI_WIDE static void spread_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void spread_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
     double *y = row->data[0];
@@ -347,7 +347,7 @@ oar_status oari_var(oari_pool *pool, const oari_array *to,
     return OAR_OK;
 }
 
-OARI_WIDE static void var_back_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void var_back_row(const oari_walk_row *row, void *arg)
 {
     const back *j = arg;
     const double factor = j->factor;

@@ -16,7 +16,7 @@ typedef struct job {
 } job;
 
 /* A bound as an integer: those outside the type bound nothing. */
-static int64_t whole(double number)
+static int64_t whole_number(double number)
 {
     return number >= 0x1p63    ? INT64_MAX
            : number <= -0x1p63 ? INT64_MIN
@@ -25,7 +25,7 @@ static int64_t whole(double number)
 
 /* ---- forward ------------------------------------------------------------- */
 
-OARI_WIDE static void shift_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void shift_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -34,12 +34,12 @@ OARI_WIDE static void shift_row(const oari_row *row, void *arg)
         OARI_FLAT2(row, T, T, *Y = A + offset);
     })
     OARI_BY_INTEGER(j->dtype, {
-        const W offset = (W)whole(j->number[0]);
+        const W offset = (W)whole_number(j->number[0]);
         OARI_FLAT2(row, T, T, *Y = (T)((W)A + offset));
     })
 }
 
-OARI_WIDE static void power_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void power_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const double exponent = j->number[0];
@@ -53,13 +53,13 @@ OARI_WIDE static void power_row(const oari_row *row, void *arg)
             OARI_FLAT2(row, T, T, *Y = POW(A, (T)exponent));
     })
     OARI_BY_INTEGER(j->dtype, {
-        const uint64_t times = (uint64_t)whole(exponent);
+        const uint64_t times = (uint64_t)whole_number(exponent);
         OARI_FLAT2(row, T, T, *Y = (T)oari_whole_power((uint64_t)A, times));
     })
 }
 
 /* The upper bound wins; a NaN stays one. */
-OARI_WIDE static void clamp_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void clamp_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -75,13 +75,14 @@ OARI_WIDE static void clamp_row(const oari_row *row, void *arg)
         const double low = ceil(j->number[0]);
         const double high = floor(j->number[1]);
         OARI_FLAT2(row, T, T, {
-            T kept = (double)A < low ? (T)whole(low) : A;
-            *Y = (double)kept > high ? (T)whole(high) : kept;
+            T kept = (double)A < low ? (T)whole_number(low) : A;
+            *Y = (double)kept > high ? (T)whole_number(high) : kept;
         });
     })
 }
 
-OARI_WIDE static void leaky_relu_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void leaky_relu_row(const oari_walk_row *row,
+                                              void *arg)
 {
     const job *j = arg;
 
@@ -94,7 +95,7 @@ OARI_WIDE static void leaky_relu_row(const oari_row *row, void *arg)
 void oari_scalar(oari_scalar_kind kind, const oari_array *to,
                  const oari_array *a, const double *number)
 {
-    static const oari_row_fn rows[OARI_SCALAR_COUNT] = {
+    static const oari_walk_fn rows[OARI_SCALAR_COUNT] = {
         [OARI_SHIFT] = shift_row,
         [OARI_POWER] = power_row,
         [OARI_CLAMP] = clamp_row,
@@ -116,14 +117,14 @@ void oari_scalar(oari_scalar_kind kind, const oari_array *to,
             OARI_FLAT3(row, T, T, T, *Y = (expression));  \
     } while (0)
 
-OARI_WIDE static void shift_back(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void shift_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
     OARI_BY_FLOAT(j->dtype, { BACK(A); })
 }
 
-OARI_WIDE static void power_back(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void power_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     const double exponent = j->number[0];
@@ -141,7 +142,7 @@ OARI_WIDE static void power_back(const oari_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void clamp_back(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void clamp_back(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
 
@@ -152,7 +153,8 @@ OARI_WIDE static void clamp_back(const oari_row *row, void *arg)
     })
 }
 
-OARI_WIDE static void leaky_relu_back(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void leaky_relu_back(const oari_walk_row *row,
+                                               void *arg)
 {
     const job *j = arg;
 
@@ -166,7 +168,7 @@ void oari_scalar_back(oari_scalar_kind kind, const oari_array *to, int add,
                       const oari_array *grad, const oari_array *saved,
                       const double *number)
 {
-    static const oari_row_fn rows[OARI_SCALAR_COUNT] = {
+    static const oari_walk_fn rows[OARI_SCALAR_COUNT] = {
         [OARI_SHIFT] = shift_back,
         [OARI_POWER] = power_back,
         [OARI_CLAMP] = clamp_back,

@@ -3,7 +3,7 @@
  * sum stays in a register; along others, columns are summed side by side. */
 #include "tensor/cpu/arith.h"
 #include "tensor/cpu/dispatch.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { COLUMNS = 64 };
 
@@ -46,8 +46,8 @@ enum { COLUMNS = 64 };
             SUM_COLUMNS(R, y, x, s, by, GIVE) \
     } while (0)
 
-OARI_WIDE void oari_cumsum(const oari_array *to, int add, const oari_array *a,
-                           int dim, int from_end)
+OARI_TARGET_CLONES void oari_cumsum(const oari_array *to, int add,
+                                    const oari_array *a, int dim, int from_end)
 {
     const oari_around s = oari_shape_around(to->at.shape, dim);
     const int64_t by = from_end ? -1 : 1;

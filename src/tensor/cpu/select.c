@@ -5,7 +5,7 @@
 #include "tensor/cpu/walk.h"
 
 /* By size alone: a selected element keeps its bits, whatever they mean. */
-OARI_WIDE static void where_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void where_row(const oari_walk_row *row, void *arg)
 {
     const size_t *bytes = arg;
 
@@ -23,8 +23,8 @@ static oari_array bits_of(const oari_array *a)
     return bits;
 }
 
-void oari_where(const oari_array *to, const oari_array *mask,
-                const oari_array *a, const oari_array *b)
+void oari_mask_select(const oari_array *to, const oari_array *mask,
+                      const oari_array *a, const oari_array *b)
 {
     oari_array y = bits_of(to), yes = bits_of(a), no = bits_of(b);
     size_t bytes = oar_dtype_size(to->dtype);
@@ -39,7 +39,8 @@ typedef struct back {
     int add, side;
 } back;
 
-OARI_WIDE static void where_back_row(const oari_row *row, void *arg)
+OARI_TARGET_CLONES static void where_back_row(const oari_walk_row *row,
+                                              void *arg)
 {
     const back *j = arg;
     const int side = j->side;
@@ -52,8 +53,9 @@ OARI_WIDE static void where_back_row(const oari_row *row, void *arg)
     })
 }
 
-void oari_where_back(const oari_array *to, int add, const oari_array *mask,
-                     int side, const oari_array *grad)
+void oari_mask_select_back(const oari_array *to, int add,
+                           const oari_array *mask, int side,
+                           const oari_array *grad)
 {
     back j = { oari_row_dtype(to->dtype), add, side };
 

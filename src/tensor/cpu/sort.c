@@ -69,7 +69,7 @@ static void make_entries(const oari_array *a, int64_t r, int64_t width,
 
 /* ---- sorting ------------------------------------------------------------- */
 
-static void insert_all(entry *e, int64_t count)
+static void insertion_sort(entry *e, int64_t count)
 {
     for (int64_t i = 1; i < count; i++) {
         entry moved = e[i];
@@ -88,8 +88,8 @@ static unsigned digit_of(uint64_t key, int digit)
 
 /* Deals e out to `to` by one digit; `first` says how often each occurs, and
  * then where the next one with it goes. */
-static void deal(entry *to, const entry *e, int64_t count, int digit,
-                 int64_t *first)
+static void scatter_by_digit(entry *to, const entry *e, int64_t count,
+                             int digit, int64_t *first)
 {
     int64_t at = 0;
 
@@ -104,7 +104,7 @@ static void deal(entry *to, const entry *e, int64_t count, int digit,
 }
 
 /* Returns the one of both arrays that the result is in. */
-static entry *deal_all(entry *e, entry *other, int64_t count)
+static entry *radix_sort(entry *e, entry *other, int64_t count)
 {
     int64_t often[MOST_DIGITS][DIGITS] = { { 0 } };
 
@@ -116,7 +116,7 @@ static entry *deal_all(entry *e, entry *other, int64_t count)
 
         if (often[d][digit_of(e[0].key, d)] == count)
             continue; /* all have the same */
-        deal(dealt, e, count, d, often[d]);
+        scatter_by_digit(dealt, e, count, d, often[d]);
         other = e;
         e = dealt;
     }
@@ -141,9 +141,9 @@ void oari_sort(const oari_array *index, const oari_array *a, int descending,
 
         make_entries(a, r, width, descending, e);
         if (width <= SHORT)
-            insert_all(e, width);
+            insertion_sort(e, width);
         else
-            sorted = deal_all(e, e + width, width);
+            sorted = radix_sort(e, e + width, width);
         for (int64_t i = 0; i < width; i++)
             place[i] = sorted[i].place;
     }

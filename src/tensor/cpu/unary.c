@@ -2,7 +2,7 @@
 /* unary: functions of one element, and their derivatives from what was saved.
  * The dtype is chosen once per row, never per element. */
 #include "tensor/cpu/arith.h"
-#include "tensor/cpu/bell.h"
+#include "tensor/cpu/normal.h"
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/product/fused.h"
 #include "tensor/cpu/math.h"
@@ -23,7 +23,8 @@
 /* ---- forward ------------------------------------------------------------- */
 
 #define NUMBER_ROW(name, expression)                                          \
-    OARI_WIDE static void name##_row(const oari_row *row, void *arg)          \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row,       \
+                                              void *arg)                      \
     {                                                                         \
         const oar_dtype *dtype = arg;                                         \
                                                                               \
@@ -31,7 +32,8 @@
     }
 
 #define FLOAT_ROW(name, expression)                                          \
-    OARI_WIDE static void name##_row(const oari_row *row, void *arg)         \
+    OARI_TARGET_CLONES static void name##_row(const oari_walk_row *row,      \
+                                              void *arg)                     \
     {                                                                        \
         const oar_dtype *dtype = arg;                                        \
                                                                              \
@@ -64,19 +66,19 @@ FLOAT_ROW(gelu_tanh, (T)0.5 * A * (1 + GELU_TANH(A)))
 FLOAT_ROW(silu, A *OARI_SIGMOID(A))
 FLOAT_ROW(softplus, POSITIVE(A) + OARI_LOG1P(OARI_EXP(-SIZE(A))))
 
-static void gelu_row(const oari_row *row, void *arg)
+static void gelu_row(const oari_walk_row *row, void *arg)
 {
     const oar_dtype *dtype = arg;
 
     if (*dtype == OAR_F32)
         oari_fused()->gelu(row->data[0], row->data[1], row->count);
     else
-        OARI_FLAT2(row, double, double, *Y = A * oari_below(A));
+        OARI_FLAT2(row, double, double, *Y = A * oari_normal_cdf(A));
 }
 
 /* After the quick loop, the few f32 that are too large for it, if any. */
 #define TURNED_ROW(name)                                              \
-    static void name##_row(const oari_row *row, void *arg)            \
+    static void name##_row(const oari_walk_row *row, void *arg)       \
     {                                                                 \
         const oar_dtype *dtype = arg;                                 \
         float *y = row->data[0];                                      \
@@ -84,7 +86,7 @@ static void gelu_row(const oari_row *row, void *arg)
                                                                       \
         quick_##name##_row(row, arg);                                 \
         for (int64_t i = 0; *dtype == OAR_F32 && i < row->count; i++) \
-            if (!(fabsf(a[i]) <= OARI_TURNS))                         \
+            if (!(fabsf(a[i]) <= OARI_SINCOS_MAX))                    \
                 y[i] = name##f(a[i]);                                 \
     }
 
@@ -93,7 +95,7 @@ TURNED_ROW(cos)
 
 void oari_unary(oari_unary_kind kind, const oari_array *to, const oari_array *a)
 {
-    static const oari_row_fn rows[OARI_UNARY_COUNT] = {
+    static const oari_walk_fn rows[OARI_UNARY_COUNT] = {
 #define X(name) [OARI_UNARY_##name] = name##_row,
         OAR_UNARY_LIST(X)
 #undef X
@@ -116,17 +118,18 @@ typedef struct back {
     int add;
 } back;
 
-#define BACK_ROW(name, expression)                                    \
-    OARI_WIDE static void name##_back(const oari_row *row, void *arg) \
-    {                                                                 \
-        const back *j = arg;                                          \
-                                                                      \
-        OARI_BY_FLOAT(j->dtype, {                                     \
-            if (j->add)                                               \
-                OARI_FLAT3(row, T, T, T, *Y += (expression));         \
-            else                                                      \
-                OARI_FLAT3(row, T, T, T, *Y = (expression));          \
-        })                                                            \
+#define BACK_ROW(name, expression)                                       \
+    OARI_TARGET_CLONES static void name##_back(const oari_walk_row *row, \
+                                               void *arg)                \
+    {                                                                    \
+        const back *j = arg;                                             \
+                                                                         \
+        OARI_BY_FLOAT(j->dtype, {                                        \
+            if (j->add)                                                  \
+                OARI_FLAT3(row, T, T, T, *Y += (expression));            \
+            else                                                         \
+                OARI_FLAT3(row, T, T, T, *Y = (expression));             \
+        })                                                               \
     }
 
 #define GELU_TANH_SLOPE(a, t)         \
@@ -158,7 +161,7 @@ BACK_ROW(softplus, A *OARI_SIGMOID(B))
 
 BACK_ROW(gelu_f64, A *oari_gelu_slope(B))
 
-static void gelu_back(const oari_row *row, void *arg)
+static void gelu_back(const oari_walk_row *row, void *arg)
 {
     const back *j = arg;
 
@@ -195,7 +198,7 @@ oari_unary_saves oari_unary_saved(oari_unary_kind kind)
 void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
                      const oari_array *grad, const oari_array *saved)
 {
-    static const oari_row_fn rows[OARI_UNARY_COUNT] = {
+    static const oari_walk_fn rows[OARI_UNARY_COUNT] = {
 #define X(name) [OARI_UNARY_##name] = name##_back,
         OAR_UNARY_LIST(X)
 #undef X
@@ -209,19 +212,19 @@ void oari_unary_back(oari_unary_kind kind, const oari_array *to, int add,
 /* ---- value and slope at once --------------------------------------------- */
 
 /* Y becomes the value, X the slope; A is what X was. */
-#define SPLIT_ROW(name, value, slope)                                         \
-    OARI_WIDE static void name##_split(oar_dtype dtype, void *to, void *from, \
-                                       int64_t count)                         \
-    {                                                                         \
-        OARI_BY_FLOAT(dtype, {                                                \
-            T *restrict y = to;                                               \
-            T *restrict x = from;                                             \
-            for (int64_t i = 0; i < count; i++) {                             \
-                const T A = x[i];                                             \
-                y[i] = (value);                                               \
-                x[i] = (slope);                                               \
-            }                                                                 \
-        })                                                                    \
+#define SPLIT_ROW(name, value, slope)                                      \
+    OARI_TARGET_CLONES static void name##_split(oar_dtype dtype, void *to, \
+                                                void *from, int64_t count) \
+    {                                                                      \
+        OARI_BY_FLOAT(dtype, {                                             \
+            T *restrict y = to;                                            \
+            T *restrict x = from;                                          \
+            for (int64_t i = 0; i < count; i++) {                          \
+                const T A = x[i];                                          \
+                y[i] = (value);                                            \
+                x[i] = (slope);                                            \
+            }                                                              \
+        })                                                                 \
     }
 
 static void gelu_split(oar_dtype dtype, void *to, void *from, int64_t count)
@@ -233,7 +236,7 @@ static void gelu_split(oar_dtype dtype, void *to, void *from, int64_t count)
         return;
     }
     for (int64_t i = 0; i < count; i++) {
-        y[i] = x[i] * oari_below(x[i]);
+        y[i] = x[i] * oari_normal_cdf(x[i]);
         x[i] = oari_gelu_slope(x[i]);
     }
 }

@@ -10,7 +10,7 @@ typedef struct plan {
 } plan;
 
 /* Whether stepping over all of a dim is one step of the dim before it. */
-static int merges(const plan *p, int64_t dim, const int64_t *stride)
+static int can_merge_dim(const plan *p, int64_t dim, const int64_t *stride)
 {
     const int64_t *before = p->stride[p->ndim - 1];
 
@@ -24,7 +24,7 @@ static void add_dim(plan *p, int64_t dim, const int64_t *stride)
 {
     if (dim == 1)
         return;
-    if (p->ndim > 0 && merges(p, dim, stride))
+    if (p->ndim > 0 && can_merge_dim(p, dim, stride))
         p->dim[p->ndim - 1] *= dim;
     else
         p->dim[p->ndim++] = dim;
@@ -55,7 +55,7 @@ static plan make_plan(oar_shape shape, int arrays,
 }
 
 /* Moves the row to the next place of the outer dims; 0 after the last. */
-static int advance(const plan *p, int64_t *index, oari_row *row)
+static int advance_row(const plan *p, int64_t *index, oari_walk_row *row)
 {
     for (int i = p->ndim - 2; i >= 0; i--) {
         int64_t steps = ++index[i] < p->dim[i] ? 1 : 1 - p->dim[i];
@@ -71,10 +71,10 @@ static int advance(const plan *p, int64_t *index, oari_row *row)
 }
 
 void oari_walk(oar_shape shape, int arrays, const oari_array *const *array,
-               oari_row_fn fn, void *arg)
+               oari_walk_fn fn, void *arg)
 {
     int64_t index[OAR_MAX_DIMS] = { 0 };
-    oari_row row = { 0 };
+    oari_walk_row row = { 0 };
     plan p;
 
     if (oari_shape_count(shape) == 0)
@@ -87,5 +87,5 @@ void oari_walk(oar_shape shape, int arrays, const oari_array *const *array,
     }
     do
         fn(&row, arg);
-    while (advance(&p, index, &row));
+    while (advance_row(&p, index, &row));
 }

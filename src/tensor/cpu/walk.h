@@ -7,35 +7,35 @@
 #define OARI_TENSOR_CPU_WALK_H
 
 #include "tensor/tensor.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { OARI_WALK_ARRAYS = 4 };
 
-typedef struct oari_row {
+typedef struct oari_walk_row {
     int64_t count;                    /* elements, at least 1 */
     void *data[OARI_WALK_ARRAYS];     /* the first of them */
     int64_t stride[OARI_WALK_ARRAYS]; /* in elements; 0: the same one again */
-} oari_row;
+} oari_walk_row;
 
-typedef void (*oari_row_fn)(const oari_row *row, void *arg);
+typedef void (*oari_walk_fn)(const oari_walk_row *row, void *arg);
 
 /* Calls fn for each row of shape, in order. Every array broadcasts to it. */
 void oari_walk(oar_shape shape, int arrays, const oari_array *const *array,
-               oari_row_fn fn, void *arg);
+               oari_walk_fn fn, void *arg);
 
-/* The same, but every row arrives with strides of 1 and halves arrive as f32,
- * where need be by way of blocks on the stack: one plain loop per function and
- * dtype serves every layout. Array 0 is the one that is written, and halves are
- * rounded once, after fn. It is read before only if `reads`. */
+/* Calls fn as oari_walk does, but every row has strides of 1 and halves are
+ * f32, where need be by way of blocks on the stack: one plain loop per function
+ * and dtype serves every layout. fn writes array 0; halves are rounded once,
+ * after fn. Array 0 is read before only if `reads`. */
 void oari_walk_flat(oar_shape shape, int arrays, const oari_array *const *array,
-                    int reads, oari_row_fn fn, void *arg);
+                    int reads, oari_walk_fn fn, void *arg);
 
-/* The same, but array 0 arrives as it lies, with its own stride, and is no
- * half: what is summed into. */
+/* Calls fn as oari_walk_flat does, but array 0, which is summed into, keeps its
+ * own stride and is no half. */
 void oari_walk_into(oar_shape shape, int arrays, const oari_array *const *array,
-                    oari_row_fn fn, void *arg);
+                    oari_walk_fn fn, void *arg);
 
-/* The dtype that flat rows of this dtype arrive in. */
+/* Returns the dtype that flat rows of this dtype have. */
 static inline oar_dtype oari_row_dtype(oar_dtype dtype)
 {
     return dtype == OAR_F16 || dtype == OAR_BF16 ? OAR_F32 : dtype;
@@ -48,7 +48,7 @@ static inline oar_dtype oari_row_dtype(oar_dtype dtype)
         TY *y_ = (row)->data[0];                       \
         const TA *a_ = (row)->data[1];                 \
         const int64_t n_ = (row)->count;               \
-        OARI_APART for (int64_t i_ = 0; i_ < n_; i_++) \
+        OARI_IVDEP for (int64_t i_ = 0; i_ < n_; i_++) \
         {                                              \
             TY *Y = &y_[i_];                           \
             const TA A = a_[i_];                       \
@@ -62,7 +62,7 @@ static inline oar_dtype oari_row_dtype(oar_dtype dtype)
         const TA *a_ = (row)->data[1];                 \
         const TB *b_ = (row)->data[2];                 \
         const int64_t n_ = (row)->count;               \
-        OARI_APART for (int64_t i_ = 0; i_ < n_; i_++) \
+        OARI_IVDEP for (int64_t i_ = 0; i_ < n_; i_++) \
         {                                              \
             TY *Y = &y_[i_];                           \
             const TA A = a_[i_];                       \
@@ -78,7 +78,7 @@ static inline oar_dtype oari_row_dtype(oar_dtype dtype)
         const TB *b_ = (row)->data[2];                 \
         const TC *c_ = (row)->data[3];                 \
         const int64_t n_ = (row)->count;               \
-        OARI_APART for (int64_t i_ = 0; i_ < n_; i_++) \
+        OARI_IVDEP for (int64_t i_ = 0; i_ < n_; i_++) \
         {                                              \
             TY *Y = &y_[i_];                           \
             const TA A = a_[i_];                       \

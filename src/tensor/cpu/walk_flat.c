@@ -14,18 +14,19 @@ typedef struct job {
     int arrays, reads;
     int first; /* the arrays before it go as they lie */
     oar_dtype dtype[OARI_WALK_ARRAYS];
-    oari_row_fn fn;
+    oari_walk_fn fn;
     void *arg;
 } job;
 
-static void *element(const oari_row *row, int k, int64_t i, oar_dtype dtype)
+static void *element_at(const oari_walk_row *row, int k, int64_t i,
+                        oar_dtype dtype)
 {
     return (char *)row->data[k] +
            i * row->stride[k] * (int64_t)oar_dtype_size(dtype);
 }
 
-static void gather(void *to, const void *from, int64_t stride, int64_t count,
-                   size_t bytes)
+static void gather_block(void *to, const void *from, int64_t stride,
+                         int64_t count, size_t bytes)
 {
     OARI_BY_BYTES(bytes, {
         T *y = to;
@@ -39,8 +40,8 @@ static void gather(void *to, const void *from, int64_t stride, int64_t count,
     })
 }
 
-static void scatter(void *to, int64_t stride, const void *from, int64_t count,
-                    size_t bytes)
+static void scatter_block(void *to, int64_t stride, const void *from,
+                          int64_t count, size_t bytes)
 {
     OARI_BY_BYTES(bytes, {
         T *y = to;
@@ -51,20 +52,20 @@ static void scatter(void *to, int64_t stride, const void *from, int64_t count,
 }
 
 /* Brings a block of a row to `flat`; returns where it is now. */
-static void *flatten(void *flat, const oari_row *row, int k, int64_t first,
-                     int64_t count, oar_dtype dtype)
+static void *flatten_block(void *flat, const oari_walk_row *row, int k,
+                           int64_t first, int64_t count, oar_dtype dtype)
 {
-    void *from = element(row, k, first, dtype);
+    void *from = element_at(row, k, first, dtype);
     uint16_t halves[BLOCK];
 
     if (!oari_dtype_is_half(dtype)) {
         if (row->stride[k] == 1)
             return from;
-        gather(flat, from, row->stride[k], count, oar_dtype_size(dtype));
+        gather_block(flat, from, row->stride[k], count, oar_dtype_size(dtype));
         return flat;
     }
     if (row->stride[k] != 1) {
-        gather(halves, from, row->stride[k], count, sizeof *halves);
+        gather_block(halves, from, row->stride[k], count, sizeof *halves);
         from = halves;
     }
     oari_convert(flat, OAR_F32, from, dtype, (size_t)count);
@@ -72,10 +73,10 @@ static void *flatten(void *flat, const oari_row *row, int k, int64_t first,
 }
 
 /* Puts a block of the result back from `flat`. */
-static void put_back(const void *flat, const oari_row *row, int64_t first,
-                     int64_t count, oar_dtype dtype)
+static void store_block(const void *flat, const oari_walk_row *row,
+                        int64_t first, int64_t count, oar_dtype dtype)
 {
-    void *to = element(row, 0, first, dtype);
+    void *to = element_at(row, 0, first, dtype);
     uint16_t halves[BLOCK];
 
     if (oari_dtype_is_half(dtype)) {
@@ -85,38 +86,39 @@ static void put_back(const void *flat, const oari_row *row, int64_t first,
             return;
         flat = halves;
     }
-    scatter(to, row->stride[0], flat, count, oar_dtype_size(dtype));
+    scatter_block(to, row->stride[0], flat, count, oar_dtype_size(dtype));
 }
 
-static int is_flat(const oari_row *row, const job *j, int k)
+static int is_flat(const oari_walk_row *row, const job *j, int k)
 {
     return k < j->first || (!oari_dtype_is_half(j->dtype[k]) &&
                             (row->stride[k] == 1 || row->count == 1));
 }
 
-static void run_block(const oari_row *row, const job *j, int64_t first,
+static void run_block(const oari_walk_row *row, const job *j, int64_t first,
                       int64_t count)
 {
     uint64_t flat[OARI_WALK_ARRAYS][BLOCK];
-    oari_row block = { .count = count };
+    oari_walk_row block = { .count = count };
 
     for (int k = 0; k < j->first; k++) {
         block.stride[k] = row->stride[k];
-        block.data[k] = element(row, k, first, j->dtype[k]);
+        block.data[k] = element_at(row, k, first, j->dtype[k]);
     }
     for (int k = j->first; k < j->arrays; k++) {
         block.stride[k] = 1;
         if (k > 0 || j->reads || is_flat(row, j, k))
-            block.data[k] = flatten(flat[k], row, k, first, count, j->dtype[k]);
+            block.data[k] =
+                flatten_block(flat[k], row, k, first, count, j->dtype[k]);
         else
             block.data[k] = flat[k];
     }
     j->fn(&block, j->arg);
     if (block.data[0] == flat[0])
-        put_back(flat[0], row, first, count, j->dtype[0]);
+        store_block(flat[0], row, first, count, j->dtype[0]);
 }
 
-static void run_row(const oari_row *row, void *arg)
+static void run_row(const oari_walk_row *row, void *arg)
 {
     const job *j = arg;
     int flat = 1;
@@ -132,7 +134,7 @@ static void run_row(const oari_row *row, void *arg)
 }
 
 void oari_walk_flat(oar_shape shape, int arrays, const oari_array *const *array,
-                    int reads, oari_row_fn fn, void *arg)
+                    int reads, oari_walk_fn fn, void *arg)
 {
     job j = { .arrays = arrays, .reads = reads, .fn = fn, .arg = arg };
 
@@ -142,7 +144,7 @@ void oari_walk_flat(oar_shape shape, int arrays, const oari_array *const *array,
 }
 
 void oari_walk_into(oar_shape shape, int arrays, const oari_array *const *array,
-                    oari_row_fn fn, void *arg)
+                    oari_walk_fn fn, void *arg)
 {
     job j = { .arrays = arrays, .first = 1, .fn = fn, .arg = arg };
 

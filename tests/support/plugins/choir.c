@@ -182,7 +182,7 @@ static int is_done(choir *c, song *s, oar_status why)
 static int choir_takes(void *self, const oar_collective *call)
 {
     return call->kind != OAR_COLL_ALL_REDUCE ||
-           (call->op.kind == OAR_OP_SUM && call->in.dtype == OAR_F32);
+           (call->op.kind == OAR_REDUCE_OP_SUM && call->in.dtype == OAR_F32);
 }
 
 static oar_status choir_progress(void *self)

@@ -22,7 +22,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "device/cuda/symbols.h"
+#include "device/cuda/cuda_symbols.h"
 
 #define STANDIN_API __attribute__((visibility("default")))
 

@@ -59,7 +59,8 @@ static float small_get(const char *at, int type)
     if (type == NCCL_F8E4M3 || type == NCCL_F8E5M2)
         return f8_to_f32((unsigned char)*at, type == NCCL_F8E4M3 ? 3 : 2);
     memcpy(&half, at, 2);
-    return type == NCCL_F16 ? oari_half_to_f32(half) : oari_brain_to_f32(half);
+    return type == NCCL_F16 ? oari_f16_bits_to_f32(half)
+                            : oari_bf16_bits_to_f32(half);
 }
 
 static void small_put(char *at, int type, float value)
@@ -69,8 +70,8 @@ static void small_put(char *at, int type, float value)
         *at = (char)f8_from_f32(value, type == NCCL_F8E4M3 ? 3 : 2);
         return;
     }
-    half = type == NCCL_F16 ? oari_half_from_f32(value)
-                            : oari_brain_from_f32(value);
+    half = type == NCCL_F16 ? oari_f16_bits_from_f32(value)
+                            : oari_bf16_bits_from_f32(value);
     memcpy(at, &half, 2);
 }
 

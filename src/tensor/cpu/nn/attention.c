@@ -11,7 +11,7 @@
 #include "tensor/cpu/product/gemm.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum {
     FEW_ROWS = 16,  /* of queries in a block while a head is small: with */
@@ -29,7 +29,7 @@ static int64_t block_rows(const oari_attention *a)
     return a->t < rows ? a->t : rows;
 }
 
-int oari_strip_of(const oari_array *a, oari_strip *strip)
+int oari_head_strides_of(const oari_array *a, oari_head_strides *strip)
 {
     int n = a->at.shape.ndim;
 
@@ -40,13 +40,13 @@ int oari_strip_of(const oari_array *a, oari_strip *strip)
     if (a->at.shape.dim[n - 2] > 1 &&
         a->at.stride[n - 2] < a->at.shape.dim[n - 1])
         return 0;
-    *strip = (oari_strip){ .data = oari_array_data(a),
-                           .outer = n > 3 ? a->at.stride[n - 4] : 0,
-                           .head = n > 2 ? a->at.stride[n - 3] : 0,
-                           .row = a->at.shape.dim[n - 2] > 1
-                                      ? a->at.stride[n - 2]
-                                      : a->at.shape.dim[n - 1],
-                           .shared = 1 };
+    *strip = (oari_head_strides){ .data = oari_array_data(a),
+                                  .outer = n > 3 ? a->at.stride[n - 4] : 0,
+                                  .head = n > 2 ? a->at.stride[n - 3] : 0,
+                                  .row = a->at.shape.dim[n - 2] > 1
+                                             ? a->at.stride[n - 2]
+                                             : a->at.shape.dim[n - 1],
+                                  .shared = 1 };
     return 1;
 }
 
@@ -58,7 +58,7 @@ typedef struct block {
     int64_t keys; /* that any of the rows sees */
 } block;
 
-static void *at(const block *b, const oari_strip *s, int64_t row)
+static void *element_at(const block *b, const oari_head_strides *s, int64_t row)
 {
     int64_t bytes = b->a->dtype == OAR_F32 ? 4 : 8;
     int64_t head = b->head / s->shared;
@@ -86,31 +86,32 @@ static oari_matrix turned(const void *data, int64_t lead)
 }
 
 /* How many keys a row sees. */
-static int64_t seen(const oari_attention *a, int64_t row)
+static int64_t seen_keys(const oari_attention *a, int64_t row)
 {
     return a->causal && row + 1 < a->s ? row + 1 : a->s;
 }
 
 /* p [rows, keys] = left times right over width, where left's rows are the
  * block's and right [width, s] is k or v turned. */
-static void row_products(const block *b, void *p, const oari_strip *left,
+static void row_products(const block *b, void *p, const oari_head_strides *left,
                          const void *right, int64_t width, double factor)
 {
-    oari_gemm(&(oari_gemm_job){ .dtype = b->a->dtype,
-                                .m = b->rows,
-                                .n = b->keys,
-                                .k = width,
-                                .factor = factor,
-                                .a = plain(at(b, left, b->first), left->row),
-                                .b = plain(right, b->a->s),
-                                .c = p,
-                                .lead = b->keys });
+    oari_gemm(
+        &(oari_gemm_job){ .dtype = b->a->dtype,
+                          .m = b->rows,
+                          .n = b->keys,
+                          .k = width,
+                          .factor = factor,
+                          .a = plain(element_at(b, left, b->first), left->row),
+                          .b = plain(right, b->a->s),
+                          .c = p,
+                          .lead = b->keys });
 }
 
 /* to, the block's rows, (+)= factor p times right. */
-static void mix_rows(const block *b, const oari_strip *to, int add,
-                     double factor, const void *p, const oari_strip *right,
-                     int64_t width)
+static void mix_rows(const block *b, const oari_head_strides *to, int add,
+                     double factor, const void *p,
+                     const oari_head_strides *right, int64_t width)
 {
     oari_gemm(&(oari_gemm_job){ .dtype = b->a->dtype,
                                 .m = b->rows,
@@ -118,27 +119,28 @@ static void mix_rows(const block *b, const oari_strip *to, int add,
                                 .k = b->keys,
                                 .factor = factor,
                                 .a = plain(p, b->keys),
-                                .b = plain(at(b, right, 0), right->row),
-                                .c = at(b, to, b->first),
+                                .b = plain(element_at(b, right, 0), right->row),
+                                .c = element_at(b, to, b->first),
                                 .lead = to->row,
                                 .add = add });
 }
 
 /* to, rows of keys, (+)= factor p' times left, whose rows are the block's. */
-static void mix_keys(const block *b, const oari_strip *to, int add,
-                     double factor, const void *p, const oari_strip *left,
-                     int64_t width)
+static void mix_keys(const block *b, const oari_head_strides *to, int add,
+                     double factor, const void *p,
+                     const oari_head_strides *left, int64_t width)
 {
-    oari_gemm(&(oari_gemm_job){ .dtype = b->a->dtype,
-                                .m = b->keys,
-                                .n = width,
-                                .k = b->rows,
-                                .factor = factor,
-                                .a = turned(p, b->keys),
-                                .b = plain(at(b, left, b->first), left->row),
-                                .c = at(b, to, 0),
-                                .lead = to->row,
-                                .add = add });
+    oari_gemm(
+        &(oari_gemm_job){ .dtype = b->a->dtype,
+                          .m = b->keys,
+                          .n = width,
+                          .k = b->rows,
+                          .factor = factor,
+                          .a = turned(p, b->keys),
+                          .b = plain(element_at(b, left, b->first), left->row),
+                          .c = element_at(b, to, 0),
+                          .lead = to->row,
+                          .add = add });
 }
 
 /* ---- masks --------------------------------------------------------------- */
@@ -158,7 +160,7 @@ static int64_t mask_offset(const block *b, const oari_layout *m, int64_t row)
 
 /* Adds the mask to the scores, minus infinity where it hides. A row whose keys
  * are all hidden gets zeros instead. Returns a bit for each such row. */
-OARI_WIDE static uint64_t mask_scores(const block *b, void *scores)
+OARI_TARGET_CLONES static uint64_t mask_scores(const block *b, void *scores)
 {
     const oari_array *m = &b->a->mask;
     const int64_t keys = b->keys, step = m->at.stride[m->at.shape.ndim - 1];
@@ -178,7 +180,7 @@ OARI_WIDE static uint64_t mask_scores(const block *b, void *scores)
                 for (int64_t k = 0; k < keys; k++)
                     p[k] += more[k * step];
             }
-            for (int64_t k = seen(b->a, b->first + i) - 1; k >= 0; k--)
+            for (int64_t k = seen_keys(b->a, b->first + i) - 1; k >= 0; k--)
                 hidden &= p[k] == (T)-INFINITY;
             for (int64_t k = 0; hidden && k < keys; k++)
                 p[k] = 0;
@@ -219,7 +221,7 @@ static void add_mask_grads(const block *b, const void *grad)
 
 /* Leaves out elements of the block's rows x [rows, keys], as oar_dropout does
  * of a tensor [.., heads, t, s]. */
-static void drop(const block *b, void *x)
+static void drop_elements(const block *b, void *x)
 {
     const oari_attention *a = b->a;
     uint64_t head = (uint64_t)(b->outer * a->heads + b->head);
@@ -249,7 +251,7 @@ static void drop(const block *b, void *x)
 /* Makes scores probabilities and keeps each row's logarithm. What a row does
  * not see is computed too, because whole vectors are quicker, and then set to
  * zero. */
-OARI_WIDE static void make_probabilities(const block *b, void *scores)
+OARI_TARGET_CLONES static void make_probabilities(const block *b, void *scores)
 {
     const int64_t keys = b->keys;
 
@@ -257,13 +259,13 @@ OARI_WIDE static void make_probabilities(const block *b, void *scores)
         T *p = scores;
         T *lse = lse_at(b);
         for (int64_t i = 0; i < b->rows; i++, p += keys) {
-            int64_t n = seen(b->a, b->first + i);
-            const T most = OARI_MOST(p, n);
+            int64_t n = seen_keys(b->a, b->first + i);
+            const T most = OARI_ROW_MAX(p, n);
             T total;
             OARI_EXP_LESS(p, p, most, keys);
             for (int64_t k = n; k < keys; k++)
                 p[k] = 0;
-            total = OARI_SUM(p, keys);
+            total = OARI_ROW_SUM(p, keys);
             lse[i] = most + (T)log((double)total);
             total = 1 / total;
             for (int64_t k = 0; k < keys; k++)
@@ -275,7 +277,8 @@ OARI_WIDE static void make_probabilities(const block *b, void *scores)
 /* The same probabilities again, from what was kept. For large scores the kept
  * logarithm is rounded to more than a probability may be off, and all of a row
  * by the same factor: dividing by their sum takes it out. */
-OARI_WIDE static void restore_probabilities(const block *b, void *scores)
+OARI_TARGET_CLONES static void restore_probabilities(const block *b,
+                                                     void *scores)
 {
     const int64_t keys = b->keys;
 
@@ -284,9 +287,9 @@ OARI_WIDE static void restore_probabilities(const block *b, void *scores)
         const T *lse = lse_at(b);
         for (int64_t i = 0; i < b->rows; i++, p += keys) {
             OARI_EXP_LESS(p, p, lse[i], keys);
-            for (int64_t k = seen(b->a, b->first + i); k < keys; k++)
+            for (int64_t k = seen_keys(b->a, b->first + i); k < keys; k++)
                 p[k] = 0;
-            const T factor = 1 / OARI_SUM(p, keys);
+            const T factor = 1 / OARI_ROW_SUM(p, keys);
             for (int64_t k = 0; k < keys; k++)
                 p[k] *= factor;
         }
@@ -294,8 +297,8 @@ OARI_WIDE static void restore_probabilities(const block *b, void *scores)
 }
 
 /* Makes the gradient of the probabilities that of the scores. */
-OARI_WIDE static void make_score_grads(const block *b, const void *prob,
-                                       void *grad)
+OARI_TARGET_CLONES static void make_score_grads(const block *b,
+                                                const void *prob, void *grad)
 {
     const int64_t keys = b->keys;
 
@@ -303,8 +306,8 @@ OARI_WIDE static void make_score_grads(const block *b, const void *prob,
         const T *p = prob;
         T *g = grad;
         for (int64_t i = 0; i < b->rows; i++, p += keys, g += keys) {
-            int64_t n = seen(b->a, b->first + i);
-            const T dot = OARI_DOT(p, g, n);
+            int64_t n = seen_keys(b->a, b->first + i);
+            const T dot = OARI_ROW_DOT(p, g, n);
             for (int64_t k = 0; k < keys; k++)
                 g[k] = p[k] * (g[k] - dot);
             for (int64_t k = n; k < keys; k++)
@@ -314,16 +317,16 @@ OARI_WIDE static void make_score_grads(const block *b, const void *prob,
 }
 
 /* Where things are in the scratch memory. */
-typedef struct desk {
+typedef struct operands {
     char *keys;   /* k turned, [d, s] */
     char *values; /* v turned, [e, s] */
     char *prob, *grad;
-} desk;
+} operands;
 
-static desk desk_of(const oari_attention *a)
+static operands desk_of(const oari_attention *a)
 {
     int64_t bytes = a->dtype == OAR_F32 ? 4 : 8;
-    desk d = { .keys = a->scratch };
+    operands d = { .keys = a->scratch };
 
     d.values = d.keys + bytes * a->d * a->s;
     d.prob = d.values + bytes * a->e * a->s;
@@ -337,8 +340,8 @@ int64_t oari_attend_scratch(const oari_attention *a)
 }
 
 /* to [width, s] = the rows of from, turned. */
-static void turn(const oari_attention *a, void *to, const void *from,
-                 int64_t row, int64_t width)
+static void transpose_rows(const oari_attention *a, void *to, const void *from,
+                           int64_t row, int64_t width)
 {
     OARI_BY_FLOAT(a->dtype, {
         const T *x = from;
@@ -352,7 +355,7 @@ static void turn(const oari_attention *a, void *to, const void *from,
 static void forward_block(const block *b)
 {
     const oari_attention *a = b->a;
-    desk d = desk_of(a);
+    operands d = desk_of(a);
     uint64_t blind = 0;
 
     row_products(b, d.prob, &a->q, d.keys, a->d, a->scale);
@@ -361,7 +364,7 @@ static void forward_block(const block *b)
             blind = mask_scores(b, d.prob);
         make_probabilities(b, d.prob);
         clear_rows(b, d.prob, blind);
-        drop(b, d.prob);
+        drop_elements(b, d.prob);
     }
     mix_rows(b, &a->out, 0, 1, d.prob, &a->v, a->e);
 }
@@ -371,10 +374,10 @@ static void forward_block(const block *b)
 static void backward_scores(const block *b, int stores)
 {
     const oari_attention *a = b->a;
-    desk d = desk_of(a);
+    operands d = desk_of(a);
 
     row_products(b, d.grad, &a->out, d.values, a->e, 1);
-    drop(b, d.grad);
+    drop_elements(b, d.grad);
     make_score_grads(b, d.prob, d.grad);
     if (a->dmask.data != NULL)
         add_mask_grads(b, d.grad);
@@ -389,7 +392,7 @@ static void backward_scores(const block *b, int stores)
 static void backward_block(const block *b)
 {
     const oari_attention *a = b->a;
-    desk d = desk_of(a);
+    operands d = desk_of(a);
     int stores = b->first + b->rows == a->t && b->head % a->k.shared == 0;
     uint64_t blind = 0;
 
@@ -402,7 +405,7 @@ static void backward_block(const block *b)
         backward_scores(b, stores);
     if (a->dv.data == NULL)
         return;
-    drop(b, d.prob);
+    drop_elements(b, d.prob);
     mix_keys(b, &a->dv, a->add_v || !stores, 1, d.prob, &a->out, a->e);
 }
 
@@ -419,7 +422,7 @@ static block block_at(const oari_attention *a, int64_t outer, int64_t head,
                     .head = head,
                     .first = first,
                     .rows = rows,
-                    .keys = seen(a, first + rows - 1) };
+                    .keys = seen_keys(a, first + rows - 1) };
 }
 
 void oari_attend(const oari_attention *a)
@@ -429,7 +432,8 @@ void oari_attend(const oari_attention *a)
             block b = { .a = a, .outer = o, .head = h };
 
             if (h % a->k.shared == 0)
-                turn(a, desk_of(a).keys, at(&b, &a->k, 0), a->k.row, a->d);
+                transpose_rows(a, desk_of(a).keys, element_at(&b, &a->k, 0),
+                               a->k.row, a->d);
             for (int64_t i = 0; i < a->t; i += block_rows(a)) {
                 b = block_at(a, o, h, i);
                 forward_block(&b);
@@ -438,12 +442,12 @@ void oari_attend(const oari_attention *a)
 }
 
 /* Sets the gradient rows of keys from `first` on to zero. */
-static void clear_keys(const oari_attention *a, const oari_strip *to, int add,
-                       const block *b, int64_t first, int64_t width)
+static void clear_keys(const oari_attention *a, const oari_head_strides *to,
+                       int add, const block *b, int64_t first, int64_t width)
 {
     for (int64_t i = first; to->data != NULL && !add && i < a->s; i++)
         OARI_BY_FLOAT(a->dtype, {
-            T *y = at(b, to, i);
+            T *y = element_at(b, to, i);
             for (int64_t k = 0; k < width; k++)
                 y[k] = 0;
         })
@@ -453,12 +457,14 @@ static void clear_keys(const oari_attention *a, const oari_strip *to, int add,
 static void backward_head(const oari_attention *a, int64_t outer, int64_t head)
 {
     int64_t rows = block_rows(a), blocks = rows > 0 ? (a->t - 1) / rows + 1 : 0;
-    int64_t reached = a->t > 0 ? seen(a, a->t - 1) : 0;
+    int64_t reached = a->t > 0 ? seen_keys(a, a->t - 1) : 0;
     block b = { .a = a, .outer = outer, .head = head };
 
     if (head % a->k.shared == 0) {
-        turn(a, desk_of(a).keys, at(&b, &a->k, 0), a->k.row, a->d);
-        turn(a, desk_of(a).values, at(&b, &a->v, 0), a->v.row, a->e);
+        transpose_rows(a, desk_of(a).keys, element_at(&b, &a->k, 0), a->k.row,
+                       a->d);
+        transpose_rows(a, desk_of(a).values, element_at(&b, &a->v, 0), a->v.row,
+                       a->e);
         clear_keys(a, &a->dk, a->add_k, &b, reached, a->d);
         clear_keys(a, &a->dv, a->add_v, &b, reached, a->e);
     }

@@ -11,11 +11,11 @@
 
 /* Where the heads of one operand lie: [outer, head, position, width], the last
  * without gaps. Strides in elements. */
-typedef struct oari_strip {
+typedef struct oari_head_strides {
     void *data; /* NULL: not wanted */
     int64_t outer, head, row;
     int64_t shared; /* heads of the result that use one head of this */
-} oari_strip;
+} oari_head_strides;
 
 typedef struct oari_attention {
     oar_dtype dtype; /* f32 or f64 */
@@ -26,12 +26,12 @@ typedef struct oari_attention {
     double dropout; /* of probabilities; which ones follows from seed */
     uint64_t seed;
     oari_array mask; /* see below; .data NULL: none */
-    oari_strip q, k, v;
-    oari_strip out; /* the result, in backward its gradient */
-    void *lse;      /* [outer, heads, t] */
-    void *scratch;  /* oari_attend_scratch elements */
+    oari_head_strides q, k, v;
+    oari_head_strides out; /* the result, in backward its gradient */
+    void *lse;             /* [outer, heads, t] */
+    void *scratch;         /* oari_attend_scratch elements */
     /* Backward only. */
-    oari_strip dq, dk, dv;
+    oari_head_strides dq, dk, dv;
     int add_q, add_k, add_v;
     oari_array dmask; /* of dtype, is added to; .data NULL: not wanted */
 } oari_attention;
@@ -43,7 +43,7 @@ typedef struct oari_attention {
 
 /* Whether the array's heads can be used where they lie: work dtype, at most two
  * leading dims, no gaps in the last. If so, *strip says where. */
-int oari_strip_of(const oari_array *a, oari_strip *strip);
+int oari_head_strides_of(const oari_array *a, oari_head_strides *strip);
 
 int64_t oari_attend_scratch(const oari_attention *a);
 void oari_attend(const oari_attention *a);

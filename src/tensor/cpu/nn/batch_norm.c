@@ -6,7 +6,7 @@
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 typedef struct planes {
     int64_t images, channels, inner;
@@ -23,8 +23,8 @@ static planes planes_of(oar_shape shape)
 
 /* ---- moments ------------------------------------------------------------- */
 
-OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
-                                    double *var)
+OARI_TARGET_CLONES static void plane_moments(const oari_array *x, planes p,
+                                             double *mean, double *var)
 {
     double count = (double)(p.images * p.inner);
 
@@ -34,19 +34,19 @@ OARI_WIDE static void plane_moments(const oari_array *x, planes p, double *mean,
             double sum = 0;
             double spread = 0;
             for (int64_t i = 0; i < p.images; i++)
-                sum += (double)OARI_SUM(a + (i * p.channels + c) * p.inner,
-                                        p.inner);
+                sum += (double)OARI_ROW_SUM(a + (i * p.channels + c) * p.inner,
+                                            p.inner);
             mean[c] = sum / count;
             for (int64_t i = 0; i < p.images; i++)
-                spread += (double)OARI_SPREAD(
+                spread += (double)OARI_ROW_SQUARES(
                     a + (i * p.channels + c) * p.inner, (T)mean[c], p.inner);
             var[c] = spread / count;
         }
     })
 }
 
-OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
-                                  double *var)
+OARI_TARGET_CLONES static void row_moments(const oari_array *x, planes p,
+                                           double *mean, double *var)
 {
     for (int64_t c = 0; c < p.channels; c++)
         mean[c] = var[c] = 0;
@@ -54,7 +54,7 @@ OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
         const T *a = oari_array_data(x);
         for (int64_t i = 0; i < p.images; i++) {
             const T *row = a + i * p.channels;
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++)
                 mean[c] += (double)row[c];
         }
@@ -62,7 +62,7 @@ OARI_WIDE static void row_moments(const oari_array *x, planes p, double *mean,
             mean[c] /= (double)p.images;
         for (int64_t i = 0; i < p.images; i++) {
             const T *row = a + i * p.channels;
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 T far = row[c] - (T)mean[c];
                 var[c] += (double)(far * far);
@@ -91,8 +91,8 @@ typedef struct scales {
     const oari_array *weight, *bias; /* or NULL */
 } scales;
 
-OARI_WIDE static void plane_norm(const oari_array *to, const oari_array *x,
-                                 planes p, const scales *s)
+OARI_TARGET_CLONES static void
+plane_norm(const oari_array *to, const oari_array *x, planes p, const scales *s)
 {
     const double *mean = s->mean, *rstd = s->rstd;
 
@@ -114,8 +114,8 @@ OARI_WIDE static void plane_norm(const oari_array *to, const oari_array *x,
     })
 }
 
-OARI_WIDE static void row_norm(const oari_array *to, const oari_array *x,
-                               planes p, const scales *s)
+OARI_TARGET_CLONES static void
+row_norm(const oari_array *to, const oari_array *x, planes p, const scales *s)
 {
     const double *mean = s->mean, *rstd = s->rstd;
 
@@ -125,7 +125,7 @@ OARI_WIDE static void row_norm(const oari_array *to, const oari_array *x,
         const T *b = s->bias != NULL ? oari_array_data(s->bias) : NULL;
         T *y = oari_array_data(to);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++)
                 y[c] = (a[c] - (T)mean[c]) *
                            (T)(rstd[c] * (w ? (double)w[c] : 1)) +
@@ -152,7 +152,7 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
 /* ---- backward ------------------------------------------------------------ */
 
 /* The sums over a channel of the gradient, and of it times x normalised. */
-OARI_WIDE static void plane_sums(const oari_norm_back *n, planes p)
+OARI_TARGET_CLONES static void plane_sums(const oari_norm_back *n, planes p)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -177,7 +177,7 @@ OARI_WIDE static void plane_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
+OARI_TARGET_CLONES static void row_sums(const oari_norm_back *n, planes p)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -187,7 +187,7 @@ OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
         const T *g = oari_array_data(n->grad);
         const T *x = oari_array_data(n->x);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 tilt[c] += (double)(g[c] * (x[c] - (T)mean[c])) * rstd[c];
                 sum[c] += (double)g[c];
@@ -198,8 +198,8 @@ OARI_WIDE static void row_sums(const oari_norm_back *n, planes p)
     })
 }
 
-OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p,
-                                  double count, int fixed)
+OARI_TARGET_CLONES static void plane_grads(const oari_norm_back *n, planes p,
+                                           double count, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -225,8 +225,8 @@ OARI_WIDE static void plane_grads(const oari_norm_back *n, planes p,
     })
 }
 
-OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, double count,
-                                int fixed)
+OARI_TARGET_CLONES static void row_grads(const oari_norm_back *n, planes p,
+                                         double count, int fixed)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -239,7 +239,7 @@ OARI_WIDE static void row_grads(const oari_norm_back *n, planes p, double count,
         const T *w = n->weight != NULL ? oari_array_data(n->weight) : NULL;
         T *y = oari_array_data(n->dx);
         for (int64_t i = 0; i < p.images; i++) {
-            OARI_APART
+            OARI_IVDEP
             for (int64_t c = 0; c < p.channels; c++) {
                 T factor = (T)(rstd[c] * (w ? (double)w[c] : 1));
                 T slope = (x[c] - (T)mean[c]) * (T)(tilt[c] * rstd[c] * share);

@@ -4,7 +4,7 @@
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { COLUMNS = 64, ROWS = 32 };
 
@@ -13,8 +13,8 @@ enum { COLUMNS = 64, ROWS = 32 };
         for (int64_t k_ = 0; k_ < (n); k_++) \
             sum[k_] += (from)[i_ * (width) + k_];
 
-OARI_WIDE void oari_sum_columns(const oari_array *to, int add,
-                                const oari_array *a)
+OARI_TARGET_CLONES void oari_sum_columns(const oari_array *to, int add,
+                                         const oari_array *a)
 {
     oari_rows r = oari_rows_of(a->at.shape);
 
@@ -41,8 +41,8 @@ OARI_WIDE void oari_sum_columns(const oari_array *to, int add,
     })
 }
 
-OARI_WIDE void oari_sum_channels(const oari_array *to, int add,
-                                 const oari_array *a)
+OARI_TARGET_CLONES void oari_sum_channels(const oari_array *to, int add,
+                                          const oari_array *a)
 {
     int64_t channels = to->at.shape.dim[0], images = a->at.shape.dim[0];
     int64_t count = oari_shape_count(a->at.shape);
@@ -54,8 +54,8 @@ OARI_WIDE void oari_sum_channels(const oari_array *to, int add,
         for (int64_t c = 0; c < channels; c++) {
             double sum = 0;
             for (int64_t i = 0; i < images; i++)
-                sum +=
-                    (double)OARI_SUM(from + (i * channels + c) * inner, inner);
+                sum += (double)OARI_ROW_SUM(from + (i * channels + c) * inner,
+                                            inner);
             y[c] = (T)sum + (add ? y[c] : (T)0);
         }
     })

@@ -97,7 +97,7 @@ typedef struct piece {
     int64_t image, group, first, rows, left, wide;
 } piece;
 
-static void *at(const oari_conv *c, void *data, int64_t element)
+static void *element_at(const oari_conv *c, void *data, int64_t element)
 {
     return (char *)data + element * bytes_of(c);
 }
@@ -107,8 +107,8 @@ static void *planes(const oari_conv *c, const piece *p)
 {
     int64_t plane = c->window.height * c->window.width;
 
-    return at(c, c->x,
-              (p->image * c->in + p->group * (c->in / c->groups)) * plane);
+    return element_at(
+        c, c->x, (p->image * c->in + p->group * (c->in / c->groups)) * plane);
 }
 
 static void *results(const oari_conv *c, const piece *p)
@@ -116,13 +116,14 @@ static void *results(const oari_conv *c, const piece *p)
     int64_t plane = c->window.out_height * c->window.out_width;
     int64_t channel = p->image * c->out + p->group * (c->out / c->groups);
 
-    return at(c, c->y,
-              channel * plane + p->first * c->window.out_width + p->left);
+    return element_at(
+        c, c->y, channel * plane + p->first * c->window.out_width + p->left);
 }
 
 static void *weights(const oari_conv *c, const piece *p)
 {
-    return at(c, c->weight, p->group * (c->out / c->groups) * depth_of(c));
+    return element_at(c, c->weight,
+                      p->group * (c->out / c->groups) * depth_of(c));
 }
 
 /* Of `wide` results the [from, to) whose window's column lies inside the plane,
@@ -240,7 +241,7 @@ static void each_piece(const oari_conv *c,
 
 /* ---- forward ------------------------------------------------------------- */
 
-static void multiply(const oari_conv *c, const piece *p, int add)
+static void multiply_columns(const oari_conv *c, const piece *p, int add)
 {
     oari_gemm(
         &(oari_gemm_job){ .dtype = c->dtype,
@@ -257,12 +258,12 @@ static void multiply(const oari_conv *c, const piece *p, int add)
 
 static void store_results(const oari_conv *c, const piece *p)
 {
-    multiply(c, p, 0);
+    multiply_columns(c, p, 0);
 }
 
 static void add_results(const oari_conv *c, const piece *p)
 {
-    multiply(c, p, 1);
+    multiply_columns(c, p, 1);
 }
 
 /* Adds bias [channels] to the planes of all images. */
@@ -323,7 +324,7 @@ static void add_planes(const oari_conv *c, const piece *p)
     column_grads(c, p, planes(c, p), c->window.height * c->window.width, 1);
 }
 
-static void clear(const oari_conv *c, void *data, int64_t count)
+static void clear_planes(const oari_conv *c, void *data, int64_t count)
 {
     memset(data, 0, (size_t)(count * bytes_of(c)));
 }
@@ -335,7 +336,8 @@ void oari_conv_back_input(const oari_conv *c, int add)
         return;
     }
     if (!add)
-        clear(c, c->x, c->images * c->in * c->window.height * c->window.width);
+        clear_planes(c, c->x,
+                     c->images * c->in * c->window.height * c->window.width);
     each_piece(c, input_piece);
 }
 
@@ -360,7 +362,7 @@ static void weight_piece(const oari_conv *c, const piece *p)
 void oari_conv_back_weight(const oari_conv *c, int add)
 {
     if (!add)
-        clear(c, c->weight, c->out * depth_of(c));
+        clear_planes(c, c->weight, c->out * depth_of(c));
     each_piece(c, weight_piece);
 }
 

@@ -4,7 +4,7 @@
 
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 void oari_pick_rows(const oari_array *to, const oari_array *table,
                     const oari_array *index)
@@ -19,9 +19,9 @@ void oari_pick_rows(const oari_array *to, const oari_array *table,
         memcpy(y, from + (size_t)at[i] * bytes, bytes);
 }
 
-OARI_WIDE void oari_add_rows(const oari_array *to, int add,
-                             const oari_array *grad, const oari_array *index,
-                             int64_t skip)
+OARI_TARGET_CLONES void oari_add_rows(const oari_array *to, int add,
+                                      const oari_array *grad,
+                                      const oari_array *index, int64_t skip)
 {
     const int64_t *at = oari_array_data(index);
     int64_t width = to->at.shape.dim[1];

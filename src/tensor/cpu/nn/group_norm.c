@@ -7,7 +7,7 @@
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { CHUNK = 4096, LANES = 8 }; /* added up before it goes to f64; at once */
 
@@ -35,8 +35,9 @@ static void *data_or_null(const oari_array *a)
 
 /* ---- forward ------------------------------------------------------------- */
 
-OARI_WIDE static void find_moments(const oari_array *x, extent e, double eps,
-                                   double *mean, double *rstd){
+OARI_TARGET_CLONES static void find_moments(const oari_array *x, extent e,
+                                            double eps, double *mean,
+                                            double *rstd){
     OARI_BY_FLOAT(x->dtype,
                   {
                       const T *a = oari_array_data(x);
@@ -44,12 +45,12 @@ OARI_WIDE static void find_moments(const oari_array *x, extent e, double eps,
                           double sum = 0;
                           double spread = 0;
                           for (int64_t k = 0; k < e.count; k += CHUNK)
-                              sum += (double)OARI_SUM(a + k, e.count - k < CHUNK
-                                                                 ? e.count - k
-                                                                 : CHUNK);
+                              sum += (double)OARI_ROW_SUM(
+                                  a + k,
+                                  e.count - k < CHUNK ? e.count - k : CHUNK);
                           mean[g] = sum / (double)e.count;
                           for (int64_t k = 0; k < e.count; k += CHUNK)
-                              spread += (double)OARI_SPREAD(
+                              spread += (double)OARI_ROW_SQUARES(
                                   a + k, (T)mean[g],
                                   e.count - k < CHUNK ? e.count - k : CHUNK);
                           rstd[g] = 1 / sqrt(spread / (double)e.count + eps);
@@ -57,10 +58,11 @@ OARI_WIDE static void find_moments(const oari_array *x, extent e, double eps,
                   })
 }
 
-OARI_WIDE void oari_group_norm(const oari_array *to, double *mean, double *rstd,
-                               const oari_array *x, int64_t groups,
-                               const oari_array *weight, const oari_array *bias,
-                               double eps)
+OARI_TARGET_CLONES
+    void oari_group_norm(const oari_array *to, double *mean, double *rstd,
+                         const oari_array *x, int64_t groups,
+                         const oari_array *weight, const oari_array *bias,
+                         double eps)
 {
     extent e = extent_of(x->at.shape, groups);
 
@@ -119,8 +121,8 @@ PLANE_OF(double, f64)
 
 /* Adds the sums of group number `group` to those of its channels; returns
  * what the gradient of x is made of: both, weighed, over the whole group. */
-OARI_WIDE static pair group_sums(const oari_norm_back *n, extent e,
-                                 int64_t group)
+OARI_TARGET_CLONES static pair group_sums(const oari_norm_back *n, extent e,
+                                          int64_t group)
 {
     const double *mean = oari_array_data(n->mean);
     const double *rstd = oari_array_data(n->rstd);
@@ -145,8 +147,8 @@ OARI_WIDE static pair group_sums(const oari_norm_back *n, extent e,
     return all;
 }
 
-OARI_WIDE static void group_grads(const oari_norm_back *n, extent e,
-                                  int64_t group, pair all)
+OARI_TARGET_CLONES static void group_grads(const oari_norm_back *n, extent e,
+                                           int64_t group, pair all)
 {
     const double middle = ((const double *)oari_array_data(n->mean))[group];
     const double scale = ((const double *)oari_array_data(n->rstd))[group];
@@ -162,7 +164,7 @@ OARI_WIDE static void group_grads(const oari_norm_back *n, extent e,
         const T tilt = (T)(all.tilt * share * scale * scale);
         for (int64_t c = first; c < first + e.wide; c++) {
             const T factor = (T)(scale * (w != NULL ? (double)w[c] : 1));
-            OARI_APART
+            OARI_IVDEP
             for (int64_t k = 0; k < e.inner; k++)
                 y[k] = g[k] * factor - flat - (x[k] - (T)middle) * tilt +
                        (n->add ? y[k] : (T)0);

@@ -7,13 +7,13 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 256 }; /* elements */
 
 /* The target of a row; -1: it does not count. */
 static int64_t target_at(const oari_array *target, int64_t row,
-                         const oari_rule *rule)
+                         const oari_entropy_rule *rule)
 {
     const int64_t *t = oari_array_data(target);
     int64_t chosen = t[row * target->at.stride[0]];
@@ -27,7 +27,7 @@ static int64_t target_at(const oari_array *target, int64_t row,
         T block_[BLOCK];                              \
         int64_t m_ = (n)-i_ < BLOCK ? (n)-i_ : BLOCK; \
         OARI_EXP_LESS(block_, (x) + i_, most, m_);    \
-        total += (double)OARI_SUM(block_, m_);        \
+        total += (double)OARI_ROW_SUM(block_, m_);    \
     }
 
 /* What a row's loss takes of its classes: `target` of the target, and of class
@@ -37,8 +37,8 @@ typedef struct shares {
 } shares;
 
 /* total: the sum of all classes' weights. */
-static shares shares_of(const oari_rule *rule, double weight, double total,
-                        int64_t classes)
+static shares shares_of(const oari_entropy_rule *rule, double weight,
+                        double total, int64_t classes)
 {
     shares s = { .target = (1 - rule->smoothing) * weight,
                  .smooth = rule->smoothing / (double)classes };
@@ -47,20 +47,18 @@ static shares shares_of(const oari_rule *rule, double weight, double total,
     return s;
 }
 
-OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
-                                          const oari_array *lse,
-                                          const oari_array *logits,
-                                          const oari_array *target,
-                                          const oari_rule *rule)
+OARI_TARGET_CLONES oari_entropy_sums oari_cross_entropy(
+    const oari_array *to, const oari_array *lse, const oari_array *logits,
+    const oari_array *target, const oari_entropy_rule *rule)
 {
     oari_rows r = oari_rows_of(logits->at.shape);
-    oari_entropy sum = { 0, 0 };
+    oari_entropy_sums sum = { 0, 0 };
 
     OARI_BY_FLOAT(logits->dtype, {
         const T *x = oari_array_data(logits);
         const T *w =
             rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
-        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
+        const double total = w != NULL ? (double)OARI_ROW_SUM(w, r.width) : 0;
         T *l = oari_array_data(lse);
         T *y = to != NULL ? oari_array_data(to) : NULL;
         for (int64_t i = 0; i < r.count; i++, x += r.width) {
@@ -70,7 +68,7 @@ OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
                     y[i] = 0;
                 continue;
             }
-            const T most = OARI_MOST(x, r.width);
+            const T most = OARI_ROW_MAX(x, r.width);
             const double weight = w != NULL ? (double)w[chosen] : 1;
             const shares s = shares_of(rule, weight, total, r.width);
             double sum_exp = 0;
@@ -82,10 +80,10 @@ OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
             loss = s.target * (whole - (double)x[chosen]);
             if (rule->smoothing > 0 && w != NULL)
                 loss += s.smooth *
-                        (whole * total - (double)OARI_DOT(w, x, r.width));
+                        (whole * total - (double)OARI_ROW_DOT(w, x, r.width));
             else if (rule->smoothing > 0)
                 loss += rule->smoothing *
-                        (whole - (double)OARI_SUM(x, r.width) / r.width);
+                        (whole - (double)OARI_ROW_SUM(x, r.width) / r.width);
             sum.loss += loss;
             sum.weight += weight;
             if (y != NULL)
@@ -95,12 +93,11 @@ OARI_WIDE oari_entropy oari_cross_entropy(const oari_array *to,
     return sum;
 }
 
-OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
-                                       double each, const oari_array *grad,
-                                       const oari_array *lse,
-                                       const oari_array *logits,
-                                       const oari_array *target,
-                                       const oari_rule *rule)
+OARI_TARGET_CLONES void
+oari_cross_entropy_back(const oari_array *to, int add, double each,
+                        const oari_array *grad, const oari_array *lse,
+                        const oari_array *logits, const oari_array *target,
+                        const oari_entropy_rule *rule)
 {
     oari_rows r = oari_rows_of(to->at.shape);
 
@@ -110,7 +107,7 @@ OARI_WIDE void oari_cross_entropy_back(const oari_array *to, int add,
         const T *g = grad != NULL ? oari_array_data(grad) : NULL;
         const T *w =
             rule->weight != NULL ? oari_array_data(rule->weight) : NULL;
-        const double total = w != NULL ? (double)OARI_SUM(w, r.width) : 0;
+        const double total = w != NULL ? (double)OARI_ROW_SUM(w, r.width) : 0;
         T *y = oari_array_data(to);
         for (int64_t i = 0; i < r.count; i++, x += r.width, y += r.width) {
             int64_t chosen = target_at(target, i, rule);

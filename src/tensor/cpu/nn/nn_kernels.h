@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/cpu/nn/nn_kernels.h: the arithmetic of layers, as kernels.h has that
  * of tensors. All arrays of floats are row-major f32 or f64, all of one dtype
- * (see desk.h) unless said otherwise; they overlap only where said. */
+ * (see operands.h) unless said otherwise; they overlap only where said. */
 #ifndef OARI_TENSOR_CPU_NN_NN_KERNELS_H
 #define OARI_TENSOR_CPU_NN_NN_KERNELS_H
 
@@ -26,32 +26,33 @@ void oari_log_softmax_back(const oari_array *to, int add,
 /* ---- loss.c -------------------------------------------------------------- */
 
 /* How rows count in a cross entropy. */
-typedef struct oari_rule {
+typedef struct oari_entropy_rule {
     int has_ignore;
     int64_t ignore;
     double smoothing;
     const oari_array *weight; /* [classes]; NULL: all are 1 */
-} oari_rule;
+} oari_entropy_rule;
 
 /* The sum of the rows' losses, and of the weights of their targets. Rows that
  * are ignored have neither. */
-typedef struct oari_entropy {
+typedef struct oari_entropy_sums {
     double loss, weight;
-} oari_entropy;
+} oari_entropy_sums;
 
 /* The loss of a row is -log softmax(logits)[target], weighted and smoothed. It
  * goes to `to` [rows] unless that is NULL; the logarithm of the row's sum of
  * exponentials to lse [rows]. logits is [rows, classes], target [rows] i64 with
  * any stride, in range or ignored. */
-oari_entropy oari_cross_entropy(const oari_array *to, const oari_array *lse,
-                                const oari_array *logits,
-                                const oari_array *target,
-                                const oari_rule *rule);
+oari_entropy_sums oari_cross_entropy(const oari_array *to,
+                                     const oari_array *lse,
+                                     const oari_array *logits,
+                                     const oari_array *target,
+                                     const oari_entropy_rule *rule);
 /* The gradient of a row's loss is `each`, times grad [rows] unless NULL. */
 void oari_cross_entropy_back(const oari_array *to, int add, double each,
                              const oari_array *grad, const oari_array *lse,
                              const oari_array *logits, const oari_array *target,
-                             const oari_rule *rule);
+                             const oari_entropy_rule *rule);
 
 /* to (+)= a where kept, divided by 1 - p; zero elsewhere. `to` may be a. */
 void oari_dropout(const oari_array *to, int add, const oari_array *a, double p,
@@ -94,7 +95,7 @@ void oari_layer_norm(const oari_array *to, const oari_array *mean,
                      const oari_array *weight, const oari_array *bias,
                      double eps);
 
-/* The same bits again, from the mean and rstd that it gave. */
+/* Gives the bits of oari_layer_norm again, from the mean and rstd it gave. */
 void oari_layer_norm_again(const oari_array *to, const oari_array *mean,
                            const oari_array *rstd, const oari_array *x,
                            const oari_array *weight, const oari_array *bias);
@@ -120,11 +121,12 @@ void oari_batch_norm(const oari_array *to, const oari_array *x,
                      const double *mean, const double *rstd,
                      const oari_array *weight, const oari_array *bias);
 
-/* The same struct as above; mean and rstd are f64 here, scratch is unused and
- * sums has room for two numbers per channel: over all images the gradient times
- * x normalised, and the gradient. The first fills them in, and dweight and
- * dbias; the second takes sums over `count` numbers of a channel, from there or
- * from elsewhere, too, to dx. fixed: mean and rstd do not depend on x. */
+/* Compute gradients as oari_layer_norm_back does, with the struct above; here
+ * mean and rstd are f64, scratch is unused and sums has room for two numbers
+ * per channel: over all images the gradient times x normalised, and the
+ * gradient. The first fills them in, and dweight and dbias; the second takes
+ * sums over `count` numbers of a channel, from there or from elsewhere, too, to
+ * dx. fixed: mean and rstd do not depend on x. */
 void oari_batch_norm_sums(const oari_norm_back *n);
 void oari_batch_norm_back(const oari_norm_back *n, double count, int fixed);
 
@@ -135,8 +137,8 @@ void oari_group_norm(const oari_array *to, double *mean, double *rstd,
                      const oari_array *x, int64_t groups,
                      const oari_array *weight, const oari_array *bias,
                      double eps);
-/* The same struct as above; mean and rstd are f64, scratch is unused and sums
- * has room for two numbers per channel. */
+/* Computes the gradients, with the struct above; here mean and rstd are f64,
+ * scratch is unused and sums has room for two numbers per channel. */
 void oari_group_norm_back(const oari_norm_back *n, int64_t groups);
 
 /* ---- columns.c ----------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { ROWS = 32 }; /* whose column sums are added up at once */
 
@@ -31,10 +31,10 @@ static void *data_or_null(const oari_array *a)
             (y)[k] += (b)[k];                                         \
     }
 
-OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
-                               const oari_array *rstd, const oari_array *x,
-                               const oari_array *weight, const oari_array *bias,
-                               double eps)
+OARI_TARGET_CLONES void
+oari_layer_norm(const oari_array *to, const oari_array *mean,
+                const oari_array *rstd, const oari_array *x,
+                const oari_array *weight, const oari_array *bias, double eps)
 {
     oari_rows r = oari_rows_of(x->at.shape);
 
@@ -48,8 +48,8 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
         T *s = oari_array_data(rstd);
         T *restrict y = oari_array_data(to);
         for (int64_t i = 0; i < r.count; i++, a += r.width, y += r.width) {
-            const T middle = m ? OARI_SUM(a, r.width) / (T)r.width : (T)0;
-            const T var = OARI_SPREAD(a, middle, r.width) / (T)r.width;
+            const T middle = m ? OARI_ROW_SUM(a, r.width) / (T)r.width : (T)0;
+            const T var = OARI_ROW_SQUARES(a, middle, r.width) / (T)r.width;
             const T scale = 1 / OARI_SQRT(var + (T)eps);
             if (m != NULL)
                 m[i] = middle;
@@ -59,7 +59,7 @@ OARI_WIDE void oari_layer_norm(const oari_array *to, const oari_array *mean,
     })
 }
 
-OARI_WIDE void
+OARI_TARGET_CLONES void
 oari_layer_norm_again(const oari_array *to, const oari_array *mean,
                       const oari_array *rstd, const oari_array *x,
                       const oari_array *weight, const oari_array *bias)
@@ -120,7 +120,7 @@ ROWS_OF(double, f64)
         dw[k] = db[k] = 0;                  \
     }
 
-OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
+OARI_TARGET_CLONES static void run_rows(const oari_norm_back *n_, oari_rows r)
 {
     const int64_t n = r.width;
 
@@ -147,8 +147,8 @@ OARI_WIDE static void run_rows(const oari_norm_back *n_, oari_rows r)
                 FLUSH(T, n)
             if (y == NULL)
                 continue;
-            const T flat = m != NULL ? OARI_SUM(v, n) / (T)n : (T)0;
-            const T tilt = OARI_DOT(v, h, n) / (T)n;
+            const T flat = m != NULL ? OARI_ROW_SUM(v, n) / (T)n : (T)0;
+            const T tilt = OARI_ROW_DOT(v, h, n) / (T)n;
             GIVE_ROW(h)(y, n_->add, h, v, flat, tilt, s[i], n);
             y += n;
         }

@@ -5,7 +5,7 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 enum { BLOCK = 256 }; /* elements */
 
@@ -27,7 +27,7 @@ typedef struct stretch {
 /* Defines a function that makes a number of each pair: of A and B, their
  * difference D, the edge, the weight V, and what positive adds to 1, P. */
 #define EACH(name, expression)                                              \
-    OARI_WIDE static void name(const stretch *s, void *to)                  \
+    OARI_TARGET_CLONES static void name(const stretch *s, void *to)         \
     {                                                                       \
         OARI_BY_FLOAT(s->of->a->dtype, {                                    \
             const T *a = PART(s->of->a);                                    \
@@ -99,15 +99,16 @@ double oari_pair_loss(const oari_pairs *p, const oari_array *to)
             T loss[BLOCK];
             functions[p->kind].loss(&s, y != NULL ? y + i : loss);
             if (y == NULL)
-                sum += (double)OARI_SUM(loss, s.n);
+                sum += (double)OARI_ROW_SUM(loss, s.n);
         }
     })
     return sum;
 }
 
-OARI_WIDE void oari_pair_loss_back(const oari_pairs *p, int by_b,
-                                   const oari_array *to, int add,
-                                   const oari_array *grad, double factor)
+OARI_TARGET_CLONES void oari_pair_loss_back(const oari_pairs *p, int by_b,
+                                            const oari_array *to, int add,
+                                            const oari_array *grad,
+                                            double factor)
 {
     int64_t count = oari_shape_count(to->at.shape);
 

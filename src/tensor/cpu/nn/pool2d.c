@@ -120,22 +120,23 @@ void oari_avg_pool_back(const oari_array *to, int add, const oari_array *grad,
 
 /* ---- windows that cover a plane ------------------------------------------ */
 
-static reach cover(int64_t size, int64_t windows, int64_t i)
+static reach cover_part(int64_t size, int64_t windows, int64_t i)
 {
     return (reach){ i * size / windows, ((i + 1) * size - 1) / windows + 1 };
 }
 
 /* Runs body as EACH_WINDOW does, with the count of each window besides. */
-#define EACH_COVER(w, planes, body)                                           \
-    for (int64_t plane = 0, i = 0; plane < (planes); plane++)                 \
-        for (int64_t row_ = 0; row_ < (w)->out_height; row_++) {              \
-            const reach down = cover((w)->height, (w)->out_height, row_);     \
-            for (int64_t col_ = 0; col_ < (w)->out_width; col_++, i++) {      \
-                const reach across = cover((w)->width, (w)->out_width, col_); \
-                const T count =                                               \
-                    (T)((down.to - down.from) * (across.to - across.from));   \
-                body                                                          \
-            }                                                                 \
+#define EACH_COVER(w, planes, body)                                            \
+    for (int64_t plane = 0, i = 0; plane < (planes); plane++)                  \
+        for (int64_t row_ = 0; row_ < (w)->out_height; row_++) {               \
+            const reach down = cover_part((w)->height, (w)->out_height, row_); \
+            for (int64_t col_ = 0; col_ < (w)->out_width; col_++, i++) {       \
+                const reach across =                                           \
+                    cover_part((w)->width, (w)->out_width, col_);              \
+                const T count =                                                \
+                    (T)((down.to - down.from) * (across.to - across.from));    \
+                body                                                           \
+            }                                                                  \
         }
 
 void oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
@@ -156,7 +157,8 @@ void oari_adaptive_avg_pool(const oari_array *to, const oari_array *x,
                 rows = 1;
             }
             for (int64_t r = 0; r < rows; r++)
-                sum += (double)OARI_SUM(from + r * w->width + across.from, n);
+                sum +=
+                    (double)OARI_ROW_SUM(from + r * w->width + across.from, n);
             y[i] = (T)sum / count;
         })
     })

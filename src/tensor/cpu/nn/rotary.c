@@ -4,7 +4,7 @@
 
 #include "tensor/cpu/dispatch.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 void oari_rotary_angles(const oari_array *angle, int64_t first, double base)
 {
@@ -34,8 +34,10 @@ void oari_rotary_angles(const oari_array *angle, int64_t first, double base)
         (y)[(half) + k] = right + (add ? (y)[(half) + k] : (T)0); \
     }
 
-OARI_WIDE void oari_rotary(const oari_array *to, int add, const oari_array *x,
-                           const oari_array *angle, int64_t turned, int back)
+OARI_TARGET_CLONES void oari_rotary(const oari_array *to, int add,
+                                    const oari_array *x,
+                                    const oari_array *angle, int64_t turned,
+                                    int back)
 {
     int nd = x->at.shape.ndim;
     int64_t d = x->at.shape.dim[nd - 1], heads = x->at.shape.dim[nd - 2];

@@ -6,7 +6,7 @@
 #include "tensor/cpu/lanes.h"
 #include "tensor/cpu/math.h"
 #include "tensor/cpu/nn/nn_kernels.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
 oari_rows oari_rows_of(oar_shape shape)
 {
@@ -26,14 +26,14 @@ oari_rows oari_rows_of(oar_shape shape)
         T *y = oari_array_data(to);                                          \
         const T *x = oari_array_data(a);                                     \
         for (int64_t i_ = 0; n > 0 && i_ < r_.count; i_++, y += n, x += n) { \
-            const T most = OARI_MOST(x, n);                                  \
+            const T most = OARI_ROW_MAX(x, n);                               \
             OARI_EXP_LESS(y, x, most, n);                                    \
-            const T total = OARI_SUM(y, n);                                  \
+            const T total = OARI_ROW_SUM(y, n);                              \
             body                                                             \
         }                                                                    \
     } while (0)
 
-OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a){
+OARI_TARGET_CLONES void oari_softmax(const oari_array *to, const oari_array *a){
     OARI_BY_FLOAT(to->dtype,
                   {
                       EXP_ROWS(to, a, {
@@ -44,7 +44,7 @@ OARI_WIDE void oari_softmax(const oari_array *to, const oari_array *a){
                   })
 }
 
-OARI_WIDE
+OARI_TARGET_CLONES
     void oari_softmax_back(const oari_array *to, int add,
                            const oari_array *grad, const oari_array *result)
 {
@@ -55,7 +55,7 @@ OARI_WIDE
         const T *g = oari_array_data(grad);
         const T *p = oari_array_data(result);
         for (int64_t i = 0; i < r.count; i++) {
-            const T dot = OARI_DOT(g, p, r.width);
+            const T dot = OARI_ROW_DOT(g, p, r.width);
             for (int64_t k = 0; k < r.width; k++)
                 y[k] = p[k] * (g[k] - dot) + (add ? y[k] : (T)0);
             y += r.width;
@@ -65,7 +65,8 @@ OARI_WIDE
     })
 }
 
-OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a){
+OARI_TARGET_CLONES void oari_log_softmax(const oari_array *to,
+                                         const oari_array *a){
     OARI_BY_FLOAT(to->dtype,
                   {
                       EXP_ROWS(to, a, {
@@ -76,7 +77,7 @@ OARI_WIDE void oari_log_softmax(const oari_array *to, const oari_array *a){
                   })
 }
 
-OARI_WIDE
+OARI_TARGET_CLONES
     void oari_log_softmax_back(const oari_array *to, int add,
                                const oari_array *grad, const oari_array *result)
 {
@@ -87,7 +88,7 @@ OARI_WIDE
         const T *g = oari_array_data(grad);
         const T *l = oari_array_data(result);
         for (int64_t i = 0; i < r.count; i++) {
-            const T total = OARI_SUM(g, r.width);
+            const T total = OARI_ROW_SUM(g, r.width);
             for (int64_t k = 0; k < r.width; k++)
                 y[k] = g[k] - OARI_EXP(l[k]) * total + (add ? y[k] : (T)0);
             y += r.width;

@@ -24,7 +24,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int one_at_a_time;
 
-static void settle(void)
+static void find_thread_calls(void)
 {
     int64_t threads = 1;
 
@@ -43,7 +43,7 @@ static void settle(void)
 
 void oari_blas_enter(void)
 {
-    pthread_once(&once, settle);
+    pthread_once(&once, find_thread_calls);
     if (one_at_a_time)
         pthread_mutex_lock(&lock);
 }

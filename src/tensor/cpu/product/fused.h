@@ -33,12 +33,12 @@ typedef struct oari_fused_set {
     void (*product)(const oari_product *p);
     /* y = e^(x - less); y may be x. */
     void (*exp_less)(float *y, const float *x, float less, int64_t n);
-    /* y = a below(a), of bell.h; y may be a. */
+    /* y = a cdf(a), of normal.h; y may be a. */
     void (*gelu)(float *y, const float *a, int64_t n);
     /* y (+)= grad times the slope of that at a; y may be either. */
     void (*gelu_back)(float *y, int add, const float *grad, const float *a,
                       int64_t n);
-    /* y = a below(a), and a becomes the slope there; apart. */
+    /* y = a cdf(a), and a becomes the slope there; they do not overlap. */
     void (*gelu_split)(float *restrict y, float *restrict a, int64_t n);
 } oari_fused_set;
 
@@ -47,10 +47,12 @@ extern const oari_fused_set oari_fused_baseline;
 extern const oari_fused_set oari_fused_avx2, oari_fused_avx512;
 #endif
 
-/* That of oari_isa_here(), unless a test has chosen another. Any thread. */
+/* Returns the set of oari_isa_here(), unless a test has chosen another. Any
+ * thread. */
 const oari_fused_set *oari_fused(void);
 
-/* Returns 0, and changes nothing, where this machine lacks it. */
+/* Chooses the set of a level. Returns 0, and changes nothing, where this
+ * machine lacks it. */
 int oari_fused_use(oari_isa isa);
 
 static inline void oari_exp_less_f32(float *y, const float *x, float less,

@@ -6,11 +6,11 @@
  *   OARI_FUSES  where those instructions can fuse and the baseline cannot,
  *               before it includes anything
  */
-#include "tensor/cpu/bell.h"
+#include "tensor/cpu/normal.h"
 #include "tensor/cpu/product/fused.h"
-#include "tensor/cpu/wide.h"
+#include "tensor/cpu/target_clones.h"
 
-#define EACH_ELEMENT(i, n) OARI_APART for (int64_t i = 0; i < (n); i++)
+#define EACH_ELEMENT(i, n) OARI_IVDEP for (int64_t i = 0; i < (n); i++)
 
 static TARGET void exp_less(float *y, const float *x, float less, int64_t n)
 {
@@ -21,7 +21,7 @@ static TARGET void exp_less(float *y, const float *x, float less, int64_t n)
 static TARGET void gelu(float *y, const float *a, int64_t n)
 {
     EACH_ELEMENT(i, n)
-        y[i] = a[i] * oari_belowf(a[i]);
+        y[i] = a[i] * oari_normal_cdff(a[i]);
 }
 
 static TARGET void gelu_back(float *y, int add, const float *grad,
@@ -38,11 +38,11 @@ static TARGET void gelu_back(float *y, int add, const float *grad,
 static TARGET void gelu_split(float *restrict y, float *restrict a, int64_t n)
 {
     EACH_ELEMENT(i, n) {
-        const float x = a[i], bell = oari_bellf(x);
-        const float tail = oari_tailf(x, bell);
-        const float below = oari_pickf(x < 0, tail, 1.0f - tail);
+        const float x = a[i], pdf = oari_normal_pdff(x);
+        const float tail = oari_normal_tailf(x, pdf);
+        const float cdf = oari_selectf(x < 0, tail, 1.0f - tail);
 
-        y[i] = x * below;
-        a[i] = oari_gelu_slope_of(x, bell, below);
+        y[i] = x * cdf;
+        a[i] = oari_gelu_slope_of(x, pdf, cdf);
     }
 }

@@ -17,7 +17,7 @@ static enum CBLAS_TRANSPOSE turn_of(const oari_matrix *a)
     return a->turned ? CblasTrans : CblasNoTrans;
 }
 
-static void by_cblas(const oari_gemm_job *j)
+static void multiply_by_cblas(const oari_gemm_job *j)
 {
     int m = (int)j->m, n = (int)j->n, k = (int)j->k, ldc = (int)j->lead;
     int lda = (int)j->a.lead, ldb = (int)j->b.lead;
@@ -35,7 +35,7 @@ static void by_cblas(const oari_gemm_job *j)
 }
 
 /* Whether one of our own kernels has done it. */
-static int by_loops(const oari_gemm_job *j)
+static int multiply_by_loops(const oari_gemm_job *j)
 {
     oari_product p = { .a = j->a.data,
                        .b = j->b.data,
@@ -57,7 +57,7 @@ static int by_loops(const oari_gemm_job *j)
     return 1;
 }
 
-static void clear(const oari_gemm_job *j)
+static void clear_result(const oari_gemm_job *j)
 {
     OARI_BY_FLOAT(j->dtype, {
         T *c = j->c;
@@ -71,8 +71,8 @@ void oari_gemm(const oari_gemm_job *job)
 {
     if (job->m == 0 || job->n == 0)
         return;
-    if (job->k > 0 && !by_loops(job))
-        by_cblas(job);
+    if (job->k > 0 && !multiply_by_loops(job))
+        multiply_by_cblas(job);
     else if (job->k == 0 && !job->add)
-        clear(job);
+        clear_result(job);
 }

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/cuda/cuda_elementwise.h: copies, conversions, sums and multiples of arrays
+ * on a GPU, in the order of a stream, with the same bits as on the host.
+ *
+ * The caller checks shapes and memory. Strides are in elements and may be 0
+ * (broadcast), but no two elements of `to` may share an address. `to` may be
+ * exactly an input of the same layout. Booleans: a sum is "or", a multiple is
+ * false if the factor is 0. If the kernels are missing, all functions but
+ * copies without gaps fail with OAR_E_UNAVAILABLE.
+ */
+#ifndef OARI_DEVICE_CUDA_CUDA_ELEMENTWISE_H
+#define OARI_DEVICE_CUDA_CUDA_ELEMENTWISE_H
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/cuda_elementwise_job.h"
+
+typedef struct oari_cuda_shape {
+    int ndim; /* 0 to OARI_CUDA_DIMS; 0 is a single number */
+    const int64_t *dim;
+} oari_cuda_shape;
+
+typedef struct oari_cuda_array {
+    void *data; /* of the first element */
+    oar_dtype dtype;
+    const int64_t *stride; /* one for each dim of the shape */
+} oari_cuda_array;
+
+/* Sets to = from, converted as base/convert.c does if the dtypes differ. */
+oar_status oari_cuda_assign(int device, oari_cuda_shape shape,
+                            oari_cuda_array to, oari_cuda_array from,
+                            oari_cu_stream stream);
+
+/* Sets to = a + b or, with add, to += a + b; all have one dtype. */
+oar_status oari_cuda_add(int device, oari_cuda_shape shape, oari_cuda_array to,
+                         int add, oari_cuda_array a, oari_cuda_array b,
+                         oari_cu_stream stream);
+
+/* Sets to = factor * a or, with add, to += factor * a; both have one dtype. For
+ * integers the factor is truncated. */
+oar_status oari_cuda_scale(int device, oari_cuda_shape shape,
+                           oari_cuda_array to, int add, oari_cuda_array a,
+                           double factor, oari_cu_stream stream);
+
+#endif

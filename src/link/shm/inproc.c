@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* local: control blocks in this process's own memory.
+ *
+ * A rank that gives up on an operation cannot take its pages away from threads
+ * of the same process. Instead it shuts its gate and waits until the last
+ * visitor has left; whoever comes later finds the gate shut. That wait is
+ * short: a visitor never waits for anybody.
+ */
+#include "link/shm/inproc.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "base/alloc.h"
+#include "base/fork.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+/* A world made of ranks of another, until all of them have found it. */
+typedef struct child {
+    struct child *next;
+    oari_world *world;
+    int left; /* ranks that have not asked for it yet */
+    char name[];
+} child;
+
+struct oari_world {
+    int ranks;
+    _Atomic int holders;
+    oari_control_layout layout;
+    oari_control **control;
+    int *event;
+    const void **recorder; /* by rank: for the boards to read */
+    oari_recorder **held;  /* by rank: whose, kept while anybody may read it */
+    pthread_mutex_t lock;  /* guards the rest */
+    pthread_cond_t changed;
+    int joined;
+    child *children;
+};
+
+static void free_world(oari_world *w)
+{
+    for (int r = 0; r < w->ranks; r++) {
+        if (w->control != NULL && w->control[r] != NULL)
+            munmap(w->control[r], w->layout.bytes);
+        if (w->event != NULL)
+            oari_fork_close(w->event[r] - 1);
+        if (w->held != NULL)
+            oari_recorder_destroy(w->held[r]);
+    }
+    while (w->children != NULL) {
+        child *c = w->children;
+
+        w->children = c->next;
+        oari_world_release(c->world);
+        oari_free(c);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    oari_free(w->control);
+    oari_free(w->event);
+    oari_free(w->recorder);
+    oari_free(w->held);
+    oari_free(w);
+}
+
+void oari_world_release(oari_world *world)
+{
+    if (world != NULL && atomic_fetch_sub(&world->holders, 1) == 1)
+        free_world(world);
+}
+
+static oar_status make_rank(oari_world *w, int rank, size_t small_bytes,
+                            size_t stage_bytes)
+{
+    void *block;
+    int event;
+
+    if (!oari_alloc_allowed(w->layout.bytes))
+        return OAR_E_NOMEM;
+    block = mmap(NULL, w->layout.bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        return oari_fail(OAR_E_SYSTEM, "a control block of %zu bytes",
+                         w->layout.bytes);
+    w->control[rank] = block;
+    oari_control_init(w->control[rank], rank, w->ranks, small_bytes,
+                      stage_bytes);
+    event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (event < 0)
+        return oari_fail(OAR_E_SYSTEM, "eventfd");
+    w->event[rank] = oari_fork_guard(event) + 1; /* 0: none yet */
+    return OAR_OK;
+}
+
+static oar_status make_ranks(oari_world *w, size_t small_bytes,
+                             size_t stage_bytes)
+{
+    size_t n = (size_t)w->ranks;
+
+    w->control = oari_alloc(n, sizeof *w->control);
+    w->event = oari_alloc(n, sizeof *w->event);
+    w->recorder = oari_alloc(n, sizeof *w->recorder);
+    w->held = oari_alloc(n, sizeof *w->held);
+    if (w->control == NULL || w->event == NULL || w->recorder == NULL ||
+        w->held == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < w->ranks; r++)
+        OARI_TRY(make_rank(w, r, small_bytes, stage_bytes));
+    return OAR_OK;
+}
+
+oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
+                             oari_world **world)
+{
+    oari_world *w = oari_alloc(1, sizeof *w);
+
+    if (w == NULL)
+        return OAR_E_NOMEM;
+    w->ranks = ranks;
+    atomic_store(&w->holders, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    oari_cond_init(&w->changed);
+    w->layout = oari_board_layout(ranks, small_bytes, stage_bytes);
+    if (make_ranks(w, small_bytes, stage_bytes) != OAR_OK) {
+        oari_world_release(w);
+        return oar_last_error()->status;
+    }
+    *world = w;
+    return OAR_OK;
+}
+
+/* ---- worlds of some of the ranks ----------------------------------------- */
+
+static child *find_child(oari_world *w, const char *name)
+{
+    child *c = w->children;
+
+    while (c != NULL && strcmp(c->name, name) != 0)
+        c = c->next;
+    return c;
+}
+
+static child *add_child(oari_world *w, const char *name, int ranks,
+                        size_t small_bytes, size_t stage_bytes)
+{
+    child *c = oari_alloc(1, sizeof *c + strlen(name) + 1);
+
+    if (c == NULL)
+        return NULL;
+    if (oari_world_create(ranks, small_bytes, stage_bytes, &c->world) !=
+        OAR_OK) {
+        oari_free(c);
+        return NULL;
+    }
+    memcpy(c->name, name, strlen(name) + 1);
+    c->left = ranks;
+    c->next = w->children;
+    w->children = c;
+    return c;
+}
+
+static void drop_child(oari_world *w, child *c)
+{
+    child **at = &w->children;
+
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    oari_free(c);
+}
+
+oar_status oari_world_child(oari_world *world, const char *name, int ranks,
+                            size_t small_bytes, size_t stage_bytes,
+                            oari_world **found)
+{
+    child *c;
+
+    pthread_mutex_lock(&world->lock);
+    c = find_child(world, name);
+    if (c == NULL)
+        c = add_child(world, name, ranks, small_bytes, stage_bytes);
+    if (c != NULL) {
+        *found = c->world;
+        if (--c->left == 0)
+            drop_child(world, c); /* its reference goes to the last */
+        else
+            atomic_fetch_add(&c->world->holders, 1);
+    }
+    pthread_mutex_unlock(&world->lock);
+    return c != NULL ? OAR_OK : oar_last_error()->status;
+}
+
+oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)
+{
+    int joined;
+
+    pthread_mutex_lock(&world->lock);
+    while (world->joined < world->ranks &&
+           oari_cond_wait(&world->changed, &world->lock, deadline_ns))
+        ;
+    joined = world->joined;
+    pthread_mutex_unlock(&world->lock);
+    if (joined == world->ranks)
+        return OAR_OK;
+    return oari_fail(OAR_E_TIMEOUT, "only %d of %d ranks have come", joined,
+                     world->ranks);
+}
+
+/* ---- what a board asks --------------------------------------------------- */
+
+static uint64_t place(void *self, void *memory, size_t bytes)
+{
+    return bytes != 0 ? (uint64_t)(uintptr_t)memory : 0;
+}
+
+static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
+{
+    return (void *)(uintptr_t)at;
+}
+
+static oar_status shut_gate(void *self, void *memory, size_t bytes)
+{
+    oari_board *b = self;
+    oari_control *mine = b->control[b->rank];
+
+    atomic_store(&mine->shut, 1);
+    while (atomic_load(&mine->visitors) != 0)
+        sched_yield();
+    return OAR_OK;
+}
+
+static void leave_ranks(oari_board *b, int end)
+{
+    for (int r = 0; r < end; r++)
+        atomic_fetch_sub(&b->control[r]->visitors, 1);
+}
+
+static int enter(void *self)
+{
+    oari_board *b = self;
+
+    for (int r = 0; r < b->ranks; r++) {
+        atomic_fetch_add(&b->control[r]->visitors, 1);
+        if (atomic_load(&b->control[r]->shut)) {
+            leave_ranks(b, r + 1);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void leave(void *self)
+{
+    oari_board *b = self;
+
+    leave_ranks(b, b->ranks);
+}
+
+static void check(void *self)
+{
+    oari_board *b = self;
+
+    for (int r = 0; r < b->ranks; r++)
+        if (atomic_load(&b->control[r]->closed))
+            b->gone[r] = 1;
+}
+
+static const oari_board_ops local_ops = {
+    .place = place,
+    .resolve = resolve,
+    .detach = shut_gate,
+    .enter = enter,
+    .leave = leave,
+    .check = check,
+};
+
+oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
+                           oari_recorder *recorder, oari_board *board)
+{
+    board->ops = &local_ops;
+    board->self = board;
+    board->rank = rank;
+    board->ranks = world->ranks;
+    board->layout = world->layout;
+    OARI_TRY(oari_board_init(board));
+    for (int r = 0; r < world->ranks; r++) {
+        board->control[r] = world->control[r];
+        board->event[r] = world->event[r] - 1;
+    }
+    board->first = (void *)((char *)world->control[0] + world->layout.ballot);
+    board->wait_fd = board->event[rank];
+    world->held[rank] = oari_recorder_retain(recorder);
+    world->recorder[rank] = oari_recorder_base(recorder);
+    oari_free(board->recorder);
+    board->recorder = world->recorder; /* filled in as the others join */
+    board->world = world;
+    atomic_fetch_add(&world->holders, 1);
+    pthread_mutex_lock(&world->lock);
+    world->joined++;
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+    return oari_board_ready(board, spin_us);
+}
+
+void oari_world_say_left(oari_board *board)
+{
+    atomic_store(&board->control[board->rank]->closed, 1);
+    for (int r = 0; r < board->ranks; r++)
+        oari_board_notify(board, r);
+}
+
+void oari_world_leave(oari_board *board)
+{
+    oari_world *world = board->world;
+
+    if (world != NULL) {
+        oari_world_say_left(board);
+        board->recorder = NULL; /* the world's */
+    }
+    oari_board_clear(board);
+    oari_world_release(world);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attention_layer: self-attention. One linear layer makes q, k and v of all
+ * heads side by side, and they stay there. */
+#include <oarsong/layers.h>
+
+#include "autograd/ops/packed.h"
+#include "autograd/replay.h"
+#include "autograd/saved.h"
+#include "base/status.h"
+#include "nn/attention_layer.h"
+#include "nn/build.h"
+
+typedef struct attention {
+    int heads, kv_heads, causal;
+    double rotary_base, dropout;
+    uint64_t next;   /* seed of a dropout */
+    int rebuild_qkv; /* backward may compute them once more */
+} attention;
+
+enum { QKV, OUT };
+
+static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
+                                     oar_tensor *x)
+{
+    attention *a = oar_module_self(module);
+    oar_attention_opts opts = { .causal = a->causal };
+    oar_module *child = oar_module_child(module, QKV);
+    oar_tensor *made, *qkv, *y, *out;
+
+    if (tape == NULL)
+        return oari_forward_alone(attention_forward, module, x);
+    qkv = made = oar_forward(tape, child, x);
+    if (a->rotary_base != 0) {
+        qkv = oari_packed_rotary(tape, made, a->heads, a->kv_heads,
+                                 a->rotary_base);
+        oari_tape_drop(tape, made);
+    }
+    if (oar_module_training(module) && a->dropout > 0) {
+        opts.dropout = a->dropout;
+        opts.seed = a->next;
+        a->next += !oari_replaying(tape); /* else it was written down */
+    }
+    y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
+    if (a->rebuild_qkv || !tape->recording)
+        oari_layer_drop(tape, child, qkv);
+    out = oar_forward(tape, oar_module_child(module, OUT), y);
+    oari_tape_drop(tape, y);
+    return out;
+}
+
+static const oar_module_class attention_class = {
+    .size = sizeof attention_class,
+    .name = "attention",
+    .self_size = sizeof(attention),
+    .forward = attention_forward,
+};
+
+void oari_attention_rebuild_qkv(oar_module *module)
+{
+    ((attention *)oar_module_self(module))->rebuild_qkv = 1;
+}
+
+static oar_status add_children(oar_module *module, int64_t width, uint64_t seed,
+                               const oar_attention_layer_opts *o)
+{
+    const attention *a = oar_module_self(module);
+    int64_t all = width / a->heads * (a->heads + 2 * (int64_t)a->kv_heads);
+    oar_linear_opts opts = { .size = sizeof opts,
+                             .no_bias = o->no_bias,
+                             .dtype = o->dtype };
+    oar_module *made = NULL;
+    oar_status status;
+
+    status = oar_linear_create(width, all, seed, &opts, &made);
+    OARI_TRY(oari_layer_child(module, "qkv", status, made));
+    status = oar_linear_create(width, width, seed + 2, &opts, &made);
+    return oari_layer_child(module, "out", status, made);
+}
+
+oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
+                                const oar_attention_layer_opts *opts,
+                                oar_module **module)
+{
+    oar_attention_layer_opts o;
+    oar_module *made;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (width < 1 || heads < 1 || width % heads != 0)
+        return oari_fail(OAR_E_ARG,
+                         "attention of width %lld with %d heads: the heads "
+                         "divide the width",
+                         (long long)width, heads);
+    if (width > INT64_MAX / 3)
+        return oari_fail(OAR_E_ARG, "attention of width %lld: too wide",
+                         (long long)width);
+    if (o.kv_heads < 0 || (o.kv_heads > 0 && heads % o.kv_heads != 0))
+        return oari_fail(OAR_E_ARG,
+                         "attention with %d heads and %d of k and v: those "
+                         "divide the heads",
+                         heads, o.kv_heads);
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return oari_fail(OAR_E_ARG, "attention with dropout %g: from 0 to 1",
+                         o.dropout);
+    if (!(o.rotary_base >= 0) || (o.rotary_base > 0 && width / heads % 2 != 0))
+        return oari_fail(OAR_E_ARG,
+                         "attention of width %lld with %d heads and rotary "
+                         "base %g: heads of an even width and a base above 0",
+                         (long long)width, heads, o.rotary_base);
+    OARI_TRY(oari_layer_dtype("attention", o.dtype));
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "attention_create: nowhere to give it");
+    OARI_TRY(oar_module_create(&attention_class, &made));
+    *(attention *)oar_module_self(made) =
+        (attention){ .heads = heads,
+                     .kv_heads = o.kv_heads > 0 ? o.kv_heads : heads,
+                     .causal = o.causal,
+                     .rotary_base = o.rotary_base,
+                     .dropout = o.dropout,
+                     .next = o.dropout_seed };
+    return oari_layer_give(add_children(made, width, seed, &o), made, module);
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* norm_layers: layer norm and RMS norm over the last dim. */
+#include <oarsong/layers.h>
+
+#include "base/status.h"
+#include "nn/build.h"
+
+typedef struct norm {
+    double eps;
+} norm;
+
+static oar_tensor *layer_norm_forward(oar_tape *tape, oar_module *module,
+                                      oar_tensor *x)
+{
+    const norm *n = oar_module_self(module);
+
+    return oar_layer_norm(tape, x, oar_module_param(module, 0),
+                          oar_module_param(module, 1), n->eps);
+}
+
+static oar_tensor *rms_norm_forward(oar_tape *tape, oar_module *module,
+                                    oar_tensor *x)
+{
+    const norm *n = oar_module_self(module);
+
+    return oar_rms_norm(tape, x, oar_module_param(module, 0), n->eps);
+}
+
+static const oar_module_class layer_norm_class = {
+    .size = sizeof layer_norm_class,
+    .name = "layer_norm",
+    .self_size = sizeof(norm),
+    .forward = layer_norm_forward,
+};
+
+static const oar_module_class rms_norm_class = {
+    .size = sizeof rms_norm_class,
+    .name = "rms_norm",
+    .self_size = sizeof(norm),
+    .forward = rms_norm_forward,
+};
+
+static oar_status add_params(oar_module *module, int64_t width, oar_dtype dtype,
+                             int bias)
+{
+    OARI_TRY(oari_layer_param(module, "weight",
+                              oar_full(NULL, dtype, OAR_SHAPE(width), 1)));
+    if (!bias)
+        return OAR_OK;
+    return oari_layer_param(module, "bias",
+                            oar_zeros(NULL, dtype, OAR_SHAPE(width)));
+}
+
+static oar_status create_norm(const oar_module_class *kind, int64_t width,
+                              double eps, oar_dtype dtype, oar_module **module)
+{
+    oar_module *made;
+
+    if (module == NULL)
+        return oari_fail(OAR_E_ARG, "%s_create: nowhere to give it",
+                         kind->name);
+    if (width < 0 || !(eps >= 0))
+        return oari_fail(OAR_E_ARG,
+                         "%s of width %lld with eps %g: neither "
+                         "may be negative",
+                         kind->name, (long long)width, eps != 0 ? eps : 1e-5);
+    OARI_TRY(oari_layer_dtype(kind->name, dtype));
+    OARI_TRY(oar_module_create(kind, &made));
+    ((norm *)oar_module_self(made))->eps = eps > 0 ? eps : 1e-5;
+    return oari_layer_give(
+        add_params(made, width, dtype, kind == &layer_norm_class), made,
+        module);
+}
+
+oar_status oar_layer_norm_create(int64_t width, double eps, oar_dtype dtype,
+                                 oar_module **module)
+{
+    return create_norm(&layer_norm_class, width, eps, dtype, module);
+}
+
+oar_status oar_rms_norm_create(int64_t width, double eps, oar_dtype dtype,
+                               oar_module **module)
+{
+    return create_norm(&rms_norm_class, width, eps, dtype, module);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* optim_state: reads and sets an optimizer's learning rate, and all that
+ * another optimizer needs to go on where this one stopped. */
+#include "base/status.h"
+#include "optim/optim.h"
+#include "tensor/tensor.h"
+
+oar_status oar_optim_set_lr(oar_optim *optim, double lr)
+{
+    if (optim == NULL)
+        return oari_null("set_lr");
+    if (!(lr >= 0))
+        return oari_fail(OAR_E_ARG, "a learning rate of %g", lr);
+    optim->lr = lr;
+    return OAR_OK;
+}
+
+double oar_optim_lr(const oar_optim *optim)
+{
+    return optim != NULL ? optim->lr : 0;
+}
+
+int oar_optim_params(const oar_optim *optim)
+{
+    return optim != NULL ? optim->params : 0;
+}
+
+static oari_optim_param *param_of(const oar_optim *optim, int index)
+{
+    if (optim == NULL || index < 0 || index >= optim->params)
+        return NULL;
+    return &optim->param[index];
+}
+
+oar_tensor *oar_optim_param(const oar_optim *optim, int index)
+{
+    const oari_optim_param *p = param_of(optim, index);
+
+    return p != NULL ? p->tensor : NULL;
+}
+
+const char *oar_optim_state_name(const oar_optim *optim, int slot)
+{
+    if (optim == NULL || slot < 0 || slot >= OARI_OPTIM_STATES)
+        return NULL;
+    return optim->kind->state_name[slot];
+}
+
+oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot)
+{
+    const oari_optim_param *p = param_of(optim, index);
+
+    return p != NULL && slot >= 0 && slot < OARI_OPTIM_STATES ? p->state[slot]
+                                                              : NULL;
+}
+
+int64_t oar_optim_steps(const oar_optim *optim)
+{
+    return optim != NULL ? optim->steps : 0;
+}
+
+static oar_status check_steps(int64_t steps)
+{
+    if (steps < 0)
+        return oari_fail(OAR_E_ARG, "set_steps to %lld", (long long)steps);
+    return OAR_OK;
+}
+
+oar_status oar_optim_set_steps(oar_optim *optim, int64_t steps)
+{
+    if (optim == NULL)
+        return oari_null("set_steps");
+    OARI_TRY(check_steps(steps));
+    optim->steps = steps;
+    for (int i = 0; i < optim->params; i++)
+        optim->param[i].steps = steps;
+    return OAR_OK;
+}
+
+int64_t oar_optim_param_steps(const oar_optim *optim, int index)
+{
+    const oari_optim_param *p = param_of(optim, index);
+
+    return p != NULL ? p->steps : 0;
+}
+
+oar_status oar_optim_set_param_steps(oar_optim *optim, int index, int64_t steps)
+{
+    oari_optim_param *p = param_of(optim, index);
+
+    if (optim == NULL)
+        return oari_null("set_param_steps");
+    if (p == NULL)
+        return oari_fail(OAR_E_ARG, "set_param_steps of parameter %d of %d",
+                         index, optim->params);
+    OARI_TRY(check_steps(steps));
+    p->steps = steps;
+    return OAR_OK;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gpu_collective: collectives of tensors on a GPU that do not change their
+ * input: a copy on the stream, then the collective on the copy. */
+#include <oarsong/gpu.h>
+
+#include "base/call_site.h"
+#include "base/status.h"
+
+/* Copies the input and gives the copy's span. */
+static oar_status copy_input(const char *what, oar_group *group,
+                             const oar_tensor *tensor,
+                             const oar_call_opts *opts, oar_tensor **out,
+                             oar_tensor **copy, oar_span *span)
+{
+    oar_device device = oar_tensor_device(tensor);
+    oar_status status;
+
+    if (group == NULL || tensor == NULL || out == NULL)
+        return oari_fail(OAR_E_ARG, "%s without a %s", what,
+                         group == NULL    ? "group"
+                         : tensor == NULL ? "tensor"
+                                          : "place for the result");
+    if (device.kind != OAR_CUDA)
+        return oari_fail(OAR_E_DEVICE, "%s of a tensor on the %s", what,
+                         oar_device_text(device).text);
+    if (opts != NULL && opts->stream != NULL) {
+        void *before = oar_stream_current(device);
+
+        OARI_TRY(oar_stream_set_current(device, opts->stream));
+        *copy = oar_to(NULL, tensor, device);
+        oar_stream_set_current(device, before);
+    } else
+        *copy = oar_to(NULL, tensor, device);
+    if (*copy == NULL)
+        return oar_last_error()->status;
+    status = oar_tensor_span(*copy, span);
+    if (status != OAR_OK)
+        oar_tensor_release(*copy);
+    return status;
+}
+
+static oar_status give_copy(oar_status status, oar_tensor *copy,
+                            oar_tensor **out)
+{
+    if (status == OAR_OK)
+        *out = copy;
+    else
+        oar_tensor_release(copy);
+    return status;
+}
+
+oar_status oar_gpu_all_reduce_at(const char *file, int line, oar_group *group,
+                                 const oar_tensor *tensor, oar_reduce_op op,
+                                 const oar_call_opts *opts, oar_tensor **out)
+{
+    OARI_CALLED_FROM(file, line);
+    oar_tensor *copy;
+    oar_span span;
+
+    OARI_TRY(
+        copy_input("gpu_all_reduce", group, tensor, opts, out, &copy, &span));
+    return give_copy(oar_all_reduce(group, span, op, opts, NULL), copy, out);
+}
+
+oar_status oar_gpu_broadcast_at(const char *file, int line, oar_group *group,
+                                const oar_tensor *tensor, int root,
+                                const oar_call_opts *opts, oar_tensor **out)
+{
+    OARI_CALLED_FROM(file, line);
+    oar_tensor *copy;
+    oar_span span;
+
+    OARI_TRY(
+        copy_input("gpu_broadcast", group, tensor, opts, out, &copy, &span));
+    return give_copy(oar_broadcast(group, span, root, opts, NULL), copy, out);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* operands: scratch copies around a kernel, in memory of a pool. */
+#include "tensor/operands.h"
+
+static int is_plain(const oari_array *a)
+{
+    return a->dtype == oari_work_dtype(a->dtype) && oari_layout_is_rows(&a->at);
+}
+
+/* Adds an operand with scratch memory of this dtype and shape. On failure it
+ * has no data, and the status of the operands is set. */
+static oari_operand *new_operand(oari_operands *operands, oar_dtype dtype,
+                                 oar_shape shape)
+{
+    oari_operand *s = &operands->operand[operands->count++];
+
+    *s = (oari_operand){ .plain = { NULL, dtype, oari_layout_rows(shape) } };
+    if (operands->status != OAR_OK)
+        return s;
+    s->scratch = oari_tensor_make(operands->pool, dtype, shape);
+    if (s->scratch == NULL)
+        operands->status = OAR_E_NOMEM;
+    else
+        s->plain = oari_array_of(s->scratch);
+    return s;
+}
+
+static oari_operand *plain_operand(oari_operands *operands, const oari_array *a)
+{
+    oari_operand *s = &operands->operand[operands->count++];
+
+    *s = (oari_operand){ .plain = *a };
+    return s;
+}
+
+const oari_array *oari_operands_in(oari_operands *operands, const oari_array *a)
+{
+    oari_operand *s;
+
+    if (a == NULL)
+        return NULL;
+    if (is_plain(a))
+        return &plain_operand(operands, a)->plain;
+    s = new_operand(operands, oari_work_dtype(a->dtype), a->at.shape);
+    if (s->scratch != NULL)
+        oari_copy(&s->plain, a);
+    return &s->plain;
+}
+
+const oari_array *oari_operands_tensor(oari_operands *operands,
+                                       const oar_tensor *a)
+{
+    oari_array array;
+
+    if (a == NULL)
+        return NULL;
+    array = oari_array_of(a);
+    return oari_operands_in(operands, &array);
+}
+
+const oari_array *oari_operands_out(oari_operands *operands,
+                                    const oari_array *to, int add)
+{
+    oari_operand *s;
+
+    if (to == NULL)
+        return NULL;
+    if (is_plain(to))
+        return &plain_operand(operands, to)->plain;
+    s = new_operand(operands, oari_work_dtype(to->dtype), to->at.shape);
+    s->to = to;
+    if (s->scratch != NULL && add)
+        oari_copy(&s->plain, to);
+    return &s->plain;
+}
+
+void *oari_operands_scratch(oari_operands *operands, oar_dtype dtype,
+                            int64_t count)
+{
+    oari_operand *s = new_operand(operands, dtype, OAR_SHAPE(count));
+
+    return s->plain.data;
+}
+
+oar_status oari_operands_finish(oari_operands *operands)
+{
+    for (int i = 0; i < operands->count; i++) {
+        oari_operand *s = &operands->operand[i];
+
+        if (s->to != NULL && operands->status == OAR_OK)
+            oari_copy(s->to, &s->plain);
+        oari_tensor_drop(operands->pool, s->scratch);
+    }
+    operands->count = 0;
+    return operands->status;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor_pool: free tensors and storages are linked through `next`; owned
+ * tensors are in an array. A pool belongs to one tape, and so to one thread at
+ * a time. */
+#include "tensor/tensor_pool.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/status.h"
+#include "base/vec.h"
+
+enum {
+    SMALLEST = 64, /* bytes */
+    LARGER = 3     /* classes that lend: all less than twice as large */
+};
+
+/* Rounds bytes up to the size of their class and returns the class. */
+static int size_class(size_t *bytes)
+{
+    size_t n = *bytes > SMALLEST ? *bytes : SMALLEST;
+    int shift = 63 - __builtin_clzll(n - 1) - 2; /* n - 1 has 3 bits above */
+    size_t quarters = (n + ((size_t)1 << shift) - 1) >> shift; /* 4 to 8 */
+
+    *bytes = quarters << shift;
+    return (shift * 4 + (int)quarters) % OARI_POOL_CLASSES;
+}
+
+static void list_push(oari_pool_list *list, oar_tensor *t)
+{
+    t->next = list->first;
+    list->first = t;
+    if (list->last == NULL)
+        list->last = t;
+}
+
+oar_tensor *oari_pool_take_tensor(oari_pool *pool)
+{
+    oar_tensor *t = pool != NULL ? pool->free_tensors : NULL;
+
+    if (t != NULL) {
+        pool->free_tensors = t->next;
+        memset(t, 0, sizeof *t);
+        return t;
+    }
+    t = oari_alloc(1, sizeof *t);
+    if (t == NULL || pool == NULL)
+        return t;
+    /* The others stand in for the first one while it rests. */
+    for (int i = 0; i < OARI_POOL_RESTS; i++) {
+        oar_tensor *other = oari_alloc(1, sizeof *other);
+
+        if (other == NULL) {
+            oari_free(t);
+            return NULL;
+        }
+        list_push(&pool->resting[i], other);
+    }
+    return t;
+}
+
+/* Returns whether the pool may still take the storage of a tensor that was
+ * offered to it, and that storage is of this class. */
+static int offer_stands(const oar_tensor *t, int class)
+{
+    size_t capacity;
+
+    if (t->storage == NULL || t->rebuilt || oari_tensor_retained(t) ||
+        !oari_storage_alone(t->storage))
+        return 0;
+    capacity = t->storage->capacity;
+    return size_class(&capacity) == class;
+}
+
+/* Empties the oldest tensor on offer that has a storage of this class. */
+static void accept_offer(oari_pool *pool, int class)
+{
+    oar_tensor *before = NULL;
+
+    for (oar_tensor *t = pool->offer; t != NULL; before = t, t = t->next) {
+        if (!offer_stands(t, class))
+            continue;
+        *(before != NULL ? &before->next : &pool->offer) = t->next;
+        if (pool->last_offer == t)
+            pool->last_offer = before;
+        oari_tensor_empty(pool, t);
+        return;
+    }
+}
+
+void oari_pool_offer(oari_pool *pool, oar_tensor *tensor)
+{
+    tensor->next = NULL;
+    *(pool->offer != NULL ? &pool->last_offer->next : &pool->offer) = tensor;
+    pool->last_offer = tensor;
+}
+
+oar_status oari_pool_take_storage(oari_pool *pool, size_t bytes,
+                                  oar_storage **storage)
+{
+    size_t capacity = bytes;
+    int class, last;
+
+    if (pool == NULL)
+        return oari_storage_make(bytes, bytes, OARI_PRIVATE, storage);
+    class = size_class(&capacity);
+    if (pool->free_storages[class] == NULL && !pool->lends)
+        accept_offer(pool, class);
+    last = pool->lends ? class + LARGER : class;
+    for (int i = class; i <= last && i < OARI_POOL_CLASSES; i++) {
+        oar_storage *s = pool->free_storages[i];
+
+        if (s == NULL)
+            continue;
+        pool->free_storages[i] = s->next;
+        s->bytes = bytes;
+        *storage = s;
+        return OAR_OK;
+    }
+    OARI_TRY(oari_storage_make(bytes, capacity, OARI_PRIVATE, storage));
+    (*storage)->recyclable = 1;
+    return OAR_OK;
+}
+
+void oari_pool_keep_tensor(oari_pool *pool, oar_tensor *tensor)
+{
+    tensor->next = pool->free_tensors;
+    pool->free_tensors = tensor;
+}
+
+void oari_pool_rest_tensor(oari_pool *pool, oar_tensor *tensor)
+{
+    list_push(&pool->resting[pool->resets % OARI_POOL_RESTS], tensor);
+}
+
+void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
+{
+    oar_storage **list;
+    size_t capacity;
+
+    if (storage == NULL)
+        return;
+    if (!storage->recyclable || !storage->attached || storage->foreign ||
+        !oari_storage_alone(storage)) {
+        oar_storage_release(storage);
+        return;
+    }
+    capacity = storage->capacity;
+    list = &pool->free_storages[size_class(&capacity)];
+    storage->used = pool->resets;
+    storage->next = *list;
+    *list = storage;
+}
+
+oar_status oari_pool_own(oari_pool *pool, oar_tensor *tensor)
+{
+    if (oari_array_reserve(pool->owned, pool->count, pool->room, 1) != OAR_OK) {
+        oari_tensor_drop(pool, tensor);
+        return OAR_E_NOMEM;
+    }
+    pool->owned[pool->count++] = tensor;
+    tensor->owner = pool;
+    return OAR_OK;
+}
+
+/* Gives the storages of a list that have not been in use since the reset
+ * numbered `since` back to the system. */
+static void trim_list(oar_storage **list, uint64_t since)
+{
+    while (*list != NULL) {
+        oar_storage *s = *list;
+
+        if (s->used >= since) {
+            list = &s->next;
+            continue;
+        }
+        *list = s->next;
+        oar_storage_release(s);
+    }
+}
+
+void oari_pool_reset(oari_pool *pool)
+{
+    oari_pool_list *rested = &pool->resting[pool->resets % OARI_POOL_RESTS];
+
+    if (rested->first != NULL) {
+        rested->last->next = pool->free_tensors;
+        pool->free_tensors = rested->first;
+        *rested = (oari_pool_list){ NULL, NULL };
+    }
+    while (pool->count > 0) {
+        oar_tensor *t = pool->owned[--pool->count];
+
+        t->node = NULL; /* a retained one is a plain tensor from now on */
+        t->owner = NULL;
+        oari_tensor_retire(pool, t);
+    }
+    pool->offer = pool->last_offer = NULL;
+    pool->resets++;
+    if (pool->resets % OARI_POOL_PATIENCE == 0)
+        for (int i = 0; i < OARI_POOL_CLASSES; i++)
+            trim_list(&pool->free_storages[i],
+                      pool->resets - OARI_POOL_PATIENCE);
+}
+
+void oari_pool_close(oari_pool *pool)
+{
+    for (int i = 0; i <= OARI_POOL_RESTS; i++)
+        oari_pool_reset(pool);
+    while (pool->free_tensors != NULL) {
+        oar_tensor *t = pool->free_tensors;
+
+        pool->free_tensors = t->next;
+        oari_free(t);
+    }
+    for (int i = 0; i < OARI_POOL_CLASSES; i++)
+        trim_list(&pool->free_storages[i], UINT64_MAX);
+    oari_free(pool->owned);
+    memset(pool, 0, sizeof *pool);
+}
