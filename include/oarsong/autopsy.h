@@ -76,9 +76,9 @@ typedef struct oar_stall {
 } oar_stall;
 OAR_OPTS_INIT(oar_stall);
 
-/* Finds the operation that has waited longest for a missing rank, if it is older
- * than that. Returns 1 and describes it (stall may be NULL), or returns 0. Ranks
- * whose process is gone do not count: they do not wait any more. */
+/* Finds the operation that has waited longest for a missing rank, if it is
+ * older than that. Returns 1 and describes it (stall may be NULL), or returns
+ * 0. Ranks whose process is gone do not count: they do not wait any more. */
 OAR_API int oar_autopsy_stall(const oar_autopsy *autopsy, int64_t older_than_ms,
                               oar_stall *stall);
 

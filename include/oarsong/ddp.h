@@ -16,7 +16,7 @@ typedef struct oar_ddp_opts {
                             SIZE_MAX: one for each dtype */
     int no_broadcast;    /* do not take rank 0's parameters and buffers */
     size_t first_bucket_bytes;   /* the same; 0 means 1 MiB or less */
-    int keep_order;              /* do not cut the buckets anew after the first
+    int keep_order;              /* do not cut the buckets again after the first
                                     pass, in the order gradients came */
     int static_graph;            /* every pass reaches the same parameters: do
                                     not wait for those the first did not */
@@ -50,8 +50,8 @@ OAR_OPTS_INIT(oar_ddp_opts);
  * that no rank reached is left without a gradient, and named in the log the
  * first time. A gradient that is bound elsewhere later (by
  * oar_tensor_bind_grad, or by another wrapper) is copied into its bucket and
- * back. A view of a gradient that is held from before the buckets were cut anew
- * keeps the old numbers.
+ * back. A view of a gradient that is held from before the buckets were cut
+ * again keeps the old numbers.
  *
  * A pass is a backward on a tape that a forward of the wrapper was recorded on,
  * however many were; several tapes may be alive. A pass that comes from

@@ -48,10 +48,10 @@ typedef struct oar_group_opts {
                               so that combining overlaps sending; 0: 512 KiB */
     const char *algorithm; /* of every collective that it can do; NULL: chosen.
                               Also OARSONG_ALGO; `oarsong info` lists them */
-    int64_t stall_ms;      /* an operation that waits so long is reported once
-                              as a warning (log.h), with who is missing and what
-                              each did last; 0: OARSONG_STALL_MS, else 30 s;
-                              below 0: never */
+    int64_t stall_ms;      /* an operation that waits longer is reported once,
+                              as a warning (log.h) that names the missing ranks
+                              and what each did last; 0: OARSONG_STALL_MS,
+                              else 30 s; below 0: never */
     /* of a group with an engine for GPUs (backend "nccl", "ipc", "hybrid",
        "cpu:native,cuda:nccl"): */
     const oar_device *device; /* this rank's; NULL: oar_device_current() */

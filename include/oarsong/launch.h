@@ -58,7 +58,7 @@ typedef struct oar_launch_opts {
                            in a new epoch (OARSONG_EPOCH) */
     int keep_going;     /* a rank that fails does not end the others: they may
                            shrink their group, or serve on. Without restarts */
-    int64_t stall_ms;   /* an operation that waits so long for somebody is
+    int64_t stall_ms;   /* an operation that waits longer for a rank is
                            reported; 0: 30 s, below 0: never */
     int64_t monitor_ms; /* how often stalls and nodes are looked at; 0: 200 ms
                          */
@@ -73,7 +73,7 @@ typedef struct oar_launch_opts {
                                  there serves */
     int64_t join_ms;          /* for enough nodes to come; 0: 600 s */
     int64_t last_call_ms;     /* for more, once enough have come; 0: 5 s */
-    int64_t lease_ms; /* a node not heard of for so long is gone; 0: 5 s */
+    int64_t lease_ms; /* a node that is silent for longer is gone; 0: 5 s */
 } oar_launch_opts;
 OAR_OPTS_INIT(oar_launch_opts);
 

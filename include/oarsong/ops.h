@@ -408,9 +408,9 @@ OAR_API oar_tensor *oar_batch_norm(oar_tape *tape, oar_tensor *x,
                                    oar_tensor *running_var, int training,
                                    double momentum, double eps);
 
-/* The same over more than this batch: whoever holds the other parts of it
- * (other ranks, say) adds theirs. Both functions are called only in training,
- * and must be called by all who hold a part; the struct is kept by pointer
+/* Batch norm over more than this batch: the holders of its other parts (other
+ * ranks, say) add theirs. Both functions are called only in training, and every
+ * holder of a part must call them; the struct is kept by pointer
  * until backward is done. */
 typedef struct oar_batch_norm_merge {
     void *arg;

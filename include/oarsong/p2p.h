@@ -26,8 +26,8 @@
 
 OAR_BEGIN_DECLS
 
-/* In a receive or a probe: whoever sends, whatever the tag. Messages that match
- * are taken in the order they came in. */
+/* In a receive or a probe: a message from any rank, or with any tag. Messages
+ * that match are taken in the order they came in. */
 enum { OAR_ANY_SOURCE = -1, OAR_ANY_TAG = -1 };
 
 /* A message that came, or waits. */

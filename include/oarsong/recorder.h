@@ -46,8 +46,9 @@ typedef struct oar_record {
 OAR_OPTS_INIT(oar_record);
 
 /* Reads the index-th newest operation (0: the newest) of a rank of the group:
- * this one, or a peer whose recorder is mapped here. OAR_E_NOT_FOUND if there is
- * none; OAR_E_UNAVAILABLE if that rank's recorder cannot be seen from here. */
+ * this one, or a peer whose recorder is mapped here. OAR_E_NOT_FOUND if there
+ * is none; OAR_E_UNAVAILABLE if that rank's recorder cannot be seen from here.
+ */
 OAR_API oar_status oar_recorder_read(const oar_group *group, int rank,
                                      int index, oar_record *record);
 

@@ -50,7 +50,7 @@ typedef struct oar_reduce_hook {
     /* (optional) When that is done: leaves the mean in bucket->data. May wait;
      * called bucket by bucket, in their order. */
     oar_status (*finish)(void *arg, oar_group *group, const oar_bucket *bucket);
-    /* (optional) The reducer is destroyed, or its buckets have been cut anew
+    /* (optional) The reducer is destroyed, or its buckets have been cut again
      * (then `arg` stays in use). */
     void (*forget)(void *arg, int for_good);
 } oar_reduce_hook;
@@ -88,9 +88,9 @@ typedef struct oar_reducer_opts {
     size_t first_bucket_bytes; /* of the one that is ready first, if that is
                                   less. 0 means 1 MiB; if bucket_bytes is 0,
                                   too, only where operations overlap */
-    int reorder;  /* cut anew after the first pass, in the order in which arrays
-                     got ready on rank 0: spans move then */
-    int weighted; /* a weighted mean, see oar_reducer_weigh */
+    int reorder; /* cut again after the first pass, in the order in which arrays
+                    got ready on rank 0: spans move then */
+    int weighted;                /* a weighted mean, see oar_reducer_weigh */
     int static_graph;            /* the same arrays are ready in every pass */
     const oar_reduce_hook *hook; /* copied; the reducer's from then on */
     const char *const *names;    /* of the arrays, for messages; copied */

@@ -99,10 +99,10 @@ OAR_API oar_status oar_store_clear(oar_store *store);
 
 typedef struct oar_store_server oar_store_server;
 
-/* Serves a store in this process, by a thread of its own, to whoever connects
- * there and knows the secret that this process has now; without one, to whoever
- * connects from this host (OARSONG_WIRE=plain: from anywhere). It is exactly at
- * this address (port 0: at a free one). Memory is bounded: what clients send
+/* Serves a store in this process, by a thread of its own, to every client that
+ * connects there and knows the secret that this process has now; without one,
+ * to every client on this host (OARSONG_WIRE=plain: on any host). It is exactly
+ * at this address (port 0: at a free one). Memory is bounded: what clients send
  * that is no request is dropped, and a full store says so. */
 OAR_API oar_status oar_store_serve(const char *address,
                                    oar_store_server **server);

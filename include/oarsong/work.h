@@ -2,9 +2,9 @@
 /* work.h: one operation in flight.
  *
  * A call given a `work` pointer returns at once with a handle. The buffers
- * belong to the operation until it is done. It goes on by itself; whoever waits
- * for it drives it. Every handle is released exactly once, before or after the
- * operation is done, and before its group is destroyed.
+ * belong to the operation until it is done. It goes on by itself; a thread that
+ * waits for it drives it. Every handle is released exactly once, before or
+ * after the operation is done, and before its group is destroyed.
  *
  * No call is a cancellation point: a thread that is cancelled (pthread_cancel)
  * while it waits for an operation ends that call first. oar_group_abort ends

@@ -172,13 +172,13 @@ void launch_signals_handle(launch *l);
 /* Waits up to this time for signals only, and handles them. */
 void launch_signals_wait(launch *l, int64_t ms);
 
-/* ---- event_loop.c ------------------------------------------------------------- */
+/* ---- event_loop.c -------------------------------------------------------- */
 
 /* Runs the event loop until every rank has ended and all output is passed on.
  */
 void launch_event_loop(launch *l);
 
-/* ---- epochs.c ----------------------------------------------------------- */
+/* ---- epochs.c ------------------------------------------------------------ */
 
 /* Runs epochs, one after the other, until the job has ended. */
 oar_status launch_epochs_run(launch *l);
@@ -200,7 +200,7 @@ void launch_check_stall(launch *l);
 /* Gives the cores of each rank; NULL for "none" (oari_free them). */
 oar_status launch_bind_plan(const char *how, int ranks, cpu_set_t **sets);
 
-/* ---- node_agent.c: the node agent --------------------------------------------- */
+/* ---- node_agent.c: the node agent ---------------------------------------- */
 
 oar_status launch_nodes_open(launch *l);
 /* Waits for a round that this node is in. *more 0: the job has ended, and the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/output_stream.h: what one rank writes to one of its two outputs, on its way
- * to a sink and a file.
+/* launch/output_stream.h: what one rank writes to one of its two outputs, on
+ * its way to a sink and a file.
  *
  * A line goes into the sink as a whole. A line that is longer than a stream can
  * hold goes in pieces, and no other stream writes into the sink in between,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/output_writer.h: the output writer: writes lines of the ranks to standard
- * output or error.
+/* launch/output_writer.h: the output writer: writes lines of the ranks to
+ * standard output or error.
  *
  * Bytes wait in memory of a fixed size and are written when the other end takes
  * them, so that a reader that does not read cannot block the launcher. */

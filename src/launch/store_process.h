@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch/store_process.h: the store process: a helper process of the launcher that
- * serves the store of the ranks (on nodes other than the first it only writes
- * to that store), and that ends the ranks' processes if the launcher is killed.
+/* launch/store_process.h: the store process: a helper process of the launcher
+ * that serves the store of the ranks (on nodes other than the first it only
+ * writes to that store), and that ends the ranks' processes if the launcher is
+ * killed.
  */
 #ifndef OARI_LAUNCH_STORE_PROCESS_H
 #define OARI_LAUNCH_STORE_PROCESS_H

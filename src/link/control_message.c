@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* letters: see control_message.h. Each is kept until the backend is done with it. */
+/* control_message: see control_message.h. Each is kept until the backend is
+ * done with it. */
 #include "link/control_message.h"
 
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/control_message.h: small messages of the library's own, all of one size, with a
- * tag of their own: sent without waiting, read as they come. For backends that
- * can look at messages (OAR_CAN_PROBE). Only the driver touches them. */
+/* link/control_message.h: small messages of the library's own, all of one size,
+ * with a tag of their own: sent without waiting, read as they come. For
+ * backends that can look at messages (OAR_CAN_PROBE). Only the driver touches
+ * them. */
 #ifndef OARI_LINK_CONTROL_MESSAGE_H
 #define OARI_LINK_CONTROL_MESSAGE_H
 

@@ -19,8 +19,9 @@ oar_status native_prefix(const oari_open *with, char *prefix, size_t bytes);
 void native_number_hosts(int ranks, const char *first, size_t stride,
                          int *host);
 
-/* When a rank gives up on a group: somebody it missed (open_failure.h); or whoever
- * has not published this key, of all from `rank` on, and the error stays. */
+/* When a rank gives up on a group: somebody it missed (open_failure.h); or
+ * whoever has not published this key, of all from `rank` on, and the error
+ * stays. */
 void native_missed(const oari_open *with, int rank);
 void native_missed_from(const oari_open *with, int rank, oari_rank_key_fn key,
                         const void *arg);

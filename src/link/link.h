@@ -35,7 +35,7 @@ typedef struct oari_open {
     int64_t meet_ms; /* for the ranks to meet; the timeout, unless this is
                         made of survivors */
     unsigned char *missing;   /* by rank: set for whom this rank waited for when
-                                 it gave up (open_failure.h); NULL: nobody asks */
+                                 it gave up (open_failure.h), or NULL */
     struct oari_board *board; /* an engine for GPUs: of this host; NULL: none */
     oar_group *group;         /* and whose it is; NULL: nobody's */
 } oari_open;

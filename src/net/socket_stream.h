@@ -6,7 +6,8 @@
  * (psk_dhe_ke: data that was sent stays unreadable if the key becomes known
  * later), AES-128-GCM or ChaCha20-Poly1305 with SHA-256, no certificates, no
  * tickets, no resumption, no early data, no older version. When
- * oari_stream_handshake is done, the other end has proved that it knows the key.
+ * oari_stream_handshake is done, the other end has proved that it knows the
+ * key.
  *
  * A stream is small; its owner may copy it and also owns the descriptor. One
  * thread at a time uses it.

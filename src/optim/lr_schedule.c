@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* schedule: the learning rate at a step, as a factor: pure arithmetic, so that
- * a resumed run needs no state of it. */
+/* lr_schedule: the learning rate at a step, as a factor: pure arithmetic, so
+ * that a resumed run needs no state of it. */
 #include <math.h>
 
 #include "base/status.h"

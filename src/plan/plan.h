@@ -63,7 +63,7 @@ typedef enum oari_buffer {
                             output at with_at */
     OARI_GATHER,         /* my scratch. As the source of a REDUCE: gather_stride
                             elements for each of gather_ranks ranks, rank
-                            `peer` first; mine is the input at with_at instead */
+                            `peer` first; mine is the input at with_at */
     OARI_WORK,           /* my scratch for partial results */
     OARI_FACTOR,         /* words: by rank, the factor of its contribution */
     OARI_TABLE,          /* words: by rank, a size */

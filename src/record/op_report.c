@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* account: what the operation reports of ranks say, compared. The sentences
+/* op_report: what the operation reports of ranks say, compared. The sentences
  * about ranks that disagree are made here and nowhere else:
  *
  *   all_reduce #12: rank 0 passes count 17 at a.c:31, rank 1 passes count 18 at
@@ -182,7 +182,7 @@ int oari_op_report_check(oari_op_report *account, int rank, int ranks)
     return good;
 }
 
-/* ---- comparing ------------------------------------------------------------ */
+/* ---- comparing ----------------------------------------------------------- */
 
 static const oari_report_entry *find_entry(const oari_op_report *a,
                                            uint64_t number)

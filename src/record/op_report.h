@@ -33,7 +33,7 @@ typedef struct oari_report_entry {
 typedef enum oari_op_report_kind {
     OARI_REPORT_ASKS = 1, /* the rank waits, and asks what the other does */
     OARI_REPORT_ANSWERS,
-    OARI_REPORT_MISMATCH /* the rank knows, or has been told, that ranks differ */
+    OARI_REPORT_MISMATCH /* the rank knows that ranks differ */
 } oari_op_report_kind;
 
 typedef struct oari_op_report {
@@ -50,8 +50,8 @@ typedef struct oari_op_report {
     char sent[160];  /* an answer: where that message was sent */
     char last[240];  /* the rank's newest operation of any kind; "": none */
     oari_report_parts parts; /* of the rank's newest collective with parts */
-    oari_report_entry told
-        [OARI_REPORT_ENTRIES]; /* from number - OARI_REPORT_ENTRIES + 1 on */
+    /* from number - OARI_REPORT_ENTRIES + 1 on */
+    oari_report_entry told[OARI_REPORT_ENTRIES];
 } oari_op_report;
 
 /* Fills in a report, except kind, about, claim, last and parts. */
@@ -70,10 +70,11 @@ int oari_op_report_check(oari_op_report *account, int rank, int ranks);
 uint64_t oari_op_report_differs(const oari_op_report *a,
                                 const oari_op_report *b);
 
-/* Makes the error from the reports of all ranks about one number (by rank; NULL:
- * not known): about the first collective on which two differ, else the claim of
- * the lowest rank. The error is a function of the reports, so all ranks that
- * have the same reports get the same error. Returns 0 if there is none. */
+/* Makes the error from the reports of all ranks about one number (by rank;
+ * NULL: not known): about the first collective on which two differ, else the
+ * claim of the lowest rank. The error is a function of the reports, so all
+ * ranks that have the same reports get the same error. Returns 0 if there is
+ * none. */
 int oari_op_reports_compare(const oari_op_report *const *account, int ranks,
                             oar_error *record);
 

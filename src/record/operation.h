@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/operation.h: an operation as it is recorded: what it is, in which form,
- * and where it was called. */
+/* record/operation.h: an operation as it is recorded: what it is, in which
+ * form, and where it was called. */
 #ifndef OARI_RECORD_OPERATION_H
 #define OARI_RECORD_OPERATION_H
 

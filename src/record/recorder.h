@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/recorder.h: writes and reads the ring of one group in the recorder file
- * of this process (record/recorder_file.h). */
+/* record/recorder.h: writes and reads the ring of one group in the recorder
+ * file of this process (record/recorder_file.h). */
 #ifndef OARI_RECORD_RECORDER_H
 #define OARI_RECORD_RECORDER_H
 
@@ -61,9 +61,9 @@ uint64_t oari_recorder_at(const oari_recorder *recorder);
 oar_status oari_recorder_map(int fd, uint64_t at, const void **base);
 void oari_recorder_unmap(const void *base); /* NULL is fine */
 
-/* Read the index-th newest record, or that of one operation. Bytes in a ring are
- * checked, not trusted. OAR_E_NOT_FOUND also if the ring now belongs to another
- * group. */
+/* Read the index-th newest record, or that of one operation. Bytes in a ring
+ * are checked, not trusted. OAR_E_NOT_FOUND also if the ring now belongs to
+ * another group. */
 oar_status oari_recorder_newest(const void *base, int index,
                                 oar_record *record);
 oar_status oari_recorder_by_sequence(const void *base, uint64_t sequence,

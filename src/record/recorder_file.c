@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box: the file that this process records in, and the rings of it that its
- * groups get.
+/* recorder_file: the file that this process records in, and the rings of it
+ * that its groups get.
  *
  * A process has one recorder file, opened when its first group is made and
  * closed with the last. One lock guards opening it and giving out rings;
@@ -218,8 +218,8 @@ static void sign_box(oari_recorder_file *box, const oari_ring_owner *who)
     atomic_store(&box->head.owner, getpid());
 }
 
-/* Makes a recorder file ours if it has no owner, or one that is gone. Of several
- * processes that inherited it, one gets it. */
+/* Makes a recorder file ours if it has no owner, or one that is gone. Of
+ * several processes that inherited it, one gets it. */
 static int claim_box(oari_recorder_file *box)
 {
     int64_t owner = atomic_load(&box->head.owner);
@@ -338,11 +338,12 @@ static oar_status make_file(const char *path, int rank)
     return OAR_OK;
 }
 
-/* Opens the token of this process, so that the watchdog process sees it end, and
- * sets the handler of SIGABRT, unless the user has set one. A launcher may hear
- * of the end by a connection that is closed with all the rest, and must not be
- * faster. Mappings go first; of descriptors, some kernels close the highest
- * first. So there is one of each, of a file that no other process opens. */
+/* Opens the token of this process, so that the watchdog process sees it end,
+ * and sets the handler of SIGABRT, unless the user has set one. A launcher may
+ * hear of the end by a connection that is closed with all the rest, and must
+ * not be faster. Mappings go first; of descriptors, some kernels close the
+ * highest first. So there is one of each, of a file that no other process
+ * opens. */
 static void announce_end(const char *folder, int rank)
 {
     const int how = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
@@ -480,8 +481,8 @@ static uint32_t count_namesakes(const oari_recorder_file *box,
     return next;
 }
 
-/* Fills in a ring for a group. The serial is cleared first and set last, so that
- * a peer which maps the ring for the group that had it before can tell. */
+/* Fills in a ring for a group. The serial is cleared first and set last, so
+ * that a peer which maps the ring for the group that had it before can tell. */
 static void fill_ring(oari_ring *r, const oari_ring_owner *who, uint64_t serial,
                       uint32_t instance, int64_t epoch)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/recorder_file.h: the recorder file of a process. It holds a ring of records for
- * each group, and outlives the process. It may have no name (a memfd).
+/* record/recorder_file.h: the recorder file of a process. It holds a ring of
+ * records for each group, and outlives the process. It may have no name (a
+ * memfd).
  *
  * A recorder file is one unit with the head, then OARI_FILE_RINGS units with a
  * ring each. A ring is complete in itself, so that a peer maps one ring and
@@ -148,9 +149,9 @@ extern const char oari_recorder_file_magic[8], oari_ring_magic[8];
 
 /* ---- for launchers ------------------------------------------------------- */
 
-/* Makes an empty recorder file for a rank that will be started: a memfd that the
- * process inherits, with its number in OARSONG_RECORDER_FD. Close on exec is
- * set: the child clears it for its own. Gives the descriptor. */
+/* Makes an empty recorder file for a rank that will be started: a memfd that
+ * the process inherits, with its number in OARSONG_RECORDER_FD. Close on exec
+ * is set: the child clears it for its own. Gives the descriptor. */
 oar_status oari_recorder_file_make(int rank, int *fd);
 
 /* ---- for this process ---------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box_read: the parser of recorder files. It works on a copy and puts that
- * right, so that later readers need not check anything. */
+/* recorder_file_read: the parser of recorder files. It works on a copy and puts
+ * that right, so that later readers need not check anything. */
 #include "record/recorder_file_read.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/recorder_file_read.h: reads a recorder file from bytes that may be anything. */
+/* record/recorder_file_read.h: reads a recorder file from bytes that may be
+ * anything. */
 #ifndef OARI_RECORD_RECORDER_FILE_READ_H
 #define OARI_RECORD_RECORDER_FILE_READ_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* box_host: the host, boot and process of a recorder file, from /proc. */
+/* recorder_host: the host, boot and process of a recorder file, from /proc. */
 #include "record/recorder_host.h"
 
 #include <fcntl.h>

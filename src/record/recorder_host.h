@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record/recorder_host.h: which host and which process a recorder file is of, and
- * whether that process still lives. */
+/* record/recorder_host.h: which host and which process a recorder file is of,
+ * and whether that process still lives. */
 #ifndef OARI_RECORD_RECORDER_HOST_H
 #define OARI_RECORD_RECORDER_HOST_H
 

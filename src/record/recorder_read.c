@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* recorder_read: reads records from a ring: this process's own, a peer's that is
- * being written, or a copy in memory. No word of a ring is trusted: numbers are
- * checked where they are used, texts are cut and ended. */
+/* recorder_read: reads records from a ring: this process's own, a peer's that
+ * is being written, or a copy in memory. No word of a ring is trusted: numbers
+ * are checked where they are used, texts are cut and ended. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -43,7 +43,8 @@ static int64_t ticks_to_ns(const oari_ring *r, double rate, uint64_t ticks)
 }
 
 /* Reads the state before the time of the end, which was written before it; and
- * the sequence number first and last, so that the record is of one operation. */
+ * the sequence number first and last, so that the record is of one operation.
+ */
 int oari_ring_find(const oari_ring *ring, double rate, uint64_t sequence,
                    oar_record *record)
 {
@@ -124,7 +125,7 @@ oar_status oari_recorder_newest(const void *base, int index, oar_record *record)
     return oari_recorder_by_sequence(base, newest - (uint64_t)index, record);
 }
 
-/* ---- the ring of a peer ------------------------------------------------------------ */
+/* ---- the ring of a peer -------------------------------------------------- */
 
 /* Returns whether a descriptor has a ring at that place that cannot go away: a
  * memfd must be sealed against shrinking; a named file of ours never shrinks,

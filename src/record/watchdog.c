@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* watchman: the watchdog process, which sees the order in which the ranks of a
+/* watchdog: the watchdog process, which sees the order in which the ranks of a
  * job end, where the launcher does not say.
  *
  * mpirun ends all ranks when one has died, before any of them could write down
@@ -7,10 +7,10 @@
  * parent hears of it, and inotify reports that in order, however late one
  * looks. So every rank has a file open that no other process opens, its token;
  * and a small process watches the folder of the recorder files, and writes into
- * each its place in that order (oari_recorder_head.fell). A token is unlinked as soon as
- * it is open, but inotify still reports it by its name. There is one watchdog
- * process for each folder and host, in a session of its own; it holds nothing
- * of the rank that started it, and ends with the last rank.
+ * each its place in that order (oari_recorder_head.fell). A token is unlinked
+ * as soon as it is open, but inotify still reports it by its name. There is one
+ * watchdog process for each folder and host, in a session of its own; it holds
+ * nothing of the rank that started it, and ends with the last rank.
  *
  * It is made by clone, without the handlers of fork, which take locks that the
  * caller holds. A child of a process with threads may do little more than make
@@ -121,8 +121,8 @@ static void make_key(int folder)
     unlinkat(folder, aside, 0);
 }
 
-/* Finds the address of a folder; returns 0 if there is no key, or one that other
- * users could have changed. */
+/* Finds the address of a folder; returns 0 if there is no key, or one that
+ * other users could have changed. */
 static int find_address(int folder, address *found)
 {
     static const char start[] = "oarsong-watchdog-";

@@ -11,13 +11,13 @@ struct oari_recorder_head;
  * started, the order of the ends is not known, and the autopsy says less. */
 void oari_watchdog_start(const char *folder);
 
-/* Blocks until the watchdog process of a folder (a descriptor of it) has written
- * down all that has happened; a second at most. */
+/* Blocks until the watchdog process of a folder (a descriptor of it) has
+ * written down all that has happened; a second at most. */
 void oari_watchdog_ask(int folder);
 
-/* Returns another rank with a recorder file in the folder, on this host, that is
- * gone or about to end, and not because of a third; or -1. Handlers of signals
- * may call it. */
+/* Returns another rank with a recorder file in the folder, on this host, that
+ * is gone or about to end, and not because of a third; or -1. Handlers of
+ * signals may call it. */
 int oari_watchdog_peer_gone(const char *path,
                             const struct oari_recorder_head *mine);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_connection: the bytes of one connection of the server. It is read only while
- * its client may ask: one that does not take its reply, or whose request is
- * parked, has to wait. A body gets memory as its bytes arrive, not as its
+/* store_connection: the bytes of one connection of the server. It is read only
+ * while its client may ask: one that does not take its reply, or whose request
+ * is parked, has to wait. A body gets memory as its bytes arrive, not as its
  * length is announced; when the server holds too much, the connection is ended,
  * and its client connects again. */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_requests: the request handler: what requests do to the table. A request for
- * keys that do not exist is parked under the first of them; the change that
+/* store_requests: the request handler: what requests do to the table. A request
+ * for keys that do not exist is parked under the first of them; the change that
  * sets that key looks at the request again. A change is done once: a client
  * that asks again under the same number gets the reply that it has not seen. */
 #include <stdio.h>

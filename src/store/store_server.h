@@ -153,7 +153,7 @@ void oari_handshake_end(oari_connection *conn);
  * once: many refusals must not fill the log. */
 void oari_handshake_note_refusal(oari_connection *conn);
 
-/* ---- store_requests.c -------------------------------------------------------- */
+/* ---- store_requests.c ---------------------------------------------------- */
 
 /* Does what a connection that is ready asks for. */
 void oari_request_handle(oari_connection *conn,
@@ -171,7 +171,7 @@ oar_status oari_session_join(oari_connection *conn);
 void oari_session_leave(oari_connection *conn);
 void oari_session_drop_all(oar_store_server *server);
 
-/* ---- store_connection.c -------------------------------------------------------- */
+/* ---- store_connection.c -------------------------------------------------- */
 
 /* Marks a connection as dead: it is used no more, and the thread destroys it
  * soon. */

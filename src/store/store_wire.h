@@ -63,7 +63,8 @@ typedef struct oari_wire_message {
     oari_bytes keys;     /* n: as they lie in the frame */
 } oari_wire_message;
 
-/* Returns whether a frame can begin with these bytes, at most OARI_WIRE_HEADER_BYTES.
+/* Returns whether a frame can begin with these bytes, at most
+ * OARI_WIRE_HEADER_BYTES.
  */
 int oari_wire_plausible(const unsigned char *bytes, size_t count);
 

@@ -9,10 +9,10 @@
 
 #include "link/shm/board.h"
 
-/* Sizes that bring the edges near: with the first, a chunk of a bounce buffer is
- * one block of 64, and of a message too; with the second, the data of a direct
- * plan that cannot reach a buffer fits a slot; the third has partial results
- * that are wider; the last has bytes. */
+/* Sizes that bring the edges near: with the first, a chunk of a bounce buffer
+ * is one block of 64, and of a message too; with the second, the data of a
+ * direct plan that cannot reach a buffer fits a slot; the third has partial
+ * results that are wider; the last has bytes. */
 static const struct {
     size_t element, wide, small_bytes, stage_bytes, chunk_bytes;
 } settings[] = { { 8, 8, 512, 64, 512 },

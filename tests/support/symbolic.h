@@ -60,14 +60,14 @@ typedef struct symbolic_counts {
     size_t most[SYMBOLIC_RANKS];     /* messages in flight at once */
 } symbolic_counts;
 
-/* Runs a case. Returns NULL, or a sentence (valid until the next call) that says what went
- * wrong. counts may be NULL. */
+/* Runs a case. Returns NULL, or a sentence (valid until the next call) that
+ * says what went wrong. counts may be NULL. */
 const char *symbolic_run(const symbolic_case *c, symbolic_counts *counts);
 
 /* ---- what an operation means: symbolic_op.c ------------------------------ */
 
-/* Return the elements of rank r's part of the row; in an all_to_all, of the part
- * from r to q. */
+/* Return the elements of rank r's part of the row; in an all_to_all, of the
+ * part from r to q. */
 size_t symbolic_part(const symbolic_op *o, int r);
 size_t symbolic_pair(const symbolic_op *o, int r, int q);
 
@@ -92,8 +92,8 @@ typedef struct symbolic_origin {
 } symbolic_origin;
 symbolic_origin symbolic_origin_of(const symbolic_op *o, int rank, size_t i);
 
-/* Returns the plan request of a rank, before or after all sizes are known. Valid
- * until the next call. */
+/* Returns the plan request of a rank, before or after all sizes are known.
+ * Valid until the next call. */
 oari_plan_request symbolic_request(const symbolic_op *o, int rank,
                                    int sizes_known);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hosted: the way of device memory through the host, for groups that have no
+/* staging: the way of device memory through the host, for groups that have no
  * engine for GPUs, or whose engine cannot do a call; only where
  * OARSONG_ENABLE_GPU_FALLBACK allows it.
  *

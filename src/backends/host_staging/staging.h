@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/host_staging/staging.h: device memory through the host. The parts of
- * the backend: staging.c takes calls and hands them to a thread, which does them
- * one after the other: collectives in pieces (staging_chunks.c; between ranks of one
- * host, from each other's memory: direct.c, with sums by staging_sum.c), messages as a
- * whole (letters.c). staging_buffer.c has the pinned memory, the streams, and the
- * copies. */
+ * the backend: staging.c takes calls and hands them to a thread, which does
+ * them one after the other: collectives in pieces (staging_chunks.c; between
+ * ranks of one host, from each other's memory: staging_direct.c, with
+ * sums by staging_sum.c), messages as a whole (staging_messages.c).
+ * staging_buffer.c has the pinned memory, the streams, and the copies. */
 #ifndef OARI_BACKENDS_HOST_STAGING_STAGING_H
 #define OARI_BACKENDS_HOST_STAGING_STAGING_H
 

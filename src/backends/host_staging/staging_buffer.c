@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stage: pinned memory between a GPU and the ranks of this host, and the
- * copies. Two streams, so that one piece goes down while another goes up. The
- * memory is shared, so that peers combine straight from it, and pinned by all
- * of them, so that their GPUs take straight from it. */
+/* staging_buffer: pinned memory between a GPU and the ranks of this host, and
+ * the copies. Two streams, so that one piece goes down while another goes up.
+ * The memory is shared, so that peers combine straight from it, and pinned by
+ * all of them, so that their GPUs take straight from it. */
 #include <time.h>
 
 #include <oarsong/shared.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pieces: a collective on device memory, piece by piece: while one piece is
- * combined on the host, the next comes down and the one before goes up.
+/* staging_chunks: a collective on device memory, piece by piece: while one
+ * piece is combined on the host, the next comes down and the one before goes
+ * up.
  *
  * A buffer is a row of parts (or one part: of a part of its own, and of what is
  * combined as a whole). Piece k of a row is elements k * width and following of

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* direct: a collective between ranks of one host. Each rank's piece comes down
- * into its own stage, and whoever is to get some of it takes it up from there:
- * what is only moved is never copied on the host. Of an all_reduce each rank
- * adds up one share of a piece; the shares meet in the stage of one of them,
- * the next one for the next piece, from where all ranks take the whole.
+/* staging_direct: a collective between ranks of one host. Each rank's piece
+ * comes down into its own stage, and whoever is to get some of it takes it up
+ * from there: what is only moved is never copied on the host. Of an all_reduce
+ * each rank adds up one share of a piece; the shares meet in the stage of one
+ * of them, the next one for the next piece, from where all ranks take the
+ * whole.
  *
  * Nobody meets over a piece. Each rank tells how far it is (hosted_marks), and
  * does whatever the others have made possible: it adds up what all have down,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* letters: a message of device memory: down as a whole, over the inner group,
- * and up as a whole. None waits for another, so that ranks that send to each
- * other do not stand in each other's way. */
+/* staging_messages: a message of device memory: down as a whole, over the inner
+ * group, and up as a whole. None waits for another, so that ranks that send to
+ * each other do not stand in each other's way. */
 #include "backends/host_staging/staging.h"
 #include "base/status.h"
 

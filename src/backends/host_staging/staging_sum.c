@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sum: this rank's shares of an all_reduce, combined out of all ranks' stages.
- * One core reads about as fast as a GPU's link brings; where ranks have cores
- * to spare a second thread does half. It spins while an all_reduce goes on, and
- * sleeps between two. */
+/* staging_sum: this rank's shares of an all_reduce, combined out of all ranks'
+ * stages. One core reads about as fast as a GPU's link brings; where ranks have
+ * cores to spare a second thread does half. It spins while an all_reduce goes
+ * on, and sleeps between two. */
 #include "backends/host_staging/staging.h"
 #include "base/alloc.h"
 #include "base/reduce/reduce.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* collective: how a collective gets onto the streams.
+/* ipc_collective: how a collective gets onto the streams.
  *
  * Every rank says on its page what its buffers are, and when they are ready. A
  * rank that works waits (here, in progress, never on the device) until all

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* launch: the kernels of device/cuda/reduce.cu, and which one does what. */
+/* ipc_launch: the kernels of device/cuda/reduce.cu, and which one does what. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/reduce/reduce.h"

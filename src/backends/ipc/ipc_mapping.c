@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mapping: what this process has mapped of other processes' device memory, once
- * for all its groups. (The driver would count. compute-sanitizer does not: it
- * takes for unmapped what one of two has closed.) An allocation is known by its
- * id and its handle: ids are unique in a process, handles name it.
+/* ipc_mapping: what this process has mapped of other processes' device memory,
+ * once for all its groups. (The driver would count. compute-sanitizer does not:
+ * it takes for unmapped what one of two has closed.) An allocation is known by
+ * its id and its handle: ids are unique in a process, handles name it.
  *
  * The lock is not held while the driver maps or unmaps, which may wait for the
  * GPU. So two groups may map the same memory at once; then one of them takes

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meet: the ranks find each other through the store, see that they can work
+/* ipc_meet: the ranks find each other through the store, see that they can work
  * together, and map each other's pages. Two rounds: what each rank is, or why
  * it cannot take part; then whether each has reached all others. So either all
  * of them open, or none, and all say the same reason. */

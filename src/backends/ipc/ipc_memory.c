@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory: whose device memory is where.
+/* ipc_memory: whose device memory is where.
  *
  * An allocation is shown by CUDA's handle for it and by its id, which no other
- * ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps it. Memory
- * that was freed and allocated anew may have the same address, but has another
- * id: then what is mapped of the same range is closed first, which nobody uses
- * any more, since its owner has freed it. Memory that CUDA cannot share (of a
- * stream-ordered pool, or mapped by hand) is not shown. */
+ * ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps it.
+ * Memory that was freed and allocated anew may have the same address, but has
+ * another id: then what is mapped of the same range is closed first, which
+ * nobody uses any more, since its owner has freed it. Memory that CUDA cannot
+ * share (of a stream-ordered pool, or mapped by hand) is not shown. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/status.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* message: sends and receives. They are matched by the hosts: a sender puts a
- * letter into its box for that rank, and the receiver, once it has a receive
+/* ipc_message: sends and receives. They are matched by the hosts: a sender puts
+ * a letter into its box for that rank, and the receiver, once it has a receive
  * that fits, copies the data and answers. Small messages are copied aside
  * first, so that their send waits for nobody.
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* page: the control pages: where things stand on them, and their end.
+/* ipc_page: the control pages: where things stand on them, and their end.
  *
  * A page stays as it is until every rank has left it: a stream of a peer may
  * still read the word that stops kernels, and an abort writes to all pages. And

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* share: what is copied and combined in a collective, and which part of it a
- * rank does. Where all share a GPU one rank does everybody's part; else each
+/* ipc_share: what is copied and combined in a collective, and which part of it
+ * a rank does. Where all share a GPU one rank does everybody's part; else each
  * rank does its own: reductions by slices or by parts, what is moved by whoever
  * has it, what one rank gives to all by whoever gets it. */
 #include "backends/ipc/ipc.h"

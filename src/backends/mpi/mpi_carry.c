@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* carry: blocks for the relay, by MPI's point to point. A lane is a tag; heads
- * (lane 0) are received from any source. */
+/* mpi_carry: blocks for the relay, by MPI's point to point. A lane is a tag;
+ * heads (lane 0) are received from any source. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "backends/mpi/mpi_engine.h"

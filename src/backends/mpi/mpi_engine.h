@@ -110,12 +110,12 @@ const char *mpi_version(void);
 MPI_Op mpi_own(oar_reduce_op_kind kind);
 MPI_Datatype mpi_half(oar_dtype dtype);
 
-/* ---- mpi_join.c -------------------------------------------------------------- */
+/* ---- mpi_join.c ---------------------------------------------------------- */
 
 /* The communicator of the group's ranks. */
 oar_status mpi_join(mpi_engine *e, const oar_backend_env *env);
 
-/* ---- mpi_fold.c: reductions -------------------------------------------------- */
+/* ---- mpi_fold.c: reductions ---------------------------------------------- */
 
 /* How MPI does one. */
 typedef struct mpi_fold {
@@ -150,7 +150,7 @@ oar_status mpi_post_scatter(void *, const oar_collective *, oar_transfer *);
 oar_status mpi_post_all_gather(void *, const oar_collective *, oar_transfer *);
 oar_status mpi_post_all_to_all(void *, const oar_collective *, oar_transfer *);
 
-/* ---- mpi_flight.c: what is under way ----------------------------------------- */
+/* ---- mpi_flight.c: what is under way ------------------------------------- */
 
 /* A post, not yet in the list; NULL: no memory. */
 mpi_post *mpi_post_begin(mpi_engine *e, const oar_collective *call,
@@ -166,7 +166,7 @@ oar_status mpi_posts_test(mpi_engine *e);
 void mpi_posts_abandon(mpi_engine *e, oar_status why);
 void mpi_posts_free(mpi_engine *e); /* the spare ones */
 
-/* ---- mpi_carry.c: blocks for the relay --------------------------------------- */
+/* ---- mpi_carry.c: blocks for the relay ----------------------------------- */
 
 oar_status mpi_carry_open(mpi_engine *e, size_t eager_bytes);
 oar_status mpi_carry_test(mpi_engine *e);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* flight: collectives under way, from the call of MPI to the result.
+/* mpi_flight: collectives under way, from the call of MPI to the result.
  *
  * What is abandoned stays where it is for good: MPI may be at its buffers
  * until the process ends. */

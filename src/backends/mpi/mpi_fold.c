@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fold: reductions, with our rules (span.h) out of MPI's operators.
+/* mpi_fold: reductions, with our rules (span.h) out of MPI's operators.
  *
  * MPI adds and multiplies f32, f64 and integers as we do (integers as unsigned
  * ones, which wrap). But Open MPI 4.1 and newer on x86-64 stops at the largest

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* join: who of MPI's world is in the group. Every rank leaves its place in the
- * world in the store; rank 0 reads all and leaves the row. When the row is
+/* mpi_join: who of MPI's world is in the group. Every rank leaves its place in
+ * the world in the store; rank 0 reads all and leaves the row. When the row is
  * there all have come, and making the communicator waits for nobody. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library: MPI in this process. A lock guards its beginning; where the library
- * bears only one thread at a time, another is held around every call.
+/* mpi_library: MPI in this process. A lock guards its beginning; where the
+ * library bears only one thread at a time, another is held around every call.
  *
  * MPI is finalised at exit if we initialised it and all groups have ended well;
  * finalising waits for the other processes, so a rank that has failed must not.

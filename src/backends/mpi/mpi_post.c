@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* post: each collective by MPI's call of that name, non-blocking, or blocking
- * where no timeout is wanted (OARSONG_MPI_BLOCKING).
+/* mpi_post: each collective by MPI's call of that name, non-blocking, or
+ * blocking where no timeout is wanted (OARSONG_MPI_BLOCKING).
  *
  * Reductions and broadcasts of many elements are several calls; the others
  * count in 64 bits where MPI does (4 and later), and else in parts: a part of

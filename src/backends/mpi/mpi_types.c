@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* types: MPI's datatypes for ours. */
+/* mpi_types: MPI's datatypes for ours. */
 #include "backends/mpi/mpi_engine.h"
 
 enum { PIECE = 1 << 20 /* elements */ };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api: <oarsong/nccl.h>: what a program that knows NCCL may want of it. */
+/* nccl_api: <oarsong/nccl.h>: what a program that knows NCCL may want of it. */
 #include <stdlib.h>
 #include <string.h>
 

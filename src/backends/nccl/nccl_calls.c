@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* calls: our collectives in NCCL's calls.
+/* nccl_calls: our collectives in NCCL's calls.
  *
  * Each is one call of NCCL where it has that collective for parts of one size.
  * Parts of any size that are combined or copied to all go as one reduce or

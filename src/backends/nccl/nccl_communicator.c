@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* communicator: one of NCCL's, with what it takes to end it from any thread.
+/* nccl_communicator: one of NCCL's, with what it takes to end it from any
+ * thread.
  *
  * `use` is held by whoever calls NCCL with the handle; ending it first takes
  * the handle away, so that nobody has it any more when NCCL frees it. Ending

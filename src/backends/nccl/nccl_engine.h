@@ -54,7 +54,7 @@ typedef union oari_nccl_factor {
 } oari_nccl_factor;
 oari_nccl_factor oari_nccl_factor_of(double factor, oar_dtype dtype);
 
-/* ---- nccl_communicator.c ------------------------------------------------------ */
+/* ---- nccl_communicator.c ------------------------------------------------- */
 
 /* Two hold it: the engine, and the thread that ends it. */
 typedef struct oari_nccl_comm {
@@ -112,7 +112,7 @@ typedef struct oari_nccl_terms {
 oar_status oari_nccl_meet(const oari_nccl *lib, const oari_open *with,
                           int64_t deadline_ns, oari_nccl_terms *terms);
 
-/* ---- nccl_calls.c ------------------------------------------------------------- */
+/* ---- nccl_calls.c -------------------------------------------------------- */
 
 /* An engine, and what is under way in it. */
 typedef struct oari_nccl_engine {
@@ -137,7 +137,7 @@ typedef struct oari_nccl_engine {
  * the device current. */
 oar_status oari_nccl_call(oari_nccl_engine *e, const oar_collective *call);
 
-/* ---- nccl_own.c --------------------------------------------------------------- */
+/* ---- nccl_own.c ---------------------------------------------------------- */
 
 /* What the caller has before it, and behind it. The device is current. */
 oar_status oari_nccl_wait_ready(const oari_cuda *cu, void *stream,
@@ -148,7 +148,7 @@ oar_status oari_nccl_record_finished(const oari_cuda *cu, void *stream,
 int oari_nccl_is_to_self(const oari_nccl_engine *e, const oar_collective *call);
 void oari_nccl_post_to_self(oari_nccl_engine *e, oar_transfer *t);
 
-/* ---- nccl_queue.c ------------------------------------------------------------- */
+/* ---- nccl_queue.c -------------------------------------------------------- */
 
 /* A transfer is a link of a list: the next one, and what is to be done. */
 static inline oar_transfer *oari_nccl_next(const oar_transfer *t)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library: NCCL in this process: whether it is there, and what it says.
+/* nccl_library: NCCL in this process: whether it is there, and what it says.
  *
  * Looked for once, under a lock, and never let go: threads of its own may run
  * in it until the process ends. */

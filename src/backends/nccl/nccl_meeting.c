@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meeting: what ranks tell each other through the store before NCCL is called.
+/* nccl_meeting: what ranks tell each other through the store before NCCL is
+ * called.
  *
  * Every rank leaves a card; rank 0 reads them all, sees whether they go
  * together, and leaves its verdict: NCCL's id, or why not, in the same words

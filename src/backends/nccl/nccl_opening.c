@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening: how a communicator comes to be: of an id, or of another one.
+/* nccl_opening: how a communicator comes to be: of an id, or of another one.
  *
  * NCCL does both in threads of its own and is asked how far it has come, so
  * that our deadline holds whatever it waits for. */

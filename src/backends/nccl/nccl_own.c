@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* own: messages of a rank to itself, and the two events that bind our stream to
- * the caller's.
+/* nccl_own: messages of a rank to itself, and the two events that bind our
+ * stream to the caller's.
  *
  * NCCL knows a message to oneself only as a pair in one group. Here whichever
  * end comes first waits for the other; then it is a copy on the stream, and

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue: what is posted, until NCCL has put it on the stream.
+/* nccl_queue: what is posted, until NCCL has put it on the stream.
  *
  * A unit is one call, or all of a batch: it goes to NCCL as one group, made and
  * closed by one thread in one go, since NCCL keeps the open group of each

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* types: our dtypes and operators in NCCL's numbers.
+/* nccl_types: our dtypes and operators in NCCL's numbers.
  *
  * Three tables say what goes to NCCL: dtypes, their class, operators by class.
  * A 0 in them is "not taken"; so they hold one more than NCCL's number. What is

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* agree: what ranks must have in common before UCC meets itself: its version,
- * which its own exchange does not check, and what rank 0 wants of bf16. */
+/* ucc_agree: what ranks must have in common before UCC meets itself: its
+ * version, which its own exchange does not check, and what rank 0 wants of
+ * bf16. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* arguments: our collectives in UCC's words.
+/* ucc_arguments: our collectives in UCC's words.
  *
  * Three tables say what goes to UCC: kinds, dtypes, operators by the class of
  * the dtype. What is not in them is planned over our own links. */

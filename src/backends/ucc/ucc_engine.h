@@ -99,14 +99,14 @@ oar_status oari_ucc_opening_run(const oar_backend_env *env,
 /* Takes it. No request may be under way. Returns soon, whatever UCC does. */
 void oari_ucc_opening_end(oari_ucc_opening *opening);
 
-/* ---- ucc_errand.c ------------------------------------------------------------ */
+/* ---- ucc_errand.c -------------------------------------------------------- */
 
 /* Runs what(arg) in a thread. OAR_E_TIMEOUT: it is not back at the deadline;
  * then arg is its own, and it calls drop(arg) if it ever is. */
 oar_status oari_ucc_errand(void (*what)(void *arg), void (*drop)(void *arg),
                            void *arg, int64_t deadline_ns);
 
-/* ---- ucc_arguments.c --------------------------------------------------------- */
+/* ---- ucc_arguments.c ----------------------------------------------------- */
 
 /* Whether UCC can do it as we promise it; the same on all ranks. */
 int oari_ucc_takes(void *self, const oar_collective *call);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* errand: something that UCC does and that may never end, done by a thread of
- * its own. If it is not back in time it is left alone: what it was given is its
- * own then, and it drops it when it comes back after all. */
+/* ucc_errand: something that UCC does and that may never end, done by a thread
+ * of its own. If it is not back in time it is left alone: what it was given is
+ * its own then, and it drops it when it comes back after all. */
 #include <pthread.h>
 
 #include "backends/ucc/ucc_engine.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* library: UCC in this process: whether it can work, and the one handle of it.
+/* ucc_library: UCC in this process: whether it can work, and the one handle of
+ * it.
  *
  * Made by the first group that opens it, under a lock, and never given back:
  * groups that were aborted may have left requests in it.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* meeting: the all-gather that UCC asks for while a group opens, over our
+/* ucc_meeting: the all-gather that UCC asks for while a group opens, over our
  * store.
  *
  * Rank 0 reads the others' parts, one key each, and puts the row where all read

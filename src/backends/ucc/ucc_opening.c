@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* opening: a context and a team for a group; and ending them.
+/* ucc_opening: a context and a team for a group; and ending them.
  *
  * UCC and UCX wait without deadlines: for peers that do not come, and UCX can
  * wait for itself for ever when it starts (its hooks in the memory functions of

@@ -22,7 +22,7 @@
 enum {
     EVENT_LOOKS = 4,    /* in one round */
     COMPARE_LOOKS = 64, /* at an operation, between two comparisons */
-    DRAIN_MS = 500,     /* an abort may take so long on the device */
+    DRAIN_MS = 500,     /* the most an abort may take on the device */
     DRAIN_NAP_NS = 100000
 };
 

@@ -85,7 +85,7 @@ int oari_engine_try_hold(oar_group *group);
 /* Releases the token. */
 void oari_engine_let_go(oar_group *group);
 
-/* ---- running an external engine's calls inline (run_inline.c) ------------------ */
+/* ---- running an external engine's calls inline (run_inline.c) ------------ */
 
 /* Returns whether a caller that waits can run the engine's call itself. The
  * caller holds the token. */

@@ -21,10 +21,10 @@ enum {
     SPIN_NS = 10000000,     /* beside an engine that has to be polled */
     TURNS = 32,             /* of the engine, to one of the links */
     POLLS = 128,            /* in one turn, if nothing else is waited for */
-    POLLED_NS = 1000000000, /* it is polled and the core yielded so long, */
-    BLIND_NAP_NS = 50000,   /* and then it is polled after each such nap */
-    YIELD_NS = 1000000,     /* a yield that takes longer: the core is wanted */
-    CROWD_NS = 100000000,   /* by others, and will be for so long */
+    POLLED_NS = 1000000000, /* it is polled, yielding, for this time */
+    BLIND_NAP_NS = 50000,   /* then it is polled after each such nap */
+    YIELD_NS = 1000000,     /* a longer yield means: others want the core */
+    CROWD_NS = 100000000,   /* and will for this time */
     LINKS_NS = 5000000,     /* between two looks at the links for faults */
     SUSPECT_NS = 500000000  /* for peers to say that they have given up */
 };

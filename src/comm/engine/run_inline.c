@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* lend: a caller that waits for a collective runs the blocking call of an
+/* run_inline: a caller that waits for a collective runs the blocking call of an
  * external engine (Gloo) inline, instead of handing the collective over to a
  * thread of the engine's and back, which costs two thread switches.
  *

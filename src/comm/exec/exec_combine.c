@@ -75,7 +75,7 @@ static const void *promote(const form *f, const void *from,
     return room;
 }
 
-/* ---- two operands --------------------------------------------------------- */
+/* ---- two operands -------------------------------------------------------- */
 
 static const void *partial_of(oari_exec *exec, const form *f,
                               oari_buffer buffer, size_t at, block *room,

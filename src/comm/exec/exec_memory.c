@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "comm/exec/exec_run.h"
 
-/* ---- buffers -------------------------------------------------------------- */
+/* ---- buffers ------------------------------------------------------------- */
 
 /* Returns my rank among those whose memory a step names. */
 static int self_of(const oari_exec *exec)

@@ -154,7 +154,8 @@ static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
 }
 
 /* A rank's table says where its part for me begins, how long that is and how
- * long its longest part is. In a scatter only root's table counts, all of it. */
+ * long its longest part is. In a scatter only root's table counts, all of it.
+ */
 static void read_table(oari_exec *exec, int rank)
 {
     const oari_board *b = exec->board;

@@ -9,7 +9,8 @@
 
 #include <oarsong/backend.h>
 
-/* The thread that watches a caller which runs the engine inline (run_inline.c). */
+/* The thread that watches a caller which runs the engine inline (run_inline.c).
+ */
 enum { OARI_MONITOR_UNTRIED, OARI_MONITOR_RUNS, OARI_MONITOR_NONE };
 typedef struct oari_inline_monitor {
     int state; /* the driver's: OARI_WATCH... */

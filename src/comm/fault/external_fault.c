@@ -10,7 +10,7 @@
 enum {
     CAUSE_NS = 2000000000, /* within which the links may find the cause */
     CHECK_NS = 10000000,   /* between two looks for ranks that are gone */
-    BEHIND_NS = 500000000, /* messages may still come from a rank so long */
+    BEHIND_NS = 500000000, /* a rank that is gone may still be heard */
 };
 
 /* Ends the group if the engine has failed and the cause is known, or is not

@@ -35,7 +35,7 @@ int oari_group_gone(const oar_group *group, int rank);
 /* What the engine calls upward (look.c). */
 extern const oari_engine_events oari_fault_events;
 
-/* ---- external_fault.c ----------------------------------------------------- */
+/* ---- external_fault.c ---------------------------------------------------- */
 
 /* Returns what oari_group_gone does beside an external engine; gone: what the
  * links say. */
@@ -44,7 +44,7 @@ int oari_external_gone(const oar_group *group, int rank, int gone);
  * links find, or after a while with the engine's own error. */
 void oari_external_look(oar_group *group);
 
-/* ---- timeout scopes (timeout_scope.c) -------------------------------------------- */
+/* ---- timeout scopes (timeout_scope.c) ------------------------------------ */
 
 struct oari_timeout_scope;
 /* Gives the open scope of this rank that lasts longest; until_ns 0: none. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dispute: see mismatch.h. Every report is a control message of its own, kept
+/* mismatch: see mismatch.h. Every report is a control message of its own, kept
  * until the backend has sent it. A rank that has not answered a question is not
  * asked another one, so that questions do not pile up at a rank that computes
  * for long. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* missed: see open_failure.h. The keys of the reports are NAME/missed/TIMES/RANK. */
+/* open_failure: see open_failure.h. The keys of the reports are
+ * NAME/missed/TIMES/RANK. */
 #include "comm/fault/open_failure.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/fault/open_failure.h: which rank is to blame when a group cannot be opened.
+/* comm/fault/open_failure.h: which rank is to blame when a group cannot be
+ * opened.
  *
  * A rank that gives up may have waited for one that was itself waiting, or may
  * only have seen another leave, which had its own reason. So a rank that gives

@@ -50,8 +50,8 @@ _Static_assert(sizeof(oari_timeout_scope) == OARI_SCOPE_BYTES,
 int oari_presence_scope(const oar_group *group, int rank,
                         oari_timeout_scope *scope);
 
-/* ---- scopes of ranks without a control block here (timeout_scope.c) --------------
- * All but `changed` are for the thread that holds the token. */
+/* ---- scopes of ranks without a control block here (timeout_scope.c)
+ * -------------- All but `changed` are for the thread that holds the token. */
 
 typedef struct oari_far_scopes oari_far_scopes;
 oar_status oari_far_scopes_create(oar_group *group);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kin: see siblings.h. The process has one list under one lock, which is held while
- * siblings are driven. That cannot deadlock: a group is only driven where no
- * other thread drives it, and a thread that drives never waits for this lock.
+/* siblings: see siblings.h. The process has one list under one lock, which is
+ * held while siblings are driven. That cannot deadlock: a group is only driven
+ * where no other thread drives it, and a thread that drives never waits for
+ * this lock.
  */
 #include "comm/fault/siblings.h"
 

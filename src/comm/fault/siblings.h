@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* comm/fault/siblings.h: siblings, the groups of one rank in this process: a world
- * and the groups made of it. A rank that waits in one of them for long drives
- * its siblings, too, so that it can tell ranks that wait for it there where it
- * is. Any thread may call these functions. */
+/* comm/fault/siblings.h: siblings, the groups of one rank in this process: a
+ * world and the groups made of it. A rank that waits in one of them for long
+ * drives its siblings, too, so that it can tell ranks that wait for it there
+ * where it is. Any thread may call these functions. */
 #ifndef OARI_COMM_FAULT_SIBLINGS_H
 #define OARI_COMM_FAULT_SIBLINGS_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scope: timeout scopes, parts of a program that may be slow. A rank shows its
- * peers the one of its open scopes that lasts longest; their deadlines wait for
- * its end (look.c), and their texts name it.
+/* timeout_scope: timeout scopes, parts of a program that may be slow. A rank
+ * shows its peers the one of its open scopes that lasts longest; their
+ * deadlines wait for its end (look.c), and their texts name it.
  *
  * Ranks that can see this rank's control block find it there. To far ranks (on
  * other hosts, or where all is TCP) it goes by a control message whenever it

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* council: the agreement. See membership.h.
+/* membership: the agreement. See membership.h.
  *
  * Why all ranks agree: a rank decides when it has seen that every rank on its
  * list is ready for that very list, and says so before it returns. A rank that

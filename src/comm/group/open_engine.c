@@ -16,7 +16,7 @@
 #include "comm/group/group.h"
 
 enum {
-    WHILE_US = 50 /* an engine that has to be polled is, so long in one turn */
+    WHILE_US = 50 /* the most that polling takes in one turn */
 };
 
 /* Returns the most likely culprit of the ranks that have not opened the engine:

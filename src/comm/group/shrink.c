@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shrink: makes a new group of the ranks that are left of one. They agree on
- * the members in membership.c; here the group itself is made, through a store that
- * the lowest of them serves: the store of the old group may have died with the
- * process that served it. */
+ * the members in membership.c; here the group itself is made, through a store
+ * that the lowest of them serves: the store of the old group may have died with
+ * the process that served it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

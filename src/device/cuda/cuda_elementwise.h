@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda_elementwise.h: copies, conversions, sums and multiples of arrays
- * on a GPU, in the order of a stream, with the same bits as on the host.
+/* device/cuda/cuda_elementwise.h: copies, conversions, sums and multiples of
+ * arrays on a GPU, in the order of a stream, with the same bits as on the host.
  *
  * The caller checks shapes and memory. Strides are in elements and may be 0
  * (broadcast), but no two elements of `to` may share an address. `to` may be

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/cuda_elementwise_job.h: the argument of the kernels of elementwise.cu,
- * for C and C++. */
+/* device/cuda/cuda_elementwise_job.h: the argument of the kernels of
+ * elementwise.cu, for C and C++. */
 #ifndef OARI_DEVICE_CUDA_CUDA_ELEMENTWISE_JOB_H
 #define OARI_DEVICE_CUDA_CUDA_ELEMENTWISE_JOB_H
 

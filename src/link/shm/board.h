@@ -249,8 +249,8 @@ int oari_board_has_fault(const oari_board *board, int rank);
 void oari_board_tell(oari_board *board, const void *note);
 int oari_board_told(const oari_board *board, int rank, void *note);
 
-/* A slow part of mine (oari_timeout_scope of presence.h), and a rank's: zeros if there
- * is none. One thread at a time shows. */
+/* A slow part of mine (oari_timeout_scope of presence.h), and a rank's: zeros
+ * if there is none. One thread at a time shows. */
 void oari_board_show_scope(oari_board *board, const void *scope);
 void oari_board_scope(const oari_board *board, int rank, void *scope);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* local: control blocks in this process's own memory.
+/* inproc: control blocks in this process's own memory.
  *
  * A rank that gives up on an operation cannot take its pages away from threads
  * of the same process. Instead it shuts its gate and waits until the last

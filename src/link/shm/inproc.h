@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/inproc.h: a board whose ranks are all in this process: every rank can
- * reach all memory, and none can die alone. */
+/* link/shm/inproc.h: a board whose ranks are all in this process: every rank
+ * can reach all memory, and none can die alone. */
 #ifndef OARI_LINK_SHM_INPROC_H
 #define OARI_LINK_SHM_INPROC_H
 
@@ -28,7 +28,7 @@ oar_status oari_world_wait(oari_world *world, int64_t deadline_ns);
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
                            oari_recorder *recorder, oari_board *board);
 
-/* Says that the rank has left: whoever waits for it waits in vain. */
+/* Tells the other ranks that this one has left, and will not come. */
 void oari_world_say_left(oari_board *board);
 
 /* The same, and clears its board. */

@@ -344,7 +344,7 @@ void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
 int64_t tcp_pid(const tcp_mesh *m, int peer);
 int64_t tcp_answered(const tcp_mesh *m, int peer);
 
-/* ---- tcp_council.c: notes of comm/group/membership.h ------------------------ */
+/* ---- tcp_council.c: notes of comm/group/membership.h --------------------- */
 
 void tcp_note_say(tcp_mesh *m, const void *note);
 int tcp_note_of(const tcp_mesh *m, int peer, void *note);

@@ -174,8 +174,8 @@ static inline float oari_erff(float x)
     return oari_selectf(t < 0.927734375f, near, oari_signf(far, x));
 }
 
-/* sin(x + quarter pi/2). Good up to OARI_SINCOS_MAX in size; beyond that use libm.
- * The turns are taken off in f64, which holds them exactly enough. */
+/* sin(x + quarter pi/2). Good up to OARI_SINCOS_MAX in size; beyond that use
+ * libm. The turns are taken off in f64, which holds them exactly enough. */
 #define OARI_SINCOS_MAX 1e6f
 
 static inline float oari_sine(float x, int32_t quarter)

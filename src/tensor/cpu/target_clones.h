@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/cpu/target_clones.h: hot loops for every vector width of the machine.
  *
- * OARI_TARGET_CLONES before a function has the compiler make it several times on x86-64,
- * where the baseline is narrow, and the loader pick the widest that the
- * processor has. Elsewhere the baseline is good already and it is empty. None
- * of the versions contracts a multiplication and an addition, so all give the
- * same bits. What gains much from doing so is in fused.h. */
+ * OARI_TARGET_CLONES before a function has the compiler make it several times
+ * on x86-64, where the baseline is narrow, and the loader pick the widest that
+ * the processor has. Elsewhere the baseline is good already and it is empty.
+ * None of the versions contracts a multiplication and an addition, so all give
+ * the same bits. What gains much from doing so is in fused.h. */
 #ifndef OARI_TENSOR_CPU_TARGET_CLONES_H
 #define OARI_TENSOR_CPU_TARGET_CLONES_H
 
