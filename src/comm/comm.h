@@ -141,7 +141,7 @@ typedef struct oari_engine {
     uint64_t number;         /* of the collective started last */
     oari_report_parts parts; /* of the last collective that has some */
     oari_history history;
-    struct oari_mismatch *dispute; /* NULL: mismatches cannot be explained */
+    struct oari_mismatch *mismatch; /* NULL: mismatches cannot be explained */
     int halted;        /* a mismatch is open; collectives stand still */
     int restless;      /* a thread that waits must not sleep for long */
     oar_work *message; /* messages under way */
@@ -186,8 +186,8 @@ struct oar_group {
                                     NULL once they are opened */
     void *self;                  /* of the links */
     int opened;                  /* the links */
-    oari_external foreign;       /* external engine for host memory */
-    oari_external gpu;           /* external engine for device memory */
+    oari_external external;      /* engine for host memory */
+    oari_external gpu;           /* engine for device memory */
     oari_external hosted; /* device memory through the host, where allowed */
     int device;           /* this rank's GPU */
     int bare;             /* device memory must not go through the host */
@@ -242,7 +242,7 @@ static inline int oari_group_broken(const oar_group *group)
 /* Returns what the user asked for: the external engine, or else the backend. */
 static inline const oar_backend_ops *oari_group_asked(const oar_group *group)
 {
-    return group->foreign.ops != NULL ? group->foreign.ops : group->backend;
+    return group->external.ops != NULL ? group->external.ops : group->backend;
 }
 
 /* Returns the backend's name, as the user knows it. */
@@ -266,19 +266,19 @@ static inline const void *oari_group_recorder(const oar_group *group, int rank)
 /* Returns whether the external engine carries messages. */
 static inline int oari_external_carries(const oar_group *group)
 {
-    return group->foreign.ops != NULL && group->foreign.ops->send != NULL;
+    return group->external.ops != NULL && group->external.ops->send != NULL;
 }
 
 /* Returns what carries messages: the external engine, or the links. */
 static inline const oar_backend_ops *oari_carrier(const oar_group *group)
 {
-    return oari_external_carries(group) ? group->foreign.ops : group->backend;
+    return oari_external_carries(group) ? group->external.ops : group->backend;
 }
 
 /* Returns the self of what carries messages. */
 static inline void *oari_carrier_self(const oar_group *group)
 {
-    return oari_external_carries(group) ? group->foreign.self : group->self;
+    return oari_external_carries(group) ? group->external.self : group->self;
 }
 
 #endif

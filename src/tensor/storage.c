@@ -14,7 +14,7 @@ static oar_status take_fresh_memory(oar_storage *s)
 {
     OARI_TRY(oari_device_alloc(s->device, s->kind, s->capacity, &s->data));
     s->attached = 1;
-    s->foreign = 0;
+    s->external = 0;
     return OAR_OK;
 }
 
@@ -71,7 +71,7 @@ oar_status oari_storage_over(void *data, size_t bytes, void (*drop)(void *arg),
     atomic_init(&s->refs, 1);
     s->bytes = s->capacity = bytes;
     s->data = data;
-    s->attached = s->foreign = 1;
+    s->attached = s->external = 1;
     s->drop = drop;
     s->drop_arg = arg;
     *storage = s;
@@ -97,7 +97,7 @@ static void give_up_memory(oar_storage *s)
 {
     if (!s->attached)
         return;
-    if (!s->foreign)
+    if (!s->external)
         oari_device_free(s->device, s->kind, s->data);
     else if (s->drop != NULL)
         s->drop(s->drop_arg);
@@ -160,7 +160,7 @@ oar_status oar_storage_attach(oar_storage *storage, void *data,
     storage->data = data;
     storage->drop = drop;
     storage->drop_arg = arg;
-    storage->foreign = 1;
+    storage->external = 1;
     storage->attached = 1;
     return OAR_OK;
 }

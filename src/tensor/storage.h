@@ -12,7 +12,7 @@
 struct oar_storage {
     atomic_int refs;
     int attached;     /* whether data is there; of 0 bytes it may be anything */
-    int foreign;      /* data came with attach, not from the device */
+    int external;     /* data came with attach, not from the device */
     int recyclable;   /* made by a pool */
     int read_only;    /* its owner let us read only */
     unsigned version; /* counts the calls that wrote to it */
@@ -21,7 +21,7 @@ struct oar_storage {
     oari_memory_kind kind;
     oar_device device;
     void *data;
-    void (*drop)(void *arg); /* (optional) of foreign data */
+    void (*drop)(void *arg); /* (optional) of external data */
     void *drop_arg;
     oar_storage *next; /* in a pool's list of free ones */
     uint64_t used;     /* the pool's reset after which it was last in use */

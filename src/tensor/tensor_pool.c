@@ -140,7 +140,7 @@ void oari_pool_keep_storage(oari_pool *pool, oar_storage *storage)
 
     if (storage == NULL)
         return;
-    if (!storage->recyclable || !storage->attached || storage->foreign ||
+    if (!storage->recyclable || !storage->attached || storage->external ||
         !oari_storage_alone(storage)) {
         oar_storage_release(storage);
         return;

@@ -33,20 +33,20 @@ _Static_assert(offsetof(oari_dl_unversioned, deleter) == 56, "DLPack ABI");
 
 /* ---- somebody else's tensor ---------------------------------------------- */
 
-typedef struct foreign {
+typedef struct external {
     oari_dl_managed managed;
     int64_t shape[OAR_MAX_DIMS + 1], strides[OAR_MAX_DIMS];
     float number[12]; /* 0, 1, 2, ... */
     int deleted;
-} foreign;
+} external;
 
 static void count_deletion(oari_dl_managed *self)
 {
-    ((foreign *)self->manager_ctx)->deleted++;
+    ((external *)self->manager_ctx)->deleted++;
 }
 
 /* A matrix [3, 4], row by row. */
-static void make_foreign(foreign *f)
+static void make_foreign(external *f)
 {
     memset(f, 0, sizeof *f);
     for (int i = 0; i < 12; i++)
@@ -151,7 +151,7 @@ static void what_cannot_go_out_is_refused(void **state)
 
 static void a_tensor_comes_in_and_is_given_back(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a, *sum, *view;
     double total;
 
@@ -174,7 +174,7 @@ static void a_tensor_comes_in_and_is_given_back(void **state)
 
 static void a_tape_gives_it_back_at_reset(void **state)
 {
-    foreign f;
+    external f;
     oar_tape *tape;
 
     make_foreign(&f);
@@ -189,7 +189,7 @@ static void a_tape_gives_it_back_at_reset(void **state)
 
 static void strides_and_offsets_are_followed(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a;
     float got[6];
 
@@ -210,7 +210,7 @@ static void strides_and_offsets_are_followed(void **state)
 
 /* ---- somebody else's tensor that may only be read ------------------------ */
 
-static oar_tensor *import_read_only(foreign *f)
+static oar_tensor *import_read_only(external *f)
 {
     make_foreign(f);
     f->managed.flags = OARI_DL_READ_ONLY;
@@ -229,7 +229,7 @@ static void was_refused(oar_status status, const char *shape)
 
 static void read_only_tensors_are_not_written(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f);
     oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(3, 4));
     float zero[12] = { 0 };
@@ -246,7 +246,7 @@ static void read_only_tensors_are_not_written(void **state)
 
 static void read_only_tensors_give_no_pointer_to_write_to(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f);
     oar_tensor *b = oar_zeros(NULL, OAR_F32, OAR_SHAPE(5));
     oar_span span;
@@ -273,7 +273,7 @@ static void read_only_tensors_give_no_pointer_to_write_to(void **state)
 
 static void views_and_exports_of_read_only_tensors_are_read_only(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f), *again;
     oar_tensor *turned = oar_transpose(NULL, a, 0, 1);
     oar_tensor *row = oar_select(NULL, a, 0, 2);
@@ -302,7 +302,7 @@ static void views_and_exports_of_read_only_tensors_are_read_only(void **state)
 
 static void read_only_tensors_are_read_and_differentiated(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f), *sum;
     oar_tape *tape;
     float grad[12];
@@ -321,7 +321,7 @@ static void read_only_tensors_are_read_and_differentiated(void **state)
 
 static void nothing_that_trains_writes_to_read_only_tensors(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f), *leaf;
     oar_optim *sgd = NULL;
 
@@ -340,7 +340,7 @@ static void nothing_that_trains_writes_to_read_only_tensors(void **state)
 
 static void running_statistics_are_not_kept_in_read_only_tensors(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a = import_read_only(&f), *row = oar_select(NULL, a, 0, 1);
     oar_tensor *var = oar_ones(NULL, OAR_F32, OAR_SHAPE(4)), *y;
 
@@ -365,7 +365,7 @@ static void was_refused_as(oar_status status, const char *words)
     oar_clear_error();
 }
 
-static void refuses(foreign *f, oar_status status, const char *words)
+static void refuses(external *f, oar_status status, const char *words)
 {
     oar_clear_error();
     f->deleted = 0;
@@ -379,7 +379,7 @@ static void refuses(foreign *f, oar_status status, const char *words)
 
 static void what_cannot_come_in_is_given_back_at_once(void **state)
 {
-    foreign f;
+    external f;
 
     oar_clear_error();
     assert_null(oar_dlpack_import(NULL, NULL));
@@ -417,7 +417,7 @@ static void what_cannot_come_in_is_given_back_at_once(void **state)
 
 typedef struct unversioned {
     oari_dl_unversioned managed;
-    foreign of;
+    external of;
 } unversioned;
 
 static void count_unversioned(oari_dl_unversioned *self)
@@ -461,7 +461,7 @@ static void a_tensor_goes_out_without_a_version(void **state)
     uint64_t before = census_take().live;
     oar_tensor *a = oar_arange(NULL, OAR_I64, 5, 0, 1), *b;
     oari_dl_unversioned *out = NULL;
-    foreign f;
+    external f;
 
     OK(oar_dlpack_export_unversioned(a, &out));
     assert_ptr_equal(out->tensor.data, oar_tensor_data(a));
@@ -483,7 +483,7 @@ static void one_struct_is_not_taken_for_the_other(void **state)
 {
     struct DLManagedTensorVersioned *wrong;
     struct DLManagedTensor *other;
-    foreign f;
+    external f;
     unversioned u;
 
     make_unversioned(&u);
@@ -505,7 +505,7 @@ static void one_struct_is_not_taken_for_the_other(void **state)
 
 static void what_reaches_beyond_all_memory_is_refused(void **state)
 {
-    foreign f;
+    external f;
 
     make_foreign(&f);
     f.managed.tensor.strides = f.strides;
@@ -519,7 +519,7 @@ static void what_reaches_beyond_all_memory_is_refused(void **state)
 
 static void no_deleter_is_fine(void **state)
 {
-    foreign f;
+    external f;
     oar_tensor *a;
 
     make_foreign(&f);
@@ -538,7 +538,7 @@ static void every_allocation_may_fail(void **state)
     oar_tensor *a = oar_ones(NULL, OAR_F32, OAR_SHAPE(3)), *b;
     oari_dl_managed *out = NULL;
     uint64_t before = census_take().live;
-    foreign f;
+    external f;
 
     oar_memory_fail_after(1);
     assert_int_equal(oar_dlpack_export(a, &out), OAR_E_NOMEM);

@@ -184,7 +184,7 @@ static void start_message(oar_group *g, oar_work *work)
                  ? oari_carrier(g)->send(oari_carrier_self(g), t)
                  : oari_carrier(g)->recv(oari_carrier_self(g), t);
     if (status != OAR_OK && oari_external_carries(g))
-        oari_external_fail(g, &g->foreign);
+        oari_external_fail(g, &g->external);
     else if (status != OAR_OK)
         oari_engine_broke(g, work, t->peer);
 }
@@ -199,7 +199,7 @@ static int check_lost_message(oar_group *g, const oar_work *work)
         return 0;
     oari_fail(t->status, "message with rank %d failed", t->peer);
     if (oari_external_carries(g))
-        oari_external_fail(g, &g->foreign);
+        oari_external_fail(g, &g->external);
     else
         oari_engine_broke(g, work, t->peer);
     return 1;
@@ -241,8 +241,8 @@ static int drive_lane(oar_group *g, oari_lane *lane)
         return 1;
     if ((lane->exec.posted || oari_external_carries(g)) &&
         !lane->exec.doubt.found) {
-        oari_external_fail(g, lane->exec.posted ? lane->exec.foreign
-                                                : &g->foreign);
+        oari_external_fail(g, lane->exec.posted ? lane->exec.external
+                                                : &g->external);
         return 0;
     }
     oari_engine_broke(g, lane->work, -1);
@@ -261,7 +261,7 @@ static int drive_collectives(oar_group *g)
         return 0;
     for (int i = 0; i < e->host_lanes && !oari_group_broken(g); i++)
         if (e->lane[i].work != NULL &&
-            (g->foreign.engine_failed_ns == 0 || e->lane[i].exec.posted ||
+            (g->external.engine_failed_ns == 0 || e->lane[i].exec.posted ||
              !oari_external_carries(g)))
             moved |= drive_lane(g, &e->lane[i]);
     for (int i = 0; e->on_gpu != 0 && i < gpu_lanes && !oari_group_broken(g);
@@ -314,7 +314,7 @@ static int links_need_progress(oar_group *g)
     const oari_engine *e = &g->engine;
     const oari_board *b = e->lane->exec.board;
 
-    if (g->foreign.ops != NULL && !oari_external_drive(g))
+    if (g->external.ops != NULL && !oari_external_drive(g))
         return 0;
     return b == NULL || b->member != NULL || e->message != NULL ||
            oari_exec_has_messages(&e->lane->exec);
@@ -407,7 +407,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
 
     /* An external engine that can wake this thread works in threads of its own:
      * they need the cores on which this one would spin. */
-    if (g->foreign.ops != NULL && g->foreign.ops->wait_fd != NULL &&
+    if (g->external.ops != NULL && g->external.ops->wait_fd != NULL &&
         g->engine.on_gpu == 0) {
         oari_engine_look(g);
         oari_external_sleep(g, 0, nearest_deadline(&g->engine));
@@ -425,7 +425,7 @@ static void be_idle(oar_group *g, idle *i, int waited)
         sched_yield();
     else if (g->engine.on_gpu != 0)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
-    else if (g->foreign.ops != NULL)
+    else if (g->external.ops != NULL)
         oari_external_sleep(g, now - i->since, nearest_deadline(&g->engine));
     else if (g->board == NULL)
         sleep_on_backend(g);

@@ -123,8 +123,8 @@ oari_progress oari_drive_gpu(oar_group *g, oari_lane *lane)
     if (!oari_gpu_finished(work))
         return OARI_PENDING;
     /* a peer may have ended early what this was made of */
-    progress_engine(g, x->foreign);
-    return x->foreign->engine_failed_ns == 0 ? OARI_DONE : OARI_PENDING;
+    progress_engine(g, x->external);
+    return x->external->engine_failed_ns == 0 ? OARI_DONE : OARI_PENDING;
 }
 
 /* ---- after an abort ------------------------------------------------------ */

@@ -105,7 +105,7 @@ void oari_engine_let_go(oar_group *group)
 /* Whether an operation is worth waking the engine's thread. */
 static int is_heavy(const oar_group *g, const oar_work *work)
 {
-    return work->call.gpu != NULL || g->foreign.ops != NULL ||
+    return work->call.gpu != NULL || g->external.ops != NULL ||
            oari_call_bytes(&work->call) > LIGHT_BYTES;
 }
 

@@ -93,6 +93,6 @@ int oari_can_run_inline(oar_group *group);
 /* Runs what the engine has for this thread, without the token. */
 void oari_run_inline(oar_group *group);
 /* Ends the monitor thread. */
-void oari_run_inline_end(oari_external *foreign);
+void oari_run_inline_end(oari_external *external);
 
 #endif

@@ -66,7 +66,7 @@ static int waits_for_engine_only(const oar_group *g)
  */
 int oari_external_drive(oar_group *group)
 {
-    oari_external *f = &group->foreign;
+    oari_external *f = &group->external;
     int polls = f->ops->wait_fd == NULL && group->spin_ns != 0 ? POLLS : 0;
     uint64_t begun = oari_ticks();
 
@@ -86,7 +86,7 @@ int oari_external_drive(oar_group *group)
 
 void oari_external_abort(oar_group *group)
 {
-    oari_external *every[] = { &group->foreign, &group->gpu, &group->hosted };
+    oari_external *every[] = { &group->external, &group->gpu, &group->hosted };
 
     for (int i = 0; i < 3; i++) {
         oari_external *f = every[i];
@@ -104,7 +104,7 @@ void oari_external_abort(oar_group *group)
  * as no other thread needs the core. */
 int64_t oari_external_spin(const oar_group *group, int64_t ns)
 {
-    const oar_backend_ops *f = group->foreign.ops;
+    const oar_backend_ops *f = group->external.ops;
 
     return f != NULL && f->wait_fd == NULL && ns != 0 ? SPIN_NS : ns;
 }
@@ -117,7 +117,7 @@ int64_t oari_external_spin(const oar_group *group, int64_t ns)
  * they have a moment to say so. */
 static int is_suspected(oar_group *g, const oar_work *work)
 {
-    oari_external *f = &g->foreign;
+    oari_external *f = &g->external;
     int64_t limit_ms =
         work->call.timeout_ms != 0 ? work->call.timeout_ms : g->timeout_ms;
     int64_t now, since;
@@ -143,7 +143,7 @@ int oari_external_too_late(oar_group *g, const oar_work *work)
 {
     int suspected;
 
-    if (g->foreign.ops == NULL && work->call.gpu == NULL)
+    if (g->external.ops == NULL && work->call.gpu == NULL)
         return 0;
     if (g->board != NULL && g->board->member == NULL) {
         atomic_thread_fence(memory_order_acquire); /* after what it brought */
@@ -162,7 +162,7 @@ int oari_external_too_late(oar_group *g, const oar_work *work)
  * at once. */
 static void yield_or_nap(oar_group *g, int64_t idle_ns)
 {
-    oari_external *f = &g->foreign;
+    oari_external *f = &g->external;
     int64_t begun = oari_now_ns();
 
     if (idle_ns >= POLLED_NS || g->engine.halted || begun < f->crowded_ns) {
@@ -178,8 +178,8 @@ static void yield_or_nap(oar_group *g, int64_t idle_ns)
  * that, too. */
 void oari_external_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
 {
-    const oar_backend_ops *links = group->backend, *ops = group->foreign.ops;
-    void *self = group->foreign.self;
+    const oar_backend_ops *links = group->backend, *ops = group->external.ops;
+    void *self = group->external.self;
     struct pollfd wait[] = { { -1, POLLIN, 0 }, { -1, POLLIN, 0 } };
 
     if (ops->wait_fd == NULL) {

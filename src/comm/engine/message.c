@@ -69,7 +69,7 @@ int oari_message_settled(oar_work *work)
         return work->sent[0] != 0 || oari_now_ns() >= work->inquired_ns;
     if ((status != OAR_E_SIZE && status != OAR_E_DTYPE) ||
         work->call.kind != OAR_COLL_RECV || work->call.wire_tag != 0 ||
-        g->engine.dispute == NULL || oari_group_recorder(g, t->source) != NULL)
+        g->engine.mismatch == NULL || oari_group_recorder(g, t->source) != NULL)
         return 1;
     work->inquired_ns = oari_deadline(INQUIRE_MS);
     work->sent[0] = 0;

@@ -43,7 +43,7 @@ static void look_for_faults(oar_group *g)
 static void *run_monitor(void *arg)
 {
     oar_group *g = arg;
-    oari_inline_monitor *w = &g->foreign.watch;
+    oari_inline_monitor *w = &g->external.watch;
     unsigned seen = 0;
     int quiet = 0;
 
@@ -72,9 +72,9 @@ static void *run_monitor(void *arg)
     return NULL;
 }
 
-void oari_run_inline_end(oari_external *foreign)
+void oari_run_inline_end(oari_external *external)
 {
-    oari_inline_monitor *w = &foreign->watch;
+    oari_inline_monitor *w = &external->watch;
 
     if (w->state != OARI_MONITOR_RUNS)
         return;
@@ -92,7 +92,7 @@ void oari_run_inline_end(oari_external *foreign)
 
 int oari_can_run_inline(oar_group *group)
 {
-    oari_external *f = &group->foreign;
+    oari_external *f = &group->external;
     oari_inline_monitor *w = &f->watch;
 
     if (f->ops == NULL || f->ops->lend == NULL)
@@ -114,7 +114,7 @@ int oari_can_run_inline(oar_group *group)
 
 void oari_run_inline(oar_group *group)
 {
-    oari_external *f = &group->foreign;
+    oari_external *f = &group->external;
     oari_inline_monitor *w = &f->watch;
 
     atomic_fetch_add_explicit(&w->calls, 1, memory_order_relaxed);

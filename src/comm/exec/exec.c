@@ -174,8 +174,8 @@ oar_status oari_exec_start(oari_exec *exec, const oari_call *call,
     exec->plan = &no_plan;
     exec->shows = 0;
     if (call->gpu != NULL)
-        exec->foreign = call->gpu;
-    if (exec->foreign != NULL && oari_exec_post(exec))
+        exec->external = call->gpu;
+    if (exec->external != NULL && oari_exec_post(exec))
         return OAR_OK;
     OARI_TRY(find_plan(exec));
     exec->shows = exec->plan->shows;

@@ -38,7 +38,7 @@ typedef struct oari_exec {
     oari_board *board; /* NULL: none. With members: the one of my host */
     const oar_backend_ops *backend; /* that carries messages */
     void *self;
-    oari_external *foreign; /* an external engine with collectives of its own
+    oari_external *external; /* an external engine with collectives of its own
                               (exec_post.c); NULL: none */
     oari_board
         *compared_on; /* where its collectives are compared; NULL: nowhere */

@@ -100,7 +100,7 @@ static int is_planned_to_compare(const oari_exec *exec)
  * enough, or end the process. */
 static int is_taken(oari_exec *exec)
 {
-    const oar_backend_ops *ops = exec->foreign->ops;
+    const oar_backend_ops *ops = exec->external->ops;
     const oari_call *call = exec->call;
     int own_sizes = call->ragged && (call->kind == OAR_COLL_GATHER ||
                                      call->kind == OAR_COLL_SCATTER ||
@@ -118,7 +118,7 @@ static int is_taken(oari_exec *exec)
         return 0;
     describe_call(exec);
     return ops->takes == NULL ||
-           ops->takes(exec->foreign->self, &exec->engine_call);
+           ops->takes(exec->external->self, &exec->engine_call);
 }
 
 int oari_exec_post(oari_exec *exec)
@@ -137,8 +137,8 @@ int oari_exec_post(oari_exec *exec)
     exec->agreed = 0;
     if (oari_exec_posts_differ(exec))
         return 1;
-    status = exec->foreign->ops->post[exec->call->kind](
-        exec->foreign->self, &exec->engine_call, &exec->post);
+    status = exec->external->ops->post[exec->call->kind](
+        exec->external->self, &exec->engine_call, &exec->post);
     if (status != OAR_OK) {
         exec->post.status = status;
         exec->post.done = 1;
@@ -193,7 +193,7 @@ oari_progress oari_run_post(oari_exec *exec)
     if (exec->post.status != OAR_OK) {
         if (oar_last_error()->status != exec->post.status)
             oari_fail(exec->post.status, "%s gave up %s",
-                      exec->foreign->ops->name,
+                      exec->external->ops->name,
                       oar_coll_name(exec->call->kind));
         return OARI_FAILED;
     }

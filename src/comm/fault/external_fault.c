@@ -52,7 +52,7 @@ static void look_at_engine(oar_group *g, oari_external *f)
 
 void oari_external_look(oar_group *group)
 {
-    look_at_engine(group, &group->foreign);
+    look_at_engine(group, &group->external);
     if (group->engine.on_gpu != 0) {
         look_at_engine(group, &group->gpu);
         look_at_engine(group, &group->hosted);
@@ -64,9 +64,9 @@ void oari_external_look(oar_group *group)
  * when the engine has failed, because then the rank is the cause. */
 int oari_external_gone(const oar_group *group, int rank, int gone)
 {
-    const oari_external *f = group->foreign.opened ? &group->foreign
-                             : group->gpu.opened   ? &group->gpu
-                                                   : &group->hosted;
+    const oari_external *f = group->external.opened ? &group->external
+                             : group->gpu.opened    ? &group->gpu
+                                                    : &group->hosted;
     int64_t now = oari_now_ns(), since;
 
     if (f->gone_ns == NULL || f->engine_failed_ns != 0)

@@ -52,7 +52,7 @@ int oari_group_gone(const oar_group *g, int rank)
 {
     int gone = rank >= 0 ? gone_from_links(g, rank) : 0;
 
-    return gone != 0 && (g->foreign.ops != NULL || g->engine.on_gpu != 0)
+    return gone != 0 && (g->external.ops != NULL || g->engine.on_gpu != 0)
                ? oari_external_gone(g, rank, gone)
                : gone;
 }

@@ -167,7 +167,7 @@ static int missing_rank(const oar_group *g, const oar_work *work)
         if (owes_it)
             owing = r;
         if (r == g->rank ||
-            oari_mismatch_has_reached(g->engine.dispute, r, x->number))
+            oari_mismatch_has_reached(g->engine.mismatch, r, x->number))
             continue;
         if (owes_it || found < 0 || !owes(x, found))
             found = r;

@@ -55,7 +55,8 @@ struct oari_mismatch {
 
 /* ---- making -------------------------------------------------------------- */
 
-oar_status oari_mismatch_create(const oar_group *group, oari_mismatch **dispute)
+oar_status oari_mismatch_create(const oar_group *group,
+                                oari_mismatch **mismatch)
 {
     size_t n = (size_t)group->ranks;
     oari_mismatch *d = oari_alloc(1, sizeof *d);
@@ -76,51 +77,51 @@ oar_status oari_mismatch_create(const oar_group *group, oari_mismatch **dispute)
         oari_mismatch_destroy(d);
         return OAR_E_NOMEM;
     }
-    *dispute = d;
+    *mismatch = d;
     return OAR_OK;
 }
 
-void oari_mismatch_destroy(oari_mismatch *dispute)
+void oari_mismatch_destroy(oari_mismatch *mismatch)
 {
-    if (dispute == NULL)
+    if (mismatch == NULL)
         return;
-    oari_letters_clear(&dispute->letters);
-    for (int r = 0; dispute->said != NULL && r < dispute->ranks; r++)
-        if (dispute->said[r] != &dispute->own)
-            oari_free(dispute->said[r]);
-    oari_free(dispute->said);
-    oari_free(dispute->last);
-    oari_free(dispute->is_in);
-    oari_free(dispute->elsewhere);
-    oari_free(dispute->unanswered);
-    oari_free(dispute);
+    oari_letters_clear(&mismatch->letters);
+    for (int r = 0; mismatch->said != NULL && r < mismatch->ranks; r++)
+        if (mismatch->said[r] != &mismatch->own)
+            oari_free(mismatch->said[r]);
+    oari_free(mismatch->said);
+    oari_free(mismatch->last);
+    oari_free(mismatch->is_in);
+    oari_free(mismatch->elsewhere);
+    oari_free(mismatch->unanswered);
+    oari_free(mismatch);
 }
 
 /* Keeps in the engine what it asks often. */
 static void update_engine(oar_group *g)
 {
-    const oari_mismatch *d = g->engine.dispute;
+    const oari_mismatch *d = g->engine.mismatch;
 
     g->engine.halted = d->open && !d->silent;
     g->engine.restless = d->restless || d->open;
 }
 
-const char *oari_mismatch_last(const oari_mismatch *dispute, int rank)
+const char *oari_mismatch_last(const oari_mismatch *mismatch, int rank)
 {
-    return dispute != NULL && dispute->last != NULL && rank >= 0
-               ? dispute->last[rank]
+    return mismatch != NULL && mismatch->last != NULL && rank >= 0
+               ? mismatch->last[rank]
                : "";
 }
 
-int oari_mismatch_has_reached(const oari_mismatch *dispute, int rank,
+int oari_mismatch_has_reached(const oari_mismatch *mismatch, int rank,
                               uint64_t number)
 {
-    return dispute != NULL && dispute->is_in[rank] >= number;
+    return mismatch != NULL && mismatch->is_in[rank] >= number;
 }
 
-int oari_mismatch_is_elsewhere(const oari_mismatch *dispute, int rank)
+int oari_mismatch_is_elsewhere(const oari_mismatch *mismatch, int rank)
 {
-    return dispute != NULL && rank >= 0 && dispute->elsewhere[rank];
+    return mismatch != NULL && rank >= 0 && mismatch->elsewhere[rank];
 }
 
 /* ---- sending reports ----------------------------------------------------- */
@@ -136,7 +137,7 @@ static void make_report(const oar_group *g, uint64_t number, oari_op_report *a)
 /* A report that cannot be sent is dropped: the others have their deadlines. */
 static void send_report(oar_group *g, int to, const oari_op_report *account)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
     int asks = account->kind == OARI_REPORT_ASKS && account->wants == 0;
 
     if (to == g->rank || (asks && d->unanswered[to]) || oari_group_gone(g, to))
@@ -161,7 +162,7 @@ static void forget_reports(oari_mismatch *d)
 static void report_to_all(oar_group *g, uint64_t number, int about,
                           const char *claim)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
 
     if (d->number != number)
         forget_reports(d);
@@ -180,7 +181,7 @@ static void report_to_all(oar_group *g, uint64_t number, int about,
 static void open_mismatch(oar_group *g, uint64_t number, int against,
                           const char *claim)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
 
     d->open = d->mine = 1;
     d->against = against;
@@ -190,7 +191,7 @@ static void open_mismatch(oar_group *g, uint64_t number, int against,
 
 int oari_mismatch_open(oar_group *group, const oari_exec *exec)
 {
-    oari_mismatch *d = group->engine.dispute;
+    oari_mismatch *d = group->engine.mismatch;
 
     if (d == NULL)
         return 0;
@@ -217,7 +218,7 @@ static uint64_t differs_from_mine(const oar_group *g, const oari_op_report *a)
  * it joins: it reports as soon as it has reached that collective. */
 static void keep_report(oar_group *g, const oari_op_report *a)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
     int halted = d->open && !d->silent;
     uint64_t number = halted ? 0 : differs_from_mine(g, a);
 
@@ -249,7 +250,7 @@ static void keep_report(oar_group *g, const oari_op_report *a)
 /* Ends the group if no rank has reported what would explain the mismatch. */
 static void end_unexplained(oar_group *g)
 {
-    const oari_mismatch *d = g->engine.dispute;
+    const oari_mismatch *d = g->engine.mismatch;
     oari_op_report alone = d->own;
     const oari_op_report *said[2] = { &alone, NULL };
     oari_report_entry *mine = &alone.told[OARI_REPORT_ENTRIES - 1];
@@ -272,7 +273,7 @@ static void end_unexplained(oar_group *g)
 /* Ends the group once the reports explain the mismatch, or the time is up. */
 static void judge_reports(oar_group *g)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
     int late = oari_now_ns() >= d->deadline_ns, complete = 1;
     oari_fault fault = { .evidence = OARI_EVIDENCE_SEEN };
 
@@ -300,7 +301,7 @@ static void judge_reports(oar_group *g)
  * first of the other finds the mismatch. */
 static void compare_report(oar_group *g, const oari_op_report *a)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
     uint64_t number = differs_from_mine(g, a);
     oari_op_report mine;
 
@@ -320,7 +321,7 @@ static void compare_report(oar_group *g, const oari_op_report *a)
 /* Reads the next report that has come. Returns 0 if there is none. */
 static int read_report(oar_group *g)
 {
-    oari_mismatch *d = g->engine.dispute;
+    oari_mismatch *d = g->engine.mismatch;
     oari_op_report *a = &d->heard;
     int from = oari_letters_next(&d->letters, a);
 
@@ -381,7 +382,7 @@ void oari_mismatch_ask_all(oar_group *group)
 {
     oari_op_report a;
 
-    if (group->engine.dispute == NULL)
+    if (group->engine.mismatch == NULL)
         return;
     make_report(group, newest_collective(group), &a);
     a.kind = OARI_REPORT_ASKS;
@@ -404,7 +405,7 @@ void oari_mismatch_inquire(oar_group *group, const oar_transfer *misfit)
 static void look_at_stall(oar_group *g)
 {
     oari_engine *e = &g->engine;
-    oari_mismatch *d = e->dispute;
+    oari_mismatch *d = e->mismatch;
     const oari_exec *x = NULL; /* the oldest collective */
     uint64_t waits = 0;
     int64_t now = oari_now_ns();
@@ -434,7 +435,7 @@ static void look_at_stall(oar_group *g)
 
 void oari_mismatch_look(oar_group *group)
 {
-    oari_mismatch *d = group->engine.dispute;
+    oari_mismatch *d = group->engine.mismatch;
     const oari_board *b;
 
     if (d == NULL || oari_group_broken(group))
@@ -443,7 +444,7 @@ void oari_mismatch_look(oar_group *group)
     /* Where collectives only meet on the board, or an external engine does
      * them, nothing else moves the links on. Elsewhere the driver does; to do
      * it here as well would consume its wake-ups. */
-    if (((b != NULL && b->member == NULL) || group->foreign.ops != NULL) &&
+    if (((b != NULL && b->member == NULL) || group->external.ops != NULL) &&
         group->backend->progress != NULL &&
         group->backend->progress(group->self) != OAR_OK) {
         oari_group_break(group, NULL, -1);

@@ -26,9 +26,9 @@ typedef struct oari_mismatch oari_mismatch;
 extern int64_t oari_mismatch_ask_ms;
 
 oar_status oari_mismatch_create(const oar_group *group,
-                                oari_mismatch **dispute);
+                                oari_mismatch **mismatch);
 /* Frees it, once the backend has been closed. NULL is fine. */
-void oari_mismatch_destroy(oari_mismatch *dispute);
+void oari_mismatch_destroy(oari_mismatch *mismatch);
 
 /* Opens a mismatch: a collective suspects another rank (exec->doubt). Returns 0
  * if it cannot be explained here; the last error says what is known. */
@@ -47,11 +47,11 @@ void oari_mismatch_inquire(oar_group *group, const oar_transfer *misfit);
 void oari_mismatch_ask_all(oar_group *group);
 
 /* Returns the last operation that a rank has reported; "": none. */
-const char *oari_mismatch_last(const oari_mismatch *dispute, int rank);
+const char *oari_mismatch_last(const oari_mismatch *mismatch, int rank);
 /* Returns whether that operation was on another group. */
-int oari_mismatch_is_elsewhere(const oari_mismatch *dispute, int rank);
+int oari_mismatch_is_elsewhere(const oari_mismatch *mismatch, int rank);
 /* Returns whether a rank has reported that it has reached this collective. */
-int oari_mismatch_has_reached(const oari_mismatch *dispute, int rank,
+int oari_mismatch_has_reached(const oari_mismatch *mismatch, int rank,
                               uint64_t number);
 
 #endif

@@ -114,11 +114,11 @@ static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
     int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
     const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
     char what[256], age[32];
-    const char *said = oari_mismatch_last(g->engine.dispute, rank);
+    const char *said = oari_mismatch_last(g->engine.mismatch, rank);
     oar_record r;
 
-    if (said[0] != 0 && (recorder == NULL ||
-                         oari_mismatch_is_elsewhere(g->engine.dispute, rank))) {
+    if (said[0] != 0 && (recorder == NULL || oari_mismatch_is_elsewhere(
+                                                 g->engine.mismatch, rank))) {
         add_text(text, bytes, "; its last operation was ");
         add_text(text, bytes, said);
         return;

@@ -129,8 +129,8 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
     g->spare =
         g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
     with.env.timeout_ms = meet_ms;
-    return g->foreign.ops != NULL ? oari_external_open(g, &g->foreign, &with)
-                                  : OAR_OK;
+    return g->external.ops != NULL ? oari_external_open(g, &g->external, &with)
+                                   : OAR_OK;
 }
 
 /* Finds out what the backend can do. One that wants links of ours beside it
@@ -142,7 +142,7 @@ static oar_status find_abilities(oar_group *g)
     if (g->backend->probe != NULL)
         OARI_TRY(g->backend->probe(&caps));
     if (caps.can & OAR_WANTS_LINKS) {
-        g->foreign.ops = g->backend;
+        g->external.ops = g->backend;
         OARI_TRY(oari_backend_links(g->ranks, &g->backend));
         if (!oari_external_carries(g))
             OARI_TRY(g->backend->probe(&caps));
@@ -161,8 +161,8 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
     x->board = meets ? g->board : NULL;
     x->backend = oari_carrier(g);
     x->self = oari_carrier_self(g);
-    x->foreign = g->foreign.ops != NULL ? &g->foreign : NULL;
-    x->compared_on = g->foreign.ops != NULL ? g->board : NULL;
+    x->external = g->external.ops != NULL ? &g->external : NULL;
+    x->compared_on = g->external.ops != NULL ? g->board : NULL;
     if (meets && g->in_tree->board != NULL && g->in_tree->hosts != NULL)
         x->hosts = g->in_tree->hosts(g->self);
     x->rules = &g->rules;
@@ -179,16 +179,16 @@ static oar_status make_history(oar_group *g)
 {
     oari_history *h = &g->engine.history;
     int met = g->board != NULL && g->board->member == NULL &&
-              !g->rules.messages_only && g->foreign.ops == NULL;
+              !g->rules.messages_only && g->external.ops == NULL;
 
     if (g->ranks == 1 || g->backend->peek == NULL ||
-        (g->foreign.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
+        (g->external.ops == NULL && (g->can & OAR_CAN_PROBE) == 0))
         return OAR_OK;
     h->room = met ? OARI_HISTORY_SHM : OARI_HISTORY_MESSAGES;
     h->ring = oari_alloc(h->room, sizeof *h->ring);
     if (h->ring == NULL)
         return OAR_E_NOMEM;
-    return oari_mismatch_create(g, &g->engine.dispute);
+    return oari_mismatch_create(g, &g->engine.mismatch);
 }
 
 /* Operations on device memory are only handed to an engine, so many may be
@@ -377,13 +377,13 @@ void oar_group_destroy(oar_group *group)
     }
     oari_external_close(&group->hosted);
     oari_external_close(&group->gpu);
-    oari_external_close(&group->foreign);
+    oari_external_close(&group->external);
     if (group->opened)
         group->backend->close(group->self);
     for (int i = 0; i < group->engine.lanes; i++)
         oari_exec_clear(&group->engine.lane[i].exec);
     oari_free(group->engine.lane);
-    oari_mismatch_destroy(group->engine.dispute);
+    oari_mismatch_destroy(group->engine.mismatch);
     oari_free(group->engine.history.ring);
     oari_batch_drop(group);
     while (group->subsets != NULL) {

@@ -56,7 +56,7 @@ oar_status oari_group_place(oar_group *group, const oar_group *parent,
 /* ---- open_engine.c ------------------------------------------------------- */
 
 /* Opens an external engine beside the links. */
-oar_status oari_external_open(oar_group *group, oari_external *foreign,
+oar_status oari_external_open(oar_group *group, oari_external *external,
                               const oari_open *with);
 /* Opens what the choice says for device memory, in a group that is ready but
  * for that. */

@@ -277,7 +277,8 @@ int oari_meet_missing(const oari_board *board)
     return -1;
 }
 
-/* ---- collectives of a foreign engine ------------------------------------- */
+/* ---- collectives of an external engine -------------------------------------
+ */
 
 static uint64_t posted_word(uint64_t number, uint64_t link)
 {

@@ -51,7 +51,7 @@ static inline unsigned char *oari_line_data(oari_line *line)
     return (unsigned char *)&line->in;
 }
 
-/* Collectives that ranks have given to a foreign engine, which compares
+/* Collectives that ranks have given to an external engine, which compares
  * nothing: the newest few of each rank, by number. */
 enum { OARI_POSTS_KEPT = 16 };
 
@@ -192,7 +192,8 @@ static inline const oari_line *oari_meet_line(const oari_board *board, int rank)
     return board->line[rank][board->meeting & 1];
 }
 
-/* ---- collectives of a foreign engine ------------------------------------- */
+/* ---- collectives of an external engine -------------------------------------
+ */
 
 /* I am about to begin that one. */
 void oari_board_post(oari_board *board, uint64_t number, uint64_t link);
