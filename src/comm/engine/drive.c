@@ -24,7 +24,7 @@ enum {
     YIELD_NS = 50000,        /* before going to sleep */
     GPU_YIELD_NS = 2000000,  /* where a GPU works, which wakes no thread */
     NAP_NS = 100000000,      /* longest sleep between two looks for faults */
-    SHORT_NAP_NS = 10000000, /* longest sleep in a dispute */
+    SHORT_NAP_NS = 10000000, /* longest sleep in a mismatch */
     BLIND_NAP_NS = 50000,    /* where the backend cannot wake this thread */
     MIN_DEADLINE_CHECK = 32, /* polls between two looks at the clock */
 };
