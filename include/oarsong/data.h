@@ -57,6 +57,19 @@ OAR_API oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,
 OAR_API oar_status oar_dataset_tokens(const char *path, oar_dtype dtype,
                                       int64_t length, int64_t stride,
                                       oar_dataset **dataset);
+
+typedef struct oar_tokens_opts {
+    size_t size;
+    int64_t stride;
+    size_t header_bytes; /* before the first token, not looked at: 1024 in
+                            files of llm.c. A multiple of the token's size */
+} oar_tokens_opts;
+OAR_OPTS_INIT(oar_tokens_opts);
+/* The same with options; NULL: none. */
+OAR_API oar_status oar_dataset_tokens_with(const char *path, oar_dtype dtype,
+                                           int64_t length,
+                                           const oar_tokens_opts *opts,
+                                           oar_dataset **dataset);
 OAR_API void oar_dataset_destroy(oar_dataset *dataset); /* NULL is fine */
 OAR_API int64_t oar_dataset_count(const oar_dataset *dataset);
 OAR_API int oar_dataset_fields(const oar_dataset *dataset);
@@ -64,6 +77,15 @@ OAR_API int oar_dataset_fields(const oar_dataset *dataset);
  * caller owns. A sample that does not exist is OAR_E_ARG. */
 OAR_API oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
                                      const int64_t *index, oar_tensor **field);
+
+/* Gives a line of text (oar_free it) that tells data sets apart, so that a run
+ * is not resumed on another one by mistake: what its samples are, how many
+ * bytes, and a hash of its ends. Of a file these are its first and last 64 KiB
+ * (the path does not count), of tensors their first and last 8 samples. Two
+ * data sets that differ only between the ends have the same text. OAR_E_STATE
+ * if the data is gone. */
+OAR_API oar_status oar_dataset_identity(const oar_dataset *dataset,
+                                        char **text);
 
 /* ---- the distributed sampler --------------------------------------------- */
 
