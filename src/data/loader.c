@@ -3,13 +3,14 @@
  *
  * An epoch is an order of all samples. From position `origin` on, where it was
  * started, batch k of all ranks together is the next ranks * batch positions,
- * which the ranks take in turn. Batch k lies in slot k mod slots. `made` counts the batches that
- * are ready, `taken` those that were given out, of which the last is still the
- * caller's; the maker may fill a slot once its last batch was given back. The
- * lock guards these counts and the flags. The pool, the slots that are not
- * ready and the index belong to the maker: the worker, or, while it is held
- * still or when there is none, the caller. Slots are counted in tensors from
- * the pool, so once all have been filled nothing more is asked of the system.
+ * which the ranks take in turn. Batch k lies in slot k mod slots. `made` counts
+ * the batches that are ready, `taken` those that were given out, of which the
+ * last is still the caller's; the maker may fill a slot once its last batch was
+ * given back. The lock guards these counts and the flags. The pool, the slots
+ * that are not ready and the index belong to the maker: the worker, or, while
+ * it is held still or when there is none, the caller. Slots are counted in
+ * tensors from the pool, so once all have been filled nothing more is asked of
+ * the system.
  */
 #include <pthread.h>
 #include <string.h>
