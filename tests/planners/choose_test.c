@@ -261,8 +261,11 @@ static void check_formula(size_t i, int n, int setting)
                                   a->kind != OAR_COLL_ALL_TO_ALL,
                         .seed = (uint64_t)n };
     symbolic_op op = plans_make(a, n, 130, v);
-    symbolic_counts did = count_once(&op);
+    symbolic_counts did;
 
+    if (!plans_may_run(&op))
+        return;
+    did = count_once(&op);
     for (int r = 0; r < n; r++) {
         size_t words = op.req.mean || (op.req.weighted && a->canonical)
                            ? (size_t)n - 1
@@ -298,7 +301,8 @@ static void no_algorithm_is_without_a_formula(void **state)
             found |= strcmp(a->name, formulas[i].name) == 0 &&
                      a->kind == formulas[i].kind;
         if (!found)
-            fail_msg("%s %s", a->name, oar_coll_name(a->kind));
+            fail_msg("%s %s has no row in formulas", a->name,
+                     oar_coll_name(a->kind));
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oarsong autopsy: what a job did last, from the boxes its ranks left. */
+/* oarsong autopsy: what a job did last, from its recorder files. */
 #include "tool.h"
 
 #include <limits.h>
