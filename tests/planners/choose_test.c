@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What docs/algorithms.md promises of each algorithm: bytes sent by each rank,
+/* What docs/algorithms.md says of each algorithm: bytes sent by each rank,
  * rounds and sync points; and which one is chosen. */
 #include <stdarg.h>
 #include <stddef.h>

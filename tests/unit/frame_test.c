@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of a frame: what is written is read, anything else is refused. */
+/* The header of a frame: what is written is read, anything else is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -155,12 +155,12 @@ static void a_fault_travels_whole(void **state)
     memset(raw, 0, sizeof raw);
     oari_fault_read(raw, &got);
     assert_int_not_equal(got.error.status, OAR_OK);
-    raw[0] = 200; /* a status that nobody knows */
+    raw[0] = 200; /* an unknown status */
     oari_fault_read(raw, &got);
     assert_string_equal(oar_status_name(got.error.status), "OAR_E_PEER");
 }
 
-/* What a terminal would obey does not get through; other letters do. */
+/* Control characters do not get through; other characters do. */
 static void the_texts_of_a_fault_are_harmless(void **state)
 {
     unsigned char raw[OARI_FAULT_BYTES];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* unit/numbers.h: what an element is worth, worked out the slow and obvious
- * way, for tests to hold the library's conversions and reductions against. A
- * long double holds every value of every dtype exactly, on both architectures.
+/* unit/numbers.h: the value of an element, computed the slow and obvious way,
+ * for tests to compare the library's conversions and reductions with. A long
+ * double holds every value of every dtype exactly, on both architectures.
  */
 #ifndef TEST_UNIT_NUMBERS_H
 #define TEST_UNIT_NUMBERS_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operation of ops_cases.h without memory: whichever allocation fails, it
- * says so and leaves nothing behind. And with memory: a step like the one
- * before asks for none. */
+ * says so and leaves nothing behind. With memory, a second step like the first
+ * allocates nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
