@@ -22,6 +22,7 @@
 #include <oarsong/oarsong.h>
 
 #include "support/leak_check.h"
+#include "support/mpi_ranks.h"
 
 enum { PATH = 512, LIMIT_S = 120, ODD = 1003, SKIPPED = 77 };
 
@@ -229,8 +230,8 @@ static oar_status differ(oar_group *world)
         TRY(oar_barrier(world, NULL, NULL));
         oar_group_destroy(g);
     }
-    leave("told", rank, &told, sizeof told);
-    await_all("told", oar_group_size(world));
+    leave("reported", rank, &told, sizeof told);
+    await_all("reported", oar_group_size(world));
     return OAR_OK;
 }
 
@@ -317,20 +318,6 @@ static int play(const char *role)
 
 /* ---- starting ranks ------------------------------------------------------ */
 
-static void allow_root(void)
-{
-    static const char *const set[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-        "OMPI_MCA_rmaps_base_oversubscribe",
-        "PRTE_ALLOW_RUN_AS_ROOT",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
-    };
-
-    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
-        setenv(set[i], "1", 1);
-}
-
 /* Leaves out what is NULL. */
 static void execute(const char *const *args, size_t count)
 {
@@ -359,7 +346,7 @@ static int run_by(const char *launcher, const char *word, int ranks,
     snprintf(limit, sizeof limit, "%d", LIMIT_S);
     snprintf(log, sizeof log, "%s/log", folder);
     if ((child = fork()) == 0) {
-        allow_root();
+        mpi_ranks_allow_root();
         fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         dup2(fd, 1);
         dup2(fd, 2);
@@ -585,7 +572,7 @@ static void the_autopsy_names_the_rank_that_died_first(void **state)
     char recorder_files[PATH], *text = NULL;
     oar_autopsy *autopsy = NULL;
 
-    snprintf(recorder_files, sizeof recorder_files, "%s/boxes", folder);
+    snprintf(recorder_files, sizeof recorder_files, "%s/records", folder);
     mkdir(recorder_files, 0700);
     setenv("OARSONG_RECORDER_DIR", recorder_files, 1);
     assert_int_not_equal(run_role(3, "die", "mpi"), 0);
@@ -609,7 +596,7 @@ static void ranks_that_call_other_things_get_a_mismatch(void **state)
     for (int r = 0; r < 3; r++) {
         if (find("untold", r, text, sizeof text - 1) > 0)
             print_message("rank %d: %s\n", r, text);
-        if (find("told", r, &told, sizeof told) != sizeof told)
+        if (find("reported", r, &told, sizeof told) != sizeof told)
             show_log();
         assert_int_equal(told, ODD_CALLS);
     }

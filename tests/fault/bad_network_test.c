@@ -203,7 +203,7 @@ static int work_on(test_job *c, int rank, link_fault_case *s, oar_group *g,
     RANK_CHECK(s->struck_ns != 0);
     in_time = is_in_time(s->struck_ns, LIMIT_MS);
     if (!in_time)
-        fprintf(stderr, "[%s] rank %d was told after %lld ms: %s\n", c->what,
+        fprintf(stderr, "[%s] rank %d reported after %lld ms: %s\n", c->what,
                 rank, (long long)ms_since(s->struck_ns), oar_last_error_text());
     RANK_CHECK(in_time);
     s->record[rank].size = sizeof s->record[rank];
@@ -332,8 +332,8 @@ static void await_reports(test_job *c, link_fault_case *s)
             if ((code = test_job_wait(c, r, 0)) != TEST_JOB_LATE)
                 test_job_give_up(c, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
-            test_job_give_up(c, "%d of %d ranks were told", (int)s->reported,
-                             s->ranks);
+            test_job_give_up(c, "%d of %d ranks have reported",
+                             (int)s->reported, s->ranks);
     }
 }
 

@@ -399,7 +399,7 @@ static void open_many_connections(int wire)
     for (int r = 0; r < RANKS; r++) {
         rank_resources now = held_by(&j, r);
         if (now.descriptors > before[r].descriptors + 200)
-            test_job_give_up(&j.job, "rank %d lets %d strangers wait", r,
+            test_job_give_up(&j.job, "rank %d lets %d connections wait", r,
                              now.descriptors - before[r].descriptors);
     }
     for (int i = 0; i < made; i++)

@@ -160,7 +160,7 @@ static int call_something_else(test_job *c, int rank, void *arg)
 static void
 a_rank_that_calls_something_else_is_found_with_both_sides(void **state)
 {
-    run(call_something_else, "a wrong song");
+    run(call_something_else, "another collective");
 }
 
 static int plan_while_engine_runs(test_job *c, int rank, void *arg)
@@ -179,7 +179,7 @@ static int plan_while_engine_runs(test_job *c, int rank, void *arg)
 
 static void one_that_plans_what_others_give_to_the_engine_is_found(void **state)
 {
-    run(plan_while_engine_runs, "a plan among songs");
+    run(plan_while_engine_runs, "a plan among collectives of the engine");
 }
 
 static int fail_in_the_middle(test_job *c, int rank, void *arg)
@@ -281,7 +281,7 @@ static void callers_that_work_for_it_are_looked_after(void **state)
 {
     setenv("STORE_ENGINE_INLINE", "1", 1);
     run(run_collectives, "callers that do the work");
-    run(call_something_else, "callers with a wrong song");
+    run(call_something_else, "callers with another collective");
     lose_rank_1();
     unsetenv("STORE_ENGINE_INLINE");
 }

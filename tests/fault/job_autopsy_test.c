@@ -408,16 +408,16 @@ static void a_killed_rank_is_named_with_the_call_it_missed(void **s)
     text = text_of(a);
     snprintf(who, sizeof who,
              "pid %d) was killed by SIGKILL before all_reduce "
-             "#7 at autopsy_test.c:",
+             "#7 at job_autopsy_test.c:",
              (int)pid);
     assert_begins(text, "rank 2 (host ");
     assert_has(text, who);
     assert_has(text, "ranks 0, 1 and 3 waited ");
     assert_has(text, "all_reduce #7, 1031 f32 (4.0 KiB), sum, at ");
     assert_has(text, "\"gradients\"");
-    assert_row(text, 2, "missing", "all_reduce #6 at autopsy_test.c:");
+    assert_row(text, 2, "missing", "all_reduce #6 at job_autopsy_test.c:");
     assert_row(text, 2, "missing", "killed by SIGKILL");
-    assert_row(text, 0, "failed", "all_reduce #7 at autopsy_test.c:");
+    assert_row(text, 0, "failed", "all_reduce #7 at job_autopsy_test.c:");
     assert_has(text, "fault: OAR_E_PEER");
     assert_true(oar_autopsy_wrong(a));
     assert_false(oar_autopsy_stall(a, 0, NULL)); /* no rank waits any more */
@@ -466,13 +466,13 @@ static void expect_missing(job_fn fn, const char *name, const char *verdict,
     assert_int_equal(stall.missing, 2);
     assert_int_equal(stall.missing_count, 1);
     assert_true(stall.rank != 2 && stall.waiting_ms >= STALL_MS);
-    assert_has(stall.site, "autopsy_test.c:");
+    assert_has(stall.site, "job_autopsy_test.c:");
     assert_has(stall.text, verdict);
     a = await_waiting(&now, "013");
     text = text_of(a);
-    assert_row(text, 2, "missing", "all_reduce #6 at autopsy_test.c:");
+    assert_row(text, 2, "missing", "all_reduce #6 at job_autopsy_test.c:");
     assert_row(text, 2, "missing", process);
-    assert_row(text, 0, "waits", "all_reduce #7 at autopsy_test.c:");
+    assert_row(text, 0, "waits", "all_reduce #7 at job_autopsy_test.c:");
     assert_row(text, 1, "waits", "all_reduce #7");
     assert_row(text, 3, "waits", "all_reduce #7");
     oar_free(text);
@@ -540,9 +540,9 @@ static void ranks_that_call_different_things_are_named_with_both(void **state)
     oar_autopsy_destroy(a);
     first_line(text, line, sizeof line);
     assert_begins(line, "ranks disagree in group \"world\": ");
-    assert_has(line, "rank 1 calls barrier #7 at autopsy_test.c:");
+    assert_has(line, "rank 1 calls barrier #7 at job_autopsy_test.c:");
     assert_has(line, "ranks 0, 2 and 3 call all_reduce #7 (1031 f32, sum) at "
-                     "autopsy_test.c:");
+                     "job_autopsy_test.c:");
     assert_has(text, "\n  1            failed    barrier #7");
     oar_free(text);
     shared_flag_raise(flag);
@@ -557,7 +557,7 @@ static void ranks_that_wait_in_a_circle_are_a_deadlock(void **state)
     json_t *json;
     char *text, line[1100];
 
-    start(&now, receive_in_circle, "everybody receives from the next");
+    start(&now, receive_in_circle, "each rank receives from the next");
     a = await_text(&now, "rank 3 waits for rank 0");
     json = json_of(a, 0);
     assert_int_equal(json_array_size(json_object_get(json, "circle")), RANKS);
@@ -566,7 +566,7 @@ static void ranks_that_wait_in_a_circle_are_a_deadlock(void **state)
     first_line(text, line, sizeof line);
     assert_begins(line, "deadlock");
     assert_has(line, "rank 0 waits for rank 1 in recv #7 from rank 1, tag 7, "
-                     "at autopsy_test.c:");
+                     "at job_autopsy_test.c:");
     assert_has(line, "rank 3 waits for rank 0");
     assert_row(text, 2, "waits", "recv #7 from rank 3, tag 7, at");
     oar_free(text);
@@ -602,13 +602,13 @@ static void test_message(oar_coll kind, const char *says)
 static void a_receive_names_the_rank_it_waits_for(void **state)
 {
     test_message(OAR_COLL_RECV,
-                 "recv #8 from rank 1, tag 99, at autopsy_test.c:");
+                 "recv #8 from rank 1, tag 99, at job_autopsy_test.c:");
 }
 
 static void a_probe_names_the_rank_it_waits_for(void **state)
 {
     test_message(OAR_COLL_PROBE,
-                 "probe #8 from rank 1, tag 99, at autopsy_test.c:");
+                 "probe #8 from rank 1, tag 99, at job_autopsy_test.c:");
 }
 
 static void a_row_of_waits_is_followed_to_its_end(void **state)
@@ -736,7 +736,7 @@ a_rank_without_a_recorder_file_is_unknown_and_not_left_out(void **state)
     char *text;
     int some[RANKS];
 
-    start(&now, compute_before, "rank 2 has no box");
+    start(&now, compute_before, "rank 2 has no recorder file");
     oar_autopsy_destroy(await_waiting(&now, "013"));
     await_stalled_call(&now, &stall);
     memcpy(some, file, sizeof some);

@@ -304,7 +304,7 @@ static int die_in_rendezvous(rendezvous_case *t, int ranks, int victim,
     t->victim = victim;
     t->moment = moment;
     test_job_start(&c, ranks, run_rendezvous, t,
-                   "meeting of %d, rank %d dies at moment %d", ranks, victim,
+                   "rendezvous of %d, rank %d dies at moment %d", ranks, victim,
                    moment);
     for (int r = 0; r < ranks; r++)
         if (r != victim)
@@ -317,7 +317,7 @@ static int die_in_rendezvous(rendezvous_case *t, int ranks, int victim,
     for (int r = 0; r < ranks; r++)
         named += t->named[r];
     if (died && named == 0)
-        test_job_give_up(&c, "nobody named rank %d", victim);
+        test_job_give_up(&c, "no rank named rank %d", victim);
     test_job_end(&c);
     return died;
 }
@@ -327,7 +327,7 @@ static void count_moments(rendezvous_case *t, int ranks)
     test_job c;
 
     t->victim = t->moment = -1;
-    test_job_start(&c, ranks, run_rendezvous, t, "meeting of %d", ranks);
+    test_job_start(&c, ranks, run_rendezvous, t, "rendezvous of %d", ranks);
     for (int r = 0; r < ranks; r++)
         test_job_expect(&c, r, 0);
     test_job_end(&c);

@@ -348,7 +348,7 @@ static void look_at_mismatch(const mismatch_page *p, int index)
             fail_program(index, r, "not the record of rank 0");
         if ((o->why.rank != 0 && o->why.rank != odd && !p->lazy) ||
             o->why.sequence == 0)
-            fail_program(index, r, "signed by nobody");
+            fail_program(index, r, "signed by no rank");
     }
 }
 
@@ -390,7 +390,7 @@ static void look_at_departure(const mismatch_page *p, int index)
     }
     expect_text(index, odd, is->says[0]);
     if (p->outcome[index][odd].why.peer < 0)
-        fail_program(index, odd, "nobody is named");
+        fail_program(index, odd, "no rank is named");
 }
 
 static void look_at_success(const mismatch_page *p, int index)

@@ -32,6 +32,7 @@
 
 #include "base/clock.h"
 #include "store/store_local.h"
+#include "support/leak_check.h"
 #include "support/mpi_ranks.h"
 #include "support/rank_outcome.h"
 #include "support/post_mortem.h"
@@ -517,20 +518,12 @@ static int run_rank(scenario_rank *a)
     return victim ? be_victim(a) : survive(a);
 }
 
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    oar_memory_read(&stats);
-    return stats.live;
-}
-
 /* An engine may have threads that are a little late. */
 static int has_given_back(int descriptors, uint64_t live)
 {
     int64_t deadline = oari_deadline(on != NULL ? limit->beyond_ms : 0);
 
-    while (open_descriptors() != descriptors || allocations() != live) {
+    while (open_descriptors() != descriptors || memory_now().live != live) {
         if (oari_now_ns() >= deadline)
             return 0;
         nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
@@ -558,7 +551,7 @@ static int run_scenario(test_job *c, int rank, void *arg)
     RANK_CHECK(operation_buffers_alloc(&a.buffers, &g->s.operation, rank,
                                        c->ranks) == OAR_OK);
     descriptors = open_descriptors();
-    live = allocations();
+    live = memory_now().live;
     if (run_rank(&a) != 0)
         return 1;
     if (on != NULL &&
@@ -598,7 +591,7 @@ static int await_survivors(test_job *c, scenario_page *g, failure_text why)
                 (code = test_job_wait(c, r, 0)) != TEST_JOB_LATE && code != 0)
                 return failure_write(why, "rank %d ended with %d", r, code);
         if (oari_now_ns() > deadline)
-            return failure_write(why, "%d of %d survivors were told",
+            return failure_write(why, "%d of %d survivors have reported",
                                  (int)atomic_load(&g->reported), c->ranks - 1);
     }
     return 1;
@@ -739,7 +732,7 @@ static void find_moments(scenario_page *g)
 
     if (mine[0] == 0) {
         tested_engine_start(on, &c, g->s.ranks, count, g,
-                            "moments of a meeting");
+                            "moments of a rendezvous");
         for (int r = 0; r < c.ranks; r++)
             test_job_expect(&c, r, 0);
         test_job_end(&c);

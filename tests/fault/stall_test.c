@@ -292,7 +292,7 @@ a_monitored_barrier_reports_the_state_of_each_missing_rank(void **state)
             test_job_give_up(&c, "rank 2 did not stop");
         shared_flag_raise(&s->away);
         if (!shared_flag_await(&s->done, 2, TEST_JOB_LIMIT_MS))
-            test_job_give_up(&c, "nobody gave up");
+            test_job_give_up(&c, "no rank gave up");
         kill(c.pid[2], SIGCONT);
         shared_flag_raise(&s->back);
         for (int r = 0; r < 5; r++)

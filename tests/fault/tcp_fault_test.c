@@ -146,7 +146,7 @@ static int wait_for_an_unconnected_rank(test_job *c, int rank, void *arg)
 static void the_death_of_a_rank_without_connections_is_noticed(void **state)
 {
     run_scenario(2, wait_for_an_unconnected_rank, 1, 0,
-                 "waiting for a stranger");
+                 "waiting for an unconnected rank");
 }
 
 static int sum_until_one_dies(test_job *c, int rank, void *arg)
@@ -296,7 +296,8 @@ static int abort_without_connections(test_job *c, int rank, void *arg)
 
 static void an_abort_reaches_ranks_without_a_connection(void **state)
 {
-    run_scenario(2, abort_without_connections, -1, 0, "abort among strangers");
+    run_scenario(2, abort_without_connections, -1, 0,
+                 "abort without connections");
 }
 
 /* In the middle of a large message, at any moment. */

@@ -417,7 +417,7 @@ static void repeat_on(const char *backend, int64_t spin_us, oar_rank_fn fn,
     shared_page_free(book, sizeof *book);
     book = NULL;
     if (overslept != 0)
-        fail_msg("%s, %d ranks: %d of %d naps: nobody rang", backend, ranks,
+        fail_msg("%s, %d ranks: %d of %d sleeps: no wake-up", backend, ranks,
                  overslept, naps);
     if (spin_us < 0 && naps < rounds / 50)
         fail_msg("%s, %d ranks: only %d naps", backend, ranks, naps);
@@ -598,7 +598,7 @@ static void open_pair(wakeup_pair *d)
 {
     assert_int_equal(oari_world_create(2, 512, 4096, &d->world), OAR_OK);
     for (int r = 0; r < 2; r++) {
-        assert_int_equal(oari_recorder_create("duel", r, 2, &d->recorder[r]),
+        assert_int_equal(oari_recorder_create("pair", r, 2, &d->recorder[r]),
                          OAR_OK);
         assert_int_equal(
             oari_world_join(d->world, r, -1, d->recorder[r], &d->board[r]),
@@ -631,7 +631,8 @@ static void neither_side_of_the_handshake_misses_the_other(void **state)
         fall_asleep_often(&d);
         pthread_join(thread, NULL);
         close_pair(&d);
-        print_message("%s: %d tries\n", by_mail ? "mail" : "meeting", d.tries);
+        print_message("%s: %d tries\n", by_mail ? "messages" : "sync points",
+                      d.tries);
         assert_int_equal(d.lost, 0);
     }
 }

@@ -227,7 +227,7 @@ static void another_process_at_its_address_delays_no_rank(void **state)
         run_other_process(s->folder, squats);
     assert_true(shared_flag_await(squats, 1, TEST_JOB_LIMIT_MS));
     start = oari_now_ns();
-    test_job_start(&c, 2, join_and_wait, s, "a stranger in its place");
+    test_job_start(&c, 2, join_and_wait, s, "another process at its address");
     if (!shared_flag_await(&s->joined, 2, 6 * TEST_JOB_LIMIT_MS))
         test_job_give_up(&c, "they do not join");
     assert_true(is_in_time(start, SOON_MS));

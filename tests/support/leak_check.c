@@ -23,13 +23,18 @@ int folder_entries(const char *path)
     return entries;
 }
 
-leak_check leak_check_begin(void)
+oar_memory_stats memory_now(void)
 {
     oar_memory_stats stats = oar_memory_stats_init();
 
     if (oar_memory_read(&stats) != OAR_OK)
         fail_msg("memory_read: %s", oar_last_error_text());
-    return (leak_check){ stats.live, folder_entries("/proc/self/fd") };
+    return stats;
+}
+
+leak_check leak_check_begin(void)
+{
+    return (leak_check){ memory_now().live, folder_entries("/proc/self/fd") };
 }
 
 void leak_check_end_at(const char *file, int line, const leak_check *before)

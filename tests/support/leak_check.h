@@ -11,6 +11,9 @@ typedef struct leak_check {
     int descriptors; /* open */
 } leak_check;
 
+/* Returns the library's allocation counts as they are now. */
+oar_memory_stats memory_now(void);
+
 /* Counts now. */
 leak_check leak_check_begin(void);
 

@@ -14,7 +14,7 @@ enum { PATH = 160 };
 
 static void path_of(const test_job *c, char path[PATH])
 {
-    snprintf(path, PATH, "%s/boxes", c->folder);
+    snprintf(path, PATH, "%s/records", c->folder);
 }
 
 void post_mortem_keep(const test_job *c)

@@ -115,7 +115,7 @@ oar_status raw_backend_wait(raw_backend *w, const oar_transfer *t)
         if (raw_backend_progress(w) != 0)
             return OAR_E_INTERNAL;
         if (!t->done && oari_now_ns() > deadline) {
-            complain(w, "waited in vain");
+            complain(w, "waited until the limit");
             return OAR_E_TIMEOUT;
         }
         if (!t->done)
@@ -131,7 +131,7 @@ int raw_backend_probe(raw_backend *w, int from, uint64_t tag, uint64_t any,
 
     while (!w->ops->peek(w->self, from, tag, any, found)) {
         if (raw_backend_progress(w) != 0 || oari_now_ns() > deadline)
-            return complain(w, "probed in vain");
+            return complain(w, "probed until the limit");
         sched_yield();
     }
     return 0;

@@ -84,3 +84,19 @@ void raw_client_recv(int fd, oari_wire_message *message)
     raw_client_recv_bytes(fd, body, head.bytes);
     assert_int_equal(oari_wire_read(&head, body, message), OAR_OK);
 }
+
+void raw_client_need_descriptors(rlim_t wanted)
+{
+    struct rlimit limit;
+
+    getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= wanted)
+        return;
+    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < wanted) {
+        print_message("skipped: only %d descriptors here\n",
+                      (int)limit.rlim_cur);
+        skip();
+    }
+}

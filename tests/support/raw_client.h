@@ -4,6 +4,8 @@
 #ifndef TESTS_SUPPORT_RAW_CLIENT_H
 #define TESTS_SUPPORT_RAW_CLIENT_H
 
+#include <sys/resource.h>
+
 #include "store/store_server.h"
 
 enum { RAW_CLIENT_LIMIT_MS = 20000 };
@@ -24,5 +26,9 @@ void raw_client_recv_bytes(int fd, void *into, size_t bytes);
 
 /* Receives a reply with a small body, which is valid until the next call. */
 void raw_client_recv(int fd, oari_wire_message *message);
+
+/* Raises the limit of descriptors for many connections whose two ends are in
+ * this process. Skips the test if that is not possible. */
+void raw_client_need_descriptors(rlim_t wanted);
 
 #endif

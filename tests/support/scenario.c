@@ -17,7 +17,7 @@ const oar_coll scenario_kinds[SCENARIO_KINDS] = {
 };
 
 static const char *const phase_names[SCENARIO_PHASES] = {
-    [IN_RENDEZVOUS] = "in the meeting before",
+    [IN_RENDEZVOUS] = "in the rendezvous before",
     [IN_FIRST] = "in the first",
     [INSIDE] = "inside",
     [BETWEEN] = "before",

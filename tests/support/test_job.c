@@ -115,7 +115,7 @@ void test_job_make_folder(test_job *c)
 {
     const char *base = getenv("TMPDIR");
 
-    snprintf(c->folder, sizeof c->folder, "%s/oarsong-crew-XXXXXX",
+    snprintf(c->folder, sizeof c->folder, "%s/oarsong-job-XXXXXX",
              base != NULL ? base : "/tmp");
     if (mkdtemp(c->folder) == NULL)
         fail_msg("make a folder %s: %s", c->folder, strerror(errno));

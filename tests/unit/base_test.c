@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/reduce/reduce.h"
 #include "base/status.h"
+#include "support/leak_check.h"
 
 /* ---- status -------------------------------------------------------------- */
 
@@ -325,14 +326,6 @@ static void so_many_file_names_are_kept_and_no_more(void **state)
 }
 
 /* ---- memory -------------------------------------------------------------- */
-
-static oar_memory_stats memory_now(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    assert_int_equal(oar_memory_read(&stats), OAR_OK);
-    return stats;
-}
 
 static void allocations_are_counted(void **state)
 {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "net/frame.h"
+#include "support/test_job.h"
 
 static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .flags = OARI_FRAME_REFUSED,
@@ -19,12 +20,6 @@ static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .handle = 0x99aabbccddeeff00,
                                    .fingerprint = 0x5a5a5a5a00000001,
                                    .credit = 0x80000001 };
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 17;
-}
 
 static void what_is_written_is_read(void **state)
 {

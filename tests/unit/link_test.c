@@ -341,14 +341,6 @@ static void another_size_fails_on_both_sides_and_the_link_goes_on(void **state)
 
 enum { FLOOD = 600, FLOOD_BYTES = 60000 }; /* 36 MB */
 
-static uint64_t live_bytes(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    oar_memory_read(&stats);
-    return stats.live_bytes;
-}
-
 static int flood(const test_job *c, raw_backend *w)
 {
     static unsigned char data[FLOOD_BYTES];
@@ -373,10 +365,10 @@ static int drain_backwards(const test_job *c, raw_backend *w)
 {
     static unsigned char data[FLOOD_BYTES];
     oar_envelope e = { .size = sizeof e };
-    uint64_t before = live_bytes();
+    uint64_t before = memory_now().live_bytes;
 
     JOB_CHECK(c, 0, raw_backend_probe(w, 1, FLOOD - 1, 0, &e) == 0);
-    JOB_CHECK(c, 0, live_bytes() - before < 20 << 20);
+    JOB_CHECK(c, 0, memory_now().live_bytes - before < 20 << 20);
     for (int i = FLOOD - 1; i >= 0; i--) {
         oar_transfer t;
         JOB_CHECK(
@@ -384,7 +376,7 @@ static int drain_backwards(const test_job *c, raw_backend *w)
             raw_backend_recv(w, &t, 1, (uint64_t)i, 0, data, sizeof data) == 0);
         JOB_CHECK(c, 0, raw_backend_wait(w, &t) == OAR_OK);
     }
-    JOB_CHECK(c, 0, live_bytes() - before < 1 << 20);
+    JOB_CHECK(c, 0, memory_now().live_bytes - before < 1 << 20);
     return 0;
 }
 
@@ -649,7 +641,7 @@ static void a_message_arrives_though_its_sender_has_left(void **state)
         test_job c;
         void *page = shared_page(sizeof *flags);
         flags = page;
-        test_job_start(&c, 2, send_and_leave, &setup[i], "a letter by %s",
+        test_job_start(&c, 2, send_and_leave, &setup[i], "a message by %s",
                        setup[i].backend);
         test_job_expect(&c, 0, 0);
         test_job_expect(&c, 1, 0);

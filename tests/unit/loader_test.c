@@ -193,14 +193,6 @@ static void the_end_of_an_epoch_is_returned_again_and_again(void **state)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.allocations;
-}
-
 static void steady_as(int ahead)
 {
     oar_dataset *set = set_of(SAMPLES);
@@ -211,11 +203,11 @@ static void steady_as(int ahead)
 
     for (uint64_t epoch = 0; epoch < 20; epoch++) {
         if (epoch == 10)
-            before = allocations();
+            before = memory_now().allocations;
         OK(oar_loader_start(loader, epoch, 0));
         read_all(loader, index, &batches);
     }
-    assert_int_equal(allocations(), before);
+    assert_int_equal(memory_now().allocations, before);
     oar_loader_destroy(loader);
     oar_dataset_destroy(set);
 }
@@ -276,9 +268,9 @@ static oar_status whole_life(void *arg)
 /* Calls whole_life with the n-th allocation after the data set's failing. */
 static void fail_each(int ahead)
 {
-    uint64_t first = allocations();
+    uint64_t first = memory_now().allocations;
     oar_dataset_destroy(set_of(SAMPLES));
-    first = allocations() - first;
+    first = memory_now().allocations - first;
     for (uint64_t n = 1;; n++) {
         leak_check before = leak_check_begin();
         oar_status status;

@@ -360,13 +360,6 @@ static void ignored_rows_have_no_loss_and_no_weight(void **state)
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-static void assert_refused(oar_tensor *result, oar_status status,
-                           const char *part)
-{
-    assert_null(result);
-    assert_fails_with(oar_last_error()->status, status, part);
-}
-
 static void wrong_inputs_are_refused_with_a_sentence(void **state)
 {
     oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *b = normal(OAR_SHAPE(5), 2);

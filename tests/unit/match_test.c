@@ -10,6 +10,7 @@
 
 #include "link/match.h"
 #include "support/leak_check.h"
+#include "support/test_job.h"
 
 enum { RANKS = 5, ME = 2, EAGER = 1000 };
 #define ANY_TAG UINT64_MAX
@@ -365,12 +366,6 @@ static int wants(const model_entry *recv, const model_entry *message)
     return !recv->gone && !message->gone &&
            (recv->source < 0 || recv->source == message->source) &&
            ((recv->tag ^ message->tag) & ~recv->any) == 0;
-}
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
 }
 
 static model_entry random_entry(uint64_t *seed, int wildcards)

@@ -16,16 +16,9 @@
 #include <oarsong/tape.h>
 
 #include "support/last_error.h"
+#include "support/leak_check.h"
 
 enum { BATCH = 3, TIME = 5, VOCABULARY = 11 };
-
-static oar_memory_stats memory(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats;
-}
 
 static oar_gpt_opts tiny(void)
 {
@@ -317,10 +310,10 @@ static void a_step_allocates_nothing_from_the_second_on(void **state)
         OK(oar_adamw_create(net, NULL, &adam));
         for (int i = 0; i < 9; i++) {
             if (i == 1)
-                before = memory().allocations;
+                before = memory_now().allocations;
             OK(train_one_step(tape, net, adam, x, y));
         }
-        assert_int_equal(memory().allocations, before);
+        assert_int_equal(memory_now().allocations, before);
         oar_optim_destroy(adam);
         oar_tape_destroy(tape);
         oar_tensor_release(x);
@@ -359,7 +352,7 @@ static void every_allocation_of_a_step_may_fail(void **state)
     oar_tensor *x = tokens(1), *y = targets(2);
 
     for (int recompute = 0; recompute < 2; recompute++) {
-        uint64_t before = memory().live;
+        uint64_t before = memory_now().live;
         oar_status status = OAR_E_NOMEM;
 
         for (uint64_t n = 1; status != OAR_OK && n < 10000; n++) {
@@ -367,7 +360,7 @@ static void every_allocation_of_a_step_may_fail(void **state)
             status = whole_life(x, y, recompute);
             oar_memory_fail_after(0);
             assert_true(status == OAR_OK || status == OAR_E_NOMEM);
-            assert_int_equal(memory().live, before);
+            assert_int_equal(memory_now().live, before);
         }
         assert_int_equal(status, OAR_OK);
     }
@@ -442,7 +435,7 @@ static void halves_of_backward_leave_the_same_bits(void **state)
 
 static void without_a_tape_the_caller_owns_the_result(void **state)
 {
-    uint64_t before = memory().live;
+    uint64_t before = memory_now().live;
     oar_module *net = new_gpt(0.5, 1, 0);
     oar_tensor *x = tokens(1), *y, *z;
     oar_tape *tape;
@@ -459,7 +452,7 @@ static void without_a_tape_the_caller_owns_the_result(void **state)
     oar_tensor_release(x);
     oar_tape_destroy(tape);
     oar_module_release(net);
-    assert_int_equal(memory().live, before);
+    assert_int_equal(memory_now().live, before);
 }
 
 /* ---- names and mistakes -------------------------------------------------- */

@@ -197,15 +197,6 @@ static void large_logits_cost_attention_no_precision(void **state)
 
 /* ---- mistakes ------------------------------------------------------------ */
 
-static void assert_refused(oar_tensor *result, oar_status status,
-                           const char *part)
-{
-    assert_null(result);
-    assert_int_equal(oar_last_error()->status, status);
-    if (strstr(oar_last_error_text(), part) == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", oar_last_error_text(), part);
-}
-
 static void wrong_shapes_are_refused_with_both_of_them(void **state)
 {
     oar_tensor *a = normal(OAR_SHAPE(3, 5), 1), *b = normal(OAR_SHAPE(7), 2);

@@ -12,6 +12,8 @@
 
 #include <oarsong/span.h>
 
+#include "support/test_job.h"
+
 /* A floating-point format: digits of the significand, exponent of the least
  * subnormal, bits of infinity. */
 typedef struct half_format {
@@ -152,15 +154,6 @@ static inline int same_element(oar_dtype dtype, const void *a, const void *b)
         return 1;
     return is_float(dtype) && isnan(value_get(dtype, a)) &&
            isnan(value_get(dtype, b));
-}
-
-/* xorshift64*: reproducible bits. */
-static inline uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * 0x2545f4914f6cdd1du;
 }
 
 /* Fills an element: mostly ordinary numbers, now and then a zero of either

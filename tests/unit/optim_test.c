@@ -148,14 +148,6 @@ static void ten_nesterov_steps_with_decay_agree_with_pytorch(void **state)
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.allocations;
-}
-
 static void a_training_step_allocates_nothing_after_the_first(void **state)
 {
     oar_module *net = mlp(OAR_F32);
@@ -167,10 +159,10 @@ static void a_training_step_allocates_nothing_after_the_first(void **state)
     OK(oar_tape_create(&tape));
     for (int step = 1; step <= STEPS; step++) {
         if (step == 2)
-            before = allocations();
+            before = memory_now().allocations;
         train_step(tape, net, sgd, step, OAR_F32);
     }
-    assert_int_equal(allocations(), before);
+    assert_int_equal(memory_now().allocations, before);
     oar_tape_destroy(tape);
     oar_optim_destroy(sgd);
     oar_module_release(net);

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "support/last_error.h"
+#include "support/leak_check.h"
 
 enum { PATIENCE_MS = 20000, WAKE_NS = 50000 };
 
@@ -106,23 +107,15 @@ static void small_operations_do_not_wake_the_thread(void **state)
     assert_int_equal(ranks_run("native", 1, NULL, sleep_seldom, NULL), OAR_OK);
 }
 
-static uint64_t allocations(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    oar_memory_read(&stats);
-    return stats.allocations;
-}
-
 static oar_status exchange_without_memory(oar_group *g, void *arg)
 {
     uint64_t before;
 
     (void)arg;
     CHECK_OK(exchange(g, NULL));
-    before = allocations();
+    before = memory_now().allocations;
     CHECK_OK(exchange(g, NULL));
-    CHECK(allocations() == before);
+    CHECK(memory_now().allocations == before);
     return OAR_OK;
 }
 

@@ -33,4 +33,12 @@ static inline void assert_same(oar_tensor *a, oar_tensor *b, double tolerance)
     oar_tensor_release(b);
 }
 
+/* Asserts that an operation gave no result, but this error. */
+static inline void assert_refused(const oar_tensor *result, oar_status status,
+                                  const char *text)
+{
+    assert_null(result);
+    assert_fails_with(oar_last_error()->status, status, text);
+}
+
 #endif

@@ -20,6 +20,7 @@
 #include <oarsong/tape.h>
 
 #include "support/last_error.h"
+#include "support/leak_check.h"
 #include "tensor/tensor_pool.h"
 
 static const char sentence[] = "retain it to read it after backward";
@@ -39,14 +40,6 @@ static oar_tensor *leaf_of(oar_shape shape, uint64_t seed)
     assert_non_null(leaf);
     OK(oar_tensor_require_grad(leaf, 1));
     return leaf;
-}
-
-static uint64_t live_bytes(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats.live_bytes;
 }
 
 static void assert_refused(oar_status status)
@@ -196,9 +189,9 @@ static void without_a_record_a_model_keeps_nothing_inside(void **state)
     o.layers = 6;
     OK(oar_gpt_create(&o, &net));
     oar_tape_record(tape, 0);
-    before = live_bytes();
+    before = memory_now().live_bytes;
     assert_non_null(oar_forward(tape, net, x));
-    before = live_bytes() - before;
+    before = memory_now().live_bytes - before;
     if (before > 30 * unit) /* one block has 18, and there are 6 */
         fail_msg("%llu bytes for units of %zu", (unsigned long long)before,
                  unit);
@@ -338,7 +331,7 @@ static uint64_t run(oar_module *net, oar_tape *tape, int halves)
         oar_uniform(NULL, OAR_I64, OAR_SHAPE(BATCH, TIME), 1, 0, 11);
     oar_tensor *y =
         oar_uniform(NULL, OAR_I64, OAR_SHAPE(BATCH * TIME), 2, 0, 11);
-    uint64_t before = live_bytes(), grown = 0;
+    uint64_t before = memory_now().live_bytes, grown = 0;
 
     for (int i = 0; i < 2; i++) {
         oar_tensor *loss =
@@ -351,7 +344,7 @@ static uint64_t run(oar_module *net, oar_tape *tape, int halves)
             OK(oar_backward(tape, loss));
         }
         oar_tape_reset(tape);
-        grown = i == 0 ? live_bytes() - before : grown;
+        grown = i == 0 ? memory_now().live_bytes - before : grown;
     }
     oar_tensor_release(x);
     oar_tensor_release(y);
@@ -440,10 +433,10 @@ static void a_step_takes_no_more_memory_than_it_should(void **state)
         OK(oar_gpt_create(&o, &net));
         if (kept)
             watch(net);
-        grown = live_bytes();
+        grown = memory_now().live_bytes;
         OK(oar_backward(tape,
                         oar_cross_entropy(tape, oar_forward(tape, net, x), y)));
-        grown = live_bytes() - grown;
+        grown = memory_now().live_bytes - grown;
         small = 200 * 1024; /* nodes, tensors, numbers for each row */
         most = (4 * 3 + 3 * 3 + 1 + 8 + 3) * u + bytes_of_params(net) + small;
         if (kept ? grown <= most : grown > most)

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -756,22 +755,6 @@ static void a_false_server_may_not_announce_much(void **state)
 
 /* ---- many ---------------------------------------------------------------- */
 
-static void want_descriptors(rlim_t wanted)
-{
-    struct rlimit limit;
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < wanted) {
-        print_message("skipped: only %d descriptors here\n",
-                      (int)limit.rlim_cur);
-        skip();
-    }
-}
-
 static size_t resident_bytes(void)
 {
     unsigned long all = 0, resident = 0;
@@ -825,7 +808,7 @@ static void open_many_connections(const char *wire, int callers,
 
 static void ten_thousand_silent_connections_keep_no_client_out(void **state)
 {
-    want_descriptors(10000 + 1024 + 100);
+    raw_client_need_descriptors(10000 + 1024 + 100);
     open_many_connections(NULL, 10000, "", 0);
 }
 
@@ -835,7 +818,7 @@ static void thousands_of_half_handshakes_keep_no_client_out(void **state)
     handshake_frames g;
     size_t bytes;
 
-    want_descriptors(3000 + 1024 + 100);
+    raw_client_need_descriptors(3000 + 1024 + 100);
     prepare(&g, &ours);
     bytes = frame_of(&g.hello, said);
     open_many_connections(NULL, 3000, said, bytes - 1);

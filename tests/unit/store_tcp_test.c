@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -879,22 +878,6 @@ static void too_many_clients_wait_for_their_turn(void **state)
     oar_store_server_destroy(server);
 }
 
-/* Descriptors for many connections, both ends of which are here. */
-static void want_descriptors(rlim_t wanted)
-{
-    struct rlimit limit;
-
-    getrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur >= wanted)
-        return;
-    limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_cur < wanted) {
-        print_message("only %d descriptors here\n", (int)limit.rlim_cur);
-        skip();
-    }
-}
-
 static void two_thousand_clients_are_served(void **state)
 {
     enum { CLIENTS = 2000 };
@@ -904,7 +887,7 @@ static void two_thousand_clients_are_served(void **state)
     int64_t sum = 0;
     int64_t start = oari_now_ns();
 
-    want_descriptors(2 * CLIENTS + 100);
+    raw_client_need_descriptors(2 * CLIENTS + 100);
     server = serve();
     client = calloc(CLIENTS, sizeof *client);
     for (int i = 0; i < CLIENTS; i++)
@@ -930,7 +913,7 @@ static void two_thousand_waiting_clients_are_woken_by_one(void **state)
     oar_store *store;
     int *fd;
 
-    want_descriptors(2 * CLIENTS + 100);
+    raw_client_need_descriptors(2 * CLIENTS + 100);
     server = serve();
     store = join(server);
     fd = calloc(CLIENTS, sizeof *fd);

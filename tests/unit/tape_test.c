@@ -17,6 +17,7 @@
 #include <oarsong/tape.h>
 
 #include "support/last_error.h"
+#include "support/leak_check.h"
 
 static oar_tape *new_tape(void)
 {
@@ -42,14 +43,6 @@ static double at(const oar_tensor *t, int64_t i)
     assert_true(oar_tensor_count(t) <= 256 && i < oar_tensor_count(t));
     OK(oar_tensor_read(t, OAR_F64, number));
     return number[i];
-}
-
-static oar_memory_stats memory(void)
-{
-    oar_memory_stats stats = oar_memory_stats_init();
-
-    OK(oar_memory_read(&stats));
-    return stats;
 }
 
 /* ---- owning -------------------------------------------------------------- */
@@ -91,7 +84,7 @@ static void storage_that_is_referenced_is_never_recycled(void **state)
 static void storage_that_no_step_needs_any_more_is_given_back(void **state)
 {
     oar_tape *tape = new_tape();
-    uint64_t before = memory().live_bytes;
+    uint64_t before = memory_now().live_bytes;
 
     for (int step = 0; step < 200; step++) {
         if (step < 3)
@@ -99,7 +92,7 @@ static void storage_that_no_step_needs_any_more_is_given_back(void **state)
         oar_zeros(tape, OAR_F32, OAR_SHAPE(10));
         oar_tape_reset(tape);
     }
-    assert_true(memory().live_bytes - before < 100000);
+    assert_true(memory_now().live_bytes - before < 100000);
     oar_tape_destroy(tape);
 }
 
@@ -652,9 +645,9 @@ static void run_mixed(const struct mixed_case *c, int how, float *out)
         }
         oar_tape_reset(tape);
         if (i == 1)
-            live = memory().live_bytes;
+            live = memory_now().live_bytes;
     }
-    assert_int_equal(memory().live_bytes, live); /* a pass leaves nothing */
+    assert_int_equal(memory_now().live_bytes, live); /* a pass leaves nothing */
     OK(oar_tensor_read(oar_tensor_grad(leaf), OAR_F32, out));
     OK(oar_tensor_read(oar_tensor_grad(third), OAR_F32, out + 25));
     OK(oar_tensor_read(oar_tensor_grad(w), OAR_F32, out + 50));
@@ -668,12 +661,12 @@ static void gradients_made_at_once_are_made_once_in_halves_too(void **state)
 {
     for (size_t k = 0; k < sizeof mixed_cases / sizeof *mixed_cases; k++) {
         float whole[75] = { 0 }, halves[75] = { 0 };
-        uint64_t live = memory().live;
+        uint64_t live = memory_now().live;
 
         run_mixed(&mixed_cases[k], WHOLE, whole);
         run_mixed(&mixed_cases[k], HALVES, halves);
         assert_memory_equal(whole, halves, sizeof whole);
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     }
 }
 
@@ -893,10 +886,10 @@ static void backward_gives_back_what_was_saved(void **state)
 
     for (int i = 0; i < 20; i++) /* ends first, so gradients reuse memory */
         h = oar_scale(tape, h, 0.5);
-    uint64_t before = memory().live_bytes;
+    uint64_t before = memory_now().live_bytes;
     OK(oar_backward(tape, oar_sum(tape, h)));
     /* one gradient of w, and one or two that wander down the chain */
-    assert_true(memory().live_bytes - before < 4 * 64 * 64 * sizeof(float));
+    assert_true(memory_now().live_bytes - before < 4 * 64 * 64 * sizeof(float));
     oar_tape_destroy(tape);
     oar_tensor_release(w);
 }
@@ -968,7 +961,7 @@ static oar_status one_step(training_step *w)
  * fails; each time all is given back. */
 static void no_failed_allocation_leaks_or_crashes(void **state)
 {
-    uint64_t live = memory().live;
+    uint64_t live = memory_now().live;
     oar_status status = OAR_E_NOMEM;
     int n = 0;
 
@@ -987,7 +980,7 @@ static void no_failed_allocation_leaks_or_crashes(void **state)
             assert_int_equal(oar_last_error()->status, OAR_E_NOMEM);
         }
         tear_down(&w);
-        assert_int_equal(memory().live, live);
+        assert_int_equal(memory_now().live, live);
     }
     assert_true(n > 50);
 }
