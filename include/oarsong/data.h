@@ -57,6 +57,19 @@ OAR_API oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,
 OAR_API oar_status oar_dataset_tokens(const char *path, oar_dtype dtype,
                                       int64_t length, int64_t stride,
                                       oar_dataset **dataset);
+
+typedef struct oar_tokens_opts {
+    size_t size;
+    int64_t stride;
+    size_t header_bytes; /* before the first token, not looked at: 1024 in
+                            files of llm.c. A multiple of the token's size */
+} oar_tokens_opts;
+OAR_OPTS_INIT(oar_tokens_opts);
+/* The same with options; NULL: none. */
+OAR_API oar_status oar_dataset_tokens_with(const char *path, oar_dtype dtype,
+                                           int64_t length,
+                                           const oar_tokens_opts *opts,
+                                           oar_dataset **dataset);
 OAR_API void oar_dataset_destroy(oar_dataset *dataset); /* NULL is fine */
 OAR_API int64_t oar_dataset_count(const oar_dataset *dataset);
 OAR_API int oar_dataset_fields(const oar_dataset *dataset);
@@ -64,6 +77,15 @@ OAR_API int oar_dataset_fields(const oar_dataset *dataset);
  * caller owns. A sample that does not exist is OAR_E_ARG. */
 OAR_API oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
                                      const int64_t *index, oar_tensor **field);
+
+/* Gives a line of text (oar_free it) that tells data sets apart, so that a run
+ * is not resumed on another one by mistake: what its samples are, how many
+ * bytes, and a hash of its ends. Of a file these are its first and last 64 KiB
+ * (the path does not count), of tensors their first and last 8 samples. Two
+ * data sets that differ only between the ends have the same text. OAR_E_STATE
+ * if the data is gone. */
+OAR_API oar_status oar_dataset_identity(const oar_dataset *dataset,
+                                        char **text);
 
 /* ---- the distributed sampler --------------------------------------------- */
 
@@ -106,11 +128,34 @@ OAR_API oar_status oar_loader_create(const oar_dataset *dataset,
                                      oar_loader **loader);
 /* At any time: a batch that is being made is waited for. NULL is fine. */
 OAR_API void oar_loader_destroy(oar_loader *loader);
-/* Starts an epoch at a batch (0: the beginning): resuming needs only these two
- * numbers. At any time, also in the middle of another epoch. */
+/* Starts an epoch at a batch (0: the beginning). At any time, also in the
+ * middle of another epoch. */
 OAR_API oar_status oar_loader_start(oar_loader *loader, uint64_t epoch,
                                     int64_t batch);
 OAR_API int64_t oar_loader_batches(const oar_loader *loader); /* an epoch */
+
+/* Gives the epoch, and how many of its samples oar_loader_next has handed out
+ * on all ranks together; what was read ahead does not count. It is the same on
+ * all ranks that have taken as many batches. After the last batch it is the
+ * number of samples of the data set, whatever was padded or left out; before
+ * the first start, the beginning of epoch 0. */
+OAR_API oar_status oar_loader_position(const oar_loader *loader,
+                                       uint64_t *epoch, int64_t *sample);
+/* Starts an epoch after that many samples, as oar_loader_start does. Batch k
+ * from there on is, over all ranks, samples [k, k + 1) * ranks * batch of the
+ * rest of the epoch's order, whatever rank takes which: so a run resumed with
+ * another number of ranks sees the same rows in each step if ranks * batch is
+ * the same. Only the last batch may differ: with more ranks more rows from the
+ * epoch's start pad it, and with drop_last a batch that is full only by that
+ * padding is left out on fewer ranks. OAR_E_ARG beyond the data set. */
+OAR_API oar_status oar_loader_seek(oar_loader *loader, uint64_t epoch,
+                                   int64_t sample);
+
+/* The data set, borrowed; and the options with defaults filled in. The order of
+ * an epoch follows from samples, seed and no_shuffle. */
+OAR_API const oar_dataset *oar_loader_dataset(const oar_loader *loader);
+OAR_API oar_status oar_loader_describe(const oar_loader *loader,
+                                       oar_loader_opts *opts);
 /* The next batch's fields, which the loader owns until the next call (retain
  * one to keep it: it is not used again then); *more is 0 at the end of the
  * epoch, and then no field is given. What went wrong in the thread is said

@@ -115,6 +115,27 @@ OAR_API oar_status oar_group_split_at(const char *file, int line,
 OAR_API oar_status oar_group_dup_at(const char *file, int line,
                                     oar_group *parent, oar_group **group);
 
+/* In what a duplicate differs from its parent. Alike on all ranks. */
+typedef struct oar_dup_opts {
+    size_t size;
+    const char *name;   /* the new name is the parent's, a dot, this (up to 40
+                           bytes), and a number; NULL: only a number */
+    int64_t timeout_ms; /* of an operation; 0: the parent's, below 0: none */
+    int64_t stall_ms;   /* as in oar_group_opts; 0: the parent's, below 0: no
+                           report */
+} oar_dup_opts;
+OAR_OPTS_INIT(oar_dup_opts);
+
+/* The same ranks again, with other timeouts: for work beside the training that
+ * may take its time, such as writing to a disk. opts NULL: like oar_group_dup.
+ */
+#define oar_group_dup_with(parent, opts, group) \
+    oar_group_dup_with_at(OAR_HERE, parent, opts, group)
+OAR_API oar_status oar_group_dup_with_at(const char *file, int line,
+                                         oar_group *parent,
+                                         const oar_dup_opts *opts,
+                                         oar_group **group);
+
 /* Those ranks only, in ascending order whatever order they are given in, each
  * once. Only they call this, with the same list. OAR_E_WORLD for an empty list,
  * OAR_E_RANK for a rank that is not there or if the caller's is not among them,

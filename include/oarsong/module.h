@@ -17,6 +17,13 @@ OAR_BEGIN_DECLS
 
 typedef struct oar_module oar_module;
 
+/* A counter in a module's private data: a number that goes on from one forward
+ * to the next, such as the seed of a dropout, and that a resumed run needs. */
+typedef struct oar_counter_entry {
+    const char *name; /* without dots, unique in its class */
+    size_t offset;    /* of the uint64_t in the private data */
+} oar_counter_entry;
+
 /* What a kind of module does. The library keeps the pointer: make it const and
  * static. */
 typedef struct oar_module_class {
@@ -26,6 +33,7 @@ typedef struct oar_module_class {
     oar_tensor *(*forward)(oar_tape *tape, oar_module *module, oar_tensor *x);
     void (*destroy)(void *self); /* (optional) not for parameters or children */
     void (*train)(void *self, int on); /* (optional) the mode has changed */
+    const oar_counter_entry *counters; /* (optional) the last has no name */
 } oar_module_class;
 
 /* A module without parameters or children yet; gives one reference. */
@@ -68,6 +76,17 @@ OAR_API oar_status oar_module_buffer_name(const oar_module *module, int index,
                                           char *name, size_t bytes);
 /* By dotted name; NULL if there is none (not an error). */
 OAR_API oar_tensor *oar_module_find(const oar_module *module, const char *name);
+
+/* All counters of this module and below, in order ("0.next_seed"): read and
+ * written where they are. Borrowed; NULL out of range, or if there is none of
+ * that name (not an error). With its parameters, buffers and counters copied, a
+ * module of the same layers goes on bitwise. */
+OAR_API int oar_module_counters(const oar_module *module);
+OAR_API uint64_t *oar_module_counter(const oar_module *module, int index);
+OAR_API oar_status oar_module_counter_name(const oar_module *module, int index,
+                                           char *name, size_t bytes);
+OAR_API uint64_t *oar_module_find_counter(const oar_module *module,
+                                          const char *name);
 
 /* Frozen parameters require no gradient; and all below. */
 OAR_API oar_status oar_module_freeze(oar_module *module, int on);

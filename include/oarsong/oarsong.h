@@ -35,6 +35,7 @@
 #include <oarsong/models.h>
 #include <oarsong/data.h>
 #include <oarsong/dlpack.h>
+#include <oarsong/safetensors.h>
 
 /* both */
 #include <oarsong/gpu.h>

@@ -62,6 +62,15 @@ OAR_API void oar_optim_destroy(oar_optim *optim); /* NULL is fine */
 OAR_API oar_status oar_optim_step(oar_optim *optim);
 OAR_API void oar_optim_zero_grad(oar_optim *optim);
 
+/* Calls fn before each step changes a parameter or its state, also when a
+ * scaler or a sharded optimizer takes the step, and not when a scaler skips it.
+ * If fn fails, the step ends with that status, and nothing has changed. Hooks
+ * run in the order they were added; oar_hook_remove removes one, before the
+ * optimizer is destroyed. fn must not step or destroy the optimizer. */
+typedef oar_status (*oar_optim_fn)(oar_optim *optim, void *arg);
+OAR_API oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn,
+                                     void *arg, oar_hook **hook);
+
 /* Parameter groups: group 0 is what it was made with; more are added with an
  * array of parameters that are in no group yet, and scales of the learning rate
  * and the weight decay (1: the same; 0 is allowed for the decay). On failure
@@ -71,14 +80,38 @@ OAR_API oar_status oar_optim_add_group(oar_optim *optim, int count,
                                        double lr_scale, double decay_scale);
 OAR_API oar_status oar_optim_set_lr(oar_optim *optim, double lr);
 OAR_API double oar_optim_lr(const oar_optim *optim);
+OAR_API int oar_optim_groups(const oar_optim *optim);
+/* Gives the scales of a group, and the group of a parameter. A number out of
+ * range is OAR_E_ARG. */
+OAR_API oar_status oar_optim_group_scales(const oar_optim *optim, int group,
+                                          double *lr_scale,
+                                          double *decay_scale);
+OAR_API oar_status oar_optim_param_group(const oar_optim *optim, int index,
+                                         int *group);
+
+/* The rule of an optimizer and its numbers, with defaults filled in. What the
+ * rule does not have is 0. */
+typedef struct oar_optim_description {
+    size_t size;
+    const char *kind; /* "sgd", "adam" or "adamw"; never freed */
+    double lr;        /* now */
+    double weight_decay;
+    double momentum; /* sgd */
+    int nesterov;
+    double beta1, beta2, eps; /* adam and adamw */
+    int amsgrad;
+} oar_optim_description;
+OAR_OPTS_INIT(oar_optim_description);
+OAR_API oar_status oar_optim_describe(const oar_optim *optim,
+                                      oar_optim_description *description);
 
 /* State: the number of steps, and per parameter the tensors it keeps, in the
  * order the parameters were given, each with a name ("momentum_buffer";
  * "exp_avg", "exp_avg_sq" and, with amsgrad, "max_exp_avg_sq"). Borrowed; made
- * with the optimizer, zero. index
- * counts parameters; slot counts from 0; NULL past the last. An optimizer that
- * was made alike and is given the same parameters, states, learning rate and
- * steps goes on bitwise. */
+ * with the optimizer, zero: they can be read and written at any time. index
+ * counts parameters; slot counts from 0; NULL past the last. An optimizer with
+ * the same description and groups that is given the same parameters, states
+ * and steps goes on bitwise. */
 OAR_API int64_t oar_optim_steps(const oar_optim *optim);
 OAR_API oar_status oar_optim_set_steps(oar_optim *optim, int64_t steps);
 /* The same for one parameter: those that were skipped have taken fewer. Setting
@@ -91,7 +124,8 @@ OAR_API oar_tensor *oar_optim_param(const oar_optim *optim, int index);
 OAR_API const char *oar_optim_state_name(const oar_optim *optim, int slot);
 OAR_API oar_tensor *oar_optim_state(oar_optim *optim, int index, int slot);
 
-/* ---- schedules: the learning rate at a step, as a factor of the first ---- */
+/* ---- schedules: the learning rate at a step, as a factor of the first ----
+ * A schedule has no state: the step is all that a resumed run needs. */
 
 typedef enum oar_lr_schedule_kind {
     OAR_LR_CONSTANT = 0,
@@ -155,6 +189,22 @@ OAR_API oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim,
  * scaler has unscaled the gradients. */
 OAR_API oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim,
                                    int *stepped);
+/* The same for ranks that have different gradients and must decide alike: each
+ * unscales, the ranks agree whether all found finite gradients (an all-reduce
+ * with OAR_MIN), and that answer, not this rank's own, says whether to step.
+ * OAR_E_STATE if this scaler has not unscaled the gradients, or if `finite` is
+ * set and they were not finite here: then nothing has changed. */
+OAR_API oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim,
+                                      int finite, int *stepped);
+
+/* Gives the scale and the number of good steps since it last changed; either
+ * may be NULL. A scaler with the same interval that is set to both goes on
+ * alike. The scale must be above 0 and fit an f32; good steps beyond the
+ * interval double the scale at the next good step. */
+OAR_API oar_status oar_scaler_read(const oar_scaler *scaler, double *scale,
+                                   int64_t *good);
+OAR_API oar_status oar_scaler_set(oar_scaler *scaler, double scale,
+                                  int64_t good);
 
 OAR_END_DECLS
 

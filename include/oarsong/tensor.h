@@ -187,6 +187,12 @@ OAR_API size_t oar_tensor_text(const oar_tensor *tensor, char *text,
 OAR_API oar_status oar_tensor_copy(oar_tensor *to, const oar_tensor *from);
 OAR_API oar_status oar_tensor_fill(oar_tensor *tensor, double value);
 
+/* Says that the caller has written to the tensor's memory through a pointer, as
+ * write, copy and fill do by themselves: a backward that needs the numbers from
+ * before then fails instead of computing with the new ones. OAR_E_STATE without
+ * memory, or if it may only be read. */
+OAR_API oar_status oar_tensor_touch(oar_tensor *tensor);
+
 /* ---- storage -------------------------------------------------------------
  * Data can be released and attached again while views and saved tensors stay
  * valid: that is what sharded training and bucketed gradients stand on. */

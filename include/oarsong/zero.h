@@ -35,8 +35,28 @@ OAR_API void oar_zero_destroy(oar_zero *zero); /* NULL is fine */
 OAR_API oar_status oar_zero_step_at(const char *file, int line, oar_zero *zero);
 OAR_API void oar_zero_zero_grad(oar_zero *zero);
 
-/* The optimizer over this rank's pieces, borrowed: for its learning rate. */
+/* The optimizer over this rank's pieces, borrowed: for its learning rate, its
+ * state, and hooks before a step (a hook that fails on one rank only leaves the
+ * others waiting for it). */
 OAR_API oar_optim *oar_zero_optim(const oar_zero *zero);
+
+/* A piece: elements first .. first + count - 1 of a parameter, row by row. The
+ * pieces of all ranks together are the parameters that are trained, each
+ * element once. Borrowed until the optimizer is destroyed. */
+typedef struct oar_zero_piece {
+    size_t size;
+    oar_tensor *param; /* all of it */
+    int64_t first, count;
+    oar_tensor *view; /* [count], in the memory of param */
+    int index;        /* among the parameters of oar_zero_optim, for its state
+                         (oar_optim_state); -1: it leaves this piece out */
+} oar_zero_piece;
+OAR_OPTS_INIT(oar_zero_piece);
+
+OAR_API int oar_zero_pieces(const oar_zero *zero); /* of this rank */
+/* OAR_E_ARG out of range. */
+OAR_API oar_status oar_zero_piece_at(const oar_zero *zero, int index,
+                                     oar_zero_piece *piece);
 
 OAR_END_DECLS
 

@@ -70,6 +70,17 @@ ssize_t oari_file_write(int fd, const void *data, size_t bytes)
     return result;
 }
 
+ssize_t oari_file_write_at(int fd, const void *data, size_t bytes, off_t at)
+{
+    blocked_signal q;
+    ssize_t result;
+
+    block_sigxfsz(&q);
+    result = pwrite(fd, data, bytes, at);
+    unblock_sigxfsz(&q);
+    return result;
+}
+
 const char *oari_file_limit(void)
 {
     return errno == EFBIG ? " (ulimit -f)" : "";

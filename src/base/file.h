@@ -17,6 +17,9 @@ int oari_file_reserve(int fd, off_t at, off_t bytes);
 /* Calls write. */
 ssize_t oari_file_write(int fd, const void *data, size_t bytes);
 
+/* Calls pwrite. */
+ssize_t oari_file_write_at(int fd, const void *data, size_t bytes, off_t at);
+
 /* Returns " (ulimit -f)" if errno is EFBIG, else "". */
 const char *oari_file_limit(void);
 

@@ -3,6 +3,9 @@
  * not change once it is made, so threads may read it at the same time. */
 #include "data/dataset.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "base/alloc.h"
 #include "base/status.h"
 #include "tensor/tensor_pool.h"
@@ -89,4 +92,24 @@ oar_status oar_dataset_batch(const oar_dataset *dataset, int64_t count,
         return oari_fail(OAR_E_ARG, "a batch of %lld samples: none given",
                          (long long)count);
     return oari_dataset_batch(dataset, NULL, count, index, field);
+}
+
+uint64_t oari_dataset_hash(uint64_t before, const void *data, size_t bytes)
+{
+    return XXH3_64bits_withSeed(data, bytes, before);
+}
+
+oar_status oar_dataset_identity(const oar_dataset *dataset, char **text)
+{
+    char made[OARI_IDENTITY_BYTES], *copy;
+
+    if (dataset == NULL || text == NULL)
+        return oari_fail(OAR_E_ARG, "dataset_identity: no data set or nowhere "
+                                    "to give it");
+    OARI_TRY(dataset->kind->identify(dataset, made));
+    copy = oari_strdup(made);
+    if (copy == NULL)
+        return OAR_E_NOMEM;
+    *text = copy;
+    return OAR_OK;
 }

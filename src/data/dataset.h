@@ -9,7 +9,7 @@
 
 #include "tensor/tensor.h"
 
-enum { OARI_DATASET_FIELDS = 4 };
+enum { OARI_DATASET_FIELDS = 4, OARI_IDENTITY_BYTES = 2048 };
 
 typedef struct oari_dataset_class {
     /* (optional) Called before a batch of these samples, which exist. */
@@ -18,6 +18,9 @@ typedef struct oari_dataset_class {
     /* Writes sample `index`, which exists, to row `row` of each field. */
     oar_status (*copy)(const oar_dataset *dataset, int64_t index, int64_t row,
                        oar_tensor *const *field);
+    /* Writes oar_dataset_identity's text. */
+    oar_status (*identify)(const oar_dataset *dataset,
+                           char text[OARI_IDENTITY_BYTES]);
     void (*close)(oar_dataset *dataset); /* copes with a half-made one */
 } oari_dataset_class;
 
@@ -32,6 +35,7 @@ struct oar_dataset {
         int fd;
         char *map; /* bytes of it, to read only; or NULL */
         size_t bytes;
+        size_t header; /* of these bytes, before the first token */
         oar_dtype dtype;
         int64_t length, stride;
         char *path;
@@ -47,6 +51,9 @@ oar_status oari_dataset_make(const oari_dataset_class *kind,
 oar_status oari_dataset_batch(const oar_dataset *dataset, oari_pool *pool,
                               int64_t count, const int64_t *index,
                               oar_tensor **field);
+
+/* Returns a hash of bytes, and of what was hashed before (0: nothing). */
+uint64_t oari_dataset_hash(uint64_t before, const void *data, size_t bytes);
 
 /* Returns where row `row` of a contiguous field begins. */
 static inline void *oari_dataset_row(const oar_tensor *field, int64_t row)

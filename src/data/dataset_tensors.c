@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dataset_tensors: samples that are slices of tensors, of any strides. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "data/dataset.h"
 #include "tensor/cpu/kernels.h"
+
+enum { END_SAMPLES = 8 }; /* of each end, that the identity hashes */
 
 static oar_status copy_sample(const oar_dataset *dataset, int64_t index,
                               int64_t row, oar_tensor *const *field)
@@ -33,6 +36,47 @@ static oar_status copy_sample(const oar_dataset *dataset, int64_t index,
     return OAR_OK;
 }
 
+/* Hashes the first and last samples, row by row whatever the strides are. */
+static oar_status hash_ends(const oar_dataset *d, uint64_t *hash)
+{
+    oar_tensor *field[OARI_DATASET_FIELDS];
+    int64_t index[2 * END_SAMPLES], count = 0;
+
+    for (int64_t i = 0; i < END_SAMPLES && i < d->count; i++) {
+        index[count++] = i;
+        index[count++] = d->count - 1 - i;
+    }
+    OARI_TRY(oari_dataset_batch(d, NULL, count, index, field));
+    *hash = 0;
+    for (int i = 0; i < d->fields; i++) {
+        *hash = oari_dataset_hash(*hash, oar_tensor_const_data(field[i]),
+                                  (size_t)field[i]->count *
+                                      oar_dtype_size(field[i]->dtype));
+        oar_tensor_release(field[i]);
+    }
+    return OAR_OK;
+}
+
+static oar_status identify_tensors(const oar_dataset *d,
+                                   char text[OARI_IDENTITY_BYTES])
+{
+    size_t used = 0, bytes = 0;
+    uint64_t hash;
+
+    OARI_TRY(hash_ends(d, &hash));
+    for (int i = 0; i < d->fields; i++) {
+        used += (size_t)snprintf(text + used, OARI_IDENTITY_BYTES - used,
+                                 "%s %s %s", i == 0 ? "tensors" : ",",
+                                 oar_dtype_name(d->dtype[i]),
+                                 oari_shape_text(d->shape[i]).text);
+        bytes += (size_t)d->tensor[i]->count * oar_dtype_size(d->dtype[i]);
+    }
+    snprintf(text + used, OARI_IDENTITY_BYTES - used,
+             ", %lld samples, %zu bytes, xxh3 %016llx", (long long)d->count,
+             bytes, (unsigned long long)hash);
+    return OAR_OK;
+}
+
 static void close_tensors(oar_dataset *dataset)
 {
     for (int i = 0; i < dataset->fields; i++)
@@ -40,6 +84,7 @@ static void close_tensors(oar_dataset *dataset)
 }
 
 static const oari_dataset_class tensors_class = { .copy = copy_sample,
+                                                  .identify = identify_tensors,
                                                   .close = close_tensors };
 
 oar_status oar_dataset_tensors(int count, oar_tensor *const *tensor,

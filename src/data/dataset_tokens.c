@@ -5,6 +5,7 @@
  * size is looked at before each batch: docs/decisions/0007 says what that is
  * worth. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +15,10 @@
 #include "base/status.h"
 #include "data/dataset.h"
 
-enum { FIELDS = 2 }; /* input and target */
+enum {
+    FIELDS = 2,           /* input and target */
+    END_BYTES = 64 * 1024 /* of each end, that the identity hashes */
+};
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -26,7 +30,7 @@ static int64_t token_bytes(const oar_dataset *d)
 /* Where token `index` is. */
 static char *token_at(const oar_dataset *d, int64_t index)
 {
-    return d->file.map + index * token_bytes(d);
+    return d->file.map + d->file.header + index * token_bytes(d);
 }
 
 static oar_status open_batch(const oar_dataset *d, int64_t count,
@@ -82,6 +86,24 @@ static oar_status copy_sample(const oar_dataset *d, int64_t index, int64_t row,
     return read_tokens(d, first + 1, length, oari_dataset_row(field[1], row));
 }
 
+static oar_status identify_file(const oar_dataset *d,
+                                char text[OARI_IDENTITY_BYTES])
+{
+    size_t end = d->file.bytes < END_BYTES ? d->file.bytes : END_BYTES;
+    uint64_t hash;
+
+    OARI_TRY(open_batch(d, 0, NULL)); /* the bytes are still there */
+    hash = oari_dataset_hash(0, d->file.map, end);
+    hash = oari_dataset_hash(hash, d->file.map + d->file.bytes - end, end);
+    snprintf(text, OARI_IDENTITY_BYTES,
+             "tokens %s, %lld samples of %lld, %lld apart, after a header of "
+             "%zu, %zu bytes, xxh3 %016llx",
+             oar_dtype_name(d->file.dtype), (long long)d->count,
+             (long long)d->file.length, (long long)d->file.stride,
+             d->file.header, d->file.bytes, (unsigned long long)hash);
+    return OAR_OK;
+}
+
 /* ---- making -------------------------------------------------------------- */
 
 static void close_file(oar_dataset *d)
@@ -95,6 +117,7 @@ static void close_file(oar_dataset *d)
 
 static const oari_dataset_class tokens_class = { .open = open_batch,
                                                  .copy = copy_sample,
+                                                 .identify = identify_file,
                                                  .close = close_file };
 
 /* Opens the file and counts its tokens. */
@@ -112,6 +135,10 @@ static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
         return oari_fail(OAR_E_SYSTEM, "open %s", path);
     if (!S_ISREG(st.st_mode))
         return oari_fail(OAR_E_DATA, "%s is not a plain file", path);
+    if ((size_t)st.st_size < d->file.header)
+        return oari_fail(OAR_E_DATA,
+                         "%s has %lld bytes: less than its header of %zu", path,
+                         (long long)st.st_size, d->file.header);
     if (st.st_size % size != 0)
         return oari_fail(OAR_E_DATA,
                          "%s has %lld bytes: not a multiple of the %lld of a "
@@ -119,7 +146,7 @@ static oar_status open_file(oar_dataset *d, const char *path, int64_t *tokens)
                          path, (long long)st.st_size, (long long)size,
                          oar_dtype_name(d->file.dtype));
     d->file.bytes = (size_t)st.st_size;
-    *tokens = (int64_t)st.st_size / size;
+    *tokens = (int64_t)((size_t)st.st_size - d->file.header) / size;
     return OAR_OK;
 }
 
@@ -150,28 +177,38 @@ static oar_status map_samples(oar_dataset *d, int64_t tokens)
     return OAR_OK;
 }
 
-oar_status oar_dataset_tokens(const char *path, oar_dtype dtype, int64_t length,
-                              int64_t stride, oar_dataset **dataset)
+oar_status oar_dataset_tokens_with(const char *path, oar_dtype dtype,
+                                   int64_t length, const oar_tokens_opts *opts,
+                                   oar_dataset **dataset)
 {
+    oar_tokens_opts o;
     oar_dataset *made;
     int64_t tokens = 0;
     oar_status status;
 
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
     if (path == NULL || dataset == NULL)
         return oari_fail(OAR_E_ARG, "dataset_tokens: no path or nowhere to "
                                     "give it");
     if (dtype != OAR_U8 && dtype != OAR_U16 && dtype != OAR_I32)
         return oari_fail(OAR_E_DTYPE, "tokens of %s: only u8, u16 and i32",
                          oar_dtype_name(dtype));
-    if (length < 1 || stride < 0)
+    if (length < 1 || o.stride < 0)
         return oari_fail(OAR_E_ARG,
                          "samples of %lld tokens, %lld apart: at least one, "
                          "and forward",
-                         (long long)length, (long long)stride);
+                         (long long)length, (long long)o.stride);
+    if (o.header_bytes % oar_dtype_size(dtype) != 0)
+        return oari_fail(OAR_E_ARG,
+                         "tokens after a header of %zu bytes: not a multiple "
+                         "of the %zu of a %s token",
+                         o.header_bytes, oar_dtype_size(dtype),
+                         oar_dtype_name(dtype));
     OARI_TRY(oari_dataset_make(&tokens_class, &made));
+    made->file.header = o.header_bytes;
     made->file.dtype = dtype;
     made->file.length = length;
-    made->file.stride = stride > 0 ? stride : length;
+    made->file.stride = o.stride > 0 ? o.stride : length;
     status = open_file(made, path, &tokens);
     if (status == OAR_OK)
         status = map_samples(made, tokens);
@@ -181,4 +218,12 @@ oar_status oar_dataset_tokens(const char *path, oar_dtype dtype, int64_t length,
     }
     *dataset = made;
     return OAR_OK;
+}
+
+oar_status oar_dataset_tokens(const char *path, oar_dtype dtype, int64_t length,
+                              int64_t stride, oar_dataset **dataset)
+{
+    oar_tokens_opts o = { .size = sizeof o, .stride = stride };
+
+    return oar_dataset_tokens_with(path, dtype, length, &o, dataset);
 }

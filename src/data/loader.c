@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loader: batches in order, read ahead by a thread.
  *
- * Batch k of an epoch lies in slot k mod slots. `made` counts the batches that
- * are ready, `taken` those that were given out, of which the last is still the
- * caller's; the maker may fill a slot once its last batch was given back. The
- * lock guards these counts and the flags. The pool, the slots that are not
- * ready and the index belong to the maker: the worker, or, while it is held
- * still or when there is none, the caller. Slots are counted in tensors from
- * the pool, so once all have been filled nothing more is asked of the system.
+ * An epoch is an order of all samples. From position `origin` on, where it was
+ * started, batch k of all ranks together is the next ranks * batch positions,
+ * which the ranks take in turn. Batch k lies in slot k mod slots. `made` counts
+ * the batches that are ready, `taken` those that were given out, of which the
+ * last is still the caller's; the maker may fill a slot once its last batch was
+ * given back. The lock guards these counts and the flags. The pool, the slots
+ * that are not ready and the index belong to the maker: the worker, or, while
+ * it is held still or when there is none, the caller. Slots are counted in
+ * tensors from the pool, so once all have been filled nothing more is asked of
+ * the system.
  */
 #include <pthread.h>
 #include <string.h>
@@ -29,10 +32,13 @@ typedef struct slot {
 struct oar_loader {
     const oar_dataset *dataset;
     oar_loader_opts opts;
-    int64_t samples; /* of this rank, in an epoch */
-    int64_t batches;
-    int64_t *order; /* of the whole data set */
-    int64_t *index; /* of the batch that is made */
+    int64_t epoch_batches; /* of a whole epoch */
+    uint64_t epoch;
+    int64_t origin;  /* samples of all ranks before batch 0 */
+    int64_t rows;    /* of this rank, from there to the end of the epoch */
+    int64_t batches; /* that these make */
+    int64_t *order;  /* of the whole data set */
+    int64_t *index;  /* of the batch that is made */
     slot *slot;
     int slots;
     oari_pool pool;
@@ -62,14 +68,14 @@ static oar_status make_batch(oar_loader *l, int64_t batch)
 {
     const oar_loader_opts *o = &l->opts;
     slot *s = &l->slot[batch % l->slots];
-    int64_t first = batch * o->batch, count = l->samples - first;
+    int64_t first = batch * o->batch, count = l->rows - first;
 
     drop_slot(l, s);
     if (count > o->batch)
         count = o->batch;
     for (int64_t i = 0; i < count; i++)
-        l->index[i] = l->order[oari_sampler_place(l->dataset->count, o->rank,
-                                                  o->ranks, first + i)];
+        l->index[i] = l->order[oari_sampler_place(
+            l->dataset->count, l->origin, o->rank, o->ranks, first + i)];
     return oari_dataset_batch(l->dataset, &l->pool, count, l->index, s->field);
 }
 
@@ -136,19 +142,21 @@ static oar_status read_opts(const oar_loader_opts *opts, oar_loader_opts *o)
     return OAR_OK;
 }
 
-static void count_batches(oar_loader *l)
+/* Begins at a position of the order: counts rows and batches after it. */
+static void set_origin(oar_loader *l, int64_t sample)
 {
     int64_t each = l->opts.batch;
 
-    l->samples = oari_sampler_count(l->dataset->count, l->opts.ranks);
-    l->batches = l->samples / each;
-    if (l->samples % each != 0 && !l->opts.drop_last)
+    l->origin = sample;
+    l->rows = oari_sampler_count(l->dataset->count - sample, l->opts.ranks);
+    l->batches = l->rows / each;
+    if (l->rows % each != 0 && !l->opts.drop_last)
         l->batches++;
 }
 
 static oar_status make_arrays(oar_loader *l)
 {
-    int64_t longest = l->opts.batch < l->samples ? l->opts.batch : l->samples;
+    int64_t longest = l->opts.batch < l->rows ? l->opts.batch : l->rows;
 
     l->slots = l->opts.ahead > 0 ? l->opts.ahead + 1 : 1;
     l->order = oari_alloc((size_t)l->dataset->count, sizeof *l->order);
@@ -187,7 +195,8 @@ oar_status oar_loader_create(const oar_dataset *dataset,
     made->opts = o;
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, NULL);
-    count_batches(made);
+    set_origin(made, 0);
+    made->epoch_batches = made->batches;
     status = make_arrays(made);
     if (status == OAR_OK)
         status = make_worker(made);
@@ -229,7 +238,22 @@ void oar_loader_destroy(oar_loader *loader)
 
 int64_t oar_loader_batches(const oar_loader *loader)
 {
-    return loader != NULL ? loader->batches : 0;
+    return loader != NULL ? loader->epoch_batches : 0;
+}
+
+const oar_dataset *oar_loader_dataset(const oar_loader *loader)
+{
+    return loader != NULL ? loader->dataset : NULL;
+}
+
+oar_status oar_loader_describe(const oar_loader *loader, oar_loader_opts *opts)
+{
+    oar_loader_opts o;
+
+    if (loader == NULL)
+        return oari_fail(OAR_E_ARG, "loader_describe of NULL");
+    o = loader->opts;
+    return oari_struct_give(opts, &o, sizeof o, "loader options");
 }
 
 static oar_status check_here(const oar_loader *l, const char *what)
@@ -243,30 +267,65 @@ static oar_status check_here(const oar_loader *l, const char *what)
     return OAR_OK;
 }
 
+static void begin_epoch(oar_loader *l, uint64_t epoch, int64_t sample)
+{
+    oar_sampler_opts order = { .size = sizeof order,
+                               .no_shuffle = l->opts.no_shuffle,
+                               .seed = l->opts.seed };
+
+    pthread_mutex_lock(&l->lock);
+    l->hold = 1;
+    while (l->busy)
+        pthread_cond_wait(&l->changed, &l->lock);
+    for (int i = 0; i < l->slots; i++)
+        drop_slot(l, &l->slot[i]);
+    oari_sampler_order(l->order, l->dataset->count, epoch, &order);
+    l->epoch = epoch;
+    set_origin(l, sample);
+    l->made = l->taken = 0;
+    l->held = 0;
+    l->failure.status = OAR_OK;
+    l->started = 1;
+    l->hold = 0;
+    wake_worker(l);
+    pthread_mutex_unlock(&l->lock);
+}
+
 oar_status oar_loader_start(oar_loader *loader, uint64_t epoch, int64_t batch)
 {
-    oar_sampler_opts order = { .size = sizeof order };
-
     OARI_TRY(check_here(loader, "loader_start"));
-    if (batch < 0 || batch > loader->batches)
+    if (batch < 0 || batch > loader->epoch_batches)
         return oari_fail(OAR_E_ARG, "start at batch %lld of %lld",
-                         (long long)batch, (long long)loader->batches);
-    order.seed = loader->opts.seed;
-    order.no_shuffle = loader->opts.no_shuffle;
-    pthread_mutex_lock(&loader->lock);
-    loader->hold = 1;
-    while (loader->busy)
-        pthread_cond_wait(&loader->changed, &loader->lock);
-    for (int i = 0; i < loader->slots; i++)
-        drop_slot(loader, &loader->slot[i]);
-    oari_sampler_order(loader->order, loader->dataset->count, epoch, &order);
-    loader->made = loader->taken = batch;
-    loader->held = 0;
-    loader->failure.status = OAR_OK;
-    loader->started = 1;
-    loader->hold = 0;
-    wake_worker(loader);
-    pthread_mutex_unlock(&loader->lock);
+                         (long long)batch, (long long)loader->epoch_batches);
+    begin_epoch(loader, epoch,
+                batch < loader->epoch_batches
+                    ? batch * loader->opts.batch * loader->opts.ranks
+                    : loader->dataset->count);
+    return OAR_OK;
+}
+
+oar_status oar_loader_seek(oar_loader *loader, uint64_t epoch, int64_t sample)
+{
+    OARI_TRY(check_here(loader, "loader_seek"));
+    if (sample < 0 || sample > loader->dataset->count)
+        return oari_fail(OAR_E_ARG, "seek to sample %lld of %lld",
+                         (long long)sample, (long long)loader->dataset->count);
+    begin_epoch(loader, epoch, sample);
+    return OAR_OK;
+}
+
+oar_status oar_loader_position(const oar_loader *loader, uint64_t *epoch,
+                               int64_t *sample)
+{
+    OARI_TRY(check_here(loader, "loader_position"));
+    if (epoch == NULL || sample == NULL)
+        return oari_fail(OAR_E_ARG, "loader_position: nowhere to give it");
+    *epoch = loader->epoch;
+    /* The last batch may be padded, or rows may be left out after it. */
+    *sample = loader->started && loader->taken == loader->batches
+                  ? loader->dataset->count
+                  : loader->origin +
+                        loader->taken * loader->opts.batch * loader->opts.ranks;
     return OAR_OK;
 }
 

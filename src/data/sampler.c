@@ -81,7 +81,7 @@ oar_status oar_sampler_indices(int64_t samples, int rank, int ranks,
     part = oari_sampler_count(samples, ranks);
     made = oari_alloc((size_t)part, sizeof *made);
     for (int64_t k = 0; made != NULL && k < part; k++)
-        made[k] = order[oari_sampler_place(samples, rank, ranks, k)];
+        made[k] = order[oari_sampler_place(samples, 0, rank, ranks, k)];
     oari_free(order);
     if (made == NULL)
         return OAR_E_NOMEM;

@@ -20,11 +20,12 @@ static inline int64_t oari_sampler_count(int64_t samples, int ranks)
     return samples / ranks + (samples % ranks != 0);
 }
 
-/* Returns the place in the order of a rank's k-th sample. */
-static inline int64_t oari_sampler_place(int64_t samples, int rank, int ranks,
-                                         int64_t k)
+/* Returns the place in the order of a rank's k-th sample, when the ranks take
+ * turns from place `first` on. */
+static inline int64_t oari_sampler_place(int64_t samples, int64_t first,
+                                         int rank, int ranks, int64_t k)
 {
-    return (k * ranks + rank) % samples;
+    return (first + k * ranks + rank) % samples;
 }
 
 #endif

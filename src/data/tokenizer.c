@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 struct oar_tokenizer {
     int64_t count;

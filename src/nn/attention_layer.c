@@ -13,8 +13,8 @@
 typedef struct attention {
     int heads, kv_heads, causal;
     double rotary_base, dropout;
-    uint64_t next;   /* seed of a dropout */
-    int rebuild_qkv; /* backward may compute them once more */
+    uint64_t next_seed; /* of the dropout */
+    int rebuild_qkv;    /* backward may compute them once more */
 } attention;
 
 enum { QKV, OUT };
@@ -37,8 +37,8 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     }
     if (oar_module_training(module) && a->dropout > 0) {
         opts.dropout = a->dropout;
-        opts.seed = a->next;
-        a->next += !oari_replaying(tape); /* else it was written down */
+        opts.seed = a->next_seed;
+        a->next_seed += !oari_replaying(tape); /* else it was written down */
     }
     y = oari_packed_attention(tape, qkv, a->heads, a->kv_heads, &opts);
     if (a->rebuild_qkv || !tape->recording)
@@ -48,11 +48,16 @@ static oar_tensor *attention_forward(oar_tape *tape, oar_module *module,
     return out;
 }
 
+static const oar_counter_entry attention_counters[] = {
+    { "next_seed", offsetof(attention, next_seed) }, { NULL, 0 }
+};
+
 static const oar_module_class attention_class = {
     .size = sizeof attention_class,
     .name = "attention",
     .self_size = sizeof(attention),
     .forward = attention_forward,
+    .counters = attention_counters,
 };
 
 void oari_attention_rebuild_qkv(oar_module *module)
@@ -116,6 +121,6 @@ oar_status oar_attention_create(int64_t width, int heads, uint64_t seed,
                      .causal = o.causal,
                      .rotary_base = o.rotary_base,
                      .dropout = o.dropout,
-                     .next = o.dropout_seed };
+                     .next_seed = o.dropout_seed };
     return oari_layer_give(add_children(made, width, seed, &o), made, module);
 }

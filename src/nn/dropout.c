@@ -11,7 +11,7 @@
 
 typedef struct dropout {
     double p;
-    uint64_t next; /* seed */
+    uint64_t next_seed;
 } dropout;
 
 static oar_tensor *dropout_forward(oar_tape *tape, oar_module *module,
@@ -22,14 +22,19 @@ static oar_tensor *dropout_forward(oar_tape *tape, oar_module *module,
     if (!oar_module_training(module) || d->p == 0)
         return tape == NULL ? oar_tensor_retain(x) : x;
     if (oari_replaying(tape)) /* with the seed that was written down */
-        return oar_dropout(tape, x, d->p, d->next);
-    return oar_dropout(tape, x, d->p, d->next++);
+        return oar_dropout(tape, x, d->p, d->next_seed);
+    return oar_dropout(tape, x, d->p, d->next_seed++);
 }
+
+static const oar_counter_entry dropout_counters[] = {
+    { "next_seed", offsetof(dropout, next_seed) }, { NULL, 0 }
+};
 
 static const oar_module_class dropout_class = { .size = sizeof dropout_class,
                                                 .name = "dropout",
                                                 .self_size = sizeof(dropout),
-                                                .forward = dropout_forward };
+                                                .forward = dropout_forward,
+                                                .counters = dropout_counters };
 
 oar_status oar_dropout_create(double p, uint64_t seed, oar_module **module)
 {

@@ -13,6 +13,35 @@
 
 /* ---- life ---------------------------------------------------------------- */
 
+/* Checks that the counters lie in the private data and can be told apart. */
+static oar_status check_counters(const oar_module_class *kind)
+{
+    const oar_counter_entry *c = kind->counters;
+
+    for (int i = 0; c != NULL && c[i].name != NULL; i++) {
+        if (c[i].name[0] == '\0' || strchr(c[i].name, '.') != NULL)
+            return oari_fail(OAR_E_ARG,
+                             "module_create of class %s: \"%s\" is no name for "
+                             "a counter; it needs a letter and no dots",
+                             kind->name, c[i].name);
+        if (c[i].offset % _Alignof(uint64_t) != 0 ||
+            kind->self_size < sizeof(uint64_t) ||
+            c[i].offset > kind->self_size - sizeof(uint64_t))
+            return oari_fail(OAR_E_ARG,
+                             "module_create of class %s: counter %s at byte "
+                             "%zu of %zu",
+                             kind->name, c[i].name, c[i].offset,
+                             kind->self_size);
+        for (int k = 0; k < i; k++)
+            if (strcmp(c[k].name, c[i].name) == 0)
+                return oari_fail(OAR_E_ARG,
+                                 "module_create of class %s: it has two "
+                                 "counters %s",
+                                 kind->name, c[i].name);
+    }
+    return OAR_OK;
+}
+
 oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
 {
     oar_module *made;
@@ -25,6 +54,7 @@ oar_status oar_module_create(const oar_module_class *kind, oar_module **module)
     if (known.name == NULL || known.forward == NULL)
         return oari_fail(OAR_E_ARG, "module_create of a class without a name "
                                     "or a forward");
+    OARI_TRY(check_counters(&known));
     if (known.self_size > SIZE_MAX - sizeof *made)
         return oari_fail(OAR_E_NOMEM, "out of memory: a module of %zu bytes",
                          known.self_size);

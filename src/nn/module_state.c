@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* module_state: the parameters and buffers of a module by name. */
+/* module_state: the parameters, buffers and counters of a module by name. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -19,21 +20,31 @@ static const oari_entry *entry_named(const oar_module *module, const char *name,
     return NULL;
 }
 
+/* Follows a dotted name down to its last part, which *name becomes. Returns the
+ * module that has that part, or NULL if there is none. */
+static const oar_module *follow_name(const oar_module *module,
+                                     const char **name)
+{
+    const char *dot = *name != NULL ? strchr(*name, '.') : NULL;
+
+    while (module != NULL && dot != NULL) {
+        const oari_entry *entry =
+            entry_named(module, *name, (size_t)(dot - *name));
+
+        module = entry != NULL ? entry->child : NULL;
+        *name = dot + 1;
+        dot = strchr(*name, '.');
+    }
+    return *name != NULL ? module : NULL;
+}
+
 oar_tensor *oar_module_find(const oar_module *module, const char *name)
 {
-    while (module != NULL && name != NULL) {
-        const char *dot = strchr(name, '.');
-        size_t length = dot != NULL ? (size_t)(dot - name) : strlen(name);
-        const oari_entry *entry = entry_named(module, name, length);
+    const oari_entry *entry;
 
-        if (entry == NULL)
-            return NULL;
-        if (dot == NULL)
-            return entry->tensor;
-        module = entry->child;
-        name = dot + 1;
-    }
-    return NULL;
+    module = follow_name(module, &name);
+    entry = module != NULL ? entry_named(module, name, strlen(name)) : NULL;
+    return entry != NULL ? entry->tensor : NULL;
 }
 
 oar_status oar_module_freeze(oar_module *module, int on)
@@ -43,6 +54,102 @@ oar_status oar_module_freeze(oar_module *module, int on)
     for (int i = 0; i < oar_module_params(module); i++)
         OARI_TRY(oar_tensor_require_grad(oar_module_param(module, i), !on));
     return OAR_OK;
+}
+
+/* ---- counters ------------------------------------------------------------ */
+
+/* Returns how many counters the module itself has, without those below. */
+static int own_counters(const oar_module *module)
+{
+    const oar_counter_entry *entry = module->kind.counters;
+    int count = 0;
+
+    while (entry != NULL && entry[count].name != NULL)
+        count++;
+    return count;
+}
+
+int oar_module_counters(const oar_module *module)
+{
+    int count = module != NULL ? own_counters(module) : 0;
+
+    for (int i = 0; module != NULL && i < module->entries; i++)
+        count += oar_module_counters(module->entry[i].child);
+    return count;
+}
+
+/* Returns the module that has counter *index, which exists, and makes *index
+ * its number there. Writes the names on the way, each with a dot after it. */
+static const oar_module *counter_holder(const oar_module *module, int *index,
+                                        char *name, size_t bytes)
+{
+    int own = own_counters(module), i = 0;
+
+    name[0] = '\0';
+    while (*index >= own) {
+        const oari_entry *entry = &module->entry[i++];
+        int inside = oar_module_counters(entry->child);
+        size_t used;
+
+        if (*index - own >= inside) {
+            *index -= inside;
+            continue;
+        }
+        snprintf(name, bytes, "%s.", entry->name);
+        used = strlen(name);
+        name += used;
+        bytes -= used;
+        *index -= own;
+        module = entry->child;
+        own = own_counters(module);
+        i = 0;
+    }
+    return module;
+}
+
+/* Modules are never const objects: what is found through a const handle may be
+ * written, as oar_module_param's tensors may. */
+static uint64_t *counter_at(const oar_module *module, int own)
+{
+    return (uint64_t *)((uintptr_t)module->self +
+                        module->kind.counters[own].offset);
+}
+
+uint64_t *oar_module_counter(const oar_module *module, int index)
+{
+    char name[1];
+
+    if (index < 0 || index >= oar_module_counters(module))
+        return NULL;
+    module = counter_holder(module, &index, name, sizeof name);
+    return counter_at(module, index);
+}
+
+oar_status oar_module_counter_name(const oar_module *module, int index,
+                                   char *name, size_t bytes)
+{
+    const oar_module *holder;
+    size_t used;
+
+    if (module == NULL || name == NULL || bytes == 0)
+        return oari_null("counter_name");
+    if (index < 0 || index >= oar_module_counters(module))
+        return oari_fail(OAR_E_ARG, "module %s has %d counters, not number %d",
+                         module->kind.name, oar_module_counters(module), index);
+    holder = counter_holder(module, &index, name, bytes);
+    used = strlen(name);
+    snprintf(name + used, bytes - used, "%s",
+             holder->kind.counters[index].name);
+    return OAR_OK;
+}
+
+uint64_t *oar_module_find_counter(const oar_module *module, const char *name)
+{
+    module = follow_name(module, &name);
+    for (int i = 0; module != NULL && i < own_counters(module); i++)
+        if (strcmp(module->kind.counters[i].name, name) == 0)
+            return counter_at(module, i);
+    return NULL;
 }
 
 /* ---- from another module ------------------------------------------------- */

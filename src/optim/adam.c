@@ -98,20 +98,32 @@ static void adamw_move(const oar_optim *optim, const oari_step_rates *pace,
     move_chunk(&f, s);
 }
 
+static void adam_describe(const oar_optim *optim, oar_optim_description *d)
+{
+    d->beta1 = optim->of.adam.beta1;
+    d->beta2 = optim->of.adam.beta2;
+    d->eps = optim->of.adam.eps;
+    d->amsgrad = optim->of.adam.amsgrad != 0;
+}
+
 /* By whether the decay is decoupled, and by whether there is AMSGrad. */
 static const oari_optim_class classes[2][2] = {
     { { .name = "adam",
         .state_name = { "exp_avg", "exp_avg_sq" },
-        .move = adam_move },
+        .move = adam_move,
+        .describe = adam_describe },
       { .name = "adam",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-        .move = adam_move } },
+        .move = adam_move,
+        .describe = adam_describe } },
     { { .name = "adamw",
         .state_name = { "exp_avg", "exp_avg_sq" },
-        .move = adamw_move },
+        .move = adamw_move,
+        .describe = adam_describe },
       { .name = "adamw",
         .state_name = { "exp_avg", "exp_avg_sq", "max_exp_avg_sq" },
-        .move = adamw_move } },
+        .move = adamw_move,
+        .describe = adam_describe } },
 };
 
 /* Makes a number what it means: the default if it is 0, unless is_zero says

@@ -140,6 +140,7 @@ void oar_optim_destroy(oar_optim *optim)
         return;
     for (int i = 0; i < optim->params; i++)
         drop_param(&optim->param[i]);
+    oari_hooks_clear(&optim->before_step);
     oari_free(optim->param);
     oari_free(optim->group);
     oari_free(optim);
@@ -235,11 +236,28 @@ static void move_stretch(const oar_optim *optim, const oari_step_rates *pace,
                   s->count - i < BLOCK ? s->count - i : BLOCK);
 }
 
-oar_status oar_optim_step(oar_optim *optim)
+oar_status oar_optim_on_step(oar_optim *optim, oar_optim_fn fn, void *arg,
+                             oar_hook **hook)
 {
     if (optim == NULL)
-        return oari_null("optim_step");
-    OARI_TRY(oari_optim_ready(optim));
+        return oari_null("optim_on_step");
+    return oari_hook_add(&optim->before_step, (oari_hook_fn)fn, arg, hook);
+}
+
+oar_status oari_optim_begin_step(oar_optim *optim)
+{
+    OARI_EACH_HOOK(hook, following, &optim->before_step)
+    {
+        oar_status status = ((oar_optim_fn)hook->fn)(optim, hook->arg);
+
+        if (status != OAR_OK)
+            return oari_hook_failed("step", status);
+    }
+    return oari_optim_ready(optim);
+}
+
+void oari_optim_finish_step(oar_optim *optim)
+{
     for (int i = 0; i < optim->params; i++) {
         oari_optim_param *p = &optim->param[i];
         const oari_optim_group *group = &optim->group[p->group];
@@ -263,6 +281,14 @@ oar_status oar_optim_step(oar_optim *optim)
     }
     optim->steps++;
     optim->unscaled_by = NULL;
+}
+
+oar_status oar_optim_step(oar_optim *optim)
+{
+    if (optim == NULL)
+        return oari_null("optim_step");
+    OARI_TRY(oari_optim_begin_step(optim));
+    oari_optim_finish_step(optim);
     return OAR_OK;
 }
 

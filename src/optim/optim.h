@@ -7,6 +7,8 @@
 
 #include <oarsong/optim.h>
 
+#include "tensor/hook.h"
+
 enum { OARI_OPTIM_STATES = 3 };
 
 typedef struct oari_optim_group {
@@ -40,6 +42,8 @@ typedef struct oari_optim_class {
     const char *state_name[OARI_OPTIM_STATES]; /* NULL past the last */
     void (*move)(const oar_optim *optim, const oari_step_rates *pace,
                  const oari_param_chunk *stretch);
+    /* Fills in what only this kind has. */
+    void (*describe)(const oar_optim *optim, oar_optim_description *d);
 } oari_optim_class;
 
 struct oar_optim {
@@ -52,6 +56,7 @@ struct oar_optim {
     oari_optim_group *group;
     const oar_scaler *unscaled_by; /* since the last step; NULL: none */
     int was_finite;                /* what it found */
+    oari_hooks before_step;
     union {
         oar_sgd_opts sgd;
         oar_adam_opts adam;
@@ -70,7 +75,12 @@ oar_status oari_optim_list(const oar_module *module, int *count,
                            oar_tensor ***param);
 
 /* Checks that the data of every parameter with a gradient is there, else
- * OAR_E_STATE. After that, oar_optim_step does not fail. */
+ * OAR_E_STATE. */
 oar_status oari_optim_ready(const oar_optim *optim);
+
+/* A step in two halves. The first runs the hooks and checks as
+ * oari_optim_ready does; the second moves the parameters and cannot fail. */
+oar_status oari_optim_begin_step(oar_optim *optim);
+void oari_optim_finish_step(oar_optim *optim);
 
 #endif

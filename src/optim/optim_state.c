@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* optim_state: reads and sets an optimizer's learning rate, and all that
- * another optimizer needs to go on where this one stopped. */
+ * another optimizer needs to go on where this one stopped; and says what the
+ * optimizer is. */
 #include "base/status.h"
 #include "optim/optim.h"
 #include "tensor/tensor.h"
@@ -20,6 +21,38 @@ double oar_optim_lr(const oar_optim *optim)
     return optim != NULL ? optim->lr : 0;
 }
 
+oar_status oar_optim_describe(const oar_optim *optim,
+                              oar_optim_description *description)
+{
+    oar_optim_description d = { .size = sizeof d };
+
+    if (optim == NULL)
+        return oari_null("optim_describe");
+    d.kind = optim->kind->name;
+    d.lr = optim->lr;
+    d.weight_decay = optim->weight_decay;
+    optim->kind->describe(optim, &d);
+    return oari_struct_give(description, &d, sizeof d, "optimizer description");
+}
+
+int oar_optim_groups(const oar_optim *optim)
+{
+    return optim != NULL ? optim->groups : 0;
+}
+
+oar_status oar_optim_group_scales(const oar_optim *optim, int group,
+                                  double *lr_scale, double *decay_scale)
+{
+    if (optim == NULL || lr_scale == NULL || decay_scale == NULL)
+        return oari_null("optim_group_scales");
+    if (group < 0 || group >= optim->groups)
+        return oari_fail(OAR_E_ARG, "optim_group_scales of group %d of %d",
+                         group, optim->groups);
+    *lr_scale = optim->group[group].lr_scale;
+    *decay_scale = optim->group[group].decay_scale;
+    return OAR_OK;
+}
+
 int oar_optim_params(const oar_optim *optim)
 {
     return optim != NULL ? optim->params : 0;
@@ -37,6 +70,19 @@ oar_tensor *oar_optim_param(const oar_optim *optim, int index)
     const oari_optim_param *p = param_of(optim, index);
 
     return p != NULL ? p->tensor : NULL;
+}
+
+oar_status oar_optim_param_group(const oar_optim *optim, int index, int *group)
+{
+    const oari_optim_param *p = param_of(optim, index);
+
+    if (optim == NULL || group == NULL)
+        return oari_null("optim_param_group");
+    if (p == NULL)
+        return oari_fail(OAR_E_ARG, "optim_param_group of parameter %d of %d",
+                         index, optim->params);
+    *group = p->group;
+    return OAR_OK;
 }
 
 const char *oar_optim_state_name(const oar_optim *optim, int slot)

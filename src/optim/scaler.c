@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scaler: a loss scale that finds its own size, as torch.amp.GradScaler does.
  * All ranks of a data-parallel run see the same gradients and so decide the
- * same. */
+ * same; ranks that do not are told by oar_scaler_step_if what all found. */
 #include <float.h>
 
 #include "base/alloc.h"
@@ -48,8 +48,35 @@ double oar_scaler_scale(const oar_scaler *scaler)
     return scaler != NULL ? scaler->scale : 0;
 }
 
-/* Divides the gradients, unless one is not finite. Returns whether all were. */
-static int unscale_grads(const oar_scaler *scaler, const oar_optim *optim)
+oar_status oar_scaler_read(const oar_scaler *scaler, double *scale,
+                           int64_t *good)
+{
+    if (scaler == NULL)
+        return oari_null("scaler_read");
+    if (scale != NULL)
+        *scale = scaler->scale;
+    if (good != NULL)
+        *good = scaler->good;
+    return OAR_OK;
+}
+
+oar_status oar_scaler_set(oar_scaler *scaler, double scale, int64_t good)
+{
+    if (scaler == NULL)
+        return oari_null("scaler_set");
+    if (!(scale > 0 && scale <= (double)FLT_MAX) || good < 0)
+        return oari_fail(OAR_E_ARG,
+                         "scaler_set to scale %g after %lld good steps: the "
+                         "scale must be above 0 and fit an f32, the steps not "
+                         "be negative",
+                         scale, (long long)good);
+    scaler->scale = scale;
+    scaler->good = good;
+    return OAR_OK;
+}
+
+/* Returns whether all gradients are finite. */
+static int are_finite(const oar_optim *optim)
 {
     for (int i = 0; i < optim->params; i++) {
         const oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
@@ -57,13 +84,17 @@ static int unscale_grads(const oar_scaler *scaler, const oar_optim *optim)
         if (grad != NULL && !oari_grad_finite(grad))
             return 0;
     }
+    return 1;
+}
+
+static void divide_grads(const oar_scaler *scaler, const oar_optim *optim)
+{
     for (int i = 0; i < optim->params; i++) {
         oar_tensor *grad = oar_tensor_grad(optim->param[i].tensor);
 
         if (grad != NULL)
             oari_grad_scale(grad, 1 / scaler->scale);
     }
-    return 1;
 }
 
 oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
@@ -74,27 +105,25 @@ oar_status oar_scaler_unscale(oar_scaler *scaler, oar_optim *optim, int *finite)
         return oari_fail(OAR_E_STATE, "scaler_unscale of gradients that were "
                                       "unscaled already, before a step");
     OARI_TRY(oari_optim_ready(optim));
-    optim->was_finite = unscale_grads(scaler, optim);
+    optim->was_finite = are_finite(optim);
+    if (optim->was_finite)
+        divide_grads(scaler, optim);
     optim->unscaled_by = scaler;
     if (finite != NULL)
         *finite = optim->was_finite;
     return OAR_OK;
 }
 
-oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
+/* Steps, or skips the step, and moves the scale. */
+static oar_status end_step(oar_scaler *scaler, oar_optim *optim, int good,
+                           int *stepped)
 {
-    int good;
-
-    if (scaler == NULL || optim == NULL)
-        return oari_null("scaler_step");
-    if (optim->unscaled_by != NULL && optim->unscaled_by != scaler)
-        return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
-                                      "scaler has unscaled");
-    OARI_TRY(oari_optim_ready(optim));
-    good = optim->unscaled_by != NULL ? optim->was_finite
-                                      : unscale_grads(scaler, optim);
-    if (good)
-        OARI_TRY(oar_optim_step(optim));
+    if (good) {
+        OARI_TRY(oari_optim_begin_step(optim));
+        if (optim->unscaled_by == NULL)
+            divide_grads(scaler, optim);
+        oari_optim_finish_step(optim);
+    }
     optim->unscaled_by = NULL;
     /* The scale stays within what an f32 holds. */
     if (!good) {
@@ -109,4 +138,34 @@ oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
     if (stepped != NULL)
         *stepped = good;
     return OAR_OK;
+}
+
+oar_status oar_scaler_step(oar_scaler *scaler, oar_optim *optim, int *stepped)
+{
+    if (scaler == NULL || optim == NULL)
+        return oari_null("scaler_step");
+    if (optim->unscaled_by != NULL && optim->unscaled_by != scaler)
+        return oari_fail(OAR_E_STATE, "scaler_step of gradients that another "
+                                      "scaler has unscaled");
+    OARI_TRY(oari_optim_ready(optim));
+    return end_step(scaler, optim,
+                    optim->unscaled_by != NULL ? optim->was_finite
+                                               : are_finite(optim),
+                    stepped);
+}
+
+oar_status oar_scaler_step_if(oar_scaler *scaler, oar_optim *optim, int finite,
+                              int *stepped)
+{
+    if (scaler == NULL || optim == NULL)
+        return oari_null("scaler_step_if");
+    if (optim->unscaled_by != scaler)
+        return oari_fail(OAR_E_STATE, "scaler_step_if of gradients that this "
+                                      "scaler has not unscaled");
+    if (finite && !optim->was_finite)
+        return oari_fail(OAR_E_STATE,
+                         "scaler_step_if is told that all gradients were "
+                         "finite, but on this rank they were not");
+    OARI_TRY(oari_optim_ready(optim));
+    return end_step(scaler, optim, finite != 0, stepped);
 }

@@ -61,9 +61,20 @@ static void sgd_move(const oar_optim *optim, const oari_step_rates *pace,
         move_f32(&optim->of.sgd, pace, s);
 }
 
-static const oari_optim_class plain_class = { .name = "sgd", .move = sgd_move };
+static void sgd_describe(const oar_optim *optim, oar_optim_description *d)
+{
+    d->momentum = optim->of.sgd.momentum;
+    d->nesterov = optim->of.sgd.nesterov != 0;
+}
+
+static const oari_optim_class plain_class = { .name = "sgd",
+                                              .move = sgd_move,
+                                              .describe = sgd_describe };
 static const oari_optim_class momentum_class = {
-    .name = "sgd", .state_name = { "momentum_buffer" }, .move = sgd_move
+    .name = "sgd",
+    .state_name = { "momentum_buffer" },
+    .move = sgd_move,
+    .describe = sgd_describe
 };
 
 oar_status oar_sgd_create_over(int count, oar_tensor *const *param,

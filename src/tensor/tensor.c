@@ -200,6 +200,15 @@ void *oar_tensor_data(const oar_tensor *tensor)
     return oari_array_data(&a);
 }
 
+oar_status oar_tensor_touch(oar_tensor *tensor)
+{
+    if (tensor == NULL)
+        return oari_null("touch");
+    OARI_TRY(oari_check_not_read_only("touch", tensor));
+    tensor->storage->version++;
+    return OAR_OK;
+}
+
 oar_status oar_tensor_const_span(const oar_tensor *tensor, oar_span *span)
 {
     if (tensor == NULL || span == NULL)

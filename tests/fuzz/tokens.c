@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of tokens: any bytes, any dtype, length and stride. */
+/* Files of tokens: any bytes, any dtype, length, stride and header. */
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "fuzz.h"
 
 #include <oarsong/data.h>
+#include <oarsong/memory.h>
 
 enum { FEW = 4 };
 
@@ -29,13 +30,19 @@ static void read_samples(const oar_dataset *d)
 }
 
 static void open_file(const char *path, oar_dtype dtype, int64_t length,
-                      int64_t stride)
+                      int64_t stride, size_t header)
 {
+    oar_tokens_opts o = oar_tokens_opts_init();
+    char *identity;
     oar_dataset *d;
 
-    if (oar_dataset_tokens(path, dtype, length, stride, &d) != OAR_OK)
+    o.stride = stride;
+    o.header_bytes = header;
+    if (oar_dataset_tokens_with(path, dtype, length, &o, &d) != OAR_OK)
         return;
     read_samples(d);
+    FUZZ_CHECK(oar_dataset_identity(d, &identity) == OAR_OK);
+    oar_free(identity);
     oar_dataset_destroy(d);
 }
 
@@ -54,10 +61,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     FUZZ_CHECK(fd >= 0 && write(fd, data, bytes) == (ssize_t)bytes);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (ask.wide % 2 == 0)
-        open_file(path, (oar_dtype)(ask.dtype % 16), ask.length, ask.stride);
+        open_file(path, (oar_dtype)(ask.dtype % 16), ask.length, ask.stride,
+                  ask.wide / 2);
     else
         open_file(path, (oar_dtype)(ask.dtype % 16), ask.long_length,
-                  ask.long_stride);
+                  ask.long_stride, (size_t)ask.long_stride);
     close(fd);
     return 0;
 }

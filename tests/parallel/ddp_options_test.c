@@ -489,6 +489,112 @@ static oar_status train_whole(oar_group *g, const oar_ddp_opts *o,
     return OAR_OK;
 }
 
+/* Counts the elements of each parameter that pieces of this rank have. */
+static oar_status count_pieces(const oar_zero *zero, const oar_module *net,
+                               float *seen)
+{
+    for (int i = 0; i < oar_zero_pieces(zero); i++) {
+        oar_zero_piece p = oar_zero_piece_init();
+        const double *data;
+        int at = 0;
+
+        CHECK_OK(oar_zero_piece_at(zero, i, &p));
+        for (int k = 0; oar_module_param(net, k) != p.param; k++)
+            at += (int)oar_tensor_count(oar_module_param(net, k));
+        data = oar_tensor_const_data(p.param);
+        CHECK(p.first >= 0 && p.first + p.count <= oar_tensor_count(p.param));
+        CHECK(oar_tensor_count(p.view) == p.count);
+        CHECK(oar_tensor_const_data(p.view) == data + p.first);
+        CHECK(oar_optim_param(oar_zero_optim(zero), p.index) == p.view);
+        CHECK(oar_tensor_count(oar_optim_state(oar_zero_optim(zero), p.index,
+                                               0)) == p.count);
+        for (int64_t k = 0; k < p.count; k++)
+            seen[at + p.first + k]++;
+    }
+    return OAR_OK;
+}
+
+static oar_status pieces_of_all(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init();
+    oar_zero_piece p = oar_zero_piece_init();
+    float seen[DEEP_NUMBERS] = { 0 };
+    oar_module *net;
+    oar_zero *zero;
+    int count = 0;
+
+    o.bucket_bytes = *(size_t *)arg;
+    o.sharded = 1;
+    CHECK_OK(make_deep(&net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
+    CHECK(oar_zero_pieces(zero) == count && oar_zero_pieces(NULL) == 0);
+    CHECK_OK(count_pieces(zero, net, seen));
+    CHECK_OK(oar_all_reduce(g, oar_span_of(seen, DEEP_NUMBERS, OAR_F32),
+                            OAR_SUM, NULL, NULL));
+    for (int i = 0; i < DEEP_NUMBERS; i++)
+        CHECK(seen[i] == 1);
+    CHECK(oar_zero_piece_at(zero, count, &p) == OAR_E_ARG);
+    CHECK(oar_zero_piece_at(zero, -1, &p) == OAR_E_ARG);
+    CHECK(oar_zero_piece_at(NULL, 0, &p) == OAR_E_ARG);
+    oar_zero_destroy(zero);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void pieces_of_all_ranks_are_all_parameters_once(void **state)
+{
+    static size_t limits[] = { 0, 512, SIZE_MAX };
+
+    for (size_t i = 0; i < 3; i++) {
+        ranks_all(1, pieces_of_all, &limits[i]);
+        ranks_all(3, pieces_of_all, &limits[i]);
+    }
+}
+
+/* Says no on every rank, once. */
+static oar_status refuse_once(oar_optim *optim, void *arg)
+{
+    int *calls = arg;
+
+    return ++*calls == 1 ? OAR_E_DATA : OAR_OK;
+}
+
+static oar_status hook_before_zero_step(oar_group *g, void *arg)
+{
+    oar_ddp_opts o = oar_ddp_opts_init();
+    double before[DEEP_NUMBERS], after[DEEP_NUMBERS];
+    oar_module *net;
+    oar_zero *zero;
+    oar_hook *hook;
+    int count, calls = 0;
+
+    o.sharded = 1;
+    CHECK_OK(make_deep(&net));
+    CHECK_OK(oar_ddp_wrap(net, g, &o, &net));
+    CHECK_OK(oar_zero_create(net, make_adam, &count, &zero));
+    CHECK_OK(
+        oar_optim_on_step(oar_zero_optim(zero), refuse_once, &calls, &hook));
+    CHECK_OK(deep_pass(g, net, 0));
+    read_deep(net, before);
+    CHECK(oar_zero_step(zero) == OAR_E_DATA);
+    read_deep(net, after);
+    CHECK(memcmp(before, after, sizeof before) == 0);
+    CHECK_OK(oar_zero_step(zero));
+    read_deep(net, after);
+    CHECK(memcmp(before, after, sizeof before) != 0);
+    CHECK(calls == 2 && oar_optim_steps(oar_zero_optim(zero)) == 1);
+    oar_hook_remove(hook);
+    oar_zero_destroy(zero);
+    oar_module_release(net);
+    return OAR_OK;
+}
+
+static void a_hook_runs_before_a_sharded_step(void **state)
+{
+    ranks_all(3, hook_before_zero_step, NULL);
+}
+
 static oar_status sharded_is_whole(oar_group *g, void *arg)
 {
     oar_ddp_opts o = oar_ddp_opts_init(), s = o;
@@ -581,6 +687,8 @@ int main(void)
             replicas_are_compared_while_ranks_reach_different_parts),
         cmocka_unit_test(buckets_are_rebuilt_once),
         cmocka_unit_test(a_sharded_optimizer_steps_like_a_whole_one),
+        cmocka_unit_test(pieces_of_all_ranks_are_all_parameters_once),
+        cmocka_unit_test(a_hook_runs_before_a_sharded_step),
         cmocka_unit_test(hooks_travel_with_the_wrapper),
         cmocka_unit_test(bad_arguments_are_refused),
     };

@@ -287,6 +287,51 @@ static void a_token_set_is_the_file_itself(void **state)
     unlink(other);
 }
 
+static void a_header_is_skipped(void **state)
+{
+    enum { HEADER = 1024 };
+    uint16_t word[HEADER / 2 + 10] = { 0 };
+    oar_tensor *field[2];
+    oar_dataset *set = NULL;
+    oar_tokens_opts o = oar_tokens_opts_init();
+
+    memset(word, 0xff, HEADER);
+    for (int i = 0; i < 10; i++)
+        word[HEADER / 2 + i] = (uint16_t)(100 + i);
+    file_write(word, sizeof word);
+    o.header_bytes = HEADER;
+    o.stride = 2;
+    OK(oar_dataset_tokens_with(path, OAR_U16, 3, &o, &set));
+    assert_int_equal(oar_dataset_count(set), 4);
+    OK(oar_dataset_batch(set, 2, (int64_t[]){ 3, 0 }, field));
+    field_is(field[0], OAR_I64, OAR_SHAPE(2, 3),
+             (int64_t[]){ 106, 107, 108, 100, 101, 102 });
+    field_is(field[1], OAR_I64, OAR_SHAPE(2, 3),
+             (int64_t[]){ 107, 108, 109, 101, 102, 103 });
+    oar_dataset_destroy(set);
+    set = NULL;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 10, &o, &set),
+                      OAR_E_DATA, "10 tokens");
+    o.header_bytes = sizeof word;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "0 tokens");
+    o.header_bytes = sizeof word + 2;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "header of 1046");
+    o.header_bytes = SIZE_MAX - 1;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_DATA, "header");
+    o.header_bytes = 3;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_ARG, "header of 3");
+    o.size = 0;
+    assert_fails_with(oar_dataset_tokens_with(path, OAR_U16, 1, &o, &set),
+                      OAR_E_ARG, "size 0");
+    assert_null(set);
+    OK(oar_dataset_tokens_with(path, OAR_U16, 3, NULL, &set));
+    oar_dataset_destroy(set);
+}
+
 static void a_token_below_zero_is_an_error_with_its_place(void **state)
 {
     const int32_t token[] = { 1, 2, 3, -7, 5 };
@@ -329,6 +374,120 @@ static void what_is_no_token_file_is_refused_with_a_sentence(void **state)
     leak_check_end(&before);
 }
 
+/* ---- which data set it is ------------------------------------------------ */
+
+/* Whether the identity of a set is, or is not, this text. Destroys the set. */
+static void identity_is(oar_dataset *set, int same, const char *want)
+{
+    char *got;
+
+    OK(oar_dataset_identity(set, &got));
+    if ((strcmp(got, want) == 0) != same)
+        fail_msg("\"%s\" and \"%s\"", got, want);
+    oar_free(got);
+    oar_dataset_destroy(set);
+}
+
+static oar_dataset *token_set(int64_t length, int64_t stride, size_t header)
+{
+    oar_dataset *set;
+
+    OK(oar_dataset_tokens_with(
+        path, OAR_U8, length,
+        OAR_OPTS(oar_tokens_opts, .stride = stride, .header_bytes = header),
+        &set));
+    return set;
+}
+
+static void the_identity_of_a_file_is_its_ends_and_how_it_is_cut(void **state)
+{
+    enum { BYTES = 200000, END = 64 * 1024 };
+    static const int changed[] = { 0, END - 1, BYTES - END, BYTES - 1 };
+    static uint8_t token[BYTES];
+    oar_dataset *set;
+    char *first;
+
+    for (int i = 0; i < BYTES; i++)
+        token[i] = (uint8_t)(i * 7 % 251);
+    file_write(token, BYTES);
+    set = token_set(16, 8, 4);
+    OK(oar_dataset_identity(set, &first));
+    assert_non_null(strstr(first, "tokens u8, 24998 samples of 16, 8 apart, "
+                                  "after a header of 4, 200000 bytes, xxh3 "));
+    oar_dataset_destroy(set);
+    identity_is(token_set(16, 8, 4), 1, first);
+    identity_is(token_set(16, 9, 4), 0, first);
+    identity_is(token_set(17, 8, 4), 0, first);
+    identity_is(token_set(16, 8, 5), 0, first);
+    for (int i = 0; i < 4; i++) {
+        token[changed[i]] ^= 1;
+        file_write(token, BYTES);
+        identity_is(token_set(16, 8, 4), 0, first);
+        token[changed[i]] ^= 1;
+    }
+    file_write(token, BYTES - 1);
+    identity_is(token_set(16, 8, 4), 0, first);
+    file_write(token, BYTES);
+    identity_is(token_set(16, 8, 4), 1, first);
+    set = token_set(16, 8, 4);
+    assert_int_equal(truncate(path, 10), 0);
+    assert_fails_with(oar_dataset_identity(set, &first), OAR_E_STATE,
+                      "10 bytes");
+    oar_dataset_destroy(set);
+    oar_free(first);
+}
+
+/* A set of a matrix, whose number at `place` is one more, and of a vector. */
+static oar_dataset *tensor_set(int64_t rows, int64_t columns, int64_t place,
+                               int turned)
+{
+    oar_tensor *x = oar_arange(NULL, OAR_F32, rows * columns, 0, 1), *m;
+    oar_tensor *pair[2] = { NULL, oar_arange(NULL, OAR_I64, rows, 0, 1) };
+    oar_dataset *set;
+
+    ((float *)oar_tensor_data(x))[place] += 1;
+    m = oar_reshape(NULL, x, OAR_SHAPE(rows, columns));
+    pair[0] = m;
+    if (turned) { /* the same numbers with other strides */
+        oar_tensor *t = oar_transpose(NULL, m, 0, 1);
+        oar_tensor *copy = oar_contiguous(NULL, t);
+
+        pair[0] = oar_transpose(NULL, copy, 0, 1);
+        oar_tensor_release(t);
+        oar_tensor_release(copy);
+        oar_tensor_release(m);
+    }
+    OK(oar_dataset_tensors(2, pair, &set));
+    oar_tensor_release(pair[0]);
+    oar_tensor_release(pair[1]);
+    oar_tensor_release(x);
+    return set;
+}
+
+static void the_identity_of_tensors_is_their_shapes_and_ends(void **state)
+{
+    oar_dataset *set = tensor_set(30, 5, 0, 0), *none = NULL;
+    oar_tensor *empty = oar_zeros(NULL, OAR_F32, OAR_SHAPE(0, 3));
+    char *first;
+
+    OK(oar_dataset_identity(set, &first));
+    assert_non_null(strstr(first, "tensors f32 [30, 5], i64 [30], 30 samples, "
+                                  "840 bytes, xxh3 "));
+    oar_dataset_destroy(set);
+    identity_is(tensor_set(30, 5, 0, 0), 1, first);
+    identity_is(tensor_set(30, 5, 0, 1), 1, first);
+    identity_is(tensor_set(30, 5, 1, 0), 0, first);
+    identity_is(tensor_set(30, 5, 149, 0), 0, first);
+    identity_is(tensor_set(29, 5, 0, 0), 0, first);
+    identity_is(tensor_set(30, 6, 0, 0), 0, first);
+    oar_free(first);
+    OK(oar_dataset_tensors(1, &empty, &none));
+    identity_is(none, 0, "");
+    oar_tensor_release(empty);
+    assert_fails_with(oar_dataset_identity(NULL, &first), OAR_E_ARG,
+                      "no data set");
+}
+
 static oar_status batch_of(oar_dataset *set)
 {
     oar_tensor *field[4] = { 0 };
@@ -342,6 +501,7 @@ static oar_status batch_of(oar_dataset *set)
 static oar_status both_kinds(void *tensor)
 {
     oar_dataset *a = NULL, *b = NULL;
+    char *text = NULL;
     oar_status status =
         oar_dataset_tensors(2, (oar_tensor *[]){ tensor, tensor }, &a);
 
@@ -351,6 +511,9 @@ static oar_status both_kinds(void *tensor)
         status = oar_dataset_tokens(path, OAR_U8, 2, 0, &b);
     if (status == OAR_OK)
         status = batch_of(b);
+    if (status == OAR_OK)
+        status = oar_dataset_identity(a, &text);
+    oar_free(text);
     oar_dataset_destroy(a);
     oar_dataset_destroy(b);
     return status;
@@ -376,6 +539,9 @@ int main(void)
         cmocka_unit_test(files_of_the_wrong_size_are_refused),
         cmocka_unit_test(a_file_truncated_while_open_is_an_error_not_a_crash),
         cmocka_unit_test(a_token_set_is_the_file_itself),
+        cmocka_unit_test(a_header_is_skipped),
+        cmocka_unit_test(the_identity_of_a_file_is_its_ends_and_how_it_is_cut),
+        cmocka_unit_test(the_identity_of_tensors_is_their_shapes_and_ends),
         cmocka_unit_test(a_token_below_zero_is_an_error_with_its_place),
         cmocka_unit_test(what_is_no_token_file_is_refused_with_a_sentence),
         cmocka_unit_test(every_allocation_may_fail),

@@ -236,6 +236,7 @@ static void read_only_tensors_are_not_written(void **state)
 
     OK(oar_tensor_copy(b, a));
     was_refused(oar_tensor_fill(a, 1), "[3, 4]");
+    was_refused(oar_tensor_touch(a), "[3, 4]");
     was_refused(oar_tensor_copy(a, b), "[3, 4]");
     was_refused(oar_tensor_write(a, OAR_F32, zero), "[3, 4]");
     assert_true(f.number[11] == 11);

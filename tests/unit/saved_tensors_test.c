@@ -77,6 +77,7 @@ static void a_result_is_given_back_and_refused_afterwards(void **state)
     assert_refused(oar_tensor_read(y, OAR_F32, number));
     assert_refused(oar_tensor_write(y, OAR_F32, number));
     assert_refused(oar_tensor_fill(y, 1));
+    assert_refused(oar_tensor_touch(y));
     assert_refused(oar_tensor_copy(w, y));
     assert_refused(oar_tensor_span(y, &span));
     assert_non_null(strstr(oar_last_error_text(), "[3, 5]"));
@@ -218,15 +219,17 @@ static void what_was_saved_must_not_change_before_backward(void **state)
                *other = leaf_of(OAR_SHAPE(3, 5), 2);
     float number[15] = { 0 };
 
-    for (int way = 0; way < 3; way++) {
+    for (int way = 0; way < 4; way++) {
         oar_tensor *loss = oar_sum(tape, oar_mul(tape, w, other));
 
         if (way == 0)
             OK(oar_tensor_fill(other, 3));
         else if (way == 1)
             OK(oar_tensor_copy(other, w));
-        else
+        else if (way == 2)
             OK(oar_tensor_write(other, OAR_F32, number));
+        else
+            OK(oar_tensor_touch(other)); /* written through a pointer */
         assert_changed(oar_backward(tape, loss), "mul");
         oar_tape_reset(tape);
     }

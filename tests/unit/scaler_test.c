@@ -221,6 +221,156 @@ static void an_unwritten_gradient_is_not_looked_at(void **state)
     context_free(&s);
 }
 
+/* ---- going on ------------------------------------------------------------ */
+
+static void a_scaler_that_is_set_goes_on_alike(void **state)
+{
+    const oar_scaler_opts *o =
+        OAR_OPTS(oar_scaler_opts, .scale = 4, .interval = 3);
+    const int good[] = { 1, 1, 1, 1, 0, 1, 1, 1, 1 };
+
+    for (int stop = 0; stop < 9; stop++) {
+        scaler_context whole = context_make(OAR_F32, o),
+                       resumed = context_make(OAR_F32, o);
+        double scale = 0;
+        int64_t steps = -1;
+
+        for (int i = 0; i < stop; i++)
+            step_with(&whole, good[i] ? 1 : NAN);
+        OK(oar_scaler_read(whole.scaler, &scale, &steps));
+        OK(oar_scaler_read(whole.scaler, NULL, NULL));
+        OK(oar_scaler_set(resumed.scaler, scale, steps));
+        for (int i = stop; i < 9; i++) {
+            step_with(&whole, good[i] ? 1 : NAN);
+            step_with(&resumed, good[i] ? 1 : NAN);
+            assert_true(oar_scaler_scale(whole.scaler) ==
+                        oar_scaler_scale(resumed.scaler));
+        }
+        context_free(&whole);
+        context_free(&resumed);
+    }
+}
+
+static void a_scaler_is_not_set_to_what_it_cannot_be(void **state)
+{
+    scaler_context s =
+        context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .interval = 5));
+    const double bad[] = { 0, -1, NAN, INFINITY, 1e39 };
+    double scale;
+    int64_t good;
+
+    for (int i = 0; i < 5; i++)
+        assert_fails_with(oar_scaler_set(s.scaler, bad[i], 0), OAR_E_ARG,
+                          "scale");
+    assert_fails_with(oar_scaler_set(s.scaler, 1, -1), OAR_E_ARG, "-1");
+    OK(oar_scaler_read(s.scaler, &scale, &good));
+    assert_true(scale == 65536 && good == 0);
+    OK(oar_scaler_set(s.scaler, 2, 100)); /* of a longer interval */
+    step_with(&s, 1);
+    assert_true(oar_scaler_scale(s.scaler) == 4);
+    oar_clear_error();
+    assert_fails_with(oar_scaler_set(NULL, 1, 0), OAR_E_ARG, "NULL");
+    assert_fails_with(oar_scaler_read(NULL, &scale, &good), OAR_E_ARG, "NULL");
+    context_free(&s);
+}
+
+/* ---- deciding together --------------------------------------------------- */
+
+static void ranks_step_if_all_of_them_can(void **state)
+{
+    const double value[2][2] = { { 1, 1 }, { 1, NAN } };
+
+    for (int way = 0; way < 2; way++) {
+        scaler_context rank[2];
+        int finite[2], stepped[2] = { -1, -1 };
+
+        for (int i = 0; i < 2; i++) {
+            rank[i] =
+                context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
+            grad_with(&rank[i], value[way][i]);
+            OK(oar_scaler_unscale(rank[i].scaler, rank[i].sgd, &finite[i]));
+        }
+        for (int i = 0; i < 2; i++) {
+            OK(oar_scaler_step_if(rank[i].scaler, rank[i].sgd,
+                                  finite[0] && finite[1], &stepped[i]));
+            assert_int_equal(stepped[i], way == 0);
+            assert_true(last_of(rank[i].param) == (way == 0 ? 0.5 : 1));
+            assert_true(oar_scaler_scale(rank[i].scaler) == (way == 0 ? 8 : 4));
+            assert_int_equal(step_with(&rank[i], 1), 1); /* divides again */
+            context_free(&rank[i]);
+        }
+    }
+}
+
+static void a_step_that_ranks_decide_needs_gradients_of_this_scaler(void **s_)
+{
+    scaler_context s =
+        context_make(OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8));
+    oar_scaler *other;
+    int finite;
+
+    OK(oar_scaler_create(NULL, &other));
+    grad_with(&s, NAN);
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
+                      "not unscaled");
+    OK(oar_scaler_unscale(s.scaler, s.sgd, &finite));
+    assert_fails_with(oar_scaler_step_if(other, s.sgd, 0, NULL), OAR_E_STATE,
+                      "not unscaled");
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_STATE,
+                      "on this rank they were not");
+    assert_true(oar_scaler_scale(s.scaler) == 8 && last_of(s.param) == 1);
+    OK(oar_scaler_step_if(s.scaler, s.sgd, 0, NULL));
+    assert_true(oar_scaler_scale(s.scaler) == 4 && last_of(s.param) == 1);
+    oar_clear_error();
+    assert_fails_with(oar_scaler_step_if(NULL, s.sgd, 1, NULL), OAR_E_ARG,
+                      "NULL");
+    oar_scaler_destroy(other);
+    context_free(&s);
+}
+
+/* ---- hooks --------------------------------------------------------------- */
+
+typedef struct refusal {
+    oar_status answer;
+    int calls;
+} refusal;
+
+static oar_status refuse_step(oar_optim *optim, void *arg)
+{
+    refusal *r = arg;
+
+    r->calls++;
+    return r->answer;
+}
+
+static void a_hook_that_fails_leaves_scale_and_gradients(void **state)
+{
+    scaler_context s = context_make(
+        OAR_F32, OAR_OPTS(oar_scaler_opts, .scale = 8, .interval = 1));
+    refusal r = { .answer = OAR_E_DATA };
+    int stepped = -1;
+
+    OK(oar_optim_on_step(s.sgd, refuse_step, &r, NULL));
+    grad_with(&s, NAN);
+    OK(oar_scaler_step(s.scaler, s.sgd, NULL)); /* skipped: not called */
+    assert_int_equal(r.calls, 0);
+    grad_with(&s, 1);
+    assert_fails_with(oar_scaler_step(s.scaler, s.sgd, &stepped), OAR_E_DATA,
+                      "hook");
+    assert_true(oar_scaler_scale(s.scaler) == 4 && last_of(s.param) == 1);
+    assert_true(last_of(oar_tensor_grad(s.param)) == 4); /* not divided */
+    assert_int_equal(stepped, -1);
+    OK(oar_scaler_unscale(s.scaler, s.sgd, NULL));
+    assert_fails_with(oar_scaler_step_if(s.scaler, s.sgd, 1, NULL), OAR_E_DATA,
+                      "hook");
+    r.answer = OAR_OK;
+    OK(oar_scaler_step(s.scaler, s.sgd, &stepped)); /* does not divide twice */
+    assert_int_equal(stepped, 1);
+    assert_true(last_of(s.param) == 0.5 && oar_scaler_scale(s.scaler) == 8);
+    assert_int_equal(r.calls, 3);
+    context_free(&s);
+}
+
 static oar_status create_and_destroy(void *arg)
 {
     oar_scaler *scaler = NULL;
@@ -271,6 +421,12 @@ int main(void)
         cmocka_unit_test(gradients_are_unscaled_once_and_by_one_scaler),
         cmocka_unit_test(defaults_are_those_of_pytorch),
         cmocka_unit_test(an_unwritten_gradient_is_not_looked_at),
+        cmocka_unit_test(a_scaler_that_is_set_goes_on_alike),
+        cmocka_unit_test(a_scaler_is_not_set_to_what_it_cannot_be),
+        cmocka_unit_test(ranks_step_if_all_of_them_can),
+        cmocka_unit_test(
+            a_step_that_ranks_decide_needs_gradients_of_this_scaler),
+        cmocka_unit_test(a_hook_that_fails_leaves_scale_and_gradients),
         cmocka_unit_test(bad_arguments_are_refused_with_a_sentence),
     };
 

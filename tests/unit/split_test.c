@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include <oarsong/backend.h>
 #include <oarsong/p2p.h>
@@ -90,6 +91,41 @@ static oar_status split_deep(oar_group *g, void *arg)
 static void children_have_children_and_outlive_their_parents(void **state)
 {
     ranks_all(4, split_deep, NULL);
+}
+
+/* A duplicate without timeouts waits for a rank longer than its parent does,
+ * and one with a shorter timeout gives up earlier. */
+static oar_status dup_with_other_timeouts(oar_group *g, void *arg)
+{
+    oar_dup_opts patient = { .size = sizeof patient,
+                             .name = "checkpoint",
+                             .timeout_ms = -1,
+                             .stall_ms = -1 };
+    oar_dup_opts hasty = { .size = sizeof hasty, .timeout_ms = 100 };
+    oar_group *slow, *quick;
+
+    patient.name = "a name that is much too long to be that of a group";
+    CHECK(fails_with(oar_group_dup_with(g, &patient, &slow), OAR_E_ARG,
+                     "50 bytes"));
+    patient.name = "checkpoint";
+    CHECK_OK(oar_group_dup_with(g, &patient, &slow));
+    CHECK(strcmp(oar_group_name(slow), "world.checkpoint.1") == 0);
+    CHECK_OK(oar_group_dup_with(g, &hasty, &quick));
+    if (oar_group_rank(g) == 1) {
+        usleep(400000);
+    } else {
+        CHECK(fails_with(oar_barrier(quick, NULL, NULL), OAR_E_TIMEOUT,
+                         "100 ms"));
+    }
+    CHECK_OK(oar_barrier(slow, NULL, NULL));
+    oar_group_destroy(quick);
+    oar_group_destroy(slow);
+    return oar_barrier(g, NULL, NULL);
+}
+
+static void a_duplicate_may_have_timeouts_of_its_own(void **state)
+{
+    ranks_all(2, dup_with_other_timeouts, NULL);
 }
 
 /* The cases of the original's sub-backend. */
@@ -370,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_split_makes_one_group_a_colour),
         cmocka_unit_test(a_rank_without_a_colour_gets_no_group),
         cmocka_unit_test(children_have_children_and_outlive_their_parents),
+        cmocka_unit_test(a_duplicate_may_have_timeouts_of_its_own),
         cmocka_unit_test(a_subset_is_sorted_and_has_every_rank_once),
         cmocka_unit_test(similar_lists_make_different_groups),
         cmocka_unit_test(groups_that_share_a_pair_do_not_mix),

@@ -40,10 +40,11 @@ typedef struct oari_child_spec {
     const char *own;   /* what its name adds to the parent's */
     const int *member; /* ranks of the parent, ascending, this one among them */
     int count;
-    oar_store *store; /* where they meet; NULL: the parent's */
-    int64_t meet_ms;  /* within which they must */
-    void **split;     /* as in oari_choice */
-    int bare;         /* without a way for device memory */
+    oar_store *store;             /* where they meet; NULL: the parent's */
+    int64_t meet_ms;              /* within which they must */
+    void **split;                 /* as in oari_choice */
+    int bare;                     /* without a way for device memory */
+    int64_t timeout_ms, stall_ms; /* 0: the parent's */
 } oari_child_spec;
 /* Makes such a group. All its members call it with the same arguments. */
 oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,

@@ -205,6 +205,10 @@ static oar_status open_child(oar_group *parent, const oari_child_spec *spec,
     oar_status status;
 
     o.name = name;
+    if (spec->timeout_ms != 0)
+        o.timeout_ms = spec->timeout_ms;
+    if (spec->stall_ms != 0)
+        o.stall_ms = spec->stall_ms;
     if (choice.gpu != NULL)
         o.device = &device;
     if (spec->count == 1)
@@ -239,24 +243,11 @@ oar_status oari_group_child(oar_group *parent, const oari_child_spec *spec,
     return oari_group_complete(child, group);
 }
 
-static oar_status make_child(oar_group *parent, const char *own,
-                             const int *member, int count, void **split,
-                             oar_group **group)
-{
-    oari_child_spec spec = { .own = own,
-                             .member = member,
-                             .count = count,
-                             .split = split,
-                             .meet_ms = parent->timeout_ms };
-
-    return oari_group_child(parent, &spec, group);
-}
-
 /* Makes the group of the claims of one colour. An engine for GPUs has a split
  * of its own, in which all ranks take part; the child takes what it makes. */
-static oar_status split_by_claims(oar_group *parent, int colour, int key,
+static oar_status split_by_claims(oar_group *parent, const claim *mine,
                                   const claim *all, int count,
-                                  oar_group **group)
+                                  const oar_dup_opts *opts, oar_group **group)
 {
     const oar_backend_ops *gpu = parent->gpu.ops;
     oar_status status = OAR_OK;
@@ -267,25 +258,63 @@ static oar_status split_by_claims(oar_group *parent, int colour, int key,
     parent->splits++;
     if (gpu != NULL && gpu->split != NULL) {
         oari_engine_hold(parent);
-        status = gpu->split(parent->gpu.self, colour, key, &made);
+        status = gpu->split(parent->gpu.self, mine->colour, mine->key, &made);
         oari_engine_let_go(parent);
     }
     if (status != OAR_OK)
         return status;
-    if (colour < 0) {
+    if (mine->colour < 0) {
         *group = NULL;
         return OAR_OK;
     }
     member = oari_alloc((size_t)count, sizeof *member);
     for (int i = 0; member != NULL && i < count; i++)
         member[i] = all[i].rank;
-    snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits, colour);
+    if (opts->name != NULL)
+        snprintf(own, sizeof own, "%s.%" PRIu64, opts->name, parent->splits);
+    else
+        snprintf(own, sizeof own, "%" PRIu64 "c%d", parent->splits,
+                 mine->colour);
     status = member == NULL
                  ? OAR_E_NOMEM
-                 : make_child(parent, own, member, count, &made, group);
+                 : oari_group_child(
+                       parent,
+                       &(oari_child_spec){ .own = own,
+                                           .member = member,
+                                           .count = count,
+                                           .split = &made,
+                                           .meet_ms = parent->timeout_ms,
+                                           .timeout_ms = opts->timeout_ms,
+                                           .stall_ms = opts->stall_ms },
+                       group);
     oari_free(member);
     if (made != NULL)
         gpu->drop(made);
+    return status;
+}
+
+static oar_status split_group(const char *call, oar_group *parent, int colour,
+                              int key, const oar_dup_opts *opts,
+                              oar_group **group)
+{
+    claim mine = { colour < 0 ? -1 : colour, key, 0 }, *all;
+    oar_status status;
+    int count = 0;
+
+    if (parent == NULL || group == NULL)
+        return oari_fail(OAR_E_ARG, "%s without a %s", call,
+                         parent == NULL ? "group" : "place for the new one");
+    if (oari_batching(parent))
+        return oari_fail(OAR_E_STATE,
+                         "%s of \"%s\" cannot be put off: a batch is open",
+                         call, parent->name);
+    mine.rank = parent->rank;
+    if ((all = oari_alloc((size_t)parent->ranks, sizeof *all)) == NULL)
+        return OAR_E_NOMEM;
+    status = gather_claims(parent, mine, all, &count);
+    if (status == OAR_OK)
+        status = split_by_claims(parent, &mine, all, count, opts, group);
+    oari_free(all);
     return status;
 }
 
@@ -293,35 +322,30 @@ oar_status oar_group_split_at(const char *file, int line, oar_group *parent,
                               int colour, int key, oar_group **group)
 {
     OARI_CALLED_FROM(file, line);
-    claim mine = { colour, key, 0 }, *all;
-    oar_status status;
-    int count = 0;
-
-    if (parent == NULL || group == NULL)
-        return oari_fail(OAR_E_ARG, "group_split without a %s",
-                         parent == NULL ? "group" : "place for the new one");
-    if (oari_batching(parent))
-        return oari_fail(OAR_E_STATE,
-                         "group_split of \"%s\" cannot be put off: a batch is "
-                         "open",
-                         parent->name);
-    mine.rank = parent->rank;
-    if (colour < 0)
-        mine.colour = -1;
-    if ((all = oari_alloc((size_t)parent->ranks, sizeof *all)) == NULL)
-        return OAR_E_NOMEM;
-    status = gather_claims(parent, mine, all, &count);
-    if (status == OAR_OK)
-        status = split_by_claims(parent, mine.colour, key, all, count, group);
-    oari_free(all);
-    return status;
+    return split_group("group_split", parent, colour, key, &(oar_dup_opts){ 0 },
+                       group);
 }
 
 oar_status oar_group_dup_at(const char *file, int line, oar_group *parent,
                             oar_group **group)
 {
     OARI_CALLED_FROM(file, line);
-    return oar_group_split(parent, 0, 0, group);
+    return split_group("group_dup", parent, 0, 0, &(oar_dup_opts){ 0 }, group);
+}
+
+oar_status oar_group_dup_with_at(const char *file, int line, oar_group *parent,
+                                 const oar_dup_opts *opts, oar_group **group)
+{
+    OARI_CALLED_FROM(file, line);
+    oar_dup_opts o;
+
+    OARI_TRY(oari_opts_read(&o, sizeof o, opts));
+    if (o.name != NULL && (o.name[0] == '\0' || strlen(o.name) > 40))
+        return oari_fail(OAR_E_ARG,
+                         "group_dup_with: a name of %zu bytes; 1 to 40 are "
+                         "allowed",
+                         strlen(o.name));
+    return split_group("group_dup_with", parent, 0, 0, &o, group);
 }
 
 /* Makes a group of the ranks in a list, which is sorted here and rid of ranks
@@ -353,7 +377,12 @@ static oar_status make_subset(oar_group *parent, int *rank, int count,
     hash = hash_ranks(rank, kept);
     OARI_TRY(count_subset(parent, hash, &number));
     snprintf(own, sizeof own, "s%016" PRIx64 "n%" PRIu64, hash, number);
-    return make_child(parent, own, rank, kept, NULL, group);
+    return oari_group_child(parent,
+                            &(oari_child_spec){ .own = own,
+                                                .member = rank,
+                                                .count = kept,
+                                                .meet_ms = parent->timeout_ms },
+                            group);
 }
 
 oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,

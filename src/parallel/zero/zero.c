@@ -260,3 +260,28 @@ oar_optim *oar_zero_optim(const oar_zero *zero)
 {
     return zero != NULL ? zero->optim : NULL;
 }
+
+int oar_zero_pieces(const oar_zero *zero)
+{
+    return zero != NULL ? zero->shards : 0;
+}
+
+oar_status oar_zero_piece_at(const oar_zero *zero, int index,
+                             oar_zero_piece *piece)
+{
+    oar_zero_piece made = { .size = sizeof made, .index = -1 };
+    const shard *p;
+
+    if (zero == NULL || index < 0 || index >= zero->shards)
+        return oari_fail(OAR_E_ARG, "zero_piece_at: piece %d of %d", index,
+                         oar_zero_pieces(zero));
+    p = &zero->shard[index];
+    made.param = zero->ddp->slot[p->array].param;
+    made.first = (int64_t)p->first;
+    made.count = (int64_t)p->count;
+    made.view = p->param;
+    for (int i = 0; i < oar_optim_params(zero->optim); i++)
+        if (oar_optim_param(zero->optim, i) == p->param)
+            made.index = i;
+    return oari_struct_give(piece, &made, sizeof made, "piece");
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* utf8: one row per length says what the first byte looks like and which code
  * points may be written so. */
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 typedef struct form {
     unsigned char mask, mark; /* of the first byte */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data/utf8.h: characters in bytes, by the table of RFC 3629: no overlong
+/* base/utf8.h: characters in bytes, by the table of RFC 3629: no overlong
  * forms, no surrogates, nothing above U+10FFFF. */
-#ifndef OARI_DATA_UTF8_H
-#define OARI_DATA_UTF8_H
+#ifndef OARI_BASE_UTF8_H
+#define OARI_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
