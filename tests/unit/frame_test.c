@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The head of a frame: what is written is read, anything else is refused. */
+/* The header of a frame: what is written is read, anything else is refused. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "net/frame.h"
+#include "support/test_job.h"
 
 static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .flags = OARI_FRAME_REFUSED,
@@ -19,12 +20,6 @@ static const oari_frame sample = { .kind = OARI_FRAME_DATA,
                                    .handle = 0x99aabbccddeeff00,
                                    .fingerprint = 0x5a5a5a5a00000001,
                                    .credit = 0x80000001 };
-
-static uint64_t next_random(uint64_t *seed)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 17;
-}
 
 static void what_is_written_is_read(void **state)
 {
@@ -155,12 +150,12 @@ static void a_fault_travels_whole(void **state)
     memset(raw, 0, sizeof raw);
     oari_fault_read(raw, &got);
     assert_int_not_equal(got.error.status, OAR_OK);
-    raw[0] = 200; /* a status that nobody knows */
+    raw[0] = 200; /* an unknown status */
     oari_fault_read(raw, &got);
     assert_string_equal(oar_status_name(got.error.status), "OAR_E_PEER");
 }
 
-/* What a terminal would obey does not get through; other letters do. */
+/* Control characters do not get through; other characters do. */
 static void the_texts_of_a_fault_are_harmless(void **state)
 {
     unsigned char raw[OARI_FAULT_BYTES];
