@@ -96,7 +96,7 @@ static inline void catalog_fill(catalog *c, catalog_random *random, int tensors,
     c->tensors = tensors;
     for (int i = 0; i < tensors; i++) {
         catalog_tensor *t = &c->tensor[i];
-        snprintf(t->name, sizeof t->name, "t%d.%s", (i * 7) % tensors,
+        snprintf(t->name, sizeof t->name, "t%d.%s", (i * 29) % tensors,
                  i % 2 ? "weight" : "bias");
         t->is.section = section[catalog_below(random, 3)];
         t->is.name = t->name;
