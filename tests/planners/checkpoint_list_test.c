@@ -101,7 +101,7 @@ static void a_name_that_is_added_twice_is_refused(void **state)
 
 static void too_many_sections_are_refused(void **state)
 {
-    static char section[256][8];
+    static char section[256][16];
     oari_ckpt_part_list list = { 0 };
 
     for (int i = 0; i < 256; i++) {
