@@ -44,14 +44,14 @@ static oar_status join_ranks(gloo *g, const oar_backend_env *env)
 static oar_status gloo_open(void *self, const oar_backend_env *env)
 {
     gloo *g = self;
-    oari_courier courier = gloo_transport(g);
+    oari_courier transport = gloo_transport(g);
 
     g->rank = env->rank;
     g->ranks = env->ranks;
     if (env->ranks > 1)
         OARI_TRY(join_ranks(g, env));
-    return oari_relay_create(&courier, env->rank, env->ranks, GLOO_EAGER_BYTES,
-                             &g->relay);
+    return oari_relay_create(&transport, env->rank, env->ranks,
+                             GLOO_EAGER_BYTES, &g->relay);
 }
 
 /* ---- driving ------------------------------------------------------------- */
@@ -76,14 +76,14 @@ static void finish_operation(gloo *g, gloo_operation *op)
 /* Blocks that a peer leaves undone when it goes stay so: the core finds out. */
 static oar_status finish_block(gloo_block *block)
 {
-    oari_parcel *parcel = block->parcel;
+    oari_parcel *chunk = block->chunk;
 
-    if (parcel == NULL)
+    if (chunk == NULL)
         return OAR_OK;
-    parcel->scratch[0] = NULL;
+    chunk->scratch[0] = NULL;
     if (block->failed == 0) {
-        parcel->status = OAR_OK;
-        parcel->done = 1;
+        chunk->status = OAR_OK;
+        chunk->done = 1;
         return OAR_OK;
     }
     if (block->may_fail || block->failed == 1)

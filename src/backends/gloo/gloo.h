@@ -81,7 +81,7 @@ typedef struct gloo_operation {
 /* A block of a message. */
 typedef struct gloo_block {
     struct gloo_block *next;
-    oari_parcel *parcel; /* the driver's; NULL: given up */
+    oari_parcel *chunk; /* the driver's; NULL: given up */
     gloo_request *request;
     int may_fail; /* without a fault: the peer may have left the group */
     int failed;

@@ -17,7 +17,7 @@ static oar_status start_block(gloo *g, oari_parcel *p, int sends)
 
     if (block == NULL)
         return oar_backend_fail(OAR_E_NOMEM, "gloo: out of memory");
-    block->parcel = p;
+    block->chunk = p;
     block->may_fail = kind == GLOO_HEADERS;
     gloo_signal_block(&before);
     block->request = sends ? gloo_mesh_send(mesh, p->peer, p->lane, p->data,
@@ -35,29 +35,29 @@ static oar_status start_block(gloo *g, oari_parcel *p, int sends)
     return gloo_waiter_post(g->threads, p->peer, kind, block);
 }
 
-static oar_status put_block(void *self, oari_parcel *parcel)
+static oar_status put_block(void *self, oari_parcel *chunk)
 {
-    return start_block(self, parcel, 1);
+    return start_block(self, chunk, 1);
 }
 
-static oar_status get_block(void *self, oari_parcel *parcel)
+static oar_status get_block(void *self, oari_parcel *chunk)
 {
-    return start_block(self, parcel, 0);
+    return start_block(self, chunk, 0);
 }
 
 /* Gloo may use the data until the connections have ended. */
-static int drop_block(void *self, oari_parcel *parcel)
+static int drop_block(void *self, oari_parcel *chunk)
 {
     gloo *g = self;
-    gloo_block *block = parcel->scratch[0];
+    gloo_block *block = chunk->scratch[0];
     int over;
 
     pthread_mutex_lock(&g->threads->lock);
     over = g->threads->disconnected || g->threads->closed;
     if (block != NULL)
-        block->parcel = NULL;
+        block->chunk = NULL;
     pthread_mutex_unlock(&g->threads->lock);
-    parcel->scratch[0] = NULL;
+    chunk->scratch[0] = NULL;
     return over;
 }
 

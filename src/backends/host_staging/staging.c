@@ -90,6 +90,7 @@ static void run_call(void *arg)
     staging *h = c->h;
     int is_message = c->call.kind >= OAR_COLL_SEND;
     oar_status status = staging_check_aborted(h);
+    int aborted = status != OAR_OK;
 
     if (status == OAR_OK && !is_message && h->failed)
         status = oari_fail(OAR_E_ABORTED, "a collective before it has failed");
@@ -102,7 +103,7 @@ static void run_call(void *arg)
         oari_list_append(&h->messages, &c->link);
         return;
     }
-    h->failed |= !is_message && status != OAR_OK;
+    h->failed |= !aborted && !is_message && status != OAR_OK;
     report_done(h, c, status);
 }
 

@@ -306,16 +306,6 @@ static void close_engine(void *given)
 
 /* ---- the table ----------------------------------------------------------- */
 
-static oar_status post_call(void *self, const oar_collective *call,
-                            oar_transfer *done)
-{
-    switch (call->kind) {
-    case OAR_COLL_SEND: return oari_ipc_send(self, call, done);
-    case OAR_COLL_RECV: return oari_ipc_recv(self, call, done);
-    default: return oari_ipc_post(self, call, done);
-    }
-}
-
 const oari_backend oari_backend_ipc = {
     .ops.size = sizeof(oar_backend_ops),
     .ops.abi = OAR_BACKEND_ABI,
@@ -327,6 +317,6 @@ const oari_backend oari_backend_ipc = {
     .ops.abort = abort_engine,
     .ops.takes = takes_call,
     .ops.post_count = OAR_COLL_COUNT,
-    .ops.post = OARI_POST_ON_DEVICE(post_call),
+    .ops.post = OARI_POST_ON_DEVICE(oari_ipc_post),
     .open = open_engine,
 };

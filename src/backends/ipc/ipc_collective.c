@@ -307,6 +307,10 @@ oar_status oari_ipc_post(void *given, const oar_collective *call,
     oar_status status, why = (oar_status)atomic_load(&self->why);
     const oari_cuda *cu;
 
+    if (call->kind == OAR_COLL_SEND)
+        return oari_ipc_send(self, call, done);
+    if (call->kind == OAR_COLL_RECV)
+        return oari_ipc_recv(self, call, done);
     if (why != OAR_OK) {
         oari_ipc_finish(done, why);
         return OAR_OK;

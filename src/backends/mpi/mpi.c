@@ -35,8 +35,8 @@ static oar_status mpi_open(void *self, const oar_backend_env *env)
     e->rank = env->rank;
     e->ranks = env->ranks;
     e->last = &e->first;
-    e->chunk = CHUNK;
-    OARI_TRY(oari_env_int("OARSONG_MPI_CHUNK", 1, CHUNK, &e->chunk));
+    e->chunk_max = CHUNK;
+    OARI_TRY(oari_env_int("OARSONG_MPI_CHUNK", 1, CHUNK, &e->chunk_max));
     OARI_TRY(oari_env_int("OARSONG_MPI_BLOCKING", 0, 1, &blocking));
     e->blocking = (int)blocking;
     if (e->ranks > 1) { /* a single rank needs no MPI */

@@ -51,11 +51,11 @@ typedef struct mpi_operation {
     oar_status refused; /* by this backend, before MPI was called */
 } mpi_operation;
 
-/* Blocks in flight for the relay: request i is that of parcel i. */
+/* Blocks in flight for the relay: request i is that of chunk i. */
 typedef struct mpi_blocks {
     int count, room;
     MPI_Request *request;
-    oari_parcel **parcel;
+    oari_parcel **chunk;
     int *index; /* as long, for MPI_Testsome */
     MPI_Status *status;
 } mpi_blocks;
@@ -65,7 +65,7 @@ typedef struct mpi_engine {
     int joined; /* comm is valid */
     MPI_Comm comm;
     int blocking;         /* post waits until a collective is done */
-    int64_t chunk;        /* most elements of one reduction */
+    int64_t chunk_max;    /* most elements of one reduction */
     mpi_operation *first; /* in the order posted */
     mpi_operation **last;
     mpi_operation *spare; /* to be used again */

@@ -75,7 +75,7 @@ int mpi_takes(void *self, const oar_collective *call)
     case OAR_COLL_REDUCE_SCATTER:
         return mpi_reduction_find(call, &reduction) &&
                sum_counts(call->in_counts, e->ranks, call->out.count) <=
-                   (size_t)e->chunk;
+                   (size_t)e->chunk_max;
     case OAR_COLL_ALL_GATHER: /* every rank knows all counts */
         return call->out_counts == NULL ||
                sum_counts(call->out_counts, e->ranks, 0) <= MPI_COUNT_LARGEST;
@@ -103,7 +103,7 @@ static int start_broadcast(mpi_engine *e, mpi_operation *p)
     int code = MPI_SUCCESS;
 
     for (size_t at = 0; at < buf.count && code == MPI_SUCCESS;) {
-        size_t left = buf.count - at, chunk = (size_t)e->chunk;
+        size_t left = buf.count - at, chunk = (size_t)e->chunk_max;
         size_t part = left < chunk ? left : chunk;
         START(e, p, code, MPI_Bcast, MPI_Ibcast,
               offset(buf.data, at, buf.dtype), (mpi_count)part,
@@ -170,7 +170,7 @@ static int start_reduction(mpi_engine *e, mpi_operation *p)
     mpi_reduction_find(call, &reduction);
     code = find_operands(e, p, &reduction, &o);
     for (size_t at = 0; at < count && code == MPI_SUCCESS;) {
-        size_t left = count - at, chunk = (size_t)e->chunk;
+        size_t left = count - at, chunk = (size_t)e->chunk_max;
         size_t part = left < chunk ? left : chunk;
         const void *from = offset(o.from, at, reduction.dtype);
         void *to = offset(o.to, at, reduction.dtype);
@@ -223,7 +223,7 @@ static int even_parts(const mpi_engine *e, mpi_operation *p, size_t part,
     *type = mpi_type_of(dtype);
     *count = (mpi_count)part;
     if (MPI_COUNT_LARGEST > INT32_MAX ||
-        part * (size_t)e->ranks <= (size_t)e->chunk)
+        part * (size_t)e->ranks <= (size_t)e->chunk_max)
         return code;
     code = mpi_make_row_type(part, *type, &p->type);
     *type = p->type;

@@ -38,7 +38,7 @@ static int make_room(mpi_blocks *c)
     if (c->count < c->room)
         return 1;
     if (!grow_array(&c->request, sizeof *c->request, c->count, room) ||
-        !grow_array(&c->parcel, sizeof *c->parcel, c->count, room) ||
+        !grow_array(&c->chunk, sizeof *c->chunk, c->count, room) ||
         !grow_array(&c->index, sizeof *c->index, 0, room) ||
         !grow_array(&c->status, sizeof *c->status, 0, room))
         return 0;
@@ -48,36 +48,36 @@ static int make_room(mpi_blocks *c)
 
 /* ---- moving -------------------------------------------------------------- */
 
-static int start_request(mpi_engine *e, oari_parcel *parcel, int sends,
+static int start_request(mpi_engine *e, oari_parcel *chunk, int sends,
                          MPI_Request *r)
 {
-    int peer = parcel->peer >= 0 ? parcel->peer : MPI_ANY_SOURCE;
-    int is_large = parcel->bytes > (size_t)e->chunk;
-    int count = is_large ? 1 : (int)parcel->bytes, code = MPI_SUCCESS;
+    int peer = chunk->peer >= 0 ? chunk->peer : MPI_ANY_SOURCE;
+    int is_large = chunk->bytes > (size_t)e->chunk_max;
+    int count = is_large ? 1 : (int)chunk->bytes, code = MPI_SUCCESS;
     MPI_Datatype type = MPI_BYTE;
 
     if (is_large)
-        code = mpi_make_row_type(parcel->bytes, MPI_BYTE, &type);
+        code = mpi_make_row_type(chunk->bytes, MPI_BYTE, &type);
     if (code == MPI_SUCCESS)
-        code = sends ? MPI_Isend(parcel->data, count, type, peer,
-                                 (int)parcel->lane, e->comm, r)
-                     : MPI_Irecv(parcel->data, count, type, peer,
-                                 (int)parcel->lane, e->comm, r);
+        code = sends ? MPI_Isend(chunk->data, count, type, peer,
+                                 (int)chunk->lane, e->comm, r)
+                     : MPI_Irecv(chunk->data, count, type, peer,
+                                 (int)chunk->lane, e->comm, r);
     if (type != MPI_BYTE)
         MPI_Type_free(&type); /* MPI keeps it until the message is done */
     return code;
 }
 
-static void finish_block(oari_parcel *parcel, const MPI_Status *status)
+static void finish_block(oari_parcel *chunk, const MPI_Status *status)
 {
-    if (parcel->peer < 0)
-        parcel->peer = status->MPI_SOURCE;
-    parcel->status = OAR_OK;
-    parcel->done = 1;
+    if (chunk->peer < 0)
+        chunk->peer = status->MPI_SOURCE;
+    chunk->status = OAR_OK;
+    chunk->done = 1;
 }
 
 /* Tests at once: many blocks are done immediately. */
-static oar_status start_block(mpi_engine *e, oari_parcel *parcel, int sends)
+static oar_status start_block(mpi_engine *e, oari_parcel *chunk, int sends)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Status status;
@@ -87,31 +87,31 @@ static oar_status start_block(mpi_engine *e, oari_parcel *parcel, int sends)
         return mpi_fail_finalized();
     if (!make_room(&e->blocks))
         return OAR_E_NOMEM;
-    parcel->scratch[0] = sends ? parcel : NULL; /* for drop_block */
+    chunk->scratch[0] = sends ? chunk : NULL; /* for drop_block */
     mpi_lock();
-    code = start_request(e, parcel, sends, &request);
+    code = start_request(e, chunk, sends, &request);
     if (code == MPI_SUCCESS)
         code = MPI_Test(&request, &over, &status);
     mpi_unlock();
     if (code != MPI_SUCCESS)
         return mpi_fail(code, sends ? "MPI_Isend" : "MPI_Irecv");
     if (over) {
-        finish_block(parcel, &status);
+        finish_block(chunk, &status);
         return OAR_OK;
     }
     e->blocks.request[e->blocks.count] = request;
-    e->blocks.parcel[e->blocks.count++] = parcel;
+    e->blocks.chunk[e->blocks.count++] = chunk;
     return OAR_OK;
 }
 
-static oar_status put_block(void *self, oari_parcel *parcel)
+static oar_status put_block(void *self, oari_parcel *chunk)
 {
-    return start_block(self, parcel, 1);
+    return start_block(self, chunk, 1);
 }
 
-static oar_status get_block(void *self, oari_parcel *parcel)
+static oar_status get_block(void *self, oari_parcel *chunk)
 {
-    return start_block(self, parcel, 0);
+    return start_block(self, chunk, 0);
 }
 
 oar_status mpi_transport_test(mpi_engine *e)
@@ -131,11 +131,11 @@ oar_status mpi_transport_test(mpi_engine *e)
     if (done <= 0)
         return OAR_OK;
     for (int i = 0; i < done; i++)
-        finish_block(c->parcel[c->index[i]], &c->status[i]);
+        finish_block(c->chunk[c->index[i]], &c->status[i]);
     for (int i = 0; i < c->count; i++)
         if (c->request[i] != MPI_REQUEST_NULL) {
             c->request[kept] = c->request[i];
-            c->parcel[kept++] = c->parcel[i];
+            c->chunk[kept++] = c->chunk[i];
         }
     c->count = kept;
     return OAR_OK;
@@ -145,13 +145,13 @@ oar_status mpi_transport_test(mpi_engine *e)
 
 /* A receive that has not matched a message can be cancelled. A send cannot: MPI
  * may read its data at any later time. */
-static int drop_block(void *self, oari_parcel *parcel)
+static int drop_block(void *self, oari_parcel *chunk)
 {
     mpi_engine *e = self;
     mpi_blocks *c = &e->blocks;
-    int sends = parcel->scratch[0] != NULL, done = 0, at = 0;
+    int sends = chunk->scratch[0] != NULL, done = 0, at = 0;
 
-    while (at < c->count && c->parcel[at] != parcel)
+    while (at < c->count && c->chunk[at] != chunk)
         at++;
     if (at == c->count)
         return 0; /* it was dropped before, and was not done */
@@ -170,7 +170,7 @@ static int drop_block(void *self, oari_parcel *parcel)
     }
     c->count--;
     c->request[at] = c->request[c->count];
-    c->parcel[at] = c->parcel[c->count];
+    c->chunk[at] = c->chunk[c->count];
     if (!done)
         mpi_count_abandoned();
     return done;
@@ -180,14 +180,14 @@ static int drop_block(void *self, oari_parcel *parcel)
 
 oar_status mpi_transport_open(mpi_engine *e)
 {
-    oari_courier courier = { .put = put_block,
-                             .get = get_block,
-                             .drop = drop_block,
-                             .self = e,
-                             .lanes = LANES,
-                             .mixed = 1 };
+    oari_courier transport = { .put = put_block,
+                               .get = get_block,
+                               .drop = drop_block,
+                               .self = e,
+                               .lanes = LANES,
+                               .mixed = 1 };
 
-    return oari_relay_create(&courier, e->rank, e->ranks, EAGER_BYTES,
+    return oari_relay_create(&transport, e->rank, e->ranks, EAGER_BYTES,
                              &e->relay);
 }
 
@@ -197,7 +197,7 @@ void mpi_transport_close(mpi_engine *e)
 
     oari_relay_destroy(e->relay);
     oari_free(c->request);
-    oari_free(c->parcel);
+    oari_free(c->chunk);
     oari_free(c->index);
     oari_free(c->status);
     *c = (mpi_blocks){ 0 };
