@@ -122,8 +122,8 @@ static uint32_t make_tag(gloo *g, const oar_collective *call)
     return ++g->number << 24 | (uint32_t)(word >> 40);
 }
 
-/* Copies counts, if there are any: the user may free them when the call is given
- * up, while the worker still uses them. */
+/* Copies counts, if there are any: the user may free them when the call is
+ * given up, while the worker still uses them. */
 static const size_t *keep_counts(const gloo *g, const size_t *counts,
                                  size_t *room)
 {

@@ -4,7 +4,8 @@
 //
 // When connections end, Gloo fails those waits whose block has not started to
 // move, but not those whose block is being sent or received at that moment:
-// they would never return. So this file tracks all buffers and ends their waits.
+// they would never return. So this file tracks all buffers and ends their
+// waits.
 #ifndef BACKENDS_GLOO_RANKS_H
 #define BACKENDS_GLOO_RANKS_H
 

@@ -4,8 +4,8 @@
  * where OARSONG_ENABLE_GPU_FALLBACK allows it.
  *
  * The ranks make a second group among themselves, for host memory. A worker
- * takes the calls in the order in which they are posted, so in the same order on
- * all ranks, and runs them on that group.
+ * takes the calls in the order in which they are posted, so in the same order
+ * on all ranks, and runs them on that group.
  */
 #include "backends/host_staging/staging.h"
 

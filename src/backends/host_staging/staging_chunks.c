@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* staging_chunks: a collective on device memory, chunk by chunk: while one chunk
- * is combined on the host, the next is loaded and the one before is stored.
+/* staging_chunks: a collective on device memory, chunk by chunk: while one
+ * chunk is combined on the host, the next is loaded and the one before is
+ * stored.
  *
  * A buffer is a row of parts, or one part (a rank's own, or what is combined as
  * a whole). Chunk k of a row is elements k * width and following of each of its
@@ -195,8 +196,8 @@ static oar_status run_inner(staging_run *p, size_t chunk, staging_slot *s)
                      oar_coll_name(c->kind));
 }
 
-/* By the inner group's own collectives. A chunk has two slots: for its input, and
- * for its output. */
+/* By the inner group's own collectives. A chunk has two slots: for its input,
+ * and for its output. */
 static oar_status run_over_links(staging_run *p)
 {
     int in_place = p->call->kind == OAR_COLL_ALL_REDUCE;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* staging_direct: a collective between ranks of one host. Each rank loads its
- * chunk into its own buffer, and every rank that needs some of it stores it from
- * there: what is only moved is never copied on the host. In an all_reduce each
- * rank combines one share of a chunk; the shares go to the buffer of one of the
- * ranks, another for each chunk, from where all ranks store the whole.
+ * chunk into its own buffer, and every rank that needs some of it stores it
+ * from there: what is only moved is never copied on the host. In an all_reduce
+ * each rank combines one share of a chunk; the shares go to the buffer of one
+ * of the ranks, another for each chunk, from where all ranks store the whole.
  *
  * There is no barrier for each chunk. Each rank publishes how far it is
  * (staging_counters), and does what the others have made possible: it combines
@@ -202,8 +202,9 @@ static oar_status run_chunks(staging_run *p)
     return OAR_OK;
 }
 
-/* A collective over links before it may still be storing from the slots. Between
- * the two barriers all ranks are here, so their buffers and counters are valid.
+/* A collective over links before it may still be storing from the slots.
+ * Between the two barriers all ranks are here, so their buffers and counters
+ * are valid.
  */
 oar_status staging_run_direct(staging_run *p)
 {

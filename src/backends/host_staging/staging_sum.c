@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* staging_sum: this rank's shares of an all_reduce, combined from all ranks'
- * buffers. One core reads about as fast as a GPU's link writes; where ranks have
- * cores to spare, a second thread does half. It spins while an all_reduce runs,
- * and sleeps in between. */
+ * buffers. One core reads about as fast as a GPU's link writes; where ranks
+ * have cores to spare, a second thread does half. It spins while an all_reduce
+ * runs, and sleeps in between. */
 #include "backends/host_staging/staging.h"
 #include "base/alloc.h"
 #include "base/reduce/reduce.h"

@@ -3,9 +3,9 @@
  * processes of one host that share a GPU or have GPUs that reach each other.
  *
  * It has no links; those that the core makes beside it notice peers that are
- * gone and compare what ranks call. Nothing here ever waits for a peer: what has
- * to wait is in a queue, or on a stream. docs/decisions/0027 has the reasons,
- * README.md the limits. */
+ * gone and compare what ranks call. Nothing here ever waits for a peer: what
+ * has to wait is in a queue, or on a stream. docs/decisions/0027 has the
+ * reasons, README.md the limits. */
 #include <sched.h>
 #include <string.h>
 
@@ -126,8 +126,8 @@ static int takes_call(void *self, const oar_collective *call)
 }
 
 /* A peer that has given up has ended kernels that others wait for: what they
- * wrote is incomplete. The core calls this after an operation has finished on the
- * device, and before its result is used, so that is found out in time. */
+ * wrote is incomplete. The core calls this after an operation has finished on
+ * the device, and before its result is used, so that is found out in time. */
 static oar_status progress_engine(void *given)
 {
     ipc *self = given;

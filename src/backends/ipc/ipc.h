@@ -10,8 +10,8 @@
  * waited for. So a word that an abort sets is never reset while a stream waits
  * for it.
  *
- * One driver at a time works on a group's engine; any thread may abort it, which
- * writes only to pages and `why`.
+ * One driver at a time works on a group's engine; any thread may abort it,
+ * which writes only to pages and `why`.
  */
 #ifndef OARI_BACKENDS_IPC_IPC_H
 #define OARI_BACKENDS_IPC_IPC_H

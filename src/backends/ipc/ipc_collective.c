@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_collective: how a collective gets onto the streams.
  *
- * Every rank writes on its page what its buffers are, and when they are ready. A
- * rank that works waits (here, in progress, never on the device) until all
+ * Every rank writes on its page what its buffers are, and when they are ready.
+ * A rank that works waits (here, in progress, never on the device) until all
  * descriptions are there; then its stream waits until all are ready, works, and
- * writes that it is done. Collectives start in order, one after the other, and so
- * does their work on the device.
+ * writes that it is done. Collectives start in order, one after the other, and
+ * so does their work on the device.
  *
  * Where one rank works for all on one GPU, whatever another process puts on a
  * stream makes the GPU switch to it and back (some microseconds if it has run,

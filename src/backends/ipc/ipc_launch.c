@@ -247,7 +247,8 @@ oar_status oari_ipc_copy(ipc *self, oari_cu_memory to, oari_cu_memory from,
 
 /* ---- choosing a kernel --------------------------------------------------- */
 
-/* A single source is copied: NaNs keep their bits. But a bool becomes 0 or 1. */
+/* A single source is copied: NaNs keep their bits. But a bool becomes 0 or 1.
+ */
 oar_status oari_ipc_reduce(ipc *self, const ipc_reduction *r,
                            oari_cu_stream stream)
 {

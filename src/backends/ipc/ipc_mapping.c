@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_mapping: the mappings of other processes' device memory, one for all groups
- * of this process. (The driver counts mappings, but compute-sanitizer does not:
- * it takes memory for unmapped when one of two is closed.) An allocation is known
- * by its id and its handle: ids are unique in a process, handles name it.
+/* ipc_mapping: the mappings of other processes' device memory, one for all
+ * groups of this process. (The driver counts mappings, but compute-sanitizer
+ * does not: it takes memory for unmapped when one of two is closed.) An
+ * allocation is known by its id and its handle: ids are unique in a process,
+ * handles name it.
  *
  * The lock is not held while the driver maps or unmaps, which may wait for the
  * GPU. So two groups may map the same memory at once; then one of them uses the

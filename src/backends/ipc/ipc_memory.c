@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_memory: which device memory is exported to peers, and imported from them.
  *
- * An allocation is exported by CUDA's handle for it and by its id, which no other
- * ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps the
- * mapping. Memory that was freed and allocated again may have the same address,
- * but has another id: then mappings of the same range are closed first, which no
- * rank uses any more, since the owner has freed it. Memory that CUDA cannot share
- * (of a stream-ordered pool, or mapped by hand) is not exported. */
+ * An allocation is exported by CUDA's handle for it and by its id, which no
+ * other ever has. A peer maps it once, by its base (ipc_mapping.c), and keeps
+ * the mapping. Memory that was freed and allocated again may have the same
+ * address, but has another id: then mappings of the same range are closed
+ * first, which no rank uses any more, since the owner has freed it. Memory that
+ * CUDA cannot share (of a stream-ordered pool, or mapped by hand) is not
+ * exported. */
 #include "backends/ipc/ipc.h"
 #include "base/alloc.h"
 #include "base/status.h"

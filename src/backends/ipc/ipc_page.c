@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_page: the control pages: their layout, and how they are freed.
  *
- * A page is kept until every rank has left it: a stream of a peer may still read
- * the word that stops kernels, and an abort writes to all pages. Memory that was
- * exported is held as long, since peers have it mapped. So a rank that leaves
- * retires both, and a later call frees those that no rank uses any more. A rank
- * that died has not left: what it used is kept until this process ends. */
+ * A page is kept until every rank has left it: a stream of a peer may still
+ * read the word that stops kernels, and an abort writes to all pages. Memory
+ * that was exported is held as long, since peers have it mapped. So a rank that
+ * leaves retires both, and a later call frees those that no rank uses any more.
+ * A rank that died has not left: what it used is kept until this process ends.
+ */
 #include <pthread.h>
 #include <string.h>
 
@@ -64,9 +65,9 @@ static void set_words(ipc_word *word, int words, uint32_t number)
         atomic_store(&word[i], number);
 }
 
-/* The stop comes first, so that a kernel that starts because of what follows sees
- * it. The words of peers are set too; peers check the stop before they take
- * anything for done. */
+/* The stop comes first, so that a kernel that starts because of what follows
+ * sees it. The words of peers are set too; peers check the stop before they
+ * take anything for done. */
 void oari_ipc_stop_streams(ipc *self)
 {
     uint32_t number = atomic_load(&self->number) + AHEAD;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ipc_rendezvous: the ranks find each other through the store, check that they
- * can work together, and map each other's pages. There are two rounds: what each
- * rank is, or why it cannot take part; then whether each has mapped all others.
- * So either all of them open, or none, and all report the same reason. */
+ * can work together, and map each other's pages. There are two rounds: what
+ * each rank is, or why it cannot take part; then whether each has mapped all
+ * others. So either all of them open, or none, and all report the same reason.
+ */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

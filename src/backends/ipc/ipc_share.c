@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ipc_share: what is copied and combined in a collective, and which share of it a
- * rank does. Where all ranks share a GPU, one rank does everything; else each
- * rank does its own: reductions by slices or by parts, moves by the rank that has
- * the data, a broadcast by the ranks that get it. */
+/* ipc_share: what is copied and combined in a collective, and which share of it
+ * a rank does. Where all ranks share a GPU, one rank does everything; else each
+ * rank does its own: reductions by slices or by parts, moves by the rank that
+ * has the data, a broadcast by the ranks that get it. */
 #include "backends/ipc/ipc.h"
 #include "base/status.h"
 

@@ -188,8 +188,8 @@ static int start_reduction(mpi_engine *e, mpi_operation *p)
 
 /* ---- parts --------------------------------------------------------------- */
 
-/* Sets the counts of parts as MPI takes them, and where the parts begin. Side 0:
- * sent, 1: received. */
+/* Sets the counts of parts as MPI takes them, and where the parts begin. Side
+ * 0: sent, 1: received. */
 static int set_parts(const mpi_engine *e, mpi_operation *p, int side,
                      const size_t *counts)
 {

@@ -144,8 +144,8 @@ void *oar_nccl_stream(const oar_group *group)
 
 /* ---- waiting ------------------------------------------------------------- */
 
-/* Whether everything that was posted is done, and the stream is empty: the user,
- * who can get the communicator, may have used it as well. */
+/* Whether everything that was posted is done, and the stream is empty: the
+ * user, who can get the communicator, may have used it as well. */
 static oar_status test_done(oar_group *group, const oari_nccl_engine *e,
                             int *done)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_calls: our collectives as calls of NCCL.
  *
- * Each is one call of NCCL where NCCL has that collective for equal parts. Parts
- * of different sizes are one reduce or broadcast each, where they are combined
- * or go to all ranks; everything else is sends and receives. All calls are made
- * inside a group of NCCL, so that they run as one. A rank's own part is copied,
- * on the same stream. What is only moved is moved as bytes.
+ * Each is one call of NCCL where NCCL has that collective for equal parts.
+ * Parts of different sizes are one reduce or broadcast each, where they are
+ * combined or go to all ranks; everything else is sends and receives. All calls
+ * are made inside a group of NCCL, so that they run as one. A rank's own part
+ * is copied, on the same stream. What is only moved is moved as bytes.
  */
 #include "backends/nccl/nccl_engine.h"
 #include "base/status.h"

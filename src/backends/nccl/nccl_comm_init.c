@@ -53,8 +53,8 @@ typedef struct wait_state {
     int64_t lost_ns;  /* since when one is; 0: none */
 } wait_state;
 
-/* NCCL does not always notice that a peer has died. A rank that is gone may also
- * have finished earlier, so NCCL gets a moment to finish here. */
+/* NCCL does not always notice that a peer has died. A rank that is gone may
+ * also have finished earlier, so NCCL gets a moment to finish here. */
 static oar_status check_for_lost(wait_state *p)
 {
     int64_t now = oari_now_ns();
@@ -125,8 +125,8 @@ oar_status oari_nccl_comm_init(oari_nccl_comm *comm, const oari_open *with,
 
 /* ---- by a split ---------------------------------------------------------- */
 
-/* NCCL writes the child's handle when the parent's state says so; then the child
- * has a state of its own. */
+/* NCCL writes the child's handle when the parent's state says so; then the
+ * child has a state of its own. */
 static oar_status split_comm(const oari_nccl_engine *e, int colour, int key,
                              oari_nccl_comm *child)
 {
@@ -154,8 +154,9 @@ static oar_status split_comm(const oari_nccl_engine *e, int colour, int key,
     return child->handle != NULL ? wait_until_ready(child, &p) : OAR_OK;
 }
 
-/* After a failure the parent does not match its peers any more, and NCCL may yet
- * write the child's handle: the child is released only after the parent's end.
+/* After a failure the parent does not match its peers any more, and NCCL may
+ * yet write the child's handle: the child is released only after the parent's
+ * end.
  */
 oar_status oari_nccl_comm_split(const oari_nccl_engine *e, int colour, int key,
                                 oari_nccl_comm **child)

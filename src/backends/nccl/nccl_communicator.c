@@ -76,8 +76,8 @@ int oari_nccl_comm_state(oari_nccl_comm *comm)
 
 /* ---- ending -------------------------------------------------------------- */
 
-/* ncclCommFinalize waits for the peers; this for FINALIZE_MS. Returns 1 if it is
- * done. */
+/* ncclCommFinalize waits for the peers; this for FINALIZE_MS. Returns 1 if it
+ * is done. */
 static int finalize_comm(const oari_nccl *lib, oari_nccl_handle handle)
 {
     int64_t deadline = oari_deadline(FINALIZE_MS), since = 0;

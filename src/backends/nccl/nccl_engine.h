@@ -36,8 +36,9 @@ oar_status oari_nccl_check(const oari_nccl *lib, int result,
 
 /* ---- nccl_types.c -------------------------------------------------------- */
 
-/* Return NCCL's number, or -1 if it has none: of a dtype that it can reduce, and
- * of an operator on it (the premultiplied sum has none: it is made each time).
+/* Return NCCL's number, or -1 if it has none: of a dtype that it can reduce,
+ * and of an operator on it (the premultiplied sum has none: it is made each
+ * time).
  */
 int oari_nccl_type(oar_dtype dtype);
 int oari_nccl_operator(oar_reduce_op_kind op, oar_dtype dtype);

@@ -34,7 +34,8 @@ static void fail_loading(const char *format, const char *name, const char *what)
     snprintf(why_not, sizeof why_not, format, name, what);
 }
 
-/* Copies the address to a function pointer of any type: C has no cast for it. */
+/* Copies the address to a function pointer of any type: C has no cast for it.
+ */
 static int find_symbol(void *library, const char *symbol, void *pointer)
 {
     void *address = dlsym(library, symbol);

@@ -2,10 +2,10 @@
 /* nccl_queue: operations, from the post until NCCL has put them on the stream.
  *
  * A unit is one call, or all calls of a batch. It goes to NCCL as one group of
- * NCCL, opened and closed by the same thread, since NCCL keeps the open group of
- * each thread. NCCL then puts it on the stream by a thread of its own; until its
- * state says that it has, it accepts no other call, and nothing may be recorded
- * after it. So one unit is in flight, and the others wait.
+ * NCCL, opened and closed by the same thread, since NCCL keeps the open group
+ * of each thread. NCCL then puts it on the stream by a thread of its own; until
+ * its state says that it has, it accepts no other call, and nothing may be
+ * recorded after it. So one unit is in flight, and the others wait.
  *
  * A transfer is an entry of the queue by itself: scratch[0] is the next one,
  * scratch[1] the call, scratch[2] not NULL if the next belongs to the same
@@ -201,9 +201,10 @@ static oar_status copy_to_self(oari_nccl_engine *e, const oar_collective *send,
     return status;
 }
 
-/* NCCL knows a message of a rank to itself only as a pair in one group. Here the
- * end that is posted first waits for the other; then it is a copy on the stream,
- * without NCCL. A pair whose sizes differ fails alone, as it does on the host. */
+/* NCCL knows a message of a rank to itself only as a pair in one group. Here
+ * the end that is posted first waits for the other; then it is a copy on the
+ * stream, without NCCL. A pair whose sizes differ fails alone, as it does on
+ * the host. */
 static void post_to_self(oari_nccl_engine *e, oar_transfer *t)
 {
     oar_transfer **list =
@@ -297,8 +298,8 @@ static void check_for_errors(oari_nccl_engine *e)
     pthread_mutex_unlock(&e->comm->use);
 }
 
-/* After an abort, what NCCL is putting on the stream is completed only when NCCL
- * has ended. */
+/* After an abort, what NCCL is putting on the stream is completed only when
+ * NCCL has ended. */
 oar_status oari_nccl_progress(void *self)
 {
     oari_nccl_engine *e = self;

@@ -21,8 +21,8 @@
 enum { MAJOR = 75, MINOR = 76 };
 enum { FP8_CAPABILITY = 90, FP8_VERSION = 22400, SLICE_MS = 100 };
 
-/* What a rank writes. Processes may have different builds of the library, so its
- * size is checked. */
+/* What a rank writes. Processes may have different builds of the library, so
+ * its size is checked. */
 typedef struct rank_info {
     uint8_t uuid[16];
     uint64_t id_hash; /* 0: the caller gave none */

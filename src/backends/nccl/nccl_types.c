@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nccl_types: our dtypes and operators as NCCL's numbers.
  *
- * Three tables say what NCCL does: dtypes, their class, operators by class. They
- * hold NCCL's number plus 1; 0 is "not taken". What is only moved is moved as
- * bytes, whatever its dtype. */
+ * Three tables say what NCCL does: dtypes, their class, operators by class.
+ * They hold NCCL's number plus 1; 0 is "not taken". What is only moved is moved
+ * as bytes, whatever its dtype. */
 #include "backends/nccl/nccl_engine.h"
 #include "base/half.h"
 
@@ -40,8 +40,8 @@ static const enum class classes[OAR_DTYPE_COUNT_ALL] = {
 /* Averages of signed integers are not taken: some versions divide the sum as if
  * it were unsigned. Premultiplied sums of integers are not taken: our factor is
  * a float, NCCL's an integer. NCCL has no bitwise operators, but of 0 and 1 the
- * minimum is `and`, the maximum `or`. Weighted means need the sum of the weights
- * first. */
+ * minimum is `and`, the maximum `or`. Weighted means need the sum of the
+ * weights first. */
 static const int operators[CLASSES][OAR_REDUCE_OP_COUNT] = {
     [FLOAT] = { [OAR_REDUCE_OP_SUM] = OARI_NCCL_SUM + 1,
                 [OAR_REDUCE_OP_PROD] = OARI_NCCL_PROD + 1,

@@ -153,8 +153,8 @@ static oar_status open_engine(void *self, const oar_backend_env *env)
 
 enum { CLOSE_BARRIER_MS = 250 /* peers may close later, or not at all */ };
 
-/* A barrier before the connections end: they would be reset under a peer that is
- * still in its last collective. */
+/* A barrier before the connections end: they would be reset under a peer that
+ * is still in its last collective. */
 static void wait_for_peers(oari_ucc *u)
 {
     oar_collective barrier = { .kind = OAR_COLL_BARRIER };

@@ -27,9 +27,9 @@ static const ucc_memory_type_t memories[] = {
 
 enum class { PLANNED, INTEGER, FLOAT, BOOLEAN, CLASSES };
 
-/* Half types are planned: UCC has no f16 on the host, and rounds bf16 after every
- * addition, where we promise sums in f32 that are rounded once. (bf16 is FLOAT
- * for users who ask for it.) */
+/* Half types are planned: UCC has no f16 on the host, and rounds bf16 after
+ * every addition, where we promise sums in f32 that are rounded once. (bf16 is
+ * FLOAT for users who ask for it.) */
 static const enum class classes[OAR_DTYPE_COUNT] = {
     [OAR_F32] = FLOAT,    [OAR_F64] = FLOAT,   [OAR_F16] = PLANNED,
     [OAR_BF16] = FLOAT,   [OAR_I8] = INTEGER,  [OAR_U8] = INTEGER,
@@ -203,8 +203,8 @@ static void set_row(const oari_ucc *u, const row *r, const oar_span *part,
         a->flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
 }
 
-/* UCC reads the counts of dst, which say how the row is divided. In place dst is
- * the row. */
+/* UCC reads the counts of dst, which say how the row is divided. In place dst
+ * is the row. */
 static void set_reduce_scatter(const oari_ucc *u, const oar_collective *call,
                                ucc_coll_args_t *a, uint64_t *parts)
 {

@@ -60,8 +60,9 @@ static void *detached_main(void *arg)
     return NULL;
 }
 
-/* Runs run(arg) in a thread. OAR_E_TIMEOUT: it has not returned by the deadline;
- * the thread then owns arg, and calls drop(arg) if it ever returns. */
+/* Runs run(arg) in a thread. OAR_E_TIMEOUT: it has not returned by the
+ * deadline; the thread then owns arg, and calls drop(arg) if it ever returns.
+ */
 static oar_status call_detached(void (*run)(void *arg), void (*drop)(void *arg),
                                 void *arg, int64_t deadline_ns)
 {

@@ -16,8 +16,8 @@
 
 enum { OARI_UCC_OPENING = 1, OARI_UCC_OPEN, OARI_UCC_ENDING };
 
-/* UCC's out-of-band all-gather, by which it finds its peers: over the store. All
- * ranks make them in the same order, so they are numbered. */
+/* UCC's out-of-band all-gather, by which it finds its peers: over the store.
+ * All ranks make them in the same order, so they are numbered. */
 typedef struct oari_ucc_oob {
     _Atomic int state; /* the store may be used only while opening */
     oar_store *store;  /* NULL in a group of one */
@@ -90,8 +90,8 @@ oar_status oari_ucc_oob_exchange(oari_ucc_oob *oob, void *part, void *row,
 oar_status oari_ucc_context_create(const oar_backend_env *env,
                                    oari_ucc_context **context);
 
-/* Takes the context. No request may be in flight. Returns soon, even if UCC does
- * not. */
+/* Takes the context. No request may be in flight. Returns soon, even if UCC
+ * does not. */
 void oari_ucc_context_destroy(oari_ucc_context *context);
 
 /* ---- ucc_arguments.c ----------------------------------------------------- */
@@ -102,8 +102,8 @@ int oari_ucc_takes(void *self, const oar_collective *call);
 /* Whether there is nothing to move or to wait for; the same on all ranks. */
 int oari_ucc_is_empty(const oari_ucc *u, const oar_collective *call);
 
-/* Returns the arguments of UCC for a call. parts has room for 4 numbers for each
- * rank, and lives as long as the request. */
+/* Returns the arguments of UCC for a call. parts has room for 4 numbers for
+ * each rank, and lives as long as the request. */
 ucc_coll_args_t oari_ucc_arguments(const oari_ucc *u,
                                    const oar_collective *call, uint64_t *parts);
 

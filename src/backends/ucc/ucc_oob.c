@@ -56,8 +56,8 @@ static key key_of(const allgather *g, const char *what, size_t index)
     return k;
 }
 
-/* Keeps our own error, which says more than UCC's: it is the thread's last error
- * until open returns it. */
+/* Keeps our own error, which says more than UCC's: it is the thread's last
+ * error until open returns it. */
 static ucc_status_t fail_allgather(allgather *g, oar_status status)
 {
     g->oob->status = status;
