@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_join: who of MPI's world is in the group. Every rank leaves its place in
- * the world in the store; rank 0 reads all and leaves the row. When the row is
- * there all have come, and making the communicator waits for nobody. */
+/* mpi_communicator: finds which processes of MPI_COMM_WORLD are in the group,
+ * and makes their communicator. Every rank writes its rank in MPI_COMM_WORLD to
+ * the store; rank 0 reads them all and writes the list. When the list is there
+ * all ranks have come, so making the communicator waits for none. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,33 +14,17 @@
 
 enum { KEY = 256, JOB = 112 };
 
-typedef struct place {
+typedef struct world_rank {
     int rank, size; /* in MPI's world */
-    char job[JOB];  /* which world that is, as far as the launcher says */
-} place;
-
-static place my_place(void)
-{
-    static const char *const names[] = { "PMIX_NAMESPACE", "PMI_JOBID",
-                                         "PMI_PORT" };
-    place p = { 0 };
-
-    mpi_enter();
-    MPI_Comm_rank(MPI_COMM_WORLD, &p.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &p.size);
-    mpi_leave();
-    for (size_t i = 0; i < sizeof names / sizeof *names && p.job[0] == 0; i++)
-        if (getenv(names[i]) != NULL)
-            snprintf(p.job, sizeof p.job, "%s", getenv(names[i]));
-    return p;
-}
+    char job[JOB];  /* the launcher's name of the job, or empty */
+} world_rank;
 
 /* ---- through the store --------------------------------------------------- */
 
 typedef struct table {
     const oar_backend_env *env;
     int64_t deadline_ns;
-    place *row; /* by rank of the group */
+    world_rank *row; /* by rank of the group */
 } table;
 
 static oar_status read_key(const table *t, const char *key, void *into,
@@ -59,40 +44,40 @@ static oar_status read_key(const table *t, const char *key, void *into,
                                     got, bytes);
 }
 
-static oar_status collect(const table *t, const char *all)
+static oar_status exchange_world_ranks(const table *t)
 {
-    int ranks = t->env->ranks;
-    char key[KEY];
-
-    for (int r = 1; r < ranks; r++) {
-        snprintf(key, sizeof key, "mpi/%s/%d", t->env->name, r);
-        OARI_TRY(read_key(t, key, &t->row[r], sizeof *t->row));
-    }
-    return oar_store_set(t->env->store, all, t->row,
-                         (size_t)ranks * sizeof *t->row);
-}
-
-static oar_status exchange(const table *t)
-{
+    static const char *const jobs[] = { "PMIX_NAMESPACE", "PMI_JOBID",
+                                        "PMI_PORT" };
     const oar_backend_env *env = t->env;
+    world_rank *mine = &t->row[env->rank];
     size_t bytes = (size_t)env->ranks * sizeof *t->row;
     char key[KEY], all[KEY];
 
-    t->row[env->rank] = my_place();
+    mpi_lock();
+    MPI_Comm_rank(MPI_COMM_WORLD, &mine->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &mine->size);
+    mpi_unlock();
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs && mine->job[0] == 0; i++)
+        if (getenv(jobs[i]) != NULL)
+            snprintf(mine->job, sizeof mine->job, "%s", getenv(jobs[i]));
     snprintf(all, sizeof all, "mpi/%s/all", env->name);
-    if (env->rank == 0)
-        return collect(t, all);
-    snprintf(key, sizeof key, "mpi/%s/%d", env->name, env->rank);
-    OARI_TRY(
-        oar_store_set(env->store, key, &t->row[env->rank], sizeof *t->row));
-    return read_key(t, all, t->row, bytes);
+    if (env->rank != 0) {
+        snprintf(key, sizeof key, "mpi/%s/%d", env->name, env->rank);
+        OARI_TRY(oar_store_set(env->store, key, mine, sizeof *mine));
+        return read_key(t, all, t->row, bytes);
+    }
+    for (int r = 1; r < env->ranks; r++) {
+        snprintf(key, sizeof key, "mpi/%s/%d", env->name, r);
+        OARI_TRY(read_key(t, key, &t->row[r], sizeof *t->row));
+    }
+    return oar_store_set(env->store, all, t->row, bytes);
 }
 
-/* ---- one world ----------------------------------------------------------- */
+/* ---- the communicator ---------------------------------------------------- */
 
-static oar_status check_place(const table *t, int r)
+static oar_status check_world_rank(const table *t, int r)
 {
-    const place *a = &t->row[0], *b = &t->row[r];
+    const world_rank *a = &t->row[0], *b = &t->row[r];
 
     if (a->size != b->size || strcmp(a->job, b->job) != 0)
         return oari_fail(OAR_E_UNAVAILABLE,
@@ -108,28 +93,24 @@ static oar_status check_place(const table *t, int r)
     return OAR_OK;
 }
 
-/* The same on all ranks, another for groups made at the same time. */
-static int tag_of(const char *name)
-{
-    unsigned hash = 2166136261u;
-
-    for (; *name != 0; name++)
-        hash = (hash ^ (unsigned char)*name) * 16777619u;
-    return (int)(hash % 32767);
-}
-
+/* The tag is the same on all ranks of the group, and most likely another in
+ * groups that are made at the same time. */
 static int make_comm(mpi_engine *e, const int *members, const char *name)
 {
     MPI_Group world, group;
     int code = MPI_Comm_group(MPI_COMM_WORLD, &world);
+    unsigned hash = 2166136261u;
 
+    for (; *name != 0; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
     if (code != MPI_SUCCESS)
         return code;
     code = MPI_Group_incl(world, e->ranks, members, &group);
     MPI_Group_free(&world);
     if (code != MPI_SUCCESS)
         return code;
-    code = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag_of(name), &e->comm);
+    code = MPI_Comm_create_group(MPI_COMM_WORLD, group, (int)(hash % 32767),
+                                 &e->comm);
     MPI_Group_free(&group);
     if (code == MPI_SUCCESS) {
         e->joined = 1;
@@ -138,31 +119,31 @@ static int make_comm(mpi_engine *e, const int *members, const char *name)
     return code;
 }
 
-static oar_status join_table(mpi_engine *e, const table *t, int *members)
+static oar_status join_ranks(mpi_engine *e, const table *t, int *members)
 {
     int code;
 
-    OARI_TRY(exchange(t));
+    OARI_TRY(exchange_world_ranks(t));
     for (int r = 0; r < e->ranks; r++) {
-        OARI_TRY(check_place(t, r));
+        OARI_TRY(check_world_rank(t, r));
         members[r] = t->row[r].rank;
     }
-    mpi_enter();
+    mpi_lock();
     code = make_comm(e, members, t->env->name);
-    mpi_leave();
+    mpi_unlock();
     return code == MPI_SUCCESS ? OAR_OK
                                : mpi_fail(code, "MPI_Comm_create_group");
 }
 
-oar_status mpi_join(mpi_engine *e, const oar_backend_env *env)
+oar_status mpi_make_communicator(mpi_engine *e, const oar_backend_env *env)
 {
     table t = { env, oari_deadline(env->timeout_ms),
-                oari_alloc((size_t)env->ranks, sizeof(place)) };
+                oari_alloc((size_t)env->ranks, sizeof(world_rank)) };
     int *members = oari_alloc((size_t)env->ranks, sizeof *members);
     oar_status status = OAR_E_NOMEM;
 
     if (t.row != NULL && members != NULL)
-        status = join_table(e, &t, members);
+        status = join_ranks(e, &t, members);
     oari_free(members);
     oari_free(t.row);
     return status;
