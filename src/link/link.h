@@ -8,13 +8,13 @@
 #include <oarsong/backend.h>
 #include <oarsong/group.h>
 
+#include "link/bulletin.h"
 #include "net/frame.h"
 #include "record/recorder.h"
 
 enum {
     OARI_MAX_RANKS = 1024,
-    OARI_NAME_MAX = 150,    /* bytes; keys of the store begin with it */
-    OARI_BALLOT_BYTES = 256 /* of a ballot: membership.h */
+    OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
 };
 
 struct oari_board;
@@ -66,24 +66,26 @@ typedef struct oari_backend {
     /* Which host each rank is on, as numbers from 0 in the order of the lowest
      * rank there; NULL: all on one. Valid from open to close. */
     const int *(*hosts)(void *self);
-    /* Whether a rank is gone: 0, or OARI_PEER_DIED and so on. This one and the
-     * next two: NULL: as the board says. */
+    /* Returns whether a rank is gone: 0, or OARI_PEER_DIED and so on. NULL
+     * here and in the next two: as the board says. */
     int (*gone)(void *self, int rank);
-    /* A fault that a peer has told, or NULL; and one to be told to the peers,
-     * once. Any thread. */
-    const oari_fault *(*published)(void *self);
+    /* Gives the fault that counts, of those that ranks have published; returns
+     * 0 if there is none. Any thread. */
+    int (*published)(void *self, oari_fault *fault);
+    /* Publishes a fault of this rank, once. Any thread. */
     void (*publish)(void *self, const oari_fault *fault);
-    /* Whether all that live have that fault now, as far as can be known: 0
-     * while some may still come with another. And the end of it, once: the
-     * fault that this rank reports from now on, which it tells the peers. Any
-     * thread. (both or none; where publish tells other hosts) */
+    /* Returns whether all ranks that live have the fault that counts, as far
+     * as can be known: 0 while one may still publish another. Any thread. */
     int (*agreed)(void *self);
-    const oari_fault *(*conclude)(void *self);
-    /* A note of this rank's (OARI_BALLOT_BYTES) to all others, whatever has
-     * become of the group, and what a rank's note is (0: none yet). NULL: over
-     * the board. The driver's. */
-    void (*tell)(void *self, const void *note);
-    int (*told)(void *self, int rank, void *note);
+    /* Gives the fault that this rank reports from now on, and shows the peers
+     * that it does. Once; any thread. (NULL: so is `agreed`. Both are there
+     * where publish tells other hosts) */
+    void (*conclude)(void *self, oari_fault *fault);
+    /* Shows a fact of this rank to all others, even if the group has failed,
+     * and reads a rank's (0: it has shown none). NULL: over the board. For the
+     * thread that drives. */
+    void (*show)(void *self, oari_fact fact, const void *data);
+    int (*read)(void *self, int rank, oari_fact fact, void *data);
     /* The process of a rank on this host, 0: on another; and how many
      * milliseconds ago a rank's system last answered, -1: not known. */
     int64_t (*pid)(void *self, int rank);

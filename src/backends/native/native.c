@@ -134,21 +134,22 @@ static int native_gone(void *self, int rank)
                                                   : OARI_PEER_DIED;
 }
 
-static const oari_fault *native_published(void *self)
+static int native_published(void *self, oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *here = oari_board_published(&n->shm.base.board);
-    const oari_fault *there, *last;
+    const oari_board *b = &n->shm.base.board;
+    oari_fault there;
 
     if (n->mesh == NULL)
-        return here;
-    if ((last = oari_board_ended(&n->shm.base.board)) != NULL)
-        return last;
-    there = tcp_published(n->mesh);
-    if (here == NULL || there == NULL)
-        return here != NULL ? here : there;
-    return tcp_settled(n->mesh) || oari_fault_before(there, here) ? there
-                                                                  : here;
+        return oari_board_published(b, OARI_FACT_FAULT, fault);
+    if (oari_board_published(b, OARI_FACT_FINAL_FAULT, fault))
+        return 1;
+    if (!tcp_published(n->mesh, &there))
+        return oari_board_published(b, OARI_FACT_FAULT, fault);
+    if (!oari_board_published(b, OARI_FACT_FAULT, fault) ||
+        tcp_settled(n->mesh) || oari_fault_before(&there, fault))
+        *fault = there;
+    return 1;
 }
 
 /* Other hosts are told what all on this one will say: of several that publish
@@ -156,12 +157,12 @@ static const oari_fault *native_published(void *self)
 static void native_publish(void *self, const oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *first;
+    oari_fault first = *fault;
 
-    oari_board_publish(&n->shm.base.board, fault);
-    first = oari_board_published(&n->shm.base.board);
+    oari_board_publish(&n->shm.base.board, OARI_FACT_FAULT, fault);
+    oari_board_published(&n->shm.base.board, OARI_FACT_FAULT, &first);
     if (n->mesh != NULL)
-        tcp_publish(n->mesh, first != NULL ? first : fault);
+        tcp_publish(n->mesh, &first);
 }
 
 static void native_abort(void *self, oar_status why)
@@ -182,7 +183,8 @@ static int all_here_have_one(native *n, const oari_fault *best)
     for (int r = 0; r < b->ranks; r++) {
         int rank = b->member != NULL ? b->member[r] : r;
 
-        if (!oari_board_has_fault(b, r) && !native_gone(n, rank) &&
+        if (!oari_bulletin_has(oari_board_bulletin(b, r), OARI_FACT_FAULT) &&
+            !native_gone(n, rank) &&
             !(rank == best->error.peer && oari_fault_sure(best)))
             return 0;
     }
@@ -195,44 +197,48 @@ static int all_here_have_one(native *n, const oari_fault *best)
 static int native_agreed(void *self)
 {
     native *n = self;
-    const oari_fault *best = native_published(self);
+    oari_fault best;
 
     if (n->mesh == NULL || tcp_settled(n->mesh) ||
-        oari_board_ended(&n->shm.base.board) != NULL)
+        oari_board_published(&n->shm.base.board, OARI_FACT_FINAL_FAULT, &best))
         return 1;
-    return best != NULL && atomic_load(&n->mesh->unanimous) &&
-           all_here_have_one(n, best);
+    return native_published(self, &best) && atomic_load(&n->mesh->unanimous) &&
+           all_here_have_one(n, &best);
 }
 
 /* All on this host end alike; other hosts are told so. */
-static const oari_fault *native_conclude(void *self)
+static void native_conclude(void *self, oari_fault *fault)
 {
     native *n = self;
-    const oari_fault *last = native_published(self);
+    oari_board *b = &n->shm.base.board;
 
+    native_published(self, fault);
     if (n->mesh == NULL)
-        return last;
-    last = oari_board_end_with(&n->shm.base.board, last);
-    tcp_conclude(n->mesh, last);
-    return last;
+        return;
+    oari_board_publish(b, OARI_FACT_FINAL_FAULT, fault);
+    oari_board_published(b, OARI_FACT_FINAL_FAULT, fault);
+    tcp_conclude(n->mesh, fault);
 }
 
-static void native_tell(void *self, const void *note)
+static void native_show(void *self, oari_fact fact, const void *data)
 {
     native *n = self;
+    const oari_board *b = &n->shm.base.board;
 
-    oari_board_tell(&n->shm.base.board, note);
-    if (n->mesh != NULL)
-        tcp_note_say(n->mesh, note);
+    oari_bulletin_write(oari_board_bulletin(b, b->rank), fact, data);
+    if (n->mesh != NULL && fact == OARI_FACT_BALLOT)
+        tcp_show_ballot(n->mesh, data);
 }
 
-static int native_told(void *self, int rank, void *note)
+static int native_read(void *self, int rank, oari_fact fact, void *data)
 {
     native *n = self;
-    int here = oari_board_rank(&n->shm.base.board, rank);
+    const oari_board *b = &n->shm.base.board;
+    int here = oari_board_rank(b, rank);
+    const oari_bulletin *bulletin =
+        here >= 0 ? oari_board_bulletin(b, here) : n->mesh->peer[rank].bulletin;
 
-    return here >= 0 ? oari_board_told(&n->shm.base.board, here, note)
-                     : tcp_note_of(n->mesh, rank, note);
+    return bulletin != NULL && oari_bulletin_read(bulletin, fact, data);
 }
 
 static int64_t native_answered(void *self, int rank)
@@ -262,8 +268,8 @@ static void native_close(void *self)
 #define NATIVE_LINKS                                                           \
     .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone,   \
     .published = native_published, .publish = native_publish,                  \
-    .agreed = native_agreed, .conclude = native_conclude, .tell = native_tell, \
-    .told = native_told, .answered = native_answered
+    .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
+    .read = native_read, .answered = native_answered
 
 const oari_backend oari_backend_native = {
     .ops = { NATIVE_OPS, .name = "native", .probe = native_probe },

@@ -106,9 +106,9 @@ static int gone(void *self, int rank)
     return ((tcp *)self)->mesh.peer[rank].gone;
 }
 
-static const oari_fault *published(void *self)
+static int published(void *self, oari_fault *fault)
 {
-    return tcp_published(&((tcp *)self)->mesh);
+    return tcp_published(&((tcp *)self)->mesh, fault);
 }
 
 static void publish(void *self, const oari_fault *fault)
@@ -123,22 +123,25 @@ static int agreed(void *self)
     return tcp_settled(m) || atomic_load(&m->unanimous);
 }
 
-static const oari_fault *conclude(void *self)
+static void conclude(void *self, oari_fault *fault)
 {
     tcp_mesh *m = &((tcp *)self)->mesh;
 
-    tcp_conclude(m, tcp_published(m));
-    return tcp_published(m);
+    tcp_published(m, fault);
+    tcp_conclude(m, fault);
 }
 
-static void tell(void *self, const void *note)
+static void show_ballot(void *self, oari_fact fact, const void *data)
 {
-    tcp_note_say(&((tcp *)self)->mesh, note);
+    if (fact == OARI_FACT_BALLOT)
+        tcp_show_ballot(&((tcp *)self)->mesh, data);
 }
 
-static int told(void *self, int rank, void *note)
+static int read_fact(void *self, int rank, oari_fact fact, void *data)
 {
-    return tcp_note_of(&((tcp *)self)->mesh, rank, note);
+    const oari_bulletin *b = ((tcp *)self)->mesh.peer[rank].bulletin;
+
+    return b != NULL && oari_bulletin_read(b, fact, data);
 }
 
 static int64_t pid(void *self, int rank)
@@ -174,8 +177,8 @@ const oari_backend oari_backend_tcp = {
     .publish = publish,
     .agreed = agreed,
     .conclude = conclude,
-    .tell = tell,
-    .told = told,
+    .show = show_ballot,
+    .read = read_fact,
     .pid = pid,
     .answered = answered,
 };

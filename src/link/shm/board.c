@@ -21,7 +21,7 @@
 #include "base/thread.h"
 
 enum {
-    CONTROL_VERSION = 6,
+    CONTROL_VERSION = 7,
     DEFAULT_SPIN_US = 50,
     LATE_POLLS = 32,
     EXPECTED = 16 /* lines of so many ranks are fetched ahead */
@@ -396,18 +396,15 @@ void oari_board_sleep(oari_board *board, int other, int64_t deadline_ns)
 
 /* ---- faults -------------------------------------------------------------- */
 
-void oari_board_publish(oari_board *board, const oari_fault *fault)
+void oari_board_publish(oari_board *board, oari_fact fact,
+                        const oari_fault *fault)
 {
-    oari_control *mine = board->control[board->rank];
-    uint32_t none = OARI_FAULT_NONE;
+    uint32_t none = 0;
 
-    if (!atomic_compare_exchange_strong(&mine->fault, &none,
-                                        OARI_FAULT_WRITING))
+    if (!oari_bulletin_write_fault(oari_board_bulletin(board, board->rank),
+                                   fact, fault))
         return;
-    mine->record = *fault;
-    atomic_store_explicit(&mine->fault, OARI_FAULT_READY, memory_order_release);
-    none = 0;
-    atomic_compare_exchange_strong(board->first, &none,
+    atomic_compare_exchange_strong(&board->first[fact], &none,
                                    (uint32_t)board->rank + 1);
     atomic_thread_fence(memory_order_seq_cst); /* before any later store */
     for (int r = 0; r < board->ranks; r++)
@@ -415,110 +412,16 @@ void oari_board_publish(oari_board *board, const oari_fault *fault)
 }
 
 /* Mostly there is none, and then nothing is waited for (posted_by). */
-const oari_fault *oari_board_published(const oari_board *board)
+int oari_board_published(const oari_board *board, oari_fact fact,
+                         oari_fault *fault)
 {
     uint32_t first;
 
     if (board->first == NULL /* not ready yet */ ||
-        atomic_load_explicit(board->first, memory_order_relaxed) == 0)
-        return NULL;
-    first = atomic_load_explicit(board->first, memory_order_acquire);
-    if (first > (uint32_t)board->ranks ||
-        atomic_load_explicit(&board->control[first - 1]->fault,
-                             memory_order_acquire) != OARI_FAULT_READY)
-        return NULL;
-    return &board->control[first - 1]->record;
-}
-
-const oari_fault *oari_board_end_with(oari_board *board, const oari_fault *with)
-{
-    oari_control *mine = board->control[board->rank];
-    uint32_t none = 0;
-
-    mine->last_word = *with;
-    atomic_store_explicit(&mine->ended, OARI_FAULT_READY, memory_order_release);
-    atomic_compare_exchange_strong(&board->first[1], &none,
-                                   (uint32_t)board->rank + 1);
-    return oari_board_ended(board);
-}
-
-const oari_fault *oari_board_ended(const oari_board *board)
-{
-    uint32_t first =
-        board->first != NULL
-            ? atomic_load_explicit(&board->first[1], memory_order_acquire)
-            : 0; /* not ready yet */
-
-    if (first == 0 || first > (uint32_t)board->ranks ||
-        atomic_load_explicit(&board->control[first - 1]->ended,
-                             memory_order_acquire) != OARI_FAULT_READY)
-        return NULL;
-    return &board->control[first - 1]->last_word;
-}
-
-int oari_board_has_fault(const oari_board *board, int rank)
-{
-    return atomic_load(&board->control[rank]->fault) == OARI_FAULT_READY;
-}
-
-/* ---- councils ------------------------------------------------------------ */
-
-/* Words that their owner alone writes, between two steps of a stamp. */
-static void put_words(_Atomic uint64_t *stamp, _Atomic uint64_t *to,
-                      const void *from, size_t bytes)
-{
-    uint64_t word;
-
-    atomic_fetch_add(stamp, 1);
-    for (size_t i = 0; i < bytes / sizeof word; i++) {
-        memcpy(&word, (const char *)from + i * sizeof word, sizeof word);
-        atomic_store(&to[i], word);
-    }
-    atomic_fetch_add(stamp, 1);
-}
-
-/* 0: nothing is there, or it is being written; for ever, if the writer died. */
-static int get_words(const _Atomic uint64_t *stamp,
-                     const _Atomic uint64_t *from, void *to, size_t bytes)
-{
-    uint64_t word, before = atomic_load(stamp);
-
-    if (before == 0 || before % 2 != 0)
+        atomic_load_explicit(&board->first[fact], memory_order_relaxed) == 0)
         return 0;
-    for (size_t i = 0; i < bytes / sizeof word; i++) {
-        word = atomic_load(&from[i]);
-        memcpy((char *)to + i * sizeof word, &word, sizeof word);
-    }
-    return atomic_load(stamp) == before;
-}
-
-void oari_board_tell(oari_board *board, const void *note)
-{
-    oari_control *mine = board->control[board->rank];
-
-    put_words(&mine->note_stamp, mine->note, note, OARI_BALLOT_BYTES);
-}
-
-int oari_board_told(const oari_board *board, int rank, void *note)
-{
-    const oari_control *theirs = board->control[rank];
-
-    return get_words(&theirs->note_stamp, theirs->note, note,
-                     OARI_BALLOT_BYTES);
-}
-
-void oari_board_show_scope(oari_board *board, const void *scope)
-{
-    oari_control *mine = board->control[board->rank];
-
-    put_words(&mine->scope_stamp, mine->scope, scope, OARI_SCOPE_BYTES);
-}
-
-void oari_board_scope(const oari_board *board, int rank, void *scope)
-{
-    const oari_control *theirs = board->control[rank];
-
-    if (!get_words(&theirs->scope_stamp, theirs->scope, scope,
-                   OARI_SCOPE_BYTES))
-        memset(scope, 0, OARI_SCOPE_BYTES);
+    first = atomic_load_explicit(&board->first[fact], memory_order_acquire);
+    return first <= (uint32_t)board->ranks &&
+           oari_bulletin_read_fault(oari_board_bulletin(board, (int)first - 1),
+                                    fact, fault);
 }

@@ -19,6 +19,7 @@
 
 #include <oarsong/backend.h>
 
+#include "link/bulletin.h"
 #include "link/link.h"
 #include "link/shm/mail_ring.h"
 #include "record/recorder.h"
@@ -29,8 +30,7 @@ enum {
     OARI_LINE_BYTES = 4096,     /* room for data in a line, at least */
     OARI_MAIL_BYTES = 64 << 10, /* a ring */
     OARI_MAIL_FEW = 16,         /* up to so many ranks ... */
-    OARI_MAIL_MOST = 256 << 10, /* ... this much */
-    OARI_SCOPE_BYTES = 64       /* of presence.h */
+    OARI_MAIL_MOST = 256 << 10  /* ... this much */
 };
 
 /* What a rank shows at a meeting. Payload, stamp and addresses share the first
@@ -68,21 +68,11 @@ typedef struct oari_control {
     uint64_t core[OARI_CORE_WORDS];    /* it may run on: a bit each */
     _Atomic uint32_t closed;           /* it has left, in good order */
     _Alignas(128) _Atomic uint32_t sleeping;
-    _Alignas(128) _Atomic uint32_t fault; /* OARI_FAULT_* */
-    _Atomic uint32_t ended;               /* the same of the last word */
-    oari_fault record;                    /* what it saw, or took over first */
-    oari_fault last_word; /* what it reports, where hosts have to agree */
     /* sim only: threads cannot be kept off each other's pages, so a rank that
      * gives up waits until nobody works on its buffers. */
     _Alignas(128) _Atomic uint32_t shut;
     _Atomic uint32_t visitors;
-    /* a slow part that it has announced; the stamp is odd while it is written
-     */
-    _Alignas(128) _Atomic uint64_t scope_stamp;
-    _Atomic uint64_t scope[OARI_SCOPE_BYTES / 8];
-    /* what it says in a council; the stamp is odd while it is written */
-    _Alignas(128) _Atomic uint64_t note_stamp;
-    _Atomic uint64_t note[OARI_BALLOT_BYTES / 8];
+    _Alignas(128) oari_bulletin bulletin;
     /* the number, and of the link (history.h) the lower half */
     _Alignas(128) _Atomic uint64_t posted[OARI_POSTS_KEPT];
     /* those that are over here; nobody looks as long as all are there */
@@ -146,8 +136,8 @@ struct oari_board {
     int arrived;             /* ranks below this one have come to the meeting */
     int told;                /* sleepers have been woken for this meeting */
     int polls;               /* of this meeting, while they have not */
-    _Atomic uint32_t *first; /* a rank + 1: whose fault is the group's, in
-                                memory that all write to; 0: none yet */
+    _Atomic uint32_t *first; /* by fact, in memory that all ranks write to: 1
+                                + the rank that published it first; 0: none */
     oari_control **control;  /* by rank */
     unsigned char *gone;     /* by rank: died or left */
     const void **recorder;   /* by rank: its mapping, or NULL */
@@ -231,29 +221,22 @@ void oari_board_awake(oari_board *board);
 
 /* ---- faults -------------------------------------------------------------- */
 
-/* Publishes a fault of mine, unless one is published; tells all. Any thread. */
-void oari_board_publish(oari_board *board, const oari_fault *fault);
+/* The facts that a rank shows; only this rank's own may be written. */
+static inline oari_bulletin *oari_board_bulletin(const oari_board *board,
+                                                 int rank)
+{
+    return &board->control[rank]->bulletin;
+}
 
-/* The fault that was published first, the same on all ranks; or NULL. */
-const oari_fault *oari_board_published(const oari_board *board);
+/* Publishes a fault of this rank as OARI_FACT_FAULT or OARI_FACT_FINAL_FAULT,
+ * unless it has published one before, and wakes all. Any thread. */
+void oari_board_publish(oari_board *board, oari_fact fact,
+                        const oari_fault *fault);
 
-/* Ends with a fault: gives the one with which all on this host do, the first
- * that came here, for good. Once; any thread. And that one, or NULL. */
-const oari_fault *oari_board_end_with(oari_board *board,
-                                      const oari_fault *with);
-const oari_fault *oari_board_ended(const oari_board *board);
-/* Whether a rank on the board has a fault of its own, or has taken one over. */
-int oari_board_has_fault(const oari_board *board, int rank);
-
-/* What I say in a council (membership.h), and what a rank says: 0 if it has not
- * said anything. */
-void oari_board_tell(oari_board *board, const void *note);
-int oari_board_told(const oari_board *board, int rank, void *note);
-
-/* A slow part of mine (oari_timeout_scope of presence.h), and a rank's: zeros
- * if there is none. One thread at a time shows. */
-void oari_board_show_scope(oari_board *board, const void *scope);
-void oari_board_scope(const oari_board *board, int rank, void *scope);
+/* Gives the fault that a rank published first, the same on all ranks. Returns 0
+ * if there is none. Any thread. */
+int oari_board_published(const oari_board *board, oari_fact fact,
+                         oari_fault *fault);
 
 /* The first rank that has not come to the meeting under way, or -1. */
 int oari_meet_missing(const oari_board *board);

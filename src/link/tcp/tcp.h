@@ -7,8 +7,8 @@
  * first use of a pair. All of it belongs to the driver, except tcp_wake,
  * tcp_abort, tcp_publish, tcp_published and tcp_settled.
  *
- * The files call each other downward only, in this order: mesh; in; fault,
- * council, lease; call; out, prove.
+ * The files call each other downward only, in this order: mesh; in, fault;
+ * bulletin, lease; call; out, prove.
  */
 #ifndef OARI_NATIVE_TCP_H
 #define OARI_NATIVE_TCP_H
@@ -36,9 +36,8 @@ enum {
                             another host */
     TCP_TOKEN = 16,      /* bytes that make a listener unlike any other */
     TCP_HELLO = 8 + OARI_MAC_BYTES,                /* what a hello carries */
-    TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* a fault on its own */
-    TCP_FAULT_SLOT = -1,
-    TCP_FAULTS = 16 /* told by peers that failed at one time */
+    TCP_SEALED = OARI_FAULT_BYTES + OARI_SEAL_TAG, /* the largest fact */
+    TCP_BULLETIN_SLOT = -1
 };
 
 typedef struct tcp_mesh tcp_mesh;
@@ -57,7 +56,7 @@ typedef struct tcp_conn {
     tcp_mesh *mesh;
     int fd, peer; /* peer: -1 until it is known */
     oari_stream stream;
-    int slot; /* which of the pair's; TCP_FAULT_SLOT: only for a fault */
+    int slot; /* which of the pair's; TCP_BULLETIN_SLOT: only for facts */
     tcp_state state;
     int undecided;       /* it may yet begin with TLS */
     int shaking;         /* the handshake of TLS is under way */
@@ -87,7 +86,7 @@ typedef struct tcp_conn {
     unsigned char *target; /* NULL: drained */
     oari_inbound inbound;
     oar_transfer *take;
-    unsigned char small[TCP_SEALED]; /* of a hello or a fault */
+    unsigned char small[TCP_SEALED]; /* of a hello or a fact */
     unsigned char out[TCP_BUFFER], in[TCP_BUFFER];
 } tcp_conn;
 
@@ -110,7 +109,7 @@ typedef struct tcp_peer {
     int64_t fading_ns;          /* a connection has ended: the others must, by
                                    then */
     int unsettled;              /* it has to be looked after */
-    int farewell;               /* it has said goodbye */
+    int goodbye;                /* it has said that it leaves */
     int vanished;               /* its host does not answer any more */
     int gone;                   /* OARI_PEER_DIED ... */
     oari_row queue;             /* messages to be written, in order */
@@ -120,11 +119,14 @@ typedef struct tcp_peer {
     oari_frame *answer;         /* to be written before anything else */
     size_t answers;
     int64_t answer_room;
-    uint64_t number; /* of the last message or take */
-    uint64_t spent;  /* credit */
-    uint32_t back;   /* credit, as it says */
-    uint32_t told;   /* credit that it knows of */
-    uint64_t says;   /* which fault, see tcp_fault.c; 0: none */
+    uint64_t number;         /* of the last message or take */
+    uint64_t spent;          /* credit */
+    uint32_t back;           /* credit, as it says */
+    uint32_t told;           /* credit that it knows of */
+    oari_bulletin *bulletin; /* what it shows; NULL: nothing so far */
+    tcp_conn *ballot_conn;   /* over which I send it my ballots */
+    unsigned ballots;        /* which of them it has been sent over that */
+    int64_t ballot_again_ns; /* not called before that */
 } tcp_peer;
 
 /* What a connection calls its mesh for; nothing below tcp_mesh.c calls upward
@@ -166,19 +168,12 @@ struct tcp_mesh {
     oar_status ended;              /* aborted, and all transfers ended */
     unsigned char *sink;
     _Atomic int aborted; /* an oar_status */
-    _Atomic int mine;    /* OARI_FAULT_*: my fault, to be told */
-    _Atomic int heard;   /* of those that peers told, the one that counts,
-                            from 1; 0: none */
-    int hearsay;         /* how many they are */
-    uint64_t told;       /* the driver's: which one the peers have been told */
+    oari_bulletin mine;  /* what this rank shows */
+    oari_bulletin heard; /* of the faults that peers show, those that count */
+    uint64_t told; /* the driver's: which fault the peers have been told */
     _Atomic int unanimous; /* all peers say what I say */
-    _Atomic int concluded; /* OARI_FAULT_*: with which fault */
-    oari_fault last_word;
-    oari_fault my_fault, their_fault[TCP_FAULTS];
-    unsigned char settled[TCP_FAULTS]; /* of those: a peer has ended with it */
-    struct tcp_seat *council;          /* by rank; NULL: no notes so far */
-    unsigned notes;                    /* of mine, how many */
-    unsigned char note[OARI_BALLOT_BYTES]; /* the last of them */
+    int votes;             /* there has been a ballot, of mine or a peer's */
+    unsigned ballots;      /* of mine, counted */
 };
 
 /* Makes whoever sleeps on the mesh look again. Any thread. */
@@ -274,13 +269,13 @@ oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
 /* How many ways there are to tell a stranger from a rank: one. c->now and
  * c->small are a hello. */
 int tcp_admits(tcp_mesh *m, tcp_conn *c);
-/* What is said behind the hello of a connection in TCP_FAULT_SLOT, by the one
- * that called: the payload of the next frame, or of c->now. Room for
- * OARI_SEAL_TAG more is behind it. */
-oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
-                    size_t bytes);
-oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
-                      size_t bytes);
+/* Seals a fact that is sent behind the hello of a connection in
+ * TCP_BULLETIN_SLOT, by the side that called: the payload of the next frame, or
+ * of c->now. There is room for OARI_SEAL_TAG more behind it. */
+oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
+                    unsigned char *raw);
+oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
+                      unsigned char *raw);
 /* Begins TLS, as the one that calls or is called. */
 oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c);
 /* Sees whether a stranger begins TLS: 1; 0 if that cannot be told yet; -1 if it
@@ -322,14 +317,14 @@ void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive);
 
 /* ---- tcp_fault.c --------------------------------------------------------- */
 
-/* Any thread. */
+/* Publishes a fault of this rank, once. Any thread. */
 void tcp_publish(tcp_mesh *m, const oari_fault *fault);
-const oari_fault *tcp_published(const tcp_mesh *m);
-/* This rank ends with that one. Once. */
+/* Gives the fault that counts; returns 0 if there is none. Any thread. */
+int tcp_published(const tcp_mesh *m, oari_fault *fault);
+/* This rank ends with that fault. Once. */
 void tcp_conclude(tcp_mesh *m, const oari_fault *fault);
 /* The driver's: tells the peers, in bounded time. */
 void tcp_tell(tcp_mesh *m);
-void tcp_hear(tcp_mesh *m, tcp_conn *c);
 /* The driver's: do all say the same now? */
 void tcp_compare(tcp_mesh *m);
 /* Whether a peer has ended with the fault that counts; then it is final. Any
@@ -344,12 +339,16 @@ void tcp_tell_late(tcp_mesh *m, tcp_conn *c);
 int64_t tcp_pid(const tcp_mesh *m, int peer);
 int64_t tcp_answered(const tcp_mesh *m, int peer);
 
-/* ---- tcp_council.c: notes of comm/group/membership.h --------------------- */
+/* ---- tcp_bulletin.c ------------------------------------------------------ */
 
-void tcp_note_say(tcp_mesh *m, const void *note);
-int tcp_note_of(const tcp_mesh *m, int peer, void *note);
-void tcp_note_hear(tcp_mesh *m, tcp_conn *c);
-/* Calls whoever has not heard my last one, and looks who cannot be. */
-void tcp_note_spread(tcp_mesh *m);
+/* Sends a fact over a connection: 1; 0: there is no room, or it is broken. */
+int tcp_put_fact(tcp_mesh *m, tcp_conn *c, oari_fact fact, const void *data);
+/* A fact has been read: c->now and c->small. */
+void tcp_hear_fact(tcp_mesh *m, tcp_conn *c);
+/* Sends this rank's ballot to all peers. */
+void tcp_show_ballot(tcp_mesh *m, const void *ballot);
+/* Sends the newest one to peers that do not have it, and notes which peers
+ * cannot be reached any more. */
+void tcp_spread_ballot(tcp_mesh *m);
 
 #endif

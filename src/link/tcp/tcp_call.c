@@ -402,7 +402,7 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
     m->strangers--;
     c->slot = (int)slot;
     if ((c->now.flags & OARI_FRAME_LAST) != 0) {
-        c->slot = TCP_FAULT_SLOT;
+        c->slot = TCP_BULLETIN_SLOT;
         return;
     }
     if (m->ended != OAR_OK) { /* it has not heard */
@@ -478,7 +478,7 @@ void tcp_drop(tcp_mesh *m, int peer)
         if (c->peer == peer && c->slot >= 0 && c->state != TCP_DEAD)
             end_conn(m, c);
     give_up(m, p,
-            p->farewell   ? OARI_PEER_LEFT
+            p->goodbye    ? OARI_PEER_LEFT
             : p->vanished ? OARI_PEER_UNREACHABLE
                           : OARI_PEER_DIED);
 }

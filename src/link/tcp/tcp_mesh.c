@@ -252,15 +252,13 @@ oar_status tcp_progress(tcp_mesh *m)
 
     if (why != OAR_OK && m->ended == OAR_OK)
         end_all(m, why);
-    if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
-        tcp_tell(m);
-    if (m->ended != OAR_OK && m->council == NULL)
+    tcp_tell(m);
+    if (m->ended != OAR_OK && !m->votes)
         return OAR_OK;
     status = m->ended == OAR_OK ? serve(m) : serve_set(m);
-    if (atomic_load_explicit(&m->mine, memory_order_relaxed) != OARI_FAULT_NONE)
+    if (oari_bulletin_has(&m->mine, OARI_FACT_FAULT))
         tcp_compare(m);
-    if (m->council != NULL)
-        tcp_note_spread(m);
+    tcp_spread_ballot(m);
     tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
@@ -348,6 +346,7 @@ void tcp_close(tcp_mesh *m)
     for (int r = 0; m->peer != NULL && r < m->ranks; r++) {
         tcp_end_out(m, &m->peer[r], OAR_E_CLOSED);
         oari_free(m->peer[r].answer);
+        oari_free(m->peer[r].bulletin);
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
         next = c->next;
@@ -358,7 +357,6 @@ void tcp_close(tcp_mesh *m)
     oari_fork_close(m->epoll_fd);
     oari_fork_close(m->event_fd);
     oari_free(m->peer);
-    oari_free(m->council);
     oari_free(m->host);
     oari_free(m->sink);
     oari_secret_forget(&m->secret);

@@ -113,8 +113,8 @@ static int is_new(tcp_peer *p, uint64_t number)
 /* What is not sealed by itself has to come by TLS, where that is wanted. */
 static int comes_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 {
-    int only_a_fault = (c->now.flags & OARI_FRAME_LAST) != 0;
-    int wanted = !only_a_fault && m->peer[c->now.source].wire == OARI_WIRE_TLS;
+    int only_facts = (c->now.flags & OARI_FRAME_LAST) != 0;
+    int wanted = !only_facts && m->peer[c->now.source].wire == OARI_WIRE_TLS;
 
     return wanted == (c->stream.tls != NULL) &&
            (!wanted || c->claims == (int)c->now.source);
@@ -152,7 +152,7 @@ int tcp_admits(tcp_mesh *m, tcp_conn *c)
     return c->state == TCP_ANSWERING ? admits_call(m, c) : admits_answer(m, c);
 }
 
-/* ---- faults and notes ---------------------------------------------------- */
+/* ---- facts on connections of their own ----------------------------------- */
 
 /* No frame of any such connection of a pair has the same. */
 static uint64_t seal_number(const tcp_conn *c, uint32_t frame)
@@ -160,21 +160,34 @@ static uint64_t seal_number(const tcp_conn *c, uint32_t frame)
     return get_number(c->hello) << 16 | (frame & 0xffff);
 }
 
-oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
-                    size_t bytes)
+/* Each fact has a key of its own: the header, which says which fact it is, is
+ * not sealed. */
+static oar_status fact_key(const tcp_mesh *m, pair who, oari_fact fact,
+                           unsigned char key[OARI_SECRET_BYTES])
+{
+    char purpose[16];
+
+    snprintf(purpose, sizeof purpose, "fact %d", (int)fact);
+    return key_of(m, purpose, who, key);
+}
+
+oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
+                    unsigned char *raw)
 {
     unsigned char key[OARI_SECRET_BYTES];
+    size_t bytes = oari_fact_bytes(fact);
 
-    OARI_TRY(key_of(m, "fault", (pair){ m->rank, c->peer }, key));
+    OARI_TRY(fact_key(m, (pair){ m->rank, c->peer }, fact, key));
     return oari_seal(key, seal_number(c, c->sent), raw, bytes, raw + bytes);
 }
 
-oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, unsigned char *raw,
-                      size_t bytes)
+oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
+                      unsigned char *raw)
 {
     unsigned char key[OARI_SECRET_BYTES];
+    size_t bytes = oari_fact_bytes(fact);
 
-    OARI_TRY(key_of(m, "fault", (pair){ c->peer, m->rank }, key));
+    OARI_TRY(fact_key(m, (pair){ c->peer, m->rank }, fact, key));
     return oari_unseal(key, seal_number(c, c->now.sequence), raw, bytes,
                        raw + bytes);
 }
