@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "link/link.h"
+
 enum { TRIES = 64 }; /* the writer would have to write at each of them */
 
 size_t oari_fact_bytes(uint64_t fact)
@@ -90,4 +92,22 @@ int oari_bulletin_read_fault(const oari_bulletin *bulletin, oari_fact fact,
         return 0;
     oari_fault_read(raw, fault);
     return 1;
+}
+
+/* ---- which of two faults counts ------------------------------------------ */
+
+int oari_fault_sure(const oari_fault *fault)
+{
+    return fault->evidence != OARI_EVIDENCE_TIMEOUT;
+}
+
+int oari_fault_before(const oari_fault *a, const oari_fault *b)
+{
+    if (oari_fault_sure(a) != oari_fault_sure(b))
+        return oari_fault_sure(a);
+    if (a->error.sequence != b->error.sequence)
+        return a->error.sequence < b->error.sequence;
+    if (a->error.rank != b->error.rank)
+        return a->error.rank < b->error.rank;
+    return strcmp(a->error.text, b->error.text) < 0;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control_message: see control_message.h. Each is kept until the backend is
- * done with it. */
+/* control_message: see control_message.h. Each message is kept until the backend
+ * has sent it. */
 #include "link/control_message.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 
-enum { MOST = 4 /* under way to one rank */ };
+enum { IN_FLIGHT_MAX = 4 /* to one rank */ };
 
 typedef struct oari_letter {
     struct oari_letter *next;
@@ -51,7 +51,7 @@ int oari_letters_send(oari_letters *letters, int to, const void *data)
     letter *l;
 
     drop_sent(letters);
-    if (letters->count[to] >= MOST ||
+    if (letters->count[to] >= IN_FLIGHT_MAX ||
         (l = oari_alloc(1, sizeof *l + letters->bytes)) == NULL)
         return 0;
     memcpy(l->data, data, letters->bytes);
@@ -70,29 +70,25 @@ int oari_letters_send(oari_letters *letters, int to, const void *data)
     return 1;
 }
 
-static int begin_next(oari_letters *letters, void *data)
-{
-    oar_envelope e = { .size = sizeof e };
-    oar_transfer *t = &letters->taking;
-
-    if (!letters->by->peek(letters->self, -1, letters->tag, 0, &e))
-        return 0;
-    *t = (oar_transfer){ .size = sizeof *t,
-                         .peer = e.source,
-                         .tag = letters->tag,
-                         .data = data,
-                         .bytes = letters->bytes };
-    return letters->by->recv(letters->self, t) == OAR_OK;
-}
-
 int oari_letters_next(oari_letters *letters, void *data)
 {
-    const oar_transfer *t = &letters->taking;
+    oar_transfer *t = &letters->taking;
 
     drop_sent(letters);
     do {
-        if (!letters->takes && !begin_next(letters, data))
-            return -1;
+        oar_envelope e = { .size = sizeof e };
+
+        if (!letters->takes) {
+            if (!letters->by->peek(letters->self, -1, letters->tag, 0, &e))
+                return -1;
+            *t = (oar_transfer){ .size = sizeof *t,
+                                 .peer = e.source,
+                                 .tag = letters->tag,
+                                 .data = data,
+                                 .bytes = letters->bytes };
+            if (letters->by->recv(letters->self, t) != OAR_OK)
+                return -1;
+        }
         letters->takes = !t->done;
     } while (t->done && t->status != OAR_OK);
     return t->done ? t->peer : -1;

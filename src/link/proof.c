@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proof: notes that carry a proof. A note is bound to the secret, to its key in
- * the store and to its rank, so that whoever can write to the store, but does
- * not know the secret, cannot make one, nor move one elsewhere. */
+/* proof: entries in the store that are authenticated. The code of an entry
+ * depends on the secret, its key in the store and its rank, so that a process
+ * that can write to the store, but does not know the secret, can neither make
+ * an entry nor move one. */
 #include "link/proof.h"
 
 #include <string.h>

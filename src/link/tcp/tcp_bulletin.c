@@ -83,7 +83,7 @@ static void call_for_ballot(tcp_mesh *m, int peer)
     p->ballots = 0;
     p->ballot_conn = tcp_call(m, peer, TCP_BULLETIN_SLOT);
     if (p->ballot_conn == NULL && oar_last_error()->sys_errno == ECONNREFUSED)
-        p->shut++;
+        p->fact_refused++;
 }
 
 static void send_ballot(tcp_mesh *m, tcp_peer *p)
@@ -111,7 +111,7 @@ void tcp_spread_ballot(tcp_mesh *m)
             p->ballot_conn = NULL;
         if (p->ballot_conn == NULL)
             call_for_ballot(m, r);
-        if (p->shut >= REFUSED_MAX)
+        if (p->fact_refused >= REFUSED_MAX)
             p->gone = p->goodbye ? OARI_PEER_LEFT : OARI_PEER_DIED;
         else if (p->ballot_conn != NULL)
             send_ballot(m, p);

@@ -120,11 +120,6 @@ void tcp_tell_late(tcp_mesh *m, tcp_conn *c)
     c->slot = TCP_BULLETIN_SLOT; /* for nothing else */
 }
 
-static int can_carry(const tcp_conn *c)
-{
-    return c != NULL && c->state != TCP_CONNECTING;
-}
-
 /* A call made for facts before. */
 static tcp_conn *my_call(const tcp_mesh *m, int peer)
 {
@@ -135,7 +130,12 @@ static tcp_conn *my_call(const tcp_mesh *m, int peer)
     return NULL;
 }
 
-/* How many calls have to be made for it: none or one. */
+static int try_fault(tcp_mesh *m, tcp_conn *c)
+{
+    return c != NULL && c->state != TCP_CONNECTING && put_fault(m, c);
+}
+
+/* Returns how many calls have to be made for it: none or one. */
 static int tell_peer(tcp_mesh *m, int peer, int unconnected_too)
 {
     tcp_peer *p = &m->peer[peer];
@@ -144,26 +144,14 @@ static int tell_peer(tcp_mesh *m, int peer, int unconnected_too)
 
     if (peer == m->rank || p->gone || p->address[0] == 0)
         return 0;
-    if (can_carry(p->conn[0]) && put_fault(m, p->conn[0]))
-        return 0;
-    if (can_carry(p->theirs) && put_fault(m, p->theirs))
-        return 0;
-    if (can_carry(call) && put_fault(m, call))
+    if (try_fault(m, p->conn[0]) || try_fault(m, p->theirs) ||
+        try_fault(m, call))
         return 0;
     if (!known && !unconnected_too)
         return 0;
     if (call != NULL && call->state == TCP_CONNECTING)
         return 0; /* it has had its time */
     return tcp_call(m, peer, TCP_BULLETIN_SLOT) != NULL;
-}
-
-/* A call made for it: when it gets through, everything is said at once. TLS
- * would have to wait for an answer, which one that computes does not give. */
-static void say_and_end(tcp_mesh *m, tcp_conn *c)
-{
-    tcp_connected(m, c);
-    if (c->state == TCP_CALLING)
-        put_fault(m, c);
 }
 
 static int still_calling(const tcp_mesh *m)
@@ -176,6 +164,8 @@ static int still_calling(const tcp_mesh *m)
     return 0;
 }
 
+/* Sends the fault over each call as soon as it is made. TLS would have to wait
+ * for an answer, which a rank that computes does not give. */
 static void finish_calls(tcp_mesh *m)
 {
     int64_t deadline = oari_deadline(TELL_MS);
@@ -189,10 +179,13 @@ static void finish_calls(tcp_mesh *m)
                 event[i].data.ptr == &m->event_fd ||
                 c->slot != TCP_BULLETIN_SLOT)
                 continue;
-            if (c->state == TCP_CONNECTING)
-                say_and_end(m, c);
-            else
+            if (c->state != TCP_CONNECTING) {
                 tcp_flush(m, c);
+                continue;
+            }
+            tcp_connected(m, c);
+            if (c->state == TCP_CALLING)
+                put_fault(m, c);
         }
     }
 }
@@ -214,7 +207,7 @@ void tcp_tell(tcp_mesh *m)
         (m->told != 0 && tcp_settled(m) && fault.error.rank != m->rank))
         return;
     if (m->told == 0)
-        tcp_end_doubtful(m);
+        tcp_drop_suspected(m);
     m->told = word;
     /* to the peers that it has connections to, and to the rank that saw the
      * fault; that rank tells all */

@@ -130,7 +130,7 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
 {
     c->open = 0;
     switch (c->now.kind) {
-    case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
+    case OARI_FRAME_HELLO: tcp_hello_read(m, c); break;
     case OARI_FRAME_BULLETIN: tcp_hear_fact(m, c); break;
     case OARI_FRAME_PUSH:
         oari_match_end(m->match, &c->inbound);

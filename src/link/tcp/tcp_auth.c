@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_prove: who is a rank.
+/* tcp_auth: which callers are ranks.
  *
- * A hello carries a number that grows with every call, and a proof over it, the
- * socket's place and the listener's token, by a key that is the pair's and goes
- * one way only. The listener has seen the token nowhere but in its own note, so
- * the hello was made for this listener; and it takes each number once, so it is
- * no copy of an earlier one. Calls of several sockets may come in another
- * order: it remembers the last 64. The answer proves itself over the hello.
+ * A hello carries a number that grows with every call, and a code (HMAC) over
+ * it, the socket's place and the listener's token, by a key that belongs to the
+ * pair and to one direction. The token is in no other entry of the store, so
+ * the hello was made for this listener; and the listener accepts each number
+ * once, so it is no copy of an earlier one. Calls of several sockets may arrive
+ * in another order: it remembers the last 64. The answer's code covers the
+ * hello.
  *
- * Where TLS is wanted, its handshake comes before; its key is the pair's, too.
+ * Where TLS is agreed, its handshake comes before, with a key of the pair, too.
  */
 #include <errno.h>
 #include <poll.h>
@@ -37,25 +38,26 @@ static uint64_t get_number(const unsigned char at[NUMBER])
     return value;
 }
 
-/* ---- proofs -------------------------------------------------------------- */
+/* ---- hellos -------------------------------------------------------------- */
 
-/* Who calls whom. */
+/* Which rank calls which. */
 typedef struct pair {
     int caller, answerer;
 } pair;
 
-static oar_status key_of(const tcp_mesh *m, const char *purpose, pair who,
-                         unsigned char key[OARI_SECRET_BYTES])
+/* Makes a key of the pair. */
+static oar_status pair_key(const tcp_mesh *m, const char *purpose, pair who,
+                           unsigned char key[OARI_SECRET_BYTES])
 {
     return oari_secret_key(&m->secret, purpose, m->context, who.caller,
                            who.answerer, key);
 }
 
 /* number: the first bytes of what the hello carries. */
-static oar_status prove_call(const tcp_mesh *m, pair who,
-                             const oari_frame *hello,
-                             const unsigned char number[NUMBER],
-                             unsigned char proof[OARI_MAC_BYTES])
+static oar_status make_call_mac(const tcp_mesh *m, pair who,
+                                const oari_frame *hello,
+                                const unsigned char number[NUMBER],
+                                unsigned char proof[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES], place[2 * NUMBER];
     const void *part[] = { "call", m->peer[who.answerer].token, place, number };
@@ -63,19 +65,19 @@ static oar_status prove_call(const tcp_mesh *m, pair who,
 
     put_number(place, hello->flags);
     put_number(place + NUMBER, hello->tag);
-    OARI_TRY(key_of(m, "link", who, key));
+    OARI_TRY(pair_key(m, "link", who, key));
     return oari_secret_mac(key, part, bytes, 4, proof);
 }
 
-static oar_status prove_answer(const tcp_mesh *m, pair who,
-                               const unsigned char hello[TCP_HELLO],
-                               unsigned char proof[OARI_MAC_BYTES])
+static oar_status make_answer_mac(const tcp_mesh *m, pair who,
+                                  const unsigned char hello[TCP_HELLO],
+                                  unsigned char proof[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES];
     const void *part[] = { "answer", hello };
     size_t bytes[] = { 6, TCP_HELLO };
 
-    OARI_TRY(key_of(m, "link", who, key));
+    OARI_TRY(pair_key(m, "link", who, key));
     return oari_secret_mac(key, part, bytes, 2, proof);
 }
 
@@ -84,18 +86,18 @@ oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
 {
     if (c->state == TCP_UP) {
         memcpy(raw, c->hello, NUMBER);
-        return prove_answer(m, (pair){ c->peer, m->rank }, c->hello,
-                            raw + NUMBER);
+        return make_answer_mac(m, (pair){ c->peer, m->rank }, c->hello,
+                               raw + NUMBER);
     }
     put_number(raw, ++m->peer[c->peer].calls);
     OARI_TRY(
-        prove_call(m, (pair){ m->rank, c->peer }, hello, raw, raw + NUMBER));
+        make_call_mac(m, (pair){ m->rank, c->peer }, hello, raw, raw + NUMBER));
     memcpy(c->hello, raw, TCP_HELLO);
     return OAR_OK;
 }
 
-/* Takes every number once; none that is too old to know. */
-static int is_new(tcp_peer *p, uint64_t number)
+/* Accepts every number once, and none that is too old to be known. */
+static int is_new_number(tcp_peer *p, uint64_t number)
 {
     uint64_t ahead = number - p->newest, behind = p->newest - number;
 
@@ -110,51 +112,52 @@ static int is_new(tcp_peer *p, uint64_t number)
     return 1;
 }
 
-/* What is not sealed by itself has to come by TLS, where that is wanted. */
-static int comes_as_agreed(const tcp_mesh *m, const tcp_conn *c)
+/* Returns whether a caller uses TLS if that is agreed. Facts on a connection of
+ * their own are sealed instead. */
+static int is_protected_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 {
     int only_facts = (c->now.flags & OARI_FRAME_LAST) != 0;
     int wanted = !only_facts && m->peer[c->now.source].wire == OARI_WIRE_TLS;
 
     return wanted == (c->stream.tls != NULL) &&
-           (!wanted || c->claims == (int)c->now.source);
+           (!wanted || c->tls_caller == (int)c->now.source);
 }
 
-static int admits_call(tcp_mesh *m, tcp_conn *c)
+static int check_call(tcp_mesh *m, tcp_conn *c)
 {
     pair who = { (int)c->now.source, m->rank };
     unsigned char proof[OARI_MAC_BYTES];
 
-    if (!comes_as_agreed(m, c) ||
-        prove_call(m, who, &c->now, c->small, proof) != OAR_OK ||
+    if (!is_protected_as_agreed(m, c) ||
+        make_call_mac(m, who, &c->now, c->small, proof) != OAR_OK ||
         !oari_secret_mac_equal(proof, c->small + NUMBER) ||
-        !is_new(&m->peer[who.caller], get_number(c->small)))
+        !is_new_number(&m->peer[who.caller], get_number(c->small)))
         return 0;
     memcpy(c->hello, c->small, TCP_HELLO);
     return 1;
 }
 
-static int admits_answer(const tcp_mesh *m, const tcp_conn *c)
+static int check_answer(const tcp_mesh *m, const tcp_conn *c)
 {
     unsigned char proof[OARI_MAC_BYTES];
 
     return c->now.source == (uint32_t)c->peer &&
            memcmp(c->small, c->hello, NUMBER) == 0 &&
-           prove_answer(m, (pair){ m->rank, c->peer }, c->hello, proof) ==
+           make_answer_mac(m, (pair){ m->rank, c->peer }, c->hello, proof) ==
                OAR_OK &&
            oari_secret_mac_equal(proof, c->small + NUMBER);
 }
 
-int tcp_admits(tcp_mesh *m, tcp_conn *c)
+int tcp_check_hello(tcp_mesh *m, tcp_conn *c)
 {
     if (c->now.source == (uint32_t)m->rank)
         return 0;
-    return c->state == TCP_ANSWERING ? admits_call(m, c) : admits_answer(m, c);
+    return c->state == TCP_ANSWERING ? check_call(m, c) : check_answer(m, c);
 }
 
 /* ---- facts on connections of their own ----------------------------------- */
 
-/* No frame of any such connection of a pair has the same. */
+/* Returns a number that no other frame of such connections of a pair has. */
 static uint64_t seal_number(const tcp_conn *c, uint32_t frame)
 {
     return get_number(c->hello) << 16 | (frame & 0xffff);
@@ -168,7 +171,7 @@ static oar_status fact_key(const tcp_mesh *m, pair who, oari_fact fact,
     char purpose[16];
 
     snprintf(purpose, sizeof purpose, "fact %d", (int)fact);
-    return key_of(m, purpose, who, key);
+    return pair_key(m, purpose, who, key);
 }
 
 oar_status tcp_seal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
@@ -194,16 +197,16 @@ oar_status tcp_unseal(const tcp_mesh *m, const tcp_conn *c, oari_fact fact,
 
 /* ---- TLS ----------------------------------------------------------------- */
 
-/* Says which key it is: the group's context, who calls, who answers. */
-static void identify(const tcp_mesh *m, pair who,
-                     char text[OARI_STREAM_IDENTITY])
+/* Writes the name of a key: the group's context, the caller, the listener. */
+static void write_identity(const tcp_mesh *m, pair who,
+                           char text[OARI_STREAM_IDENTITY])
 {
     snprintf(text, OARI_STREAM_IDENTITY, "%016llx/%d/%d",
              (unsigned long long)m->context, who.caller, who.answerer);
 }
 
-/* The rank that the text names as the caller; -1: it is not of the form. */
-static int caller_in(const tcp_mesh *m, const char *text)
+/* Returns the rank that a name has as the caller; -1: it is not such a name. */
+static int find_caller(const tcp_mesh *m, const char *text)
 {
     char expected[OARI_STREAM_IDENTITY];
     const char *at = strchr(text, '/');
@@ -211,7 +214,7 @@ static int caller_in(const tcp_mesh *m, const char *text)
 
     if (caller < 0 || caller >= m->ranks || caller == m->rank)
         return -1;
-    identify(m, (pair){ (int)caller, m->rank }, expected);
+    write_identity(m, (pair){ (int)caller, m->rank }, expected);
     return strcmp(text, expected) == 0 ? (int)caller : -1;
 }
 
@@ -221,9 +224,9 @@ static int find_key(void *arg, const char *identity,
     tcp_conn *c = arg;
     const tcp_mesh *m = c->mesh;
 
-    c->claims = caller_in(m, identity);
-    return c->claims >= 0 && m->peer[c->claims].wire == OARI_WIRE_TLS &&
-           key_of(m, "tls", (pair){ c->claims, m->rank }, key) == OAR_OK;
+    c->tls_caller = find_caller(m, identity);
+    return c->tls_caller >= 0 && m->peer[c->tls_caller].wire == OARI_WIRE_TLS &&
+           pair_key(m, "tls", (pair){ c->tls_caller, m->rank }, key) == OAR_OK;
 }
 
 oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c)
@@ -232,31 +235,31 @@ oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c)
     char identity[OARI_STREAM_IDENTITY];
     pair who = { m->rank, c->peer };
 
-    c->undecided = 0;
+    c->maybe_tls = 0;
     if (c->state == TCP_ANSWERING)
         OARI_TRY(oari_stream_tls_server(&c->stream, c->fd, find_key, c));
     else {
-        identify(m, who, identity);
-        OARI_TRY(key_of(m, "tls", who, key));
+        write_identity(m, who, identity);
+        OARI_TRY(pair_key(m, "tls", who, key));
         OARI_TRY(oari_stream_tls_client(&c->stream, c->fd, identity, key));
     }
-    c->shaking = 1;
+    c->in_tls_handshake = 1;
     return OAR_OK;
 }
 
-/* A handshake of TLS begins with this byte, a frame with a letter. */
-int tcp_decide(tcp_mesh *m, tcp_conn *c)
+/* A handshake of TLS begins with the byte 22, a frame with a letter. */
+int tcp_detect_tls(tcp_mesh *m, tcp_conn *c)
 {
     unsigned char first = 0;
     ssize_t got = recv(c->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT);
 
     if (got < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
-    c->undecided = 0;
+    c->maybe_tls = 0;
     return first == TLS_HANDSHAKE && tcp_encrypt(m, c) != OAR_OK ? -1 : 1;
 }
 
-int tcp_shake(tcp_mesh *m, tcp_conn *c)
+int tcp_step_tls(tcp_mesh *m, tcp_conn *c)
 {
     short want;
     int done;
@@ -264,6 +267,6 @@ int tcp_shake(tcp_mesh *m, tcp_conn *c)
     if (oari_stream_handshake(&c->stream, &done, &want) != OAR_OK)
         return -1;
     tcp_watch_room(m, c, !done && (want & POLLOUT) != 0);
-    c->shaking = !done;
+    c->in_tls_handshake = !done;
     return done;
 }
