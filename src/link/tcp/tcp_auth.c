@@ -137,22 +137,19 @@ static int check_call(tcp_mesh *m, tcp_conn *c)
     return 1;
 }
 
-static int check_answer(const tcp_mesh *m, const tcp_conn *c)
+int tcp_check_hello(tcp_mesh *m, tcp_conn *c)
 {
     unsigned char proof[OARI_MAC_BYTES];
 
+    if (c->now.source == (uint32_t)m->rank)
+        return 0;
+    if (c->state == TCP_ANSWERING)
+        return check_call(m, c);
     return c->now.source == (uint32_t)c->peer &&
            memcmp(c->small, c->hello, NUMBER) == 0 &&
            make_answer_mac(m, (pair){ m->rank, c->peer }, c->hello, proof) ==
                OAR_OK &&
            oari_secret_mac_equal(proof, c->small + NUMBER);
-}
-
-int tcp_check_hello(tcp_mesh *m, tcp_conn *c)
-{
-    if (c->now.source == (uint32_t)m->rank)
-        return 0;
-    return c->state == TCP_ANSWERING ? check_call(m, c) : check_answer(m, c);
 }
 
 /* ---- facts on connections of their own ----------------------------------- */

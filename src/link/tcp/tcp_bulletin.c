@@ -40,21 +40,13 @@ int tcp_put_fact(tcp_mesh *m, tcp_conn *c, oari_fact fact, const void *data)
     return 1;
 }
 
-/* Keeps a fault that a peer shows, if it counts before those of other peers. */
-static void hear_fault(tcp_mesh *m, oari_fact fact, const unsigned char *raw)
-{
-    oari_fault heard, best;
-
-    oari_fault_read(raw, &heard);
-    if (!oari_bulletin_read_fault(&m->heard, fact, &best) ||
-        oari_fault_before(&heard, &best))
-        oari_bulletin_write(&m->heard, fact, raw);
-}
-
+/* Keeps what a peer shows; a fault also for all, if it counts before those of
+ * other peers. */
 void tcp_hear_fact(tcp_mesh *m, tcp_conn *c)
 {
     oari_fact fact = (oari_fact)c->now.tag;
     tcp_peer *p = &m->peer[c->peer];
+    oari_fault heard, best;
 
     if (c->slot < 0 && tcp_unseal(m, c, fact, c->small) != OAR_OK) {
         tcp_lose(m, c);
@@ -66,8 +58,12 @@ void tcp_hear_fact(tcp_mesh *m, tcp_conn *c)
         m->failed = OAR_E_NOMEM;
     else
         oari_bulletin_write(p->bulletin, fact, c->small);
-    if (fact == OARI_FACT_FAULT || fact == OARI_FACT_FINAL_FAULT)
-        hear_fault(m, fact, c->small);
+    if (fact == OARI_FACT_FAULT || fact == OARI_FACT_FINAL_FAULT) {
+        oari_fault_read(c->small, &heard);
+        if (!oari_bulletin_read_fault(&m->heard, fact, &best) ||
+            oari_fault_before(&heard, &best))
+            oari_bulletin_write(&m->heard, fact, c->small);
+    }
     m->votes |= fact == OARI_FACT_BALLOT;
 }
 

@@ -275,20 +275,6 @@ void tcp_widen(tcp_mesh *m, int peer)
     }
 }
 
-/* Returns whether the socket is connected; loses it if it cannot be. */
-static int is_made(tcp_mesh *m, tcp_conn *c)
-{
-    tcp_peer *p = &m->peer[c->peer];
-    int done;
-
-    if (oari_sock_connected(c->fd, p->address, &done) == OAR_OK)
-        return done;
-    if (oar_last_error()->sys_errno == ECONNREFUSED)
-        *(c->slot == 0 ? &p->refused : &p->fact_refused) += c->slot <= 0;
-    tcp_lose(m, c);
-    return 0;
-}
-
 int tcp_secure(tcp_mesh *m, tcp_conn *c)
 {
     int done = c->maybe_tls ? tcp_detect_tls(m, c) : 1;
@@ -300,15 +286,23 @@ int tcp_secure(tcp_mesh *m, tcp_conn *c)
     return done > 0;
 }
 
-/* Returns whether the connection is made, with TLS where that is agreed. */
-static int is_ready(tcp_mesh *m, tcp_conn *c)
+/* Returns whether the connection is made, with TLS where that is agreed; loses
+ * it if it cannot be. */
+static int is_made(tcp_mesh *m, tcp_conn *c)
 {
+    tcp_peer *p = &m->peer[c->peer];
+    int done;
+
     if (c->in_tls_handshake)
         return tcp_secure(m, c);
-    if (!is_made(m, c))
+    if (oari_sock_connected(c->fd, p->address, &done) != OAR_OK) {
+        if (oar_last_error()->sys_errno == ECONNREFUSED)
+            *(c->slot == 0 ? &p->refused : &p->fact_refused) += c->slot <= 0;
+        tcp_lose(m, c);
         return 0;
-    if (c->slot < 0 || m->peer[c->peer].wire != OARI_WIRE_TLS)
-        return 1;
+    }
+    if (!done || c->slot < 0 || p->wire != OARI_WIRE_TLS)
+        return done;
     begin_lease(m, c); /* the peer may be slow, but not its host */
     if (tcp_encrypt(m, c) == OAR_OK)
         return tcp_secure(m, c);
@@ -318,7 +312,7 @@ static int is_ready(tcp_mesh *m, tcp_conn *c)
 
 void tcp_connected(tcp_mesh *m, tcp_conn *c)
 {
-    if (!is_ready(m, c))
+    if (!is_made(m, c))
         return;
     c->state = TCP_CALLING;
     tcp_say_hello(m, c);
@@ -341,26 +335,18 @@ void tcp_drop_late_callers(tcp_mesh *m)
             close_conn(m, c);
 }
 
-/* Returns the oldest caller without a hello; one that has authenticated by TLS
- * only if there are no others. */
-static tcp_conn *oldest_unauthenticated(const tcp_mesh *m)
-{
-    tcp_conn *oldest = NULL;
-
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->state == TCP_ANSWERING &&
-            (oldest == NULL || c->tls_caller < 0 || oldest->tls_caller >= 0))
-            oldest = c; /* new ones are put in front */
-    return oldest;
-}
-
-/* Drops a caller, but not one that has only just come, nor one whose hello is
- * here. Returns 0 if there is none to drop. */
+/* Drops the oldest caller without a hello; one that has authenticated by TLS
+ * only if there are no others. Keeps one that has only just come, or whose hello
+ * is here. Returns 0 if there is none to drop. */
 static int make_room(tcp_mesh *m)
 {
-    tcp_conn *c = oldest_unauthenticated(m);
+    tcp_conn *c = NULL;
     oar_status status;
 
+    for (tcp_conn *at = m->conns; at != NULL; at = at->next)
+        if (at->state == TCP_ANSWERING &&
+            (c == NULL || at->tls_caller < 0 || c->tls_caller >= 0))
+            c = at; /* new ones are put in front */
     if (c == NULL || oari_now_ns() - c->since_ns < HELLO_MIN_NS)
         return 0;
     status = m->handlers->readable(m, c);
@@ -453,15 +439,6 @@ static void end_conn(tcp_mesh *m, tcp_conn *c)
         p->theirs = NULL;
 }
 
-static int is_open(const tcp_mesh *m, int peer)
-{
-    for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->peer == peer && c->slot >= 0 && c->state != TCP_DEAD &&
-            c->state != TCP_CONNECTING)
-            return 1;
-    return 0;
-}
-
 void tcp_drop(tcp_mesh *m, int peer)
 {
     tcp_peer *p = &m->peer[peer];
@@ -495,9 +472,13 @@ static void fade_peer(tcp_mesh *m, tcp_conn *c)
 {
     tcp_peer *p = &m->peer[c->peer];
     int64_t now = oari_now_ns();
+    int open = 0;
 
     end_conn(m, c);
-    if (!is_open(m, c->peer))
+    for (const tcp_conn *at = m->conns; at != NULL; at = at->next)
+        open |= at->peer == c->peer && at->slot >= 0 && at->state != TCP_DEAD &&
+                at->state != TCP_CONNECTING;
+    if (!open)
         p->fading_ns = now + GRACE_NS;
     else if (p->fading_ns == 0)
         p->fading_ns = now + FADE_NS;

@@ -154,25 +154,24 @@ static int tell_peer(tcp_mesh *m, int peer, int unconnected_too)
     return tcp_call(m, peer, TCP_BULLETIN_SLOT) != NULL;
 }
 
-static int still_calling(const tcp_mesh *m)
-{
-    for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->slot == TCP_BULLETIN_SLOT && c->peer >= 0 &&
-            (c->state == TCP_CONNECTING ||
-             (c->state == TCP_CALLING && c->out_at < c->out_end && !c->mute)))
-            return 1;
-    return 0;
-}
-
 /* Sends the fault over each call as soon as it is made. TLS would have to wait
  * for an answer, which a rank that computes does not give. */
 static void finish_calls(tcp_mesh *m)
 {
     int64_t deadline = oari_deadline(TELL_MS);
 
-    while (still_calling(m) && oari_now_ns() < deadline) {
+    while (oari_now_ns() < deadline) {
         struct epoll_event event[16];
-        int found = epoll_wait(m->epoll_fd, event, 16, 1);
+        int found, calling = 0;
+
+        for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
+            calling |= c->slot == TCP_BULLETIN_SLOT && c->peer >= 0 &&
+                       (c->state == TCP_CONNECTING ||
+                        (c->state == TCP_CALLING && c->out_at < c->out_end &&
+                         !c->mute));
+        if (!calling)
+            return;
+        found = epoll_wait(m->epoll_fd, event, 16, 1);
         for (int i = 0; i < found; i++) {
             tcp_conn *c = event[i].data.ptr;
             if (event[i].data.ptr == &m->listener ||

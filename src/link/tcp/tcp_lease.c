@@ -95,16 +95,6 @@ static int has_vanished(const tcp_mesh *m, tcp_conn *c, int64_t now)
            silence_unanswered(m, c, &info);
 }
 
-static void check_lease(tcp_mesh *m, tcp_conn *c, int64_t now)
-{
-    int made =
-        c->state == TCP_UP || c->state == TCP_CALLING || c->in_tls_handshake;
-
-    if (made && c->peer >= 0 && c->slot >= 0 && m->peer[c->peer].apart &&
-        has_vanished(m, c, now))
-        tcp_vanish(m, c->peer);
-}
-
 void tcp_check_leases(tcp_mesh *m)
 {
     int64_t now = oari_now_ns();
@@ -113,30 +103,32 @@ void tcp_check_leases(tcp_mesh *m)
         return;
     m->tick_ns = now + TICK_NS;
     tcp_drop_late_callers(m);
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        check_lease(m, c, now);
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
+        int made = c->state == TCP_UP || c->state == TCP_CALLING ||
+                   c->in_tls_handshake;
+
+        if (made && c->peer >= 0 && c->slot >= 0 && m->peer[c->peer].apart &&
+            has_vanished(m, c, now))
+            tcp_vanish(m, c->peer);
+    }
 }
 
-/* Returns whether a peer has not answered for half of a lease, though something
- * was sent again. That is no proof, but what is sent to it now would not arrive
- * either. */
-static int is_suspected(const tcp_mesh *m, const tcp_conn *c)
-{
-    struct tcp_info info = { 0 };
-    socklen_t bytes = sizeof info;
-
-    return c->state != TCP_DEAD && c->peer >= 0 && c->slot >= 0 &&
-           m->peer[c->peer].apart &&
-           getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
-           info.tcpi_unacked != 0 && info.tcpi_retransmits > 1 &&
-           2 * (int64_t)info.tcpi_last_ack_recv > m->lease_ms;
-}
-
+/* A peer is suspected if it has not answered for half of a lease, though
+ * something was sent again. That is no proof, but what is sent to it now would
+ * not arrive either. */
 void tcp_drop_suspected(tcp_mesh *m)
 {
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (is_suspected(m, c))
+    for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
+        struct tcp_info info = { 0 };
+        socklen_t bytes = sizeof info;
+
+        if (c->state != TCP_DEAD && c->peer >= 0 && c->slot >= 0 &&
+            m->peer[c->peer].apart &&
+            getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+            info.tcpi_unacked != 0 && info.tcpi_retransmits > 1 &&
+            2 * (int64_t)info.tcpi_last_ack_recv > m->lease_ms)
             tcp_vanish(m, c->peer);
+    }
 }
 
 /* ---- what is known of a peer --------------------------------------------- */

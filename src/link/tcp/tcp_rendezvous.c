@@ -129,21 +129,17 @@ static oar_status read_entry(tcp_join *j, int rank)
     return OAR_OK;
 }
 
-/* Returns whether their packets can leave this host. Both sides read the same
- * entries, so they get the same answer. */
-static int is_remote(const tcp_note *a, const tcp_note *b)
-{
-    return !native_one_machine(a->host, b->host) &&
-           !(oari_sock_names_loopback(a->address) &&
-             oari_sock_names_loopback(b->address));
-}
-
+/* Chooses by whether packets can leave this host. Both sides read the same
+ * entries, so they choose the same. */
 static oar_status choose_protection(tcp_join *j, int rank)
 {
     tcp_mesh *m = j->m;
     tcp_peer *p = &m->peer[rank];
+    const tcp_note *mine = &j->entry[m->rank], *theirs = &j->entry[rank];
 
-    p->apart = is_remote(&j->entry[m->rank], &j->entry[rank]);
+    p->apart = !native_one_machine(mine->host, theirs->host) &&
+               !(oari_sock_names_loopback(mine->address) &&
+                 oari_sock_names_loopback(theirs->address));
     p->wire = j->near;
     if (p->apart)
         OARI_TRY(oari_wire_for(&j->secret, 0, &p->wire));
