@@ -45,10 +45,10 @@ void oari_bulletin_write(oari_bulletin *bulletin, oari_fact fact,
 int oari_bulletin_write_once(oari_bulletin *bulletin, oari_fact fact,
                              const void *data)
 {
-    uint64_t nobody = 0;
+    uint64_t unclaimed = 0;
 
-    if (!atomic_compare_exchange_strong(&bulletin->slot[fact].claimed, &nobody,
-                                        1))
+    if (!atomic_compare_exchange_strong(&bulletin->slot[fact].claimed,
+                                        &unclaimed, 1))
         return 0;
     oari_bulletin_write(bulletin, fact, data);
     return 1;

@@ -19,16 +19,16 @@ typedef struct oari_letters {
 } oari_letters;
 
 /* The owner sets by, self, tag and bytes. */
-oar_status oari_letters_init(oari_letters *letters, int ranks);
+oar_status oari_letters_init(oari_letters *messages, int ranks);
 /* Frees all, after the backend has been closed. */
-void oari_letters_clear(oari_letters *letters);
+void oari_letters_clear(oari_letters *messages);
 
 /* Sends a copy: 1. Returns 0 if it cannot be sent, or if the rank has not read
  * several before it. */
-int oari_letters_send(oari_letters *letters, int to, const void *data);
+int oari_letters_send(oari_letters *messages, int to, const void *data);
 
 /* Reads the next message into data, which must be the same at every call.
  * Returns its sender; -1: none has arrived. */
-int oari_letters_next(oari_letters *letters, void *data);
+int oari_letters_next(oari_letters *messages, void *data);
 
 #endif

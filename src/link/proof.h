@@ -19,13 +19,12 @@ typedef struct native_note {
 } native_note;
 
 /* Makes the code of an entry; zeros without a secret. */
-oar_status native_vouch(const oari_secret *secret, const native_note *note,
-                        unsigned char proof[OARI_MAC_BYTES]);
+oar_status native_vouch(const oari_secret *secret, const native_note *entry,
+                        unsigned char mac[OARI_MAC_BYTES]);
 
 /* Checks that an entry belongs to this job; `proves`: it says that it has a code.
  * OAR_E_AUTH, with a sentence, if it does not. */
-oar_status native_believe(const oari_secret *secret, const native_note *note,
-                          int proves,
-                          const unsigned char proof[OARI_MAC_BYTES]);
+oar_status native_believe(const oari_secret *secret, const native_note *entry,
+                          int proves, const unsigned char mac[OARI_MAC_BYTES]);
 
 #endif

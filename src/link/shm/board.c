@@ -194,7 +194,7 @@ void oari_meet_begin(oari_board *board)
 
     board->meeting++;
     board->arrived = 0;
-    board->told = 0;
+    board->woken = 0;
     board->polls = 0;
     atomic_store_explicit(&mine->stamp, board->meeting, memory_order_release);
 }
@@ -232,7 +232,7 @@ void oari_meet_wake(oari_board *board)
     for (int r = 0; r < board->ranks; r++)
         if (r != board->rank)
             ring_if_sleeping(board, r);
-    board->told = 1;
+    board->woken = 1;
 }
 
 /* Sleepers are looked for once all ranks have arrived, or after a while: by then
@@ -245,8 +245,8 @@ int oari_meet_poll(oari_board *board)
             break;
         board->arrived++;
     }
-    if (!board->told && (board->arrived == board->ranks ||
-                         board->spin_ns == 0 || ++board->polls == LATE_POLLS))
+    if (!board->woken && (board->arrived == board->ranks ||
+                          board->spin_ns == 0 || ++board->polls == LATE_POLLS))
         oari_meet_wake(board);
     return board->arrived == board->ranks;
 }

@@ -136,7 +136,7 @@ struct oari_board {
     int spare;       /* there are two cores for each rank */
     uint64_t meeting;
     int arrived; /* ranks below this one have reached the sync point */
-    int told;    /* sleepers have been woken for it */
+    int woken;   /* sleepers have been woken for it */
     int polls;   /* of it, while they have not */
     _Atomic uint32_t *first;  /* by fact, in memory that all ranks write to: 1
                                 + the rank that published it first; 0: none */

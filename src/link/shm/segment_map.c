@@ -30,17 +30,18 @@ typedef struct segment_message {
 
 static oar_status send_segment(shm_links *n, uint32_t number)
 {
-    segment_message note = { .number = number };
+    segment_message message = { .number = number };
     oar_status status = OAR_OK;
     size_t bytes;
     int fd;
 
     OARI_TRY(oari_segment_export(number, &fd, &bytes));
-    note.bytes = bytes;
+    message.bytes = bytes;
     for (int r = 0; r < n->base.board.ranks && status == OAR_OK; r++) {
         if (r == n->base.board.rank)
             continue;
-        status = oari_unix_send(n->peer[r].socket, &note, sizeof note, &fd, 1);
+        status =
+            oari_unix_send(n->peer[r].socket, &message, sizeof message, &fd, 1);
         if (status == OAR_E_CLOSED)
             status = OAR_OK;
     }
@@ -75,7 +76,7 @@ static oar_status detach_memory(void *self, void *memory, size_t bytes)
  * read. */
 static oar_status map_next_segment(shm_peer *p, int rank)
 {
-    segment_message note;
+    segment_message message;
     mapped *m;
     void *base;
     oar_status status = OAR_E_CLOSED;
@@ -83,19 +84,19 @@ static oar_status map_next_segment(shm_peer *p, int rank)
 
     OARI_TRY(oari_array_reserve(p->segment, p->segments, p->segment_room, 1));
     for (int tries = 0; status == OAR_E_CLOSED && tries < 2; tries++)
-        status = oari_unix_recv(p->socket, &note, sizeof note, &fd, 1,
+        status = oari_unix_recv(p->socket, &message, sizeof message, &fd, 1,
                                 oari_now_ns());
     OARI_TRY(status);
-    status = note.number == p->segments && note.number < MAX_PEER_SEGMENTS
-                 ? oari_segment_map(fd, note.bytes, 1, &base)
+    status = message.number == p->segments && message.number < MAX_PEER_SEGMENTS
+                 ? oari_segment_map(fd, message.bytes, 1, &base)
                  : oari_fail(OAR_E_DATA, "rank %d sent segment %u, not %u",
-                             rank, note.number, p->segments);
+                             rank, message.number, p->segments);
     close(fd);
     if (status != OAR_OK)
         return status;
     m = &p->segment[p->segments++];
     m->base = base;
-    m->bytes = note.bytes;
+    m->bytes = message.bytes;
     return OAR_OK;
 }
 

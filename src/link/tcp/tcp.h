@@ -76,7 +76,7 @@ typedef struct tcp_conn {
     size_t payload_left;
     oar_transfer *paying; /* whose payload it is */
 
-    /* in: bytes that have been read and not looked at, and the frame whose
+    /* in: bytes that have been read and not parsed, and the frame whose
      * payload is being read */
     size_t in_at, in_end;
     oari_frame now;
@@ -306,7 +306,7 @@ int64_t tcp_answered(const tcp_mesh *m, int peer);
 /* Puts a frame and its small payload behind what is to be written; 0 if there
  * is no room for it now. */
 int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data);
-/* Whether to be told of room to write. */
+/* Sets whether the mesh is woken when there is room to write. */
 void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted);
 /* 1: all is written; 0: no room, or broken. */
 int tcp_flush(tcp_mesh *m, tcp_conn *c);

@@ -57,7 +57,7 @@ static oar_status pair_key(const tcp_mesh *m, const char *purpose, pair who,
 static oar_status make_call_mac(const tcp_mesh *m, pair who,
                                 const oari_frame *hello,
                                 const unsigned char number[NUMBER],
-                                unsigned char proof[OARI_MAC_BYTES])
+                                unsigned char mac[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES], place[2 * NUMBER];
     const void *part[] = { "call", m->peer[who.answerer].token, place, number };
@@ -66,19 +66,19 @@ static oar_status make_call_mac(const tcp_mesh *m, pair who,
     put_number(place, hello->flags);
     put_number(place + NUMBER, hello->tag);
     OARI_TRY(pair_key(m, "link", who, key));
-    return oari_secret_mac(key, part, bytes, 4, proof);
+    return oari_secret_mac(key, part, bytes, 4, mac);
 }
 
 static oar_status make_answer_mac(const tcp_mesh *m, pair who,
                                   const unsigned char hello[TCP_HELLO],
-                                  unsigned char proof[OARI_MAC_BYTES])
+                                  unsigned char mac[OARI_MAC_BYTES])
 {
     unsigned char key[OARI_SECRET_BYTES];
     const void *part[] = { "answer", hello };
     size_t bytes[] = { 6, TCP_HELLO };
 
     OARI_TRY(pair_key(m, "link", who, key));
-    return oari_secret_mac(key, part, bytes, 2, proof);
+    return oari_secret_mac(key, part, bytes, 2, mac);
 }
 
 oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
@@ -126,11 +126,11 @@ static int is_protected_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 static int check_call(tcp_mesh *m, tcp_conn *c)
 {
     pair who = { (int)c->now.source, m->rank };
-    unsigned char proof[OARI_MAC_BYTES];
+    unsigned char mac[OARI_MAC_BYTES];
 
     if (!is_protected_as_agreed(m, c) ||
-        make_call_mac(m, who, &c->now, c->small, proof) != OAR_OK ||
-        !oari_secret_mac_equal(proof, c->small + NUMBER) ||
+        make_call_mac(m, who, &c->now, c->small, mac) != OAR_OK ||
+        !oari_secret_mac_equal(mac, c->small + NUMBER) ||
         !is_new_number(&m->peer[who.caller], get_number(c->small)))
         return 0;
     memcpy(c->hello, c->small, TCP_HELLO);
@@ -139,7 +139,7 @@ static int check_call(tcp_mesh *m, tcp_conn *c)
 
 int tcp_check_hello(tcp_mesh *m, tcp_conn *c)
 {
-    unsigned char proof[OARI_MAC_BYTES];
+    unsigned char mac[OARI_MAC_BYTES];
 
     if (c->now.source == (uint32_t)m->rank)
         return 0;
@@ -147,9 +147,9 @@ int tcp_check_hello(tcp_mesh *m, tcp_conn *c)
         return check_call(m, c);
     return c->now.source == (uint32_t)c->peer &&
            memcmp(c->small, c->hello, NUMBER) == 0 &&
-           make_answer_mac(m, (pair){ m->rank, c->peer }, c->hello, proof) ==
+           make_answer_mac(m, (pair){ m->rank, c->peer }, c->hello, mac) ==
                OAR_OK &&
-           oari_secret_mac_equal(proof, c->small + NUMBER);
+           oari_secret_mac_equal(mac, c->small + NUMBER);
 }
 
 /* ---- facts on connections of their own ----------------------------------- */
