@@ -238,11 +238,14 @@ static void calls_count_once_in_any_order(void **state)
 
 /* ---- faults -------------------------------------------------------------- */
 
-/* A fault as rank 1 would tell it over a connection of its own. */
-static void write_fault(bad_frame_context *s, unsigned char *raw)
+/* A fault as rank 1 would tell it over a connection of its own; the header says
+ * that it is that fact. */
+static void write_fault(bad_frame_context *s, oari_fact shown_as,
+                        unsigned char *raw)
 {
     tcp_conn *c = calloc(1, sizeof *c);
-    oari_frame frame = { .kind = OARI_FRAME_FAULT,
+    oari_frame frame = { .kind = OARI_FRAME_BULLETIN,
+                         .tag = (uint64_t)shown_as,
                          .context = s->other.mesh.context,
                          .sequence = 1,
                          .source = 1,
@@ -254,12 +257,12 @@ static void write_fault(bad_frame_context *s, unsigned char *raw)
                          .evidence = OARI_EVIDENCE_STOPPED };
     unsigned char *sealed = raw + FAKE_RANK_HELLO + OARI_FRAME_BYTES;
 
-    fake_rank_hello(&s->other, 0, TCP_FAULT_SLOT, raw);
+    fake_rank_hello(&s->other, 0, TCP_BULLETIN_SLOT, raw);
     memcpy(c->hello, raw + OARI_FRAME_BYTES, TCP_HELLO);
     oari_frame_write(&frame, raw + FAKE_RANK_HELLO);
     oari_fault_write(&fault, sealed);
     c->sent = frame.sequence;
-    OK(tcp_seal(&s->other.mesh, c, sealed, OARI_FAULT_BYTES));
+    OK(tcp_seal(&s->other.mesh, c, OARI_FACT_FAULT, sealed));
     free(c);
 }
 
@@ -270,36 +273,40 @@ static int is_heard(bad_frame_context *s, const unsigned char raw[FAULT])
     int64_t deadline = oari_deadline(PATIENCE_MS);
     int fd = fake_rank_connect(&s->other, 0);
     unsigned char byte;
+    oari_fault heard;
 
     fake_rank_send(fd, raw, FAULT);
     shutdown(fd, SHUT_WR);
-    while (tcp_published(&s->mesh) == NULL && oari_now_ns() < deadline &&
+    while (!tcp_published(&s->mesh, &heard) && oari_now_ns() < deadline &&
            fake_rank_recv(fd, &byte, 1, 0) != 0)
         OK(tcp_progress(&s->mesh));
     oari_fork_close(fd);
-    return tcp_published(&s->mesh) != NULL;
+    return tcp_published(&s->mesh, &heard);
 }
 
 /* Also where all else goes by TLS: it is sealed by itself, and not readable. */
 static void a_fault_is_accepted_only_as_it_was_sealed(void **state)
 {
     unsigned char raw[FAULT];
+    oari_fault heard;
     bad_frame_context s;
 
     for (int tls = 0; tls < 2; tls++) {
         setenv("OARSONG_WIRE", tls ? "tls" : "auth", 1);
         open_context(&s);
         for (int bit = 0; bit < TCP_SEALED * 8; bit += bit_step()) {
-            write_fault(&s, raw);
+            write_fault(&s, OARI_FACT_FAULT, raw);
             raw[FAULT - TCP_SEALED + bit / 8] ^= (unsigned char)(1 << bit % 8);
             assert_false(is_heard(&s, raw));
         }
-        write_fault(&s, raw);
+        write_fault(&s, OARI_FACT_FINAL_FAULT, raw);
+        assert_false(is_heard(&s, raw));
+        write_fault(&s, OARI_FACT_FAULT, raw);
         assert_null(memmem(raw, sizeof raw, "enough", 6));
         assert_true(is_heard(&s, raw));
-        assert_string_equal(tcp_published(&s.mesh)->error.text, "enough of it");
-        assert_int_equal(tcp_published(&s.mesh)->evidence,
-                         OARI_EVIDENCE_STOPPED);
+        assert_true(tcp_published(&s.mesh, &heard));
+        assert_string_equal(heard.error.text, "enough of it");
+        assert_int_equal(heard.evidence, OARI_EVIDENCE_STOPPED);
         close_context(&s);
     }
     unsetenv("OARSONG_WIRE");

@@ -36,7 +36,7 @@ static int is_fault(const struct msghdr *message)
     const unsigned char *at = message->msg_iov[0].iov_base;
 
     return message->msg_iov[0].iov_len >= OARI_FRAME_BYTES &&
-           memcmp(at, "OARF", 4) == 0 && at[5] == OARI_FRAME_FAULT;
+           memcmp(at, "OARF", 4) == 0 && at[5] == OARI_FRAME_BULLETIN;
 }
 
 static void nap(int ms)

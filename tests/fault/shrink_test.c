@@ -139,10 +139,11 @@ static int vote_and_die(oar_group *g)
     oari_ballot note = { .call = 1, .phase = OARI_PHASE_VOTE };
 
     oari_engine_hold(g);
-    if (g->in_tree->tell != NULL)
-        g->in_tree->tell(g->self, &note);
+    if (g->in_tree->show != NULL)
+        g->in_tree->show(g->self, OARI_FACT_BALLOT, &note);
     else
-        oari_board_tell(g->board, &note);
+        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+                            OARI_FACT_BALLOT, &note);
     for (int i = 0; i < 50 && g->backend->progress != NULL; i++) {
         g->backend->progress(g->self);
         usleep(1000);

@@ -400,11 +400,9 @@ static oar_status copy_piece(oari_mail *m, int peer, oar_transfer *t,
  * fault before it uses the buffer for something else. */
 static int stayed(const oari_mail *m, int peer)
 {
-    const oari_control *c = m->board->control[peer];
-
     atomic_thread_fence(memory_order_acquire); /* after the copying */
-    return atomic_load_explicit(&c->fault, memory_order_acquire) ==
-           OARI_FAULT_NONE;
+    return !oari_bulletin_has(oari_board_bulletin(m->board, peer),
+                              OARI_FACT_FAULT);
 }
 
 /* A copy that cannot go on: through the ring, or, when the peer is gone, not at

@@ -105,23 +105,21 @@ static void end_data(tcp_mesh *m, tcp_conn *c)
 static int has_payload(const oari_frame *frame)
 {
     return frame->kind == OARI_FRAME_HELLO || frame->kind == OARI_FRAME_PUSH ||
-           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT ||
-           frame->kind == OARI_FRAME_BALLOT;
+           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_BULLETIN;
 }
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 {
-    c->target = c->small; /* of a hello or a fault */
+    c->target = c->small; /* of a hello or a fact */
     c->bulk = c->now.kind == OARI_FRAME_DATA && c->now.bytes >= BULK;
     switch (c->now.kind) {
     case OARI_FRAME_PUSH: return begin_push(m, c);
     case OARI_FRAME_OFFER: return read_offer(m, c);
     case OARI_FRAME_TAKE: return read_take(m, c);
     case OARI_FRAME_DATA: return begin_data(m, c);
-    case OARI_FRAME_GOODBYE: m->peer[c->peer].farewell = 1; return OAR_OK;
+    case OARI_FRAME_GOODBYE: m->peer[c->peer].goodbye = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
-    case OARI_FRAME_FAULT:
-    case OARI_FRAME_BALLOT:
+    case OARI_FRAME_BULLETIN:
     case OARI_FRAME_CREDIT: return OAR_OK;
     case OARI_FRAME_KINDS: break;
     }
@@ -132,9 +130,8 @@ static void end_frame(tcp_mesh *m, tcp_conn *c)
 {
     c->open = 0;
     switch (c->now.kind) {
-    case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
-    case OARI_FRAME_FAULT: tcp_hear(m, c); break;
-    case OARI_FRAME_BALLOT: tcp_note_hear(m, c); break;
+    case OARI_FRAME_HELLO: tcp_hello_read(m, c); break;
+    case OARI_FRAME_BULLETIN: tcp_hear_fact(m, c); break;
     case OARI_FRAME_PUSH:
         oari_match_end(m->match, &c->inbound);
         tcp_credit(m, c->peer);
@@ -148,12 +145,10 @@ static int fits(const tcp_conn *c)
     const oari_frame *frame = &c->now;
     uint64_t seal = c->slot < 0 ? OARI_SEAL_TAG : 0;
 
-    return frame->kind == OARI_FRAME_HELLO ? frame->bytes == TCP_HELLO
-           : frame->kind == OARI_FRAME_FAULT
-               ? frame->bytes == OARI_FAULT_BYTES + seal
-           : frame->kind == OARI_FRAME_BALLOT
-               ? frame->bytes == OARI_BALLOT_BYTES + seal
-               : 1;
+    if (frame->kind == OARI_FRAME_BULLETIN)
+        return frame->tag < OARI_FACTS &&
+               frame->bytes == oari_fact_bytes(frame->tag) + seal;
+    return frame->kind != OARI_FRAME_HELLO || frame->bytes == TCP_HELLO;
 }
 
 /* What a hello's proof does not cover is not there. */
@@ -171,8 +166,7 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
            c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
            (hello ? is_bare(&c->now) : c->now.source == (uint32_t)c->peer) &&
-           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT ||
-            c->now.kind == OARI_FRAME_BALLOT);
+           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_BULLETIN);
 }
 
 /* It only grows; frames of several sockets may come in another order. */

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_call: how a connection comes to be, and how it ends.
+/* tcp_connect: how connections are made, and how they end.
  *
- * Whoever first needs a pair calls, and says hello with a proof (tcp_prove.c);
- * the other answers with one. Nothing is kept of a caller that does not say
- * hello in time, or says anything else.
+ * The rank that first needs a pair calls the other, and sends a hello that
+ * authenticates it (tcp_auth.c); the other rank answers with its own. A caller
+ * that does not send a hello in time, or sends anything else, is dropped.
  *
  * The caller goes on behind its hello without waiting for the answer: a small
- * message must not wait for a receiver that is busy elsewhere. (TLS has to
- * wait, for its handshake; until that is done the connection counts as not
- * made.) So a call is
- * never turned down because the other side calls, too: then the pair has two
- * connections, and each side keeps sending over its own. A side that has not
- * sent yet when it is called sends over that one.
+ * message must not wait for a receiver that is busy elsewhere. (TLS has to wait
+ * for its handshake; until that is done the connection counts as not made.) So
+ * a call is never refused because the other side calls, too: then the pair has
+ * two connections, and each side keeps sending over its own. A side that has
+ * not sent yet when it is called sends over that one.
  *
  * A peer is gone a moment after all of its connections have ended, so that
  * nothing is lost that it had sent over one of them.
@@ -29,17 +28,17 @@
 #include "link/tcp/tcp.h"
 
 enum {
-    STRANGERS_MAX = 128,      /* that have not said hello */
-    HELLO_MS = 5000,          /* to say it in */
-    HELLO_MIN_NS = 100000000, /* even if others wait to be let in */
-    CONNECT_MS = 10000,       /* for one attempt */
-    REFUSED_MAX = 3,          /* attempts, then nobody is there */
-    PAUSE_NS = 20000000,      /* before the second attempt; doubles ... */
-    PAUSE_MAX_NS = 500000000, /* ... up to here */
-    EXPECT_NS = 50000000,     /* for one that is to send, to call */
+    UNAUTHENTICATED_MAX = 128, /* that have not sent a hello */
+    HELLO_MS = 5000,           /* to send it in */
+    HELLO_MIN_NS = 100000000,  /* even if other callers wait */
+    CONNECT_MS = 10000,        /* for one attempt */
+    REFUSED_MAX = 3,           /* attempts, then the peer is not there */
+    PAUSE_NS = 20000000,       /* before the second attempt; doubles ... */
+    PAUSE_MAX_NS = 500000000,  /* ... up to here */
+    EXPECT_NS = 50000000,      /* for a peer that is to send, to call */
     FADE_NS = 1000000000, /* from the first connection's end to the last's */
-    GRACE_NS = 20000000,  /* from the last's, for one that comes late */
-    SURE_MS = 1000        /* beyond a lease */
+    GRACE_NS = 20000000, /* from the last's, for one that is not accepted yet */
+    SURE_MS = 1000       /* beyond a lease */
 };
 
 /* ---- sockets ------------------------------------------------------------- */
@@ -61,8 +60,8 @@ static tcp_conn *add_conn(tcp_mesh *m, int fd, int peer, int slot,
     c->peer = peer;
     c->slot = slot;
     c->state = state;
-    c->claims = -1;
-    c->undecided = m->encrypts && state == TCP_ANSWERING;
+    c->tls_caller = -1;
+    c->maybe_tls = m->encrypts && state == TCP_ANSWERING;
     c->since_ns = oari_now_ns();
     c->deadline_ns = oari_deadline(limit_ms);
     c->watched = state == TCP_CONNECTING;
@@ -77,20 +76,20 @@ static tcp_conn *add_conn(tcp_mesh *m, int fd, int peer, int slot,
     c->next = m->conns;
     m->conns = c;
     m->open_conns++;
-    m->strangers += state == TCP_ANSWERING;
+    m->unauthenticated += state == TCP_ANSWERING;
     return c;
 }
 
-static void hang_up(tcp_mesh *m, tcp_conn *c)
+static void close_conn(tcp_mesh *m, tcp_conn *c)
 {
     if (c->state == TCP_DEAD)
         return;
     oari_stream_close(&c->stream);
-    /* Closing alone leaves it in the set while a forked child has it open. */
+    /* closing alone leaves it in the set while a forked child has it open */
     epoll_ctl(m->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     oari_fork_close(c->fd);
     c->fd = -1;
-    m->strangers -= c->state == TCP_ANSWERING;
+    m->unauthenticated -= c->state == TCP_ANSWERING;
     c->state = TCP_DEAD;
     m->open_conns--;
     m->dead++;
@@ -111,7 +110,7 @@ void tcp_reap(tcp_mesh *m)
     }
 }
 
-/* Has its kernel ask whether the other end is there (tcp_lease.c). */
+/* Lets the kernel ask whether the other end is there (tcp_lease.c). */
 static void begin_lease(const tcp_mesh *m, const tcp_conn *c)
 {
     if (m->peer[c->peer].apart)
@@ -131,14 +130,14 @@ tcp_conn *tcp_call(tcp_mesh *m, int peer, int slot)
     return add_conn(m, fd, peer, slot, TCP_CONNECTING, CONNECT_MS);
 }
 
-/* Whether it has to be looked after: it is being called, or fades. */
+/* Sets whether the peer needs attention: it is being called, or fades. */
 static void set_unsettled(tcp_mesh *m, tcp_peer *p, int unsettled)
 {
     m->unsettled += unsettled - p->unsettled;
     p->unsettled = unsettled;
 }
 
-static void give_up(tcp_mesh *m, tcp_peer *p, int how)
+static void give_up_peer(tcp_mesh *m, tcp_peer *p, int how)
 {
     set_unsettled(m, p, 0);
     p->gone = how;
@@ -154,8 +153,8 @@ static void call_later(tcp_peer *p)
     p->again_ns = oari_now_ns() + pause;
 }
 
-/* The connection is often made at once. */
-static void call_first(tcp_mesh *m, int peer)
+/* Begins a call, which is often made at once. */
+static void call_peer(tcp_mesh *m, int peer)
 {
     tcp_peer *p = &m->peer[peer];
 
@@ -180,10 +179,10 @@ void tcp_want(tcp_mesh *m, int peer)
         return;
     p->since_ns = oari_now_ns();
     set_unsettled(m, p, 1);
-    call_first(m, peer);
+    call_peer(m, peer);
 }
 
-/* Most often it will call by itself, and one connection is enough. */
+/* Most often the peer calls by itself, and one connection is enough. */
 void tcp_want_later(tcp_mesh *m, int peer)
 {
     tcp_peer *p = &m->peer[peer];
@@ -195,7 +194,8 @@ void tcp_want_later(tcp_mesh *m, int peer)
     set_unsettled(m, p, 1);
 }
 
-/* A host that does not answer a call is not there: as with a lease. */
+/* Returns whether a peer has not been reached in time. A host that does not
+ * answer a call for a lease is not there. */
 static int is_too_late(const tcp_mesh *m, const tcp_peer *p, int64_t now)
 {
     int64_t limit = m->timeout_ms;
@@ -205,16 +205,7 @@ static int is_too_late(const tcp_mesh *m, const tcp_peer *p, int64_t now)
     return limit >= 0 && now - p->since_ns > limit * 1000000;
 }
 
-/* An attempt that takes too long, or that has come to its end unseen. */
-static void end_attempt(tcp_mesh *m, tcp_conn *c, int late)
-{
-    if (late)
-        tcp_connected(m, c);
-    if (c->state == TCP_CONNECTING && !c->shaking)
-        tcp_lose(m, c);
-}
-
-static void look_after(tcp_mesh *m, int peer, int64_t now)
+static void retry_peer(tcp_mesh *m, int peer, int64_t now)
 {
     tcp_peer *p = &m->peer[peer];
     tcp_conn *c = p->conn[0];
@@ -227,23 +218,27 @@ static void look_after(tcp_mesh *m, int peer, int64_t now)
             tcp_drop(m, peer);
         return;
     }
-    if (c != NULL && c->state == TCP_CONNECTING && !c->shaking &&
-        (late || now >= c->deadline_ns))
-        end_attempt(m, c, late);
+    if (c != NULL && c->state == TCP_CONNECTING && !c->in_tls_handshake &&
+        (late || now >= c->deadline_ns)) {
+        if (late)
+            tcp_connected(m, c); /* it may be made, unseen so far */
+        if (c->state == TCP_CONNECTING && !c->in_tls_handshake)
+            tcp_lose(m, c);
+    }
     if (p->conn[0] != NULL || p->gone)
         return;
     if (late && p->called)
-        give_up(m, p, OARI_PEER_UNREACHABLE);
+        give_up_peer(m, p, OARI_PEER_UNREACHABLE);
     else if (now >= p->again_ns)
-        call_first(m, peer);
+        call_peer(m, peer);
 }
 
-void tcp_look_after(tcp_mesh *m)
+void tcp_retry_peers(tcp_mesh *m)
 {
     int64_t now = oari_now_ns();
 
     for (int r = 0; r < m->ranks; r++)
-        look_after(m, r, now);
+        retry_peer(m, r, now);
 }
 
 void tcp_say_hello(tcp_mesh *m, tcp_conn *c)
@@ -280,41 +275,35 @@ void tcp_widen(tcp_mesh *m, int peer)
     }
 }
 
-/* Whether the socket is connected; it is lost if it cannot be. */
-static int is_made(tcp_mesh *m, tcp_conn *c)
-{
-    tcp_peer *p = &m->peer[c->peer];
-    int done;
-
-    if (oari_sock_connected(c->fd, p->address, &done) == OAR_OK)
-        return done;
-    if (oar_last_error()->sys_errno == ECONNREFUSED)
-        *(c->slot == 0 ? &p->refused : &p->shut) += c->slot <= 0;
-    tcp_lose(m, c);
-    return 0;
-}
-
 int tcp_secure(tcp_mesh *m, tcp_conn *c)
 {
-    int done = c->undecided ? tcp_decide(m, c) : 1;
+    int done = c->maybe_tls ? tcp_detect_tls(m, c) : 1;
 
-    if (done > 0 && c->shaking)
-        done = tcp_shake(m, c);
+    if (done > 0 && c->in_tls_handshake)
+        done = tcp_step_tls(m, c);
     if (done < 0)
         tcp_lose(m, c);
     return done > 0;
 }
 
-/* Whether it has shaken hands, where that is wanted. */
-static int is_ready(tcp_mesh *m, tcp_conn *c)
+/* Returns whether the connection is made, with TLS where that is agreed; loses
+ * it if it cannot be. */
+static int is_made(tcp_mesh *m, tcp_conn *c)
 {
-    if (c->shaking)
+    tcp_peer *p = &m->peer[c->peer];
+    int done;
+
+    if (c->in_tls_handshake)
         return tcp_secure(m, c);
-    if (!is_made(m, c))
+    if (oari_sock_connected(c->fd, p->address, &done) != OAR_OK) {
+        if (oar_last_error()->sys_errno == ECONNREFUSED)
+            *(c->slot == 0 ? &p->refused : &p->fact_refused) += c->slot <= 0;
+        tcp_lose(m, c);
         return 0;
-    if (c->slot < 0 || m->peer[c->peer].wire != OARI_WIRE_TLS)
-        return 1;
-    begin_lease(m, c); /* the other may take its time, but not its host */
+    }
+    if (!done || c->slot < 0 || p->wire != OARI_WIRE_TLS)
+        return done;
+    begin_lease(m, c); /* the peer may be slow, but not its host */
     if (tcp_encrypt(m, c) == OAR_OK)
         return tcp_secure(m, c);
     tcp_lose(m, c);
@@ -323,7 +312,7 @@ static int is_ready(tcp_mesh *m, tcp_conn *c)
 
 void tcp_connected(tcp_mesh *m, tcp_conn *c)
 {
-    if (!is_ready(m, c))
+    if (!is_made(m, c))
         return;
     c->state = TCP_CALLING;
     tcp_say_hello(m, c);
@@ -336,41 +325,35 @@ void tcp_connected(tcp_mesh *m, tcp_conn *c)
 
 /* ---- answering ----------------------------------------------------------- */
 
-void tcp_tidy_strangers(tcp_mesh *m)
+void tcp_drop_late_callers(tcp_mesh *m)
 {
     int64_t now = oari_now_ns();
 
-    for (tcp_conn *c = m->conns; c != NULL && m->strangers != 0; c = c->next)
+    for (tcp_conn *c = m->conns; c != NULL && m->unauthenticated != 0;
+         c = c->next)
         if (c->state == TCP_ANSWERING && now >= c->deadline_ns)
-            hang_up(m, c);
+            close_conn(m, c);
 }
 
-/* The oldest; of those that TLS knows by name only if there are no others. */
-static tcp_conn *oldest_stranger(const tcp_mesh *m)
-{
-    tcp_conn *oldest = NULL;
-
-    for (tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->state == TCP_ANSWERING &&
-            (oldest == NULL || c->claims < 0 || oldest->claims >= 0))
-            oldest = c; /* new ones are put in front */
-    return oldest;
-}
-
-/* Sends one away, but not one that has only come, nor one whose hello is here.
- */
+/* Drops the oldest caller without a hello; one that has authenticated by TLS
+ * only if there are no others. Keeps one that has only just come, or whose hello
+ * is here. Returns 0 if there is none to drop. */
 static int make_room(tcp_mesh *m)
 {
-    tcp_conn *c = oldest_stranger(m);
+    tcp_conn *c = NULL;
     oar_status status;
 
+    for (tcp_conn *at = m->conns; at != NULL; at = at->next)
+        if (at->state == TCP_ANSWERING &&
+            (c == NULL || at->tls_caller < 0 || c->tls_caller >= 0))
+            c = at; /* new ones are put in front */
     if (c == NULL || oari_now_ns() - c->since_ns < HELLO_MIN_NS)
         return 0;
     status = m->handlers->readable(m, c);
     if (status != OAR_OK)
         m->failed = status;
     if (c->state == TCP_ANSWERING)
-        hang_up(m, c);
+        close_conn(m, c);
     return 1;
 }
 
@@ -378,9 +361,9 @@ void tcp_accept(tcp_mesh *m)
 {
     int fd;
 
-    tcp_tidy_strangers(m);
-    for (int i = 0; i < STRANGERS_MAX; i++) {
-        if (m->strangers >= STRANGERS_MAX && !make_room(m))
+    tcp_drop_late_callers(m);
+    for (int i = 0; i < UNAUTHENTICATED_MAX; i++) {
+        if (m->unauthenticated >= UNAUTHENTICATED_MAX && !make_room(m))
             return;
         if (oari_sock_accept(m->listener, &fd) != OAR_OK || fd < 0)
             return;
@@ -394,18 +377,18 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
     tcp_peer *p = &m->peer[c->now.source];
 
     if (slot >= TCP_SOCKETS_MAX || p->gone) {
-        hang_up(m, c);
+        close_conn(m, c);
         return;
     }
     c->peer = (int)c->now.source;
     c->state = TCP_UP;
-    m->strangers--;
+    m->unauthenticated--;
     c->slot = (int)slot;
     if ((c->now.flags & OARI_FRAME_LAST) != 0) {
-        c->slot = TCP_FAULT_SLOT;
+        c->slot = TCP_BULLETIN_SLOT;
         return;
     }
-    if (m->ended != OAR_OK) { /* it has not heard */
+    if (m->ended != OAR_OK) { /* the caller has not heard of that */
         m->handlers->called_late(m, c);
         return;
     }
@@ -421,9 +404,9 @@ static void answer_call(tcp_mesh *m, tcp_conn *c)
     tcp_pump(m, c->peer);
 }
 
-void tcp_greeted(tcp_mesh *m, tcp_conn *c)
+void tcp_hello_read(tcp_mesh *m, tcp_conn *c)
 {
-    if (!tcp_admits(m, c))
+    if (!tcp_check_hello(m, c))
         tcp_lose(m, c);
     else if (c->state == TCP_ANSWERING)
         answer_call(m, c);
@@ -433,10 +416,12 @@ void tcp_greeted(tcp_mesh *m, tcp_conn *c)
 
 /* ---- ending -------------------------------------------------------------- */
 
-/* Transfers that only the socket knew stay with the peer, to be ended when the
- * group is. */
-static void keep_transfers(tcp_peer *p, tcp_conn *c)
+/* Transfers that only the socket knew stay with the peer, and end with the
+ * group. */
+static void end_conn(tcp_mesh *m, tcp_conn *c)
 {
+    tcp_peer *p = &m->peer[c->peer];
+
     if (c->paying != NULL && oari_scratch(c->paying, 3) == 0)
         oari_row_push(&p->queue, c->paying);
     if (c->inbound.into != NULL) {
@@ -447,23 +432,7 @@ static void keep_transfers(tcp_peer *p, tcp_conn *c)
     c->payload = NULL;
     c->inbound = (oari_inbound){ 0 };
     c->take = NULL;
-}
-
-static int is_open(const tcp_mesh *m, int peer)
-{
-    for (const tcp_conn *c = m->conns; c != NULL; c = c->next)
-        if (c->peer == peer && c->slot >= 0 && c->state != TCP_DEAD &&
-            c->state != TCP_CONNECTING)
-            return 1;
-    return 0;
-}
-
-static void end_conn(tcp_mesh *m, tcp_conn *c)
-{
-    tcp_peer *p = &m->peer[c->peer];
-
-    keep_transfers(p, c);
-    hang_up(m, c);
+    close_conn(m, c);
     if (p->conn[c->slot] == c)
         p->conn[c->slot] = NULL;
     if (p->theirs == c)
@@ -477,14 +446,14 @@ void tcp_drop(tcp_mesh *m, int peer)
     for (tcp_conn *c = m->conns; c != NULL; c = c->next)
         if (c->peer == peer && c->slot >= 0 && c->state != TCP_DEAD)
             end_conn(m, c);
-    give_up(m, p,
-            p->farewell   ? OARI_PEER_LEFT
-            : p->vanished ? OARI_PEER_UNREACHABLE
-                          : OARI_PEER_DIED);
+    give_up_peer(m, p,
+                 p->goodbye    ? OARI_PEER_LEFT
+                 : p->vanished ? OARI_PEER_UNREACHABLE
+                               : OARI_PEER_DIED);
 }
 
-/* Where only one way is cut, it still hears that this side has given up: not
- * behind what it has not acknowledged, but at once. */
+/* Where only one direction is cut, the peer still learns that this side has
+ * given up: by a reset, which does not queue behind unacknowledged data. */
 void tcp_vanish(tcp_mesh *m, int peer)
 {
     struct linger at_once = { 1, 0 };
@@ -496,34 +465,39 @@ void tcp_vanish(tcp_mesh *m, int peer)
     tcp_drop(m, peer);
 }
 
-/* What else it has sent is still read: over its other connections, and over one
- * that it has made and that is not accepted yet. */
-static void fade(tcp_mesh *m, tcp_conn *c)
+/* Ends a connection, and soon the peer. Until then what the peer has sent is
+ * read: over its other connections, and over one that it has made and that is
+ * not accepted yet. */
+static void fade_peer(tcp_mesh *m, tcp_conn *c)
 {
     tcp_peer *p = &m->peer[c->peer];
     int64_t now = oari_now_ns();
+    int open = 0;
 
     end_conn(m, c);
-    if (!is_open(m, c->peer))
+    for (const tcp_conn *at = m->conns; at != NULL; at = at->next)
+        open |= at->peer == c->peer && at->slot >= 0 && at->state != TCP_DEAD &&
+                at->state != TCP_CONNECTING;
+    if (!open)
         p->fading_ns = now + GRACE_NS;
     else if (p->fading_ns == 0)
         p->fading_ns = now + FADE_NS;
     set_unsettled(m, p, 1);
 }
 
-/* An attempt that failed is repeated, unless nobody is there. */
+/* Ends a call that failed. It is repeated, unless the peer is not there. */
 static void lose_call(tcp_mesh *m, tcp_conn *c)
 {
     tcp_peer *p = &m->peer[c->peer];
 
-    hang_up(m, c);
+    close_conn(m, c);
     if (c->slot < 0)
         return;
     p->conn[c->slot] = NULL;
     if (c->slot > 0)
         return;
     if (p->refused >= REFUSED_MAX && p->theirs == NULL)
-        give_up(m, p, OARI_PEER_UNREACHABLE);
+        give_up_peer(m, p, OARI_PEER_UNREACHABLE);
     else
         call_later(p);
 }
@@ -535,7 +509,7 @@ void tcp_lose(tcp_mesh *m, tcp_conn *c)
     if (c->state == TCP_CONNECTING)
         lose_call(m, c);
     else if (c->peer >= 0 && c->slot >= 0)
-        fade(m, c);
+        fade_peer(m, c);
     else
-        hang_up(m, c);
+        close_conn(m, c);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reach: whose memory is where. A place is a segment number plus one in the
- * upper 16 bits and an offset in the lower 48.
+/* segment_map: the segments of peers, mapped here. A place is a segment number
+ * plus one in the upper 16 bits and an offset in the lower 48.
  *
  * A segment's descriptor is sent to every peer before a place in it is shown
  * for the first time; so a peer that reads a place finds the descriptor waiting
@@ -20,27 +20,28 @@
 
 enum { PLACE_SHIFT = 48, MAX_PEER_SEGMENTS = 1024 };
 
-typedef struct segment_note {
+typedef struct segment_message {
     uint32_t number;
     uint32_t zero;
     uint64_t bytes;
-} segment_note;
+} segment_message;
 
-/* ---- mine ---------------------------------------------------------------- */
+/* ---- this rank's segments ------------------------------------------------ */
 
 static oar_status send_segment(shm_links *n, uint32_t number)
 {
-    segment_note note = { .number = number };
+    segment_message message = { .number = number };
     oar_status status = OAR_OK;
     size_t bytes;
     int fd;
 
     OARI_TRY(oari_segment_export(number, &fd, &bytes));
-    note.bytes = bytes;
+    message.bytes = bytes;
     for (int r = 0; r < n->base.board.ranks && status == OAR_OK; r++) {
         if (r == n->base.board.rank)
             continue;
-        status = oari_unix_send(n->peer[r].socket, &note, sizeof note, &fd, 1);
+        status =
+            oari_unix_send(n->peer[r].socket, &message, sizeof message, &fd, 1);
         if (status == OAR_E_CLOSED)
             status = OAR_OK;
     }
@@ -48,7 +49,7 @@ static oar_status send_segment(shm_links *n, uint32_t number)
     return status;
 }
 
-static uint64_t place(void *self, void *memory, size_t bytes)
+static uint64_t place_memory(void *self, void *memory, size_t bytes)
 {
     shm_links *n = self;
     oari_segment_location found;
@@ -63,58 +64,43 @@ static uint64_t place(void *self, void *memory, size_t bytes)
     return (uint64_t)(found.segment + 1) << PLACE_SHIFT | found.offset;
 }
 
-static oar_status detach(void *self, void *memory, size_t bytes)
+static oar_status detach_memory(void *self, void *memory, size_t bytes)
 {
     return oari_segment_detach(memory, bytes);
 }
 
-/* ---- theirs -------------------------------------------------------------- */
+/* ---- segments of peers --------------------------------------------------- */
 
-/* A peer that died with something unread breaks the socket once, before what it
- * had sent can be read. */
-static oar_status hear_segment(shm_peer *p, segment_note *note, int *fd)
+/* Maps the next segment whose descriptor the peer has sent. If the peer died
+ * with something unread, the socket fails once before what it had sent can be
+ * read. */
+static oar_status map_next_segment(shm_peer *p, int rank)
 {
-    oar_status status =
-        oari_unix_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
-
-    if (status == OAR_E_CLOSED)
-        status =
-            oari_unix_recv(p->socket, note, sizeof *note, fd, 1, oari_now_ns());
-    return status;
-}
-
-/* Takes the next descriptor that the peer has sent. */
-static oar_status take_segment(shm_peer *p, int rank)
-{
-    segment_note note;
+    segment_message message;
     mapped *m;
     void *base;
-    oar_status status;
+    oar_status status = OAR_E_CLOSED;
     int fd;
 
     OARI_TRY(oari_array_reserve(p->segment, p->segments, p->segment_room, 1));
-    OARI_TRY(hear_segment(p, &note, &fd));
-    status = note.number == p->segments && note.number < MAX_PEER_SEGMENTS
-                 ? oari_segment_map(fd, note.bytes, 1, &base)
+    for (int tries = 0; status == OAR_E_CLOSED && tries < 2; tries++)
+        status = oari_unix_recv(p->socket, &message, sizeof message, &fd, 1,
+                                oari_now_ns());
+    OARI_TRY(status);
+    status = message.number == p->segments && message.number < MAX_PEER_SEGMENTS
+                 ? oari_segment_map(fd, message.bytes, 1, &base)
                  : oari_fail(OAR_E_DATA, "rank %d sent segment %u, not %u",
-                             rank, note.number, p->segments);
+                             rank, message.number, p->segments);
     close(fd);
     if (status != OAR_OK)
         return status;
     m = &p->segment[p->segments++];
     m->base = base;
-    m->bytes = note.bytes;
+    m->bytes = message.bytes;
     return OAR_OK;
 }
 
-/* The base of one of my own segments is found through one of its bytes. */
-static void *resolve_mine(const shm_links *n, uint64_t at)
-{
-    /* The caller has the pointer already; it only asks whether it counts. */
-    return at != 0 ? n->base.board.control[n->base.board.rank] : NULL;
-}
-
-static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
+static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 {
     shm_links *n = self;
     shm_peer *p = &n->peer[peer];
@@ -123,10 +109,10 @@ static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
 
     if (at == 0)
         return NULL;
-    if (peer == n->base.board.rank)
-        return resolve_mine(n, at);
+    if (peer == n->base.board.rank) /* its caller only asks whether it counts */
+        return n->base.board.control[peer];
     while (p->segments < number)
-        if (take_segment(p, peer) != OAR_OK)
+        if (map_next_segment(p, peer) != OAR_OK)
             return NULL;
     if (number == 0 || offset > p->segment[number - 1].bytes ||
         bytes > p->segment[number - 1].bytes - offset) {
@@ -137,34 +123,28 @@ static void *resolve(void *self, int peer, uint64_t at, size_t bytes)
     return p->segment[number - 1].base + offset;
 }
 
-/* ---- private memory ------------------------------------------------------ */
+/* ---- private memory of peers --------------------------------------------- */
 
-static int has_died(const shm_peer *p)
-{
-    struct pollfd wait = { p->pidfd, POLLIN, 0 };
-
-    return poll(&wait, 1, 0) > 0;
-}
-
-/* Looked at after the reading: had it died before, its pid might be another's.
- * Without a pidfd that could not be told. */
-static oar_status fetch(void *self, int peer, uint64_t address, void *to,
-                        size_t bytes)
+/* The pidfd is polled after the reading: had the peer died before, its pid might
+ * be another process's. Without a pidfd that could not be known. */
+static oar_status fetch_private(void *self, int peer, uint64_t address,
+                                void *to, size_t bytes)
 {
     const shm_peer *p = &((shm_links *)self)->peer[peer];
     struct iovec mine = { to, bytes };
     struct iovec theirs = { (void *)(uintptr_t)address, bytes };
+    struct pollfd death = { p->pidfd, POLLIN, 0 };
     ssize_t got;
 
     if (p->pidfd < 0 || p->pid <= 0)
         return OAR_E_UNSUPPORTED;
     got = process_vm_readv((pid_t)p->pid, &mine, 1, &theirs, 1, 0);
-    if (has_died(p))
+    if (poll(&death, 1, 0) > 0)
         return OAR_E_CLOSED;
     return got == (ssize_t)bytes ? OAR_OK : OAR_E_UNSUPPORTED;
 }
 
-/* ---- life and death ------------------------------------------------------ */
+/* ---- peers that are gone ------------------------------------------------- */
 
 static void mark_gone(shm_links *n, int rank)
 {
@@ -176,7 +156,7 @@ static void mark_gone(shm_links *n, int rank)
         epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->pidfd, NULL);
 }
 
-static void check(void *self)
+static void check_peers(void *self)
 {
     shm_links *n = self;
     oari_board *b = &n->base.board;
@@ -192,9 +172,9 @@ static void check(void *self)
 }
 
 const oari_board_ops shm_board_ops = {
-    .place = place,
-    .resolve = resolve,
-    .detach = detach,
-    .fetch = fetch,
-    .check = check,
+    .place = place_memory,
+    .resolve = resolve_place,
+    .detach = detach_memory,
+    .fetch = fetch_private,
+    .check = check_peers,
 };
