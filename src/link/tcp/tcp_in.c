@@ -14,9 +14,6 @@ enum { READS = 8, BULK = 64 << 10 };
 
 /* ---- frames -------------------------------------------------------------- */
 
-/* Scratch words of a receive whose data is on its way: 0 links it, 1 is its
- * number, 2 how much has come, 3 how much of that and under way. */
-
 static oar_status nonsense(const tcp_conn *c)
 {
     return oari_fail(OAR_E_DATA,
@@ -25,80 +22,45 @@ static oar_status nonsense(const tcp_conn *c)
                      c->peer, (int)c->now.kind);
 }
 
-static oar_status begin_push(tcp_mesh *m, tcp_conn *c)
+/* The data of a send is wanted. */
+static oar_status move_data(oari_endpoint *e, oar_transfer *send)
 {
-    OARI_TRY(oari_match_begin(m->match, c->peer, c->now.tag, c->now.bytes,
-                              &c->inbound));
-    c->target = c->inbound.target;
+    tcp_mesh *m = e->link->self;
+
+    oari_scratch_set(send, 3, 0);
+    oari_scratch_set(send, 4, 0);
+    oari_row_push(&m->peer[e->rank].jobs, send);
+    if (send->bytes >= TCP_WIDE)
+        tcp_widen(m, e->rank);
+    tcp_pump(m, e->rank);
     return OAR_OK;
 }
 
-static oar_status read_offer(tcp_mesh *m, tcp_conn *c)
+static void flush(oari_endpoint *e)
 {
-    oari_offer offer = { .source = c->peer,
-                         .tag = c->now.tag,
-                         .bytes = c->now.bytes,
-                         .word = { c->now.handle } };
-
-    return oari_match_offer(m->match, &offer, &m->taker);
+    tcp_pump(e->link->self, e->rank);
 }
 
-/* The other side has the receive, or has refused it. */
-static oar_status read_take(tcp_mesh *m, tcp_conn *c)
+const oari_transport tcp_transport = { .write = tcp_write,
+                                       .flush = flush,
+                                       .move = move_data };
+
+/* An offer, or the answer to one. */
+static oar_status hear(tcp_mesh *m, const tcp_conn *c)
 {
-    tcp_peer *p = &m->peer[c->peer];
-    oar_transfer *t = oari_row_take(&p->offered, c->now.handle);
-    int refused = (c->now.flags & OARI_FRAME_REFUSED) != 0;
+    const oari_frame *frame = &c->now;
+    int offer = frame->kind == OARI_FRAME_OFFER;
+    int refused = !offer && (frame->flags & OARI_FRAME_REFUSED) != 0;
+    oari_header h = { .kind = offer     ? OARI_HEADER_OFFER
+                              : refused ? OARI_HEADER_DONE
+                                        : OARI_HEADER_ACCEPT,
+                      .status = OAR_E_SIZE,
+                      .bytes = frame->bytes,
+                      .tag = frame->tag,
+                      .number = frame->handle,
+                      .word = { frame->tag } };
 
-    if (t == NULL || (!refused && c->now.tag == 0))
-        return nonsense(c);
-    if (refused || t->bytes == 0) {
-        oari_transfer_finish(t, refused ? OAR_E_SIZE : OAR_OK);
-        return OAR_OK;
-    }
-    oari_scratch_set(t, 2, 0);
-    oari_scratch_set(t, 3, c->now.tag);
-    oari_row_push(&p->jobs, t);
-    if (t->bytes >= TCP_WIDE)
-        tcp_widen(m, c->peer);
-    tcp_pump(m, c->peer);
-    return OAR_OK;
-}
-
-static oar_transfer *find_take(const tcp_peer *p, uint64_t number)
-{
-    oar_transfer *t = p->takes.first;
-
-    while (t != NULL && oari_scratch(t, 1) != number)
-        t = oari_row_next(t);
-    return t;
-}
-
-static oar_status begin_data(tcp_mesh *m, tcp_conn *c)
-{
-    oar_transfer *t = find_take(&m->peer[c->peer], c->now.handle);
-    uint64_t begun = t != NULL ? oari_scratch(t, 3) : 0;
-
-    if (t == NULL || c->now.tag > t->bytes ||
-        c->now.bytes > t->bytes - c->now.tag || c->now.bytes > t->bytes - begun)
-        return nonsense(c);
-    oari_scratch_set(t, 3, begun + c->now.bytes);
-    c->take = t;
-    c->target = (unsigned char *)t->data + c->now.tag;
-    return OAR_OK;
-}
-
-static void end_data(tcp_mesh *m, tcp_conn *c)
-{
-    oar_transfer *t = c->take;
-    uint64_t got = oari_scratch(t, 2) + c->now.bytes;
-
-    c->take = NULL;
-    oari_scratch_set(t, 2, got);
-    if (got != t->bytes)
-        return;
-    oari_row_take(&m->peer[c->peer].takes, oari_scratch(t, 1));
-    oari_transfer_finish(t, OAR_OK);
+    return oari_endpoint_hear(&m->peer[c->peer].with, &h);
 }
 
 /* Whether a payload follows. */
@@ -111,13 +73,26 @@ static int has_payload(const oari_frame *frame)
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 {
+    oari_endpoint *e = c->peer >= 0 ? &m->peer[c->peer].with : NULL;
+    oar_status status;
+
     c->target = c->small; /* of a hello or a fault */
     c->bulk = c->now.kind == OARI_FRAME_DATA && c->now.bytes >= BULK;
     switch (c->now.kind) {
-    case OARI_FRAME_PUSH: return begin_push(m, c);
-    case OARI_FRAME_OFFER: return read_offer(m, c);
-    case OARI_FRAME_TAKE: return read_take(m, c);
-    case OARI_FRAME_DATA: return begin_data(m, c);
+    case OARI_FRAME_PUSH:
+        status = oari_match_begin(m->link.match, c->peer, c->now.tag,
+                                  c->now.bytes, &c->inbound);
+        c->target = c->inbound.target;
+        return status;
+    case OARI_FRAME_DATA:
+        c->take =
+            oari_endpoint_arriving(e, c->now.handle, c->now.tag, c->now.bytes);
+        if (c->take == NULL)
+            return nonsense(c);
+        c->target = (unsigned char *)c->take->data + c->now.tag;
+        return OAR_OK;
+    case OARI_FRAME_OFFER:
+    case OARI_FRAME_TAKE: return hear(m, c);
     case OARI_FRAME_GOODBYE: m->peer[c->peer].farewell = 1; return OAR_OK;
     case OARI_FRAME_HELLO:
     case OARI_FRAME_FAULT:
@@ -130,16 +105,20 @@ static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
 
 static void end_frame(tcp_mesh *m, tcp_conn *c)
 {
+    oar_transfer *receive = c->take;
+
     c->open = 0;
     switch (c->now.kind) {
     case OARI_FRAME_HELLO: tcp_greeted(m, c); break;
     case OARI_FRAME_FAULT: tcp_hear(m, c); break;
     case OARI_FRAME_BALLOT: tcp_note_hear(m, c); break;
     case OARI_FRAME_PUSH:
-        oari_match_end(m->match, &c->inbound);
+        oari_match_end(m->link.match, &c->inbound);
         tcp_credit(m, c->peer);
         break;
-    default: end_data(m, c);
+    default:
+        c->take = NULL;
+        oari_endpoint_arrived(&m->peer[c->peer].with, receive, c->now.bytes);
     }
 }
 
@@ -175,13 +154,6 @@ static int in_place(const tcp_mesh *m, const tcp_conn *c)
             c->now.kind == OARI_FRAME_BALLOT);
 }
 
-/* It only grows; frames of several sockets may come in another order. */
-static void hear_credit(tcp_peer *p, uint32_t credit)
-{
-    if ((int32_t)(credit - p->back) > 0)
-        p->back = credit;
-}
-
 /* Before a stranger has said hello, nonsense is not an error: it goes. */
 static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
 {
@@ -206,7 +178,7 @@ static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
     c->in_at += OARI_FRAME_BYTES;
     c->seen++;
     if (c->state == TCP_UP && c->slot >= 0)
-        hear_credit(&m->peer[c->peer], c->now.credit);
+        oari_endpoint_hear_credit(&m->peer[c->peer].with, c->now.credit);
     c->open = has_payload(&c->now);
     c->left = c->open ? c->now.bytes : 0;
     return begin_frame(m, c);
@@ -319,29 +291,6 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
     return OAR_OK;
 }
 
-/* ---- receives ------------------------------------------------------------ */
-
-void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive)
-{
-    tcp_mesh *m = self;
-    tcp_peer *p = &m->peer[offer->source];
-    oari_frame frame = { .kind = OARI_FRAME_TAKE, .handle = offer->word[0] };
-
-    frame.tag = ++p->number;
-    if (receive == NULL)
-        frame.flags = OARI_FRAME_REFUSED;
-    else if (offer->bytes == 0)
-        oari_transfer_finish(receive, OAR_OK);
-    else {
-        oari_scratch_set(receive, 1, frame.tag);
-        oari_scratch_set(receive, 2, 0);
-        oari_scratch_set(receive, 3, 0);
-        oari_row_push(&p->takes, receive);
-    }
-    if (tcp_answer(m, offer->source, &frame) != OAR_OK)
-        m->failed = OAR_E_NOMEM;
-}
-
 void tcp_end_in(tcp_mesh *m, oar_status why)
 {
     for (tcp_conn *c = m->conns; c != NULL; c = c->next) {
@@ -349,6 +298,4 @@ void tcp_end_in(tcp_mesh *m, oar_status why)
         c->take = NULL;
         c->target = NULL;
     }
-    for (int r = 0; r < m->ranks; r++)
-        oari_row_finish(&m->peer[r].takes, why);
 }

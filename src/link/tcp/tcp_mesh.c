@@ -65,8 +65,11 @@ static oar_status make_tables(tcp_mesh *m)
     m->peer = oari_alloc(n, sizeof *m->peer);
     m->host = oari_alloc(n, sizeof *m->host);
     m->sink = oari_alloc(1, TCP_SINK);
-    return m->peer != NULL && m->host != NULL && m->sink != NULL ? OAR_OK
-                                                                 : OAR_E_NOMEM;
+    if (m->peer == NULL || m->host == NULL || m->sink == NULL)
+        return OAR_E_NOMEM;
+    for (int r = 0; r < m->ranks; r++)
+        oari_endpoint_init(&m->peer[r].with, &m->link, r, r);
+    return OAR_OK;
 }
 
 oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
@@ -83,8 +86,9 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     m->timeout_ms = setup->with->env.timeout_ms;
     m->ask_ticks = (uint64_t)(oari_ticks_per_second() * ASK_US / 1e6);
     m->handlers = &handlers;
-    m->match = setup->match;
-    m->taker = (oari_taker){ tcp_take, m };
+    m->link = (oari_message_link){ .transport = &tcp_transport,
+                                   .self = m,
+                                   .match = setup->match };
     OARI_TRY(make_tables(m));
     return make_set(m);
 }
@@ -108,25 +112,13 @@ static size_t most_pushed(const tcp_mesh *m, const oar_transfer *t)
 
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
 {
-    tcp_peer *p = &m->peer[t->peer];
-    int push = !t->synchronous && t->bytes <= most_pushed(m, t) &&
-               oari_match_may_push(m->match, p->spent,
-                                   p->spent - (uint32_t)(p->spent - p->back),
-                                   t->bytes);
-
     if (m->ended != OAR_OK) {
         oari_transfer_finish(t, m->ended);
         return OAR_OK;
     }
-    oari_scratch_set(t, 1, ++p->number);
-    oari_scratch_set(t, 2, push ? OARI_FRAME_PUSH : OARI_FRAME_OFFER);
-    oari_scratch_set(t, 3, 0);
-    oari_scratch_set(t, 4, 0);
-    if (push)
-        p->spent += oari_credit_cost(t->bytes);
-    oari_row_push(&p->queue, t);
     tcp_want(m, t->peer);
-    tcp_pump(m, t->peer);
+    oari_endpoint_send(&m->peer[t->peer].with, &tcp_transport, t,
+                       most_pushed(m, t));
     return OAR_OK;
 }
 
@@ -264,7 +256,9 @@ oar_status tcp_progress(tcp_mesh *m)
     tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    return status != OAR_OK ? status : m->failed;
+    if (status == OAR_OK)
+        status = m->failed;
+    return status != OAR_OK ? status : m->link.failed;
 }
 
 int tcp_arm(tcp_mesh *m)
@@ -347,7 +341,7 @@ void tcp_close(tcp_mesh *m)
     }
     for (int r = 0; m->peer != NULL && r < m->ranks; r++) {
         tcp_end_out(m, &m->peer[r], OAR_E_CLOSED);
-        oari_free(m->peer[r].answer);
+        oari_endpoint_clear(&m->peer[r].with);
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
         next = c->next;
