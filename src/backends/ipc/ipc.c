@@ -77,7 +77,7 @@ static void end_all(ipc *self, ipc_queue *queue, oar_status why)
 static void abandon(ipc *self, oar_status why)
 {
     end_all(self, &self->queue, why);
-    end_all(self, &self->receives, why);
+    oari_match_abort(self->match, why);
     for (int r = 0; r < self->ranks; r++) {
         end_all(self, &self->peer[r].outbox, why);
         end_all(self, &self->peer[r].asked, why);
@@ -230,6 +230,7 @@ static oar_status ask_device(ipc *self)
 static oar_status open_inside(ipc *self, const oari_open *with)
 {
     OARI_TRY(make_peers(self));
+    OARI_TRY(oari_ipc_open_messages(self));
     OARI_TRY(ask_device(self));
     OARI_TRY(make_stream(self, with->env.stream));
     return oari_ipc_meet(self, with);
@@ -254,7 +255,6 @@ static oar_status open_engine(void *given, const oari_open *with)
     self->ranks = with->env.ranks;
     self->device = with->env.device;
     self->queue.end = &self->queue.first;
-    self->receives.end = &self->receives.first;
     self->eager_bytes = eager_bytes(with);
     if (self->ranks > IPC_RANKS)
         return oari_fail(OAR_E_UNAVAILABLE, "ipc: %d ranks; at most %d work",
@@ -324,7 +324,7 @@ static void leave_pages(ipc *self)
 
 static void free_arrays(ipc *self)
 {
-    oari_ipc_drop_messages(self);
+    oari_match_destroy(self->match);
     while (self->spare != NULL) {
         ipc_work *work = self->spare;
 
