@@ -76,24 +76,13 @@ static oar_status find_aside(ipc *self, int peer, uint32_t place, size_t bytes,
     return OAR_OK;
 }
 
-static oar_status copy_aside(ipc *self, const oar_collective *call,
-                             uint32_t place, oari_cu_stream stream,
-                             ipc_memory *memory)
-{
-    size_t bytes = ipc_bytes(&call->out);
-    void *aside;
-
-    OARI_TRY(find_aside(self, call->root, place, bytes, &aside));
-    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data), bytes,
-                           stream));
-    return oari_ipc_show(self, aside, memory);
-}
-
 /* Shows the data, or a copy of it: then the send waits for nobody. */
 static oar_status show_data(ipc *self, const oar_collective *call,
                             uint32_t place, oari_cu_stream stream,
                             ipc_letter *letter)
 {
+    void *aside;
+
     letter->memory.id = 0;
     letter->eager = letter->bytes <= self->eager_bytes;
     if (letter->bytes == 0)
@@ -103,16 +92,10 @@ static oar_status show_data(ipc *self, const oar_collective *call,
     if (letter->memory.id != 0)
         return OAR_OK;
     letter->eager = 1;
-    return copy_aside(self, call, place, stream, &letter->memory);
-}
-
-static void free_loose(ipc *self, int peer, uint32_t place,
-                       oari_cu_stream stream)
-{
-    void **loose = &self->peer[peer].loose[place];
-
-    oar_device_free(device_of(self), *loose, stream);
-    *loose = NULL;
+    OARI_TRY(find_aside(self, call->root, place, letter->bytes, &aside));
+    OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data),
+                           letter->bytes, stream));
+    return oari_ipc_show(self, aside, &letter->memory);
 }
 
 static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
@@ -125,7 +108,9 @@ static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, call->root, &stream));
-    free_loose(self, call->root, place, stream);
+    oar_device_free(device_of(self), self->peer[call->root].loose[place],
+                    stream);
+    self->peer[call->root].loose[place] = NULL;
     letter->tag = (uint64_t)call->tag;
     letter->bytes = ipc_bytes(&call->out);
     letter->dtype = (uint32_t)call->out.dtype;
@@ -141,18 +126,6 @@ static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
     return OAR_OK;
 }
 
-static void move_to_asked(ipc_peer *p)
-{
-    ipc_work *work = p->outbox.first;
-
-    p->outbox.first = work->next;
-    if (p->outbox.first == NULL)
-        p->outbox.end = &p->outbox.first;
-    work->next = NULL;
-    *p->asked.end = work;
-    p->asked.end = &work->next;
-}
-
 static void send_waiting(ipc *self, int peer)
 {
     ipc_peer *p = &self->peer[peer];
@@ -161,10 +134,17 @@ static void send_waiting(ipc *self, int peer)
         ipc_letter *letter;
         oar_status status = put_letter(self, p->outbox.first, &letter);
 
-        if (status == OAR_OK && !letter->eager)
-            move_to_asked(p);
-        else
+        if (status != OAR_OK || letter->eager)
             oari_ipc_queue_end(self, &p->outbox, &p->outbox.first, status);
+        else { /* it waits for its answer */
+            ipc_work *work = p->outbox.first;
+            p->outbox.first = work->next;
+            if (p->outbox.first == NULL)
+                p->outbox.end = &p->outbox.first;
+            work->next = NULL;
+            *p->asked.end = work;
+            p->asked.end = &work->next;
+        }
     }
 }
 
@@ -267,21 +247,15 @@ static oar_status look_into_boxes(ipc *self)
 
 /* ---- both ---------------------------------------------------------------- */
 
-static int has_messages(const ipc *self)
+void oari_ipc_go_on_messages(ipc *self)
 {
+    const oari_cuda *cu;
     int some = oari_match_posted(self->match) != 0;
 
     for (int r = 0; r < self->ranks; r++)
         some |= self->peer[r].outbox.first != NULL ||
                 self->peer[r].asked.first != NULL;
-    return some;
-}
-
-void oari_ipc_go_on_messages(ipc *self)
-{
-    const oari_cuda *cu;
-
-    if (!has_messages(self) || oari_cuda_enter(self->device, &cu) != OAR_OK)
+    if (!some || oari_cuda_enter(self->device, &cu) != OAR_OK)
         return;
     for (int r = 0; r < self->ranks; r++) {
         send_waiting(self, r);
