@@ -31,9 +31,9 @@ void oari_endpoint_init(oari_endpoint *e, oari_message_link *link, int index,
 
 void oari_endpoint_end(oari_endpoint *e, oar_status why)
 {
-    oari_row_finish(&e->queue, why);
-    oari_row_finish(&e->offered, why);
-    oari_row_finish(&e->arriving, why);
+    oari_transfer_list_finish(&e->queue, why);
+    oari_transfer_list_finish(&e->offered, why);
+    oari_transfer_list_finish(&e->arriving, why);
     e->answered = e->answers.count = 0;
 }
 
@@ -67,7 +67,7 @@ void oari_endpoint_accept(oari_endpoint *e, uint64_t offer,
     if (receive->bytes == 0)
         oari_transfer_finish(receive, OAR_OK);
     else
-        oari_row_push(&e->arriving, receive);
+        oari_transfer_list_push(&e->arriving, receive);
     oari_endpoint_answer(e, &h);
 }
 
@@ -99,7 +99,7 @@ static oar_status hear_answer(oari_endpoint *e, const oari_header *h,
     oari_scratch_set(t, 2, OARI_HEADER_DATA);
     if (by->move != NULL)
         return by->move(e, t);
-    oari_row_push(&e->queue, t);
+    oari_transfer_list_push(&e->queue, t);
     by->flush(e);
     return OAR_OK;
 }
@@ -118,7 +118,7 @@ oar_status oari_endpoint_hear(oari_endpoint *e, const oari_header *h)
     if (h->kind == OARI_HEADER_CREDIT)
         return OAR_OK;
     if (accepts || h->kind == OARI_HEADER_DONE)
-        t = oari_row_take(&e->offered, h->number);
+        t = oari_transfer_list_take(&e->offered, h->number);
     if (t != NULL)
         return hear_answer(e, h, t);
     return oari_fail(OAR_E_DATA,
@@ -132,7 +132,7 @@ oar_transfer *oari_endpoint_arriving(oari_endpoint *e, uint64_t number,
     oar_transfer *t = e->arriving.first;
 
     while (t != NULL && oari_scratch(t, 1) != number)
-        t = oari_row_next(t);
+        t = oari_transfer_list_next(t);
     if (number == 0 || t == NULL || at > t->bytes || bytes > t->bytes - at ||
         bytes > t->bytes - oari_scratch(t, 3))
         return NULL;
@@ -145,6 +145,6 @@ void oari_endpoint_arrived(oari_endpoint *e, oar_transfer *t, uint64_t bytes)
     oari_scratch_set(t, 2, oari_scratch(t, 2) + bytes);
     if (oari_scratch(t, 2) != t->bytes)
         return;
-    oari_row_take(&e->arriving, oari_scratch(t, 1));
+    oari_transfer_list_take(&e->arriving, oari_scratch(t, 1));
     oari_transfer_finish(t, OAR_OK);
 }

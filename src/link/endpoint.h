@@ -91,9 +91,9 @@ struct oari_endpoint {
     uint64_t number;               /* of the last send or receive */
     uint64_t spent, back;          /* credit of mine: since the beginning */
     uint64_t told;                 /* credit of the peer's that it knows of */
-    oari_row queue;                /* sends whose header has to be written */
-    oari_row offered;              /* sends that wait for an answer */
-    oari_row arriving;             /* receives that wait for DATA */
+    oari_transfer_list queue;      /* sends whose header has to be written */
+    oari_transfer_list offered;    /* sends that wait for an answer */
+    oari_transfer_list arriving;   /* receives that wait for DATA */
     OARI_VEC(oari_header) answers; /* to be written before the queue ... */
     int64_t answered;              /* ... of which so many are */
 };
@@ -168,9 +168,9 @@ static inline int oari_endpoint_write_next(oari_endpoint *e,
     wrote = by->write(e, &h, t);
     if (wrote == OARI_WROTE_NOTHING)
         return 0;
-    oari_row_remove(&e->queue, NULL, t);
+    oari_transfer_list_remove(&e->queue, NULL, t);
     if (oari_scratch(t, 2) == OARI_HEADER_OFFER) {
-        oari_row_push(&e->offered, t);
+        oari_transfer_list_push(&e->offered, t);
         e->link->offered++;
     } else if (wrote == OARI_WROTE_ALL)
         oari_transfer_finish(t, OAR_OK);
@@ -185,17 +185,17 @@ static inline void oari_endpoint_send(oari_endpoint *e,
     const oari_match *match = e->link->match;
     int eager = !t->synchronous && t->bytes <= eager_bytes;
 
-    if (eager && !oari_match_may_push(match, e->spent, e->back, t->bytes)) {
+    if (eager && !oari_match_has_credit(match, e->spent, e->back, t->bytes)) {
         if (by->credit != NULL)
             e->back = by->credit(e);
         eager = by->credit != NULL &&
-                oari_match_may_push(match, e->spent, e->back, t->bytes);
+                oari_match_has_credit(match, e->spent, e->back, t->bytes);
     }
     if (eager)
         e->spent += oari_credit_cost(t->bytes);
     oari_scratch_set(t, 1, ++e->number);
     oari_scratch_set(t, 2, eager ? OARI_HEADER_EAGER : OARI_HEADER_OFFER);
-    oari_row_push(&e->queue, t);
+    oari_transfer_list_push(&e->queue, t);
     by->flush(e);
 }
 

@@ -262,7 +262,8 @@ oar_status oari_relay_send(oari_relay *relay, oar_transfer *transfer)
     if (relay->link.failed == OAR_OK && !transfer->done)
         relay->link.failed = arm(relay); /* for the answer */
     if (relay->link.failed != OAR_OK)
-        oari_row_take(&e->offered, e->number); /* it is the caller's again */
+        oari_transfer_list_take(&e->offered,
+                                e->number); /* it is the caller's again */
     return relay->link.failed;
 }
 

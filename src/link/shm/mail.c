@@ -25,7 +25,7 @@ typedef struct shm_peer {
 
     oari_mail_in in;
     _Atomic uint64_t *shown_back; /* credit, as I show it */
-    oari_row copying;             /* offers being copied */
+    oari_transfer_list copying;   /* offers being copied */
     int reading;                  /* the data of a record */
     oari_header now;
     size_t got; /* bytes of it */
@@ -142,7 +142,7 @@ oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
 static void await_end(shm_peer *p, oar_transfer *t)
 {
     oari_scratch_set(t, 1, 0); /* no data is for it */
-    oari_row_push(&p->with.arriving, t);
+    oari_transfer_list_push(&p->with.arriving, t);
 }
 
 static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
@@ -164,7 +164,7 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
         oari_scratch_set(t, 2, 0);
         oari_scratch_set(t, 3, from != NULL ? 0 : offer->word[2]);
         memcpy(&t->scratch[4], &from, sizeof from);
-        oari_row_push(&p->copying, t); /* by the next progress */
+        oari_transfer_list_push(&p->copying, t); /* by the next progress */
     }
 }
 
@@ -208,7 +208,7 @@ static void copy_some(oari_mail *m, shm_peer *p)
     if (status == OAR_OK && bytes < left)
         oari_scratch_set(t, 2, done + bytes);
     else {
-        oari_row_remove(&p->copying, NULL, t);
+        oari_transfer_list_remove(&p->copying, NULL, t);
         if (status == OAR_OK) {
             oari_header h = { .kind = OARI_HEADER_DONE, .number = offer };
             oari_endpoint_answer(&p->with, &h);
@@ -394,7 +394,7 @@ void oari_mail_abort(oari_mail *mail, oar_status why)
         if (p->sending != NULL)
             oari_transfer_finish(p->sending, why);
         oari_endpoint_end(&p->with, why);
-        oari_row_finish(&p->copying, why);
+        oari_transfer_list_finish(&p->copying, why);
         oari_match_drop(&p->inbound, why);
         p->sending = NULL;
         p->reading = 0;

@@ -41,12 +41,6 @@ static void copy_out(const oari_mail_out *out, uint64_t at, const void *from,
         memcpy(out->ring, (const unsigned char *)from + part, bytes - part);
 }
 
-static void show(oari_mail_out *out, size_t bytes, int last)
-{
-    out->at += last ? round_up(bytes) : bytes;
-    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
-}
-
 void oari_mail_put(oari_mail_out *out, const oari_header *h, const void *data,
                    size_t bytes, int last)
 {
@@ -58,14 +52,16 @@ void oari_mail_put(oari_mail_out *out, const oari_header *h, const void *data,
     memcpy(line + sizeof(uint64_t), h, sizeof *h);
     atomic_store_explicit((_Atomic uint64_t *)line, stamp_of(out->key, at),
                           memory_order_release);
-    show(out, OARI_MAIL_LINE + bytes, last);
+    out->at += OARI_MAIL_LINE + (last ? round_up(bytes) : bytes);
+    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
 void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
                         int last)
 {
     copy_out(out, out->at, data, bytes);
-    show(out, bytes, last);
+    out->at += last ? round_up(bytes) : bytes;
+    atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
 /* ---- in ------------------------------------------------------------------ */

@@ -114,7 +114,7 @@ typedef struct tcp_peer {
     int vanished;               /* its host does not answer any more */
     int gone;                   /* OARI_PEER_DIED ... */
     oari_endpoint with;         /* messages */
-    oari_row jobs;              /* sends whose data is being written */
+    oari_transfer_list jobs;    /* sends whose data is being written */
     tcp_conn *over;             /* the socket that is being written */
     uint64_t says;              /* which fault, see tcp_fault.c; 0: none */
 } tcp_peer;

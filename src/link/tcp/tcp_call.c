@@ -438,10 +438,10 @@ void tcp_greeted(tcp_mesh *m, tcp_conn *c)
 static void keep_transfers(tcp_peer *p, tcp_conn *c)
 {
     if (c->paying != NULL && oari_scratch(c->paying, 2) == OARI_HEADER_EAGER)
-        oari_row_push(&p->with.queue, c->paying);
+        oari_transfer_list_push(&p->with.queue, c->paying);
     if (c->inbound.into != NULL) {
         oari_scratch_set(c->inbound.into, 1, 0); /* no data is for it */
-        oari_row_push(&p->with.arriving, c->inbound.into);
+        oari_transfer_list_push(&p->with.arriving, c->inbound.into);
     }
     c->paying = NULL;
     c->payload = NULL;

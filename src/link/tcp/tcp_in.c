@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_in: what is read. A read goes straight into the destination of the
- * payload under way, and what follows it into a buffer, in which heads are
- * found. A head is checked before anything is done on its word. */
+/* tcp_in: reads frames. A read goes straight into the destination of the
+ * payload under way, and what follows it into a buffer, in which headers are
+ * found. A header is checked before anything is done as it says. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static oar_status move_data(oari_endpoint *e, oar_transfer *send)
 
     oari_scratch_set(send, 3, 0);
     oari_scratch_set(send, 4, 0);
-    oari_row_push(&m->peer[e->rank].jobs, send);
+    oari_transfer_list_push(&m->peer[e->rank].jobs, send);
     if (send->bytes >= TCP_WIDE)
         tcp_widen(m, e->rank);
     tcp_pump(m, e->rank);
@@ -61,14 +61,6 @@ static oar_status hear(tcp_mesh *m, const tcp_conn *c)
                       .word = { frame->tag } };
 
     return oari_endpoint_hear(&m->peer[c->peer].with, &h);
-}
-
-/* Whether a payload follows. */
-static int has_payload(const oari_frame *frame)
-{
-    return frame->kind == OARI_FRAME_HELLO || frame->kind == OARI_FRAME_PUSH ||
-           frame->kind == OARI_FRAME_DATA || frame->kind == OARI_FRAME_FAULT ||
-           frame->kind == OARI_FRAME_BALLOT;
 }
 
 static oar_status begin_frame(tcp_mesh *m, tcp_conn *c)
@@ -135,26 +127,23 @@ static int fits(const tcp_conn *c)
                : 1;
 }
 
-/* What a hello's proof does not cover is not there. */
-static int is_bare(const oari_frame *hello)
-{
-    return hello->handle == 0 && hello->fingerprint == 0 && hello->credit == 0;
-}
-
-/* Is this a frame that may come now, on this socket? */
+/* Whether this frame may come now, on this socket. A hello may have nothing
+ * that its proof does not cover. */
 static int in_place(const tcp_mesh *m, const tcp_conn *c)
 {
-    int hello = c->now.kind == OARI_FRAME_HELLO;
+    const oari_frame *f = &c->now;
+    int hello = f->kind == OARI_FRAME_HELLO;
+    int bare = f->handle == 0 && f->fingerprint == 0 && f->credit == 0;
 
-    return c->now.context == m->context && fits(c) &&
-           c->now.source < (uint32_t)m->ranks && c->now.sequence == c->seen &&
+    return f->context == m->context && fits(c) &&
+           f->source < (uint32_t)m->ranks && f->sequence == c->seen &&
            hello == (c->state != TCP_UP) &&
-           (hello ? is_bare(&c->now) : c->now.source == (uint32_t)c->peer) &&
-           (c->slot >= 0 || hello || c->now.kind == OARI_FRAME_FAULT ||
-            c->now.kind == OARI_FRAME_BALLOT);
+           (hello ? bare : f->source == (uint32_t)c->peer) &&
+           (c->slot >= 0 || hello || f->kind == OARI_FRAME_FAULT ||
+            f->kind == OARI_FRAME_BALLOT);
 }
 
-/* Before a stranger has said hello, nonsense is not an error: it goes. */
+/* A peer that is not authenticated yet is only disconnected. */
 static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
 {
     char what[128];
@@ -172,6 +161,7 @@ static oar_status refuse_frame(tcp_mesh *m, tcp_conn *c, oar_status status)
 static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
 {
     oar_status status = oari_frame_read(c->in + c->in_at, &c->now);
+    oari_frame_kind kind = c->now.kind;
 
     if (status != OAR_OK || !in_place(m, c))
         return refuse_frame(m, c, status);
@@ -179,43 +169,41 @@ static oar_status read_frame(tcp_mesh *m, tcp_conn *c)
     c->seen++;
     if (c->state == TCP_UP && c->slot >= 0)
         oari_endpoint_hear_credit(&m->peer[c->peer].with, c->now.credit);
-    c->open = has_payload(&c->now);
+    c->open = kind == OARI_FRAME_HELLO || kind == OARI_FRAME_PUSH ||
+              kind == OARI_FRAME_DATA || kind == OARI_FRAME_FAULT ||
+              kind == OARI_FRAME_BALLOT; /* a payload follows */
     c->left = c->open ? c->now.bytes : 0;
     return begin_frame(m, c);
 }
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static void take_buffered(tcp_conn *c)
-{
-    size_t ready = c->in_end - c->in_at;
-    size_t part = c->left < ready ? c->left : ready;
-
-    if (c->target != NULL && part != 0) {
-        memcpy(c->target, c->in + c->in_at, part);
-        c->target += part;
-    }
-    c->in_at += part;
-    c->left -= part;
-}
-
 static oar_status parse(tcp_mesh *m, tcp_conn *c)
 {
     while (c->state != TCP_DEAD) {
-        if (c->open) {
-            take_buffered(c);
-            if (c->left != 0)
+        size_t ready = c->in_end - c->in_at;
+        size_t part = c->left < ready ? c->left : ready;
+
+        if (!c->open) {
+            if (ready < OARI_FRAME_BYTES)
                 return OAR_OK;
-            end_frame(m, c);
-        } else if (c->in_end - c->in_at >= OARI_FRAME_BYTES)
             OARI_TRY(read_frame(m, c));
-        else
+            continue;
+        }
+        if (c->target != NULL && part != 0) {
+            memcpy(c->target, c->in + c->in_at, part);
+            c->target += part;
+        }
+        c->in_at += part;
+        c->left -= part;
+        if (c->left != 0)
             return OAR_OK;
+        end_frame(m, c);
     }
     return OAR_OK;
 }
 
-/* Where the next bytes go; how many pieces. */
+/* Says where the next bytes go, and in how many pieces. */
 static int aim(tcp_mesh *m, tcp_conn *c, struct iovec piece[2])
 {
     size_t head = c->in_end - c->in_at;
@@ -236,39 +224,20 @@ static int aim(tcp_mesh *m, tcp_conn *c, struct iovec piece[2])
     return n;
 }
 
-static void came(tcp_conn *c, size_t bytes)
-{
-    size_t part = c->left < bytes ? c->left : bytes;
-
-    if (c->target != NULL)
-        c->target += part;
-    c->left -= part;
-    c->in_end += bytes - part;
-}
-
-/* Most are plain: not even a call more for them. */
+/* Most sockets are plain: they are read without another call. */
 static inline ssize_t read_some(tcp_conn *c, const struct iovec *piece, int n)
 {
     return c->stream.tls == NULL ? readv(c->fd, piece, n)
                                  : oari_stream_read(&c->stream, piece, n);
 }
 
-/* That the socket does not tell of. */
+/* Whether TLS has read ahead: the socket does not tell of that. */
 static inline int has_more(const tcp_conn *c)
 {
     return c->stream.tls != NULL && oari_stream_pending(&c->stream);
 }
 
-static void lose(tcp_mesh *m, tcp_conn *c, int timed_out)
-{
-    if (timed_out && c->peer >= 0 && c->slot >= 0 && c->state != TCP_CONNECTING)
-        tcp_vanish(m, c->peer);
-    else
-        tcp_lose(m, c);
-}
-
-/* Reads what there is, as far as it is fair to the others. What TLS has read
- * ahead, the socket does not tell of. */
+/* Reads what there is, as far as it is fair to other sockets. */
 oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
 {
     for (int i = 0; i < READS && c->state != TCP_DEAD; i++) {
@@ -276,13 +245,24 @@ oar_status tcp_read(tcp_mesh *m, tcp_conn *c)
         int n = aim(m, c, piece);
         size_t asked = piece[0].iov_len + (n == 2 ? piece[1].iov_len : 0);
         ssize_t got = read_some(c, piece, n);
+        size_t part;
+
         if (got < 0 && (errno == EAGAIN || errno == EINTR))
             return OAR_OK;
-        if (got <= 0) {
-            lose(m, c, got < 0 && errno == ETIMEDOUT);
+        if (got < 0 && errno == ETIMEDOUT && c->peer >= 0 && c->slot >= 0 &&
+            c->state != TCP_CONNECTING) {
+            tcp_vanish(m, c->peer);
             return OAR_OK;
         }
-        came(c, (size_t)got);
+        if (got <= 0) {
+            tcp_lose(m, c);
+            return OAR_OK;
+        }
+        part = c->left < (size_t)got ? c->left : (size_t)got;
+        if (c->target != NULL)
+            c->target += part;
+        c->left -= part;
+        c->in_end += (size_t)got - part;
         OARI_TRY(parse(m, c));
         if ((size_t)got < asked && !has_more(c))
             return OAR_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tcp_out: what is written. Small frames are gathered in a buffer and leave in
+/* tcp_out: writes frames. Small ones are gathered in a buffer and leave in
  * one call; data above TCP_SMALL is written from where it lies, behind the
  * buffer. Messages of a pair go over its first socket, in order; parts of large
  * ones over any that has room.
@@ -28,8 +28,12 @@ void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted)
     epoll_ctl(m->epoll_fd, EPOLL_CTL_MOD, c->fd, &event);
 }
 
-static size_t make_room(tcp_conn *c)
+int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data)
 {
+    size_t bytes = data != NULL ? frame.bytes : 0;
+
+    if (c->mute || c->payload != NULL)
+        return 0;
     if (c->out_at == c->out_end)
         c->out_at = c->out_end = 0;
     else if (c->out_at > TCP_BUFFER / 2) {
@@ -37,15 +41,7 @@ static size_t make_room(tcp_conn *c)
         c->out_end -= c->out_at;
         c->out_at = 0;
     }
-    return TCP_BUFFER - c->out_end;
-}
-
-int tcp_put(tcp_mesh *m, tcp_conn *c, oari_frame frame, const void *data)
-{
-    size_t bytes = data != NULL ? frame.bytes : 0;
-
-    if (c->mute || c->payload != NULL ||
-        make_room(c) < OARI_FRAME_BYTES + bytes)
+    if (TCP_BUFFER - c->out_end < OARI_FRAME_BYTES + bytes)
         return 0;
     frame.context = m->context;
     frame.source = (uint32_t)m->rank;
@@ -70,7 +66,7 @@ static void end_payload(tcp_peer *p, tcp_conn *c)
         oari_scratch_set(t, 4, oari_scratch(t, 4) - 1);
         if (oari_scratch(t, 3) != t->bytes || oari_scratch(t, 4) != 0)
             return;
-        oari_row_take(&p->jobs, oari_scratch(t, 1));
+        oari_transfer_list_take(&p->jobs, oari_scratch(t, 1));
     }
     oari_transfer_finish(t, OAR_OK);
 }
@@ -90,15 +86,14 @@ static void wrote(tcp_mesh *m, tcp_conn *c, size_t bytes)
         end_payload(&m->peer[c->peer], c);
 }
 
-/* What cannot be written any more does not say that nothing can be read: the
- * peer may have left behind what it had sent. */
+/* Ends writing. What the peer sent before it left can still be read. */
 static void go_mute(tcp_mesh *m, tcp_conn *c)
 {
     c->mute = 1;
     tcp_watch_room(m, c, 0);
 }
 
-/* Most are plain: not even a call more for them. */
+/* Most sockets are plain: they are written without another call. */
 static inline ssize_t write_some(tcp_conn *c, struct iovec *piece, int n)
 {
     struct msghdr message = { .msg_iov = piece, .msg_iovlen = (size_t)n };
@@ -180,7 +175,7 @@ enum oari_written tcp_write(oari_endpoint *e, oari_header *h, oar_transfer *t)
     return OARI_WROTE_HEADER;
 }
 
-/* The first message that has a part left. */
+/* Puts the next part of the first message that has one left. */
 static int put_part(tcp_mesh *m, tcp_peer *p, tcp_conn *c)
 {
     oar_transfer *t = p->jobs.first;
@@ -188,7 +183,7 @@ static int put_part(tcp_mesh *m, tcp_peer *p, tcp_conn *c)
     uint64_t at;
 
     while (t != NULL && oari_scratch(t, 3) == t->bytes)
-        t = oari_row_next(t);
+        t = oari_transfer_list_next(t);
     if (t == NULL)
         return 0;
     at = oari_scratch(t, 3);
@@ -248,8 +243,8 @@ void tcp_credit(tcp_mesh *m, int peer)
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Data whose buffer is its owner's again cannot be sent to its end: nothing can
- * follow it on that socket. */
+/* Data whose buffer is the user's again cannot be sent to its end, and nothing
+ * can follow it on that socket. */
 void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why)
 {
     for (int i = 0; i < TCP_SOCKETS_MAX; i++) {
@@ -263,5 +258,5 @@ void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why)
         go_mute(m, c);
     }
     oari_endpoint_end(&p->with, why);
-    oari_row_finish(&p->jobs, why);
+    oari_transfer_list_finish(&p->jobs, why);
 }
