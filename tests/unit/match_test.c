@@ -283,7 +283,7 @@ static void a_source_cannot_push_more_than_its_credit(void **state)
     oar_transfer t;
     static char data[100000];
 
-    while (oari_match_may_push(b.match, spent, back, sizeof data)) {
+    while (oari_match_has_credit(b.match, spent, back, sizeof data)) {
         assert_int_equal(oari_match_begin(b.match, 1, 7, sizeof data, &in),
                          OAR_OK);
         oari_match_end(b.match, &in);
@@ -299,7 +299,7 @@ static void a_source_cannot_push_more_than_its_credit(void **state)
     oari_match_recv(b.match, &t);
     back = oari_match_received(b.match, 1);
     assert_true(t.done && back == oari_credit_cost(sizeof data));
-    assert_true(oari_match_may_push(b.match, spent, back, sizeof data));
+    assert_true(oari_match_has_credit(b.match, spent, back, sizeof data));
     close_context(&b);
 }
 

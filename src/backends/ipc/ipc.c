@@ -137,7 +137,7 @@ static oar_status progress_engine(void *given)
 
     if (why != OAR_OK) {
         end_queue(self, &self->queue, why);
-        end_queue(self, &self->receives, why);
+        oari_match_abort(self->match, why);
         for (int r = 0; r < self->ranks; r++) {
             end_queue(self, &self->peer[r].outbox, why);
             end_queue(self, &self->peer[r].asked, why);
@@ -188,6 +188,7 @@ static oar_status open_on_device(ipc *self, const oari_open *with)
         self->peer[r].outbox.end = &self->peer[r].outbox.first;
         self->peer[r].asked.end = &self->peer[r].asked.first;
     }
+    OARI_TRY(oari_ipc_open_messages(self));
     OARI_TRY(oari_cuda_check(self->cu->DeviceGet(&device, self->device),
                              "find a device"));
     OARI_TRY(oari_cuda_check(
@@ -213,7 +214,6 @@ static oar_status open_engine(void *given, const oari_open *with)
     self->ranks = with->env.ranks;
     self->device = with->env.device;
     self->queue.end = &self->queue.first;
-    self->receives.end = &self->receives.first;
     self->eager_bytes =
         eager < IPC_EAGER_BYTES ? eager / 256 * 256 : IPC_EAGER_BYTES;
     if (self->ranks > IPC_RANKS)
@@ -264,7 +264,7 @@ static int drain_streams(ipc *self)
 
 static void free_lists(ipc *self)
 {
-    oari_ipc_drop_messages(self);
+    oari_match_destroy(self->match);
     while (self->spare != NULL) {
         ipc_work *work = self->spare;
 

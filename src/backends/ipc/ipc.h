@@ -21,6 +21,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/cuda_reduce.h"
 #include "link/link.h"
+#include "link/match.h"
 
 enum {
     IPC_DEPTH = 32, /* collectives in flight on the device */
@@ -133,14 +134,6 @@ typedef struct ipc_queue {
     ipc_work **end;
 } ipc_queue;
 
-/* A letter that has come and not been taken. */
-typedef struct ipc_arrival {
-    struct ipc_arrival *next;
-    int source;
-    uint32_t number;
-    ipc_letter letter;
-} ipc_arrival;
-
 /* What is shared with one peer, and messages with it. */
 typedef struct ipc_peer {
     unsigned char *page;
@@ -174,9 +167,9 @@ typedef struct ipc {
     ipc_exported *exported;
     ipc_bounce in_bounce, out_bounce;
 
-    ipc_peer *peer; /* by rank */
-    ipc_queue receives;
-    ipc_arrival *arrivals;
+    ipc_peer *peer;    /* by rank */
+    oari_match *match; /* of messages */
+    oari_taker taker;
     _Atomic int why; /* an oar_status: aborted */
 } ipc;
 
@@ -278,7 +271,7 @@ oar_status oari_ipc_send(void *self, const oar_collective *call,
 oar_status oari_ipc_recv(void *self, const oar_collective *call,
                          oar_transfer *done);
 void oari_ipc_go_on_messages(ipc *self);
-void oari_ipc_drop_messages(ipc *self);
+oar_status oari_ipc_open_messages(ipc *self);
 
 /* ipc.c */
 void oari_ipc_finish(oar_transfer *done, oar_status status);

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "link/link.h"
-#include "link/match.h"
+#include "link/endpoint.h"
 #include "net/frame.h"
 #include "net/seal.h"
 #include "net/secret.h"
@@ -112,21 +112,13 @@ typedef struct tcp_peer {
     int goodbye;                /* it has said that it leaves */
     int vanished;               /* its host does not answer any more */
     int gone;                   /* OARI_PEER_DIED ... */
-    oari_row queue;             /* messages to be written, in order */
-    oari_row offered;           /* messages that wait for their receive */
-    oari_row jobs;              /* messages whose data is being written */
-    oari_row takes;             /* receives whose data is on its way */
-    oari_frame *answer;         /* to be written before anything else */
-    size_t answers;
-    int64_t answer_room;
-    uint64_t number;         /* of the last message or take */
-    uint64_t spent;          /* credit */
-    uint32_t back;           /* credit, as it says */
-    uint32_t told;           /* credit that it knows of */
-    oari_bulletin *bulletin; /* what it shows; NULL: nothing so far */
-    tcp_conn *ballot_conn;   /* over which I send it my ballots */
-    unsigned ballots;        /* which of them it has been sent over that */
-    int64_t ballot_again_ns; /* not called before that */
+    oari_endpoint with;         /* messages */
+    oari_transfer_list jobs;    /* sends whose data is being written */
+    tcp_conn *over;             /* the socket that is being written */
+    oari_bulletin *bulletin;    /* what it shows; NULL: nothing so far */
+    tcp_conn *ballot_conn;      /* over which I send it my ballots */
+    unsigned ballots;           /* which of them it has been sent over that */
+    int64_t ballot_again_ns;    /* not called before that */
 } tcp_peer;
 
 /* What a connection calls its mesh for; nothing below tcp_mesh.c calls upward
@@ -148,12 +140,11 @@ struct tcp_mesh {
     int64_t lease_ms; /* for a host not to answer */
     int64_t tick_ns;  /* next look at the leases */
     uint64_t context;
-    oari_secret secret; /* the job's, or one of the group's own */
-    int apart;          /* from some peers */
-    int encrypts;       /* with some peers */
-    int again;          /* TLS has bytes that the sockets have not */
-    oari_match *match;  /* borrowed */
-    oari_taker taker;
+    oari_secret secret;     /* the job's, or one of the group's own */
+    int apart;              /* from some peers */
+    int encrypts;           /* with some peers */
+    int again;              /* TLS has bytes that the sockets have not */
+    oari_message_link link; /* its match is borrowed */
     int listener, epoll_fd, event_fd;
     tcp_peer *peer;      /* by rank */
     int *host;           /* by rank, as in backend.h */
@@ -312,8 +303,7 @@ void tcp_watch_room(tcp_mesh *m, tcp_conn *c, int wanted);
 int tcp_flush(tcp_mesh *m, tcp_conn *c);
 /* Writes what there is for the peer, as far as there is room. */
 void tcp_pump(tcp_mesh *m, int peer);
-/* A frame for the peer that comes before all messages. */
-oar_status tcp_answer(tcp_mesh *m, int peer, const oari_frame *frame);
+enum oari_written tcp_write(oari_endpoint *e, oari_header *h, oar_transfer *t);
 void tcp_credit(tcp_mesh *m, int peer);
 void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why);
 
@@ -321,7 +311,7 @@ void tcp_end_out(tcp_mesh *m, tcp_peer *p, oar_status why);
 
 oar_status tcp_read(tcp_mesh *m, tcp_conn *c);
 void tcp_end_in(tcp_mesh *m, oar_status why);
-void tcp_take(void *self, const oari_offer *offer, oar_transfer *receive);
+extern const oari_transport tcp_transport;
 
 /* ---- tcp_fault.c --------------------------------------------------------- */
 

@@ -422,11 +422,11 @@ static void end_conn(tcp_mesh *m, tcp_conn *c)
 {
     tcp_peer *p = &m->peer[c->peer];
 
-    if (c->paying != NULL && oari_scratch(c->paying, 3) == 0)
-        oari_row_push(&p->queue, c->paying);
+    if (c->paying != NULL && oari_scratch(c->paying, 2) == OARI_HEADER_EAGER)
+        oari_transfer_list_push(&p->with.queue, c->paying);
     if (c->inbound.into != NULL) {
         oari_scratch_set(c->inbound.into, 1, 0); /* no data is for it */
-        oari_row_push(&p->takes, c->inbound.into);
+        oari_transfer_list_push(&p->with.arriving, c->inbound.into);
     }
     c->paying = NULL;
     c->payload = NULL;

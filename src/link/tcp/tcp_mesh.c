@@ -63,13 +63,16 @@ oar_status tcp_open_alone(tcp_mesh *m, const tcp_setup *setup)
     m->timeout_ms = setup->with->env.timeout_ms;
     m->ask_ticks = (uint64_t)(oari_ticks_per_second() * ASK_US / 1e6);
     m->handlers = &handlers;
-    m->match = setup->match;
-    m->taker = (oari_taker){ tcp_take, m };
+    m->link = (oari_message_link){ .transport = &tcp_transport,
+                                   .self = m,
+                                   .match = setup->match };
     m->peer = oari_alloc((size_t)m->ranks, sizeof *m->peer);
     m->host = oari_alloc((size_t)m->ranks, sizeof *m->host);
     m->sink = oari_alloc(1, TCP_SINK);
     if (m->peer == NULL || m->host == NULL || m->sink == NULL)
         return OAR_E_NOMEM;
+    for (int r = 0; r < m->ranks; r++)
+        oari_endpoint_init(&m->peer[r].with, &m->link, r, r);
     m->epoll_fd = oari_fork_guard(epoll_create1(EPOLL_CLOEXEC));
     m->event_fd = oari_fork_guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (m->epoll_fd < 0 || m->event_fd < 0)
@@ -90,26 +93,14 @@ oar_status tcp_open(tcp_mesh *m, const tcp_setup *setup)
  * ask first would cost a round trip behind all that is being written. */
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
 {
-    tcp_peer *p = &m->peer[t->peer];
     size_t limit = t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
-    int push = !t->synchronous && t->bytes <= limit &&
-               oari_match_may_push(m->match, p->spent,
-                                   p->spent - (uint32_t)(p->spent - p->back),
-                                   t->bytes);
 
     if (m->ended != OAR_OK) {
         oari_transfer_finish(t, m->ended);
         return OAR_OK;
     }
-    oari_scratch_set(t, 1, ++p->number);
-    oari_scratch_set(t, 2, push ? OARI_FRAME_PUSH : OARI_FRAME_OFFER);
-    oari_scratch_set(t, 3, 0);
-    oari_scratch_set(t, 4, 0);
-    if (push)
-        p->spent += oari_credit_cost(t->bytes);
-    oari_row_push(&p->queue, t);
     tcp_want(m, t->peer);
-    tcp_pump(m, t->peer);
+    oari_endpoint_send(&m->peer[t->peer].with, &tcp_transport, t, limit);
     return OAR_OK;
 }
 
@@ -223,7 +214,9 @@ oar_status tcp_progress(tcp_mesh *m)
     tcp_reap(m);
     if (m->ended != OAR_OK)
         return OAR_OK;
-    return status != OAR_OK ? status : m->failed;
+    if (status == OAR_OK)
+        status = m->failed;
+    return status != OAR_OK ? status : m->link.failed;
 }
 
 int tcp_arm(tcp_mesh *m)
@@ -298,7 +291,7 @@ void tcp_close(tcp_mesh *m)
     }
     for (int r = 0; m->peer != NULL && r < m->ranks; r++) {
         tcp_end_out(m, &m->peer[r], OAR_E_CLOSED);
-        oari_free(m->peer[r].answer);
+        oari_endpoint_clear(&m->peer[r].with);
         oari_free(m->peer[r].bulletin);
     }
     for (tcp_conn *c = m->conns, *next; c != NULL; c = next) {
