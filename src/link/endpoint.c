@@ -89,7 +89,6 @@ static oar_status hear_answer(oari_endpoint *e, const oari_header *h,
 {
     const oari_transport *by = e->link->transport;
 
-    e->link->offered--;
     if (h->kind == OARI_HEADER_DONE || t->bytes == 0) {
         oari_transfer_finish(
             t, h->kind == OARI_HEADER_DONE ? (oar_status)h->status : OAR_OK);

@@ -38,7 +38,7 @@ enum oari_header_kind {
     OARI_HEADER_CREDIT
 };
 
-/* Shared memory and engines bring it as it is; TCP has a frame of its own. */
+/* Shared memory brings it as it is; TCP has a frame of its own. */
 typedef struct oari_header {
     uint32_t kind;
     uint32_t status; /* DONE: an oar_status; with data: the transport's */
@@ -81,7 +81,6 @@ typedef struct oari_message_link {
     void *self;
     oari_match *match;
     oar_status failed; /* what a call that cannot fail came to */
-    int offered;       /* sends that wait for an answer */
 } oari_message_link;
 
 struct oari_endpoint {
@@ -169,10 +168,9 @@ static inline int oari_endpoint_write_next(oari_endpoint *e,
     if (wrote == OARI_WROTE_NOTHING)
         return 0;
     oari_transfer_list_remove(&e->queue, NULL, t);
-    if (oari_scratch(t, 2) == OARI_HEADER_OFFER) {
+    if (oari_scratch(t, 2) == OARI_HEADER_OFFER)
         oari_transfer_list_push(&e->offered, t);
-        e->link->offered++;
-    } else if (wrote == OARI_WROTE_ALL)
+    else if (wrote == OARI_WROTE_ALL)
         oari_transfer_finish(t, OAR_OK);
     return 1;
 }

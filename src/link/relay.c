@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* relay: see relay.h.
  *
- * A request is a chunk of the engine's that is under way, in one list: a header
- * with its eager data, or the data of an offer, which lies in the user's
- * buffer. A header receive is where headers come in: one for each peer, or one
- * for all. Every header carries the credit in its third word.
+ * Whatever is put or got, but for the gates, is a crate in one list: a head
+ * with its data, or the data of an offer, which lies in the user's buffer.
+ * A gate is where heads come in: one for each peer, or one for all.
  *
- * Both sides use the lane of an offer in the order of the ACCEPTs: the receiver
- * asks for the chunk before it accepts, the sender puts it when it hears that.
- * So two offers on one lane do not meet.
+ * Both sides use the lane of an offer in the order of the go-heads: the
+ * receiver asks for the block before it says go, the sender puts it when it
+ * hears it. So two offers on one lane do not meet.
  */
 #include "link/relay.h"
 
@@ -16,263 +15,389 @@
 
 #include "base/alloc.h"
 #include "base/status.h"
-#include "link/endpoint.h"
+#include "link/match.h"
 
-enum {
-    HEARD_AT_ONCE = 64 /* headers of a peer, before anything else is done */
-};
+enum kind { PUSH = 1, OFFER, GO, CREDIT };
+enum { HEARD_AT_ONCE = 64 /* heads of a gate, before looking around again */ };
 
-typedef struct request {
-    oari_parcel chunk;
-    struct request *next;
-    oar_transfer *transfer; /* whose data it is; NULL: a header, or given up */
-    int sends;              /* or else receives */
-    unsigned char data[];   /* of a header */
-} request;
+typedef struct head {
+    uint32_t kind;
+    uint32_t status; /* of a GO: OAR_E_SIZE: the receive had another size */
+    uint64_t tag;
+    uint64_t bytes;
+    uint64_t serial; /* of an OFFER and its GO: the sender's */
+    uint64_t credit; /* all that was given back, match.h */
+} head;
 
-typedef struct header_receive {
-    oari_parcel chunk;
+typedef struct crate {
+    oari_parcel parcel;
+    struct crate *next;
+    oar_transfer *transfer; /* whose data it is; NULL: a head's, or given up */
+    int put;                /* or else got */
+    unsigned char data[];   /* of a head */
+} crate;
+
+typedef struct gate {
+    oari_parcel parcel;
     unsigned char data[];
-} header_receive;
+} gate;
+
+typedef struct partner {
+    oari_transfer_list
+        offered; /* sends that wait for their GO; scratch[1]: serial */
+    uint64_t serial;
+    uint64_t spent, back; /* credit of ours there */
+    uint64_t told;        /* credit of theirs that they know of */
+} partner;
 
 struct oari_relay {
-    oari_courier engine;
-    oari_message_link link;
+    oari_courier courier;
     int rank, ranks;
     size_t eager_bytes;
+    oari_match *match;
+    oari_taker taker;
     oar_status aborted;
-    int receives;             /* of headers */
-    int armed;                /* so many of them are */
-    header_receive **receive; /* by rank, or one for all */
-    oari_endpoint *peer;      /* by rank */
-    request *requests;
+    oar_status failed; /* what a call that cannot fail came to */
+    int gates;
+    int armed;  /* so many of them are */
+    int offers; /* sends that wait for their GO */
+    gate **gate;
+    partner *peer;
+    crate *crates;
 };
 
-/* ---- requests ------------------------------------------------------------ */
+static void take(void *self, const oari_offer *offer, oar_transfer *receive);
 
-static request *make_request(int peer, uint32_t lane, size_t room)
+/* ---- making -------------------------------------------------------------- */
+
+static oar_status make_gates(oari_relay *r)
 {
-    request *made = oari_alloc(1, sizeof *made + room);
-
-    if (made == NULL)
-        return NULL;
-    made->chunk.peer = peer;
-    made->chunk.lane = lane;
-    made->chunk.data = made->data;
-    made->chunk.bytes = room;
-    return made;
-}
-
-static oar_status end_request(request *ended, oar_status status)
-{
-    if (ended->transfer != NULL)
-        oari_transfer_finish(ended->transfer, status);
-    oari_free(ended);
-    return status;
-}
-
-/* Starts it; one that could not be started is gone. */
-static oar_status start_request(oari_relay *r, request *made)
-{
-    oar_status status = (made->sends ? r->engine.put : r->engine.get)(
-        r->engine.self, &made->chunk);
-
-    if (status != OAR_OK || made->chunk.done)
-        return end_request(made,
-                           status != OAR_OK ? status : made->chunk.status);
-    made->next = r->requests;
-    r->requests = made;
+    r->gates = r->ranks == 1 ? 0 : r->courier.mixed ? 1 : r->ranks;
+    r->gate = oari_alloc((size_t)r->gates, sizeof(gate *));
+    if (r->gate == NULL)
+        return OAR_E_NOMEM;
+    for (int i = 0; i < r->gates; i++) {
+        size_t bytes = sizeof(head) + r->eager_bytes;
+        gate *made = oari_alloc(1, sizeof *made + bytes);
+        if (made == NULL)
+            return OAR_E_NOMEM;
+        r->gate[i] = made;
+        made->parcel.bytes = bytes;
+        made->parcel.data = made->data;
+    }
     return OAR_OK;
 }
 
-/* Ends those that are done. */
-static oar_status end_requests(oari_relay *r)
+oar_status oari_relay_create(const oari_courier *courier, int rank, int ranks,
+                             size_t eager_bytes, oari_relay **relay)
+{
+    oari_relay *r = oari_alloc(1, sizeof *r);
+    oar_status status;
+
+    if (r == NULL)
+        return OAR_E_NOMEM;
+    r->courier = *courier;
+    r->rank = rank;
+    r->ranks = ranks;
+    r->eager_bytes = eager_bytes;
+    r->taker = (oari_taker){ take, r };
+    status = oari_match_create(rank, ranks, eager_bytes, &r->match);
+    if (status == OAR_OK &&
+        (r->peer = oari_alloc((size_t)ranks, sizeof *r->peer)) == NULL)
+        status = OAR_E_NOMEM;
+    if (status == OAR_OK)
+        status = make_gates(r);
+    if (status != OAR_OK) {
+        oari_relay_destroy(r);
+        return status;
+    }
+    *relay = r;
+    return OAR_OK;
+}
+
+/* Heads of peers can wait in the engine until somebody here wants messages: so
+ * a group that only runs the engine's collectives has nothing to look after. */
+static oar_status arm(oari_relay *r)
+{
+    for (; r->armed < r->gates; r->armed++) {
+        oari_parcel *parcel = &r->gate[r->armed]->parcel;
+        parcel->peer = r->courier.mixed ? -1 : r->armed;
+        parcel->lane = 0;
+        if (parcel->peer != r->rank)
+            OARI_TRY(r->courier.get(r->courier.self, parcel));
+    }
+    return OAR_OK;
+}
+
+/* ---- crates -------------------------------------------------------------- */
+
+static crate *make_crate(int to, uint32_t lane, size_t room)
+{
+    crate *made = oari_alloc(1, sizeof *made + room);
+
+    if (made == NULL)
+        return NULL;
+    made->parcel.peer = to;
+    made->parcel.lane = lane;
+    made->parcel.data = made->data;
+    made->parcel.bytes = room;
+    return made;
+}
+
+/* Starts it; what could not be started is gone. */
+static oar_status dispatch(oari_relay *r, crate *c)
+{
+    oar_status status = c->put ? r->courier.put(r->courier.self, &c->parcel)
+                               : r->courier.get(r->courier.self, &c->parcel);
+
+    if (status != OAR_OK || c->parcel.done) {
+        status = status != OAR_OK ? status : c->parcel.status;
+        if (c->transfer != NULL)
+            oari_transfer_finish(c->transfer, status);
+        oari_free(c);
+        return status;
+    }
+    c->next = r->crates;
+    r->crates = c;
+    return OAR_OK;
+}
+
+static oar_status put_head(oari_relay *r, int to, head h, const void *data)
+{
+    size_t bytes = data != NULL ? h.bytes : 0;
+    crate *c = make_crate(to, 0, sizeof h + bytes);
+
+    if (c == NULL)
+        return OAR_E_NOMEM;
+    h.credit = oari_match_received(r->match, to);
+    r->peer[to].told = h.credit;
+    memcpy(c->data, &h, sizeof h);
+    if (bytes != 0)
+        memcpy(c->data + sizeof h, data, bytes);
+    c->put = 1;
+    return dispatch(r, c);
+}
+
+/* The data of an offer, out of or into the user's buffer. */
+static oar_status move_data(oari_relay *r, int with, uint64_t serial,
+                            oar_transfer *t, int put)
+{
+    uint32_t lane = 1 + (uint32_t)(serial % (r->courier.lanes - 1));
+    crate *c = make_crate(with, lane, 0);
+
+    if (c == NULL) {
+        oari_transfer_finish(t, OAR_E_NOMEM);
+        return OAR_E_NOMEM;
+    }
+    c->parcel.data = t->data;
+    c->parcel.bytes = t->bytes;
+    c->transfer = t;
+    c->put = put;
+    return dispatch(r, c);
+}
+
+/* Ends what has moved. */
+static oar_status collect(oari_relay *r)
 {
     oar_status status = OAR_OK;
-    request **at = &r->requests;
+    crate **at = &r->crates;
 
     while (*at != NULL) {
-        request *each = *at;
-        oar_status ended;
-        if (!each->chunk.done) {
-            at = &each->next;
+        crate *c = *at;
+        if (!c->parcel.done) {
+            at = &c->next;
             continue;
         }
-        *at = each->next;
-        ended = end_request(each, each->chunk.status);
-        if (ended != OAR_OK)
-            status = ended;
+        *at = c->next;
+        if (c->parcel.status != OAR_OK)
+            status = c->parcel.status;
+        if (c->transfer != NULL)
+            oari_transfer_finish(c->transfer, c->parcel.status);
+        oari_free(c);
     }
     return status;
 }
 
-/* ---- the transport ------------------------------------------------------- */
-
-/* An engine takes every header. The data is copied behind it. */
-static enum oari_written write_header(oari_endpoint *e, oari_header *h,
-                                      oar_transfer *t)
-{
-    oari_relay *r = e->link->self;
-    size_t bytes = h->kind == OARI_HEADER_EAGER ? h->bytes : 0;
-    request *made = make_request(e->rank, 0, sizeof *h + bytes);
-    oar_status status = OAR_E_NOMEM;
-
-    h->word[2] = oari_endpoint_told(e);
-    if (made != NULL) {
-        memcpy(made->data, h, sizeof *h);
-        if (bytes != 0)
-            memcpy(made->data + sizeof *h, t->data, bytes);
-        made->sends = 1;
-        status = start_request(r, made);
-    }
-    if (status != OAR_OK)
-        r->link.failed = status;
-    return OARI_WROTE_ALL;
-}
-
-static void flush(oari_endpoint *e)
-{
-    while (oari_endpoint_write_next(e, e->link->transport))
-        ;
-}
-
-/* The data of an offer, out of or into the user's buffer. */
-static oar_status move_data(oari_endpoint *e, oar_transfer *t, int sends)
-{
-    oari_relay *r = e->link->self;
-    uint64_t lane = 1 + oari_scratch(t, 1) % (r->engine.lanes - 1);
-    request *made = make_request(e->rank, (uint32_t)lane, 0);
-
-    if (made == NULL) {
-        oari_transfer_finish(t, OAR_E_NOMEM);
-        return OAR_E_NOMEM;
-    }
-    made->chunk.data = t->data;
-    made->chunk.bytes = t->bytes;
-    made->transfer = t;
-    made->sends = sends;
-    return start_request(r, made);
-}
-
-static oar_status send_data(oari_endpoint *e, oar_transfer *send)
-{
-    return move_data(e, send, 1);
-}
-
-/* Asks for the chunk before it accepts. */
-static void fetch(oari_endpoint *e, const oari_offer *offer,
-                  oar_transfer *receive)
-{
-    oari_header h = { .kind = OARI_HEADER_ACCEPT,
-                      .number = offer->word[0],
-                      .word = { ++e->number } };
-    oar_status status;
-
-    oari_scratch_set(receive, 1, h.word[0]);
-    status = move_data(e, receive, 0);
-    if (status != OAR_OK)
-        e->link->failed = status;
-    else
-        oari_endpoint_answer(e, &h);
-}
-
-static const oari_transport transport = {
-    .write = write_header, .flush = flush, .fetch = fetch, .move = send_data
-};
-
 /* ---- what comes ---------------------------------------------------------- */
 
-/* Headers of peers can wait in the engine until somebody here wants messages:
- * so a group that only runs the engine's collectives has nothing to look
- * after. */
-static oar_status arm(oari_relay *r)
+static oar_status nonsense(int from, const head *h)
 {
-    for (; r->armed < r->receives; r->armed++) {
-        oari_parcel *chunk = &r->receive[r->armed]->chunk;
-        chunk->peer = r->engine.mixed ? -1 : r->armed;
-        chunk->lane = 0;
-        if (chunk->peer != r->rank)
-            OARI_TRY(r->engine.get(r->engine.self, chunk));
-    }
+    return oari_fail(OAR_E_DATA,
+                     "rank %d sent a head of kind %u that makes no sense", from,
+                     h->kind);
+}
+
+/* Of a peer that only sends, it hears when a quarter is due. */
+static oar_status give_credit(oari_relay *r, int to)
+{
+    uint64_t due = oari_match_received(r->match, to) - r->peer[to].told;
+
+    if (due < oari_match_credit(r->match) / 4)
+        return OAR_OK;
+    return put_head(r, to, (head){ .kind = CREDIT }, NULL);
+}
+
+static oar_status hear_push(oari_relay *r, int from, const head *h,
+                            const unsigned char *data)
+{
+    oari_inbound in;
+
+    if (h->bytes > r->eager_bytes)
+        return nonsense(from, h);
+    OARI_TRY(oari_match_begin(r->match, from, h->tag, h->bytes, &in));
+    if (in.target != NULL && h->bytes != 0)
+        memcpy(in.target, data, h->bytes);
+    oari_match_end(r->match, &in);
+    return give_credit(r, from);
+}
+
+static oar_status hear_offer(oari_relay *r, int from, const head *h)
+{
+    oari_offer offer = {
+        .source = from, .tag = h->tag, .bytes = h->bytes, .word = { h->serial }
+    };
+
+    return oari_match_offer(r->match, &offer, &r->taker);
+}
+
+static oar_status hear_go(oari_relay *r, int from, const head *h)
+{
+    oar_transfer *t =
+        oari_transfer_list_take(&r->peer[from].offered, h->serial);
+
+    if (t == NULL)
+        return nonsense(from, h);
+    r->offers--;
+    if (h->status == OAR_OK && t->bytes != 0)
+        return move_data(r, from, h->serial, t, 1);
+    oari_transfer_finish(t, h->status == OAR_OK ? OAR_OK : OAR_E_SIZE);
     return OAR_OK;
 }
 
 static oar_status hear(oari_relay *r, int from, const unsigned char *data)
 {
-    oari_endpoint *e = &r->peer[from];
-    oari_inbound in;
-    oari_header h;
+    head h;
 
     memcpy(&h, data, sizeof h);
-    oari_endpoint_hear_credit(e, h.word[2]);
-    if (h.kind != OARI_HEADER_EAGER || h.bytes > r->eager_bytes)
-        return oari_endpoint_hear(e, &h);
-    OARI_TRY(oari_match_begin(r->link.match, from, h.tag, h.bytes, &in));
-    if (in.target != NULL && h.bytes != 0)
-        memcpy(in.target, data + sizeof h, h.bytes);
-    oari_match_end(r->link.match, &in);
-    oari_endpoint_give_credit(e);
-    return OAR_OK;
+    if (from < 0 || from >= r->ranks || from == r->rank)
+        return nonsense(from, &h);
+    if (h.credit > r->peer[from].back && h.credit <= r->peer[from].spent)
+        r->peer[from].back = h.credit;
+    switch (h.kind) {
+    case PUSH: return hear_push(r, from, &h, data + sizeof h);
+    case OFFER: return hear_offer(r, from, &h);
+    case GO: return hear_go(r, from, &h);
+    case CREDIT: return OAR_OK;
+    default: return nonsense(from, &h);
+    }
 }
 
-static oar_status hear_some(oari_relay *r, header_receive *from)
+static oar_status watch_gate(oari_relay *r, gate *g)
 {
-    oari_parcel *chunk = &from->chunk;
+    oari_parcel *parcel = &g->parcel;
 
-    for (int i = 0; i < HEARD_AT_ONCE && chunk->done; i++) {
-        OARI_TRY(chunk->status);
-        if (chunk->peer < 0 || chunk->peer >= r->ranks ||
-            chunk->peer == r->rank)
-            return oari_fail(OAR_E_DATA, "a header came from rank %d",
-                             chunk->peer);
-        OARI_TRY(hear(r, chunk->peer, from->data));
-        chunk->done = 0;
-        chunk->bytes = sizeof(oari_header) + r->eager_bytes;
-        if (r->engine.mixed)
-            chunk->peer = -1;
-        OARI_TRY(r->engine.get(r->engine.self, chunk));
+    for (int i = 0; i < HEARD_AT_ONCE && parcel->done; i++) {
+        OARI_TRY(parcel->status);
+        OARI_TRY(hear(r, parcel->peer, g->data));
+        parcel->done = 0;
+        parcel->bytes = sizeof(head) + r->eager_bytes;
+        if (r->courier.mixed)
+            parcel->peer = -1;
+        OARI_TRY(r->courier.get(r->courier.self, parcel));
     }
     return OAR_OK;
 }
 
 oar_status oari_relay_progress(oari_relay *relay)
 {
-    oar_status status = end_requests(relay);
+    oar_status status = collect(relay);
 
     if (relay->aborted != OAR_OK)
         return OAR_OK;
     for (int i = 0; i < relay->armed && status == OAR_OK; i++)
-        status = hear_some(relay, relay->receive[i]);
-    return status != OAR_OK ? status : relay->link.failed;
+        status = watch_gate(relay, relay->gate[i]);
+    return status != OAR_OK ? status : relay->failed;
+}
+
+/* ---- what is taken ------------------------------------------------------- */
+
+/* Asks for the block before it says go. */
+static oar_status fetch(oari_relay *r, const oari_offer *offer,
+                        oar_transfer *receive)
+{
+    head go = { .kind = GO, .serial = offer->word[0] };
+
+    if (receive == NULL)
+        go.status = OAR_E_SIZE;
+    else if (offer->bytes == 0)
+        oari_transfer_finish(receive, OAR_OK);
+    else
+        OARI_TRY(move_data(r, offer->source, go.serial, receive, 0));
+    return put_head(r, offer->source, go, NULL);
+}
+
+static void take(void *self, const oari_offer *offer, oar_transfer *receive)
+{
+    oari_relay *r = self;
+    oar_status status = fetch(r, offer, receive);
+
+    if (status != OAR_OK)
+        r->failed = status;
 }
 
 /* ---- what is asked ------------------------------------------------------- */
 
+static int may_push(const oari_relay *r, const oar_transfer *t)
+{
+    const partner *p = &r->peer[t->peer];
+
+    return !t->synchronous && t->bytes <= r->eager_bytes &&
+           oari_match_has_credit(r->match, p->spent, p->back, t->bytes);
+}
+
+static oar_status push(oari_relay *r, oar_transfer *t)
+{
+    head h = { .kind = PUSH, .tag = t->tag, .bytes = t->bytes };
+
+    r->peer[t->peer].spent += oari_credit_cost(t->bytes);
+    OARI_TRY(put_head(r, t->peer, h, t->data));
+    oari_transfer_finish(t, OAR_OK);
+    return OAR_OK;
+}
+
+static oar_status offer(oari_relay *r, oar_transfer *t)
+{
+    partner *p = &r->peer[t->peer];
+    head h = {
+        .kind = OFFER, .tag = t->tag, .bytes = t->bytes, .serial = ++p->serial
+    };
+
+    OARI_TRY(arm(r));
+    oari_scratch_set(t, 1, h.serial);
+    OARI_TRY(put_head(r, t->peer, h, NULL));
+    oari_transfer_list_push(&p->offered, t);
+    r->offers++;
+    return OAR_OK;
+}
+
 oar_status oari_relay_send(oari_relay *relay, oar_transfer *transfer)
 {
-    oari_endpoint *e = &relay->peer[transfer->peer];
-
     if (relay->aborted != OAR_OK) {
         oari_transfer_finish(transfer, relay->aborted);
         return OAR_OK;
     }
     if (transfer->peer == relay->rank)
-        return oari_match_send_self(relay->link.match, transfer);
-    oari_endpoint_send(e, &transport, transfer, relay->eager_bytes);
-    if (relay->link.failed == OAR_OK && !transfer->done)
-        relay->link.failed = arm(relay); /* for the answer */
-    if (relay->link.failed != OAR_OK)
-        oari_transfer_list_take(&e->offered,
-                                e->number); /* it is the caller's again */
-    return relay->link.failed;
+        return oari_match_send_self(relay->match, transfer);
+    return may_push(relay, transfer) ? push(relay, transfer)
+                                     : offer(relay, transfer);
 }
 
 oar_status oari_relay_recv(oari_relay *relay, oar_transfer *transfer)
 {
     if (relay->aborted == OAR_OK)
         OARI_TRY(arm(relay));
-    OARI_TRY(oari_match_recv(relay->link.match, transfer));
-    return relay->link.failed;
+    OARI_TRY(oari_match_recv(relay->match, transfer));
+    return relay->failed;
 }
 
 int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag, uint64_t any,
@@ -281,69 +406,43 @@ int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag, uint64_t any,
     oar_status status = relay->aborted == OAR_OK ? arm(relay) : OAR_OK;
 
     if (status != OAR_OK)
-        relay->link.failed = status;
-    return oari_match_peek(relay->link.match, peer, tag, any, found);
+        relay->failed = status;
+    return oari_match_peek(relay->match, peer, tag, any, found);
 }
 
 int oari_relay_idle(const oari_relay *relay)
 {
-    return relay->requests == NULL && relay->link.offered == 0 &&
-           relay->link.failed == OAR_OK &&
-           oari_match_posted(relay->link.match) == 0;
+    return relay->crates == NULL && relay->offers == 0 &&
+           relay->failed == OAR_OK && oari_match_posted(relay->match) == 0;
 }
 
 int oari_relay_leaving(const oari_relay *relay)
 {
     int leaving = 0;
 
-    for (const request *each = relay->requests; each != NULL; each = each->next)
-        leaving += each->sends && !each->chunk.done;
+    for (const crate *c = relay->crates; c != NULL; c = c->next)
+        leaving += c->put && !c->parcel.done;
     return leaving;
 }
 
-/* ---- making and ending --------------------------------------------------- */
+/* ---- the end ------------------------------------------------------------- */
 
-oar_status oari_relay_create(const oari_courier *courier, int rank, int ranks,
-                             size_t eager_bytes, oari_relay **relay)
+static int drop(oari_relay *r, oari_parcel *parcel)
 {
-    size_t bytes = sizeof(oari_header) + eager_bytes;
-    oari_relay *r = oari_alloc(1, sizeof *r);
-
-    if (r == NULL)
-        return OAR_E_NOMEM;
-    r->engine = *courier;
-    r->link = (oari_message_link){ .transport = &transport, .self = r };
-    r->rank = rank;
-    r->ranks = ranks;
-    r->eager_bytes = eager_bytes;
-    r->receives = ranks == 1 ? 0 : courier->mixed ? 1 : ranks;
-    if (oari_match_create(rank, ranks, eager_bytes, &r->link.match) != OAR_OK)
-        goto fail;
-    r->peer = oari_alloc((size_t)ranks, sizeof *r->peer);
-    r->receive = oari_alloc((size_t)r->receives, sizeof *r->receive);
-    if (r->peer == NULL || r->receive == NULL)
-        goto fail;
-    for (int i = 0; i < ranks; i++)
-        oari_endpoint_init(&r->peer[i], &r->link, i, i);
-    for (int i = 0; i < r->receives; i++) {
-        header_receive *made = oari_alloc(1, sizeof *made + bytes);
-        if (made == NULL)
-            goto fail;
-        r->receive[i] = made;
-        made->chunk.bytes = bytes;
-        made->chunk.data = made->data;
-    }
-    *relay = r;
-    return OAR_OK;
-
-fail:
-    oari_relay_destroy(r);
-    return OAR_E_NOMEM;
+    return r->courier.drop == NULL || r->courier.drop(r->courier.self, parcel);
 }
 
-static int drop(oari_relay *r, oari_parcel *chunk)
+/* The buffer is its owner's again, so far as the engine lets go of it. */
+static void give_up(oari_relay *r, crate *c, oar_status why)
 {
-    return r->engine.drop == NULL || r->engine.drop(r->engine.self, chunk);
+    oar_transfer *t = c->transfer;
+
+    if (t == NULL)
+        return;
+    c->transfer = NULL;
+    if (!c->parcel.done && drop(r, &c->parcel))
+        c->parcel.done = 1;
+    oari_transfer_finish(t, why);
 }
 
 void oari_relay_abort(oari_relay *relay, oar_status why)
@@ -351,44 +450,39 @@ void oari_relay_abort(oari_relay *relay, oar_status why)
     if (relay->aborted != OAR_OK)
         return;
     relay->aborted = why;
-    for (request *each = relay->requests; each != NULL; each = each->next) {
-        oar_transfer *t = each->transfer;
-        if (t == NULL)
-            continue;
-        /* The buffer is its owner's again, as far as the engine lets go. */
-        each->transfer = NULL;
-        if (!each->chunk.done && drop(relay, &each->chunk))
-            each->chunk.done = 1;
-        oari_transfer_finish(t, why);
-    }
+    for (crate *c = relay->crates; c != NULL; c = c->next)
+        give_up(relay, c, why);
     for (int i = 0; i < relay->ranks; i++)
-        oari_endpoint_end(&relay->peer[i], why);
-    relay->link.offered = 0;
-    oari_match_abort(relay->link.match, why);
+        oari_transfer_list_finish(&relay->peer[i].offered, why);
+    relay->offers = 0;
+    oari_match_abort(relay->match, why);
+}
+
+static void drop_gates(oari_relay *r)
+{
+    for (int i = 0; r->gate != NULL && i < r->gates; i++) {
+        gate *g = r->gate[i];
+        int open = g != NULL && i < r->armed && g->parcel.peer != r->rank &&
+                   !g->parcel.done;
+
+        if (!open || drop(r, &g->parcel))
+            oari_free(g);
+    }
+    oari_free(r->gate);
 }
 
 void oari_relay_destroy(oari_relay *relay)
 {
     if (relay == NULL)
         return;
-    while (relay->requests != NULL) {
-        request *each = relay->requests;
-        relay->requests = each->next;
-        if (each->chunk.done || drop(relay, &each->chunk))
-            oari_free(each);
+    while (relay->crates != NULL) {
+        crate *c = relay->crates;
+        relay->crates = c->next;
+        if (c->parcel.done || drop(relay, &c->parcel))
+            oari_free(c);
     }
-    for (int i = 0; relay->receive != NULL && i < relay->receives; i++) {
-        header_receive *each = relay->receive[i];
-        int open = each != NULL && i < relay->armed &&
-                   each->chunk.peer != relay->rank && !each->chunk.done;
-
-        if (!open || drop(relay, &each->chunk))
-            oari_free(each);
-    }
-    oari_free(relay->receive);
-    for (int i = 0; relay->peer != NULL && i < relay->ranks; i++)
-        oari_endpoint_clear(&relay->peer[i]);
-    oari_match_destroy(relay->link.match);
+    drop_gates(relay);
+    oari_match_destroy(relay->match);
     oari_free(relay->peer);
     oari_free(relay);
 }

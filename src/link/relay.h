@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* link/relay.h: full messages (any source, any tag, probe, synchronous, wrong
- * sizes told, memory bounded) for an engine that only moves chunks of known
- * size between two ranks, in order: the protocol of link/endpoint.h over MPI
- * and Gloo.
+ * sizes told, memory bounded) for an engine that only moves blocks of known
+ * size between two ranks, in order.
  *
- * Headers, with eager data behind them, go on lane 0. The data of an accepted
- * offer moves on another lane, from the sender's buffer into the receiver's.
+ * A message is a head on lane 0, with its data in it if that is small. Of a
+ * larger one, or a synchronous one, or one for which there is no credit, the
+ * head is an offer; when there is a receive (match.h) its rank answers with a
+ * head that says go, and the data moves on a lane of its own, from the sender's
+ * buffer into the receiver's. Heads of a pair come in order, so messages do.
  *
  * Only the driver touches this.
  */
@@ -18,37 +20,37 @@
 
 typedef struct oari_relay oari_relay;
 
-/* A chunk under way. It stays where it is until done. */
+/* A block under way. The relay leaves it where it is until done. */
 typedef struct oari_parcel {
-    int peer; /* a get may have -1, see `mixed`; the engine then sets it */
+    int peer; /* a get may have -1, see `mixed`; the courier then sets it */
     uint32_t lane;
     void *data;
     size_t bytes;
     int done; /* set last, with status before it */
     oar_status status;
-    void *scratch[4]; /* the engine's */
+    void *scratch[4]; /* the courier's */
 } oari_parcel;
 
-/* How an engine moves chunks. Those of one pair and lane arrive in the order
- * put, in the gets in the order got. */
+/* Who moves blocks. Blocks of one pair and lane arrive in the order put, in the
+ * gets in the order got. */
 typedef struct oari_courier {
-    /* Start moving a chunk. done may be set at once, or during the engine's own
+    /* Start moving a block. done may be set at once, or during the engine's own
      * progress. On lane 0 a get may be larger than what comes; on all other
      * lanes sizes agree. A failure ends the group. */
     oar_status (*put)(void *self, oari_parcel *parcel);
     oar_status (*get)(void *self, oari_parcel *parcel);
-    /* Gives up a chunk that is not done. 1: nothing touches its data any more;
-     * 0: that could not be had (memory of the library that the chunk names is
-     * then never freed). (optional: the engine has stopped moving chunks before
-     * it calls oari_relay_abort or oari_relay_destroy) */
+    /* Gives up a block that is not done. 1: nothing touches its data any more;
+     * 0: that could not be had (the relay then never frees memory of its own
+     * that it names). (optional: the engine has stopped moving blocks before
+     * the relay is aborted or destroyed) */
     int (*drop)(void *self, oari_parcel *parcel);
     void *self;
     uint32_t lanes; /* lane numbers are below this; 2 at least */
     int mixed;      /* a get on lane 0 may have the peer -1: of any */
 } oari_courier;
 
-/* Copies the courier. Data up to eager_bytes goes behind headers: the same on
- * all ranks; every rank keeps such a buffer for every peer (mixed: one). */
+/* Copies the courier. Data up to eager_bytes goes in heads: the same on all
+ * ranks; every rank keeps such a buffer for every peer (mixed: one). */
 OARI_FOR_PLUGINS oar_status oari_relay_create(const oari_courier *courier,
                                               int rank, int ranks,
                                               size_t eager_bytes,
@@ -62,19 +64,18 @@ OARI_FOR_PLUGINS oar_status oari_relay_recv(oari_relay *relay,
 OARI_FOR_PLUGINS int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag,
                                      uint64_t any, oar_envelope *found);
 
-/* Acts on chunks that are done. Called after the engine's own progress. */
+/* After the engine's own progress: looks at its parcels. */
 OARI_FOR_PLUGINS oar_status oari_relay_progress(oari_relay *relay);
 
-/* Returns whether nothing it was given waits for progress: an engine need not
- * look after chunks then, and may leave what comes where it is. A peek needs a
+/* Whether nothing it was given waits for progress: an engine need not look
+ * after parcels then, and may leave what comes where it is. A peek needs a
  * progress before it all the same. */
 OARI_FOR_PLUGINS int oari_relay_idle(const oari_relay *relay);
 
-/* Returns how many chunks are put and not done: what is lost if the engine ends
- * now. */
+/* How many blocks are put and not done: what is lost if the engine ends now. */
 OARI_FOR_PLUGINS int oari_relay_leaving(const oari_relay *relay);
 
-/* Ends every transfer and drops chunks with users' buffers. Idempotent. */
+/* Ends every transfer; parcels with users' buffers are dropped. Idempotent. */
 OARI_FOR_PLUGINS void oari_relay_abort(oari_relay *relay, oar_status why);
 OARI_FOR_PLUGINS void oari_relay_destroy(oari_relay *relay); /* NULL is fine */
 

@@ -354,7 +354,7 @@ oar_status oari_mail_create(oari_board *board, oari_match *match,
     if (m == NULL)
         return OAR_E_NOMEM;
     m->board = board;
-    m->link = (oari_message_link){ &transport, m, match, OAR_OK, 0 };
+    m->link = (oari_message_link){ &transport, m, match, OAR_OK };
     m->eager_bytes = eager_bytes;
     m->peer = oari_alloc((size_t)board->ranks, sizeof *m->peer);
     if (m->peer == NULL) {
