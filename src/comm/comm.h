@@ -24,7 +24,7 @@
 enum {
     OARI_DEFAULT_TIMEOUT_MS = 300000,
     OARI_DEFAULT_STALL_MS = 30000,
-    OARI_DEFAULT_SPIN_NS = 50000 /* on a backend without a board */
+    OARI_DEFAULT_SPIN_NS = 50000 /* on a backend without shared memory */
 };
 
 /* ---- an operation -------------------------------------------------------- */
@@ -91,10 +91,10 @@ static inline void oari_work_init(oar_work *work, oar_group *group,
 
 /* ---- the engine ---------------------------------------------------------- */
 
-/* A place for one collective under way. Over a board there is one lane, because
- * collectives meet there in one order; over messages there are several, whose
- * collectives are told apart by their numbers. Operations on device memory have
- * lanes of their own. */
+/* A place for one collective under way. Over shared memory there is one lane,
+ * because collectives meet there in one order; over messages there are several,
+ * whose collectives are told apart by their numbers. Operations on device
+ * memory have lanes of their own. */
 typedef struct oari_lane {
     oari_exec exec;
     oar_work *work; /* NULL: free */
@@ -192,7 +192,7 @@ struct oar_group {
     int device;           /* this rank's GPU */
     int bare;             /* device memory must not go through the host */
     char *backend_name;   /* as the user knows it; NULL: the engine's */
-    oari_board *board;    /* NULL: none */
+    oari_shm *shm;        /* NULL: none */
     int64_t spin_ns;      /* before a waiter yields */
     int spare;            /* every rank here has a core besides its own */
 
@@ -255,12 +255,12 @@ static inline const char *oari_group_backend_name(const oar_group *group)
 /* Returns the recorder of a rank if it is mapped here, or NULL. */
 static inline const void *oari_group_recorder(const oar_group *group, int rank)
 {
-    const oari_board *board = group->board;
-    int here = board != NULL ? oari_board_rank(board, rank) : -1;
+    const oari_shm *shm = group->shm;
+    int here = shm != NULL ? oari_shm_rank(shm, rank) : -1;
 
     if (rank == group->rank)
         return oari_recorder_base(group->recorder);
-    return here >= 0 ? board->recorder[here] : NULL;
+    return here >= 0 ? shm->recorder[here] : NULL;
 }
 
 /* Returns whether the external engine carries messages. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* control_message: see control_message.h. Each message is kept until the backend
- * has sent it. */
+/* control_message: see control_message.h. Each message is kept until the
+ * backend has sent it. */
 #include "link/control_message.h"
 
 #include <string.h>
@@ -9,29 +9,30 @@
 
 enum { IN_FLIGHT_MAX = 4 /* to one rank */ };
 
-typedef struct oari_letter {
-    struct oari_letter *next;
+typedef struct oari_control_message {
+    struct oari_control_message *next;
     oar_transfer transfer;
     unsigned char data[];
 } message;
 
-oar_status oari_letters_init(oari_letters *messages, int ranks)
+oar_status oari_control_messages_init(oari_control_messages *messages,
+                                      int ranks)
 {
     messages->count = oari_alloc((size_t)ranks, sizeof *messages->count);
     return messages->count != NULL ? OAR_OK : OAR_E_NOMEM;
 }
 
-void oari_letters_clear(oari_letters *messages)
+void oari_control_messages_clear(oari_control_messages *messages)
 {
     for (message *l = messages->under_way, *next; l != NULL; l = next) {
         next = l->next;
         oari_free(l);
     }
     oari_free(messages->count);
-    *messages = (oari_letters){ 0 };
+    *messages = (oari_control_messages){ 0 };
 }
 
-static void drop_sent(oari_letters *messages)
+static void drop_sent(oari_control_messages *messages)
 {
     message **at = &messages->under_way, *l;
 
@@ -46,7 +47,8 @@ static void drop_sent(oari_letters *messages)
     }
 }
 
-int oari_letters_send(oari_letters *messages, int to, const void *data)
+int oari_control_messages_send(oari_control_messages *messages, int to,
+                               const void *data)
 {
     message *l;
 
@@ -70,7 +72,7 @@ int oari_letters_send(oari_letters *messages, int to, const void *data)
     return 1;
 }
 
-int oari_letters_next(oari_letters *messages, void *data)
+int oari_control_messages_next(oari_control_messages *messages, void *data)
 {
     oar_transfer *t = &messages->taking;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* host: which ranks can share memory, and under which keys they find each other.
+/* host: which ranks can share memory, and under which keys they find each
+ * other.
  *
  * Ranks are on one host when they run under the same boot of a kernel, as the
  * same user, and see the same processes and the same unix sockets. Whether they
@@ -39,23 +40,23 @@ static uint64_t namespace_of(const char *path)
     return stat(path, &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
-oar_status native_host(char host[NATIVE_HOST])
+oar_status oari_host_name(char host[OARI_HOST_NAME_BYTES])
 {
     const char *other = oari_env_text("OARSONG_HOST_ID");
     char boot[40];
 
     OARI_TRY(read_boot_id(boot, sizeof boot));
-    if (other != NULL && strlen(other) > NATIVE_HOST - 128)
+    if (other != NULL && strlen(other) > OARI_HOST_NAME_BYTES - 128)
         return oari_fail(OAR_E_ARG, "OARSONG_HOST_ID of %zu bytes: at most %d",
-                         strlen(other), NATIVE_HOST - 128);
-    snprintf(host, NATIVE_HOST, "%s %" PRIx64 " %" PRIx64 " %u %s", boot,
-             namespace_of("/proc/self/ns/pid"),
+                         strlen(other), OARI_HOST_NAME_BYTES - 128);
+    snprintf(host, OARI_HOST_NAME_BYTES, "%s %" PRIx64 " %" PRIx64 " %u %s",
+             boot, namespace_of("/proc/self/ns/pid"),
              namespace_of("/proc/self/ns/net"), (unsigned)geteuid(),
              other != NULL ? other : "");
     return OAR_OK;
 }
 
-int native_one_machine(const char *a, const char *b)
+int oari_host_same_machine(const char *a, const char *b)
 {
     int spaces = 0;
 
@@ -65,7 +66,7 @@ int native_one_machine(const char *a, const char *b)
 }
 
 /* Each rank counts how often it joins, so that a name can be used again. */
-oar_status native_prefix(const oari_open *with, char *prefix, size_t bytes)
+oar_status oari_join_prefix(const oari_open *with, char *prefix, size_t bytes)
 {
     char key[OAR_STORE_KEY_MAX];
     int64_t times;
@@ -76,7 +77,8 @@ oar_status native_prefix(const oari_open *with, char *prefix, size_t bytes)
     return OAR_OK;
 }
 
-void native_number_hosts(int ranks, const char *first, size_t stride, int *host)
+void oari_host_number_all(int ranks, const char *first, size_t stride,
+                          int *host)
 {
     int hosts = 0;
 
@@ -89,14 +91,14 @@ void native_number_hosts(int ranks, const char *first, size_t stride, int *host)
     }
 }
 
-void native_missed(const oari_open *with, int rank)
+void oari_join_missed(const oari_open *with, int rank)
 {
     if (with->missing != NULL)
         with->missing[rank] = 1;
 }
 
-void native_missed_from(const oari_open *with, int rank, oari_rank_key_fn key,
-                        const void *arg)
+void oari_join_missed_from(const oari_open *with, int rank,
+                           oari_rank_key_fn key, const void *arg)
 {
     oar_error why = *oar_last_error();
     char text[OAR_STORE_KEY_MAX];
@@ -106,19 +108,19 @@ void native_missed_from(const oari_open *with, int rank, oari_rank_key_fn key,
         key(arg, rank, text, sizeof text);
         if (rank != with->env.rank &&
             oar_store_wait(with->env.store, 1, &one, 0) == OAR_E_TIMEOUT)
-            native_missed(with, rank);
+            oari_join_missed(with, rank);
     }
     oari_fail_with(&why);
 }
 
-oari_rendezvous native_rendezvous(const oari_open *with, oari_rank_key_fn key,
-                                  const void *arg)
+oari_rendezvous oari_join_rendezvous(const oari_open *with,
+                                     oari_rank_key_fn key, const void *arg)
 {
     return (oari_rendezvous){ .store = with->env.store,
                               .group = with->env.name,
                               .rank = with->env.rank,
                               .ranks = with->env.ranks,
-                              .timeout_ms = with->meet_ms,
+                              .timeout_ms = with->rendezvous_ms,
                               .key = key,
                               .arg = arg };
 }

@@ -17,7 +17,7 @@ enum {
     OARI_NAME_MAX = 150 /* bytes; keys of the store begin with it */
 };
 
-struct oari_board;
+struct oari_shm;
 struct oari_world;
 
 /* How a rank is gone. */
@@ -32,12 +32,13 @@ typedef struct oari_open {
     int64_t spin_us;
     oari_recorder *recorder;
     struct oari_world *world; /* of links between threads */
-    int64_t meet_ms; /* for the rendezvous; the timeout, unless the group is
+    int64_t
+        rendezvous_ms; /* for the rendezvous; the timeout, unless the group is
                         made of survivors */
-    unsigned char *missing;   /* by rank: set for ranks that this rank waited
-                                 for when it gave up (open_failure.h), or NULL */
-    struct oari_board *board; /* an engine for GPUs: of this host; NULL: none */
-    oar_group *group;         /* and its group; NULL: none */
+    unsigned char *missing; /* by rank: set for ranks that this rank waited for
+                               when it gave up (open_failure.h), or NULL */
+    struct oari_shm *shm;   /* an engine for GPUs: of this host; NULL: none */
+    oar_group *group;       /* and its group; NULL: none */
 } oari_open;
 
 /* What the core itself needs a backend for. */
@@ -63,12 +64,12 @@ typedef struct oari_backend {
 
     /* Returns memory that all ranks of this host map. Valid from open to
      * close. */
-    struct oari_board *(*board)(void *self);
+    struct oari_shm *(*shm)(void *self);
     /* Returns the host of each rank, as numbers from 0 in the order of the
      * lowest rank there; NULL: all are on one. Valid from open to close. */
     const int *(*hosts)(void *self);
     /* Returns whether a rank is gone: 0, or OARI_PEER_DIED and so on. NULL
-     * here and in the next two: as the board says. */
+     * here and in the next two: as shared memory says. */
     int (*gone)(void *self, int rank);
     /* Gives the fault that counts, of those that ranks have published; returns
      * 0 if there is none. Any thread. */
@@ -83,8 +84,8 @@ typedef struct oari_backend {
      * where publish tells other hosts) */
     void (*conclude)(void *self, oari_fault *fault);
     /* Shows a fact of this rank to all others, even if the group has failed,
-     * and reads a rank's (0: it has shown none). NULL: over the board. For the
-     * thread that drives. */
+     * and reads a rank's (0: it has shown none). NULL: over shared memory. For
+     * the thread that drives. */
     void (*show)(void *self, oari_fact fact, const void *data);
     int (*read)(void *self, int rank, oari_fact fact, void *data);
     /* Returns the process of a rank on this host, 0: it is on another; and how

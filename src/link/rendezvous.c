@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rendezvous: a wait in slices. Between them it logs what it waits for, and asks
- * whether the launcher knows that the missing rank has ended. */
+/* rendezvous: a wait in slices. Between them it logs what it waits for, and
+ * asks whether the launcher knows that the missing rank has ended. */
 #include "link/rendezvous.h"
 
 #include <inttypes.h>
@@ -51,7 +51,8 @@ static void list_missing(const oari_rendezvous *r, int peer, char *text,
     }
 }
 
-/* Under `oarsong run` all lines are shown in one place: two ranks are enough. */
+/* Under `oarsong run` all lines are shown in one place: two ranks are enough.
+ */
 static void log_missing(oari_rendezvous *r, int peer, int64_t deadline_ns)
 {
     const char *at = oari_store_address(r->store);

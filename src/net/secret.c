@@ -363,12 +363,14 @@ oar_status oari_wire_fail_no_secret(void)
                      "and read, OARSONG_WIRE=plain");
 }
 
-oar_status oari_wire_for(const oari_secret *secret, int loopback,
-                         oari_wire *wire)
+oar_status oari_protection_for(const oari_secret *secret, int loopback,
+                               oari_protection *wire)
 {
-    static const oari_wire fixed[WANTED] = { [PLAIN] = OARI_WIRE_PLAIN,
-                                             [AUTH] = OARI_WIRE_AUTH,
-                                             [TLS] = OARI_WIRE_TLS };
+    static const oari_protection fixed[WANTED] = {
+        [PLAIN] = OARI_PROTECTION_PLAIN,
+        [AUTH] = OARI_PROTECTION_AUTH,
+        [TLS] = OARI_PROTECTION_TLS
+    };
     const char *text = oari_env_text("OARSONG_WIRE");
     wanted w = AUTO;
 
@@ -380,7 +382,7 @@ oar_status oari_wire_for(const oari_secret *secret, int loopback,
                          "plain, auth or tls",
                          text);
     if (w == PLAIN || (w == AUTO && !secret->known && loopback))
-        *wire = OARI_WIRE_PLAIN;
+        *wire = OARI_PROTECTION_PLAIN;
     else if (!secret->known)
         return w == AUTO ? oari_wire_fail_no_secret()
                          : oari_fail(OAR_E_AUTH,
@@ -389,7 +391,7 @@ oar_status oari_wire_for(const oari_secret *secret, int loopback,
                                      "OARSONG_SECRET_FILE",
                                      names[w]);
     else if (w == AUTO)
-        *wire = loopback ? OARI_WIRE_AUTH : OARI_WIRE_TLS;
+        *wire = loopback ? OARI_PROTECTION_AUTH : OARI_PROTECTION_TLS;
     else
         *wire = fixed[w];
     return OAR_OK;

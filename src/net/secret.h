@@ -89,11 +89,11 @@ int oari_openssl_starved(void);
 
 /* ---- how a connection is protected --------------------------------------- */
 
-typedef enum oari_wire {
-    OARI_WIRE_PLAIN, /* every process that knows the address may connect */
-    OARI_WIRE_AUTH,  /* both ends prove that they know the secret */
-    OARI_WIRE_TLS    /* both do, and TLS encrypts and checks all bytes */
-} oari_wire;
+typedef enum oari_protection {
+    OARI_PROTECTION_PLAIN, /* any process that knows the address connects */
+    OARI_PROTECTION_AUTH,  /* both ends prove that they know the secret */
+    OARI_PROTECTION_TLS    /* both do, and TLS encrypts and checks all bytes */
+} oari_protection;
 
 /* Gives how a connection is to be protected, by OARSONG_WIRE:
  *
@@ -103,8 +103,8 @@ typedef enum oari_wire {
  *   auth    AUTH, tls: TLS; refused without a secret
  *
  * A refusal is OAR_E_AUTH with a sentence that says what to do. */
-oar_status oari_wire_for(const oari_secret *secret, int loopback,
-                         oari_wire *wire);
+oar_status oari_protection_for(const oari_secret *secret, int loopback,
+                               oari_protection *wire);
 
 /* Fails with that sentence for "auto" without a secret between two hosts. */
 oar_status oari_wire_fail_no_secret(void);

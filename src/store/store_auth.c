@@ -22,8 +22,8 @@ oar_status oari_trust_make(const oari_secret *secret, oari_trust *trust)
     oari_trust made = { .known = secret->known };
     oar_status far;
 
-    OARI_TRY(oari_wire_for(secret, 1, &made.near));
-    far = oari_wire_for(secret, 0, &made.far);
+    OARI_TRY(oari_protection_for(secret, 1, &made.near));
+    far = oari_protection_for(secret, 0, &made.far);
     if (far != OAR_OK && far != OAR_E_AUTH)
         return far;
     made.not_far = far != OAR_OK;
@@ -45,7 +45,8 @@ void oari_trust_forget(oari_trust *trust)
     OPENSSL_cleanse(trust, sizeof *trust);
 }
 
-oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire)
+oar_status oari_trust_protection(const oari_trust *trust, int fd,
+                                 oari_protection *wire)
 {
     int here = oari_sock_is_loopback(fd);
 
@@ -154,14 +155,14 @@ static oar_status fail_method(uint32_t ours, uint32_t theirs)
                      theirs);
 }
 
-static uint32_t method_of(oari_wire wire)
+static uint32_t method_of(oari_protection wire)
 {
-    return wire == OARI_WIRE_PLAIN ? OARI_AUTH_NONE : OARI_AUTH_HMAC;
+    return wire == OARI_PROTECTION_PLAIN ? OARI_AUTH_NONE : OARI_AUTH_HMAC;
 }
 
 /* ---- the handshake ------------------------------------------------------- */
 
-oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
+oar_status oari_auth_open(oari_auth *auth, oari_protection wire,
                           oari_wire_message *hello)
 {
     memset(auth, 0, sizeof *auth);
@@ -175,7 +176,8 @@ oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
 }
 
 oar_status oari_auth_welcome(oari_auth *auth, const oari_trust *trust,
-                             oari_wire wire, const oari_wire_message *hello,
+                             oari_protection wire,
+                             const oari_wire_message *hello,
                              oari_wire_message *welcome)
 {
     memset(auth, 0, sizeof *auth);

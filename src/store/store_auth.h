@@ -23,8 +23,9 @@ typedef struct oari_trust {
     int known; /* there is a secret, and the keys below are of it */
     unsigned char client[OARI_SECRET_BYTES], server[OARI_SECRET_BYTES],
         tls[OARI_SECRET_BYTES];
-    oari_wire near, far; /* what connections within and between hosts must be */
-    int not_far;         /* connections between hosts are refused */
+    oari_protection near,
+        far;     /* what connections within and between hosts must be */
+    int not_far; /* connections between hosts are refused */
 } oari_trust;
 
 /* Makes the keys and reads OARSONG_WIRE. The secret may be unknown, but not
@@ -34,7 +35,8 @@ void oari_trust_forget(oari_trust *trust);
 
 /* Gives what a connection has to be. OAR_E_AUTH: it is not allowed, and the
  * text says why. OAR_E_CLOSED: it is gone. */
-oar_status oari_trust_wire(const oari_trust *trust, int fd, oari_wire *wire);
+oar_status oari_trust_protection(const oari_trust *trust, int fd,
+                                 oari_protection *wire);
 
 /* Begins TLS on a connection: the first as client, the second as server. */
 oar_status oari_trust_start_tls(const oari_trust *trust, int fd,
@@ -54,12 +56,13 @@ typedef struct oari_auth {
 } oari_auth;
 
 /* Client: fills in the method and the challenge (expected) of its HELLO. */
-oar_status oari_auth_open(oari_auth *auth, oari_wire wire,
+oar_status oari_auth_open(oari_auth *auth, oari_protection wire,
                           oari_wire_message *hello);
 /* Server: reads a HELLO and fills in method, challenge and proof (value) of the
  * answer. OAR_E_AUTH: it must not talk to this client. */
 oar_status oari_auth_welcome(oari_auth *auth, const oari_trust *trust,
-                             oari_wire wire, const oari_wire_message *hello,
+                             oari_protection wire,
+                             const oari_wire_message *hello,
                              oari_wire_message *welcome);
 /* Client: reads the answer, checks the server's proof and fills in its own
  * (value). */

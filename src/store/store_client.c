@@ -217,7 +217,7 @@ static oar_status start_tls(oari_store_client *l, int64_t deadline_ns)
 }
 
 /* Sends HELLO and PROOF: both ends have proved themselves then. */
-static oar_status authenticate(oari_store_client *l, oari_wire wire,
+static oar_status authenticate(oari_store_client *l, oari_protection wire,
                                int64_t deadline_ns)
 {
     oari_wire_message hello = { .head.kind = OARI_WIRE_HELLO, .id = l->id };
@@ -237,14 +237,14 @@ static oar_status authenticate(oari_store_client *l, oari_wire wire,
 
 static oar_status connect_once(oari_store_client *l, int64_t deadline_ns)
 {
-    oari_wire wire = OARI_WIRE_PLAIN;
+    oari_protection wire = OARI_PROTECTION_PLAIN;
     oar_status status;
 
     l->welcome = 0;
     status = connect_socket(l, deadline_ns);
     if (status == OAR_OK)
-        status = oari_trust_wire(l->trust, l->stream.fd, &wire);
-    if (status == OAR_OK && wire == OARI_WIRE_TLS)
+        status = oari_trust_protection(l->trust, l->stream.fd, &wire);
+    if (status == OAR_OK && wire == OARI_PROTECTION_TLS)
         status = start_tls(l, deadline_ns);
     if (status == OAR_OK)
         status = authenticate(l, wire, deadline_ns);

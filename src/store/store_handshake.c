@@ -75,7 +75,7 @@ static void check_first_byte(oari_connection *c)
         return;
     if (first != TLS_HANDSHAKE)
         c->state = OARI_CONNECTION_HELLO;
-    else if (c->far || c->wire == OARI_WIRE_PLAIN)
+    else if (c->far || c->wire == OARI_PROTECTION_PLAIN)
         refuse_tls(c);
     else if (oari_trust_accept_tls(&c->server->trust, c->fd, &c->stream) !=
              OAR_OK)
@@ -111,7 +111,7 @@ static oar_status check_wire(const oari_connection *c)
 {
     if (c->far)
         return oari_wire_fail_no_secret();
-    if (c->wire == OARI_WIRE_TLS && c->stream.tls == NULL)
+    if (c->wire == OARI_PROTECTION_TLS && c->stream.tls == NULL)
         return oari_fail(OAR_E_AUTH,
                          "this store asks for TLS, and the caller did not "
                          "begin it: set the same OARSONG_WIRE and "

@@ -50,7 +50,7 @@ oari_connection *oari_connection_create(oar_store_server *server, int fd)
     c->server = server;
     c->fd = fd;
     oari_stream_plain(&c->stream, fd);
-    wire = oari_trust_wire(&server->trust, fd, &c->wire);
+    wire = oari_trust_protection(&server->trust, fd, &c->wire);
     c->far = wire != OAR_OK;
     if (wire == OAR_E_AUTH)
         oari_handshake_note_refusal(c);

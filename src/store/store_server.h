@@ -61,8 +61,8 @@ typedef struct oari_connection {
     int is_pending;
     int fd;
     oari_stream stream;
-    oari_wire wire; /* what it has to be */
-    int far;        /* it is from another host, which is not allowed */
+    oari_protection wire; /* what it has to be */
+    int far;              /* it is from another host, which is not allowed */
     oari_connection_state state;
     int dead;            /* to be destroyed soon */
     uint32_t events;     /* that epoll waits for */

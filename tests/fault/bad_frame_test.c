@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/group/group.h"
 #include "support/leak_check.h"
 #include "support/test_job.h"
@@ -56,12 +56,12 @@ static void open_mesh(bad_frame_context *s)
                                 .timeout_ms = PATIENCE_MS,
                                 .store = s->store },
                        .eager_bytes = 64 << 10 };
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     tcp_setup setup = {
         .with = &with, .prefix = "g/1", .host = host, .match = s->match
     };
 
-    OK(native_host(host));
+    OK(oari_host_name(host));
     tcp_init(&s->mesh);
     OK(tcp_open(&s->mesh, &setup));
 }
@@ -570,7 +570,7 @@ static oar_status open_with(const oari_secret *theirs, int change_at)
                                 .name = "g",
                                 .timeout_ms = PATIENCE_MS },
                        .eager_bytes = 64 << 10 };
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     tcp_setup setup = { .with = &with, .prefix = "g/1", .host = host };
     oar_store *store;
     unsigned char *note;
@@ -589,7 +589,7 @@ static oar_status open_with(const oari_secret *theirs, int change_at)
     oar_free(value);
     with.env.store = store;
     OK(oari_match_create(0, 2, 64 << 10, &setup.match));
-    OK(native_host(host));
+    OK(oari_host_name(host));
     tcp_init(&m);
     status = tcp_open(&m, &setup);
     tcp_close(&m);
@@ -609,7 +609,7 @@ static void a_process_that_writes_to_the_store_cannot_forge_a_note(void **state)
                       "another job secret");
     assert_fails_with(open_with(&none, -1), OAR_E_AUTH,
                       "rank 1 has no job secret");
-    for (int i = 16; i < (int)sizeof(tcp_note); i += bit_step())
+    for (int i = 16; i < (int)sizeof(tcp_entry); i += bit_step())
         assert_int_equal(open_with(&secret, i), OAR_E_AUTH);
 }
 

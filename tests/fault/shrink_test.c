@@ -142,7 +142,7 @@ static int vote_and_die(oar_group *g)
     if (g->in_tree->show != NULL)
         g->in_tree->show(g->self, OARI_FACT_BALLOT, &note);
     else
-        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+        oari_bulletin_write(oari_shm_bulletin(g->shm, g->shm->rank),
                             OARI_FACT_BALLOT, &note);
     for (int i = 0; i < 50 && g->backend->progress != NULL; i++) {
         g->backend->progress(g->self);

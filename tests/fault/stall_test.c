@@ -526,7 +526,7 @@ static void the_others_are_patient_for_a_scope_and_no_longer(void **state)
     test_slow("tcp", TIMEOUT_MS / 2);
 }
 
-/* Without a board: every rank that waits has said that it may. */
+/* Without shared memory: every rank that waits has said that it may. */
 static oar_status wait_in_scope(oar_group *g, void *arg)
 {
     oar_call_opts o = within(TIMEOUT_MS);

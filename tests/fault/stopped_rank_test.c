@@ -240,7 +240,7 @@ static int run_until_failure(stop_rank *s, oar_status *status)
 /* Waits until all ranks but rank 1 sleep, waiting for it. */
 static int await_sleepers(const stop_rank *s)
 {
-    oari_control **control = s->group->board->control;
+    oari_control_page **control = s->group->shm->control;
     int64_t deadline = oari_deadline(TEST_JOB_LIMIT_MS);
 
     for (int r = 0; r < s->c->ranks; r++)

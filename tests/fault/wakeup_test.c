@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "comm/group/group.h"
 #include "link/shm/inproc.h"
-#include "link/shm/mail.h"
+#include "link/shm/shm_messages.h"
 
 enum {
     NAP_MS = 100,
@@ -48,22 +48,22 @@ static int64_t spins; /* as the groups were told; below 0: they do not */
 /* by the descriptor it sleeps on */
 static _Atomic(oar_group *) group_of[FDS];
 
-static uint64_t counter_at(const oari_control *control, size_t offset)
+static uint64_t counter_at(const oari_control_page *control, size_t offset)
 {
     return atomic_load(
         (const _Atomic uint64_t *)((const char *)control + offset));
 }
 
-static int has_mail(const oari_board *b, int from)
+static int has_mail(const oari_shm *b, int from)
 {
     size_t ring = b->layout.mail + (size_t)b->rank * b->layout.ring;
-    size_t taken = b->layout.taken + (size_t)from * OARI_LINE_ALIGN;
+    size_t taken = b->layout.taken + (size_t)from * OARI_SLOT_ALIGN;
 
     return counter_at(b->control[from], ring) !=
            counter_at(b->control[b->rank], taken);
 }
 
-/* Without a board: messages that were posted and not begun. */
+/* Without shared memory: messages that were posted and not begun. */
 static int has_fresh(oari_engine *e)
 {
     int found;
@@ -79,11 +79,11 @@ static int has_fresh(oari_engine *e)
  * sleep.) */
 static int something_there(oar_group *g)
 {
-    const oari_board *b = g->board;
+    const oari_shm *b = g->shm;
 
     if (b == NULL)
         return has_fresh(&g->engine);
-    if (b->arrived < b->ranks && oari_meet_missing(b) < 0)
+    if (b->arrived < b->ranks && oari_sync_missing(b) < 0)
         return 1;
     for (int r = 0; r < b->ranks; r++)
         if (has_mail(b, r))
@@ -202,8 +202,8 @@ static void dawdle_at_first(const oari_exec *exec)
 static void begin(oar_group *g, int chore)
 {
     seed = (uint64_t)(10 * chore + oar_group_rank(g));
-    group_of[g->board != NULL ? g->board->wait_fd
-                              : g->backend->wait_fd(g->self)] = g;
+    group_of[g->shm != NULL ? g->shm->wait_fd : g->backend->wait_fd(g->self)] =
+        g;
 }
 
 /* ---- what ranks do ------------------------------------------------------- */
@@ -485,9 +485,9 @@ enum { TRIES = 200000, TRY_MS = 4000 };
 typedef struct wakeup_pair {
     oari_world *world;
     oari_recorder *recorder[2];
-    oari_board board[2];
+    oari_shm shm[2];
     oari_match *match[2];
-    oari_mail *mail[2];
+    oari_shm_messages *mail[2];
     int by_mail;
     _Atomic int64_t turn; /* how often a side was ready */
     _Atomic int over;
@@ -522,7 +522,7 @@ static oar_transfer send_message(int peer, int *text)
 static void *arrive(void *arg)
 {
     wakeup_pair *d = arg;
-    oari_board *b = &d->board[0];
+    oari_shm *b = &d->shm[0];
     int64_t turns = 0;
     int text = 1;
 
@@ -534,10 +534,10 @@ static void *arrive(void *arg)
             return NULL;
         wait_a_little();
         if (d->by_mail)
-            oari_mail_send(d->mail[0], &t, 1);
+            oari_shm_messages_send(d->mail[0], &t, 1);
         else {
-            oari_meet_begin(b);
-            oari_meet_poll(b);
+            oari_sync_begin(b);
+            oari_sync_poll(b);
         }
         meet_at_start(d, &turns);
     }
@@ -548,12 +548,12 @@ static int arm_and_look(wakeup_pair *d, const oar_transfer *t)
 {
     int seen;
 
-    oari_board_arm(&d->board[1]);
+    oari_shm_arm(&d->shm[1]);
     if (d->by_mail) {
-        oari_mail_progress(d->mail[1]);
+        oari_shm_messages_progress(d->mail[1]);
         seen = t->done;
     } else
-        seen = oari_meet_poll(&d->board[1]);
+        seen = oari_sync_poll(&d->shm[1]);
     return seen;
 }
 
@@ -561,12 +561,12 @@ static int arm_and_look(wakeup_pair *d, const oar_transfer *t)
 static int look_again(wakeup_pair *d, const oar_transfer *t)
 {
     uint64_t rings = 0;
-    int rung = read(d->board[1].wait_fd, &rings, sizeof rings) > 0;
+    int rung = read(d->shm[1].wait_fd, &rings, sizeof rings) > 0;
 
-    oari_board_awake(&d->board[1]);
+    oari_shm_awake(&d->shm[1]);
     if (d->by_mail)
-        oari_mail_progress(d->mail[1]);
-    if (!(d->by_mail ? t->done : oari_meet_poll(&d->board[1])))
+        oari_shm_messages_progress(d->mail[1]);
+    if (!(d->by_mail ? t->done : oari_sync_poll(&d->shm[1])))
         fail_msg("try %d: it is not there at all", d->tries);
     return rung;
 }
@@ -583,7 +583,7 @@ static void fall_asleep_often(wakeup_pair *d)
         if (d->by_mail)
             oari_match_recv(d->match[1], &t);
         else
-            oari_meet_begin(&d->board[1]);
+            oari_sync_begin(&d->shm[1]);
         meet_at_start(d, &turns);
         wait_a_little();
         seen = arm_and_look(d, &t);
@@ -601,21 +601,21 @@ static void open_pair(wakeup_pair *d)
         assert_int_equal(oari_recorder_create("pair", r, 2, &d->recorder[r]),
                          OAR_OK);
         assert_int_equal(
-            oari_world_join(d->world, r, -1, d->recorder[r], &d->board[r]),
+            oari_world_join(d->world, r, -1, d->recorder[r], &d->shm[r]),
             OAR_OK);
         assert_int_equal(oari_match_create(r, 2, 4096, &d->match[r]), OAR_OK);
-        assert_int_equal(
-            oari_mail_create(&d->board[r], d->match[r], 4096, &d->mail[r]),
-            OAR_OK);
+        assert_int_equal(oari_shm_messages_create(&d->shm[r], d->match[r], 4096,
+                                                  &d->mail[r]),
+                         OAR_OK);
     }
 }
 
 static void close_pair(wakeup_pair *d)
 {
     for (int r = 0; r < 2; r++) {
-        oari_mail_destroy(d->mail[r]);
+        oari_shm_messages_destroy(d->mail[r]);
         oari_match_destroy(d->match[r]);
-        oari_world_leave(&d->board[r]);
+        oari_world_leave(&d->shm[r]);
         oari_recorder_destroy(d->recorder[r]);
     }
     oari_world_release(d->world);

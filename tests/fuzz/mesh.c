@@ -31,11 +31,11 @@ typedef struct mesh_under_test {
 
 static void put_note(mesh_under_test *w, const char *host)
 {
-    tcp_note note = { .magic = NOTE_MAGIC,
-                      .protocol = OARI_FRAME_VERSION,
-                      .rank = 1,
-                      .ranks = 2,
-                      .address = "127.0.0.1:1" };
+    tcp_entry note = { .magic = NOTE_MAGIC,
+                       .protocol = OARI_FRAME_VERSION,
+                       .rank = 1,
+                       .ranks = 2,
+                       .address = "127.0.0.1:1" };
 
     note.page = (uint64_t)sysconf(_SC_PAGESIZE);
     snprintf(note.host, sizeof note.host, "%s", host);
@@ -51,11 +51,11 @@ static void open_mesh(mesh_under_test *w)
                                 .timeout_ms = 100 },
                        .eager_bytes = 1024,
                        .spin_us = -1 };
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     tcp_setup setup = { .with = &with, .prefix = "p", .host = host };
 
     FUZZ_CHECK(oar_store_create_memory(&w->store) == OAR_OK);
-    FUZZ_CHECK(native_host(host) == OAR_OK);
+    FUZZ_CHECK(oari_host_name(host) == OAR_OK);
     put_note(w, host);
     FUZZ_CHECK(oari_match_create(0, 2, with.eager_bytes, &w->match) == OAR_OK);
     with.env.store = w->store;
@@ -170,7 +170,7 @@ static void say_hello(mesh_under_test *w, int i)
 
     FUZZ_CHECK(c != NULL);
     c->state = TCP_CALLING;
-    FUZZ_CHECK(tcp_prove(&w->them, c, &hello, raw) == OAR_OK);
+    FUZZ_CHECK(tcp_make_hello(&w->them, c, &hello, raw) == OAR_OK);
     say_frame(w, i, hello, raw, sizeof raw);
     free(c);
     turn(w);

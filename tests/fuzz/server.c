@@ -27,10 +27,10 @@ typedef struct client {
     int encrypts;
 } client;
 
-static oar_store_server *make_server(oari_wire wire)
+static oar_store_server *make_server(oari_protection wire)
 {
     oar_store_server *s = calloc(1, sizeof *s);
-    oari_secret secret = { .known = wire != OARI_WIRE_PLAIN };
+    oari_secret secret = { .known = wire != OARI_PROTECTION_PLAIN };
 
     FUZZ_CHECK(s != NULL);
     FUZZ_CHECK(oari_trust_make(&secret, &s->trust) == OAR_OK);
@@ -216,10 +216,10 @@ static void say_pieces(oar_store_server *s, client *clients,
 
 /* Where there is a secret, only clients that have sent a proof may ask. */
 static void check_unauthenticated(const client *clients, int greeted,
-                                  oari_wire wire)
+                                  oari_protection wire)
 {
     for (int i = 0; i < CLIENTS; i++)
-        FUZZ_CHECK(wire == OARI_WIRE_PLAIN || (greeted >> i & 1) ||
+        FUZZ_CHECK(wire == OARI_PROTECTION_PLAIN || (greeted >> i & 1) ||
                    clients[i].conn == NULL ||
                    clients[i].conn->state < OARI_CONNECTION_READY);
 }
@@ -230,21 +230,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     client *clients = calloc(CLIENTS, sizeof *clients);
     oar_store_server *s;
-    oari_wire wire;
+    oari_protection wire;
     uint8_t how;
 
     FUZZ_CHECK(clients != NULL);
     fuzz_take(&data, &bytes, &how, 1);
-    wire = (oari_wire)(how / 8 % 3);
+    wire = (oari_protection)(how / 8 % 3);
     s = make_server(wire);
     for (int i = 0; i < CLIENTS; i++)
         connect_client(s, &clients[i]);
-    for (int i = 0; i < CLIENTS && wire != OARI_WIRE_TLS; i++)
+    for (int i = 0; i < CLIENTS && wire != OARI_PROTECTION_TLS; i++)
         if (how >> i & 1)
             send_handshake(s, clients, &clients[i],
                            how & 4 ? 9 : 9 + (uint64_t)i);
     say_pieces(s, clients, data, bytes);
-    check_unauthenticated(clients, wire == OARI_WIRE_TLS ? 0 : how, wire);
+    check_unauthenticated(clients, wire == OARI_PROTECTION_TLS ? 0 : how, wire);
     for (int i = 0; i < CLIENTS; i++)
         close(clients[i].fd);
     drop_server(s);

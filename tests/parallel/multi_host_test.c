@@ -14,7 +14,7 @@
 
 #include <oarsong/p2p.h>
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/group/group.h"
 #include "support/netns.h"
 
@@ -68,7 +68,7 @@ static int move_to(const namespace_pair *t, int host)
 static int look_around(const test_job *c, raw_backend *w)
 {
     const int *host = w->in_tree->hosts(w->self);
-    const oari_board *b = w->in_tree->board(w->self);
+    const oari_shm *b = w->in_tree->shm(w->self);
     int here = w->rank < HERE;
 
     JOB_CHECK(c, w->rank, host != NULL && b->member != NULL);
@@ -156,7 +156,7 @@ static int work_together(test_job *c, int rank, void *arg)
 /* ---- the order of ranks across hosts ------------------------------------- */
 
 /* A sum in which rank r's ones count r+1 times, in the order of ranks, which is
- * not that of hosts: a flat plan, on ranks that also share a board. */
+ * not that of hosts: a flat plan, on ranks that also share shared memory. */
 static int sum_with_factors(test_job *c, int rank, oar_group *g, size_t count)
 {
     oar_call_opts o = oar_call_opts_init();

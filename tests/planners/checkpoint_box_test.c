@@ -13,7 +13,7 @@
 
 #include "parallel/checkpoint/tiling.h"
 #include "planners/checkpoint_catalog.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 enum { MOST = 4096 }; /* elements of a tensor here */
 
@@ -384,7 +384,7 @@ static oar_status tile_without(void *arg)
 
 static void without_memory_a_tiling_fails(void **state)
 {
-    census_fail_each(tile_without, NULL);
+    fail_each_allocation(tile_without, NULL);
 }
 
 int main(void)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "parallel/checkpoint/part_list.h"
-#include "support/says.h"
+#include "support/last_error.h"
 
 /* ---- random numbers, shapes and boxes ------------------------------------ */
 

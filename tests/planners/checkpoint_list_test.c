@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "planners/checkpoint_catalog.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 static oari_ckpt_tensor tensor(const char *section, const char *name,
                                oar_shape whole)
@@ -40,46 +40,48 @@ static void what_cannot_be_is_not_added(void **state)
 
     memset(longest, 'n', sizeof longest - 1);
     memset(section, 's', sizeof section - 1);
-    assert_says(add_whole(&list, tensor("mo del", "w", OAR_SCALAR)), OAR_E_ARG,
-                "\"mo del\"");
-    assert_says(add_whole(&list, tensor(".", "w", OAR_SCALAR)), OAR_E_ARG,
-                "section");
-    assert_says(add_whole(&list, tensor("", "w", OAR_SCALAR)), OAR_E_ARG,
-                "section");
-    assert_says(add_whole(&list, tensor(NULL, "w", OAR_SCALAR)), OAR_E_ARG,
-                "section");
-    assert_says(add_whole(&list, tensor(section, "w", OAR_SCALAR)), OAR_E_ARG,
-                "1 to 64");
-    assert_says(add_whole(&list, tensor("model", "", OAR_SCALAR)), OAR_E_ARG,
-                "no name");
-    assert_says(add_whole(&list, tensor("model", NULL, OAR_SCALAR)), OAR_E_ARG,
-                "no name");
-    assert_says(add_whole(&list, tensor("model", longest, OAR_SCALAR)),
-                OAR_E_ARG, "nnn...\" has 1001 bytes; 1000 are allowed");
-    assert_says(add_whole(&list, tensor("model", "a\xc0\x80", OAR_SCALAR)),
-                OAR_E_ARG, "not UTF-8");
-    assert_says(add_whole(&list, tensor("model", "w", OAR_SHAPE(4, -1))),
-                OAR_E_ARG, "cannot have the shape [4, -1]");
-    assert_says(add_whole(&list, tensor("model", "w", OAR_SHAPE(INT64_MAX, 2))),
-                OAR_E_ARG, "cannot have the shape");
-    assert_says(oari_ckpt_part_list_add_box(&list, &t, &box), OAR_E_ARG,
-                "\"model/w\": the part [2:5, 0:6] is not within [4, 6]");
+    assert_fails_with(add_whole(&list, tensor("mo del", "w", OAR_SCALAR)),
+                      OAR_E_ARG, "\"mo del\"");
+    assert_fails_with(add_whole(&list, tensor(".", "w", OAR_SCALAR)), OAR_E_ARG,
+                      "section");
+    assert_fails_with(add_whole(&list, tensor("", "w", OAR_SCALAR)), OAR_E_ARG,
+                      "section");
+    assert_fails_with(add_whole(&list, tensor(NULL, "w", OAR_SCALAR)),
+                      OAR_E_ARG, "section");
+    assert_fails_with(add_whole(&list, tensor(section, "w", OAR_SCALAR)),
+                      OAR_E_ARG, "1 to 64");
+    assert_fails_with(add_whole(&list, tensor("model", "", OAR_SCALAR)),
+                      OAR_E_ARG, "no name");
+    assert_fails_with(add_whole(&list, tensor("model", NULL, OAR_SCALAR)),
+                      OAR_E_ARG, "no name");
+    assert_fails_with(add_whole(&list, tensor("model", longest, OAR_SCALAR)),
+                      OAR_E_ARG, "nnn...\" has 1001 bytes; 1000 are allowed");
+    assert_fails_with(
+        add_whole(&list, tensor("model", "a\xc0\x80", OAR_SCALAR)), OAR_E_ARG,
+        "not UTF-8");
+    assert_fails_with(add_whole(&list, tensor("model", "w", OAR_SHAPE(4, -1))),
+                      OAR_E_ARG, "cannot have the shape [4, -1]");
+    assert_fails_with(
+        add_whole(&list, tensor("model", "w", OAR_SHAPE(INT64_MAX, 2))),
+        OAR_E_ARG, "cannot have the shape");
+    assert_fails_with(oari_ckpt_part_list_add_box(&list, &t, &box), OAR_E_ARG,
+                      "\"model/w\": the part [2:5, 0:6] is not within [4, 6]");
     box.ndim = 1;
-    assert_says(oari_ckpt_part_list_add_box(&list, &t, &box), OAR_E_ARG,
-                "has 2 dims, and its part has 1");
-    assert_says(oari_ckpt_part_list_add_flat(&list, &t, 20, 5), OAR_E_ARG,
-                "5 elements from element 20 on are not within [4, 6]");
+    assert_fails_with(oari_ckpt_part_list_add_box(&list, &t, &box), OAR_E_ARG,
+                      "has 2 dims, and its part has 1");
+    assert_fails_with(oari_ckpt_part_list_add_flat(&list, &t, 20, 5), OAR_E_ARG,
+                      "5 elements from element 20 on are not within [4, 6]");
     t.flags = 4;
-    assert_says(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
-                "no flags 0x4");
+    assert_fails_with(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
+                      "no flags 0x4");
     t.dtype = OAR_DTYPE_COUNT_ALL;
-    assert_says(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
-                "no dtype 15");
+    assert_fails_with(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
+                      "no dtype 15");
     t.whole.ndim = 9;
     t.dtype = OAR_F32;
     t.flags = 0;
-    assert_says(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
-                "9 dims; 0 to 8 are allowed");
+    assert_fails_with(oari_ckpt_part_list_add_flat(&list, &t, 0, 5), OAR_E_ARG,
+                      "9 dims; 0 to 8 are allowed");
     longest[OARI_CKPT_LONGEST_NAME] = 0;
     section[OARI_CKPT_LONGEST_SECTION] = 0;
     assert_int_equal(list.part.count, 0);
@@ -94,8 +96,8 @@ static void a_name_that_is_added_twice_is_refused(void **state)
     OK(add_whole(&list, tensor("model", "w", OAR_SHAPE(3))));
     OK(add_whole(&list, tensor("optim", "w", OAR_SHAPE(3))));
     OK(add_whole(&list, tensor("model", "w", OAR_SHAPE(4))));
-    assert_says(oari_ckpt_part_list_seal(&list), OAR_E_ARG,
-                "tensor \"model/w\" was added twice");
+    assert_fails_with(oari_ckpt_part_list_seal(&list), OAR_E_ARG,
+                      "tensor \"model/w\" was added twice");
     oari_ckpt_part_list_free(&list);
 }
 
@@ -108,8 +110,8 @@ static void too_many_sections_are_refused(void **state)
         snprintf(section[i], sizeof section[i], "s%d", i);
         OK(add_whole(&list, tensor(section[i], "w", OAR_SHAPE(3))));
     }
-    assert_says(oari_ckpt_part_list_seal(&list), OAR_E_ARG,
-                "256 sections; 255 are allowed");
+    assert_fails_with(oari_ckpt_part_list_seal(&list), OAR_E_ARG,
+                      "256 sections; 255 are allowed");
     oari_ckpt_part_list_free(&list);
 }
 
@@ -216,7 +218,7 @@ static int is_refused(const unsigned char *bytes, size_t count)
 
 static void damaged_bytes_are_refused_or_another_list(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     unsigned char bytes[sizeof golden];
     int refused = 0, other = 0;
 
@@ -236,7 +238,7 @@ static void damaged_bytes_are_refused_or_another_list(void **state)
         }
     print_message("one byte changed: %d refused, %d read\n", refused, other);
     assert_true(refused > other);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 typedef struct hostile {
@@ -289,7 +291,7 @@ static void each_wrong_field_has_a_sentence(void **state)
     oari_ckpt_part_list list = { 0 };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_says(
+        assert_fails_with(
             oari_ckpt_part_list_read(wrong[i].bytes, wrong[i].count, &list),
             OAR_E_DATA, wrong[i].says);
     assert_int_equal(list.part.count, 0);
@@ -358,10 +360,10 @@ static void equal_lists_are_kept_once(void **state)
     assert_int_equal(lists.holding.count, 4);
     assert_int_equal(lists.holding.data[2].list, 0);
     assert_int_equal(lists.holding.data[3].list, 1);
-    assert_says(oari_ckpt_lists_add(&lists, 3, HEAD("\0") "\0", 13), OAR_E_RANK,
-                "rank 3 of 3");
-    assert_says(oari_ckpt_lists_add(&lists, 2, "OARC", 4), OAR_E_DATA,
-                "header");
+    assert_fails_with(oari_ckpt_lists_add(&lists, 3, HEAD("\0") "\0", 13),
+                      OAR_E_RANK, "rank 3 of 3");
+    assert_fails_with(oari_ckpt_lists_add(&lists, 2, "OARC", 4), OAR_E_DATA,
+                      "header");
     assert_int_equal(oar_last_error()->peer, 2);
     oari_ckpt_part_list_free(&list);
     oari_ckpt_lists_free(&lists);
@@ -383,7 +385,7 @@ static oar_status make_without(void *arg)
 
 static void without_memory_a_list_fails_whole(void **state)
 {
-    census_fail_each(make_without, NULL);
+    fail_each_allocation(make_without, NULL);
 }
 
 int main(void)

@@ -18,7 +18,7 @@
 #include "parallel/checkpoint/file_layout.h"
 #include "parallel/checkpoint/tiling.h"
 #include "planners/checkpoint_catalog.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 /* ---- lists by hand ------------------------------------------------------- */
 
@@ -57,11 +57,12 @@ static void hold_rows(oari_ckpt_lists *lists, int rank, oari_ckpt_tensor t,
 static void expect_refusal(oari_ckpt_lists *lists, oar_status status,
                            const char *text)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oari_ckpt_save_plan plan;
 
-    assert_says(oari_ckpt_save_plan_make(lists, NULL, &plan), status, text);
-    census_expect(&before);
+    assert_fails_with(oari_ckpt_save_plan_make(lists, NULL, &plan), status,
+                      text);
+    leak_check_end(&before);
     oari_ckpt_lists_free(lists);
 }
 
@@ -491,7 +492,7 @@ static void without_memory_a_plan_fails_whole(void **state)
     catalog c;
 
     catalog_fill(&c, &random, 12, 6);
-    census_fail_each(plan_without, &c);
+    fail_each_allocation(plan_without, &c);
 }
 
 int main(void)

@@ -14,7 +14,7 @@
 #include "parallel/checkpoint/file_layout.h"
 #include "parallel/checkpoint/read_plan.h"
 #include "planners/checkpoint_catalog.h"
-#include "support/census.h"
+#include "support/leak_check.h"
 
 enum { HEADER = 4096, MOST_RANKS = 8 };
 
@@ -301,7 +301,7 @@ static void load_rank(const generation *g, const catalog *c, int rank,
 static void what_n_ranks_save_m_ranks_load(void **state)
 {
     static const uint64_t gaps[] = { 0, 1, 16, 100, 1 << 18 };
-    census before = census_take();
+    leak_check before = leak_check_begin();
     catalog_random random = { 8 };
     catalog c, other;
     int loads = 0;
@@ -324,7 +324,7 @@ static void what_n_ranks_save_m_ranks_load(void **state)
         }
     print_message("%d loads of what 1 to %d ranks saved\n", loads,
                   (int)MOST_RANKS);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 /* Each cut alone, to each cut: which tensor it is does not matter. */
@@ -397,8 +397,9 @@ static void refuse(const oari_ckpt_tensor *t, int64_t chunks,
     oari_ckpt_wanted wanted = { box, 0, 0 };
     oari_ckpt_read_plan plan = { .gap = 0 };
 
-    assert_says(oari_ckpt_read_plan_add(&plan, t, chunks, stored, 1, &wanted),
-                status, text);
+    assert_fails_with(
+        oari_ckpt_read_plan_add(&plan, t, chunks, stored, 1, &wanted), status,
+        text);
     oari_ckpt_read_plan_free(&plan);
 }
 
@@ -524,8 +525,8 @@ static void without_memory_a_load_fails_whole(void **state)
 
     catalog_fill(&c, &random, 12, 6);
     save(&c, 5, &g);
-    census_fail_each(lay_out_without, &w);
-    census_fail_each(load_without, &w);
+    fail_each_allocation(lay_out_without, &w);
+    fail_each_allocation(load_without, &w);
     drop(&g);
 }
 

@@ -19,7 +19,7 @@
 #include <oarsong/launch.h>
 
 #include "base/clock.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/group/group.h"
 
 enum { TURN = 1000, TURNS = 500, TARGET_NS = 15 };
@@ -44,7 +44,7 @@ static double check_alone(void)
     static oari_history_entry ring[OARI_HISTORY_SHM];
     static double row[TURNS];
     oari_history h = { .room = OARI_HISTORY_SHM, .ring = ring };
-    volatile oari_line line[2] = { 0 };
+    volatile oari_sync_slot line[2] = { 0 };
     volatile size_t count = 17;
     int different = 0;
 

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "link/proof.h"
+#include "link/auth.h"
 #include "support/last_error.h"
 
 enum { PATIENCE_MS = 20000, NOTE_MAGIC = 0x4f415254 };
@@ -27,7 +27,7 @@ static void read_note(fake_rank *i, oar_store *store, const char *prefix,
 
     snprintf(key, sizeof key, "%s/tcp/%d", prefix, rank);
     OK(oar_store_get(store, key, PATIENCE_MS, &value, &bytes));
-    assert_int_equal(bytes, sizeof(tcp_note));
+    assert_int_equal(bytes, sizeof(tcp_entry));
     memcpy(&i->note[rank], value, bytes);
     oar_free(value);
     memcpy(i->mesh.peer[rank].token, i->note[rank].token, TCP_TOKEN);
@@ -60,21 +60,22 @@ void fake_rank_publish(oar_store *store, const char *prefix, int rank,
                        int ranks, const oari_secret *secret,
                        const char *address)
 {
-    tcp_note note = { .magic = NOTE_MAGIC,
-                      .protocol = OARI_FRAME_VERSION,
-                      .rank = rank,
-                      .ranks = ranks,
-                      .context = 5,
-                      .proves = (uint32_t)secret->known };
-    native_note about = { prefix, rank, &note, offsetof(tcp_note, proof) };
+    tcp_entry note = { .magic = NOTE_MAGIC,
+                       .protocol = OARI_FRAME_VERSION,
+                       .rank = rank,
+                       .ranks = ranks,
+                       .context = 5,
+                       .proves = (uint32_t)secret->known };
+    oari_signed_entry about = { prefix, rank, &note,
+                                offsetof(tcp_entry, proof) };
     char key[OAR_STORE_KEY_MAX];
-    oari_wire near;
+    oari_protection near;
 
-    OK(oari_wire_for(secret, 1, &near));
+    OK(oari_protection_for(secret, 1, &near));
     note.wire = (uint32_t)near;
-    OK(native_host(note.host));
+    OK(oari_host_name(note.host));
     snprintf(note.address, sizeof note.address, "%s", address);
-    OK(native_vouch(secret, &about, note.proof));
+    OK(oari_entry_sign(secret, &about, note.proof));
     snprintf(key, sizeof key, "%s/tcp/%d", prefix, rank);
     OK(oar_store_set(store, key, &note, sizeof note));
 }
@@ -115,7 +116,7 @@ void fake_rank_hello(fake_rank *i, int to, int slot,
     c->slot = slot;
     c->state = TCP_CALLING;
     oari_frame_write(&hello, raw);
-    OK(tcp_prove(&i->mesh, c, &hello, raw + OARI_FRAME_BYTES));
+    OK(tcp_make_hello(&i->mesh, c, &hello, raw + OARI_FRAME_BYTES));
     free(c);
 }
 

@@ -12,8 +12,8 @@
 enum { FAKE_RANK_HELLO = OARI_FRAME_BYTES + TCP_HELLO };
 
 typedef struct fake_rank {
-    tcp_mesh mesh;  /* only what authentication needs */
-    tcp_note *note; /* by rank */
+    tcp_mesh mesh;   /* only what authentication needs */
+    tcp_entry *note; /* by rank */
 } fake_rank;
 
 /* Becomes `rank` of the group whose notes are under prefix; waits for those of

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 
 /* Sizes that bring the edges near: with the first, a chunk of a bounce buffer
  * is one block of 64, and of a message too; with the second, the data of a
@@ -59,7 +59,7 @@ symbolic_op plans_make(const oari_algorithm *a, int ranks, size_t count,
                  .element = settings[set].element,
                  .wide = reduces ? settings[set].wide : settings[set].element,
                  .small_bytes = settings[set].small_bytes,
-                 .slot_bytes = oari_line_bytes(settings[set].small_bytes),
+                 .slot_bytes = oari_sync_slot_bytes(settings[set].small_bytes),
                  .stage_bytes = settings[set].stage_bytes,
                  .chunk_bytes = settings[set].chunk_bytes,
                  .shm_ranks = a->over & OARI_MEMORY ? ranks : 0,

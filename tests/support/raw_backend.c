@@ -45,7 +45,7 @@ int raw_backend_open(raw_backend *w, const test_job *c, int rank,
                        .stage_bytes = 4096,
                        .eager_bytes = eager,
                        .spin_us = -1,
-                       .meet_ms = WIRE_TIMEOUT_MS };
+                       .rendezvous_ms = WIRE_TIMEOUT_MS };
     char host[16];
 
     *w = (raw_backend){ .rank = rank, .ranks = c->ranks };

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "plan/planners.h"
 
 /* ---- symbols ------------------------------------------------------------- */
@@ -996,7 +996,7 @@ static void make_rank(int rank)
     for (int i = 0; i < w.c->ops; i++) {
         const oari_plan_request *a = &w.c->op[i].req;
         oari_control_layout l =
-            oari_board_layout(a->ranks, a->small_bytes, a->stage_bytes);
+            oari_control_page_layout(a->ranks, a->small_bytes, a->stage_bytes);
         widen(room, symbolic_input(&w.c->op[i], rank));
         widen(room, symbolic_output(&w.c->op[i], rank));
         room[BOUNCE] = l.stage_room / a->element;

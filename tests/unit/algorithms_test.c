@@ -418,12 +418,12 @@ static void keep_line(void *arg, oar_log_level level, const char *line)
 
 static void a_buffer_that_stays_in_reach_is_reported(void **state)
 {
-    static const oari_board_ops ops = { .detach = cannot_detach };
+    static const oari_shm_ops ops = { .detach = cannot_detach };
     size_t asked = 0;
-    oari_board board = { .ops = &ops, .self = &asked };
+    oari_shm shm = { .ops = &ops, .self = &asked };
     float data[5];
     oari_call call = { .kind = OAR_COLL_ALL_REDUCE };
-    oari_exec exec = { .rank = 3, .board = &board, .call = &call };
+    oari_exec exec = { .rank = 3, .shm = &shm, .call = &call };
     char line[300] = "";
 
     call.out = oar_span_of(data, 5, OAR_F32);

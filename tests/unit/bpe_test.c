@@ -19,8 +19,8 @@
 #include <oarsong/memory.h>
 
 #include "data/bpe.h"
-#include "support/census.h"
-#include "support/says.h"
+#include "support/leak_check.h"
+#include "support/last_error.h"
 
 /* ---- a small vocabulary -------------------------------------------------- */
 
@@ -146,7 +146,7 @@ static int open_folder(void **state)
 
 static int close_folder(void **state)
 {
-    folder_drop(folder);
+    folder_remove(folder);
     return 0;
 }
 
@@ -480,19 +480,21 @@ static void a_token_is_found_by_its_text(void **state)
     assert_int_equal(found, 255);
     OK(oar_tokenizer_find(points, "\xc3\xa9", 2, &found));
     assert_int_equal(found, 1);
-    assert_says(oar_tokenizer_find(bpe, "hel", 3, &found), OAR_E_NOT_FOUND,
-                "\"hel\"");
-    assert_says(oar_tokenizer_find(bpe, "", 0, &found), OAR_E_NOT_FOUND, "");
-    assert_says(oar_tokenizer_find(bytes, "ab", 2, &found), OAR_E_NOT_FOUND,
-                "\"ab\"");
-    assert_says(oar_tokenizer_find(points, "a\xc3", 2, &found), OAR_E_NOT_FOUND,
-                "");
-    assert_says(oar_tokenizer_find(points, "b", 1, &found), OAR_E_NOT_FOUND,
-                "\"b\"");
+    assert_fails_with(oar_tokenizer_find(bpe, "hel", 3, &found),
+                      OAR_E_NOT_FOUND, "\"hel\"");
+    assert_fails_with(oar_tokenizer_find(bpe, "", 0, &found), OAR_E_NOT_FOUND,
+                      "");
+    assert_fails_with(oar_tokenizer_find(bytes, "ab", 2, &found),
+                      OAR_E_NOT_FOUND, "\"ab\"");
+    assert_fails_with(oar_tokenizer_find(points, "a\xc3", 2, &found),
+                      OAR_E_NOT_FOUND, "");
+    assert_fails_with(oar_tokenizer_find(points, "b", 1, &found),
+                      OAR_E_NOT_FOUND, "\"b\"");
     assert_int_equal(found, 1);
-    assert_says(oar_tokenizer_find(bpe, NULL, 1, &found), OAR_E_ARG, "no text");
-    assert_says(oar_tokenizer_find(NULL, "a", 1, &found), OAR_E_ARG,
-                "no tokenizer");
+    assert_fails_with(oar_tokenizer_find(bpe, NULL, 1, &found), OAR_E_ARG,
+                      "no text");
+    assert_fails_with(oar_tokenizer_find(NULL, "a", 1, &found), OAR_E_ARG,
+                      "no tokenizer");
     oar_tokenizer_destroy(bpe);
     oar_tokenizer_destroy(bytes);
     oar_tokenizer_destroy(points);
@@ -513,7 +515,7 @@ static void refused(oar_status status, const char *why)
 {
     oar_tokenizer *none = NULL;
 
-    assert_says(oar_tokenizer_bpe(vocab, list, &none), status, why);
+    assert_fails_with(oar_tokenizer_bpe(vocab, list, &none), status, why);
     assert_null(none);
 }
 
@@ -605,7 +607,7 @@ static void merges_that_cannot_be_are_refused(void **state)
 
 static void files_that_are_none_are_refused(void **state)
 {
-    census before = census_take();
+    leak_check before = leak_check_begin();
     oar_tokenizer *none = NULL;
     char pipe_path[FOLDER_PATH + 16];
 
@@ -617,15 +619,18 @@ static void files_that_are_none_are_refused(void **state)
     refused(OAR_E_DATA, "at most 16777216 bytes");
     snprintf(pipe_path, sizeof pipe_path, "%s/pipe", folder);
     assert_int_equal(mkfifo(pipe_path, 0600), 0);
-    assert_says(oar_tokenizer_bpe(pipe_path, list, &none), OAR_E_DATA,
-                "plain file");
-    assert_says(oar_tokenizer_bpe("/none/such", list, &none), OAR_E_SYSTEM,
-                "/none/such");
-    assert_says(oar_tokenizer_bpe(NULL, list, &none), OAR_E_ARG, "no path");
-    assert_says(oar_tokenizer_bpe(vocab, NULL, &none), OAR_E_ARG, "no path");
-    assert_says(oar_tokenizer_bpe(vocab, list, NULL), OAR_E_ARG, "nowhere");
+    assert_fails_with(oar_tokenizer_bpe(pipe_path, list, &none), OAR_E_DATA,
+                      "plain file");
+    assert_fails_with(oar_tokenizer_bpe("/none/such", list, &none),
+                      OAR_E_SYSTEM, "/none/such");
+    assert_fails_with(oar_tokenizer_bpe(NULL, list, &none), OAR_E_ARG,
+                      "no path");
+    assert_fails_with(oar_tokenizer_bpe(vocab, NULL, &none), OAR_E_ARG,
+                      "no path");
+    assert_fails_with(oar_tokenizer_bpe(vocab, list, NULL), OAR_E_ARG,
+                      "nowhere");
     assert_null(none);
-    census_expect(&before);
+    leak_check_end(&before);
 }
 
 static oar_status make_and_encode(void *arg)
@@ -647,7 +652,7 @@ static void every_allocation_may_fail(void **state)
 {
     write_vocab();
     write_list();
-    census_fail_each(make_and_encode, NULL);
+    fail_each_allocation(make_and_encode, NULL);
 }
 
 int main(void)

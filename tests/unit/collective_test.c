@@ -330,7 +330,7 @@ static void run_matrix_on(const char *backend, const char *algorithm, int n,
                  oar_last_error_text());
 }
 
-/* NULL: what the library chooses. The first needs a board. */
+/* NULL: what the library chooses. The first needs shared memory. */
 static const char *const algorithms[] = { "direct", "staged", "line", NULL,
                                           "exchange" };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
@@ -345,8 +345,8 @@ every_operator_on_every_dtype_gives_the_same_bits_everywhere(void **state)
     for (int i = 0; i < 4; i++) {
         uint64_t first = 0;
         for (const char *const *b = ranks_backends(); *b != NULL; b++) {
-            int board = strcmp(*b, "sim") == 0 || strcmp(*b, "shm") == 0;
-            for (int a = board ? 0 : ALGORITHMS - 2; a < ALGORITHMS; a++) {
+            int shm = strcmp(*b, "sim") == 0 || strcmp(*b, "shm") == 0;
+            for (int a = shm ? 0 : ALGORITHMS - 2; a < ALGORITHMS; a++) {
                 run_matrix_on(*b, algorithms[a], few[i], hash);
                 first = first != 0 ? first : hash[0];
                 for (int r = 0; r < few[i]; r++)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 
 enum { RANKS = 3 };
 
@@ -56,26 +56,26 @@ static void of_two_certain_faults_the_earlier_operation_counts(void **state)
 
 /* Control pages that no other process maps. */
 typedef struct control_pages {
-    oari_board board;
-    oari_control *control;
+    oari_shm shm;
+    oari_control_page *control;
     _Atomic uint32_t first[2];
 } control_pages;
 
 static void open_pages(control_pages *t)
 {
-    *t = (control_pages){ .board = { .rank = 1, .ranks = RANKS } };
+    *t = (control_pages){ .shm = { .rank = 1, .ranks = RANKS } };
     t->control = aligned_alloc(128, RANKS * sizeof *t->control);
     assert_non_null(t->control);
     memset(t->control, 0, RANKS * sizeof *t->control);
-    assert_int_equal(oari_board_init(&t->board), OAR_OK);
+    assert_int_equal(oari_shm_init(&t->shm), OAR_OK);
     for (int r = 0; r < RANKS; r++)
-        t->board.control[r] = &t->control[r];
-    t->board.first = t->first;
+        t->shm.control[r] = &t->control[r];
+    t->shm.first = t->first;
 }
 
 static void close_pages(control_pages *t)
 {
-    oari_board_clear(&t->board);
+    oari_shm_clear(&t->shm);
     free(t->control);
 }
 
@@ -90,9 +90,9 @@ static void the_evidence_of_a_fault_passes_the_control_page(void **state)
         for (int f = OARI_FACT_FAULT; f <= OARI_FACT_FINAL_FAULT; f++) {
             oari_fault found;
 
-            assert_false(oari_board_published(&t.board, f, &found));
-            oari_board_publish(&t.board, f, &fault);
-            assert_true(oari_board_published(&t.board, f, &found));
+            assert_false(oari_shm_published(&t.shm, f, &found));
+            oari_shm_publish(&t.shm, f, &fault);
+            assert_true(oari_shm_published(&t.shm, f, &found));
             assert_int_equal(found.evidence, e);
             assert_string_equal(found.error.text, "too late");
         }

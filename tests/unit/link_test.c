@@ -14,7 +14,7 @@
 #include "link/tcp/tcp.h"
 #include "base/clock.h"
 #include "base/fork.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "link/match.h"
 #include "support/leak_check.h"
 
@@ -35,8 +35,8 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 /* Where private memory of other processes cannot be read. */
 static void forbid_fetching(raw_backend *w)
 {
-    static oari_board_ops without;
-    oari_board *b = w->in_tree->board(w->self);
+    static oari_shm_ops without;
+    oari_shm *b = w->in_tree->shm(w->self);
 
     without = *b->ops;
     without.fetch = NULL;
@@ -442,13 +442,14 @@ static int send_attacks(const test_job *c, raw_backend *w)
               oar_store_get(w->store, "wire/1/tcp/0", 1000, &note, &bytes) ==
                   OAR_OK);
     for (int i = 0; i < 5; i++)
-        JOB_CHECK(c, 0, (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
+        JOB_CHECK(c, 0,
+                  (fd[i] = connect_to(((tcp_entry *)note)->address)) >= 0);
     memset(garbage, 'x', sizeof garbage);
     JOB_CHECK(c, 0, send(fd[0], garbage, sizeof garbage, 0) > 0);
     JOB_CHECK(c, 0, has_ended(w, fd[0]));
-    say_false_hello(fd[1], ((tcp_note *)note)->context);
+    say_false_hello(fd[1], ((tcp_entry *)note)->context);
     JOB_CHECK(c, 0, has_ended(w, fd[1]));
-    say_false_hello(fd[2], 1 + ((tcp_note *)note)->context);
+    say_false_hello(fd[2], 1 + ((tcp_entry *)note)->context);
     JOB_CHECK(c, 0, has_ended(w, fd[2]));
     JOB_CHECK(c, 0, send(fd[3], garbage, 3, 0) == 3); /* and then nothing */
     for (int i = 0; i < 5; i++)
@@ -483,7 +484,7 @@ static int open_many_connections(const test_job *c, raw_backend *w)
                   OAR_OK);
     for (int i = 0; i < CROWD; i++) {
         JOB_CHECK(c, w->rank,
-                  (fd[i] = connect_to(((tcp_note *)note)->address)) >= 0);
+                  (fd[i] = connect_to(((tcp_entry *)note)->address)) >= 0);
         JOB_CHECK(c, w->rank, raw_backend_progress(w) == 0);
     }
     JOB_CHECK(c, w->rank, raw_backend_barrier(w) == 0);

@@ -8,7 +8,7 @@
 #include <oarsong/p2p.h>
 #include <oarsong/shared.h>
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "support/last_error.h"
 
 /* Around a ring of shared memory, whose messages have heads of 16 bytes. */
@@ -18,13 +18,13 @@ static const size_t sizes[] = {
     3,
     17,
     4096,
-    OARI_MAIL_BYTES - 128 - 17,
-    OARI_MAIL_BYTES - 128 - 16,
-    OARI_MAIL_BYTES - 128 - 15,
-    OARI_MAIL_BYTES - 128,
-    OARI_MAIL_BYTES - 1,
-    OARI_MAIL_BYTES,
-    OARI_MAIL_BYTES + 1,
+    OARI_SHM_QUEUE_BYTES - 128 - 17,
+    OARI_SHM_QUEUE_BYTES - 128 - 16,
+    OARI_SHM_QUEUE_BYTES - 128 - 15,
+    OARI_SHM_QUEUE_BYTES - 128,
+    OARI_SHM_QUEUE_BYTES - 1,
+    OARI_SHM_QUEUE_BYTES,
+    OARI_SHM_QUEUE_BYTES + 1,
     3 << 20,
 };
 enum { SIZES = sizeof sizes / sizeof *sizes, LARGE = 3 << 20, EAGER = 65536 };

@@ -334,30 +334,40 @@ static void the_wire_is_what_the_table_says(void **state)
         const char *setting;
         int known, loopback, wire;
     } table[] = {
-        { NULL, 0, 1, OARI_WIRE_PLAIN },    { NULL, 0, 0, REFUSED },
-        { NULL, 1, 1, OARI_WIRE_AUTH },     { NULL, 1, 0, OARI_WIRE_TLS },
-        { "auto", 0, 1, OARI_WIRE_PLAIN },  { "auto", 0, 0, REFUSED },
-        { "auto", 1, 1, OARI_WIRE_AUTH },   { "auto", 1, 0, OARI_WIRE_TLS },
-        { "plain", 0, 1, OARI_WIRE_PLAIN }, { "plain", 0, 0, OARI_WIRE_PLAIN },
-        { "plain", 1, 1, OARI_WIRE_PLAIN }, { "plain", 1, 0, OARI_WIRE_PLAIN },
-        { "auth", 0, 1, REFUSED },          { "auth", 0, 0, REFUSED },
-        { "auth", 1, 1, OARI_WIRE_AUTH },   { "auth", 1, 0, OARI_WIRE_AUTH },
-        { "tls", 0, 1, REFUSED },           { "tls", 0, 0, REFUSED },
-        { "tls", 1, 1, OARI_WIRE_TLS },     { "tls", 1, 0, OARI_WIRE_TLS },
+        { NULL, 0, 1, OARI_PROTECTION_PLAIN },
+        { NULL, 0, 0, REFUSED },
+        { NULL, 1, 1, OARI_PROTECTION_AUTH },
+        { NULL, 1, 0, OARI_PROTECTION_TLS },
+        { "auto", 0, 1, OARI_PROTECTION_PLAIN },
+        { "auto", 0, 0, REFUSED },
+        { "auto", 1, 1, OARI_PROTECTION_AUTH },
+        { "auto", 1, 0, OARI_PROTECTION_TLS },
+        { "plain", 0, 1, OARI_PROTECTION_PLAIN },
+        { "plain", 0, 0, OARI_PROTECTION_PLAIN },
+        { "plain", 1, 1, OARI_PROTECTION_PLAIN },
+        { "plain", 1, 0, OARI_PROTECTION_PLAIN },
+        { "auth", 0, 1, REFUSED },
+        { "auth", 0, 0, REFUSED },
+        { "auth", 1, 1, OARI_PROTECTION_AUTH },
+        { "auth", 1, 0, OARI_PROTECTION_AUTH },
+        { "tls", 0, 1, REFUSED },
+        { "tls", 0, 0, REFUSED },
+        { "tls", 1, 1, OARI_PROTECTION_TLS },
+        { "tls", 1, 0, OARI_PROTECTION_TLS },
     };
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         oari_secret secret = { .known = table[i].known };
-        oari_wire wire = (oari_wire)REFUSED;
+        oari_protection wire = (oari_protection)REFUSED;
         oar_status status;
 
         clear_environment();
         if (table[i].setting != NULL)
             setenv("OARSONG_WIRE", table[i].setting, 1);
-        status = oari_wire_for(&secret, table[i].loopback, &wire);
+        status = oari_protection_for(&secret, table[i].loopback, &wire);
         assert_int_equal(wire, table[i].wire);
-        assert_int_equal(status,
-                         wire == (oari_wire)REFUSED ? OAR_E_AUTH : OAR_OK);
+        assert_int_equal(status, wire == (oari_protection)REFUSED ? OAR_E_AUTH
+                                                                  : OAR_OK);
     }
 }
 
@@ -366,19 +376,19 @@ static void a_refusal_says_what_to_do(void **state)
     static const char *const words[] = { "oarsong run", "OARSONG_SECRET_FILE",
                                          "OARSONG_WIRE=plain" };
     oari_secret none = { .known = 0 };
-    oari_wire wire;
+    oari_protection wire;
 
-    assert_int_equal(oari_wire_for(&none, 0, &wire), OAR_E_AUTH);
+    assert_int_equal(oari_protection_for(&none, 0, &wire), OAR_E_AUTH);
     for (int i = 0; i < 3; i++)
         assert_non_null(strstr(oar_last_error_text(), words[i]));
 }
 
 static void another_word_for_the_wire_is_refused(void **state)
 {
-    oari_wire wire;
+    oari_protection wire;
 
     setenv("OARSONG_WIRE", "ssl", 1);
-    assert_int_equal(oari_wire_for(&sample, 1, &wire), OAR_E_ARG);
+    assert_int_equal(oari_protection_for(&sample, 1, &wire), OAR_E_ARG);
     assert_non_null(strstr(oar_last_error_text(), "ssl"));
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/thread.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/group/group.h"
 
 /* Which core each of the two is bound to; -1: all there are. */
@@ -84,22 +84,22 @@ enum { MOST = 8 };
  * rank r from core r * step on, and no more at a time than the quota. */
 static int spares(int ranks, int step, int width, int quota)
 {
-    oari_board board = { .ranks = ranks };
-    oari_control *c = calloc(MOST, sizeof *c);
+    oari_shm shm = { .ranks = ranks };
+    oari_control_page *c = calloc(MOST, sizeof *c);
     int spare;
 
     assert_non_null(c);
-    assert_int_equal(oari_board_init(&board), OAR_OK);
+    assert_int_equal(oari_shm_init(&shm), OAR_OK);
     for (int r = 0; r < ranks; r++) {
-        oari_control_init(&c[r], r, ranks, 64, 4096);
+        oari_control_page_init(&c[r], r, ranks, 64, 4096);
         c[r].cpus = quota;
         memset(c[r].core, 0, sizeof c[r].core);
         c[r].core[0] = ((UINT64_C(1) << width) - 1) << (r * step);
-        board.control[r] = &c[r];
+        shm.control[r] = &c[r];
     }
-    assert_int_equal(oari_board_ready(&board, 0), OAR_OK);
-    spare = board.spare;
-    oari_board_clear(&board);
+    assert_int_equal(oari_shm_ready(&shm, 0), OAR_OK);
+    spare = shm.spare;
+    oari_shm_clear(&shm);
     free(c);
     return spare;
 }

@@ -306,7 +306,7 @@ static void a_reset_connection_is_not_one_to_another_host(void **state)
     struct pollfd wait = { -1, 0, 0 };
     char address[OARI_SOCK_TEXT];
     oari_trust trust;
-    oari_wire wire;
+    oari_protection wire;
     int listener, done = 0;
 
     set_wire(NULL);
@@ -316,10 +316,11 @@ static void a_reset_connection_is_not_one_to_another_host(void **state)
     OK(oari_sock_connect_again(address, 0, &wait.fd));
     while (!done)
         OK(oari_sock_connected(wait.fd, address, &done));
-    OK(oari_trust_wire(&trust, wait.fd, &wire));
+    OK(oari_trust_protection(&trust, wait.fd, &wire));
     oari_fork_close(listener);
     assert_int_equal(poll(&wait, 1, RAW_CLIENT_LIMIT_MS), 1);
-    assert_int_equal(oari_trust_wire(&trust, wait.fd, &wire), OAR_E_CLOSED);
+    assert_int_equal(oari_trust_protection(&trust, wait.fd, &wire),
+                     OAR_E_CLOSED);
     oari_fork_close(wait.fd);
 }
 
@@ -393,7 +394,7 @@ static void prepare(handshake_frames *g, const oari_secret *secret)
     g->hello.head.kind = OARI_WIRE_HELLO;
     g->hello.id = 77;
     g->proof.head.kind = OARI_WIRE_PROOF;
-    OK(oari_auth_open(&g->auth, OARI_WIRE_AUTH, &g->hello));
+    OK(oari_auth_open(&g->auth, OARI_PROTECTION_AUTH, &g->hello));
 }
 
 static size_t frame_of(const oari_wire_message *m, unsigned char *frame)

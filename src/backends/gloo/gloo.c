@@ -44,14 +44,14 @@ static oar_status join_ranks(gloo *g, const oar_backend_env *env)
 static oar_status gloo_open(void *self, const oar_backend_env *env)
 {
     gloo *g = self;
-    oari_courier transport = gloo_transport(g);
+    oari_chunk_transport transport = gloo_transport(g);
 
     g->rank = env->rank;
     g->ranks = env->ranks;
     if (env->ranks > 1)
         OARI_TRY(join_ranks(g, env));
-    return oari_relay_create(&transport, env->rank, env->ranks,
-                             GLOO_EAGER_BYTES, &g->relay);
+    return oari_chunk_link_create(&transport, env->rank, env->ranks,
+                                  GLOO_EAGER_BYTES, &g->relay);
 }
 
 /* ---- driving ------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static void finish_operation(gloo *g, gloo_operation *op)
 /* Blocks that a peer leaves undone when it goes stay so: the core finds out. */
 static oar_status finish_block(gloo_block *block)
 {
-    oari_parcel *chunk = block->chunk;
+    oari_chunk *chunk = block->chunk;
 
     if (chunk == NULL)
         return OAR_OK;
@@ -138,7 +138,7 @@ static void end_operations(gloo *g, oar_status why)
         op->done->done = 1;
         op->done = NULL;
     }
-    oari_relay_abort(g->relay, why);
+    oari_chunk_link_abort(g->relay, why);
 }
 
 static oar_status gloo_progress(void *self)
@@ -153,23 +153,23 @@ static oar_status gloo_progress(void *self)
         return OAR_OK;
     }
     status = take_done(g);
-    return status != OAR_OK ? status : oari_relay_progress(g->relay);
+    return status != OAR_OK ? status : oari_chunk_link_progress(g->relay);
 }
 
 static oar_status gloo_send(void *self, oar_transfer *transfer)
 {
-    return oari_relay_send(((gloo *)self)->relay, transfer);
+    return oari_chunk_link_send(((gloo *)self)->relay, transfer);
 }
 
 static oar_status gloo_recv(void *self, oar_transfer *transfer)
 {
-    return oari_relay_recv(((gloo *)self)->relay, transfer);
+    return oari_chunk_link_recv(((gloo *)self)->relay, transfer);
 }
 
 static int gloo_peek(void *self, int peer, uint64_t tag, uint64_t any,
                      oar_envelope *found)
 {
-    return oari_relay_peek(((gloo *)self)->relay, peer, tag, any, found);
+    return oari_chunk_link_peek(((gloo *)self)->relay, peer, tag, any, found);
 }
 
 /* ---- sleeping ------------------------------------------------------------ */
@@ -234,12 +234,12 @@ static void gloo_close(void *self)
     int64_t deadline = oari_now_ns() + GLOO_DRAIN_MS * (int64_t)1000000;
 
     if (g->threads != NULL && g->relay != NULL && !atomic_load(&g->aborted))
-        while (oari_relay_leaving(g->relay) > 0 && gloo_progress(g) == OAR_OK &&
-               oari_now_ns() < deadline)
+        while (oari_chunk_link_leaving(g->relay) > 0 &&
+               gloo_progress(g) == OAR_OK && oari_now_ns() < deadline)
             usleep(100);
     if (g->threads != NULL)
         gloo_threads_close(g->threads);
-    oari_relay_destroy(g->relay);
+    oari_chunk_link_destroy(g->relay);
     gloo_threads_release(g->threads);
 }
 

@@ -19,7 +19,7 @@
 #include "backends/gloo/gloo_shim.h"
 #include "base/reduce/reduce.h"
 #include "base/worker.h"
-#include "link/relay.h"
+#include "link/chunk_link.h"
 
 enum {
     GLOO_WORKERS_MAX = 8,
@@ -81,7 +81,7 @@ typedef struct gloo_operation {
 /* A block of a message. */
 typedef struct gloo_block {
     struct gloo_block *next;
-    oari_parcel *chunk; /* the driver's; NULL: given up */
+    oari_chunk *chunk; /* the driver's; NULL: given up */
     gloo_request *request;
     int may_fail; /* without a fault: the peer may have left the group */
     int failed;
@@ -178,7 +178,7 @@ typedef struct gloo {
     uint32_t number; /* of the collective posted last */
     gloo_threads *threads;
     gloo_operation *operations; /* not done; linked by next_pending */
-    oari_relay *relay;
+    oari_chunk_link *relay;
     _Atomic int aborted; /* an oar_status; 0: no */
     int ended;           /* every operation has been completed with it */
 } gloo;
@@ -191,7 +191,7 @@ oar_status gloo_post(void *self, const oar_collective *call,
 
 /* ---- gloo_transport.c ---------------------------------------------------- */
 
-/* Returns what link/relay.h needs to move blocks over Gloo. */
-oari_courier gloo_transport(gloo *g);
+/* Returns what link/chunk_link.h needs to move blocks over Gloo. */
+oari_chunk_transport gloo_transport(gloo *g);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_transport: moves blocks for link/relay.h by Gloo's send and recv. */
+/* gloo_transport: moves blocks for link/chunk_link.h by Gloo's send and recv.
+ */
 #include <stdlib.h>
 
 #include "backends/gloo/gloo.h"
@@ -7,7 +8,7 @@
 
 /* A receive of a header may fail without a fault: the peer may send one at any
  * time or never, and its connection may end first. */
-static oar_status start_block(gloo *g, oari_parcel *p, int sends)
+static oar_status start_block(gloo *g, oari_chunk *p, int sends)
 {
     gloo_block *block = calloc(1, sizeof *block);
     gloo_mesh *mesh = g->threads->mesh;
@@ -35,18 +36,18 @@ static oar_status start_block(gloo *g, oari_parcel *p, int sends)
     return gloo_waiter_post(g->threads, p->peer, kind, block);
 }
 
-static oar_status put_block(void *self, oari_parcel *chunk)
+static oar_status put_block(void *self, oari_chunk *chunk)
 {
     return start_block(self, chunk, 1);
 }
 
-static oar_status get_block(void *self, oari_parcel *chunk)
+static oar_status get_block(void *self, oari_chunk *chunk)
 {
     return start_block(self, chunk, 0);
 }
 
 /* Gloo may use the data until the connections have ended. */
-static int drop_block(void *self, oari_parcel *chunk)
+static int drop_block(void *self, oari_chunk *chunk)
 {
     gloo *g = self;
     gloo_block *block = chunk->scratch[0];
@@ -61,11 +62,11 @@ static int drop_block(void *self, oari_parcel *chunk)
     return over;
 }
 
-oari_courier gloo_transport(gloo *g)
+oari_chunk_transport gloo_transport(gloo *g)
 {
-    return (oari_courier){ .put = put_block,
-                           .get = get_block,
-                           .drop = drop_block,
-                           .self = g,
-                           .lanes = 1u << 20 };
+    return (oari_chunk_transport){ .put = put_block,
+                                   .get = get_block,
+                                   .drop = drop_block,
+                                   .self = g,
+                                   .lanes = 1u << 20 };
 }

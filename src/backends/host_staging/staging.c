@@ -220,7 +220,7 @@ static oar_status make_inner_group(staging *h, oar_group *outer)
     oari_child_spec spec = { .own = "host",
                              .count = h->ranks,
                              .bare = 1,
-                             .meet_ms = outer->timeout_ms };
+                             .rendezvous_ms = outer->timeout_ms };
     int *member = oari_alloc((size_t)h->ranks, sizeof *member);
     oar_status status;
 

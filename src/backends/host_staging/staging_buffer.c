@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "device/segment.h"
 
 enum {
@@ -144,7 +144,7 @@ void staging_buffer_close(staging *h)
 
 /* ---- the peers' buffers -------------------------------------------------- */
 
-static oar_status map_buffers(staging *h, const oari_board *board,
+static oar_status map_buffers(staging *h, const oari_shm *shm,
                               const uint64_t *place)
 {
     const oari_cuda *cu;
@@ -157,8 +157,8 @@ static oar_status map_buffers(staging *h, const oari_board *board,
             h->mapped[r] = h->buffer;
             continue;
         }
-        h->mapped[r] = board->ops->resolve(
-            board->self, oari_board_rank(board, r), place[r], h->buffer_bytes);
+        h->mapped[r] = shm->ops->resolve(shm->self, oari_shm_rank(shm, r),
+                                         place[r], h->buffer_bytes);
         if (h->mapped[r] == NULL) {
             status = oar_last_error()->status;
             break;
@@ -176,18 +176,17 @@ static oar_status map_buffers(staging *h, const oari_board *board,
 /* All are mapped if every rank has mapped every other's. */
 static oar_status exchange_locations(staging *h, uint64_t *place)
 {
-    const oari_board *board = h->inner->board;
-    int32_t found = board != NULL;
+    const oari_shm *shm = h->inner->shm;
+    int32_t found = shm != NULL;
 
-    if (board != NULL)
-        place[h->rank] =
-            board->ops->place(board->self, h->buffer, h->buffer_bytes);
+    if (shm != NULL)
+        place[h->rank] = shm->ops->place(shm->self, h->buffer, h->buffer_bytes);
     OARI_TRY(oar_all_gather(h->inner, oar_span_of(&place[h->rank], 1, OAR_U64),
                             oar_span_of(place, (size_t)h->ranks, OAR_U64),
                             &h->untimed, NULL));
     for (int r = 0; r < h->ranks && found; r++)
-        found = place[r] != 0 && oari_board_rank(board, r) >= 0;
-    found = found && map_buffers(h, board, place) == OAR_OK;
+        found = place[r] != 0 && oari_shm_rank(shm, r) >= 0;
+    found = found && map_buffers(h, shm, place) == OAR_OK;
     OARI_TRY(oar_all_reduce(h->inner, oar_span_of(&found, 1, OAR_I32), OAR_MIN,
                             &h->untimed, NULL));
     h->all_mapped = found;

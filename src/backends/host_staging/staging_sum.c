@@ -8,7 +8,7 @@
 #include "base/reduce/reduce.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 
 enum { SPLIT_BYTES = 4 << 10 /* shares below this are not split */ };
 

@@ -23,7 +23,7 @@ enum {
 
 /* ---- queues -------------------------------------------------------------- */
 
-void oari_ipc_finish(oar_transfer *done, oar_status status)
+void oari_ipc_finish_transfer(oar_transfer *done, oar_status status)
 {
     done->status = status;
     done->done = 1;
@@ -58,7 +58,7 @@ void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
         queue->end = place;
     work->next = self->spare;
     self->spare = work;
-    oari_ipc_finish(done, status);
+    oari_ipc_finish_transfer(done, status);
 }
 
 static void end_queue(ipc *self, ipc_queue *queue, oar_status why)
@@ -69,7 +69,7 @@ static void end_queue(ipc *self, ipc_queue *queue, oar_status why)
 
 /* ---- streams ------------------------------------------------------------- */
 
-oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event)
+oar_status oari_ipc_wait_event(ipc *self, oari_cu_stream stream, void *event)
 {
     if (event == NULL)
         return OAR_OK;
@@ -87,7 +87,7 @@ oar_status oari_ipc_test_event(ipc *self, void *event, int *done)
     return oari_cuda_check(result, "ask how far a stream is");
 }
 
-oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event)
+oar_status oari_ipc_record_event(ipc *self, oari_cu_stream stream, void *event)
 {
     if (event == NULL)
         return OAR_OK;
@@ -95,8 +95,8 @@ oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event)
                            "record the end of an operation");
 }
 
-oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
-                          ipc_word *word, uint32_t value)
+oar_status oari_ipc_write_word(ipc *self, oari_cu_stream stream, int rank,
+                               ipc_word *word, uint32_t value)
 {
     oari_cu_memory at = oari_ipc_device_word(self, rank, word);
 
@@ -104,8 +104,8 @@ oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
                            "let a stream write how far it is");
 }
 
-oar_status oari_ipc_await(ipc *self, oari_cu_stream stream, int rank,
-                          ipc_word *word, uint32_t value)
+oar_status oari_ipc_wait_word(ipc *self, oari_cu_stream stream, int rank,
+                              ipc_word *word, uint32_t value)
 {
     oari_cu_memory at = oari_ipc_device_word(self, rank, word);
 
@@ -152,7 +152,7 @@ static oar_status progress_engine(void *given)
                                     stopped_by));
     }
     oari_ipc_progress_collectives(self);
-    oari_ipc_go_on_messages(self);
+    oari_ipc_progress_messages(self);
     return OAR_OK;
 }
 

@@ -53,24 +53,24 @@ typedef struct ipc_entry {
     uint64_t counts[]; /* of the parts of in by rank, then of out */
 } ipc_entry;
 
-typedef struct ipc_letter {
+typedef struct ipc_message_header {
     uint64_t tag, bytes;
     uint32_t dtype, eager; /* eager: nobody waits for the answer */
     ipc_memory memory;
-} ipc_letter;
+} ipc_message_header;
 
 /* From the rank whose page it is to one other. */
 typedef struct ipc_box {
     _Alignas(64) ipc_word sent; /* letters so far */
     ipc_word ready[IPC_BOX];
-    ipc_letter letter[IPC_BOX];
+    ipc_message_header letter[IPC_BOX];
 } ipc_box;
 
 /* To the rank whose page it is, from one other. */
-typedef struct ipc_desk {
+typedef struct ipc_acks {
     _Alignas(64) ipc_word answer[IPC_BOX]; /* 2 * number + refused */
     ipc_word done[IPC_BOX];
-} ipc_desk;
+} ipc_acks;
 
 typedef struct ipc_page {
     uint32_t version;
@@ -180,7 +180,7 @@ static inline ipc_page *oari_ipc_page(const ipc *self, int rank)
 }
 ipc_entry *oari_ipc_entry(const ipc *self, int rank, uint32_t number);
 ipc_box *oari_ipc_box(const ipc *self, int from, int to);
-ipc_desk *oari_ipc_desk(const ipc *self, int from, int to);
+ipc_acks *oari_ipc_acks(const ipc *self, int from, int to);
 /* Returns the address of a word on a rank's page for streams. */
 oari_cu_memory oari_ipc_device_word(const ipc *self, int rank,
                                     const ipc_word *word);
@@ -198,7 +198,7 @@ oar_status oari_ipc_rendezvous(ipc *self, const oari_open *with);
 
 /* ipc_memory.c */
 /* Exports memory to peers; id 0: they cannot map it. */
-oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory);
+oar_status oari_ipc_export(ipc *self, const void *data, ipc_memory *memory);
 /* Gives the address of a rank's memory here. */
 oar_status oari_ipc_map(ipc *self, int rank, const ipc_memory *memory,
                         oari_cu_memory *here);
@@ -270,24 +270,24 @@ oar_status oari_ipc_send(void *self, const oar_collective *call,
                          oar_transfer *done);
 oar_status oari_ipc_recv(void *self, const oar_collective *call,
                          oar_transfer *done);
-void oari_ipc_go_on_messages(ipc *self);
+void oari_ipc_progress_messages(ipc *self);
 oar_status oari_ipc_open_messages(ipc *self);
 
 /* ipc.c */
-void oari_ipc_finish(oar_transfer *done, oar_status status);
+void oari_ipc_finish_transfer(oar_transfer *done, oar_status status);
 oar_status oari_ipc_queue_add(ipc *self, ipc_queue *queue,
                               const oar_collective *call, oar_transfer *done);
 /* Removes the work at *place and completes it. */
 void oari_ipc_queue_end(ipc *self, ipc_queue *queue, ipc_work **place,
                         oar_status status);
-oar_status oari_ipc_await_event(ipc *self, oari_cu_stream stream, void *event);
+oar_status oari_ipc_wait_event(ipc *self, oari_cu_stream stream, void *event);
 /* Sets *done if an event has come. */
 oar_status oari_ipc_test_event(ipc *self, void *event, int *done);
-oar_status oari_ipc_record(ipc *self, oari_cu_stream stream, void *event);
-oar_status oari_ipc_write(ipc *self, oari_cu_stream stream, int rank,
-                          ipc_word *word, uint32_t value);
-oar_status oari_ipc_await(ipc *self, oari_cu_stream stream, int rank,
-                          ipc_word *word, uint32_t value);
+oar_status oari_ipc_record_event(ipc *self, oari_cu_stream stream, void *event);
+oar_status oari_ipc_write_word(ipc *self, oari_cu_stream stream, int rank,
+                               ipc_word *word, uint32_t value);
+oar_status oari_ipc_wait_word(ipc *self, oari_cu_stream stream, int rank,
+                              ipc_word *word, uint32_t value);
 
 static inline uint64_t ipc_bytes(const oar_span *span)
 {

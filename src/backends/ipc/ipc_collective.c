@@ -66,27 +66,27 @@ static oar_status export_in(ipc *self, ipc_work *work, ipc_memory *memory)
 {
     const oar_span *in = &work->call->in;
 
-    OARI_TRY(oari_ipc_show(self, in->data, memory));
+    OARI_TRY(oari_ipc_export(self, in->data, memory));
     if (memory->id != 0)
         return OAR_OK;
     work->bounces_in = 1;
-    OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
+    OARI_TRY(oari_ipc_wait_event(self, self->stream, work->call->ready));
     OARI_TRY(oari_ipc_bounce_reserve(self, &self->in_bounce, ipc_bytes(in)));
     OARI_TRY(oari_ipc_copy(self, address_of(self->in_bounce.memory),
                            address_of(in->data), ipc_bytes(in), self->stream));
-    return oari_ipc_show(self, self->in_bounce.memory, memory);
+    return oari_ipc_export(self, self->in_bounce.memory, memory);
 }
 
 static oar_status export_out(ipc *self, ipc_work *work, ipc_memory *memory)
 {
     const oar_span *out = &work->call->out;
 
-    OARI_TRY(oari_ipc_show(self, out->data, memory));
+    OARI_TRY(oari_ipc_export(self, out->data, memory));
     if (memory->id != 0)
         return OAR_OK;
     work->bounces_out = 1;
     OARI_TRY(oari_ipc_bounce_reserve(self, &self->out_bounce, ipc_bytes(out)));
-    return oari_ipc_show(self, self->out_bounce.memory, memory);
+    return oari_ipc_export(self, self->out_bounce.memory, memory);
 }
 
 static oar_status describe_buffers(ipc *self, ipc_work *work, ipc_entry *e)
@@ -152,11 +152,11 @@ static oar_status start_work(ipc *self, ipc_work *work)
         !work->bounces_out) /* nothing is on the stream: write_ready does it */
         return OAR_OK;
     work->ready_said = 1;
-    OARI_TRY(oari_ipc_await_event(self, self->stream, work->call->ready));
+    OARI_TRY(oari_ipc_wait_event(self, self->stream, work->call->ready));
     if (self->leader_works && self->rank == 0)
         return OAR_OK;
-    return oari_ipc_write(self, self->stream, self->rank,
-                          ready_word(self, self->rank, number), number);
+    return oari_ipc_write_word(self, self->stream, self->rank,
+                               ready_word(self, self->rank, number), number);
 }
 
 /* Returns 1 when this rank has written that its buffers are ready, or has
@@ -202,13 +202,13 @@ static oar_status do_work(ipc *self, const ipc_work *work)
     }
     for (int r = 0; r < self->ranks && !self->leader_works; r++)
         if (r != self->rank)
-            OARI_TRY(oari_ipc_await(self, self->stream, r,
-                                    ready_word(self, r, work->number),
-                                    work->number));
+            OARI_TRY(oari_ipc_wait_word(self, self->stream, r,
+                                        ready_word(self, r, work->number),
+                                        work->number));
     OARI_TRY(oari_ipc_run_share(self, work->call, view));
-    return oari_ipc_write(self, self->stream, self->rank,
-                          done_word(self, self->rank, work->number),
-                          work->number);
+    return oari_ipc_write_word(self, self->stream, self->rank,
+                               done_word(self, self->rank, work->number),
+                               work->number);
 }
 
 static oar_status end_work(ipc *self, const ipc_work *work)
@@ -218,9 +218,9 @@ static oar_status end_work(ipc *self, const ipc_work *work)
 
     for (int r = 0; r < self->ranks && !self->leader_works; r++)
         if (r != self->rank)
-            OARI_TRY(oari_ipc_await(self, self->stream, r,
-                                    done_word(self, r, work->number),
-                                    work->number));
+            OARI_TRY(oari_ipc_wait_word(self, self->stream, r,
+                                        done_word(self, r, work->number),
+                                        work->number));
     if (!does_work(self, self->rank) &&
         !work->bounces_out) /* the work has been done */
         OARI_TRY(oari_ipc_test_event(self, work->call->finished, &done));
@@ -230,7 +230,7 @@ static oar_status end_work(ipc *self, const ipc_work *work)
         OARI_TRY(oari_ipc_copy(self, address_of(out->data),
                                address_of(self->out_bounce.memory),
                                ipc_bytes(out), self->stream));
-    return oari_ipc_record(self, self->stream, work->call->finished);
+    return oari_ipc_record_event(self, self->stream, work->call->finished);
 }
 
 /* Whether what this work waits for has come. */
@@ -312,18 +312,18 @@ oar_status oari_ipc_post(void *given, const oar_collective *call,
     if (call->kind == OAR_COLL_RECV)
         return oari_ipc_recv(self, call, done);
     if (why != OAR_OK) {
-        oari_ipc_finish(done, why);
+        oari_ipc_finish_transfer(done, why);
         return OAR_OK;
     }
     OARI_TRY(check_alignment(call));
     if (is_empty(call)) {
         OARI_TRY(oari_cuda_enter(self->device, &cu));
-        status = oari_ipc_await_event(self, self->stream, call->ready);
+        status = oari_ipc_wait_event(self, self->stream, call->ready);
         if (status == OAR_OK)
-            status = oari_ipc_record(self, self->stream, call->finished);
+            status = oari_ipc_record_event(self, self->stream, call->finished);
         oari_cuda_leave();
         if (status == OAR_OK)
-            oari_ipc_finish(done, OAR_OK);
+            oari_ipc_finish_transfer(done, OAR_OK);
         return status;
     }
     OARI_TRY(oari_ipc_queue_add(self, &self->queue, call, done));

@@ -14,7 +14,7 @@
 
 /* ---- exported ------------------------------------------------------------ */
 
-oar_status oari_ipc_show(ipc *self, const void *data, ipc_memory *memory)
+oar_status oari_ipc_export(ipc *self, const void *data, ipc_memory *memory)
 {
     oari_cuda_block block;
     ipc_exported *s;

@@ -48,7 +48,7 @@ static oar_status stream_for(ipc *self, int peer, oari_cu_stream *stream)
  * answered, and its copy has run. */
 static int has_place(const ipc *self, int peer)
 {
-    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    ipc_acks *desk = oari_ipc_acks(self, self->rank, peer);
     uint32_t old = self->peer[peer].sent + 1 - IPC_BOX;
 
     if (self->peer[peer].sent < IPC_BOX)
@@ -79,7 +79,7 @@ static oar_status find_aside(ipc *self, int peer, uint32_t place, size_t bytes,
 /* Shows the data, or a copy of it: then the send waits for nobody. */
 static oar_status show_data(ipc *self, const oar_collective *call,
                             uint32_t place, oari_cu_stream stream,
-                            ipc_letter *letter)
+                            ipc_message_header *letter)
 {
     void *aside;
 
@@ -88,23 +88,24 @@ static oar_status show_data(ipc *self, const oar_collective *call,
     if (letter->bytes == 0)
         return OAR_OK;
     if (!letter->eager)
-        OARI_TRY(oari_ipc_show(self, call->out.data, &letter->memory));
+        OARI_TRY(oari_ipc_export(self, call->out.data, &letter->memory));
     if (letter->memory.id != 0)
         return OAR_OK;
     letter->eager = 1;
     OARI_TRY(find_aside(self, call->root, place, letter->bytes, &aside));
     OARI_TRY(oari_ipc_copy(self, address(aside), address(call->out.data),
                            letter->bytes, stream));
-    return oari_ipc_show(self, aside, &letter->memory);
+    return oari_ipc_export(self, aside, &letter->memory);
 }
 
-static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
+static oar_status put_letter(ipc *self, ipc_work *work,
+                             ipc_message_header **put)
 {
     const oar_collective *call = work->call;
     ipc_box *box = oari_ipc_box(self, self->rank, call->root);
     uint32_t number = self->peer[call->root].sent + 1;
     uint32_t place = number % IPC_BOX;
-    ipc_letter *letter = *put = &box->letter[place];
+    ipc_message_header *letter = *put = &box->letter[place];
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, call->root, &stream));
@@ -114,12 +115,12 @@ static oar_status put_letter(ipc *self, ipc_work *work, ipc_letter **put)
     letter->tag = (uint64_t)call->tag;
     letter->bytes = ipc_bytes(&call->out);
     letter->dtype = (uint32_t)call->out.dtype;
-    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
+    OARI_TRY(oari_ipc_wait_event(self, stream, call->ready));
     OARI_TRY(show_data(self, call, place, stream, letter));
-    OARI_TRY(
-        oari_ipc_write(self, stream, self->rank, &box->ready[place], number));
+    OARI_TRY(oari_ipc_write_word(self, stream, self->rank, &box->ready[place],
+                                 number));
     if (letter->eager)
-        OARI_TRY(oari_ipc_record(self, stream, call->finished));
+        OARI_TRY(oari_ipc_record_event(self, stream, call->finished));
     work->number = number;
     self->peer[call->root].sent = number;
     atomic_store(&box->sent, number);
@@ -131,7 +132,7 @@ static void send_waiting(ipc *self, int peer)
     ipc_peer *p = &self->peer[peer];
 
     while (p->outbox.first != NULL && has_place(self, peer)) {
-        ipc_letter *letter;
+        ipc_message_header *letter;
         oar_status status = put_letter(self, p->outbox.first, &letter);
 
         if (status != OAR_OK || letter->eager)
@@ -152,19 +153,19 @@ static void send_waiting(ipc *self, int peer)
 static oar_status await_copy(ipc *self, const ipc_work *work)
 {
     int peer = work->call->root;
-    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    ipc_acks *desk = oari_ipc_acks(self, self->rank, peer);
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, peer, &stream));
-    OARI_TRY(oari_ipc_await(self, stream, peer,
-                            &desk->done[work->number % IPC_BOX], work->number));
-    return oari_ipc_record(self, stream, work->call->finished);
+    OARI_TRY(oari_ipc_wait_word(
+        self, stream, peer, &desk->done[work->number % IPC_BOX], work->number));
+    return oari_ipc_record_event(self, stream, work->call->finished);
 }
 
 static void hear_answers(ipc *self, int peer)
 {
     ipc_peer *p = &self->peer[peer];
-    ipc_desk *desk = oari_ipc_desk(self, self->rank, peer);
+    ipc_acks *desk = oari_ipc_acks(self, self->rank, peer);
     ipc_work **at = &p->asked.first;
 
     while (*at != NULL) {
@@ -187,21 +188,21 @@ static oar_status copy_data(ipc *self, const oar_collective *call,
 {
     uint32_t number = (uint32_t)offer->word[0], place = number % IPC_BOX;
     ipc_box *box = oari_ipc_box(self, offer->source, self->rank);
-    ipc_desk *desk = oari_ipc_desk(self, offer->source, self->rank);
+    ipc_acks *desk = oari_ipc_acks(self, offer->source, self->rank);
     oari_cu_memory from;
     oari_cu_stream stream;
 
     OARI_TRY(stream_for(self, offer->source, &stream));
     OARI_TRY(
         oari_ipc_map(self, offer->source, &box->letter[place].memory, &from));
-    OARI_TRY(oari_ipc_await_event(self, stream, call->ready));
-    OARI_TRY(oari_ipc_await(self, stream, offer->source, &box->ready[place],
-                            number));
+    OARI_TRY(oari_ipc_wait_event(self, stream, call->ready));
+    OARI_TRY(oari_ipc_wait_word(self, stream, offer->source, &box->ready[place],
+                                number));
     OARI_TRY(oari_ipc_copy(self, address(call->out.data), from, offer->bytes,
                            stream));
-    OARI_TRY(
-        oari_ipc_write(self, stream, self->rank, &desk->done[place], number));
-    return oari_ipc_record(self, stream, call->finished);
+    OARI_TRY(oari_ipc_write_word(self, stream, self->rank, &desk->done[place],
+                                 number));
+    return oari_ipc_record_event(self, stream, call->finished);
 }
 
 /* A message has its receive, or (NULL) one of another size: then nothing is
@@ -209,7 +210,7 @@ static oar_status copy_data(ipc *self, const oar_collective *call,
 static void take(void *given, const oari_offer *offer, oar_transfer *receive)
 {
     ipc *self = given;
-    ipc_desk *desk = oari_ipc_desk(self, offer->source, self->rank);
+    ipc_acks *desk = oari_ipc_acks(self, offer->source, self->rank);
     uint32_t number = (uint32_t)offer->word[0], place = number % IPC_BOX;
     oar_status status = OAR_E_SIZE;
 
@@ -220,7 +221,7 @@ static void take(void *given, const oari_offer *offer, oar_transfer *receive)
     if (status == OAR_OK || status == OAR_E_SIZE)
         atomic_store(&desk->answer[place], number << 1 | (receive == NULL));
     if (receive != NULL)
-        oari_ipc_finish(receive, status);
+        oari_ipc_finish_transfer(receive, status);
 }
 
 /* Tells the match of letters that have come. They stay in the box until they
@@ -232,7 +233,8 @@ static oar_status look_into_boxes(ipc *self)
         uint32_t sent = atomic_load(&box->sent);
 
         for (uint32_t *seen = &self->peer[r].seen; *seen != sent; ++*seen) {
-            const ipc_letter *letter = &box->letter[(*seen + 1) % IPC_BOX];
+            const ipc_message_header *letter =
+                &box->letter[(*seen + 1) % IPC_BOX];
             oari_offer offer = { .source = r,
                                  .tag = oari_message_tag((int64_t)letter->tag) |
                                         (uint64_t)(letter->dtype + 1)
@@ -247,7 +249,7 @@ static oar_status look_into_boxes(ipc *self)
 
 /* ---- both ---------------------------------------------------------------- */
 
-void oari_ipc_go_on_messages(ipc *self)
+void oari_ipc_progress_messages(ipc *self)
 {
     const oari_cuda *cu;
     int some = oari_match_posted(self->match) != 0;
@@ -279,12 +281,12 @@ oar_status oari_ipc_send(void *given, const oar_collective *call,
     oar_status why = (oar_status)atomic_load(&self->why);
 
     if (why != OAR_OK) {
-        oari_ipc_finish(done, why);
+        oari_ipc_finish_transfer(done, why);
         return OAR_OK;
     }
     OARI_TRY(
         oari_ipc_queue_add(self, &self->peer[call->root].outbox, call, done));
-    oari_ipc_go_on_messages(self);
+    oari_ipc_progress_messages(self);
     return OAR_OK;
 }
 
@@ -296,7 +298,7 @@ oar_status oari_ipc_recv(void *given, const oar_collective *call,
     const oari_cuda *cu;
 
     if (why != OAR_OK) {
-        oari_ipc_finish(done, why);
+        oari_ipc_finish_transfer(done, why);
         return OAR_OK;
     }
     done->peer = call->root;
@@ -308,6 +310,6 @@ oar_status oari_ipc_recv(void *given, const oar_collective *call,
     status = oari_match_recv(self->match, done);
     oari_cuda_leave();
     OARI_TRY(status);
-    oari_ipc_go_on_messages(self);
+    oari_ipc_progress_messages(self);
     return OAR_OK;
 }

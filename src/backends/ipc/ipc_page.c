@@ -36,11 +36,11 @@ ipc_box *oari_ipc_box(const ipc *self, int from, int to)
     return (ipc_box *)(self->peer[from].page + self->layout.box + at);
 }
 
-ipc_desk *oari_ipc_desk(const ipc *self, int from, int to)
+ipc_acks *oari_ipc_acks(const ipc *self, int from, int to)
 {
-    size_t at = (size_t)from * align_up(sizeof(ipc_desk));
+    size_t at = (size_t)from * align_up(sizeof(ipc_acks));
 
-    return (ipc_desk *)(self->peer[to].page + self->layout.desk + at);
+    return (ipc_acks *)(self->peer[to].page + self->layout.desk + at);
 }
 
 oari_cu_memory oari_ipc_device_word(const ipc *self, int rank,
@@ -86,7 +86,7 @@ void oari_ipc_stop_streams(ipc *self)
         in = oari_ipc_box(self, r, self->rank);
         out = oari_ipc_box(self, self->rank, r);
         set_words(in->ready, IPC_BOX, atomic_load(&in->sent) + AHEAD);
-        set_words(oari_ipc_desk(self, self->rank, r)->done, IPC_BOX,
+        set_words(oari_ipc_acks(self, self->rank, r)->done, IPC_BOX,
                   atomic_load(&out->sent) + AHEAD);
     }
 }
@@ -134,7 +134,7 @@ oar_status oari_ipc_page_make(ipc *self)
     l->entry_bytes = align_up(sizeof(ipc_entry) + 2 * n * sizeof(uint64_t));
     l->box = l->entry + IPC_DEPTH * l->entry_bytes;
     l->desk = l->box + n * align_up(sizeof(ipc_box));
-    l->bytes = l->desk + n * align_up(sizeof(ipc_desk));
+    l->bytes = l->desk + n * align_up(sizeof(ipc_acks));
     OARI_TRY(oari_segment_alloc(self->layout.bytes, &made));
     memset(made, 0, self->layout.bytes);
     ((ipc_page *)made)->version = VERSION;

@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/group/group.h"
 
 enum { DEVICE_MAP = 2, PORTABLE = 1, WHY_BYTES = 300 };
@@ -31,7 +31,7 @@ typedef struct rank_info {
 typedef struct rendezvous {
     ipc *self;
     const oar_backend_env *env;
-    oari_board *board;
+    oari_shm *shm;
     int64_t deadline_ns;
     char key[OARI_NAME_MAX + 64]; /* the prefix of the keys */
     rank_info *info;              /* by rank */
@@ -86,11 +86,11 @@ static oar_status describe_rank(rendezvous *m, rank_info *mine)
 
     mine->pid = getpid();
     mine->device = self->device;
-    if (m->board == NULL)
+    if (m->shm == NULL)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "ipc: the ranks of this host share no memory");
     for (int r = 0; r < self->ranks; r++)
-        if (oari_board_rank(m->board, r) < 0)
+        if (oari_shm_rank(m->shm, r) < 0)
             return oari_fail(OAR_E_UNAVAILABLE,
                              "ipc: rank %d is on another host than rank %d", r,
                              self->rank);
@@ -100,8 +100,8 @@ static oar_status describe_rank(rendezvous *m, rank_info *mine)
                              "ask a device for its id"));
     OARI_TRY(oari_ipc_load_kernels(self));
     OARI_TRY(oari_ipc_page_make(self));
-    mine->place = m->board->ops->place(
-        m->board->self, self->peer[self->rank].page, self->layout.bytes);
+    mine->place = m->shm->ops->place(m->shm->self, self->peer[self->rank].page,
+                                     self->layout.bytes);
     if (mine->place == 0)
         return oari_fail(OAR_E_UNAVAILABLE,
                          "ipc: peers cannot map memory of rank %d", self->rank);
@@ -174,7 +174,7 @@ static oar_status register_page(ipc *self, int rank)
 static oar_status map_rank(rendezvous *m, int rank)
 {
     ipc *self = m->self;
-    int there = oari_board_rank(m->board, rank);
+    int there = oari_shm_rank(m->shm, rank);
 
     if (rank != self->rank) {
         if (m->info[rank].pid == m->info[self->rank].pid)
@@ -183,8 +183,8 @@ static oar_status map_rank(rendezvous *m, int rank)
                              "CUDA shares memory between processes only",
                              rank, self->rank);
         OARI_TRY(check_access(m, rank));
-        self->peer[rank].page = m->board->ops->resolve(
-            m->board->self, there, m->info[rank].place, self->layout.bytes);
+        self->peer[rank].page = m->shm->ops->resolve(
+            m->shm->self, there, m->info[rank].place, self->layout.bytes);
         if (self->peer[rank].page == NULL)
             return oar_last_error()->status;
     }
@@ -219,7 +219,7 @@ oar_status oari_ipc_rendezvous(ipc *self, const oari_open *with)
 {
     rendezvous m = { .self = self,
                      .env = &with->env,
-                     .board = with->board,
+                     .shm = with->shm,
                      .deadline_ns = oari_deadline(with->env.timeout_ms) };
     oar_status status;
 

@@ -50,10 +50,10 @@ static oar_status mpi_open(void *self, const oar_backend_env *env)
 static oar_status make_progress(mpi_engine *e)
 {
     OARI_TRY(mpi_operations_test(e));
-    if (oari_relay_idle(e->relay))
+    if (oari_chunk_link_idle(e->relay))
         return OAR_OK;
     OARI_TRY(mpi_transport_test(e));
-    return oari_relay_progress(e->relay);
+    return oari_chunk_link_progress(e->relay);
 }
 
 static void end_operations(mpi_engine *e, oar_status why)
@@ -61,7 +61,7 @@ static void end_operations(mpi_engine *e, oar_status why)
     e->ended = why;
     mpi_operations_abandon(e, why);
     if (e->relay != NULL)
-        oari_relay_abort(e->relay, why);
+        oari_chunk_link_abort(e->relay, why);
     mpi_count_abandoned();
 }
 
@@ -80,8 +80,8 @@ static void mpi_close(void *self)
         end_operations(e, OAR_E_STATE);
     /* Small messages count as sent once they are copied: send them now. */
     if (e->ended == OAR_OK && e->relay != NULL)
-        while (oari_relay_leaving(e->relay) != 0 && oari_now_ns() < deadline &&
-               make_progress(e) == OAR_OK)
+        while (oari_chunk_link_leaving(e->relay) != 0 &&
+               oari_now_ns() < deadline && make_progress(e) == OAR_OK)
             ;
     mpi_transport_close(e);
     while ((p = e->spare) != NULL) {
@@ -124,12 +124,12 @@ static oar_status mpi_progress(void *self)
 
 static oar_status mpi_send(void *self, oar_transfer *transfer)
 {
-    return oari_relay_send(((mpi_engine *)self)->relay, transfer);
+    return oari_chunk_link_send(((mpi_engine *)self)->relay, transfer);
 }
 
 static oar_status mpi_recv(void *self, oar_transfer *transfer)
 {
-    return oari_relay_recv(((mpi_engine *)self)->relay, transfer);
+    return oari_chunk_link_recv(((mpi_engine *)self)->relay, transfer);
 }
 
 /* Messages stay in MPI until there is a receive or a probe. */
@@ -139,14 +139,14 @@ static int mpi_peek(void *self, int peer, uint64_t tag, uint64_t any,
     mpi_engine *e = self;
     oar_status status;
 
-    if (oari_relay_peek(e->relay, peer, tag, any, found))
+    if (oari_chunk_link_peek(e->relay, peer, tag, any, found))
         return 1;
     status = e->ended == OAR_OK ? mpi_transport_test(e) : OAR_OK;
     if (status == OAR_OK)
-        status = oari_relay_progress(e->relay);
+        status = oari_chunk_link_progress(e->relay);
     if (status != OAR_OK)
         e->failed = status;
-    return oari_relay_peek(e->relay, peer, tag, any, found);
+    return oari_chunk_link_peek(e->relay, peer, tag, any, found);
 }
 
 static const oar_backend_ops table = {

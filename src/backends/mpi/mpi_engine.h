@@ -2,8 +2,9 @@
 /* backends/mpi/mpi_engine.h: the private header of the backend mpi.
  *
  * One group is one communicator. Collectives are MPI's own, non-blocking;
- * messages, and what is planned over them, go through a relay (link/relay.h)
- * over MPI's point to point. Only the driver calls these, except `abort`.
+ * messages, and what is planned over them, go through a relay
+ * (link/chunk_link.h) over MPI's point to point. Only the driver calls these,
+ * except `abort`.
  */
 #ifndef OARI_MPI_ENGINE_H
 #define OARI_MPI_ENGINE_H
@@ -16,7 +17,7 @@
 
 #include <oarsong/backend.h>
 
-#include "link/relay.h"
+#include "link/chunk_link.h"
 
 /* Since MPI 4 counts may be as large as memory. */
 #if MPI_VERSION >= 4
@@ -55,7 +56,7 @@ typedef struct mpi_operation {
 typedef struct mpi_blocks {
     int count, room;
     MPI_Request *request;
-    oari_parcel **chunk;
+    oari_chunk **chunk;
     int *index; /* as long, for MPI_Testsome */
     MPI_Status *status;
 } mpi_blocks;
@@ -69,7 +70,7 @@ typedef struct mpi_engine {
     mpi_operation *first; /* in the order posted */
     mpi_operation **last;
     mpi_operation *spare; /* to be used again */
-    oari_relay *relay;
+    oari_chunk_link *relay;
     mpi_blocks blocks;
     _Atomic int why;   /* it was aborted: an oar_status */
     oar_status ended;  /* all operations have been completed with it */

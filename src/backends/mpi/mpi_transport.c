@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpi_transport: moves blocks for link/relay.h by MPI's point to point. A lane
- * of the relay is a tag; headers (lane 0) are received from any source. */
+/* mpi_transport: moves blocks for link/chunk_link.h by MPI's point to point. A
+ * lane of the relay is a tag; headers (lane 0) are received from any source. */
 #include "base/alloc.h"
 #include "base/status.h"
 #include "backends/mpi/mpi_engine.h"
@@ -48,7 +48,7 @@ static int make_room(mpi_blocks *c)
 
 /* ---- moving -------------------------------------------------------------- */
 
-static int start_request(mpi_engine *e, oari_parcel *chunk, int sends,
+static int start_request(mpi_engine *e, oari_chunk *chunk, int sends,
                          MPI_Request *r)
 {
     int peer = chunk->peer >= 0 ? chunk->peer : MPI_ANY_SOURCE;
@@ -68,7 +68,7 @@ static int start_request(mpi_engine *e, oari_parcel *chunk, int sends,
     return code;
 }
 
-static void finish_block(oari_parcel *chunk, const MPI_Status *status)
+static void finish_block(oari_chunk *chunk, const MPI_Status *status)
 {
     if (chunk->peer < 0)
         chunk->peer = status->MPI_SOURCE;
@@ -77,7 +77,7 @@ static void finish_block(oari_parcel *chunk, const MPI_Status *status)
 }
 
 /* Tests at once: many blocks are done immediately. */
-static oar_status start_block(mpi_engine *e, oari_parcel *chunk, int sends)
+static oar_status start_block(mpi_engine *e, oari_chunk *chunk, int sends)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Status status;
@@ -104,12 +104,12 @@ static oar_status start_block(mpi_engine *e, oari_parcel *chunk, int sends)
     return OAR_OK;
 }
 
-static oar_status put_block(void *self, oari_parcel *chunk)
+static oar_status put_block(void *self, oari_chunk *chunk)
 {
     return start_block(self, chunk, 1);
 }
 
-static oar_status get_block(void *self, oari_parcel *chunk)
+static oar_status get_block(void *self, oari_chunk *chunk)
 {
     return start_block(self, chunk, 0);
 }
@@ -145,7 +145,7 @@ oar_status mpi_transport_test(mpi_engine *e)
 
 /* A receive that has not matched a message can be cancelled. A send cannot: MPI
  * may read its data at any later time. */
-static int drop_block(void *self, oari_parcel *chunk)
+static int drop_block(void *self, oari_chunk *chunk)
 {
     mpi_engine *e = self;
     mpi_blocks *c = &e->blocks;
@@ -180,22 +180,22 @@ static int drop_block(void *self, oari_parcel *chunk)
 
 oar_status mpi_transport_open(mpi_engine *e)
 {
-    oari_courier transport = { .put = put_block,
-                               .get = get_block,
-                               .drop = drop_block,
-                               .self = e,
-                               .lanes = LANES,
-                               .mixed = 1 };
+    oari_chunk_transport transport = { .put = put_block,
+                                       .get = get_block,
+                                       .drop = drop_block,
+                                       .self = e,
+                                       .lanes = LANES,
+                                       .mixed = 1 };
 
-    return oari_relay_create(&transport, e->rank, e->ranks, EAGER_BYTES,
-                             &e->relay);
+    return oari_chunk_link_create(&transport, e->rank, e->ranks, EAGER_BYTES,
+                                  &e->relay);
 }
 
 void mpi_transport_close(mpi_engine *e)
 {
     mpi_blocks *c = &e->blocks;
 
-    oari_relay_destroy(e->relay);
+    oari_chunk_link_destroy(e->relay);
     oari_free(c->request);
     oari_free(c->chunk);
     oari_free(c->index);

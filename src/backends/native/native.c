@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* native: ranks as processes. Ranks of a host share memory (link/shm); those of
- * other hosts are reached by TCP (link/tcp), through a mesh. All links share one
- * match, and one descriptor to sleep on. */
+ * other hosts are reached by TCP (link/tcp), through a mesh. All links share
+ * one match, and one descriptor to sleep on. */
 #include <sys/epoll.h>
 
 #include "backends/backends.h"
@@ -36,7 +36,7 @@ static oar_status shm_probe(oar_backend_caps *caps)
 static oar_status open_mesh(native *n, const oari_open *with,
                             const char *prefix)
 {
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     tcp_setup setup = { .with = with,
                         .prefix = prefix,
                         .host = host,
@@ -48,7 +48,7 @@ static oar_status open_mesh(native *n, const oari_open *with,
     if (n->mesh == NULL)
         return OAR_E_NOMEM;
     tcp_init(n->mesh);
-    OARI_TRY(native_host(host));
+    OARI_TRY(oari_host_name(host));
     OARI_TRY(tcp_open(n->mesh, &setup));
     n->mesh->ahead_bytes = TCP_AHEAD * n->mesh->eager_bytes;
     for (int r = 0; r < with->env.ranks; r++)
@@ -87,14 +87,14 @@ static oar_status native_send(void *self, oar_transfer *t)
     if (n->mesh != NULL &&
         n->links.host[t->peer] != n->links.host[n->links.base.rank])
         return tcp_send(n->mesh, t);
-    return oari_boarded_send(self, t);
+    return oari_shm_base_send(self, t);
 }
 
 static oar_status native_recv(void *self, oar_transfer *t)
 {
     native *n = self;
 
-    OARI_TRY(oari_boarded_recv(self, t));
+    OARI_TRY(oari_shm_base_recv(self, t));
     if (n->mesh != NULL &&
         (t->done ? n->links.host[t->source] != n->links.host[n->links.base.rank]
                  : t->peer < 0 || n->links.host[t->peer] !=
@@ -109,7 +109,7 @@ static oar_status native_progress(void *self)
     native *n = self;
     oar_status status = n->mesh != NULL ? tcp_progress(n->mesh) : OAR_OK;
 
-    return status != OAR_OK ? status : oari_boarded_progress(self);
+    return status != OAR_OK ? status : oari_shm_base_progress(self);
 }
 
 /* ---- peers --------------------------------------------------------------- */
@@ -124,8 +124,8 @@ static const int *native_hosts(void *self)
 static int native_gone(void *self, int rank)
 {
     native *n = self;
-    const oari_board *b = &n->links.base.board;
-    int here = oari_board_rank(b, rank);
+    const oari_shm *b = &n->links.base.shm;
+    int here = oari_shm_rank(b, rank);
 
     if (here < 0)
         return n->mesh->peer[rank].gone;
@@ -138,16 +138,16 @@ static int native_gone(void *self, int rank)
 static int native_published(void *self, oari_fault *fault)
 {
     native *n = self;
-    const oari_board *b = &n->links.base.board;
+    const oari_shm *b = &n->links.base.shm;
     oari_fault there;
 
     if (n->mesh == NULL)
-        return oari_board_published(b, OARI_FACT_FAULT, fault);
-    if (oari_board_published(b, OARI_FACT_FINAL_FAULT, fault))
+        return oari_shm_published(b, OARI_FACT_FAULT, fault);
+    if (oari_shm_published(b, OARI_FACT_FINAL_FAULT, fault))
         return 1;
     if (!tcp_published(n->mesh, &there))
-        return oari_board_published(b, OARI_FACT_FAULT, fault);
-    if (!oari_board_published(b, OARI_FACT_FAULT, fault) ||
+        return oari_shm_published(b, OARI_FACT_FAULT, fault);
+    if (!oari_shm_published(b, OARI_FACT_FAULT, fault) ||
         tcp_settled(n->mesh) || oari_fault_before(&there, fault))
         *fault = there;
     return 1;
@@ -160,8 +160,8 @@ static void native_publish(void *self, const oari_fault *fault)
     native *n = self;
     oari_fault first = *fault;
 
-    oari_board_publish(&n->links.base.board, OARI_FACT_FAULT, fault);
-    oari_board_published(&n->links.base.board, OARI_FACT_FAULT, &first);
+    oari_shm_publish(&n->links.base.shm, OARI_FACT_FAULT, fault);
+    oari_shm_published(&n->links.base.shm, OARI_FACT_FAULT, &first);
     if (n->mesh != NULL)
         tcp_publish(n->mesh, &first);
 }
@@ -172,27 +172,28 @@ static void native_abort(void *self, oar_status why)
 
     if (n->mesh != NULL)
         tcp_abort(n->mesh, why);
-    oari_boarded_abort(self, why);
+    oari_shm_base_abort(self, why);
 }
 
-/* Ranks of other hosts say which fault they have. On this host it is enough that
- * every rank that lives has a fault, except one that is itself the cause: then
- * none can publish another. If a rank has ended, on any host, all agree. */
+/* Ranks of other hosts say which fault they have. On this host it is enough
+ * that every rank that lives has a fault, except one that is itself the cause:
+ * then none can publish another. If a rank has ended, on any host, all agree.
+ */
 static int native_agreed(void *self)
 {
     native *n = self;
-    const oari_board *b = &n->links.base.board;
+    const oari_shm *b = &n->links.base.shm;
     oari_fault best;
 
     if (n->mesh == NULL || tcp_settled(n->mesh) ||
-        oari_board_published(b, OARI_FACT_FINAL_FAULT, &best))
+        oari_shm_published(b, OARI_FACT_FINAL_FAULT, &best))
         return 1;
     if (!native_published(self, &best) || !atomic_load(&n->mesh->unanimous))
         return 0;
     for (int r = 0; r < b->ranks; r++) {
         int rank = b->member != NULL ? b->member[r] : r;
 
-        if (!oari_bulletin_has(oari_board_bulletin(b, r), OARI_FACT_FAULT) &&
+        if (!oari_bulletin_has(oari_shm_bulletin(b, r), OARI_FACT_FAULT) &&
             !native_gone(n, rank) &&
             !(rank == best.error.peer && oari_fault_sure(&best)))
             return 0;
@@ -205,22 +206,22 @@ static int native_agreed(void *self)
 static void native_conclude(void *self, oari_fault *fault)
 {
     native *n = self;
-    oari_board *b = &n->links.base.board;
+    oari_shm *b = &n->links.base.shm;
 
     native_published(self, fault);
     if (n->mesh == NULL)
         return;
-    oari_board_publish(b, OARI_FACT_FINAL_FAULT, fault);
-    oari_board_published(b, OARI_FACT_FINAL_FAULT, fault);
+    oari_shm_publish(b, OARI_FACT_FINAL_FAULT, fault);
+    oari_shm_published(b, OARI_FACT_FINAL_FAULT, fault);
     tcp_conclude(n->mesh, fault);
 }
 
 static void native_show(void *self, oari_fact fact, const void *data)
 {
     native *n = self;
-    const oari_board *b = &n->links.base.board;
+    const oari_shm *b = &n->links.base.shm;
 
-    oari_bulletin_write(oari_board_bulletin(b, b->rank), fact, data);
+    oari_bulletin_write(oari_shm_bulletin(b, b->rank), fact, data);
     if (n->mesh != NULL && fact == OARI_FACT_BALLOT)
         tcp_show_ballot(n->mesh, data);
 }
@@ -228,10 +229,10 @@ static void native_show(void *self, oari_fact fact, const void *data)
 static int native_read(void *self, int rank, oari_fact fact, void *data)
 {
     native *n = self;
-    const oari_board *b = &n->links.base.board;
-    int here = oari_board_rank(b, rank);
+    const oari_shm *b = &n->links.base.shm;
+    int here = oari_shm_rank(b, rank);
     const oari_bulletin *bulletin =
-        here >= 0 ? oari_board_bulletin(b, here) : n->mesh->peer[rank].bulletin;
+        here >= 0 ? oari_shm_bulletin(b, here) : n->mesh->peer[rank].bulletin;
 
     return bulletin != NULL && oari_bulletin_read(bulletin, fact, data);
 }
@@ -257,11 +258,11 @@ static void native_close(void *self)
 #define NATIVE_OPS                                                           \
     .size = sizeof(oar_backend_ops), .abi = OAR_BACKEND_ABI,                 \
     .self_size = sizeof(native), .close = native_close, .send = native_send, \
-    .recv = native_recv, .peek = oari_boarded_peek,                          \
+    .recv = native_recv, .peek = oari_shm_base_peek,                         \
     .progress = native_progress, .abort = native_abort,                      \
     .post_count = OAR_COLL_COUNT
 #define NATIVE_LINKS                                                           \
-    .board = oari_boarded_board, .hosts = native_hosts, .gone = native_gone,   \
+    .shm = oari_shm_base_get, .hosts = native_hosts, .gone = native_gone,      \
     .published = native_published, .publish = native_publish,                  \
     .agreed = native_agreed, .conclude = native_conclude, .show = native_show, \
     .read = native_read, .answered = native_answered

@@ -20,17 +20,17 @@ static oar_status probe_tcp(oar_backend_caps *caps)
 static oar_status open_tcp(void *self, const oari_open *with)
 {
     tcp *t = self;
-    char host[NATIVE_HOST], prefix[OAR_STORE_KEY_MAX];
+    char host[OARI_HOST_NAME_BYTES], prefix[OAR_STORE_KEY_MAX];
     tcp_setup setup = { .with = with, .prefix = prefix, .host = host };
 
     tcp_init(&t->mesh);
     OARI_TRY(oari_match_create(with->env.rank, with->env.ranks,
                                with->eager_bytes, &t->match));
     setup.match = t->match;
-    OARI_TRY(native_host(host));
+    OARI_TRY(oari_host_name(host));
     if (with->env.ranks == 1)
         return tcp_open_alone(&t->mesh, &setup);
-    OARI_TRY(native_prefix(with, prefix, sizeof prefix));
+    OARI_TRY(oari_join_prefix(with, prefix, sizeof prefix));
     return tcp_open(&t->mesh, &setup);
 }
 

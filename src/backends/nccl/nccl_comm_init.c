@@ -33,8 +33,8 @@ static oari_nccl_config make_config(void)
 
 int oari_nccl_find_lost(const oar_group *group, int rank, int ranks)
 {
-    if (group != NULL && group->board != NULL)
-        group->board->ops->check(group->board->self);
+    if (group != NULL && group->shm != NULL)
+        group->shm->ops->check(group->shm->self);
     for (int r = 0; group != NULL && r < ranks; r++)
         if (r != rank && oari_group_gone(group, r))
             return r;

@@ -3,7 +3,7 @@
  * the rank to itself go through its own shm queue. */
 #include "backends/backends.h"
 #include "base/status.h"
-#include "link/shm/boarded.h"
+#include "link/shm/shm_base.h"
 #include "link/shm/inproc.h"
 
 static oar_status self_probe(oar_backend_caps *caps)
@@ -15,7 +15,7 @@ static oar_status self_probe(oar_backend_caps *caps)
 
 static oar_status self_open(void *self, const oari_open *with)
 {
-    oari_boarded *b = self;
+    oari_shm_base *b = self;
     oari_world *world;
     oar_status status;
 
@@ -24,25 +24,24 @@ static oar_status self_open(void *self, const oari_open *with)
                          with->env.ranks);
     OARI_TRY(
         oari_world_create(1, with->small_bytes, with->stage_bytes, &world));
-    status =
-        oari_world_join(world, 0, with->spin_us, with->recorder, &b->board);
+    status = oari_world_join(world, 0, with->spin_us, with->recorder, &b->shm);
     oari_world_release(world);
-    return status == OAR_OK ? oari_boarded_open(b, 0, 1, with->eager_bytes)
+    return status == OAR_OK ? oari_shm_base_open(b, 0, 1, with->eager_bytes)
                             : status;
 }
 
 static void self_close(void *self)
 {
-    oari_boarded *b = self;
+    oari_shm_base *b = self;
 
-    oari_boarded_close(b);
-    oari_world_leave(&b->board);
+    oari_shm_base_close(b);
+    oari_world_leave(&b->shm);
 }
 
 const oari_backend oari_backend_self = {
-    .ops = { OARI_BOARDED_OPS, .name = "self", .probe = self_probe,
+    .ops = { OARI_SHM_BASE_OPS, .name = "self", .probe = self_probe,
              .close = self_close },
     .role = OARI_ROLE_ALONE,
     .open = self_open,
-    .board = oari_boarded_board,
+    .shm = oari_shm_base_get,
 };

@@ -3,7 +3,7 @@
  * (comm/group/sim_run.c). */
 #include "backends/backends.h"
 #include "base/status.h"
-#include "link/shm/boarded.h"
+#include "link/shm/shm_base.h"
 #include "link/shm/inproc.h"
 
 static oar_status sim_probe(oar_backend_caps *caps)
@@ -15,29 +15,29 @@ static oar_status sim_probe(oar_backend_caps *caps)
 
 static oar_status sim_open(void *self, const oari_open *with)
 {
-    oari_boarded *b = self;
+    oari_shm_base *b = self;
 
     if (with->world == NULL)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "a group over \"sim\" is made by oar_sim_run");
     OARI_TRY(oari_world_join(with->world, with->env.rank, with->spin_us,
-                             with->recorder, &b->board));
-    return oari_boarded_open(b, with->env.rank, with->env.ranks,
-                             with->eager_bytes);
+                             with->recorder, &b->shm));
+    return oari_shm_base_open(b, with->env.rank, with->env.ranks,
+                              with->eager_bytes);
 }
 
 static void sim_close(void *self)
 {
-    oari_boarded *b = self;
+    oari_shm_base *b = self;
 
-    oari_boarded_close(b);
-    oari_world_leave(&b->board);
+    oari_shm_base_close(b);
+    oari_world_leave(&b->shm);
 }
 
 const oari_backend oari_backend_sim = {
-    .ops = { OARI_BOARDED_OPS, .name = "sim", .probe = sim_probe,
+    .ops = { OARI_SHM_BASE_OPS, .name = "sim", .probe = sim_probe,
              .close = sim_close },
     .role = OARI_ROLE_THREADS,
     .open = sim_open,
-    .board = oari_boarded_board,
+    .shm = oari_shm_base_get,
 };

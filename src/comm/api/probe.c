@@ -28,8 +28,8 @@ static int look_for_message(oar_group *g, oar_work *probe, oar_envelope *found)
         return 1;
     if (oari_group_broken(g))
         return 0;
-    if (g->board != NULL)
-        g->board->ops->check(g->board->self);
+    if (g->shm != NULL)
+        g->shm->ops->check(g->shm->self);
     lost = oari_fault_lost_rank(g, probe);
     if (lost < 0) {
         oari_fault_warn_stall(g, probe);

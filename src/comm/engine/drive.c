@@ -312,7 +312,7 @@ static void take_new_work(oar_group *g)
 static int links_need_progress(oar_group *g)
 {
     const oari_engine *e = &g->engine;
-    const oari_board *b = e->lane->exec.board;
+    const oari_shm *b = e->lane->exec.shm;
 
     if (g->external.ops != NULL && !oari_external_drive(g))
         return 0;
@@ -427,16 +427,16 @@ static void be_idle(oar_group *g, idle *i, int waited)
         nanosleep(&(struct timespec){ 0, BLIND_NAP_NS }, NULL);
     else if (g->external.ops != NULL)
         oari_external_sleep(g, now - i->since, nearest_deadline(&g->engine));
-    else if (g->board == NULL)
+    else if (g->shm == NULL)
         sleep_on_backend(g);
     else {
         /* What is posted from now on wakes this thread, and a wake-up that came
          * early is not lost: only what peers did needs another look. */
-        oari_board_arm(g->board);
+        oari_shm_arm(g->shm);
         if (oari_drive_once(g))
-            oari_board_awake(g->board);
+            oari_shm_awake(g->shm);
         else
-            oari_board_sleep(g->board, -1, nearest_deadline(&g->engine));
+            oari_shm_sleep(g->shm, -1, nearest_deadline(&g->engine));
     }
 }
 

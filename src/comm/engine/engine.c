@@ -2,7 +2,7 @@
 /* engine: which thread drives a group's operations.
  *
  * One thread at a time holds the token and drives. The token guards everything
- * that belongs to the driver: collectives under way, messages, backend, board.
+ * that belongs to the driver: collectives under way, messages, backend, shm.
  * A caller that waits takes the token itself, so that in the common case no
  * other thread is involved. The first operation that is not waited for at once
  * starts the engine's own thread, which drives only while no user wants to, and
@@ -187,8 +187,8 @@ int oari_engine_hold_by(oar_group *group, int64_t deadline_ns)
     }
     oari_drive_once(group);
     oari_engine_look(group);
-    if (group->board != NULL)
-        group->board->ops->check(group->board->self);
+    if (group->shm != NULL)
+        group->shm->ops->check(group->shm->self);
     return 1;
 }
 
@@ -298,8 +298,8 @@ void oari_engine_nudge(oar_group *group)
 
 void oari_engine_wake(oar_group *group)
 {
-    if (group->board != NULL)
-        oari_board_wake(group->board);
+    if (group->shm != NULL)
+        oari_shm_wake(group->shm);
     else if (group->backend->wake != NULL)
         group->backend->wake(group->self);
 }

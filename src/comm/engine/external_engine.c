@@ -146,9 +146,9 @@ int oari_external_too_late(oar_group *g, const oar_work *work)
 
     if (g->external.ops == NULL && work->call.gpu == NULL)
         return 0;
-    if (g->board != NULL && g->board->member == NULL) {
+    if (g->shm != NULL && g->shm->member == NULL) {
         atomic_thread_fence(memory_order_acquire); /* after what it brought */
-        return oari_board_published(g->board, OARI_FACT_FAULT, &published) &&
+        return oari_shm_published(g->shm, OARI_FACT_FAULT, &published) &&
                g->engine.events->hear(g);
     }
     suspected = is_suspected(g, work);
@@ -175,8 +175,8 @@ static void yield_or_nap(oar_group *g, int64_t idle_ns)
         f->crowded_ns = begun + CROWD_NS;
 }
 
-/* Where there is a board the thread sleeps on it: the links to other hosts wake
- * that, too. */
+/* Where there is shared memory the thread sleeps on it: the links to other
+ * hosts wake that, too. */
 void oari_external_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
 {
     const oar_backend_ops *links = group->backend, *ops = group->external.ops;
@@ -188,13 +188,13 @@ void oari_external_sleep(oar_group *group, int64_t idle_ns, int64_t deadline_ns)
         return;
     }
     wait[0].fd = ops->wait_fd(self);
-    if (group->board != NULL) {
-        oari_board_arm(group->board);
+    if (group->shm != NULL) {
+        oari_shm_arm(group->shm);
         if (ops->arm(self) || links->progress(group->self) != OAR_OK ||
             oari_drive_once(group))
-            oari_board_awake(group->board);
+            oari_shm_awake(group->shm);
         else
-            oari_board_sleep(group->board, wait[0].fd, deadline_ns);
+            oari_shm_sleep(group->shm, wait[0].fd, deadline_ns);
         return;
     }
     if (links->wait_fd != NULL) {

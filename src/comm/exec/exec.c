@@ -230,7 +230,7 @@ oari_progress oari_exec_poll(oari_exec *exec)
 
 oar_status oari_exec_withdraw(oari_exec *exec)
 {
-    oari_board *b = exec->board;
+    oari_shm *b = exec->shm;
     int exposed = exec->exposed;
     oar_status status = OAR_OK;
 

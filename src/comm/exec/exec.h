@@ -6,7 +6,7 @@
 #ifndef OARI_COMM_EXEC_EXEC_H
 #define OARI_COMM_EXEC_EXEC_H
 
-#include "link/shm/board.h"
+#include "link/shm/control_page.h"
 #include "comm/exec/call.h"
 #include "plan/choose.h"
 #include "comm/exec/external.h"
@@ -35,12 +35,12 @@ typedef struct oari_exec_mismatch {
 typedef struct oari_exec {
     /* set once, by the owner */
     int rank, ranks;
-    oari_board *board; /* NULL: none. With members: the one of my host */
+    oari_shm *shm; /* NULL: none. With members: the one of my host */
     const oar_backend_ops *backend; /* that carries messages */
     void *self;
     oari_external *external; /* an external engine with collectives of its own
                               (exec_post.c); NULL: none */
-    oari_board
+    oari_shm
         *compared_on; /* where its collectives are compared; NULL: nowhere */
     size_t small_bytes, stage_bytes, chunk_bytes;
     const int *hosts;        /* by rank; NULL: all on one */

@@ -11,7 +11,7 @@
 /* Returns my rank among those whose memory a step names. */
 static int self_of(const oari_exec *exec)
 {
-    return exec->board != NULL ? exec->board->rank : exec->rank;
+    return exec->shm != NULL ? exec->shm->rank : exec->rank;
 }
 
 unsigned char *oari_exec_locate(oari_exec *exec, oari_buffer buffer, int peer,
@@ -27,12 +27,14 @@ unsigned char *oari_exec_locate(oari_exec *exec, oari_buffer buffer, int peer,
         base = rank == self ? exec->out_data : exec->out[rank];
         break;
     case OARI_SLOT:
-        base =
-            oari_line_data(exec->board->line[rank][exec->board->meeting & 1]);
+        base = oari_sync_slot_data(
+            exec->shm->line[rank][exec->shm->sync_point & 1]);
         break;
     case OARI_BOUNCE:
     case OARI_OTHER_BOUNCES:
-    case OARI_BOUNCE_AND_OUT: base = oari_board_stage(exec->board, rank); break;
+    case OARI_BOUNCE_AND_OUT:
+        base = oari_shm_bounce_buffer(exec->shm, rank);
+        break;
     case OARI_GATHER: base = exec->gather; break;
     case OARI_WORK: base = exec->work; break;
     case OARI_FACTOR: base = (unsigned char *)exec->factor; break;
@@ -53,7 +55,7 @@ static int touches_peers(const oari_exec *exec, const oari_step *step)
 
 static int enter_peers(const oari_exec *exec)
 {
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
 
     if (b->ops->enter == NULL || b->ops->enter(b->self))
         return 1;
@@ -64,7 +66,7 @@ static int enter_peers(const oari_exec *exec)
 
 static void leave_peers(const oari_exec *exec)
 {
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
 
     if (b->ops->leave != NULL)
         b->ops->leave(b->self);
@@ -75,7 +77,7 @@ static void leave_peers(const oari_exec *exec)
 static int is_inside(oari_exec *exec, oari_buffer buffer, int peer, size_t at,
                      size_t count)
 {
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
     size_t has;
 
     if (peer < 0 || peer == self_of(exec) ||
@@ -123,9 +125,9 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
     void **to = exec->destination;
 
     if (step->to == OARI_ALL_OUT) {
-        for (int r = 0; r < exec->board->ranks; r++)
+        for (int r = 0; r < exec->shm->ranks; r++)
             to[r] = oari_exec_locate(exec, OARI_OUT, r, step->to_at);
-        return exec->board->ranks;
+        return exec->shm->ranks;
     }
     to[0] = oari_exec_locate(exec, step->to, step->to_peer, step->to_at);
     if (step->to != OARI_BOUNCE_AND_OUT)
@@ -138,7 +140,7 @@ static int find_destinations(oari_exec *exec, const oari_step *step)
  * is in my input: GATHER and the bounce buffers need not hold it. */
 static int find_sources(oari_exec *exec, const oari_step *step)
 {
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
     int gather = step->from == OARI_GATHER;
     int others = step->from == OARI_OTHER_BOUNCES;
     int n = gather ? exec->plan->gather_ranks : b->ranks;
@@ -146,7 +148,8 @@ static int find_sources(oari_exec *exec, const oari_step *step)
     if (step->from == OARI_SLOT) { /* a shortcut for the smallest operations */
         size_t at = step->from_at * exec->element;
         for (int r = 0; r < n; r++)
-            exec->source[r] = oari_line_data(b->line[r][b->meeting & 1]) + at;
+            exec->source[r] =
+                oari_sync_slot_data(b->line[r][b->sync_point & 1]) + at;
         return n;
     }
     for (int r = 0; r < n; r++) {
@@ -166,7 +169,7 @@ static int all_inside(oari_exec *exec, const oari_step *step)
     int inside = step->to_peer < 0 || is_inside(exec, OARI_OUT, step->to_peer,
                                                 step->to_at, step->count);
 
-    for (int r = 0; inside && step->from == OARI_IN && r < exec->board->ranks;
+    for (int r = 0; inside && step->from == OARI_IN && r < exec->shm->ranks;
          r++)
         inside = is_inside(exec, OARI_IN, r, step->from_at, step->count) &&
                  (step->to != OARI_ALL_OUT ||
@@ -178,7 +181,7 @@ static int all_inside(oari_exec *exec, const oari_step *step)
  * by shm rank. */
 static void reduce_sources(oari_exec *exec, const oari_step *step)
 {
-    const oari_board *b = step->from != OARI_GATHER ? exec->board : NULL;
+    const oari_shm *b = step->from != OARI_GATHER ? exec->shm : NULL;
     const int *member = b != NULL ? b->member : NULL;
     oar_reduce_op_kind kind = exec->call->op.kind;
     int factors = oari_needs_factors(kind);

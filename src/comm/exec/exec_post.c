@@ -29,13 +29,13 @@ static const oari_plan post_plan = { .algorithm = "engine",
 /* Compares no more once all ranks are known to have begun the same. */
 int oari_exec_posts_differ(oari_exec *exec)
 {
-    const oari_board *b = exec->number != 0 ? exec->compared_on : NULL;
+    const oari_shm *b = exec->number != 0 ? exec->compared_on : NULL;
     int agreed = 1;
 
     for (int r = 0; b != NULL && !exec->agreed && r < b->ranks; r++) {
-        int theirs = r == b->rank
-                         ? OARI_POST_SAME
-                         : oari_board_compare(b, r, exec->number, exec->link);
+        int theirs = r == b->rank ? OARI_POST_SAME
+                                  : oari_shm_compare_post(b, r, exec->number,
+                                                          exec->link);
 
         agreed &= theirs == OARI_POST_SAME;
         if (theirs == OARI_POST_OTHER) {
@@ -50,25 +50,25 @@ int oari_exec_posts_differ(oari_exec *exec)
 
 int oari_exec_awaits_post(const oari_exec *exec, int rank)
 {
-    const oari_board *b = exec->compared_on;
-    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+    const oari_shm *b = exec->compared_on;
+    int here = b != NULL ? oari_shm_rank(b, rank) : -1;
 
     if (!exec->posted)
         return 0;
     if (exec->number == 0)
         return exec->call->root < 0 || exec->call->root == rank;
     return here < 0 ? !exec->post.done || exec->call->gpu != NULL
-                    : oari_board_compare(b, here, exec->number, exec->link) ==
-                          OARI_POST_MISSING;
+                    : oari_shm_compare_post(b, here, exec->number,
+                                            exec->link) == OARI_POST_MISSING;
 }
 
 int oari_exec_has_completed(const oari_exec *exec, int rank)
 {
-    const oari_board *b = exec->compared_on;
-    int here = b != NULL ? oari_board_rank(b, rank) : -1;
+    const oari_shm *b = exec->compared_on;
+    int here = b != NULL ? oari_shm_rank(b, rank) : -1;
 
     return exec->number != 0 && here >= 0 &&
-           oari_board_has_ended(b, here, exec->number);
+           oari_shm_has_completed_post(b, here, exec->number);
 }
 
 /* ---- beginning ----------------------------------------------------------- */
@@ -89,7 +89,7 @@ static void describe_call(oari_exec *exec)
 /* Whether it is time to compare over messages. */
 static int is_planned_to_compare(const oari_exec *exec)
 {
-    const oari_board *b = exec->compared_on;
+    const oari_shm *b = exec->compared_on;
 
     return exec->ranks > 1 && (b == NULL || b->member != NULL) &&
            exec->number % COLLECTIVES_TO_COMPARE == 0;
@@ -127,10 +127,10 @@ int oari_exec_post(oari_exec *exec)
     oar_status status;
 
     if (exec->compared_on != NULL && exec->number != 0)
-        oari_board_expect(exec->compared_on, exec->number);
+        oari_shm_prefetch_post(exec->compared_on, exec->number);
     exec->posted = is_taken(exec);
     if (exec->compared_on != NULL && exec->number != 0)
-        oari_board_post(exec->compared_on, exec->number, exec->link);
+        oari_shm_show_post(exec->compared_on, exec->number, exec->link);
     if (!exec->posted)
         return 0;
     exec->plan = &post_plan;
@@ -168,7 +168,7 @@ static int needs_all_ranks(const oari_call *call)
  * driver finds out which rank it waits for. */
 static int is_plausible(const oari_exec *exec)
 {
-    const oari_board *b = exec->compared_on;
+    const oari_shm *b = exec->compared_on;
     int all = !exec->agreed && needs_all_ranks(exec->call);
 
     if (b == NULL)
@@ -177,9 +177,9 @@ static int is_plausible(const oari_exec *exec)
         b->ops->check(b->self);
     for (int r = 0; r < b->ranks; r++)
         if (r != b->rank &&
-            ((all && oari_board_compare(b, r, exec->number, exec->link) ==
+            ((all && oari_shm_compare_post(b, r, exec->number, exec->link) ==
                          OARI_POST_MISSING) ||
-             (b->gone[r] && !oari_board_has_ended(b, r, exec->number))))
+             (b->gone[r] && !oari_shm_has_completed_post(b, r, exec->number))))
             return 0;
     return 1;
 }
@@ -203,7 +203,7 @@ oari_progress oari_run_post(oari_exec *exec)
     if (exec->call->gpu == NULL && !is_plausible(exec))
         return OARI_PENDING;
     if (exec->call->gpu == NULL && exec->compared_on != NULL)
-        oari_board_end(exec->compared_on, exec->number);
+        oari_shm_complete_post(exec->compared_on, exec->number);
     exec->at++;
     return OARI_DONE;
 }

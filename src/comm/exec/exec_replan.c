@@ -66,7 +66,7 @@ static void fill_sizes(oari_exec *exec)
 void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
 {
     const oari_call *call = exec->call;
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
     oar_reduce_op_kind op = call->op.kind;
     int of_input = call->kind == OAR_COLL_SCATTER ||
                    call->kind == OAR_COLL_REDUCE_SCATTER ||
@@ -86,7 +86,7 @@ void oari_exec_make_request(oari_exec *exec, oari_plan_request *req)
         .element = exec->element,
         .wide = oari_exec_element(exec, OARI_WORK),
         .small_bytes = exec->small_bytes,
-        .slot_bytes = oari_line_bytes(exec->small_bytes),
+        .slot_bytes = oari_sync_slot_bytes(exec->small_bytes),
         .stage_bytes = exec->stage_bytes,
         .chunk_bytes = exec->chunk_bytes,
         .hosts = exec->hosts,

@@ -20,7 +20,7 @@ static const uint64_t no_place = UINT64_MAX;
 
 /* ---- publishing my slot -------------------------------------------------- */
 
-static uint64_t place_of(oari_board *b, const oar_span *span)
+static uint64_t place_of(oari_shm *b, const oar_span *span)
 {
     if (span->count == 0)
         return no_place;
@@ -32,7 +32,7 @@ static int is_exposed(uint64_t place)
     return place != 0 && place != no_place;
 }
 
-static void show_buffers(oari_exec *exec, oari_line *line)
+static void show_buffers(oari_exec *exec, oari_sync_slot *line)
 {
     const oari_call *call = exec->call;
     int same =
@@ -41,26 +41,26 @@ static void show_buffers(oari_exec *exec, oari_line *line)
     line->in_count = call->in.count;
     line->out_count = call->out.count;
     if (exec->shows & OARI_SHOWS_IN)
-        line->in = place_of(exec->board, &call->in);
+        line->in = place_of(exec->shm, &call->in);
     if (exec->shows & OARI_SHOWS_OUT)
-        line->out = same && line->in != 0 ? line->in
-                                          : place_of(exec->board, &call->out);
+        line->out =
+            same && line->in != 0 ? line->in : place_of(exec->shm, &call->out);
     exec->exposed = (is_exposed(line->in) ? OARI_SHOWS_IN : 0) |
                     (is_exposed(line->out) ? OARI_SHOWS_OUT : 0);
 }
 
 /* Returns where a rank's table of sizes is: behind the addresses in its slot at
  * the first sync point, else in its bounce buffer. */
-static uint64_t *table_of(oari_exec *exec, int rank, oari_line *line)
+static uint64_t *table_of(oari_exec *exec, int rank, oari_sync_slot *line)
 {
     if (exec->syncs == 0)
         return (uint64_t *)(line + 1);
-    return (uint64_t *)oari_board_stage(exec->board, rank);
+    return (uint64_t *)oari_shm_bounce_buffer(exec->shm, rank);
 }
 
 static void begin_sync(oari_exec *exec, const oari_step *step)
 {
-    oari_line *line = oari_board_line(exec->board);
+    oari_sync_slot *line = oari_shm_next_slot(exec->shm);
 
     line->fingerprint = exec->link;
     line->sequence = exec->sequence;
@@ -69,20 +69,20 @@ static void begin_sync(oari_exec *exec, const oari_step *step)
     if (exec->syncs == 0 && exec->shows != 0)
         show_buffers(exec, line);
     if (step->from == OARI_TABLE)
-        memcpy(table_of(exec, exec->board->rank, line), exec->table,
+        memcpy(table_of(exec, exec->shm->rank, line), exec->table,
                oari_table_words(&exec->request) * sizeof *exec->table);
     if (step->count != 0)
-        memcpy(oari_line_data(line),
+        memcpy(oari_sync_slot_data(line),
                exec->in_data + step->from_at * exec->element,
                step->count * exec->element);
-    oari_meet_begin(exec->board);
+    oari_sync_begin(exec->shm);
     exec->begun = 1;
 }
 
 /* ---- what other ranks did ------------------------------------------------ */
 
 /* Returns the rank in the group of a shm rank. */
-static int member_of(const oari_board *b, int rank)
+static int member_of(const oari_shm *b, int rank)
 {
     return b->member != NULL ? b->member[rank] : rank;
 }
@@ -113,11 +113,11 @@ oar_status oari_exec_report_mismatch(oari_exec *exec, int peer,
 
 int oari_exec_awaits_slot(const oari_exec *exec, int rank)
 {
-    const oari_board *b = exec->board;
-    int here = exec->begun ? oari_board_rank(b, rank) : -1;
+    const oari_shm *b = exec->shm;
+    int here = exec->begun ? oari_shm_rank(b, rank) : -1;
 
-    return here >= 0 &&
-           atomic_load(&b->line[here][b->meeting & 1]->stamp) != b->meeting;
+    return here >= 0 && atomic_load(&b->line[here][b->sync_point & 1]->stamp) !=
+                            b->sync_point;
 }
 
 /* ---- every rank has published its slot ----------------------------------- */
@@ -130,7 +130,7 @@ static int all_stayed(const oari_exec *exec)
     oari_fault published;
 
     atomic_thread_fence(memory_order_acquire); /* after the reading */
-    if (!oari_board_published(exec->board, OARI_FACT_FAULT, &published))
+    if (!oari_shm_published(exec->shm, OARI_FACT_FAULT, &published))
         return 1;
     oari_fail_with(&published.error);
     return 0;
@@ -141,7 +141,7 @@ static int all_stayed(const oari_exec *exec)
 static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
                        void **found)
 {
-    oari_board *b = exec->board;
+    oari_shm *b = exec->shm;
 
     if (place == no_place) {
         *found = exec; /* it is empty: never read or written */
@@ -158,9 +158,9 @@ static int find_buffer(oari_exec *exec, int rank, uint64_t place, size_t count,
  */
 static void read_table(oari_exec *exec, int rank)
 {
-    const oari_board *b = exec->board;
+    const oari_shm *b = exec->shm;
     const uint64_t *theirs =
-        table_of(exec, rank, b->line[rank][b->meeting & 1]);
+        table_of(exec, rank, b->line[rank][b->sync_point & 1]);
     size_t n = (size_t)exec->ranks, me = (size_t)exec->rank;
 
     if (exec->call->kind == OAR_COLL_SCATTER) {
@@ -178,12 +178,12 @@ static void read_table(oari_exec *exec, int rank)
 /* Reads every rank's slot: whether all agree, and where their buffers are. */
 static oari_progress read_slots(oari_exec *exec, const oari_step *step)
 {
-    oari_board *b = exec->board;
+    oari_shm *b = exec->shm;
     int first = exec->syncs == 0, shown = first && exec->shows != 0;
     int factors = first && oari_needs_factors(exec->call->op.kind);
 
     for (int r = 0; r < b->ranks; r++) {
-        const oari_line *line = oari_meet_line(b, r);
+        const oari_sync_slot *line = oari_sync_slot_of(b, r);
         if (line->fingerprint != exec->link) {
             oari_exec_report_mismatch(exec, member_of(b, r), "%s", "");
             return OARI_FAILED;
@@ -211,15 +211,15 @@ static oari_progress read_slots(oari_exec *exec, const oari_step *step)
 
 oari_progress oari_run_sync(oari_exec *exec, const oari_step *step)
 {
-    int polls = exec->board->spin_ns != 0 ? POLLS_IN_A_ROW : 1;
+    int polls = exec->shm->spin_ns != 0 ? POLLS_IN_A_ROW : 1;
 
     if (!exec->begun)
         begin_sync(exec, step);
     if (exec->never_waits) {
-        oari_meet_wake(exec->board);
+        oari_sync_wake(exec->shm);
         return OARI_PENDING;
     }
-    while (!oari_meet_poll(exec->board)) {
+    while (!oari_sync_poll(exec->shm)) {
         if (--polls == 0)
             return OARI_PENDING;
         oari_cpu_pause();
@@ -234,7 +234,7 @@ void oari_run_unless_reachable(oari_exec *exec, const oari_step *step)
 
     if (step->peer >= 0)
         reachable = buffer[step->peer] != NULL;
-    for (int r = 0; r < exec->board->ranks && step->peer < 0; r++)
+    for (int r = 0; r < exec->shm->ranks && step->peer < 0; r++)
         reachable &= buffer[r] != NULL;
     exec->at = reachable ? exec->at + 1 : step->jump;
 }

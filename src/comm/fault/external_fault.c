@@ -23,11 +23,11 @@ static void look_at_engine(oar_group *g, oari_external *f)
 
     if (f->ops == NULL || oari_group_broken(g))
         return;
-    /* No thread sleeps on the board while the engine is polled, or has failed:
-     * so none is woken by the death of a rank. */
-    if (g->board != NULL && now >= f->check_ns) {
+    /* No thread sleeps in shared memory while the engine is polled, or has
+     * failed: so none is woken by the death of a rank. */
+    if (g->shm != NULL && now >= f->check_ns) {
         f->check_ns = now + CHECK_NS;
-        g->board->ops->check(g->board->self);
+        g->shm->ops->check(g->shm->self);
     }
     if (f->engine_failed_ns == 0)
         return;

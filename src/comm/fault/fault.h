@@ -29,7 +29,8 @@ void oari_fault_place(const oar_group *group, int rank, int peer,
 /* Returns a fault that a peer has published, or NULL. Any thread may call it.
  */
 int oari_group_published(const oar_group *group, oari_fault *fault);
-/* Returns 0, or how a rank is gone (board.h). The caller holds the token. */
+/* Returns 0, or how a rank is gone (control_page.h). The caller holds the
+ * token. */
 int oari_group_gone(const oar_group *group, int rank);
 
 /* What the engine calls upward (look.c). */

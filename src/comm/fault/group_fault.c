@@ -35,18 +35,17 @@ int oari_group_published(const oar_group *g, oari_fault *fault)
 {
     if (g->in_tree->published != NULL)
         return g->opened && g->in_tree->published(g->self, fault);
-    return g->board != NULL &&
-           oari_board_published(g->board, OARI_FACT_FAULT, fault);
+    return g->shm != NULL && oari_shm_published(g->shm, OARI_FACT_FAULT, fault);
 }
 
 static int gone_from_links(const oar_group *g, int rank)
 {
     if (g->in_tree->gone != NULL)
         return g->in_tree->gone(g->self, rank);
-    if (g->board == NULL || !g->board->gone[rank])
+    if (g->shm == NULL || !g->shm->gone[rank])
         return 0;
-    return atomic_load(&g->board->control[rank]->closed) ? OARI_PEER_LEFT
-                                                         : OARI_PEER_DIED;
+    return atomic_load(&g->shm->control[rank]->closed) ? OARI_PEER_LEFT
+                                                       : OARI_PEER_DIED;
 }
 
 int oari_group_gone(const oar_group *g, int rank)
@@ -63,7 +62,7 @@ int oari_group_gone(const oar_group *g, int rank)
 static int is_flooded(const oar_group *g)
 {
     return g->in_tree->conclude != NULL &&
-           (g->board == NULL || g->board->member != NULL);
+           (g->shm == NULL || g->shm->member != NULL);
 }
 
 /* Returns how long to wait for ranks that compute, or cannot answer. */
@@ -122,8 +121,8 @@ static void settle_fault(oar_group *g, int driver)
     clean(&g->fault);
     if (g->in_tree->publish != NULL)
         g->in_tree->publish(g->self, &g->fault);
-    else if (g->board != NULL)
-        oari_board_publish(g->board, OARI_FACT_FAULT, &g->fault);
+    else if (g->shm != NULL)
+        oari_shm_publish(g->shm, OARI_FACT_FAULT, &g->fault);
     choose_fault(g, driver, &g->fault);
     oari_recorder_fault(g->recorder, &g->fault.error);
     atomic_store_explicit(&g->broken, OARI_FAULT_READY, memory_order_release);

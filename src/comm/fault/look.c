@@ -159,8 +159,8 @@ static int missing_rank(const oar_group *g, const oar_work *work)
     if (work->lane == NULL || work->call.kind >= OAR_COLL_SEND)
         return work->call.root;
     x = &work->lane->exec;
-    if (x->begun && g->board->member == NULL)
-        return oari_meet_missing(g->board);
+    if (x->begun && g->shm->member == NULL)
+        return oari_sync_missing(g->shm);
     for (int r = g->ranks - 1; r >= 0; r--) {
         int owes_it = owes(x, r);
 
@@ -192,9 +192,8 @@ static int is_in_scope(const oar_group *g, const oar_work *work)
  * it waits, too, and may know better which rank to name. */
 static int waits_too(const oar_group *g, int rank)
 {
-    int here =
-        g->board != NULL && rank >= 0 ? oari_board_rank(g->board, rank) : -1;
-    const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
+    int here = g->shm != NULL && rank >= 0 ? oari_shm_rank(g->shm, rank) : -1;
+    const void *recorder = here >= 0 ? g->shm->recorder[here] : NULL;
     oar_record last;
 
     return recorder != NULL &&

@@ -30,7 +30,7 @@ int64_t oari_mismatch_ask_ms = 1000;
 
 struct oari_mismatch {
     int ranks;
-    oari_letters letters;
+    oari_control_messages messages;
     unsigned char *unanswered; /* by rank: a question of this rank */
     oari_op_report heard;      /* the report that is being read */
 
@@ -64,16 +64,17 @@ oar_status oari_mismatch_create(const oar_group *group,
     if (d == NULL)
         return OAR_E_NOMEM;
     d->ranks = group->ranks;
-    d->letters = (oari_letters){ .by = group->backend,
-                                 .self = group->self,
-                                 .tag = account_tag,
-                                 .bytes = sizeof(oari_op_report) };
+    d->messages = (oari_control_messages){ .by = group->backend,
+                                           .self = group->self,
+                                           .tag = account_tag,
+                                           .bytes = sizeof(oari_op_report) };
     d->is_in = oari_alloc(n, sizeof *d->is_in);
     d->said = oari_alloc(n, sizeof *d->said);
     d->elsewhere = oari_alloc(n, 1);
     d->unanswered = oari_alloc(n, 1);
     if (d->elsewhere == NULL || d->unanswered == NULL || d->is_in == NULL ||
-        d->said == NULL || oari_letters_init(&d->letters, d->ranks) != OAR_OK) {
+        d->said == NULL ||
+        oari_control_messages_init(&d->messages, d->ranks) != OAR_OK) {
         oari_mismatch_destroy(d);
         return OAR_E_NOMEM;
     }
@@ -85,7 +86,7 @@ void oari_mismatch_destroy(oari_mismatch *mismatch)
 {
     if (mismatch == NULL)
         return;
-    oari_letters_clear(&mismatch->letters);
+    oari_control_messages_clear(&mismatch->messages);
     for (int r = 0; mismatch->said != NULL && r < mismatch->ranks; r++)
         if (mismatch->said[r] != &mismatch->own)
             oari_free(mismatch->said[r]);
@@ -142,7 +143,7 @@ static void send_report(oar_group *g, int to, const oari_op_report *account)
 
     if (to == g->rank || (asks && d->unanswered[to]) || oari_group_gone(g, to))
         return;
-    if (oari_letters_send(&d->letters, to, account))
+    if (oari_control_messages_send(&d->messages, to, account))
         d->unanswered[to] |= asks;
 }
 
@@ -323,7 +324,7 @@ static int read_report(oar_group *g)
 {
     oari_mismatch *d = g->engine.mismatch;
     oari_op_report *a = &d->heard;
-    int from = oari_letters_next(&d->letters, a);
+    int from = oari_control_messages_next(&d->messages, a);
 
     if (from < 0)
         return 0;
@@ -436,12 +437,12 @@ static void look_at_stall(oar_group *g)
 void oari_mismatch_look(oar_group *group)
 {
     oari_mismatch *d = group->engine.mismatch;
-    const oari_board *b;
+    const oari_shm *b;
 
     if (d == NULL || oari_group_broken(group))
         return;
-    b = group->engine.lane->exec.board;
-    /* Where collectives only meet on the board, or an external engine does
+    b = group->engine.lane->exec.shm;
+    /* Where collectives only meet in shared memory, or an external engine does
      * them, nothing else moves the links on. Elsewhere the driver does; to do
      * it here as well would consume its wake-ups. */
     if (((b != NULL && b->member == NULL) || group->external.ops != NULL) &&

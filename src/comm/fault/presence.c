@@ -17,10 +17,10 @@
 
 static int64_t pid_of(const oar_group *g, int rank)
 {
-    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
+    int here = g->shm != NULL ? oari_shm_rank(g->shm, rank) : -1;
 
     if (here >= 0)
-        return g->board->control[here]->pid;
+        return g->shm->control[here]->pid;
     return g->in_tree->pid != NULL ? g->in_tree->pid(g->self, rank) : 0;
 }
 
@@ -88,10 +88,10 @@ const char *oari_presence_word(oari_presence presence)
 
 int oari_presence_scope(const oar_group *g, int rank, oari_timeout_scope *scope)
 {
-    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
+    int here = g->shm != NULL ? oari_shm_rank(g->shm, rank) : -1;
 
     if (here >= 0) {
-        if (!oari_bulletin_read(oari_board_bulletin(g->board, here),
+        if (!oari_bulletin_read(oari_shm_bulletin(g->shm, here),
                                 OARI_FACT_TIMEOUT_SCOPE, scope))
             return 0;
     } else if (rank == g->rank)
@@ -113,8 +113,8 @@ static void add_text(char *text, size_t bytes, const char *more)
 
 static void add_last(const oar_group *g, int rank, char *text, size_t bytes)
 {
-    int here = g->board != NULL ? oari_board_rank(g->board, rank) : -1;
-    const void *recorder = here >= 0 ? g->board->recorder[here] : NULL;
+    int here = g->shm != NULL ? oari_shm_rank(g->shm, rank) : -1;
+    const void *recorder = here >= 0 ? g->shm->recorder[here] : NULL;
     char what[256], age[32];
     const char *said = oari_mismatch_last(g->engine.mismatch, rank);
     oar_record r;
@@ -172,7 +172,7 @@ static void add_answer(const oar_group *g, int rank, char *text, size_t bytes)
 
 void oari_presence_text(const oar_group *g, int rank, char *text, size_t bytes)
 {
-    int threads = g->board != NULL && g->board->world != NULL;
+    int threads = g->shm != NULL && g->shm->world != NULL;
     int64_t pid = pid_of(g, rank);
     char process[32];
     size_t used;

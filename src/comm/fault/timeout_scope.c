@@ -34,14 +34,14 @@ static void find_longest(const oar_group *g, oari_timeout_scope *found)
     *found = best != NULL ? best->what : (oari_timeout_scope){ 0 };
 }
 
-/* Shows this rank's scope on the board. Under the engine's lock. */
+/* Shows this rank's scope in shared memory. Under the engine's lock. */
 static void show_scope(oar_group *g)
 {
     oari_timeout_scope mine;
 
     find_longest(g, &mine);
-    if (g->board != NULL)
-        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+    if (g->shm != NULL)
+        oari_bulletin_write(oari_shm_bulletin(g->shm, g->shm->rank),
                             OARI_FACT_TIMEOUT_SCOPE, &mine);
 }
 
@@ -125,7 +125,7 @@ typedef struct far_scope {
 
 struct oari_far_scopes {
     _Atomic int changed; /* this rank's, and not sent */
-    oari_letters letters;
+    oari_control_messages messages;
     oari_timeout_scope *scope; /* by rank: what it has sent */
     far_scope heard;
 };
@@ -133,7 +133,7 @@ struct oari_far_scopes {
 static int is_far(const oar_group *g, int rank)
 {
     return rank != g->rank &&
-           (g->board == NULL || oari_board_rank(g->board, rank) < 0);
+           (g->shm == NULL || oari_shm_rank(g->shm, rank) < 0);
 }
 
 oar_status oari_far_scopes_create(oar_group *g)
@@ -148,11 +148,11 @@ oar_status oari_far_scopes_create(oar_group *g)
     f = g->far_scopes = oari_alloc(1, sizeof *f);
     if (f == NULL)
         return OAR_E_NOMEM;
-    f->letters = (oari_letters){ .by = oari_carrier(g),
-                                 .self = oari_carrier_self(g),
-                                 .tag = scope_tag,
-                                 .bytes = sizeof(far_scope) };
-    OARI_TRY(oari_letters_init(&f->letters, g->ranks));
+    f->messages = (oari_control_messages){ .by = oari_carrier(g),
+                                           .self = oari_carrier_self(g),
+                                           .tag = scope_tag,
+                                           .bytes = sizeof(far_scope) };
+    OARI_TRY(oari_control_messages_init(&f->messages, g->ranks));
     f->scope = oari_alloc((size_t)g->ranks, sizeof *f->scope);
     return f->scope != NULL ? OAR_OK : OAR_E_NOMEM;
 }
@@ -161,7 +161,7 @@ void oari_far_scopes_destroy(oari_far_scopes *f)
 {
     if (f == NULL)
         return;
-    oari_letters_clear(&f->letters);
+    oari_control_messages_clear(&f->messages);
     oari_free(f->scope);
     oari_free(f);
 }
@@ -180,7 +180,7 @@ static void send_to_far(oar_group *g, int64_t now)
     }
     for (int r = 0; r < g->ranks; r++)
         if (is_far(g, r) && !oari_group_gone(g, r))
-            oari_letters_send(&g->far_scopes->letters, r, &w);
+            oari_control_messages_send(&g->far_scopes->messages, r, &w);
 }
 
 void oari_far_scopes_look(oar_group *g)
@@ -194,7 +194,7 @@ void oari_far_scopes_look(oar_group *g)
     now = oari_now_ns();
     if (atomic_exchange(&f->changed, 0))
         send_to_far(g, now);
-    while ((from = oari_letters_next(&f->letters, &f->heard)) >= 0) {
+    while ((from = oari_control_messages_next(&f->messages, &f->heard)) >= 0) {
         int64_t left = f->heard.left_ns;
         oari_timeout_scope *s = &f->scope[from];
 

@@ -40,10 +40,9 @@ int oar_group_size(const oar_group *group)
 
 int oar_group_overlaps(const oar_group *group)
 {
-    const oari_board *board = group != NULL ? group->board : NULL;
+    const oari_shm *shm = group != NULL ? group->shm : NULL;
 
-    return group != NULL &&
-           (board == NULL || board->member != NULL || board->spare);
+    return group != NULL && (shm == NULL || shm->member != NULL || shm->spare);
 }
 
 const char *oar_group_backend(const oar_group *group)
@@ -94,15 +93,15 @@ static int ranks_here(const oar_group *g)
 /* Spinning helps only while every rank on this host has a core of its own. */
 static int64_t choose_spin_ns(const oar_group *g, int64_t spin_us)
 {
-    if (g->board != NULL)
-        return g->board->spin_ns;
+    if (g->shm != NULL)
+        return g->shm->spin_ns;
     if (spin_us != 0 || g->backend->wait_fd == NULL)
         return spin_us > 0 ? spin_us * 1000 : 0;
     return ranks_here(g) <= oari_cpus() ? OARI_DEFAULT_SPIN_NS : 0;
 }
 
 static oar_status open_backend(oar_group *g, const oar_backend_env *env,
-                               const oar_group_opts *o, int64_t meet_ms,
+                               const oar_group_opts *o, int64_t rendezvous_ms,
                                struct oari_world *world)
 {
     oari_open with = { .env = *env,
@@ -112,7 +111,7 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
                        .spin_us = o->spin_us,
                        .recorder = g->recorder,
                        .world = world,
-                       .meet_ms = meet_ms,
+                       .rendezvous_ms = rendezvous_ms,
                        .missing = g->missing };
 
     with.env.timeout_ms = o->timeout_ms;
@@ -123,12 +122,12 @@ static oar_status open_backend(oar_group *g, const oar_backend_env *env,
         return OAR_E_NOMEM;
     g->opened = 1;
     OARI_TRY(oari_backend_open(g->backend, g->self, &with));
-    if (g->in_tree->board != NULL)
-        g->board = g->in_tree->board(g->self);
+    if (g->in_tree->shm != NULL)
+        g->shm = g->in_tree->shm(g->self);
     g->spin_ns = oari_external_spin(g, choose_spin_ns(g, o->spin_us));
     g->spare =
-        g->board != NULL ? g->board->spare : 2 * ranks_here(g) <= oari_cpus();
-    with.env.timeout_ms = meet_ms;
+        g->shm != NULL ? g->shm->spare : 2 * ranks_here(g) <= oari_cpus();
+    with.env.timeout_ms = rendezvous_ms;
     return g->external.ops != NULL ? oari_external_open(g, &g->external, &with)
                                    : OAR_OK;
 }
@@ -158,18 +157,18 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 
     x->rank = g->rank;
     x->ranks = g->ranks;
-    x->board = meets ? g->board : NULL;
+    x->shm = meets ? g->shm : NULL;
     x->backend = oari_carrier(g);
     x->self = oari_carrier_self(g);
     x->external = g->external.ops != NULL ? &g->external : NULL;
-    x->compared_on = g->external.ops != NULL ? g->board : NULL;
-    if (meets && g->in_tree->board != NULL && g->in_tree->hosts != NULL)
+    x->compared_on = g->external.ops != NULL ? g->shm : NULL;
+    if (meets && g->in_tree->shm != NULL && g->in_tree->hosts != NULL)
         x->hosts = g->in_tree->hosts(g->self);
     x->rules = &g->rules;
     x->checks_tags = (g->can & OAR_CAN_ANY) != 0;
     x->history = &g->engine.history;
-    x->small_bytes = g->board != NULL ? g->board->small_bytes : o->small_bytes;
-    x->stage_bytes = g->board != NULL ? g->board->stage_bytes : o->stage_bytes;
+    x->small_bytes = g->shm != NULL ? g->shm->small_bytes : o->small_bytes;
+    x->stage_bytes = g->shm != NULL ? g->shm->stage_bytes : o->stage_bytes;
     x->chunk_bytes = o->chunk_bytes;
     return oari_exec_init(x);
 }
@@ -178,7 +177,7 @@ static oar_status make_exec(oar_group *g, const oar_group_opts *o, oari_exec *x)
 static oar_status make_history(oar_group *g)
 {
     oari_history *h = &g->engine.history;
-    int met = g->board != NULL && g->board->member == NULL &&
+    int met = g->shm != NULL && g->shm->member == NULL &&
               !g->rules.messages_only && g->external.ops == NULL;
 
     if (g->ranks == 1 || g->backend->peek == NULL ||
@@ -192,14 +191,13 @@ static oar_status make_history(oar_group *g)
 }
 
 /* Operations on device memory are only handed to an engine, so many may be
- * under way; they are compared on the board like those of any engine. */
+ * under way; they are compared in shared memory like those of any engine. */
 static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
 {
     oari_engine *e = &g->engine;
     int means = g->backend->send != NULL ? OARI_MESSAGES : 0;
 
-    if (g->board != NULL && g->board->member == NULL &&
-        !oari_external_carries(g))
+    if (g->shm != NULL && g->shm->member == NULL && !oari_external_carries(g))
         means |= OARI_MEMORY;
     e->lane =
         oari_alloc(OARI_LANES + (on_gpu ? OARI_GPU_LANES : 0), sizeof *e->lane);
@@ -209,14 +207,14 @@ static oar_status make_lanes(oar_group *g, const oar_group_opts *o, int on_gpu)
     OARI_TRY(make_history(g));
     do
         OARI_TRY(make_exec(g, o, &e->lane[e->lanes++].exec));
-    while (e->lane->exec.board == NULL && e->lanes < OARI_LANES);
+    while (e->lane->exec.shm == NULL && e->lanes < OARI_LANES);
     e->host_lanes = e->lanes;
     for (; on_gpu && e->lanes < e->host_lanes + OARI_GPU_LANES; e->lanes++) {
         oari_exec *x = &e->lane[e->lanes].exec;
 
         OARI_TRY(make_exec(g, o, x));
-        x->board = NULL;
-        x->compared_on = g->board;
+        x->shm = NULL;
+        x->compared_on = g->shm;
     }
     return oari_far_scopes_create(g);
 }
@@ -245,7 +243,7 @@ static oar_status make_recorder(oar_group *g, int threads)
 }
 
 static oar_status build_group(oar_group *g, const oari_choice *choice,
-                              const oar_backend_env *env, int64_t meet_ms,
+                              const oar_backend_env *env, int64_t rendezvous_ms,
                               struct oari_world *world)
 {
     oar_group_opts *o = &g->settings;
@@ -260,26 +258,28 @@ static oar_status build_group(oar_group *g, const oari_choice *choice,
     OARI_TRY(oari_settings_own(o->algorithm, o, &g->algorithm));
     if (env->store != NULL && env->ranks > 1)
         OARI_TRY(oari_settings_agree(env->store, g->name, g->rank, g->ranks,
-                                     meet_ms, o, &g->algorithm, &g->rules));
+                                     rendezvous_ms, o, &g->algorithm,
+                                     &g->rules));
     else
         OARI_TRY(oari_rules_read(&g->rules, o->algorithm));
     OARI_TRY(find_abilities(g));
-    OARI_TRY(open_backend(g, env, o, meet_ms, world));
+    OARI_TRY(open_backend(g, env, o, rendezvous_ms, world));
     OARI_TRY(make_lanes(g, o, has_gpu || oari_group_goes_through_host(g)));
     if (!has_gpu)
         return OAR_OK;
     g->backend_name = oari_strdup(choice->name != NULL ? choice->name : "");
     if (g->backend_name == NULL)
         return OAR_E_NOMEM;
-    return oari_gpu_open(g, choice, o, meet_ms);
+    return oari_gpu_open(g, choice, o, rendezvous_ms);
 }
 
 static _Atomic uint64_t worlds; /* made in this process */
 
 oar_status oari_group_open(const oari_choice *choice,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings, int64_t meet_ms,
-                           struct oari_world *world, oar_group **group)
+                           const oar_group_opts *settings,
+                           int64_t rendezvous_ms, struct oari_world *world,
+                           oar_group **group)
 {
     oar_group *g = oari_alloc(1, sizeof *g);
     oar_status status;
@@ -298,8 +298,8 @@ oar_status oari_group_open(const oari_choice *choice,
     g->world_key = atomic_fetch_add(&worlds, 1);
     g->store = oari_store_retain(env->store);
     g->store_address = oari_store_address(g->store);
-    before = oari_store_set_lock_deadline(oari_deadline(meet_ms));
-    status = build_group(g, choice, env, meet_ms, world);
+    before = oari_store_set_lock_deadline(oari_deadline(rendezvous_ms));
+    status = build_group(g, choice, env, rendezvous_ms, world);
     oari_store_set_lock_deadline(before);
     if (status != OAR_OK) {
         oar_error why;

@@ -17,18 +17,19 @@ oar_status oari_settings_own(const char *text, oar_group_opts *settings,
 /* Replaces the settings on which all ranks must agree by those of rank 0, and
  * fills in the rules. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               int ranks, int64_t meet_ms,
+                               int ranks, int64_t rendezvous_ms,
                                oar_group_opts *settings, char **algorithm,
                                oari_rules *rules);
 /* Fails unless there can be such a rank of such a group. */
 oar_status oari_group_check_world(int rank, int size);
 
-/* Makes a group over backends, with settings as above. meet_ms: within which
- * the ranks must meet. world: of a group of sim, else NULL. */
+/* Makes a group over backends, with settings as above. rendezvous_ms: within
+ * which the ranks must meet. world: of a group of sim, else NULL. */
 oar_status oari_group_open(const oari_choice *choice,
                            const oar_backend_env *env,
-                           const oar_group_opts *settings, int64_t meet_ms,
-                           struct oari_world *world, oar_group **group);
+                           const oar_group_opts *settings,
+                           int64_t rendezvous_ms, struct oari_world *world,
+                           oar_group **group);
 
 /* Opens the way for device memory through the host, if the group may use it. */
 oar_status oari_hosted_open(oar_group *group);
@@ -41,7 +42,7 @@ typedef struct oari_child_spec {
     const int *member; /* ranks of the parent, ascending, this one among them */
     int count;
     oar_store *store;             /* where they meet; NULL: the parent's */
-    int64_t meet_ms;              /* within which they must */
+    int64_t rendezvous_ms;        /* within which they must */
     void **split;                 /* as in oari_choice */
     int bare;                     /* without a way for device memory */
     int64_t timeout_ms, stall_ms; /* 0: the parent's */
@@ -62,14 +63,14 @@ oar_status oari_external_open(oar_group *group, oari_external *external,
 /* Opens what the choice says for device memory, in a group that is ready but
  * for that. */
 oar_status oari_gpu_open(oar_group *group, const oari_choice *choice,
-                         const oar_group_opts *settings, int64_t meet_ms);
+                         const oar_group_opts *settings, int64_t rendezvous_ms);
 
 /* Returns whether device memory may go through the host. */
 int oari_group_goes_through_host(const oar_group *group);
 
 /* Gives the engine that fits the GPUs of all ranks (hybrid.c). All ranks call
  * it and get the same. */
-oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
+oar_status oari_hybrid_settle(oar_group *group, int64_t rendezvous_ms,
                               const oar_backend_ops **ops);
 
 #endif

@@ -130,18 +130,18 @@ static int find_rank(const int *rank, int count, int wanted)
 }
 
 static oar_status open_sim(oar_group *parent, const oar_backend_env *env,
-                           const oar_group_opts *o, int64_t meet_ms, int bare,
-                           oar_group **child)
+                           const oar_group_opts *o, int64_t rendezvous_ms,
+                           int bare, oar_group **child)
 {
-    int64_t deadline = oari_deadline(meet_ms);
+    int64_t deadline = oari_deadline(rendezvous_ms);
     oari_world *world;
     oar_status status;
 
-    OARI_TRY(oari_world_child(parent->board->world, o->name, env->ranks,
+    OARI_TRY(oari_world_child(parent->shm->world, o->name, env->ranks,
                               o->small_bytes, o->stage_bytes, &world));
     status =
         oari_group_open(&(oari_choice){ .host = parent->backend, .bare = bare },
-                        env, o, meet_ms, world, child);
+                        env, o, rendezvous_ms, world, child);
     if (status == OAR_OK)
         status = oari_world_wait(world, deadline);
     oari_world_release(world);
@@ -213,12 +213,14 @@ static oar_status open_child(oar_group *parent, const oari_child_spec *spec,
         o.device = &device;
     if (spec->count == 1)
         OARI_TRY(oari_backend_find("self", 1, &choice.host));
-    else if (parent->board != NULL && parent->board->world != NULL)
-        return open_sim(parent, &env, &o, spec->meet_ms, spec->bare, child);
+    else if (parent->shm != NULL && parent->shm->world != NULL)
+        return open_sim(parent, &env, &o, spec->rendezvous_ms, spec->bare,
+                        child);
     env.store = spec->store != NULL ? spec->store : parent->store;
     oari_store_set_wait_check(check_members,
                               &(gathering){ parent, spec, name, &env });
-    status = oari_group_open(&choice, &env, &o, spec->meet_ms, NULL, child);
+    status =
+        oari_group_open(&choice, &env, &o, spec->rendezvous_ms, NULL, child);
     oari_store_set_wait_check(NULL, NULL);
     return status;
 }
@@ -283,7 +285,7 @@ static oar_status split_by_claims(oar_group *parent, const claim *mine,
                                            .member = member,
                                            .count = count,
                                            .split = &made,
-                                           .meet_ms = parent->timeout_ms,
+                                           .rendezvous_ms = parent->timeout_ms,
                                            .timeout_ms = opts->timeout_ms,
                                            .stall_ms = opts->stall_ms },
                        group);
@@ -377,12 +379,13 @@ static oar_status make_subset(oar_group *parent, int *rank, int count,
     hash = hash_ranks(rank, kept);
     OARI_TRY(count_subset(parent, hash, &number));
     snprintf(own, sizeof own, "s%016" PRIx64 "n%" PRIu64, hash, number);
-    return oari_group_child(parent,
-                            &(oari_child_spec){ .own = own,
-                                                .member = rank,
-                                                .count = kept,
-                                                .meet_ms = parent->timeout_ms },
-                            group);
+    return oari_group_child(
+        parent,
+        &(oari_child_spec){ .own = own,
+                            .member = rank,
+                            .count = kept,
+                            .rendezvous_ms = parent->timeout_ms },
+        group);
 }
 
 oar_status oar_group_subset(oar_group *parent, int count, const int *ranks,

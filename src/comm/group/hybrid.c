@@ -176,14 +176,14 @@ static oar_status describe_mine(const oar_group *g, card *mine)
 }
 
 static oar_status read_card(oar_group *g, const char *prefix, int rank,
-                            int64_t meet_ms, card *c)
+                            int64_t rendezvous_ms, card *c)
 {
     char key[OARI_NAME_MAX + 64], text[96] = "";
     void *found;
     size_t bytes;
 
     snprintf(key, sizeof key, "%s/%d", prefix, rank);
-    OARI_TRY(oar_store_get(g->store, key, meet_ms, &found, &bytes));
+    OARI_TRY(oar_store_get(g->store, key, rendezvous_ms, &found, &bytes));
     if (bytes < sizeof text)
         memcpy(text, found, bytes);
     oar_free(found);
@@ -195,7 +195,7 @@ static oar_status read_card(oar_group *g, const char *prefix, int rank,
 }
 
 /* Writes what this rank says of its GPU, and reads what all ranks say. */
-static oar_status gather_cards(oar_group *g, int64_t meet_ms, card *all)
+static oar_status gather_cards(oar_group *g, int64_t rendezvous_ms, card *all)
 {
     char prefix[OARI_NAME_MAX + 32], key[OARI_NAME_MAX + 64], text[96];
     int64_t times;
@@ -213,7 +213,7 @@ static oar_status gather_cards(oar_group *g, int64_t meet_ms, card *all)
     OARI_TRY(oar_store_set(g->store, key, text, strlen(text)));
     for (int r = 0; r < g->ranks; r++)
         if (r != g->rank)
-            OARI_TRY(read_card(g, prefix, r, meet_ms, &all[r]));
+            OARI_TRY(read_card(g, prefix, r, rendezvous_ms, &all[r]));
     return OAR_OK;
 }
 
@@ -242,7 +242,7 @@ static oar_status choose_for_all(const oar_group *g, const card *all,
                      "hosts (`oarsong info` says why)");
 }
 
-oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
+oar_status oari_hybrid_settle(oar_group *group, int64_t rendezvous_ms,
                               const oar_backend_ops **ops)
 {
     card *all = oari_alloc((size_t)group->ranks, sizeof *all);
@@ -252,7 +252,7 @@ oar_status oari_hybrid_settle(oar_group *group, int64_t meet_ms,
 
     if (all == NULL)
         return OAR_E_NOMEM;
-    status = gather_cards(group, meet_ms, all);
+    status = gather_cards(group, rendezvous_ms, all);
     if (status == OAR_OK)
         status = choose_for_all(group, all, &name);
     oari_free(all);

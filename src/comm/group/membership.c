@@ -32,7 +32,7 @@ static void show_ballot(oar_group *g, const oari_ballot *note)
     if (g->in_tree->show != NULL)
         g->in_tree->show(g->self, OARI_FACT_BALLOT, note);
     else
-        oari_bulletin_write(oari_board_bulletin(g->board, g->board->rank),
+        oari_bulletin_write(oari_shm_bulletin(g->shm, g->shm->rank),
                             OARI_FACT_BALLOT, note);
 }
 
@@ -40,7 +40,7 @@ static int read_ballot(const oar_group *g, int rank, oari_ballot *note)
 {
     return g->in_tree->read != NULL
                ? g->in_tree->read(g->self, rank, OARI_FACT_BALLOT, note)
-               : oari_bulletin_read(oari_board_bulletin(g->board, rank),
+               : oari_bulletin_read(oari_shm_bulletin(g->shm, rank),
                                     OARI_FACT_BALLOT, note);
 }
 

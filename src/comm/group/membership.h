@@ -2,13 +2,13 @@
 /* comm/group/membership.h: how the ranks that are left of a group agree on the
  * membership of a new one, and form it (oar_group_shrink; decision 15).
  *
- * Every rank has a ballot that all others can see: on the board, or sent over
- * the mesh whenever it changes. It says which ranks are counted out and how far
- * this rank is. The list of ranks that are counted out only grows, and a rank
- * adopts the lists of all ranks that are in; so all ranks reach the same list.
- * Then the lowest of them serves a store, they make the new group through it,
- * and when every rank has said that it is ready, the group counts. A rank that
- * fails on the way, or dies, is counted out, and the next round begins.
+ * Every rank has a ballot that all others can see: in shared memory, or sent
+ * over the mesh whenever it changes. It says which ranks are counted out and
+ * how far this rank is. The list of ranks that are counted out only grows, and
+ * a rank adopts the lists of all ranks that are in; so all ranks reach the same
+ * list. Then the lowest of them serves a store, they make the new group through
+ * it, and when every rank has said that it is ready, the group counts. A rank
+ * that fails on the way, or dies, is counted out, and the next round begins.
  *
  * No particular rank and no store has to be alive for this, only links between
  * the ranks that are left.

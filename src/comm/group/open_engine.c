@@ -52,8 +52,8 @@ static oar_status blame_rank(oar_group *g, oari_external *f,
     if (oari_engine_opening_missing(with->env.store, g->name, g->rank, g->ranks,
                                     g->missing) == 0)
         return oari_fail_with(&why);
-    if (g->board != NULL)
-        g->board->ops->check(g->board->self);
+    if (g->shm != NULL)
+        g->shm->ops->check(g->shm->self);
     rank = find_culprit(g);
     status = oari_group_gone(g, rank) ? OAR_E_PEER : OAR_E_TIMEOUT;
     oari_presence_text(g, rank, who, sizeof who);
@@ -84,7 +84,7 @@ oar_status oari_external_open(oar_group *group, oari_external *f,
 
 static oar_status open_engine(oar_group *g, oari_external *f,
                               const oari_choice *choice,
-                              const oar_group_opts *o, int64_t meet_ms)
+                              const oar_group_opts *o, int64_t rendezvous_ms)
 {
     oari_open with = { .env = { .size = sizeof with.env,
                                 .rank = g->rank,
@@ -92,14 +92,14 @@ static oar_status open_engine(oar_group *g, oari_external *f,
                                 .store = g->store,
                                 .store_address = g->store_address,
                                 .name = g->name,
-                                .timeout_ms = meet_ms,
+                                .timeout_ms = rendezvous_ms,
                                 .device = g->device,
                                 .stream = o->stream,
                                 .id = o->nccl_id },
-                       .board = g->board,
+                       .shm = g->shm,
                        .group = g,
                        .recorder = g->recorder,
-                       .meet_ms = meet_ms };
+                       .rendezvous_ms = rendezvous_ms };
 
     if (choice->split != NULL) {
         with.env.split = *choice->split;
@@ -110,7 +110,7 @@ static oar_status open_engine(oar_group *g, oari_external *f,
 
 /* A group with "auto" names its backend by the pair that it has got. */
 oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
-                         const oar_group_opts *o, int64_t meet_ms)
+                         const oar_group_opts *o, int64_t rendezvous_ms)
 {
     oar_device device = o->device != NULL ? *o->device : oar_device_current();
     char name[256], *kept;
@@ -121,7 +121,7 @@ oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
                          oar_device_text(device).text);
     g->gpu.ops = choice->gpu;
     if (choice->any_gpu) {
-        OARI_TRY(oari_hybrid_settle(g, meet_ms, &g->gpu.ops));
+        OARI_TRY(oari_hybrid_settle(g, rendezvous_ms, &g->gpu.ops));
         snprintf(name, sizeof name, "cpu:%s,cuda:%s", oari_group_asked(g)->name,
                  g->gpu.ops->name);
         if ((kept = oari_strdup(name)) == NULL)
@@ -130,7 +130,7 @@ oar_status oari_gpu_open(oar_group *g, const oari_choice *choice,
         g->backend_name = kept;
     }
     if (g->gpu.ops != NULL)
-        OARI_TRY(open_engine(g, &g->gpu, choice, o, meet_ms));
+        OARI_TRY(open_engine(g, &g->gpu, choice, o, rendezvous_ms));
     return OAR_OK;
 }
 

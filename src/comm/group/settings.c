@@ -179,14 +179,15 @@ static oar_status publish_settings(oar_store *store, const char *key,
 /* A name can be used again: each rank counts its joins, and the count is part
  * of the key. */
 oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
-                               int ranks, int64_t meet_ms, oar_group_opts *o,
-                               char **algorithm, oari_rules *rules)
+                               int ranks, int64_t rendezvous_ms,
+                               oar_group_opts *o, char **algorithm,
+                               oari_rules *rules)
 {
     oari_rendezvous meet = { .store = store,
                              .group = name,
                              .rank = rank,
                              .ranks = ranks,
-                             .timeout_ms = meet_ms };
+                             .timeout_ms = rendezvous_ms };
     char key[OARI_NAME_MAX + 32];
     int64_t times;
     void *text;
@@ -199,8 +200,8 @@ oar_status oari_settings_agree(oar_store *store, const char *name, int rank,
     snprintf(key, sizeof key, "%s/settings/%" PRId64, name, times);
     if (rank == 0)
         return publish_settings(store, key, o, rules);
-    OARI_TRY(oari_rendezvous_get(&meet, key, 0, oari_deadline(meet_ms), &text,
-                                 &bytes));
+    OARI_TRY(oari_rendezvous_get(&meet, key, 0, oari_deadline(rendezvous_ms),
+                                 &text, &bytes));
     status = read_text(text, o, algorithm, rules);
     oar_free(text);
     return status;

@@ -80,7 +80,7 @@ static oar_status open_store(oari_membership *c, int64_t limit_ms,
 oar_status oari_membership_form(oari_membership *c)
 {
     oar_group *g = c->group;
-    int threads = g->board != NULL && g->board->world != NULL;
+    int threads = g->shm != NULL && g->shm->world != NULL;
     int *member = oari_alloc((size_t)g->ranks, sizeof *member);
     oari_child_spec spec = { .member = member };
     oar_status status = OAR_OK;
@@ -94,9 +94,9 @@ oar_status oari_membership_form(oari_membership *c)
     snprintf(own, sizeof own, "x%" PRIu32 "r%" PRIu32, c->mine.call,
              c->mine.round);
     spec.own = own;
-    spec.meet_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
+    spec.rendezvous_ms = c->timeout_ms > 0 ? (c->timeout_ms + 1) / 2 : -1;
     if (spec.count > 1 && !threads)
-        status = open_store(c, spec.meet_ms, &spec.store);
+        status = open_store(c, spec.rendezvous_ms, &spec.store);
     if (status == OAR_OK && member[0] == g->rank)
         oari_membership_show(c, OARI_PHASE_FORM);
     if (status == OAR_OK)
@@ -128,7 +128,7 @@ static oar_status check_group(oar_group *g)
         return oari_fail(OAR_E_STATE,
                          "group_shrink of \"%s\" while a batch is open",
                          g->name);
-    if (g->ranks > 1 && g->board == NULL && g->in_tree->show == NULL)
+    if (g->ranks > 1 && g->shm == NULL && g->in_tree->show == NULL)
         return oari_fail(OAR_E_UNSUPPORTED,
                          "backend \"%s\" has no links that outlive a fault, "
                          "which group_shrink needs",

@@ -28,7 +28,7 @@ static void *run_rank(void *arg)
     if (r->status == OAR_OK)
         r->status = r->fn(r->group, r->arg);
     if (r->status == OAR_OK) {
-        oari_world_say_left(r->group->board);
+        oari_world_say_left(r->group->shm);
         return NULL;
     }
     r->error = *oar_last_error();

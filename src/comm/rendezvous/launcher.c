@@ -162,11 +162,11 @@ enum { TORCH_PORT = 29500 };
 static oar_status find_secret(void)
 {
     oari_secret secret;
-    oari_wire wire;
+    oari_protection wire;
     oar_status status;
 
     OARI_TRY(oari_secret_find(&secret));
-    status = oari_wire_for(&secret, 0, &wire);
+    status = oari_protection_for(&secret, 0, &wire);
     oari_secret_forget(&secret);
     return status;
 }

@@ -32,7 +32,7 @@ typedef struct handshake {
     uint64_t control_bytes, recorder_at;
 } handshake;
 
-/* Returns the rank in the group of a rank on the board. */
+/* Returns the rank in the group of a rank in shared memory. */
 static int group_rank(const shm_join *j, int r)
 {
     return j->links->member != NULL ? j->links->member[r] : r;
@@ -79,7 +79,7 @@ static oar_status send_handshake(shm_join *j, int socket, int peer,
     shm_links *n = j->links;
     handshake h = { .magic = SHM_ENTRY_MAGIC,
                     .rank = j->with->env.rank,
-                    .control_bytes = n->base.board.layout.bytes,
+                    .control_bytes = n->base.shm.layout.bytes,
                     .recorder_at = oari_recorder_at(j->with->recorder) };
     int pass[PASSED] = { n->control_fd, n->event_fd,
                          oari_recorder_fd(j->with->recorder) };
@@ -91,7 +91,7 @@ static oar_status send_handshake(shm_join *j, int socket, int peer,
 static oar_status map_peer(shm_links *n, int rank, const handshake *h,
                            const int pass[PASSED])
 {
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     void *base;
 
     if (h->control_bytes != b->layout.bytes)
@@ -171,7 +171,7 @@ static oar_status blame_peer(const shm_join *j, int peer, oar_status status)
         oari_fail(status,
                   "rank %d did not answer in the %lld ms for making "
                   "group \"%s\"",
-                  rank, (long long)j->with->meet_ms, j->with->env.name);
+                  rank, (long long)j->with->rendezvous_ms, j->with->env.name);
     else
         return status;
     return oari_about(rank, status);
@@ -181,7 +181,7 @@ static oar_status blame_peer(const shm_join *j, int peer, oar_status status)
  * has answered is not to blame, whether its answer was read or not. */
 static oar_status mark_missing(const shm_join *j, oar_status status)
 {
-    const oari_board *b = &j->links->base.board;
+    const oari_shm *b = &j->links->base.shm;
 
     for (int r = 0; status == OAR_E_TIMEOUT && r < b->ranks; r++) {
         const shm_peer *p = &j->links->peer[r];
@@ -189,7 +189,7 @@ static oar_status mark_missing(const shm_join *j, oar_status status)
 
         if (r != b->rank && p->socket < 0 &&
             (p->calling < 0 || poll(&wait, 1, 0) <= 0))
-            native_missed(j->with, group_rank(j, r));
+            oari_join_missed(j->with, group_rank(j, r));
     }
     return status;
 }
@@ -198,7 +198,7 @@ static oar_status mark_missing(const shm_join *j, oar_status status)
 
 static oar_status call_lower_ranks(shm_join *j)
 {
-    for (int r = 0; r < j->links->base.board.rank; r++) {
+    for (int r = 0; r < j->links->base.shm.rank; r++) {
         const shm_entry *listener = &j->entry[group_rank(j, r)];
         int *socket = &j->links->peer[r].calling;
         oar_status status = oari_unix_connect(listener->socket, socket);
@@ -233,7 +233,7 @@ static oar_status read_answer(shm_join *j, int rank)
 
 /* ---- higher ranks -------------------------------------------------------- */
 
-/* Gives the caller's rank on the board; -1: it may not call. */
+/* Gives the caller's rank in shared memory; -1: it may not call. */
 static oar_status find_caller(const shm_join *j, const handshake *h, int *rank)
 {
     int good;
@@ -243,7 +243,7 @@ static oar_status find_caller(const shm_join *j, const handshake *h, int *rank)
         return OAR_OK;
     OARI_TRY(check_mac(j, h, &j->mine, &good));
     if (good)
-        *rank = oari_board_rank(&j->links->base.board, h->rank);
+        *rank = oari_shm_rank(&j->links->base.shm, h->rank);
     if (*rank >= 0 && j->links->peer[*rank].socket >= 0)
         *rank = -1;
     return OAR_OK;
@@ -277,7 +277,7 @@ static oar_status read_pending(shm_join *j, int socket, int *accepted)
  * that has been silent for longest goes. */
 static int pending_max(const shm_join *j)
 {
-    return j->links->base.board.ranks + UNAUTHENTICATED_MAX;
+    return j->links->base.shm.ranks + UNAUTHENTICATED_MAX;
 }
 
 static void remove_pending(shm_links *n, int at)
@@ -329,7 +329,7 @@ static oar_status wait_for_callers(shm_join *j, struct pollfd *wait)
 static oar_status accept_higher_ranks(shm_join *j, struct pollfd *wait)
 {
     shm_links *n = j->links;
-    const oari_board *b = &n->base.board;
+    const oari_shm *b = &n->base.shm;
     int wanted = b->ranks - 1 - b->rank, accepted = 0;
 
     while (accepted < wanted) {
@@ -370,7 +370,7 @@ oar_status shm_handshake(shm_join *j)
     if (n->pending != NULL && wait != NULL)
         status = accept_higher_ranks(j, wait);
     oari_free(wait);
-    for (int r = 0; status == OAR_OK && r < n->base.board.rank; r++)
+    for (int r = 0; status == OAR_OK && r < n->base.shm.rank; r++)
         status = read_answer(j, r);
     return status;
 }

@@ -31,7 +31,7 @@ struct oari_world {
     int ranks;
     _Atomic int holders;
     oari_control_layout layout;
-    oari_control **control;
+    oari_control_page **control;
     int *event;
     const void **recorder; /* by rank: for the boards to read */
     oari_recorder **held;  /* by rank: kept while a rank may read it */
@@ -87,8 +87,8 @@ static oar_status make_page(oari_world *w, int rank, size_t small_bytes,
         return oari_fail(OAR_E_SYSTEM, "a control page of %zu bytes",
                          w->layout.bytes);
     w->control[rank] = block;
-    oari_control_init(w->control[rank], rank, w->ranks, small_bytes,
-                      stage_bytes);
+    oari_control_page_init(w->control[rank], rank, w->ranks, small_bytes,
+                           stage_bytes);
     event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (event < 0)
         return oari_fail(OAR_E_SYSTEM, "eventfd");
@@ -124,7 +124,7 @@ oar_status oari_world_create(int ranks, size_t small_bytes, size_t stage_bytes,
     atomic_store(&w->holders, 1);
     pthread_mutex_init(&w->lock, NULL);
     oari_cond_init(&w->changed);
-    w->layout = oari_board_layout(ranks, small_bytes, stage_bytes);
+    w->layout = oari_control_page_layout(ranks, small_bytes, stage_bytes);
     if (make_pages(w, small_bytes, stage_bytes) != OAR_OK) {
         oari_world_release(w);
         return oar_last_error()->status;
@@ -198,7 +198,7 @@ oar_status oari_world_wait(oari_world *world, int64_t deadline_ns)
                      world->ranks);
 }
 
-/* ---- the operations of a board ------------------------------------------- */
+/* ---- the operations of shared memory ------------------------------------- */
 
 static uint64_t place_memory(void *self, void *memory, size_t bytes)
 {
@@ -212,8 +212,8 @@ static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 
 static oar_status shut_buffers(void *self, void *memory, size_t bytes)
 {
-    oari_board *b = self;
-    oari_control *mine = b->control[b->rank];
+    oari_shm *b = self;
+    oari_control_page *mine = b->control[b->rank];
 
     atomic_store(&mine->shut, 1);
     while (atomic_load(&mine->visitors) != 0)
@@ -221,7 +221,7 @@ static oar_status shut_buffers(void *self, void *memory, size_t bytes)
     return OAR_OK;
 }
 
-static void leave_ranks(oari_board *b, int end)
+static void leave_ranks(oari_shm *b, int end)
 {
     for (int r = 0; r < end; r++)
         atomic_fetch_sub(&b->control[r]->visitors, 1);
@@ -229,7 +229,7 @@ static void leave_ranks(oari_board *b, int end)
 
 static int enter_ranks(void *self)
 {
-    oari_board *b = self;
+    oari_shm *b = self;
 
     for (int r = 0; r < b->ranks; r++) {
         atomic_fetch_add(&b->control[r]->visitors, 1);
@@ -243,21 +243,21 @@ static int enter_ranks(void *self)
 
 static void leave_all_ranks(void *self)
 {
-    oari_board *b = self;
+    oari_shm *b = self;
 
     leave_ranks(b, b->ranks);
 }
 
 static void check_ranks(void *self)
 {
-    oari_board *b = self;
+    oari_shm *b = self;
 
     for (int r = 0; r < b->ranks; r++)
         if (atomic_load(&b->control[r]->closed))
             b->gone[r] = 1;
 }
 
-static const oari_board_ops local_ops = {
+static const oari_shm_ops local_ops = {
     .place = place_memory,
     .resolve = resolve_place,
     .detach = shut_buffers,
@@ -267,48 +267,48 @@ static const oari_board_ops local_ops = {
 };
 
 oar_status oari_world_join(oari_world *world, int rank, int64_t spin_us,
-                           oari_recorder *recorder, oari_board *board)
+                           oari_recorder *recorder, oari_shm *shm)
 {
-    board->ops = &local_ops;
-    board->self = board;
-    board->rank = rank;
-    board->ranks = world->ranks;
-    board->layout = world->layout;
-    OARI_TRY(oari_board_init(board));
+    shm->ops = &local_ops;
+    shm->self = shm;
+    shm->rank = rank;
+    shm->ranks = world->ranks;
+    shm->layout = world->layout;
+    OARI_TRY(oari_shm_init(shm));
     for (int r = 0; r < world->ranks; r++) {
-        board->control[r] = world->control[r];
-        board->event[r] = world->event[r] - 1;
+        shm->control[r] = world->control[r];
+        shm->event[r] = world->event[r] - 1;
     }
-    board->first = (void *)((char *)world->control[0] + world->layout.first);
-    board->wait_fd = board->event[rank];
+    shm->first = (void *)((char *)world->control[0] + world->layout.first);
+    shm->wait_fd = shm->event[rank];
     world->held[rank] = oari_recorder_retain(recorder);
     world->recorder[rank] = oari_recorder_base(recorder);
-    oari_free(board->recorder);
-    board->recorder = world->recorder; /* filled in as the others join */
-    board->world = world;
+    oari_free(shm->recorder);
+    shm->recorder = world->recorder; /* filled in as the others join */
+    shm->world = world;
     atomic_fetch_add(&world->holders, 1);
     pthread_mutex_lock(&world->lock);
     world->joined++;
     pthread_cond_broadcast(&world->changed);
     pthread_mutex_unlock(&world->lock);
-    return oari_board_ready(board, spin_us);
+    return oari_shm_ready(shm, spin_us);
 }
 
-void oari_world_say_left(oari_board *board)
+void oari_world_say_left(oari_shm *shm)
 {
-    atomic_store(&board->control[board->rank]->closed, 1);
-    for (int r = 0; r < board->ranks; r++)
-        oari_board_notify(board, r);
+    atomic_store(&shm->control[shm->rank]->closed, 1);
+    for (int r = 0; r < shm->ranks; r++)
+        oari_shm_notify(shm, r);
 }
 
-void oari_world_leave(oari_board *board)
+void oari_world_leave(oari_shm *shm)
 {
-    oari_world *world = board->world;
+    oari_world *world = shm->world;
 
     if (world != NULL) {
-        oari_world_say_left(board);
-        board->recorder = NULL; /* the world's */
+        oari_world_say_left(shm);
+        shm->recorder = NULL; /* the world's */
     }
-    oari_board_clear(board);
+    oari_shm_clear(shm);
     oari_world_release(world);
 }

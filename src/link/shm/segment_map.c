@@ -37,8 +37,8 @@ static oar_status send_segment(shm_links *n, uint32_t number)
 
     OARI_TRY(oari_segment_export(number, &fd, &bytes));
     message.bytes = bytes;
-    for (int r = 0; r < n->base.board.ranks && status == OAR_OK; r++) {
-        if (r == n->base.board.rank)
+    for (int r = 0; r < n->base.shm.ranks && status == OAR_OK; r++) {
+        if (r == n->base.shm.rank)
             continue;
         status =
             oari_unix_send(n->peer[r].socket, &message, sizeof message, &fd, 1);
@@ -109,8 +109,8 @@ static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 
     if (at == 0)
         return NULL;
-    if (peer == n->base.board.rank) /* its caller only asks whether it counts */
-        return n->base.board.control[peer];
+    if (peer == n->base.shm.rank) /* its caller only asks whether it counts */
+        return n->base.shm.control[peer];
     while (p->segments < number)
         if (map_next_segment(p, peer) != OAR_OK)
             return NULL;
@@ -125,8 +125,8 @@ static void *resolve_place(void *self, int peer, uint64_t at, size_t bytes)
 
 /* ---- private memory of peers --------------------------------------------- */
 
-/* The pidfd is polled after the reading: had the peer died before, its pid might
- * be another process's. Without a pidfd that could not be known. */
+/* The pidfd is polled after the reading: had the peer died before, its pid
+ * might be another process's. Without a pidfd that could not be known. */
 static oar_status fetch_private(void *self, int peer, uint64_t address,
                                 void *to, size_t bytes)
 {
@@ -150,7 +150,7 @@ static void mark_gone(shm_links *n, int rank)
 {
     shm_peer *p = &n->peer[rank];
 
-    n->base.board.gone[rank] = 1;
+    n->base.shm.gone[rank] = 1;
     epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->socket, NULL);
     if (p->pidfd >= 0)
         epoll_ctl(n->epoll_fd, EPOLL_CTL_DEL, p->pidfd, NULL);
@@ -159,7 +159,7 @@ static void mark_gone(shm_links *n, int rank)
 static void check_peers(void *self)
 {
     shm_links *n = self;
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     struct epoll_event event[16];
     int found = epoll_wait(n->epoll_fd, event, 16, 0);
 
@@ -171,7 +171,7 @@ static void check_peers(void *self)
             mark_gone(n, r);
 }
 
-const oari_board_ops shm_board_ops = {
+const oari_shm_ops shm_process_ops = {
     .place = place_memory,
     .resolve = resolve_place,
     .detach = detach_memory,

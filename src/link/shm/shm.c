@@ -14,23 +14,23 @@
 oar_status shm_links_open(shm_links *n, const oari_open *with, int one_host,
                           char prefix[OAR_STORE_KEY_MAX])
 {
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
 
     n->control_fd = n->event_fd = n->epoll_fd = n->listener = -1;
     b->wait_fd = -1;
-    b->ops = &shm_board_ops;
+    b->ops = &shm_process_ops;
     b->self = n;
     OARI_TRY(shm_find_peers(n, with, one_host, prefix));
-    OARI_TRY(oari_board_ready(b, with->spin_us));
-    return oari_boarded_open(&n->base, with->env.rank, with->env.ranks,
-                             with->eager_bytes);
+    OARI_TRY(oari_shm_ready(b, with->spin_us));
+    return oari_shm_base_open(&n->base, with->env.rank, with->env.ranks,
+                              with->eager_bytes);
 }
 
 /* ---- leaving ------------------------------------------------------------- */
 
 static void drop_peer(shm_links *n, int rank)
 {
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     shm_peer *p = &n->peer[rank];
 
     oari_fork_close(p->socket);
@@ -54,14 +54,14 @@ static void drop_peer(shm_links *n, int rank)
 
 void shm_links_close(shm_links *n)
 {
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
 
-    oari_boarded_close(&n->base);
+    oari_shm_base_close(&n->base);
     if (b->control != NULL && b->control[b->rank] != NULL) {
         atomic_store(&b->control[b->rank]->closed, 1);
         for (int r = 0; r < b->ranks; r++)
             if (r != b->rank && b->control[r] != NULL)
-                oari_board_notify(b, r);
+                oari_shm_notify(b, r);
     }
     shm_close_listener(n);
     for (int r = 0; n->peer != NULL && r < b->ranks; r++)
@@ -72,5 +72,5 @@ void shm_links_close(shm_links *n)
     oari_free(n->peer);
     oari_free(n->host);
     oari_free(n->member);
-    oari_board_clear(b);
+    oari_shm_clear(b);
 }

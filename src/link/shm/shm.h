@@ -5,7 +5,7 @@
 #define OARI_LINK_SHM_SHM_H
 
 #include "link/host.h"
-#include "link/shm/boarded.h"
+#include "link/shm/shm_base.h"
 #include "net/unix_socket.h"
 
 /* A segment of a peer's, mapped here. */
@@ -25,21 +25,21 @@ typedef struct shm_peer {
 } shm_peer;
 
 typedef struct shm_links {
-    oari_boarded base; /* first: the core's view */
-    shm_peer *peer;    /* by rank on the board */
+    oari_shm_base base; /* first: the core's view */
+    shm_peer *peer;     /* by rank in shared memory */
     int control_fd, event_fd, epoll_fd;
     uint32_t segments_sent; /* of mine, to all peers */
     int *host;              /* by rank of the group, on whichever host */
     int hosts;
-    int *member;  /* of the board; NULL: all on one host */
+    int *member;  /* of shared memory; NULL: all on one host */
     int listener; /* while the group is made */
     int *pending; /* and sockets whose handshake has not been read */
     int pendings;
 } shm_links;
 
-/* Finds the ranks of the group through the store, and makes a board of those on
- * this host, with its queues. one_host: there must be no other host. prefix
- * gets the beginning of the group's keys. */
+/* Finds the ranks of the group through the store, and makes shared memory of
+ * those on this host, with its queues. one_host: there must be no other host.
+ * prefix gets the beginning of the group's keys. */
 oar_status shm_links_open(shm_links *links, const oari_open *with, int one_host,
                           char prefix[OAR_STORE_KEY_MAX]);
 
@@ -58,6 +58,6 @@ void shm_close_listener(shm_links *links);
 /* ---- segment_map.c ------------------------------------------------------- */
 
 /* How the ranks reach each other's segments. */
-extern const oari_board_ops shm_board_ops;
+extern const oari_shm_ops shm_process_ops;
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* shm_rendezvous: how the ranks of a host find each other. Every rank publishes
  * an entry in the store: its rank, its host, and the random name of a unix
- * socket at which it listens. Ranks of one host make a board and shake hands
- * (handshake.c). */
+ * socket at which it listens. Ranks of one host make shared memory and shake
+ * hands (handshake.c). */
 #include "link/shm/shm_rendezvous.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "base/fork.h"
 #include "base/status.h"
 #include "device/segment.h"
-#include "link/proof.h"
+#include "link/auth.h"
 
 /* ---- entries in the store ------------------------------------------------ */
 
@@ -28,9 +28,10 @@ static void entry_key(const void *arg, int rank, char *key, size_t bytes)
     snprintf(key, bytes, "%s/%d", j->prefix, rank);
 }
 
-static native_note as_note(const shm_join *j, int rank, const shm_entry *e)
+static oari_signed_entry as_note(const shm_join *j, int rank,
+                                 const shm_entry *e)
 {
-    return (native_note){ j->prefix, rank, e, offsetof(shm_entry, mac) };
+    return (oari_signed_entry){ j->prefix, rank, e, offsetof(shm_entry, mac) };
 }
 
 static oar_status fill_entry(const shm_join *j, shm_entry *mine)
@@ -42,7 +43,7 @@ static oar_status fill_entry(const shm_join *j, shm_entry *mine)
     mine->page = (uint64_t)sysconf(_SC_PAGESIZE);
     mine->small_bytes = j->with->small_bytes;
     mine->stage_bytes = j->with->stage_bytes;
-    OARI_TRY(native_host(mine->host));
+    OARI_TRY(oari_host_name(mine->host));
     if (getrandom(mine->token, sizeof mine->token, 0) != sizeof mine->token)
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     mine->proves = (uint64_t)j->secret.known;
@@ -52,11 +53,11 @@ static oar_status fill_entry(const shm_join *j, shm_entry *mine)
 static oar_status publish_entry(shm_join *j)
 {
     char key[OAR_STORE_KEY_MAX];
-    native_note mine = as_note(j, j->with->env.rank, &j->mine);
+    oari_signed_entry mine = as_note(j, j->with->env.rank, &j->mine);
 
     OARI_TRY(oari_unix_listen(j->mine.socket, &j->links->listener));
     oari_fork_guard(j->links->listener);
-    OARI_TRY(native_vouch(&j->secret, &mine, j->mine.mac));
+    OARI_TRY(oari_entry_sign(&j->secret, &mine, j->mine.mac));
     entry_key(j, j->with->env.rank, key, sizeof key);
     return oar_store_set(j->with->env.store, key, &j->mine, sizeof j->mine);
 }
@@ -64,8 +65,8 @@ static oar_status publish_entry(shm_join *j)
 static oar_status check_entry(const shm_join *j, int rank,
                               const shm_entry *other)
 {
-    native_note about = as_note(j, rank, other);
-    int here = strncmp(other->host, j->mine.host, NATIVE_HOST) == 0;
+    oari_signed_entry about = as_note(j, rank, other);
+    int here = strncmp(other->host, j->mine.host, OARI_HOST_NAME_BYTES) == 0;
 
     if (other->magic != SHM_ENTRY_MAGIC || other->protocol != SHM_PROTOCOL ||
         (here && other->page != j->mine.page))
@@ -85,7 +86,7 @@ static oar_status check_entry(const shm_join *j, int rank,
                          "rank %d is on another host, which backend \"shm\" "
                          "does not reach",
                          rank);
-    return native_believe(&j->secret, &about, other->proves != 0, other->mac);
+    return oari_entry_check(&j->secret, &about, other->proves != 0, other->mac);
 }
 
 static oar_status read_entry(shm_join *j, int rank)
@@ -103,7 +104,7 @@ static oar_status read_entry(shm_join *j, int rank)
     oari_free(value);
     OARI_TRY(check_entry(j, rank, e));
     e->socket[OARI_UNIX_NAME - 1] = 0;
-    e->host[NATIVE_HOST - 1] = 0;
+    e->host[OARI_HOST_NAME_BYTES - 1] = 0;
     return OAR_OK;
 }
 
@@ -116,7 +117,7 @@ static oar_status read_entries(shm_join *j)
         if (r != j->with->env.rank)
             status = read_entry(j, r);
     if (status == OAR_E_TIMEOUT)
-        native_missed_from(j->with, r, entry_key, j);
+        oari_join_missed_from(j->with, r, entry_key, j);
     return status;
 }
 
@@ -130,7 +131,7 @@ static int is_here(const shm_join *j, int rank)
 static oar_status list_members(shm_join *j)
 {
     shm_links *n = j->links;
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     int at = 0;
 
     n->member = oari_alloc((size_t)b->ranks, sizeof *n->member);
@@ -149,13 +150,13 @@ static oar_status list_members(shm_join *j)
 static oar_status find_hosts(shm_join *j)
 {
     shm_links *n = j->links;
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
 
     n->host = oari_alloc((size_t)j->with->env.ranks, sizeof *n->host);
     if (n->host == NULL)
         return OAR_E_NOMEM;
-    native_number_hosts(j->with->env.ranks, j->entry[0].host, sizeof(shm_entry),
-                        n->host);
+    oari_host_number_all(j->with->env.ranks, j->entry[0].host,
+                         sizeof(shm_entry), n->host);
     b->rank = j->with->env.rank;
     for (int r = 0; r < j->with->env.ranks; r++) {
         b->ranks += is_here(j, r);
@@ -164,7 +165,7 @@ static oar_status find_hosts(shm_join *j)
     }
     if (n->hosts > 1)
         OARI_TRY(list_members(j));
-    OARI_TRY(oari_board_init(b));
+    OARI_TRY(oari_shm_init(b));
     n->peer = oari_alloc((size_t)b->ranks, sizeof *n->peer);
     if (n->peer == NULL)
         return OAR_E_NOMEM;
@@ -178,27 +179,27 @@ static oar_status find_hosts(shm_join *j)
 static oar_status make_control_page(shm_join *j)
 {
     shm_links *n = j->links;
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     const shm_entry *first = &j->entry[0];
     void *base;
 
-    b->layout =
-        oari_board_layout(b->ranks, first->small_bytes, first->stage_bytes);
+    b->layout = oari_control_page_layout(b->ranks, first->small_bytes,
+                                         first->stage_bytes);
     OARI_TRY(oari_segment_make("oarsong-control", b->layout.bytes,
                                &n->control_fd, &base));
     oari_fork_guard(n->control_fd);
     b->control[b->rank] = base;
     if (b->rank == 0)
         b->first = (void *)((char *)base + b->layout.first);
-    oari_control_init(base, b->rank, b->ranks, first->small_bytes,
-                      first->stage_bytes);
+    oari_control_page_init(base, b->rank, b->ranks, first->small_bytes,
+                           first->stage_bytes);
     b->recorder[b->rank] = oari_recorder_base(j->with->recorder);
     return OAR_OK;
 }
 
 static oar_status make_wait_fd(shm_links *n)
 {
-    oari_board *b = &n->base.board;
+    oari_shm *b = &n->base.shm;
     struct epoll_event event = { .events = EPOLLIN, .data.u32 = UINT32_MAX };
 
     n->event_fd = oari_fork_guard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -213,7 +214,7 @@ static oar_status make_wait_fd(shm_links *n)
 
 static oar_status join_ranks(shm_join *j)
 {
-    OARI_TRY(native_secret(&j->secret));
+    OARI_TRY(oari_entry_secret(&j->secret));
     OARI_TRY(fill_entry(j, &j->mine));
     if (j->with->env.ranks > 1)
         OARI_TRY(publish_entry(j));
@@ -232,15 +233,15 @@ oar_status shm_find_peers(shm_links *n, const oari_open *with, int one_host,
                    .with = with,
                    .prefix = prefix,
                    .one_host = one_host,
-                   .deadline_ns = oari_deadline(with->meet_ms) };
+                   .deadline_ns = oari_deadline(with->rendezvous_ms) };
     oar_status status = OAR_OK;
 
-    j.rendezvous = native_rendezvous(with, entry_key, &j);
+    j.rendezvous = oari_join_rendezvous(with, entry_key, &j);
     j.entry = oari_alloc((size_t)with->env.ranks, sizeof *j.entry);
     if (j.entry == NULL)
         return OAR_E_NOMEM;
     if (with->env.ranks > 1)
-        status = native_prefix(with, prefix, OAR_STORE_KEY_MAX);
+        status = oari_join_prefix(with, prefix, OAR_STORE_KEY_MAX);
     if (status == OAR_OK)
         status = join_ranks(&j);
     oari_secret_forget(&j.secret);

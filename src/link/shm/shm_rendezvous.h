@@ -16,11 +16,11 @@ typedef struct shm_entry {
     uint32_t protocol;
     int32_t rank, ranks;
     uint64_t page, small_bytes, stage_bytes;
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     char socket[OARI_UNIX_NAME];
     unsigned char token[16];
     uint64_t proves;                   /* that it knows the job's secret */
-    unsigned char mac[OARI_MAC_BYTES]; /* of all before it, see proof.h */
+    unsigned char mac[OARI_MAC_BYTES]; /* of all before it, see auth.h */
 } shm_entry;
 
 /* One rank's side while it joins. */
@@ -37,7 +37,7 @@ typedef struct shm_join {
 } shm_join;
 
 /* Shakes hands with all ranks of this host, when all entries have been read and
- * the board's arrays are made. */
+ * shared memory's arrays are made. */
 oar_status shm_handshake(shm_join *j);
 
 #endif

@@ -95,7 +95,7 @@ typedef struct tcp_peer {
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];  /* of its entry in the store */
     int apart;                       /* on another host, as far as is known */
-    oari_wire wire;                  /* what connections have to be */
+    oari_protection wire;            /* what connections have to be */
     uint64_t calls;                  /* mine, counted */
     uint64_t newest, window;         /* of its: seen (tcp_auth.c) */
     tcp_conn *conn[TCP_SOCKETS_MAX]; /* over which I send */
@@ -203,21 +203,21 @@ void tcp_abort(tcp_mesh *m, oar_status why);
 
 /* ---- tcp_rendezvous.c ---------------------------------------------------- */
 
-/* What a rank publishes in the store, under prefix/tcp/rank. Fixed size, checked
- * field by field; the magic also tells the byte order. */
-typedef struct tcp_note {
+/* What a rank publishes in the store, under prefix/tcp/rank. Fixed size,
+ * checked field by field; the magic also tells the byte order. */
+typedef struct tcp_entry {
     uint32_t magic, protocol;
     int32_t rank, ranks;
     uint64_t page, context; /* rank 0's context is the group's */
     int64_t pid;
-    char host[NATIVE_HOST];
+    char host[OARI_HOST_NAME_BYTES];
     char address[OARI_SOCK_TEXT];
     unsigned char token[TCP_TOKEN];
-    uint32_t wire;   /* oari_wire, of connections within a host */
+    uint32_t wire;   /* oari_protection, of connections within a host */
     uint32_t proves; /* that it knows the job's secret */
     unsigned char key[OARI_SECRET_BYTES]; /* if not: rank 0's is the group's */
-    unsigned char proof[OARI_MAC_BYTES];  /* of all before it, see proof.h */
-} tcp_note;
+    unsigned char proof[OARI_MAC_BYTES];  /* of all before it, see auth.h */
+} tcp_entry;
 
 /* Listens, publishes where, and reads the entries of all other ranks. */
 oar_status tcp_find_peers(tcp_mesh *m, const tcp_setup *setup);
@@ -228,7 +228,8 @@ oar_status tcp_find_peers(tcp_mesh *m, const tcp_setup *setup);
 void tcp_want(tcp_mesh *m, int peer);
 /* The same if the peer does not call by itself soon. */
 void tcp_want_later(tcp_mesh *m, int peer);
-/* Begins to make one socket; slot as in tcp_conn. NULL if that fails at once. */
+/* Begins to make one socket; slot as in tcp_conn. NULL if that fails at once.
+ */
 tcp_conn *tcp_call(tcp_mesh *m, int peer, int slot);
 /* Calls peers again when it is time to, and gives up when it is too late. */
 void tcp_retry_peers(tcp_mesh *m);
@@ -259,10 +260,10 @@ void tcp_say_hello(tcp_mesh *m, tcp_conn *c);
 /* ---- tcp_auth.c: which callers are ranks --------------------------------- */
 
 /* Makes what a hello of this rank has to carry. */
-oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
-                     unsigned char raw[TCP_HELLO]);
-/* Returns whether a rank of this group has sent the hello in c->now and c->small.
- */
+oar_status tcp_make_hello(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
+                          unsigned char raw[TCP_HELLO]);
+/* Returns whether a rank of this group has sent the hello in c->now and
+ * c->small. */
 int tcp_check_hello(tcp_mesh *m, tcp_conn *c);
 /* Seals a fact that is sent behind the hello of a connection in
  * TCP_BULLETIN_SLOT, by the side that called: the payload of the next frame, or
@@ -276,8 +277,8 @@ oar_status tcp_encrypt(tcp_mesh *m, tcp_conn *c);
 /* Finds out whether a caller begins TLS, and if so begins it, too: 1; 0 if that
  * is not known yet; -1 if it has failed. */
 int tcp_detect_tls(tcp_mesh *m, tcp_conn *c);
-/* Takes one step of the TLS handshake: 1 when it is done, 0 if not yet; -1 if it
- * has failed. */
+/* Takes one step of the TLS handshake: 1 when it is done, 0 if not yet; -1 if
+ * it has failed. */
 int tcp_step_tls(tcp_mesh *m, tcp_conn *c);
 
 /* ---- tcp_lease.c --------------------------------------------------------- */
@@ -325,8 +326,8 @@ void tcp_conclude(tcp_mesh *m, const oari_fault *fault);
 void tcp_tell(tcp_mesh *m);
 /* The driver's: finds out whether all peers show the same fault. */
 void tcp_compare(tcp_mesh *m);
-/* Returns whether a peer has ended with the fault that counts; then it is final.
- * Any thread. */
+/* Returns whether a peer has ended with the fault that counts; then it is
+ * final. Any thread. */
 int tcp_settled(const tcp_mesh *m);
 /* Sends the fault to a peer that calls after the group's end. */
 void tcp_tell_late(tcp_mesh *m, tcp_conn *c);

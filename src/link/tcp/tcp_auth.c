@@ -81,8 +81,8 @@ static oar_status make_answer_mac(const tcp_mesh *m, pair who,
     return oari_secret_mac(key, part, bytes, 2, mac);
 }
 
-oar_status tcp_prove(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
-                     unsigned char raw[TCP_HELLO])
+oar_status tcp_make_hello(tcp_mesh *m, tcp_conn *c, const oari_frame *hello,
+                          unsigned char raw[TCP_HELLO])
 {
     if (c->state == TCP_UP) {
         memcpy(raw, c->hello, NUMBER);
@@ -117,7 +117,8 @@ static int is_new_number(tcp_peer *p, uint64_t number)
 static int is_protected_as_agreed(const tcp_mesh *m, const tcp_conn *c)
 {
     int only_facts = (c->now.flags & OARI_FRAME_LAST) != 0;
-    int wanted = !only_facts && m->peer[c->now.source].wire == OARI_WIRE_TLS;
+    int wanted =
+        !only_facts && m->peer[c->now.source].wire == OARI_PROTECTION_TLS;
 
     return wanted == (c->stream.tls != NULL) &&
            (!wanted || c->tls_caller == (int)c->now.source);
@@ -222,7 +223,8 @@ static int find_key(void *arg, const char *identity,
     const tcp_mesh *m = c->mesh;
 
     c->tls_caller = find_caller(m, identity);
-    return c->tls_caller >= 0 && m->peer[c->tls_caller].wire == OARI_WIRE_TLS &&
+    return c->tls_caller >= 0 &&
+           m->peer[c->tls_caller].wire == OARI_PROTECTION_TLS &&
            pair_key(m, "tls", (pair){ c->tls_caller, m->rank }, key) == OAR_OK;
 }
 

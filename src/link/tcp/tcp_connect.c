@@ -248,7 +248,7 @@ void tcp_say_hello(tcp_mesh *m, tcp_conn *c)
                          .tag = c->slot < 0 ? 0 : (uint64_t)c->slot,
                          .bytes = TCP_HELLO };
     unsigned char raw[TCP_HELLO];
-    oar_status status = tcp_prove(m, c, &hello, raw);
+    oar_status status = tcp_make_hello(m, c, &hello, raw);
 
     if (status != OAR_OK) {
         m->failed = status;
@@ -301,7 +301,7 @@ static int is_made(tcp_mesh *m, tcp_conn *c)
         tcp_lose(m, c);
         return 0;
     }
-    if (!done || c->slot < 0 || p->wire != OARI_WIRE_TLS)
+    if (!done || c->slot < 0 || p->wire != OARI_PROTECTION_TLS)
         return done;
     begin_lease(m, c); /* the peer may be slow, but not its host */
     if (tcp_encrypt(m, c) == OAR_OK)
@@ -336,8 +336,8 @@ void tcp_drop_late_callers(tcp_mesh *m)
 }
 
 /* Drops the oldest caller without a hello; one that has authenticated by TLS
- * only if there are no others. Keeps one that has only just come, or whose hello
- * is here. Returns 0 if there is none to drop. */
+ * only if there are no others. Keeps one that has only just come, or whose
+ * hello is here. Returns 0 if there is none to drop. */
 static int make_room(tcp_mesh *m)
 {
     tcp_conn *c = NULL;

@@ -9,9 +9,9 @@
  * a rank knows one counts (oari_fault_before), and it shows that one
  * (OARI_FACT_FAULT) to its peers, and always to the rank that saw it. When all
  * ranks that live have shown the same to that rank, none can show another any
- * more; it ends, and shows that to all (OARI_FACT_FINAL_FAULT), which settles it
- * for them, too. A rank whose time is up ends with the fault that it knows, and
- * shows that: a fault that a rank has ended with counts before all others.
+ * more; it ends, and shows that to all (OARI_FACT_FINAL_FAULT), which settles
+ * it for them, too. A rank whose time is up ends with the fault that it knows,
+ * and shows that: a fault that a rank has ended with counts before all others.
  *
  * A socket on which data was cut off in the middle cannot carry anything more;
  * the peer is told over another, made for that. The time for all of it is

@@ -4,10 +4,10 @@
  *
  * While a host lives, its kernel answers, whatever the process does. On an idle
  * connection the kernel on this side asks by itself (SO_KEEPALIVE). While data
- * is in flight it only sends that again, for a quarter of an hour; so here it is
- * asked when the last answer came. TCP_USER_TIMEOUT would not do: it also ends
- * a connection whose other end answers, but takes nothing, as a stopped process
- * does.
+ * is in flight it only sends that again, for a quarter of an hour; so here it
+ * is asked when the last answer came. TCP_USER_TIMEOUT would not do: it also
+ * ends a connection whose other end answers, but takes nothing, as a stopped
+ * process does.
  */
 #include <linux/sockios.h>
 #include <linux/tcp.h>

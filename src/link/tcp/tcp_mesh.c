@@ -89,8 +89,8 @@ oar_status tcp_open(tcp_mesh *m, const tcp_setup *setup)
 
 /* ---- messages ------------------------------------------------------------ */
 
-/* More is pushed of a collective: its receiver is likely to be in it, too, and to
- * ask first would cost a round trip behind all that is being written. */
+/* More is pushed of a collective: its receiver is likely to be in it, too, and
+ * to ask first would cost a round trip behind all that is being written. */
 oar_status tcp_send(tcp_mesh *m, oar_transfer *t)
 {
     size_t limit = t->tag & OARI_USER_TAG ? m->eager_bytes : m->ahead_bytes;
@@ -165,9 +165,9 @@ static oar_status serve_set(tcp_mesh *m)
     return OAR_OK;
 }
 
-/* With few sockets it is quicker to read them all than to ask the set first. But
- * only the set shows new callers: it is asked after a while, however many polls
- * that is. The set does not show what TLS has read already. */
+/* With few sockets it is quicker to read them all than to ask the set first.
+ * But only the set shows new callers: it is asked after a while, however many
+ * polls that is. The set does not show what TLS has read already. */
 static oar_status serve_mesh(tcp_mesh *m)
 {
     uint64_t now = oari_ticks();

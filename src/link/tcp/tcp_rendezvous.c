@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "link/proof.h"
+#include "link/auth.h"
 #include "link/tcp/tcp.h"
 
 enum { ENTRY_MAGIC = 0x4f415254, BACKLOG = 1024 };
@@ -26,9 +26,9 @@ typedef struct tcp_join {
     tcp_mesh *m;
     const tcp_setup *setup;
     int64_t deadline_ns;
-    oari_secret secret; /* the job's */
-    oari_wire near;     /* what connections within a host have to be */
-    tcp_note *entry;    /* by rank */
+    oari_secret secret;   /* the job's */
+    oari_protection near; /* what connections within a host have to be */
+    tcp_entry *entry;     /* by rank */
     oari_rendezvous rendezvous;
 } tcp_join;
 
@@ -53,16 +53,16 @@ static oar_status open_listener(tcp_mesh *m, const char *toward, char *text)
     return oari_sock_name(m->listener, text);
 }
 
-static native_note as_note(const tcp_join *j, int rank)
+static oari_signed_entry as_note(const tcp_join *j, int rank)
 {
-    return (native_note){ j->setup->prefix, rank, &j->entry[rank],
-                          offsetof(tcp_note, proof) };
+    return (oari_signed_entry){ j->setup->prefix, rank, &j->entry[rank],
+                                offsetof(tcp_entry, proof) };
 }
 
-static oar_status fill_entry(tcp_join *j, tcp_note *mine)
+static oar_status fill_entry(tcp_join *j, tcp_entry *mine)
 {
     const oar_backend_env *env = &j->setup->with->env;
-    native_note note = as_note(j, env->rank);
+    oari_signed_entry note = as_note(j, env->rank);
 
     mine->magic = ENTRY_MAGIC;
     mine->protocol = OARI_FRAME_VERSION;
@@ -80,14 +80,14 @@ static oar_status fill_entry(tcp_join *j, tcp_note *mine)
          getrandom(mine->key, sizeof mine->key, 0) != sizeof mine->key))
         return oari_fail(OAR_E_SYSTEM, "getrandom");
     OARI_TRY(open_listener(j->m, env->store_address, mine->address));
-    return native_vouch(&j->secret, &note, mine->proof);
+    return oari_entry_sign(&j->secret, &note, mine->proof);
 }
 
 static oar_status check_entry(const tcp_join *j, int rank,
-                              const tcp_note *other)
+                              const tcp_entry *other)
 {
     const oar_backend_env *env = &j->setup->with->env;
-    native_note note = as_note(j, rank);
+    oari_signed_entry note = as_note(j, rank);
 
     if (other->magic != ENTRY_MAGIC || other->protocol != OARI_FRAME_VERSION)
         return oari_fail(OAR_E_MISMATCH,
@@ -103,7 +103,7 @@ static oar_status check_entry(const tcp_join *j, int rank,
                          rank, other->rank, other->ranks, env->rank,
                          env->ranks);
     OARI_TRY(
-        native_believe(&j->secret, &note, (int)other->proves, other->proof));
+        oari_entry_check(&j->secret, &note, (int)other->proves, other->proof));
     if (other->wire != (uint32_t)j->near)
         return oari_fail(OAR_E_MISMATCH,
                          "rank %d has another OARSONG_WIRE than this rank",
@@ -113,7 +113,7 @@ static oar_status check_entry(const tcp_join *j, int rank,
 
 static oar_status read_entry(tcp_join *j, int rank)
 {
-    tcp_note *n = &j->entry[rank];
+    tcp_entry *n = &j->entry[rank];
     char key[OAR_STORE_KEY_MAX];
     void *value;
     size_t bytes;
@@ -135,16 +135,16 @@ static oar_status choose_protection(tcp_join *j, int rank)
 {
     tcp_mesh *m = j->m;
     tcp_peer *p = &m->peer[rank];
-    const tcp_note *mine = &j->entry[m->rank], *theirs = &j->entry[rank];
+    const tcp_entry *mine = &j->entry[m->rank], *theirs = &j->entry[rank];
 
-    p->apart = !native_one_machine(mine->host, theirs->host) &&
+    p->apart = !oari_host_same_machine(mine->host, theirs->host) &&
                !(oari_sock_names_loopback(mine->address) &&
                  oari_sock_names_loopback(theirs->address));
     p->wire = j->near;
     if (p->apart)
-        OARI_TRY(oari_wire_for(&j->secret, 0, &p->wire));
+        OARI_TRY(oari_protection_for(&j->secret, 0, &p->wire));
     m->apart |= p->apart;
-    m->encrypts |= p->wire == OARI_WIRE_TLS;
+    m->encrypts |= p->wire == OARI_PROTECTION_TLS;
     return OAR_OK;
 }
 
@@ -157,12 +157,12 @@ static oar_status read_entries(tcp_join *j)
         if (r != mine)
             status = read_entry(j, r);
     if (status == OAR_E_TIMEOUT)
-        native_missed_from(j->setup->with, r, entry_key, j);
+        oari_join_missed_from(j->setup->with, r, entry_key, j);
     return status;
 }
 
-/* Sets the mesh as the entries say. Without a job secret, rank 0's key takes its
- * place. */
+/* Sets the mesh as the entries say. Without a job secret, rank 0's key takes
+ * its place. */
 static oar_status use_entries(tcp_join *j)
 {
     tcp_mesh *m = j->m;
@@ -180,7 +180,8 @@ static oar_status use_entries(tcp_join *j)
     if (!m->secret.known)
         memcpy(m->secret.bytes, j->entry[0].key, sizeof m->secret.bytes);
     m->secret.known = 1;
-    native_number_hosts(m->ranks, j->entry[0].host, sizeof(tcp_note), m->host);
+    oari_host_number_all(m->ranks, j->entry[0].host, sizeof(tcp_entry),
+                         m->host);
     return OAR_OK;
 }
 
@@ -238,12 +239,12 @@ static oar_status gather(tcp_join *j)
     const oar_backend_env *env = &j->setup->with->env;
     char key[OAR_STORE_KEY_MAX];
 
-    OARI_TRY(native_secret(&j->secret));
-    OARI_TRY(oari_wire_for(&j->secret, 1, &j->near));
+    OARI_TRY(oari_entry_secret(&j->secret));
+    OARI_TRY(oari_protection_for(&j->secret, 1, &j->near));
     OARI_TRY(fill_entry(j, &j->entry[m->rank]));
     entry_key(j, m->rank, key, sizeof key);
     OARI_TRY(
-        oar_store_set(env->store, key, &j->entry[m->rank], sizeof(tcp_note)));
+        oar_store_set(env->store, key, &j->entry[m->rank], sizeof(tcp_entry)));
     return join_ranks(j);
 }
 
@@ -251,10 +252,10 @@ oar_status tcp_find_peers(tcp_mesh *m, const tcp_setup *setup)
 {
     tcp_join j = { .m = m,
                    .setup = setup,
-                   .deadline_ns = oari_deadline(setup->with->meet_ms) };
+                   .deadline_ns = oari_deadline(setup->with->rendezvous_ms) };
     oar_status status;
 
-    j.rendezvous = native_rendezvous(setup->with, entry_key, &j);
+    j.rendezvous = oari_join_rendezvous(setup->with, entry_key, &j);
     j.entry = oari_alloc((size_t)m->ranks, sizeof *j.entry);
     if (j.entry == NULL)
         return OAR_E_NOMEM;

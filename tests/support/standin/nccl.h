@@ -84,7 +84,7 @@ typedef struct nccl_shm_name { /* where the shared memory is */
 typedef struct nccl_slot {
     _Atomic int pid;       /* 0: no process has come */
     _Atomic uint64_t step; /* meetings on streams, and those of callers */
-    _Atomic uint64_t meeting;
+    _Atomic uint64_t sync_point;
     int device, ranks;
     nccl_signature signature;
     int colour, key; /* of a split */

@@ -68,9 +68,9 @@ int nccl_pause(nccl_comm *comm)
 static int meet(nccl_comm *comm)
 {
     uint64_t mine = ++comm->meetings;
-    comm->shm->slot[comm->rank].meeting = mine;
+    comm->shm->slot[comm->rank].sync_point = mine;
     for (int i = 0; i < comm->ranks; i++)
-        while (comm->shm->slot[i].meeting < mine)
+        while (comm->shm->slot[i].sync_point < mine)
             if (nccl_pause(comm))
                 return nccl_fail(NCCL_SYSTEM, "aborted");
     return NCCL_OK;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/checkpoint/index.h: index.json, which says what a generation holds
- * and where, with a checksum of every block of every file, and ends in one of
- * its own. docs/formats.md draws it.
+/* parallel/checkpoint/generation_index.h: index.json, which says what a
+ * generation holds and where, with a checksum of every block of every file, and
+ * ends in one of its own. docs/formats.md draws it.
  *
  * It is read without a tree: in at most four times its own length. */
-#ifndef OARI_PARALLEL_CHECKPOINT_INDEX_H
-#define OARI_PARALLEL_CHECKPOINT_INDEX_H
+#ifndef OARI_PARALLEL_CHECKPOINT_GENERATION_INDEX_H
+#define OARI_PARALLEL_CHECKPOINT_GENERATION_INDEX_H
 
 #include "file/json_writer.h"
 #include "parallel/checkpoint/box.h"

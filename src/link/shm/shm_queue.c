@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mail_ring: see mail_ring.h. */
-#include "link/shm/mail_ring.h"
+/* mail_ring: see shm_queue.h. */
+#include "link/shm/shm_queue.h"
 
 #include <string.h>
 
-_Static_assert(sizeof(uint64_t) + sizeof(oari_header) == OARI_MAIL_LINE,
+_Static_assert(sizeof(uint64_t) + sizeof(oari_header) == OARI_SHM_QUEUE_LINE,
                "one cache line");
 
 static uint64_t stamp_of(uint64_t key, uint64_t at)
@@ -14,12 +14,13 @@ static uint64_t stamp_of(uint64_t key, uint64_t at)
 
 static uint64_t round_up(uint64_t bytes)
 {
-    return (bytes + OARI_MAIL_LINE - 1) & ~(uint64_t)(OARI_MAIL_LINE - 1);
+    return (bytes + OARI_SHM_QUEUE_LINE - 1) &
+           ~(uint64_t)(OARI_SHM_QUEUE_LINE - 1);
 }
 
 /* ---- out ----------------------------------------------------------------- */
 
-size_t oari_mail_room(oari_mail_out *out, size_t wanted)
+size_t oari_shm_queue_room(oari_shm_queue_out *out, size_t wanted)
 {
     size_t room = out->bytes - (size_t)(out->at - out->known);
 
@@ -29,8 +30,8 @@ size_t oari_mail_room(oari_mail_out *out, size_t wanted)
     return out->bytes - (size_t)(out->at - out->known);
 }
 
-static void copy_out(const oari_mail_out *out, uint64_t at, const void *from,
-                     size_t bytes)
+static void copy_out(const oari_shm_queue_out *out, uint64_t at,
+                     const void *from, size_t bytes)
 {
     size_t first = at & (out->bytes - 1), part = out->bytes - first;
 
@@ -41,23 +42,23 @@ static void copy_out(const oari_mail_out *out, uint64_t at, const void *from,
         memcpy(out->ring, (const unsigned char *)from + part, bytes - part);
 }
 
-void oari_mail_put(oari_mail_out *out, const oari_header *h, const void *data,
-                   size_t bytes, int last)
+void oari_shm_queue_put(oari_shm_queue_out *out, const oari_header *h,
+                        const void *data, size_t bytes, int last)
 {
     uint64_t at = out->at;
     unsigned char *line = out->ring + (at & (out->bytes - 1));
 
     if (bytes != 0)
-        copy_out(out, at + OARI_MAIL_LINE, data, bytes);
+        copy_out(out, at + OARI_SHM_QUEUE_LINE, data, bytes);
     memcpy(line + sizeof(uint64_t), h, sizeof *h);
     atomic_store_explicit((_Atomic uint64_t *)line, stamp_of(out->key, at),
                           memory_order_release);
-    out->at += OARI_MAIL_LINE + (last ? round_up(bytes) : bytes);
+    out->at += OARI_SHM_QUEUE_LINE + (last ? round_up(bytes) : bytes);
     atomic_store_explicit(out->head, out->at, memory_order_seq_cst);
 }
 
-void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
-                        int last)
+void oari_shm_queue_put_data(oari_shm_queue_out *out, const void *data,
+                             size_t bytes, int last)
 {
     copy_out(out, out->at, data, bytes);
     out->at += last ? round_up(bytes) : bytes;
@@ -66,7 +67,7 @@ void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
 
 /* ---- in ------------------------------------------------------------------ */
 
-int oari_mail_get(oari_mail_in *in, oari_header *h)
+int oari_shm_queue_get(oari_shm_queue_in *in, oari_header *h)
 {
     const unsigned char *line = in->ring + (in->at & (in->bytes - 1));
 
@@ -74,15 +75,15 @@ int oari_mail_get(oari_mail_in *in, oari_header *h)
                              memory_order_acquire) != stamp_of(in->key, in->at))
         return 0;
     memcpy(h, line + sizeof(uint64_t), sizeof *h);
-    in->at += OARI_MAIL_LINE;
+    in->at += OARI_SHM_QUEUE_LINE;
     in->shown = in->at;
-    if (h->bytes > OARI_MAIL_INLINE && h->status <= OARI_MAIL_SHARE)
+    if (h->bytes > OARI_SHM_QUEUE_INLINE && h->status <= OARI_SHM_QUEUE_SHARE)
         in->shown += h->status;
     return 1;
 }
 
 /* The counter may be behind what came with a head. */
-size_t oari_mail_ready(oari_mail_in *in, size_t wanted)
+size_t oari_shm_queue_ready(oari_shm_queue_in *in, size_t wanted)
 {
     uint64_t head;
 
@@ -94,7 +95,8 @@ size_t oari_mail_ready(oari_mail_in *in, size_t wanted)
     return in->shown - in->at < wanted ? (size_t)(in->shown - in->at) : wanted;
 }
 
-void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last)
+void oari_shm_queue_get_data(oari_shm_queue_in *in, void *to, size_t bytes,
+                             int last)
 {
     size_t first = in->at & (in->bytes - 1), part = in->bytes - first;
 
@@ -107,7 +109,7 @@ void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last)
     in->at += last ? round_up(bytes) : bytes;
 }
 
-void oari_mail_tell(oari_mail_in *in)
+void oari_shm_queue_tell(oari_shm_queue_in *in)
 {
     atomic_store_explicit(in->taken, in->at, memory_order_seq_cst);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Full messages out of blocks: relay.h, over a courier in memory that delivers
- * late, in an order of its own across pairs and lanes. */
+/* Full messages out of blocks: chunk_link.h, over a courier in memory that
+ * delivers late, in an order of its own across pairs and lanes. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,14 +11,14 @@
 
 #include "base/alloc.h"
 #include "link/match.h"
-#include "link/relay.h"
+#include "link/chunk_link.h"
 #include "support/leak_check.h"
 
 enum { RANKS = 3, EAGER = 100, LANES = 5, MOST = 4096 };
 #define ANY_TAG UINT64_MAX
 
 typedef struct relay_block {
-    oari_parcel *parcel;
+    oari_chunk *parcel;
     int from, to; /* of a get: from may be -1 */
 } relay_block;
 
@@ -27,7 +27,7 @@ typedef struct relay_ranks {
     relay_block put[MOST], get[MOST];
     int puts, gets;
     int mixed, no_drop;
-    oari_parcel *kept[8]; /* that were not let go of */
+    oari_chunk *kept[8]; /* that were not let go of */
     int kept_count;
     int fail_puts; /* every put from now on fails */
     uint64_t random;
@@ -35,11 +35,11 @@ typedef struct relay_ranks {
         struct relay_ranks *ranks;
         int rank;
     } rank_of[RANKS];
-    oari_relay *relay[RANKS];
+    oari_chunk_link *relay[RANKS];
     leak_check before;
 } relay_ranks;
 
-static oar_status put(void *self, oari_parcel *parcel)
+static oar_status put(void *self, oari_chunk *parcel)
 {
     struct relay_rank *rank_of = self;
     relay_ranks *t = rank_of->ranks;
@@ -51,7 +51,7 @@ static oar_status put(void *self, oari_parcel *parcel)
     return OAR_OK;
 }
 
-static oar_status get(void *self, oari_parcel *parcel)
+static oar_status get(void *self, oari_chunk *parcel)
 {
     struct relay_rank *rank_of = self;
     relay_ranks *t = rank_of->ranks;
@@ -69,7 +69,7 @@ static void remove_block(relay_block *list, int *count, int at)
 }
 
 static int find_parcel(const relay_block *list, int count,
-                       const oari_parcel *parcel)
+                       const oari_chunk *parcel)
 {
     int at = 0;
 
@@ -78,7 +78,7 @@ static int find_parcel(const relay_block *list, int count,
     return at;
 }
 
-static int drop(void *self, oari_parcel *parcel)
+static int drop(void *self, oari_chunk *parcel)
 {
     relay_ranks *t = ((struct relay_rank *)self)->ranks;
     int at = find_parcel(t->put, t->puts, parcel);
@@ -99,20 +99,21 @@ static void open_ranks(relay_ranks *t, int mixed)
     t->mixed = mixed;
     t->random = 88172645463325252u;
     for (int r = 0; r < RANKS; r++) {
-        oari_courier transport_ops = { put,   get,  drop, &t->rank_of[r],
-                                       LANES, mixed };
+        oari_chunk_transport transport_ops = { put,   get,
+                                               drop,  &t->rank_of[r],
+                                               LANES, mixed };
         t->rank_of[r].ranks = t;
         t->rank_of[r].rank = r;
-        assert_int_equal(
-            oari_relay_create(&transport_ops, r, RANKS, EAGER, &t->relay[r]),
-            OAR_OK);
+        assert_int_equal(oari_chunk_link_create(&transport_ops, r, RANKS, EAGER,
+                                                &t->relay[r]),
+                         OAR_OK);
     }
 }
 
 static void close_ranks(relay_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
-        oari_relay_destroy(t->relay[r]);
+        oari_chunk_link_destroy(t->relay[r]);
     assert_int_equal(t->puts + t->gets, 0);
     leak_check_end(&t->before);
 }
@@ -154,7 +155,7 @@ static int find_get(const relay_ranks *t, const relay_block *p)
 
 static int deliver(relay_ranks *t, int at)
 {
-    oari_parcel *p = t->put[at].parcel, *g;
+    oari_chunk *p = t->put[at].parcel, *g;
     int to = find_get(t, &t->put[at]);
 
     if (to < 0 || !is_first(t, at))
@@ -184,7 +185,7 @@ static int deliver_one(relay_ranks *t)
 static void look(relay_ranks *t)
 {
     for (int r = 0; r < RANKS; r++)
-        assert_int_equal(oari_relay_progress(t->relay[r]), OAR_OK);
+        assert_int_equal(oari_chunk_link_progress(t->relay[r]), OAR_OK);
 }
 
 /* Until nothing moves. */
@@ -195,7 +196,7 @@ static void settle(relay_ranks *t)
         if (draw(t, 3) == 0)
             look(t);
         else
-            oari_relay_progress(t->relay[draw(t, RANKS)]);
+            oari_chunk_link_progress(t->relay[draw(t, RANKS)]);
     look(t);
     if (deliver_one(t))
         settle(t);
@@ -220,12 +221,12 @@ static oar_transfer from_any(void *data, size_t bytes)
 
 static void send_message(relay_ranks *t, int rank, oar_transfer *transfer)
 {
-    assert_int_equal(oari_relay_send(t->relay[rank], transfer), OAR_OK);
+    assert_int_equal(oari_chunk_link_send(t->relay[rank], transfer), OAR_OK);
 }
 
 static void receive_message(relay_ranks *t, int rank, oar_transfer *transfer)
 {
-    assert_int_equal(oari_relay_recv(t->relay[rank], transfer), OAR_OK);
+    assert_int_equal(oari_chunk_link_recv(t->relay[rank], transfer), OAR_OK);
 }
 
 #define assert_ended(transfer, why) \
@@ -305,7 +306,7 @@ static void messages_of_a_pair_and_tag_come_in_the_order_sent(void **state)
     }
     free(l);
     for (int r = 0; r < RANKS; r++)
-        assert_true(oari_relay_idle(t->relay[r]));
+        assert_true(oari_chunk_link_idle(t->relay[r]));
 }
 
 static void any_source_and_any_tag_take_what_came_first(void **state)
@@ -320,7 +321,8 @@ static void any_source_and_any_tag_take_what_came_first(void **state)
 
     send_message(t, 0, &a);
     settle(t);
-    assert_int_equal(oari_relay_peek(t->relay[1], -1, 0, ANY_TAG, NULL), 0);
+    assert_int_equal(oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL),
+                     0);
     settle(t); /* a peek has opened the gates */
     send_message(t, 2, &b);
     settle(t);
@@ -341,20 +343,20 @@ static void a_probe_sees_what_waits_and_leaves_it(void **state)
     oar_transfer s = message(2, 4, data, sizeof data);
     oar_transfer r = message(1, 4, got, sizeof got);
 
-    oari_relay_peek(t->relay[2], 1, 4, 0, NULL);
+    oari_chunk_link_peek(t->relay[2], 1, 4, 0, NULL);
     send_message(t, 1, &s);
     settle(t);
     for (int i = 0; i < 2; i++) {
-        assert_true(oari_relay_peek(t->relay[2], -1, 4, 0, &found));
+        assert_true(oari_chunk_link_peek(t->relay[2], -1, 4, 0, &found));
         assert_true(found.source == 1 && found.tag == 4 &&
                     found.bytes == sizeof data);
     }
-    assert_false(oari_relay_peek(t->relay[2], 0, 4, 0, NULL));
-    assert_false(oari_relay_peek(t->relay[2], 1, 5, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->relay[2], 0, 4, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->relay[2], 1, 5, 0, NULL));
     receive_message(t, 2, &r);
     settle(t);
     assert_ended(r, OAR_OK);
-    assert_false(oari_relay_peek(t->relay[2], -1, 4, 0, NULL));
+    assert_false(oari_chunk_link_peek(t->relay[2], -1, 4, 0, NULL));
 }
 
 static void a_wrong_size_fails_on_both_sides_and_the_next_succeeds(void **state)
@@ -422,20 +424,21 @@ static void messages_to_oneself_are_like_others(void **state)
 
 static void one_rank_alone_needs_no_transport(void **state)
 {
-    oari_courier none = { .lanes = LANES, .mixed = 1 };
+    oari_chunk_transport none = { .lanes = LANES, .mixed = 1 };
     unsigned char data[3000] = { 8 }, got[3000] = { 0 };
     oar_transfer s = message(0, 5, data, sizeof data);
     oar_transfer r = from_any(got, sizeof got);
-    oari_relay *relay = NULL;
+    oari_chunk_link *relay = NULL;
 
-    assert_int_equal(oari_relay_create(&none, 0, 1, EAGER, &relay), OAR_OK);
-    assert_int_equal(oari_relay_recv(relay, &r), OAR_OK);
-    assert_int_equal(oari_relay_send(relay, &s), OAR_OK);
-    assert_int_equal(oari_relay_progress(relay), OAR_OK);
+    assert_int_equal(oari_chunk_link_create(&none, 0, 1, EAGER, &relay),
+                     OAR_OK);
+    assert_int_equal(oari_chunk_link_recv(relay, &r), OAR_OK);
+    assert_int_equal(oari_chunk_link_send(relay, &s), OAR_OK);
+    assert_int_equal(oari_chunk_link_progress(relay), OAR_OK);
     assert_ended(s, OAR_OK);
     assert_ended(r, OAR_OK);
     assert_memory_equal(got, data, sizeof got);
-    oari_relay_destroy(relay);
+    oari_chunk_link_destroy(relay);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -450,7 +453,7 @@ static void a_flood_is_bounded_and_arrives(void **state)
     oar_transfer *offered = NULL, *s = calloc(FLOOD, sizeof *s);
     int pushed = 0;
 
-    oari_relay_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
+    oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
     while (offered == NULL) {
         assert_true(pushed < FLOOD);
         memcpy(data, &pushed, sizeof pushed);
@@ -525,8 +528,8 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
         deliver_one(t);
         look(t);
     }
-    oari_relay_abort(t->relay[0], OAR_E_ABORTED);
-    oari_relay_abort(t->relay[0], OAR_E_TIMEOUT);
+    oari_chunk_link_abort(t->relay[0], OAR_E_ABORTED);
+    oari_chunk_link_abort(t->relay[0], OAR_E_TIMEOUT);
     receive_message(t, 0, &r[2]);
     for (int i = 0; i < 3; i++)
         assert_ended(s[i], OAR_E_ABORTED);
@@ -535,9 +538,9 @@ static void an_abort_ends_everything_and_lets_go_of_buffers(void **state)
     for (int k = 0; k < t->puts; k++)
         assert_true(t->put[k].from != 0 || t->put[k].parcel->lane == 0);
     assert_false(r[0].done); /* another rank's */
-    oari_relay_abort(t->relay[1], OAR_E_PEER);
+    oari_chunk_link_abort(t->relay[1], OAR_E_PEER);
     assert_ended(r[0], OAR_E_PEER);
-    assert_int_equal(oari_relay_progress(t->relay[0]), OAR_OK);
+    assert_int_equal(oari_chunk_link_progress(t->relay[0]), OAR_OK);
 }
 
 static void a_transport_that_fails_fails_the_call(void **state)
@@ -551,10 +554,10 @@ static void a_transport_that_fails_fails_the_call(void **state)
     receive_message(t, 1, &r);
     t->fail_puts = 1;
     deliver_one(t); /* the offer; its answer cannot be sent */
-    assert_int_equal(oari_relay_progress(t->relay[1]), OAR_E_SYSTEM);
-    assert_int_equal(oari_relay_send(t->relay[2], &s), OAR_E_SYSTEM);
-    oari_relay_abort(t->relay[0], OAR_E_ABORTED);
-    oari_relay_abort(t->relay[1], OAR_E_ABORTED);
+    assert_int_equal(oari_chunk_link_progress(t->relay[1]), OAR_E_SYSTEM);
+    assert_int_equal(oari_chunk_link_send(t->relay[2], &s), OAR_E_SYSTEM);
+    oari_chunk_link_abort(t->relay[0], OAR_E_ABORTED);
+    oari_chunk_link_abort(t->relay[1], OAR_E_ABORTED);
     assert_true(r.done && s.done);
 }
 
@@ -567,10 +570,11 @@ static void what_is_put_counts_as_leaving_until_it_is_there(void **state)
     send_message(t, 0, &s);
     assert_ended(s, OAR_OK); /* a copy of it */
     settle(t);
-    assert_int_equal(oari_relay_leaving(t->relay[0]), 1); /* no gate there */
-    oari_relay_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
+    assert_int_equal(oari_chunk_link_leaving(t->relay[0]),
+                     1); /* no gate there */
+    oari_chunk_link_peek(t->relay[1], -1, 0, ANY_TAG, NULL);
     settle(t);
-    assert_int_equal(oari_relay_leaving(t->relay[0]), 0);
+    assert_int_equal(oari_chunk_link_leaving(t->relay[0]), 0);
 }
 
 /* What a courier cannot let go of is never freed under it. */
@@ -581,9 +585,9 @@ static void memory_that_the_transport_still_uses_stays(void **state)
     oar_transfer s = message(1, 1, &value, sizeof value);
 
     send_message(t, 0, &s);
-    oari_relay_peek(t->relay[0], -1, 0, ANY_TAG, NULL);
+    oari_chunk_link_peek(t->relay[0], -1, 0, ANY_TAG, NULL);
     t->no_drop = 1;
-    oari_relay_destroy(t->relay[0]);
+    oari_chunk_link_destroy(t->relay[0]);
     t->relay[0] = NULL;
     assert_int_equal(t->kept_count, t->mixed ? 2 : RANKS);
     for (int i = 0; i < t->kept_count; i++) {
@@ -595,12 +599,13 @@ static void memory_that_the_transport_still_uses_stays(void **state)
 static oar_status make_and_drop(void *arg)
 {
     relay_ranks *t = arg;
-    oari_courier transport_ops = { put, get, drop, &t->rank_of[0], LANES, 0 };
-    oari_relay *relay = NULL;
+    oari_chunk_transport transport_ops = { put,   get, drop, &t->rank_of[0],
+                                           LANES, 0 };
+    oari_chunk_link *relay = NULL;
     oar_status status =
-        oari_relay_create(&transport_ops, 0, RANKS, EAGER, &relay);
+        oari_chunk_link_create(&transport_ops, 0, RANKS, EAGER, &relay);
 
-    oari_relay_destroy(relay);
+    oari_chunk_link_destroy(relay);
     return status;
 }
 

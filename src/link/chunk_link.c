@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* relay: see relay.h.
+/* relay: see chunk_link.h.
  *
  * Whatever is put or got, but for the gates, is a crate in one list: a head
  * with its data, or the data of an offer, which lies in the user's buffer.
@@ -9,7 +9,7 @@
  * receiver asks for the block before it says go, the sender puts it when it
  * hears it. So two offers on one lane do not meet.
  */
-#include "link/relay.h"
+#include "link/chunk_link.h"
 
 #include <string.h>
 
@@ -30,7 +30,7 @@ typedef struct head {
 } head;
 
 typedef struct crate {
-    oari_parcel parcel;
+    oari_chunk parcel;
     struct crate *next;
     oar_transfer *transfer; /* whose data it is; NULL: a head's, or given up */
     int put;                /* or else got */
@@ -38,7 +38,7 @@ typedef struct crate {
 } crate;
 
 typedef struct gate {
-    oari_parcel parcel;
+    oari_chunk parcel;
     unsigned char data[];
 } gate;
 
@@ -50,8 +50,8 @@ typedef struct partner {
     uint64_t told;        /* credit of theirs that they know of */
 } partner;
 
-struct oari_relay {
-    oari_courier courier;
+struct oari_chunk_link {
+    oari_chunk_transport courier;
     int rank, ranks;
     size_t eager_bytes;
     oari_match *match;
@@ -70,7 +70,7 @@ static void take(void *self, const oari_offer *offer, oar_transfer *receive);
 
 /* ---- making -------------------------------------------------------------- */
 
-static oar_status make_gates(oari_relay *r)
+static oar_status make_gates(oari_chunk_link *r)
 {
     r->gates = r->ranks == 1 ? 0 : r->courier.mixed ? 1 : r->ranks;
     r->gate = oari_alloc((size_t)r->gates, sizeof(gate *));
@@ -88,10 +88,11 @@ static oar_status make_gates(oari_relay *r)
     return OAR_OK;
 }
 
-oar_status oari_relay_create(const oari_courier *courier, int rank, int ranks,
-                             size_t eager_bytes, oari_relay **relay)
+oar_status oari_chunk_link_create(const oari_chunk_transport *courier, int rank,
+                                  int ranks, size_t eager_bytes,
+                                  oari_chunk_link **relay)
 {
-    oari_relay *r = oari_alloc(1, sizeof *r);
+    oari_chunk_link *r = oari_alloc(1, sizeof *r);
     oar_status status;
 
     if (r == NULL)
@@ -108,7 +109,7 @@ oar_status oari_relay_create(const oari_courier *courier, int rank, int ranks,
     if (status == OAR_OK)
         status = make_gates(r);
     if (status != OAR_OK) {
-        oari_relay_destroy(r);
+        oari_chunk_link_destroy(r);
         return status;
     }
     *relay = r;
@@ -117,10 +118,10 @@ oar_status oari_relay_create(const oari_courier *courier, int rank, int ranks,
 
 /* Heads of peers can wait in the engine until somebody here wants messages: so
  * a group that only runs the engine's collectives has nothing to look after. */
-static oar_status arm(oari_relay *r)
+static oar_status arm(oari_chunk_link *r)
 {
     for (; r->armed < r->gates; r->armed++) {
-        oari_parcel *parcel = &r->gate[r->armed]->parcel;
+        oari_chunk *parcel = &r->gate[r->armed]->parcel;
         parcel->peer = r->courier.mixed ? -1 : r->armed;
         parcel->lane = 0;
         if (parcel->peer != r->rank)
@@ -145,7 +146,7 @@ static crate *make_crate(int to, uint32_t lane, size_t room)
 }
 
 /* Starts it; what could not be started is gone. */
-static oar_status dispatch(oari_relay *r, crate *c)
+static oar_status dispatch(oari_chunk_link *r, crate *c)
 {
     oar_status status = c->put ? r->courier.put(r->courier.self, &c->parcel)
                                : r->courier.get(r->courier.self, &c->parcel);
@@ -162,7 +163,7 @@ static oar_status dispatch(oari_relay *r, crate *c)
     return OAR_OK;
 }
 
-static oar_status put_head(oari_relay *r, int to, head h, const void *data)
+static oar_status put_head(oari_chunk_link *r, int to, head h, const void *data)
 {
     size_t bytes = data != NULL ? h.bytes : 0;
     crate *c = make_crate(to, 0, sizeof h + bytes);
@@ -179,7 +180,7 @@ static oar_status put_head(oari_relay *r, int to, head h, const void *data)
 }
 
 /* The data of an offer, out of or into the user's buffer. */
-static oar_status move_data(oari_relay *r, int with, uint64_t serial,
+static oar_status move_data(oari_chunk_link *r, int with, uint64_t serial,
                             oar_transfer *t, int put)
 {
     uint32_t lane = 1 + (uint32_t)(serial % (r->courier.lanes - 1));
@@ -197,7 +198,7 @@ static oar_status move_data(oari_relay *r, int with, uint64_t serial,
 }
 
 /* Ends what has moved. */
-static oar_status collect(oari_relay *r)
+static oar_status collect(oari_chunk_link *r)
 {
     oar_status status = OAR_OK;
     crate **at = &r->crates;
@@ -228,7 +229,7 @@ static oar_status nonsense(int from, const head *h)
 }
 
 /* Of a peer that only sends, it hears when a quarter is due. */
-static oar_status give_credit(oari_relay *r, int to)
+static oar_status give_credit(oari_chunk_link *r, int to)
 {
     uint64_t due = oari_match_received(r->match, to) - r->peer[to].told;
 
@@ -237,7 +238,7 @@ static oar_status give_credit(oari_relay *r, int to)
     return put_head(r, to, (head){ .kind = CREDIT }, NULL);
 }
 
-static oar_status hear_push(oari_relay *r, int from, const head *h,
+static oar_status hear_push(oari_chunk_link *r, int from, const head *h,
                             const unsigned char *data)
 {
     oari_inbound in;
@@ -251,7 +252,7 @@ static oar_status hear_push(oari_relay *r, int from, const head *h,
     return give_credit(r, from);
 }
 
-static oar_status hear_offer(oari_relay *r, int from, const head *h)
+static oar_status hear_offer(oari_chunk_link *r, int from, const head *h)
 {
     oari_offer offer = {
         .source = from, .tag = h->tag, .bytes = h->bytes, .word = { h->serial }
@@ -260,7 +261,7 @@ static oar_status hear_offer(oari_relay *r, int from, const head *h)
     return oari_match_offer(r->match, &offer, &r->taker);
 }
 
-static oar_status hear_go(oari_relay *r, int from, const head *h)
+static oar_status hear_go(oari_chunk_link *r, int from, const head *h)
 {
     oar_transfer *t =
         oari_transfer_list_take(&r->peer[from].offered, h->serial);
@@ -274,7 +275,7 @@ static oar_status hear_go(oari_relay *r, int from, const head *h)
     return OAR_OK;
 }
 
-static oar_status hear(oari_relay *r, int from, const unsigned char *data)
+static oar_status hear(oari_chunk_link *r, int from, const unsigned char *data)
 {
     head h;
 
@@ -292,9 +293,9 @@ static oar_status hear(oari_relay *r, int from, const unsigned char *data)
     }
 }
 
-static oar_status watch_gate(oari_relay *r, gate *g)
+static oar_status watch_gate(oari_chunk_link *r, gate *g)
 {
-    oari_parcel *parcel = &g->parcel;
+    oari_chunk *parcel = &g->parcel;
 
     for (int i = 0; i < HEARD_AT_ONCE && parcel->done; i++) {
         OARI_TRY(parcel->status);
@@ -308,7 +309,7 @@ static oar_status watch_gate(oari_relay *r, gate *g)
     return OAR_OK;
 }
 
-oar_status oari_relay_progress(oari_relay *relay)
+oar_status oari_chunk_link_progress(oari_chunk_link *relay)
 {
     oar_status status = collect(relay);
 
@@ -322,7 +323,7 @@ oar_status oari_relay_progress(oari_relay *relay)
 /* ---- what is taken ------------------------------------------------------- */
 
 /* Asks for the block before it says go. */
-static oar_status fetch(oari_relay *r, const oari_offer *offer,
+static oar_status fetch(oari_chunk_link *r, const oari_offer *offer,
                         oar_transfer *receive)
 {
     head go = { .kind = GO, .serial = offer->word[0] };
@@ -338,7 +339,7 @@ static oar_status fetch(oari_relay *r, const oari_offer *offer,
 
 static void take(void *self, const oari_offer *offer, oar_transfer *receive)
 {
-    oari_relay *r = self;
+    oari_chunk_link *r = self;
     oar_status status = fetch(r, offer, receive);
 
     if (status != OAR_OK)
@@ -347,7 +348,7 @@ static void take(void *self, const oari_offer *offer, oar_transfer *receive)
 
 /* ---- what is asked ------------------------------------------------------- */
 
-static int may_push(const oari_relay *r, const oar_transfer *t)
+static int may_push(const oari_chunk_link *r, const oar_transfer *t)
 {
     const partner *p = &r->peer[t->peer];
 
@@ -355,7 +356,7 @@ static int may_push(const oari_relay *r, const oar_transfer *t)
            oari_match_has_credit(r->match, p->spent, p->back, t->bytes);
 }
 
-static oar_status push(oari_relay *r, oar_transfer *t)
+static oar_status push(oari_chunk_link *r, oar_transfer *t)
 {
     head h = { .kind = PUSH, .tag = t->tag, .bytes = t->bytes };
 
@@ -365,7 +366,7 @@ static oar_status push(oari_relay *r, oar_transfer *t)
     return OAR_OK;
 }
 
-static oar_status offer(oari_relay *r, oar_transfer *t)
+static oar_status offer(oari_chunk_link *r, oar_transfer *t)
 {
     partner *p = &r->peer[t->peer];
     head h = {
@@ -380,7 +381,7 @@ static oar_status offer(oari_relay *r, oar_transfer *t)
     return OAR_OK;
 }
 
-oar_status oari_relay_send(oari_relay *relay, oar_transfer *transfer)
+oar_status oari_chunk_link_send(oari_chunk_link *relay, oar_transfer *transfer)
 {
     if (relay->aborted != OAR_OK) {
         oari_transfer_finish(transfer, relay->aborted);
@@ -392,7 +393,7 @@ oar_status oari_relay_send(oari_relay *relay, oar_transfer *transfer)
                                      : offer(relay, transfer);
 }
 
-oar_status oari_relay_recv(oari_relay *relay, oar_transfer *transfer)
+oar_status oari_chunk_link_recv(oari_chunk_link *relay, oar_transfer *transfer)
 {
     if (relay->aborted == OAR_OK)
         OARI_TRY(arm(relay));
@@ -400,8 +401,8 @@ oar_status oari_relay_recv(oari_relay *relay, oar_transfer *transfer)
     return relay->failed;
 }
 
-int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag, uint64_t any,
-                    oar_envelope *found)
+int oari_chunk_link_peek(oari_chunk_link *relay, int peer, uint64_t tag,
+                         uint64_t any, oar_envelope *found)
 {
     oar_status status = relay->aborted == OAR_OK ? arm(relay) : OAR_OK;
 
@@ -410,13 +411,13 @@ int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag, uint64_t any,
     return oari_match_peek(relay->match, peer, tag, any, found);
 }
 
-int oari_relay_idle(const oari_relay *relay)
+int oari_chunk_link_idle(const oari_chunk_link *relay)
 {
     return relay->crates == NULL && relay->offers == 0 &&
            relay->failed == OAR_OK && oari_match_posted(relay->match) == 0;
 }
 
-int oari_relay_leaving(const oari_relay *relay)
+int oari_chunk_link_leaving(const oari_chunk_link *relay)
 {
     int leaving = 0;
 
@@ -427,13 +428,13 @@ int oari_relay_leaving(const oari_relay *relay)
 
 /* ---- the end ------------------------------------------------------------- */
 
-static int drop(oari_relay *r, oari_parcel *parcel)
+static int drop(oari_chunk_link *r, oari_chunk *parcel)
 {
     return r->courier.drop == NULL || r->courier.drop(r->courier.self, parcel);
 }
 
 /* The buffer is its owner's again, so far as the engine lets go of it. */
-static void give_up(oari_relay *r, crate *c, oar_status why)
+static void give_up(oari_chunk_link *r, crate *c, oar_status why)
 {
     oar_transfer *t = c->transfer;
 
@@ -445,7 +446,7 @@ static void give_up(oari_relay *r, crate *c, oar_status why)
     oari_transfer_finish(t, why);
 }
 
-void oari_relay_abort(oari_relay *relay, oar_status why)
+void oari_chunk_link_abort(oari_chunk_link *relay, oar_status why)
 {
     if (relay->aborted != OAR_OK)
         return;
@@ -458,7 +459,7 @@ void oari_relay_abort(oari_relay *relay, oar_status why)
     oari_match_abort(relay->match, why);
 }
 
-static void drop_gates(oari_relay *r)
+static void drop_gates(oari_chunk_link *r)
 {
     for (int i = 0; r->gate != NULL && i < r->gates; i++) {
         gate *g = r->gate[i];
@@ -471,7 +472,7 @@ static void drop_gates(oari_relay *r)
     oari_free(r->gate);
 }
 
-void oari_relay_destroy(oari_relay *relay)
+void oari_chunk_link_destroy(oari_chunk_link *relay)
 {
     if (relay == NULL)
         return;

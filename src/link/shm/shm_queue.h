@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/shm/mail_ring.h: a queue of records from one rank to another, in shared
+/* link/shm/shm_queue.h: a queue of records from one rank to another, in shared
  * memory.
  *
  * A queue lies in its sender's control block. A record is a stamp and a header,
@@ -13,24 +13,24 @@
  * Two counters: `head`, bytes ever shown, stored by the sender, which tells how
  * far data has come that did not come with its header; and `taken`, bytes ever
  * read, stored by the receiver, which the sender reads only when the queue
- * seems full. After either store the other side's sleep flag is read (board.c),
- * so both are seq_cst.
+ * seems full. After either store the other side's sleep flag is read
+ * (control_page.c), so both are seq_cst.
  */
-#ifndef OARI_LINK_SHM_MAIL_RING_H
-#define OARI_LINK_SHM_MAIL_RING_H
+#ifndef OARI_LINK_SHM_SHM_QUEUE_H
+#define OARI_LINK_SHM_SHM_QUEUE_H
 
 #include <stdatomic.h>
 
 #include "link/endpoint.h"
 
 enum {
-    OARI_MAIL_COUNTER = 128, /* before the bytes: lines of its own */
-    OARI_MAIL_LINE = 64,
-    OARI_MAIL_INLINE = 24,     /* data in the words of the header */
-    OARI_MAIL_SHARE = 16 << 10 /* shown at a time: both sides at work */
+    OARI_SHM_QUEUE_COUNTER = 128, /* before the bytes: lines of its own */
+    OARI_SHM_QUEUE_LINE = 64,
+    OARI_SHM_QUEUE_INLINE = 24,     /* data in the words of the header */
+    OARI_SHM_QUEUE_SHARE = 16 << 10 /* shown at a time: both sides at work */
 };
 
-typedef struct oari_mail_out {
+typedef struct oari_shm_queue_out {
     unsigned char *ring;
     size_t bytes; /* a power of two */
     uint64_t key;
@@ -38,9 +38,9 @@ typedef struct oari_mail_out {
     const _Atomic uint64_t *taken;
     uint64_t at;    /* shown so far */
     uint64_t known; /* of `taken` */
-} oari_mail_out;
+} oari_shm_queue_out;
 
-typedef struct oari_mail_in {
+typedef struct oari_shm_queue_in {
     const unsigned char *ring;
     size_t bytes;
     uint64_t key;
@@ -48,27 +48,28 @@ typedef struct oari_mail_in {
     _Atomic uint64_t *taken;
     uint64_t at;    /* read so far */
     uint64_t shown; /* data is there up to here, as far as is known */
-} oari_mail_in;
+} oari_shm_queue_in;
 
 /* Returns how many bytes can be written now; asks the other side only if there
  * seem to be fewer than `wanted`. */
-size_t oari_mail_room(oari_mail_out *out, size_t wanted);
+size_t oari_shm_queue_room(oari_shm_queue_out *out, size_t wanted);
 
 /* Shows a header, for which there is room, with `bytes` of data behind it (0:
  * its data is in its words, or it has none); last: there is no more. */
-void oari_mail_put(oari_mail_out *out, const oari_header *h, const void *data,
-                   size_t bytes, int last);
+void oari_shm_queue_put(oari_shm_queue_out *out, const oari_header *h,
+                        const void *data, size_t bytes, int last);
 /* Shows more data of the record. */
-void oari_mail_put_data(oari_mail_out *out, const void *data, size_t bytes,
-                        int last);
+void oari_shm_queue_put_data(oari_shm_queue_out *out, const void *data,
+                             size_t bytes, int last);
 
 /* Reads the next header; 0: there is none. */
-int oari_mail_get(oari_mail_in *in, oari_header *h);
+int oari_shm_queue_get(oari_shm_queue_in *in, oari_header *h);
 /* Returns how many of `wanted` bytes of data are there. */
-size_t oari_mail_ready(oari_mail_in *in, size_t wanted);
+size_t oari_shm_queue_ready(oari_shm_queue_in *in, size_t wanted);
 /* Reads data that is there; to == NULL: drops it. last: the record's last. */
-void oari_mail_get_data(oari_mail_in *in, void *to, size_t bytes, int last);
+void oari_shm_queue_get_data(oari_shm_queue_in *in, void *to, size_t bytes,
+                             int last);
 /* Tells the sender what has been read. */
-void oari_mail_tell(oari_mail_in *in);
+void oari_shm_queue_tell(oari_shm_queue_in *in);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index: writes and reads index.json. The text is read twice: on a copy, to
- * count, and then into lists of exactly those sizes. */
-#include "parallel/checkpoint/index.h"
+/* generation_index: writes and reads index.json. The text is read twice: on a
+ * copy, to count, and then into lists of exactly those sizes. */
+#include "parallel/checkpoint/generation_index.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mail: messages through queues in shared memory. See mail.h.
+/* mail: messages through queues in shared memory. See shm_messages.h.
  *
  * Only the driver touches this. Words of an OFFER: where the data is (as in
- * board.h, or 0), and its address in the sender's memory. Scratch words of a
- * receive that is being copied: 1 is the offer's number, 2 how much is copied,
- * 3 the address in the sender's memory, or 0: then 4 is the address here.
+ * control_page.h, or 0), and its address in the sender's memory. Scratch words
+ * of a receive that is being copied: 1 is the offer's number, 2 how much is
+ * copied, 3 the address in the sender's memory, or 0: then 4 is the address
+ * here.
  */
-#include "link/shm/mail.h"
+#include "link/shm/shm_messages.h"
 
 #include <string.h>
 
@@ -18,12 +19,12 @@ enum { COPIED_AT_ONCE = 1 << 20 /* bytes, before anything else is done */ };
 
 typedef struct shm_peer {
     oari_endpoint with; /* first: the transport is called with it */
-    oari_mail_out out;
+    oari_shm_queue_out out;
     const _Atomic uint64_t *back; /* credit, as the peer shows it */
     oar_transfer *sending;        /* its header is shown ... */
     size_t sent;                  /* ... and so much of its data */
 
-    oari_mail_in in;
+    oari_shm_queue_in in;
     _Atomic uint64_t *shown_back; /* credit, as I show it */
     oari_transfer_list copying;   /* offers being copied */
     int reading;                  /* the data of a record */
@@ -33,13 +34,13 @@ typedef struct shm_peer {
     oar_transfer *receive; /* of a DATA */
 } shm_peer;
 
-struct oari_mail {
-    oari_board *board;
+struct oari_shm_messages {
+    oari_shm *shm;
     oari_message_link link;
     size_t eager_bytes;
     oar_status aborted;
     int no_fetch;   /* other processes cannot be read */
-    shm_peer *peer; /* by rank on the board */
+    shm_peer *peer; /* by rank in shared memory */
 };
 
 static size_t least(size_t a, size_t b)
@@ -54,10 +55,10 @@ static enum oari_written write_header(oari_endpoint *e, oari_header *h,
                                       oar_transfer *t)
 {
     shm_peer *p = (shm_peer *)e;
-    oari_board *b = ((oari_mail *)e->link->self)->board;
+    oari_shm *b = ((oari_shm_messages *)e->link->self)->shm;
     int has_data = h->kind == OARI_HEADER_EAGER || h->kind == OARI_HEADER_DATA;
-    size_t bytes = has_data ? h->bytes : 0, line = OARI_MAIL_LINE, part;
-    size_t room = oari_mail_room(&p->out, line + least(bytes, line));
+    size_t bytes = has_data ? h->bytes : 0, line = OARI_SHM_QUEUE_LINE, part;
+    size_t room = oari_shm_queue_room(&p->out, line + least(bytes, line));
 
     if (room < line)
         return OARI_WROTE_NOTHING;
@@ -65,15 +66,15 @@ static enum oari_written write_header(oari_endpoint *e, oari_header *h,
         h->word[0] = b->ops->place(b->self, t->data, t->bytes);
         h->word[1] = (uint64_t)(uintptr_t)t->data;
     }
-    if (bytes <= OARI_MAIL_INLINE) {
+    if (bytes <= OARI_SHM_QUEUE_INLINE) {
         if (bytes != 0)
             memcpy(h->word, t->data, bytes);
-        oari_mail_put(&p->out, h, NULL, 0, 1);
+        oari_shm_queue_put(&p->out, h, NULL, 0, 1);
         return OARI_WROTE_ALL;
     }
-    part = least(bytes, least(room - line, OARI_MAIL_SHARE));
+    part = least(bytes, least(room - line, OARI_SHM_QUEUE_SHARE));
     h->status = (uint32_t)part;
-    oari_mail_put(&p->out, h, t->data, part, part == bytes);
+    oari_shm_queue_put(&p->out, h, t->data, part, part == bytes);
     if (part == bytes)
         return OARI_WROTE_ALL;
     p->sending = t;
@@ -86,13 +87,14 @@ static int write_data(shm_peer *p)
 {
     oar_transfer *t = p->sending;
     size_t left = t->bytes - p->sent;
-    size_t room = oari_mail_room(&p->out, least(left, OARI_MAIL_SHARE));
-    size_t part = least(left, least(room, OARI_MAIL_SHARE));
+    size_t room =
+        oari_shm_queue_room(&p->out, least(left, OARI_SHM_QUEUE_SHARE));
+    size_t part = least(left, least(room, OARI_SHM_QUEUE_SHARE));
 
     if (part == 0)
         return 0;
-    oari_mail_put_data(&p->out, (const unsigned char *)t->data + p->sent, part,
-                       part == left);
+    oari_shm_queue_put_data(&p->out, (const unsigned char *)t->data + p->sent,
+                            part, part == left);
     p->sent += part;
     if (part == left) {
         p->sending = NULL;
@@ -123,10 +125,11 @@ static void flush(oari_endpoint *e)
                               : oari_endpoint_write_next(e, &transport))
         wrote = 1;
     if (wrote)
-        oari_board_notify(((oari_mail *)e->link->self)->board, e->index);
+        oari_shm_notify(((oari_shm_messages *)e->link->self)->shm, e->index);
 }
 
-oar_status oari_mail_send(oari_mail *mail, oar_transfer *transfer, int to)
+oar_status oari_shm_messages_send(oari_shm_messages *mail,
+                                  oar_transfer *transfer, int to)
 {
     if (mail->aborted != OAR_OK)
         oari_transfer_finish(transfer, mail->aborted);
@@ -147,8 +150,8 @@ static void await_end(shm_peer *p, oar_transfer *t)
 
 static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
 {
-    oari_mail *m = e->link->self;
-    oari_board *b = m->board;
+    oari_shm_messages *m = e->link->self;
+    oari_shm *b = m->shm;
     shm_peer *p = (shm_peer *)e;
     uint64_t place = offer->word[1];
     const void *from = b->ops->resolve(b->self, e->index, place, offer->bytes);
@@ -169,10 +172,10 @@ static void fetch(oari_endpoint *e, const oari_offer *offer, oar_transfer *t)
 }
 
 /* Copies a part. In one process the sender may not give up meanwhile. */
-static oar_status copy_part(oari_mail *m, const shm_peer *p, oar_transfer *t,
-                            size_t done, size_t bytes)
+static oar_status copy_part(oari_shm_messages *m, const shm_peer *p,
+                            oar_transfer *t, size_t done, size_t bytes)
 {
-    const oari_board *b = m->board;
+    const oari_shm *b = m->shm;
     unsigned char *to = (unsigned char *)t->data + done;
     uint64_t address = oari_scratch(t, 3);
 
@@ -189,14 +192,14 @@ static oar_status copy_part(oari_mail *m, const shm_peer *p, oar_transfer *t,
     /* What was copied counts only if the sender is still in it: it publishes
      * its fault before it uses the buffer for something else. */
     atomic_thread_fence(memory_order_acquire); /* after the copying */
-    return oari_bulletin_has(oari_board_bulletin(b, p->with.index),
+    return oari_bulletin_has(oari_shm_bulletin(b, p->with.index),
                              OARI_FACT_FAULT)
                ? OAR_E_CLOSED
                : OAR_OK;
 }
 
 /* Copies on in the first offer that is being copied. */
-static void copy_some(oari_mail *m, shm_peer *p)
+static void copy_some(oari_shm_messages *m, shm_peer *p)
 {
     oar_transfer *t = p->copying.first;
     uint64_t offer = oari_scratch(t, 1);
@@ -219,15 +222,15 @@ static void copy_some(oari_mail *m, shm_peer *p)
             await_end(p, t);
     }
     if (p->copying.first != NULL)
-        oari_board_wake(m->board); /* do not sleep over it */
+        oari_shm_wake(m->shm); /* do not sleep over it */
 }
 
 /* ---- reading ------------------------------------------------------------- */
 
 /* Acts on the next header; 0: there is none. */
-static int read_header(oari_mail *m, shm_peer *p, oar_status *status)
+static int read_header(oari_shm_messages *m, shm_peer *p, oar_status *status)
 {
-    if (!oari_mail_get(&p->in, &p->now))
+    if (!oari_shm_queue_get(&p->in, &p->now))
         return 0;
     p->got = 0;
     p->reading = 1;
@@ -247,23 +250,23 @@ static int read_header(oari_mail *m, shm_peer *p, oar_status *status)
 }
 
 /* Reads on in the data under way; 0: there is none now. */
-static int read_data(oari_mail *m, shm_peer *p)
+static int read_data(oari_shm_messages *m, shm_peer *p)
 {
     size_t left = p->now.bytes - p->got, part = left;
     unsigned char *to = p->inbound.target;
 
     if (to != NULL)
         to += p->got;
-    if (p->now.bytes <= OARI_MAIL_INLINE) {
+    if (p->now.bytes <= OARI_SHM_QUEUE_INLINE) {
         if (to != NULL && left != 0)
             memcpy(to, p->now.word, left);
     } else {
-        part = oari_mail_ready(&p->in, least(left, OARI_MAIL_SHARE));
+        part = oari_shm_queue_ready(&p->in, least(left, OARI_SHM_QUEUE_SHARE));
         if (part == 0)
             return 0;
-        oari_mail_get_data(&p->in, to, part, part == left);
+        oari_shm_queue_get_data(&p->in, to, part, part == left);
         if (part < left)
-            oari_mail_tell(&p->in); /* there is room for more */
+            oari_shm_queue_tell(&p->in); /* there is room for more */
     }
     p->got += part;
     if (part < left)
@@ -276,7 +279,7 @@ static int read_data(oari_mail *m, shm_peer *p)
     return 1;
 }
 
-static oar_status read_queue(oari_mail *m, shm_peer *p)
+static oar_status read_queue(oari_shm_messages *m, shm_peer *p)
 {
     oar_status status = OAR_OK;
     int moved = 0;
@@ -285,21 +288,21 @@ static oar_status read_queue(oari_mail *m, shm_peer *p)
            (p->reading ? read_data(m, p) : read_header(m, p, &status)))
         moved = 1;
     if (moved) {
-        oari_mail_tell(&p->in);
-        oari_board_notify(m->board, p->with.index);
+        oari_shm_queue_tell(&p->in);
+        oari_shm_notify(m->shm, p->with.index);
     }
     return status;
 }
 
-oar_status oari_mail_progress(oari_mail *mail)
+oar_status oari_shm_messages_progress(oari_shm_messages *mail)
 {
     if (mail->aborted != OAR_OK)
         return OAR_OK;
-    for (int r = 0; r < mail->board->ranks; r++) {
+    for (int r = 0; r < mail->shm->ranks; r++) {
         shm_peer *p = &mail->peer[r];
         uint64_t back;
 
-        if (r == mail->board->rank)
+        if (r == mail->shm->rank)
             continue;
         flush(&p->with);
         OARI_TRY(read_queue(mail, p));
@@ -315,9 +318,9 @@ oar_status oari_mail_progress(oari_mail *mail)
 
 /* ---- making and ending --------------------------------------------------- */
 
-static void open_peer(oari_mail *m, int peer)
+static void open_peer(oari_shm_messages *m, int peer)
 {
-    const oari_board *b = m->board;
+    const oari_shm *b = m->shm;
     const oari_control_layout *at = &b->layout;
     shm_peer *p = &m->peer[peer];
     unsigned char *mine = (unsigned char *)b->control[b->rank];
@@ -325,61 +328,62 @@ static void open_peer(oari_mail *m, int peer)
     unsigned char *to = mine + at->mail + (size_t)peer * at->ring;
     unsigned char *from = theirs + at->mail + (size_t)b->rank * at->ring;
     _Atomic uint64_t *counts =
-        (_Atomic uint64_t *)(mine + at->taken + (size_t)peer * OARI_LINE_ALIGN);
+        (_Atomic uint64_t *)(mine + at->taken + (size_t)peer * OARI_SLOT_ALIGN);
     const _Atomic uint64_t *answers =
         (const _Atomic uint64_t *)(theirs + at->taken +
-                                   (size_t)b->rank * OARI_LINE_ALIGN);
+                                   (size_t)b->rank * OARI_SLOT_ALIGN);
 
     oari_endpoint_init(&p->with, &m->link, peer,
                        b->member != NULL ? b->member[peer] : peer);
-    p->out = (oari_mail_out){ .ring = to + OARI_MAIL_COUNTER,
-                              .bytes = at->ring - OARI_MAIL_COUNTER,
-                              .key = b->control[b->rank]->mail_key,
-                              .head = (_Atomic uint64_t *)to,
-                              .taken = answers };
+    p->out = (oari_shm_queue_out){ .ring = to + OARI_SHM_QUEUE_COUNTER,
+                                   .bytes = at->ring - OARI_SHM_QUEUE_COUNTER,
+                                   .key = b->control[b->rank]->queue_key,
+                                   .head = (_Atomic uint64_t *)to,
+                                   .taken = answers };
     p->back = answers + 1;
-    p->in = (oari_mail_in){ .ring = from + OARI_MAIL_COUNTER,
-                            .bytes = at->ring - OARI_MAIL_COUNTER,
-                            .key = b->control[peer]->mail_key,
-                            .head = (const _Atomic uint64_t *)from,
-                            .taken = counts };
+    p->in = (oari_shm_queue_in){ .ring = from + OARI_SHM_QUEUE_COUNTER,
+                                 .bytes = at->ring - OARI_SHM_QUEUE_COUNTER,
+                                 .key = b->control[peer]->queue_key,
+                                 .head = (const _Atomic uint64_t *)from,
+                                 .taken = counts };
     p->shown_back = counts + 1;
 }
 
-oar_status oari_mail_create(oari_board *board, oari_match *match,
-                            size_t eager_bytes, oari_mail **mail)
+oar_status oari_shm_messages_create(oari_shm *shm, oari_match *match,
+                                    size_t eager_bytes,
+                                    oari_shm_messages **mail)
 {
-    oari_mail *m = oari_alloc(1, sizeof *m);
+    oari_shm_messages *m = oari_alloc(1, sizeof *m);
 
     if (m == NULL)
         return OAR_E_NOMEM;
-    m->board = board;
+    m->shm = shm;
     m->link = (oari_message_link){ &transport, m, match, OAR_OK };
     m->eager_bytes = eager_bytes;
-    m->peer = oari_alloc((size_t)board->ranks, sizeof *m->peer);
+    m->peer = oari_alloc((size_t)shm->ranks, sizeof *m->peer);
     if (m->peer == NULL) {
-        oari_mail_destroy(m);
+        oari_shm_messages_destroy(m);
         return OAR_E_NOMEM;
     }
-    for (int r = 0; r < board->ranks; r++)
+    for (int r = 0; r < shm->ranks; r++)
         open_peer(m, r);
     *mail = m;
     return OAR_OK;
 }
 
-void oari_mail_destroy(oari_mail *mail)
+void oari_shm_messages_destroy(oari_shm_messages *mail)
 {
     if (mail == NULL)
         return;
-    for (int r = 0; mail->peer != NULL && r < mail->board->ranks; r++)
+    for (int r = 0; mail->peer != NULL && r < mail->shm->ranks; r++)
         oari_endpoint_clear(&mail->peer[r].with);
     oari_free(mail->peer);
     oari_free(mail);
 }
 
-void oari_mail_abort(oari_mail *mail, oar_status why)
+void oari_shm_messages_abort(oari_shm_messages *mail, oar_status why)
 {
-    const oari_board *b = mail->board;
+    const oari_shm *b = mail->shm;
 
     if (mail->aborted != OAR_OK)
         return;

@@ -3,27 +3,28 @@
  * depends on the secret, its key in the store and its rank, so that a process
  * that can write to the store, but does not know the secret, can neither make
  * an entry nor move one. */
-#include "link/proof.h"
+#include "link/auth.h"
 
 #include <string.h>
 
 #include "base/status.h"
 
-oar_status native_secret(oari_secret *secret)
+oar_status oari_entry_secret(oari_secret *secret)
 {
-    oari_wire near;
+    oari_protection near;
 
     OARI_TRY(oari_secret_find(secret));
-    OARI_TRY(oari_wire_for(secret, 1, &near));
-    if (near != OARI_WIRE_PLAIN)
+    OARI_TRY(oari_protection_for(secret, 1, &near));
+    if (near != OARI_PROTECTION_PLAIN)
         return OAR_OK;
     oari_secret_forget(secret);
     secret->known = 0;
     return OAR_OK;
 }
 
-oar_status native_vouch(const oari_secret *secret, const native_note *entry,
-                        unsigned char mac[OARI_MAC_BYTES])
+oar_status oari_entry_sign(const oari_secret *secret,
+                           const oari_signed_entry *entry,
+                           unsigned char mac[OARI_MAC_BYTES])
 {
     const void *part[] = { entry->prefix, entry->data };
     size_t bytes[] = { strlen(entry->prefix), entry->bytes };
@@ -36,8 +37,9 @@ oar_status native_vouch(const oari_secret *secret, const native_note *entry,
     return oari_secret_mac(key, part, bytes, 2, mac);
 }
 
-oar_status native_believe(const oari_secret *secret, const native_note *entry,
-                          int proves, const unsigned char mac[OARI_MAC_BYTES])
+oar_status oari_entry_check(const oari_secret *secret,
+                            const oari_signed_entry *entry, int proves,
+                            const unsigned char mac[OARI_MAC_BYTES])
 {
     unsigned char expected[OARI_MAC_BYTES];
 
@@ -48,7 +50,7 @@ oar_status native_believe(const oari_secret *secret, const native_note *entry,
                          "and OARSONG_WIRE",
                          entry->rank, proves ? "a job secret" : "no job secret",
                          secret->known ? "one" : "none");
-    OARI_TRY(native_vouch(secret, entry, expected));
+    OARI_TRY(oari_entry_sign(secret, entry, expected));
     if (!oari_secret_mac_equal(expected, mac))
         return oari_fail(OAR_E_AUTH,
                          "rank %d has another job secret than this rank",

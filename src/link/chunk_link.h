@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* link/relay.h: full messages (any source, any tag, probe, synchronous, wrong
- * sizes told, memory bounded) for an engine that only moves blocks of known
- * size between two ranks, in order.
+/* link/chunk_link.h: full messages (any source, any tag, probe, synchronous,
+ * wrong sizes told, memory bounded) for an engine that only moves blocks of
+ * known size between two ranks, in order.
  *
  * A message is a head on lane 0, with its data in it if that is small. Of a
  * larger one, or a synchronous one, or one for which there is no credit, the
@@ -11,17 +11,17 @@
  *
  * Only the driver touches this.
  */
-#ifndef OARI_LINK_RELAY_H
-#define OARI_LINK_RELAY_H
+#ifndef OARI_LINK_CHUNK_LINK_H
+#define OARI_LINK_CHUNK_LINK_H
 
 #include <oarsong/backend.h>
 
 #include "base/plugin_export.h"
 
-typedef struct oari_relay oari_relay;
+typedef struct oari_chunk_link oari_chunk_link;
 
 /* A block under way. The relay leaves it where it is until done. */
-typedef struct oari_parcel {
+typedef struct oari_chunk {
     int peer; /* a get may have -1, see `mixed`; the courier then sets it */
     uint32_t lane;
     void *data;
@@ -29,54 +29,56 @@ typedef struct oari_parcel {
     int done; /* set last, with status before it */
     oar_status status;
     void *scratch[4]; /* the courier's */
-} oari_parcel;
+} oari_chunk;
 
 /* Who moves blocks. Blocks of one pair and lane arrive in the order put, in the
  * gets in the order got. */
-typedef struct oari_courier {
+typedef struct oari_chunk_transport {
     /* Start moving a block. done may be set at once, or during the engine's own
      * progress. On lane 0 a get may be larger than what comes; on all other
      * lanes sizes agree. A failure ends the group. */
-    oar_status (*put)(void *self, oari_parcel *parcel);
-    oar_status (*get)(void *self, oari_parcel *parcel);
+    oar_status (*put)(void *self, oari_chunk *parcel);
+    oar_status (*get)(void *self, oari_chunk *parcel);
     /* Gives up a block that is not done. 1: nothing touches its data any more;
      * 0: that could not be had (the relay then never frees memory of its own
      * that it names). (optional: the engine has stopped moving blocks before
      * the relay is aborted or destroyed) */
-    int (*drop)(void *self, oari_parcel *parcel);
+    int (*drop)(void *self, oari_chunk *parcel);
     void *self;
     uint32_t lanes; /* lane numbers are below this; 2 at least */
     int mixed;      /* a get on lane 0 may have the peer -1: of any */
-} oari_courier;
+} oari_chunk_transport;
 
 /* Copies the courier. Data up to eager_bytes goes in heads: the same on all
  * ranks; every rank keeps such a buffer for every peer (mixed: one). */
-OARI_FOR_PLUGINS oar_status oari_relay_create(const oari_courier *courier,
-                                              int rank, int ranks,
-                                              size_t eager_bytes,
-                                              oari_relay **relay);
+OARI_FOR_PLUGINS oar_status
+oari_chunk_link_create(const oari_chunk_transport *courier, int rank, int ranks,
+                       size_t eager_bytes, oari_chunk_link **relay);
 
 /* As in oar_backend_ops. A peek sees what the last progress brought. */
-OARI_FOR_PLUGINS oar_status oari_relay_send(oari_relay *relay,
-                                            oar_transfer *transfer);
-OARI_FOR_PLUGINS oar_status oari_relay_recv(oari_relay *relay,
-                                            oar_transfer *transfer);
-OARI_FOR_PLUGINS int oari_relay_peek(oari_relay *relay, int peer, uint64_t tag,
-                                     uint64_t any, oar_envelope *found);
+OARI_FOR_PLUGINS oar_status oari_chunk_link_send(oari_chunk_link *relay,
+                                                 oar_transfer *transfer);
+OARI_FOR_PLUGINS oar_status oari_chunk_link_recv(oari_chunk_link *relay,
+                                                 oar_transfer *transfer);
+OARI_FOR_PLUGINS int oari_chunk_link_peek(oari_chunk_link *relay, int peer,
+                                          uint64_t tag, uint64_t any,
+                                          oar_envelope *found);
 
 /* After the engine's own progress: looks at its parcels. */
-OARI_FOR_PLUGINS oar_status oari_relay_progress(oari_relay *relay);
+OARI_FOR_PLUGINS oar_status oari_chunk_link_progress(oari_chunk_link *relay);
 
 /* Whether nothing it was given waits for progress: an engine need not look
  * after parcels then, and may leave what comes where it is. A peek needs a
  * progress before it all the same. */
-OARI_FOR_PLUGINS int oari_relay_idle(const oari_relay *relay);
+OARI_FOR_PLUGINS int oari_chunk_link_idle(const oari_chunk_link *relay);
 
 /* How many blocks are put and not done: what is lost if the engine ends now. */
-OARI_FOR_PLUGINS int oari_relay_leaving(const oari_relay *relay);
+OARI_FOR_PLUGINS int oari_chunk_link_leaving(const oari_chunk_link *relay);
 
 /* Ends every transfer; parcels with users' buffers are dropped. Idempotent. */
-OARI_FOR_PLUGINS void oari_relay_abort(oari_relay *relay, oar_status why);
-OARI_FOR_PLUGINS void oari_relay_destroy(oari_relay *relay); /* NULL is fine */
+OARI_FOR_PLUGINS void oari_chunk_link_abort(oari_chunk_link *relay,
+                                            oar_status why);
+OARI_FOR_PLUGINS void
+oari_chunk_link_destroy(oari_chunk_link *relay); /* NULL is fine */
 
 #endif

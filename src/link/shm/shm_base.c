@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* boarded: see shm_base.h. */
+#include "link/shm/shm_base.h"
+
+#include "base/status.h"
+
+oar_status oari_shm_base_open(oari_shm_base *b, int rank, int ranks,
+                              size_t eager_bytes)
+{
+    b->rank = rank;
+    OARI_TRY(oari_match_create(rank, ranks, eager_bytes, &b->match));
+    return oari_shm_messages_create(&b->shm, b->match, eager_bytes, &b->mail);
+}
+
+void oari_shm_base_close(oari_shm_base *b)
+{
+    oari_shm_messages_destroy(b->mail);
+    oari_match_destroy(b->match);
+    b->mail = NULL;
+    b->match = NULL;
+}
+
+oar_status oari_shm_base_send(void *self, oar_transfer *transfer)
+{
+    oari_shm_base *b = self;
+
+    if (transfer->peer == b->rank)
+        return oari_match_send_self(b->match, transfer);
+    return oari_shm_messages_send(b->mail, transfer,
+                                  oari_shm_rank(&b->shm, transfer->peer));
+}
+
+oar_status oari_shm_base_recv(void *self, oar_transfer *transfer)
+{
+    return oari_match_recv(((oari_shm_base *)self)->match, transfer);
+}
+
+int oari_shm_base_peek(void *self, int peer, uint64_t tag, uint64_t any,
+                       oar_envelope *found)
+{
+    return oari_match_peek(((oari_shm_base *)self)->match, peer, tag, any,
+                           found);
+}
+
+oar_status oari_shm_base_progress(void *self)
+{
+    oari_shm_base *b = self;
+    oar_status why =
+        (oar_status)atomic_load_explicit(&b->aborted, memory_order_relaxed);
+
+    if (why != OAR_OK) {
+        oari_shm_messages_abort(b->mail, why);
+        oari_match_abort(b->match, why);
+    }
+    return oari_shm_messages_progress(b->mail);
+}
+
+void oari_shm_base_abort(void *self, oar_status why)
+{
+    atomic_store(&((oari_shm_base *)self)->aborted, (int)why);
+}
+
+oari_shm *oari_shm_base_get(void *self)
+{
+    return &((oari_shm_base *)self)->shm;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* link/shm/shm_messages.h: messages between ranks of shared memory: the
+ * protocol of link/endpoint.h over queues in shared memory.
+ *
+ * For every ordered pair there is a queue in the sender's control block
+ * (shm_queue.h); the receiver keeps, in its own, how many bytes it has taken
+ * and what credit it has given back.
+ *
+ * The data of an offer is copied by the receiver, straight from the sender's
+ * buffer: out of a segment both map, or by a system call that reads another
+ * process (shm->ops->fetch); then the answer is DONE. Only if neither can be
+ * done is the offer accepted and its data sent through the queue. The receiver
+ * never writes into the sender's memory. What it copied counts only if the
+ * sender had not given up by then.
+ */
+#ifndef OARI_LINK_SHM_SHM_MESSAGES_H
+#define OARI_LINK_SHM_SHM_MESSAGES_H
+
+#include "link/shm/control_page.h"
+#include "link/match.h"
+
+typedef struct oari_shm_messages oari_shm_messages;
+
+/* Peers of transfers are ranks of the group, as is everything the match sees.
+ * Borrows shm and match. */
+oar_status oari_shm_messages_create(oari_shm *shm, oari_match *match,
+                                    size_t eager_bytes,
+                                    oari_shm_messages **mail);
+void oari_shm_messages_destroy(oari_shm_messages *mail); /* NULL is fine */
+
+/* `to` is the peer's rank in shared memory. */
+oar_status oari_shm_messages_send(oari_shm_messages *mail,
+                                  oar_transfer *transfer, int to);
+oar_status oari_shm_messages_progress(oari_shm_messages *mail);
+
+/* Ends every transfer it was given. Called by the driver. */
+void oari_shm_messages_abort(oari_shm_messages *mail, oar_status why);
+
+#endif
