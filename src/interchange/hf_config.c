@@ -214,7 +214,7 @@ static oar_status read_activation(const config *c, oar_gpt_opts *o)
 
 static oar_status read_dropouts(const config *c, oar_gpt_opts *o)
 {
-    double after_embedding;
+    double after_embedding = 0;
 
     OARI_TRY(read_dropout(c, "attn_pdrop", &o->attention_dropout));
     OARI_TRY(read_dropout(c, "resid_pdrop", &o->dropout));

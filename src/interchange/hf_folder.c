@@ -149,7 +149,7 @@ static oar_status open_folder(oari_hf_folder *f)
     const oari_disk *disk = oari_disk_in_use();
     char path[PATH_MAX], *text = NULL;
     oar_status status;
-    size_t bytes;
+    size_t bytes = 0;
     int fd;
 
     OARI_TRY(join_path(f, "model.safetensors", path));

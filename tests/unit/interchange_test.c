@@ -476,6 +476,15 @@ static void several_files_with_an_index_are_read(void **state)
     oar_module_release(back);
 }
 
+/* Hugging Face's cache is folders of links to files elsewhere. */
+static void links_of_a_cache_are_followed(void **state)
+{
+    (void)state;
+    assert_int_equal(symlink(golden_path("model.safetensors"), model), 0);
+    assert_int_equal(symlink(golden_path("config.json"), config), 0);
+    check_logits(read_hf(folder, OAR_F32), "f32");
+}
+
 static void without_a_config_heads_are_64_wide(void **state)
 {
     oar_gpt_opts opts = small_opts(OAR_F32), got = oar_gpt_opts_init();
@@ -1082,6 +1091,7 @@ int main(void)
         IN_FOLDER(a_slash_behind_the_folder_is_fine),
         IN_FOLDER(names_without_transformer_are_read),
         IN_FOLDER(several_files_with_an_index_are_read),
+        IN_FOLDER(links_of_a_cache_are_followed),
         IN_FOLDER(without_a_config_heads_are_64_wide),
         IN_FOLDER(a_config_may_leave_out_most),
         IN_FOLDER(a_tied_head_may_be_in_the_file),
