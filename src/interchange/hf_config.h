@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* interchange/hf_config.h: config.json of a GPT-2, as transformers writes it. */
+/* interchange/hf_config.h: config.json of a GPT-2, as transformers has it. */
 #ifndef OARI_INTERCHANGE_HF_CONFIG_H
 #define OARI_INTERCHANGE_HF_CONFIG_H
 
